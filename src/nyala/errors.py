@@ -1,0 +1,210 @@
+"""Every error that Nyala raises on purpose, and what its receiver should do about it.
+
+    Error
+    ├── TableNotFoundError (KeyError)        fix the name
+    ├── TableExistsError                     fix the name, or pass exist_ok=True
+    ├── ColumnNotFoundError (KeyError)       fix the name
+    ├── SchemaError (ValueError)             fix the schema, or the data's types
+    ├── InvalidArgumentError (ValueError)    fix the argument
+    ├── WriteError                           fix the rows named in `.errors`; nothing was written
+    │   ├── DuplicateKeyError                … use upsert(), or on_conflict="ignore"
+    │   ├── KeyNotFoundError                 … use upsert(), or on_missing="ignore"
+    │   ├── NoPartitionError                 … add the range partition, or fix the row
+    │   └── InvalidValueError (ValueError)   … fix the values
+    ├── CorruptionError                      stop: bytes on disk are not what was written; run `nyala fs check`
+    ├── LockedError                          wait, or end the other writer
+    ├── HistoryExpiredError                  read at a later moment, or load again
+    ├── ReadOnlyError                        open the store for writing
+    └── StorageError (OSError)               the file system failed or refused; the message says what to do
+
+Source: shared contract, "Errors". Every message says what, where and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "ALREADY_PRESENT",
+    "INVALID_UTF8",
+    "KEY_TOO_LARGE",
+    "MISSING_COLUMN",
+    "NOT_FOUND",
+    "NO_PARTITION",
+    "NULL",
+    "OUT_OF_RANGE",
+    "ROW_ERROR_CODES",
+    "VALUE_TOO_LARGE",
+    "ColumnNotFoundError",
+    "CorruptionError",
+    "DuplicateKeyError",
+    "Error",
+    "HistoryExpiredError",
+    "InvalidArgumentError",
+    "InvalidValueError",
+    "KeyNotFoundError",
+    "LockedError",
+    "NoPartitionError",
+    "ReadOnlyError",
+    "SchemaError",
+    "StorageError",
+    "TableExistsError",
+    "TableNotFoundError",
+    "WriteError",
+    "write_error",
+]
+
+
+class Error(Exception):
+    """Root of all errors of Nyala."""
+
+    def __str__(self) -> str:
+        # KeyError's own __str__ shows the repr of its argument; ours is a sentence for people.
+        return str(self.args[0]) if self.args else ""
+
+
+class TableNotFoundError(Error, KeyError):
+    """No table of that name."""
+
+
+class TableExistsError(Error):
+    """A table of that name is there already."""
+
+
+class ColumnNotFoundError(Error, KeyError):
+    """No column of that name."""
+
+
+class SchemaError(Error, ValueError):
+    """A schema that cannot be, or data whose types have nothing in common with the table's."""
+
+
+class InvalidArgumentError(Error, ValueError):
+    """An argument that has no meaning here."""
+
+
+class WriteError(Error):
+    """Rows of a batch failed and nothing of it was written.
+
+    `errors` is an Arrow table (row, operation, code, message, and the key columns), or None when the failure
+    was handed over by another process without it. `applied` counts the rows of earlier batches of a
+    streamed call that stay written.
+    """
+
+    def __init__(self, message: str, errors: pa.Table | None = None, applied: int = 0) -> None:
+        super().__init__(message)
+        self.errors = errors
+        self.applied = applied
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.args[0], self.errors, self.applied))
+
+
+class DuplicateKeyError(WriteError):
+    """INSERT of a key that is taken."""
+
+
+class KeyNotFoundError(WriteError):
+    """UPDATE or DELETE of a key that is not there."""
+
+
+class NoPartitionError(WriteError):
+    """A row outside every range partition."""
+
+
+class InvalidValueError(WriteError, ValueError):
+    """A value that its column cannot hold, or that is missing."""
+
+
+class CorruptionError(Error):
+    """Bytes on disk are not what was written. `path` and `offset` say where."""
+
+    def __init__(self, message: str, path: str | None = None, offset: int | None = None) -> None:
+        where = "" if path is None else f"{path}" + ("" if offset is None else f" at offset {offset}") + ": "
+        super().__init__(where + message)
+        self.path = path
+        self.offset = offset
+        self._message = message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self._message, self.path, self.offset))
+
+
+class LockedError(Error):
+    """Another process is the store's writer; the message names its pid and host."""
+
+
+class HistoryExpiredError(Error):
+    """The moment asked for is no longer readable; the message names the oldest one that is."""
+
+
+class ReadOnlyError(Error):
+    """A change was asked of a store, table or view that is open for reading only."""
+
+
+class StorageError(Error, OSError):
+    """The file system failed or refused, or the folder holds no store that this version can read.
+
+    `outcome` is "unknown" after a failed sync: whether the batch is durable is known at the next open.
+    Otherwise it is None and nothing was changed.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        errno: int | None = None,
+        outcome: Literal["unknown"] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.path = path
+        self.errno = errno
+        self.outcome = outcome
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_storage_error, (self.args[0], self.path, self.errno, self.outcome))
+
+
+def _storage_error(
+    message: str, path: str | None, errno: int | None, outcome: Literal["unknown"] | None
+) -> StorageError:
+    return StorageError(message, path=path, errno=errno, outcome=outcome)
+
+
+# Row error codes: the words in the column `code` of `.errors`. Part of the public contract.
+ALREADY_PRESENT: Final = "already-present"
+NOT_FOUND: Final = "not-found"
+NO_PARTITION: Final = "no-partition"
+NULL: Final = "null"
+VALUE_TOO_LARGE: Final = "value-too-large"
+KEY_TOO_LARGE: Final = "key-too-large"
+OUT_OF_RANGE: Final = "out-of-range"
+MISSING_COLUMN: Final = "missing-column"
+INVALID_UTF8: Final = "invalid-utf8"
+
+_CLASS_OF_CODE: Final[dict[str, type[WriteError]]] = {
+    ALREADY_PRESENT: DuplicateKeyError,
+    NOT_FOUND: KeyNotFoundError,
+    NO_PARTITION: NoPartitionError,
+    NULL: InvalidValueError,
+    VALUE_TOO_LARGE: InvalidValueError,
+    KEY_TOO_LARGE: InvalidValueError,
+    OUT_OF_RANGE: InvalidValueError,
+    MISSING_COLUMN: InvalidValueError,
+    INVALID_UTF8: InvalidValueError,
+}
+ROW_ERROR_CODES: Final = tuple(_CLASS_OF_CODE)
+
+
+def write_error(codes: set[str], message: str, errors: pa.Table | None) -> WriteError:
+    """The exception for a batch whose failing rows have these `codes`.
+
+    One class for all codes raises that class (so five kinds of bad value are one InvalidValueError), a
+    mixture raises WriteError.
+    """
+    classes = {_CLASS_OF_CODE.get(code, WriteError) for code in codes}
+    return (classes.pop() if len(classes) == 1 else WriteError)(message, errors)
