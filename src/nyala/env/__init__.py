@@ -1,0 +1,55 @@
+"""The outside world, as one value that is handed down: files, clock, randomness.
+
+Only this package opens, syncs, renames, sleeps, reads a clock or draws randomness (SQLite opens its own
+files). All other code is given an `Env`; production gives `SYSTEM`, tests give one that loses power or steps
+the clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from nyala.env.clock import Clock, SystemClock
+from nyala.env.files import (
+    AppendFile,
+    Bytes,
+    FileLock,
+    Files,
+    MissingFileError,
+    PosixFiles,
+    RandomFile,
+    storage_error,
+    system_files,
+)
+from nyala.env.randomness import Randomness, SystemRandomness
+
+__all__ = [
+    "SYSTEM",
+    "AppendFile",
+    "Bytes",
+    "Clock",
+    "Env",
+    "FileLock",
+    "Files",
+    "MissingFileError",
+    "PosixFiles",
+    "RandomFile",
+    "Randomness",
+    "SystemClock",
+    "SystemRandomness",
+    "storage_error",
+    "system_files",
+]
+
+
+@dataclass(frozen=True)
+class Env:
+    """What a part of Nyala may know of the outside. Every member may be used from any thread."""
+
+    files: Files
+    clock: Clock
+    randomness: Randomness
+
+
+SYSTEM: Final = Env(files=system_files(), clock=SystemClock(), randomness=SystemRandomness())

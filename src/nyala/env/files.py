@@ -1,0 +1,619 @@
+"""The only door to the disk: create, append, read, sync, rename, lock.
+
+Everything that Nyala keeps passes through a `Files`. Production has `PosixFiles`; tests put a recording or a
+failing twin in its place (`nyala.testing.faulty_files`) to lose power, fill disks and break syncs at will.
+SQLite opens its own files; it tells us of each commit through `Files.external_commit`.
+
+What may be relied on after a power cut (and nothing else):
+
+    F1  Bytes of an `AppendFile` up to the last `sync()` that returned.
+    F2  A file's name only once its directory was synced: after `create`, `rename`, `unlink` call `sync_dir`.
+        `write_atomic`, `make_dirs` and `truncate` do all their syncing themselves.
+    F3  After a `sync()` that failed nothing is known: the kernel may have dropped the dirty pages, and a
+        second sync would lie. The handle is dead; its owner must open the file again and read what is there.
+    F4  `write_at` promises nothing at all: what it writes must be worth nothing after a power cut.
+
+Thread-safety: `Files` and `RandomFile` may be used from any thread. An `AppendFile` and a `FileLock` belong
+to one thread at a time.
+Left out: memory-mapped files (a cut file would be a SIGBUS and not an error), direct I/O, Windows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar, cast
+
+from nyala.errors import StorageError
+
+try:
+    import fcntl
+except ImportError:  # Windows: `system_files()` answers with a sentence.
+    fcntl = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "AppendFile",
+    "Bytes",
+    "FileLock",
+    "Files",
+    "MissingFileError",
+    "PosixFiles",
+    "RandomFile",
+    "storage_error",
+    "system_files",
+]
+
+_T = TypeVar("_T")
+
+Bytes: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
+"""Anything contiguous that can be written without a copy."""
+
+
+class MissingFileError(StorageError, FileNotFoundError):
+    """A file that is not there: both a `StorageError` and a `FileNotFoundError`."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_missing_file_error, (self.args[0], self.path))
+
+
+def _missing_file_error(message: str, path: str | None) -> MissingFileError:
+    return MissingFileError(message, path=path, errno=errno.ENOENT)
+
+
+class AppendFile(Protocol):
+    """A new file that only grows. Made by `Files.create`; used by one thread at a time."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def append(self, *parts: Bytes) -> int:
+        """Write the parts one after the other at the end; returns the offset of the first byte.
+
+        Raises: StorageError when not everything was written; then the handle is dead and the file may end in
+        a part of what was given.
+        """
+        ...
+
+    def sync(self) -> None:
+        """Make everything appended so far durable (F1). Raises StorageError, and the handle is dead (F3)."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the file without syncing it. May be called twice."""
+        ...
+
+
+class RandomFile(Protocol):
+    """An existing file, read anywhere, from any thread."""
+
+    @property
+    def path(self) -> str: ...
+
+    def size_bytes(self) -> int: ...
+
+    def read(self, offset: int, length: int) -> bytes:
+        """The bytes [offset, offset + length), fewer at the file's end: the caller says what that means."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the file. No other thread may be inside `read`."""
+        ...
+
+
+class FileLock(Protocol):
+    """An exclusive lock that the system frees when the process dies, and a few bytes that say who has it."""
+
+    @property
+    def path(self) -> str: ...
+
+    def write(self, content: bytes) -> None: ...
+
+    def read(self) -> bytes: ...
+
+    def release(self, unlink: bool = False) -> None:
+        """Give the lock back, and take the file away if asked. May be called twice."""
+        ...
+
+
+class Files(Protocol):
+    """Every operation on the outside's files. All raise StorageError, with errno and path."""
+
+    def create(self, path: str) -> AppendFile:
+        """A new, empty file; it must not be there yet. The user's umask holds."""
+        ...
+
+    def open(self, path: str) -> RandomFile:
+        """Raises MissingFileError when there is none."""
+        ...
+
+    def read_all(self, path: str) -> bytes: ...
+
+    def write_at(self, path: str, offset: int, data: bytes) -> None:
+        """One write in place, without a sync (F4); the file is made when missing."""
+        ...
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        """On return the file holds `data`, durably; after a crash it holds the old bytes or the new."""
+        ...
+
+    def truncate(self, path: str, length: int) -> None:
+        """Cut the file to `length` bytes, durably."""
+        ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def unlink(self, path: str, missing_ok: bool = False) -> None: ...
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder and what is in it; no error when missing. Durable after a `sync_dir`."""
+        ...
+
+    def make_dirs(self, path: str) -> None:
+        """Make a folder and its missing parents, durably; no error when it is there."""
+        ...
+
+    def list_dir(self, path: str) -> list[str]:
+        """The names in a folder, sorted; none when there is no such folder."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def free_bytes(self, path: str) -> int:
+        """Space left for this user on the file system of `path`."""
+        ...
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a folder durable (F2)."""
+        ...
+
+    def lock(self, path: str, *, create: bool = True) -> FileLock | None:
+        """Take the lock at once, or return None: somebody has it. MissingFileError without `create`."""
+        ...
+
+    def read_lock_content(self, path: str) -> bytes:
+        """What the holder of the lock, or the last one, wrote there."""
+        ...
+
+    def external_commit(self, path: str) -> None:
+        """SQLite has just committed the database at `path` durably. Nothing to do, but tests want to know."""
+        ...
+
+
+# What to do, by errno. The sentence stands after "cannot <verb> <path>: <system's words>".
+_ADVICE: Final[dict[int, str]] = {
+    errno.ENOSPC: "free some space on this file system and try again",
+    errno.EDQUOT: "free some of the user's quota and try again",
+    errno.EFBIG: "the file system or a limit (ulimit -f) does not allow files of this size",
+    errno.EIO: "the device failed: check the disk and the system's log before going on",
+    errno.EACCES: "give this user the right to read and write there",
+    errno.EPERM: "give this user the right to read and write there",
+    errno.EROFS: "the file system is mounted read-only",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "the whole system has too many open files",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "a part of the path is a file, not a folder: check the path",
+    errno.EISDIR: "this is a folder, a file was expected: check the path",
+    errno.EEXIST: "something of that name is there already",
+    errno.ENOTEMPTY: "the folder is not empty",
+    errno.ENAMETOOLONG: "put the store into a folder with a shorter path",
+}
+
+
+def storage_error(error: OSError, verb: str, path: str) -> StorageError:
+    """The StorageError for an `OSError` met while trying to `verb` the file at `path`."""
+    number = error.errno
+    words = os.strerror(number) if number is not None else str(error)
+    advice = _ADVICE.get(number) if number is not None else None
+    message = f"cannot {verb} {path}: {words}" + (f"; {advice}" if advice else "")
+    if number == errno.ENOENT:
+        return MissingFileError(message, path=path, errno=number)
+    return StorageError(message, path=path, errno=number)
+
+
+# writev takes at most this many parts at once: POSIX promises 16, Linux and macOS give 1024.
+_PARTS_MAX: Final = 1024
+# Linux moves at most 0x7ffff000 bytes a call and macOS refuses 2 GiB and more: stay below both.
+_CALL_MAX_BYTES: Final = 1 << 30
+
+
+def _full_sync(fd: int) -> None:
+    """Make a file's bytes durable, and so much of its inode as is needed to read them."""
+    if sys.platform == "darwin":
+        # fsync on macOS leaves the bytes in the drive's own cache; only F_FULLFSYNC empties that.
+        try:
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
+                raise
+            os.fsync(fd)  # network file systems do not know F_FULLFSYNC
+    else:
+        os.fdatasync(fd)
+
+
+def _write_fully(fd: int, parts: list[memoryview]) -> None:
+    """Write all parts at the descriptor's position; a short write is followed by another, until an error."""
+    pending = [part for part in parts if part.nbytes]
+    while pending:
+        # A single part above the system's limit per call is cut; the rest waits for the next round.
+        call: list[memoryview] = []
+        room = _CALL_MAX_BYTES
+        for part in pending[:_PARTS_MAX]:
+            if room <= 0:
+                break
+            call.append(part[:room])
+            room -= part.nbytes
+        written = os.writev(fd, call)
+        if written <= 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        done = 0
+        while done < len(pending) and pending[done].nbytes <= written:
+            written -= pending[done].nbytes
+            done += 1
+        del pending[:done]
+        if written:
+            pending[0] = pending[0][written:]
+
+
+class _PosixAppendFile:
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+        self._size_bytes = 0
+        self._failure: StorageError | None = None
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def _check_usable(self, verb: str) -> None:
+        if self._failure is not None:
+            raise StorageError(
+                f"cannot {verb} {self._path}: an earlier call failed ({self._failure}); open it again",
+                path=self._path,
+                errno=self._failure.errno,
+            )
+        if self._fd < 0:
+            raise StorageError(
+                f"cannot {verb} {self._path}: it is closed", path=self._path, errno=errno.EBADF
+            )
+
+    def append(self, *parts: Bytes) -> int:
+        self._check_usable("write")
+        views = [memoryview(part).cast("B") for part in parts]
+        offset = self._size_bytes
+        try:
+            _write_fully(self._fd, views)
+        except OSError as error:
+            self._failure = storage_error(error, "write", self._path)
+            raise self._failure from error
+        self._size_bytes = offset + sum(view.nbytes for view in views)
+        return offset
+
+    def sync(self) -> None:
+        self._check_usable("sync")
+        try:
+            _full_sync(self._fd)
+        except OSError as error:
+            self._failure = storage_error(error, "sync", self._path)
+            raise self._failure from error
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            try:
+                os.close(fd)
+            except OSError as error:  # NFS reports late write errors here
+                raise storage_error(error, "close", self._path) from error
+
+    def __del__(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class _PosixRandomFile:
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def _descriptor(self) -> int:
+        if self._fd < 0:
+            raise StorageError(f"cannot read {self._path}: it is closed", path=self._path, errno=errno.EBADF)
+        return self._fd
+
+    def size_bytes(self) -> int:
+        fd = self._descriptor()
+        try:
+            return os.fstat(fd).st_size
+        except OSError as error:
+            raise storage_error(error, "read", self._path) from error
+
+    def read(self, offset: int, length: int) -> bytes:
+        assert min(offset, length) >= 0, (offset, length)
+        fd = self._descriptor()
+        try:
+            first = os.pread(fd, min(length, _CALL_MAX_BYTES), offset)
+            if len(first) == length or not first:
+                return first
+            parts = [first]
+            done = len(first)
+            while done < length:
+                part = os.pread(fd, min(length - done, _CALL_MAX_BYTES), offset + done)
+                if not part:
+                    break
+                parts.append(part)
+                done += len(part)
+        except OSError as error:
+            raise storage_error(error, "read", self._path) from error
+        return b"".join(parts)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _PosixFileLock:
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+        self._pid = os.getpid()
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def _descriptor(self) -> int:
+        if self._fd < 0:
+            raise StorageError(f"the lock {self._path} was released", path=self._path, errno=errno.EBADF)
+        return self._fd
+
+    def write(self, content: bytes) -> None:
+        fd = self._descriptor()
+        try:
+            # New bytes first, then the cut: who reads between sees new content with an old tail, not nothing.
+            done = 0
+            while done < len(content):
+                done += os.pwrite(fd, content[done:], done)
+            os.ftruncate(fd, len(content))
+        except OSError as error:
+            raise storage_error(error, "write", self._path) from error
+
+    def read(self) -> bytes:
+        fd = self._descriptor()
+        try:
+            return os.pread(fd, os.fstat(fd).st_size, 0)
+        except OSError as error:
+            raise storage_error(error, "read", self._path) from error
+
+    def release(self, unlink: bool = False) -> None:
+        fd, self._fd = self._fd, -1
+        if fd < 0:
+            return
+        try:
+            # A forked child shares the lock with its parent: it may let go of its copy, but not unlock.
+            if os.getpid() == self._pid:
+                if unlink:
+                    # Before the unlock: who locks the orphan after it finds another inode and tries again.
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(self._path)
+                fcntl.flock(fd, fcntl.LOCK_UN)
+        except OSError as error:
+            raise storage_error(error, "unlock", self._path) from error
+        finally:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        # Only close: the lock goes when the last copy of the descriptor does.
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class PosixFiles:
+    """`Files` of Linux and macOS."""
+
+    def create(self, path: str) -> AppendFile:
+        return _PosixAppendFile(
+            path,
+            _call(
+                "create",
+                path,
+                lambda: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666),
+            ),
+        )
+
+    def open(self, path: str) -> RandomFile:
+        return _PosixRandomFile(path, _call("open", path, lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC)))
+
+    def read_all(self, path: str) -> bytes:
+        file = self.open(path)
+        try:
+            return file.read(0, file.size_bytes())
+        finally:
+            file.close()
+
+    def write_at(self, path: str, offset: int, data: bytes) -> None:
+        fd = _call("open", path, lambda: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+        try:
+            if os.pwrite(fd, data, offset) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise storage_error(error, "write", path) from error
+        finally:
+            os.close(fd)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        # One name per writing thread, so that two writers of one path never share a temporary file.
+        temporary = f"{path}.{os.getpid()}-{threading.get_ident():x}.tmp"
+        self.unlink(temporary, missing_ok=True)
+        file = self.create(temporary)
+        try:
+            try:
+                file.append(data)
+                file.sync()
+            finally:
+                file.close()
+            self.rename(temporary, path)
+        except StorageError:
+            self.unlink(temporary, missing_ok=True)
+            raise
+        self.sync_dir(_parent(path))
+
+    def truncate(self, path: str, length: int) -> None:
+        fd = _call("open", path, lambda: os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+        try:
+            os.ftruncate(fd, length)
+            _full_sync(fd)
+        except OSError as error:
+            raise storage_error(error, "cut", path) from error
+        finally:
+            os.close(fd)
+
+    def rename(self, old: str, new: str) -> None:
+        _call("rename", old, lambda: os.rename(old, new))
+
+    def unlink(self, path: str, missing_ok: bool = False) -> None:
+        try:
+            _call("remove", path, lambda: os.unlink(path))
+        except MissingFileError:
+            if not missing_ok:
+                raise
+
+    def remove_tree(self, path: str) -> None:
+        # By hand and not by shutil.rmtree: every step is one of ours, and links are removed, never followed.
+        try:
+            mode = os.lstat(path).st_mode
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise storage_error(error, "remove", path) from error
+        if not stat.S_ISDIR(mode):
+            self.unlink(path, missing_ok=True)
+            return
+        for name in self.list_dir(path):
+            self.remove_tree(os.path.join(path, name))
+        _call("remove", path, lambda: os.rmdir(path))
+
+    def make_dirs(self, path: str) -> None:
+        missing: list[str] = []
+        folder = os.path.abspath(path)
+        while not os.path.isdir(folder):
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+        for folder in reversed(missing):
+            try:
+                os.mkdir(folder)
+            except FileExistsError as error:
+                if not os.path.isdir(folder):  # not another process that was quicker: a file is in the way
+                    raise storage_error(error, "create the folder", folder) from error
+            except OSError as error:
+                raise storage_error(error, "create the folder", folder) from error
+            self.sync_dir(os.path.dirname(folder))
+
+    def list_dir(self, path: str) -> list[str]:
+        try:
+            return sorted(_call("list", path, lambda: os.listdir(path)))
+        except MissingFileError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def size(self, path: str) -> int:
+        return _call("look at", path, lambda: os.stat(path).st_size)
+
+    def free_bytes(self, path: str) -> int:
+        status = _call("look at", path, lambda: os.statvfs(path))
+        return status.f_bavail * status.f_frsize
+
+    def sync_dir(self, path: str) -> None:
+        fd = _call(
+            "open the folder", path, lambda: os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        )
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            raise storage_error(error, "sync the folder", path) from error
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str, *, create: bool = True) -> FileLock | None:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        while True:
+            fd = _call("open", path, lambda: os.open(path, flags, 0o666))
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                ours = os.fstat(fd)
+                there = os.stat(path)
+            except BlockingIOError:
+                os.close(fd)
+                return None
+            except FileNotFoundError:
+                os.close(fd)  # its last holder removed it between our open and our lock
+                continue
+            except OSError as error:
+                os.close(fd)
+                raise storage_error(error, "lock", path) from error
+            if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
+                return _PosixFileLock(path, fd)
+            os.close(fd)
+
+    def read_lock_content(self, path: str) -> bytes:
+        return self.read_all(path)
+
+    def external_commit(self, path: str) -> None:
+        pass
+
+
+def _parent(path: str) -> str:
+    return os.path.dirname(path) or "."
+
+
+def _call(verb: str, path: str, action: Callable[[], _T]) -> _T:
+    try:
+        return action()
+    except OSError as error:
+        raise storage_error(error, verb, path) from error
+
+
+class _RefusingFiles:
+    """Stands in where we do not run: every operation answers with the same sentence."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise StorageError(
+            f"Nyala does not run on {sys.platform}: it needs the file locks and directory syncs of Linux "
+            "or macOS (on Windows, use it inside WSL)",
+            errno=errno.ENOTSUP,
+        )
+
+
+def system_files() -> Files:
+    """This machine's files. On Windows, files that refuse every operation: importing still works."""
+    if os.name != "posix" or fcntl is None:
+        return cast(Files, _RefusingFiles())
+    return PosixFiles()
