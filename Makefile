@@ -1,0 +1,67 @@
+# Everything that a contributor or CI runs. `make help` lists it.
+#
+# `make test` and `make demo` need nothing by hand: they make .venv, install what requirements/*.lock name
+# (every file checked against its hash), then the project itself, editable. Stamps in .venv make that a
+# no-op while nothing has changed.
+
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO_STORE ?= demo-store
+# Arguments for pytest, e.g. make test ARGS="-k upsert"
+ARGS ?=
+
+# What the caller's shell says about Python or Spark must not leak into .venv.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYTHONNOUSERSITE := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast test-long lint fmt lock clean java
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed  ## make .venv and install everything from the lock (demo and test do it by themselves)
+
+$(VENV)/.locked: requirements/build.lock requirements/dev.lock
+	@tools/make-venv $(VENV)
+	@echo "Installing what the lock names into $(VENV) (the first time this fetches Spark, some 450 MB) ..."
+	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/build.lock
+	@$(BIN)/python -m pip install --quiet --require-hashes --no-build-isolation -r requirements/dev.lock
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.locked pyproject.toml
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+java:
+	@tools/check-java
+
+demo: setup java  ## the main job: a year of real flights through PySpark into Nyala (about two minutes)
+	@$(BIN)/python -m examples.flights --store $(DEMO_STORE) $(ARGS)
+
+lint: setup  ## ruff, mypy --strict, import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy src examples
+	$(BIN)/lint-imports
+
+fmt: setup  ## format and mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: setup java lint  ## the gate: lint, then all tests, those with Spark last
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --hypothesis-profile ci -m "not long" $(ARGS)
+
+test-fast: setup  ## the tests that need no Spark, without lint
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long and not spark" $(ARGS)
+
+test-long: setup java  ## what takes minutes: many more random cases, and the tests marked `long`
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --hypothesis-profile nightly --timeout 3600 $(ARGS)
+
+lock: setup  ## resolve the dependencies anew and write requirements/*.lock (needs uv)
+	tools/lock
+
+clean:  ## remove .venv, caches and the demo's store
+	rm -rf $(VENV) $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse

@@ -1,0 +1,53 @@
+"""What all tests share: Hypothesis profiles with a printed seed, and the order of the run.
+
+Profiles (--hypothesis-profile): `quick` by default, `ci` in `make test`, `nightly` in `make test-long`.
+A failing random test prints the seed of the run; `--hypothesis-seed=N` runs the same cases again.
+
+Order: tests without Spark first, in the order in which they are found, then those with Spark, all in one
+xdist worker, so that one JVM serves them.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+SPARK_TESTS = Path(__file__).parent / "spark"
+SPARK_TIMEOUT_S = 300
+
+# No deadline: on a machine shared with a JVM the time of one example says nothing.
+hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True)
+hypothesis.settings.register_profile(
+    "nightly",
+    max_examples=3000,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("quick")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the run's seed here, before Hypothesis' own plugin looks, so that it can be printed."""
+    if config.getoption("hypothesis_seed", default=None) is None:
+        config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"random cases: --hypothesis-seed={config.option.hypothesis_seed}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SPARK_TESTS in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
+    items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
