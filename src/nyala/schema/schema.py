@@ -1,0 +1,504 @@
+"""A table's columns: names for people, ids for files, and every rule that a schema must keep.
+
+    build_schema({"host": "string", "time": "timestamp", "value": column("double", default=0.0)},
+                 primary_key=["host", "time"])
+
+      position   0      1      2
+      name       host   time   value        may be renamed; what users say
+      id         10     11     12           for ever; what files, log and deltas say
+                 `- key -'
+
+Invariants
+    S1  Key columns come first, in key order, and are NOT NULL.
+    S2  A column's id is never used again for another column, also after the column is dropped:
+        `next_column_id` is greater than every id ever given.
+    S3  Ids begin at 10, so that an id taken for a position fails at once (Kudu's debug builds do the same).
+    S4  `read_default` stands for a column in files written before it existed, and never changes;
+        `write_default` stands for a column left out of an insert, and may be altered.
+    S5  A default is a valid Python value of the column's type (`cast_value` has seen it).
+
+A Schema is immutable; an alteration makes a new one with the next `version`.
+Left out: alterations.
+Source: Kudu schema design, "Column Design", "Column Encoding" (Table 1), "Primary Key Design",
+"Known Limitations"; default rules from Kudu's ColumnSchema.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import decimal
+import difflib
+import enum
+import functools
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NewType
+
+import pyarrow as pa
+
+from nyala.errors import ColumnNotFoundError, SchemaError
+from nyala.schema.cast import cast_value
+from nyala.schema.types import ColumnType, parse_type
+
+__all__ = [
+    "COMPRESSIONS",
+    "FIRST_COLUMN_ID",
+    "MAX_CELL_BYTES",
+    "MAX_COLUMNS",
+    "MAX_COMMENT_BYTES",
+    "MAX_IDENTIFIER_BYTES",
+    "MAX_KEY_BYTES",
+    "NO_DEFAULT",
+    "ColumnId",
+    "ColumnSchema",
+    "ColumnSpec",
+    "NoDefault",
+    "Schema",
+    "allowed_encodings",
+    "build_column",
+    "build_schema",
+    "check_identifier",
+    "column",
+    "find_name",
+]
+
+ColumnId = NewType("ColumnId", int)
+
+MAX_CELL_BYTES: Final = 65_536
+MAX_KEY_BYTES: Final = 16_384
+MAX_COLUMNS: Final = 300
+MAX_IDENTIFIER_BYTES: Final = 256
+MAX_COMMENT_BYTES: Final = 256
+MIN_BLOCK_SIZE_BYTES: Final = 512
+MAX_BLOCK_SIZE_BYTES: Final = 16 * 1024 * 1024
+FIRST_COLUMN_ID: Final = 10  # S3
+
+COMPRESSIONS: Final = ("default", "none", "lz4", "snappy", "zlib", "zstd")
+_INTEGER_ENCODINGS: Final = ("auto", "plain", "bitshuffle", "rle", "for")
+_TEXT_ENCODINGS: Final = ("auto", "plain", "prefix", "dictionary")
+
+
+class NoDefault(enum.Enum):
+    """The type of NO_DEFAULT. An enum, so that it is one object in every process."""
+
+    NO_DEFAULT = "no default"
+
+    def __repr__(self) -> str:
+        return "NO_DEFAULT"
+
+
+NO_DEFAULT: Final = NoDefault.NO_DEFAULT
+
+
+def allowed_encodings(type: ColumnType) -> tuple[str, ...]:
+    """The encodings that a column of this type may have, "auto" first."""
+    if type.is_integer or type.name in ("date", "timestamp"):
+        return _INTEGER_ENCODINGS
+    if type.is_variable:
+        return _TEXT_ENCODINGS
+    if type.name == "bool":
+        return ("auto", "plain", "rle")
+    return ("auto", "plain", "bitshuffle")
+
+
+@dataclass(frozen=True)
+class ColumnSpec:
+    """What `nyala.column(...)` returns: one column as a user describes it. Checked by `build_schema`."""
+
+    type: ColumnType
+    nullable: bool = True
+    default: Any = None
+    encoding: str = "auto"
+    compression: str = "default"
+    block_size_bytes: int | None = None
+    comment: str = ""
+
+
+def column(
+    type: str | pa.DataType | ColumnType,
+    nullable: bool = True,
+    default: Any = None,
+    encoding: str = "auto",
+    compression: str = "default",
+    block_size: int | None = None,
+    comment: str = "",
+) -> ColumnSpec:
+    """Describe a column of a new table.
+
+    type:        a name ("int64", "decimal(15,2)", "varchar(40)" …) or a pyarrow.DataType.
+    nullable:    whether NULL is a value; a column of the primary key is NOT NULL whatever stands here.
+    default:     what an insert takes that leaves the column out; None: NULL if nullable, else required.
+    encoding:    plain, bitshuffle, rle, for, dictionary, prefix as the type allows, or auto.
+    compression: none, lz4, snappy, zlib, zstd, or default.
+    block_size:  bytes of a block before encoding; None: the format's default, less than 512 is taken as 512.
+    Raises:      SchemaError when the type is none of ours; all else is checked when the table is created.
+    """
+    return ColumnSpec(parse_type(type), nullable, default, encoding, compression, block_size, comment)
+
+
+@dataclass(frozen=True)
+class ColumnSchema:
+    """One column of one version of a table's schema."""
+
+    id: ColumnId
+    name: str
+    type: ColumnType
+    nullable: bool
+    read_default: Any = NO_DEFAULT
+    write_default: Any = NO_DEFAULT
+    encoding: str = "auto"
+    compression: str = "default"
+    block_size_bytes: int | None = None
+    comment: str = ""
+
+    @property
+    def required(self) -> bool:
+        """Whether an insert must give this column: NOT NULL and without a default."""
+        return not self.nullable and self.write_default is NO_DEFAULT
+
+    def arrow_field(self) -> pa.Field:
+        """Name, canonical Arrow type and nullability, as in scans."""
+        return pa.field(self.name, self.type.arrow, nullable=self.nullable)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.type}" + ("" if self.nullable else " NOT NULL")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table, key columns first (S1). Immutable; pickles and goes through JSON unchanged."""
+
+    columns: tuple[ColumnSchema, ...]
+    key_count: int
+    version: int = 0
+    next_column_id: int = FIRST_COLUMN_ID
+    _by_name: Mapping[str, ColumnSchema] = field(init=False, repr=False, compare=False)
+    _by_id: Mapping[int, ColumnSchema] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_name", {column.name: column for column in self.columns})
+        object.__setattr__(self, "_by_id", {column.id: column for column in self.columns})
+        self.check()
+
+    def check(self) -> None:
+        """Assert the numbered invariants."""
+        assert 1 <= self.key_count <= len(self.columns), "S1: a table has a key"
+        assert all(not c.nullable and c.type.key_allowed for c in self.key_columns), (
+            "S1: key columns are NOT NULL"
+        )
+        assert len(self._by_name) == len(self._by_id) == len(self.columns), "S2: names and ids are unique"
+        assert all(FIRST_COLUMN_ID <= c.id < self.next_column_id for c in self.columns), "S2, S3"
+
+    @property
+    def key_columns(self) -> tuple[ColumnSchema, ...]:
+        return self.columns[: self.key_count]
+
+    @property
+    def value_columns(self) -> tuple[ColumnSchema, ...]:
+        """The columns that are not in the key."""
+        return self.columns[self.key_count :]
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    @functools.cached_property
+    def key_names(self) -> tuple[str, ...]:
+        return self.names[: self.key_count]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def by_name(self, name: str) -> ColumnSchema:
+        """The column of that name. Raises: ColumnNotFoundError with the nearest name there is."""
+        found = self._by_name.get(name)
+        if found is None:
+            raise ColumnNotFoundError(f"no column {name!r}" + find_name(name, self.names))
+        return found
+
+    def by_id(self, id: int) -> ColumnSchema:
+        """The column of that id. Raises: KeyError when this version has none (dropped, or newer)."""
+        return self._by_id[id]
+
+    def has_id(self, id: int) -> bool:
+        return id in self._by_id
+
+    def is_key(self, name: str) -> bool:
+        return name in self.key_names
+
+    def project(self, names: Sequence[str]) -> tuple[ColumnSchema, ...]:
+        """The columns of these names, in their order.
+
+        Raises: ColumnNotFoundError for an unknown name, SchemaError for a name given twice.
+        """
+        columns = tuple(self.by_name(name) for name in names)
+        if len({column.name for column in columns}) < len(columns):
+            twice = next(name for name in names if list(names).count(name) > 1)
+            raise SchemaError(f"column {twice!r} is asked for twice; name each column once")
+        return columns
+
+    def arrow_schema(self, names: Sequence[str] | None = None) -> pa.Schema:
+        """The Arrow schema of all columns, or of those named, in the order asked for."""
+        columns = self.columns if names is None else self.project(names)
+        return pa.schema([column.arrow_field() for column in columns])
+
+    def to_json(self) -> str:
+        """One line of JSON that holds everything; the inverse of `from_json`."""
+        return json.dumps(
+            {
+                "version": self.version,
+                "next_column_id": self.next_column_id,
+                "key_count": self.key_count,
+                "columns": [_column_to_json(column) for column in self.columns],
+            },
+            separators=(",", ":"),
+        )
+
+    @staticmethod
+    def from_json(text: str) -> Schema:
+        """The inverse of `to_json`.
+
+        Raises: ValueError or KeyError for any other text; the catalogue's checksum has been compared before.
+        """
+        data = json.loads(text)
+        return Schema(
+            columns=tuple(_column_from_json(column) for column in data["columns"]),
+            key_count=data["key_count"],
+            version=data["version"],
+            next_column_id=data["next_column_id"],
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Through JSON, because that keeps one NaN object per process (see `_default_from_json`).
+        return (Schema.from_json, (self.to_json(),))
+
+
+def find_name(name: str, names: Iterable[str]) -> str:
+    """The end of a sentence about an unknown column: "; did you mean 'host'?", or the columns there are."""
+    names = list(names)
+    folded = [known for known in names if known.casefold() == str(name).casefold()]
+    near = folded or difflib.get_close_matches(str(name), names, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    shown = ", ".join(repr(known) for known in names[:12]) + (", …" if len(names) > 12 else "")
+    return f"; the columns are {shown}"
+
+
+# --- building ---------------------------------------------------------------------------------------
+
+
+def build_schema(
+    spec: pa.Schema | Mapping[str, str | pa.DataType | ColumnType | ColumnSpec],
+    primary_key: Sequence[str] | str,
+) -> Schema:
+    """The first version of a table's schema, from what a user gave to `create_table`.
+
+    Raises: SchemaError for anything a schema cannot be, ColumnNotFoundError for an unknown key column.
+    """
+    specs = _read_spec(spec)
+    key = [primary_key] if isinstance(primary_key, str) else list(primary_key)
+    if not key:
+        raise SchemaError("the primary key is empty; name at least one column in primary_key=[...]")
+    for name in key:
+        if name not in specs:
+            raise ColumnNotFoundError(
+                f"primary key column {name!r} is not in the schema" + find_name(name, specs)
+            )
+        if key.count(name) > 1:
+            raise SchemaError(f"primary key column {name!r} is named twice; name each column once")
+    if len(specs) > MAX_COLUMNS:
+        raise SchemaError(
+            f"{len(specs)} columns are more than the {MAX_COLUMNS} that a table may have; split the table"
+        )
+    ordered = [*key, *(name for name in specs if name not in set(key))]
+    columns = tuple(
+        build_column(FIRST_COLUMN_ID + position, name, specs[name], in_key=position < len(key))
+        for position, name in enumerate(ordered)
+    )
+    return Schema(columns, key_count=len(key), version=0, next_column_id=FIRST_COLUMN_ID + len(columns))
+
+
+def _read_spec(spec: Any) -> dict[str, ColumnSpec]:
+    if isinstance(spec, pa.Schema):
+        for name in spec.names:
+            if spec.names.count(name) > 1:
+                raise SchemaError(f"column {name!r} stands twice in the schema; rename one of them")
+        entries: list[tuple[Any, Any]] = [(f.name, (f.type, f.nullable)) for f in spec]
+    elif isinstance(spec, Mapping):
+        entries = list(spec.items())
+    else:
+        raise SchemaError(
+            "schema is a pyarrow.Schema or a dict of column name to type, "
+            f"for instance {{'id': 'int64', 'name': 'string'}}, not {type(spec).__name__}"
+        )
+    specs: dict[str, ColumnSpec] = {}
+    for name, entry in entries:
+        check_identifier(name, "column name")
+        try:
+            if isinstance(entry, ColumnSpec):
+                specs[name] = entry
+            elif isinstance(entry, tuple) and isinstance(spec, pa.Schema):
+                specs[name] = ColumnSpec(parse_type(entry[0]), nullable=entry[1])
+            else:
+                specs[name] = ColumnSpec(parse_type(entry))
+        except SchemaError as error:
+            raise SchemaError(f"column {name!r}: {error}") from None
+    return specs
+
+
+def build_column(id: int, name: str, spec: ColumnSpec, *, in_key: bool) -> ColumnSchema:
+    """One checked column; also for a column that is added later. Raises: SchemaError naming the column."""
+    check_identifier(name, "column name")
+    where = f"column {name!r}: "
+    if in_key and not spec.type.key_allowed:
+        raise SchemaError(
+            f"{where}type {spec.type} may not stand in the primary key (bool, float and double may not); "
+            "take another column or another type"
+        )
+    encodings = allowed_encodings(spec.type)
+    if spec.encoding not in encodings:
+        raise SchemaError(
+            f"{where}encoding {spec.encoding!r} is not for type {spec.type}; "
+            f"use one of {', '.join(encodings)}"
+        )
+    if spec.compression not in COMPRESSIONS:
+        raise SchemaError(
+            f"{where}there is no compression {spec.compression!r}; use one of {', '.join(COMPRESSIONS)}"
+        )
+    try:
+        default = NO_DEFAULT if spec.default is None else cast_value(spec.default, spec.type)
+    except SchemaError as error:
+        raise SchemaError(f"{where}the default does not fit: {error}") from None
+    if isinstance(default, str | bytes):
+        size = len(default.encode()) if isinstance(default, str) else len(default)
+        if size > MAX_CELL_BYTES:
+            raise SchemaError(
+                f"{where}the default has {size} bytes, a cell has at most {MAX_CELL_BYTES}; shorten it"
+            )
+    if len(spec.comment.encode(errors="replace")) > MAX_COMMENT_BYTES:
+        raise SchemaError(f"{where}the comment is a text of at most {MAX_COMMENT_BYTES} bytes; shorten it")
+    return ColumnSchema(
+        id=ColumnId(id),
+        name=name,
+        type=spec.type,
+        nullable=bool(spec.nullable) and not in_key,
+        read_default=default,
+        write_default=default,
+        encoding=spec.encoding,
+        compression=spec.compression,
+        block_size_bytes=_check_block_size(spec.block_size_bytes, where),
+        comment=spec.comment,
+    )
+
+
+def _check_block_size(block_size: Any, where: str) -> int | None:
+    if block_size is None:
+        return None
+    is_number = isinstance(block_size, int) and not isinstance(block_size, bool)
+    if not is_number or not 0 <= block_size <= MAX_BLOCK_SIZE_BYTES:
+        raise SchemaError(
+            f"{where}block_size {block_size!r} is not a number of bytes between {MIN_BLOCK_SIZE_BYTES} and "
+            f"{MAX_BLOCK_SIZE_BYTES}; leave it out for the default"
+        )
+    return max(int(block_size), MIN_BLOCK_SIZE_BYTES) if block_size else None
+
+
+def check_identifier(name: Any, what: str) -> None:
+    """Check a column's or table's name: text, not empty, no NUL, at most 256 bytes of UTF-8.
+
+    Raises: SchemaError that begins with `what`.
+    """
+    if not isinstance(name, str):
+        raise SchemaError(f"{what} {name!r} is not text; use a str")
+    if not name:
+        raise SchemaError(f"{what} is empty; give it a name")
+    if "\0" in name:
+        raise SchemaError(f"{what} {name!r} contains a NUL character; leave it out")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise SchemaError(f"{what} {name!r} is not valid Unicode; leave out the lone surrogates") from None
+    if size > MAX_IDENTIFIER_BYTES:
+        raise SchemaError(
+            f"{what} {name[:20] + '…'!r} has {size} bytes, at most {MAX_IDENTIFIER_BYTES} are allowed; "
+            "shorten it"
+        )
+
+
+# --- JSON -------------------------------------------------------------------------------------------
+# A default is written as {"kind": "value"} wherever JSON has no such value of its own, so that reading needs
+# no type: a bytes default of a binary column and a string default look different on the page.
+
+
+def _column_to_json(column: ColumnSchema) -> dict[str, Any]:
+    return {
+        "id": column.id,
+        "name": column.name,
+        "type": str(column.type),
+        "nullable": column.nullable,
+        "read_default": _default_to_json(column.read_default),
+        "write_default": _default_to_json(column.write_default),
+        "encoding": column.encoding,
+        "compression": column.compression,
+        "block_size_bytes": column.block_size_bytes,
+        "comment": column.comment,
+    }
+
+
+def _column_from_json(data: Mapping[str, Any]) -> ColumnSchema:
+    return ColumnSchema(
+        id=ColumnId(data["id"]),
+        name=data["name"],
+        type=parse_type(data["type"]),
+        nullable=data["nullable"],
+        read_default=_default_from_json(data["read_default"]),
+        write_default=_default_from_json(data["write_default"]),
+        encoding=data["encoding"],
+        compression=data["compression"],
+        block_size_bytes=data["block_size_bytes"],
+        comment=data["comment"],
+    )
+
+
+def _default_to_json(value: Any) -> Any:
+    if value is NO_DEFAULT:
+        return {"none": True}
+    if isinstance(value, decimal.Decimal):
+        return {"decimal": str(value)}
+    if isinstance(value, dt.datetime):
+        return {"timestamp": value.isoformat()}
+    if isinstance(value, dt.date):
+        return {"date": value.isoformat()}
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, float):
+        return {"float": value.hex()}  # every bit, -0.0, inf and nan too
+    assert value is None or isinstance(value, bool | int | str), f"S5: {value!r}"
+    return value
+
+
+def _default_from_json(data: Any) -> Any:
+    if not isinstance(data, dict):
+        return data
+    ((kind, value),) = data.items()
+    if kind == "none":
+        return NO_DEFAULT
+    if kind == "decimal":
+        return decimal.Decimal(value)
+    if kind == "timestamp":
+        return dt.datetime.fromisoformat(value)
+    if kind == "date":
+        return dt.date.fromisoformat(value)
+    if kind == "bytes":
+        return base64.b64decode(value)
+    if kind == "float":
+        number = float.fromhex(value)
+        # One NaN object in the process: tuples that hold it compare equal, as NaN does in our predicates.
+        return math.nan if math.isnan(number) else number
+    raise ValueError(f"unknown kind of default {kind!r}")

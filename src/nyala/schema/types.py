@@ -1,0 +1,348 @@
+"""The thirteen column types: their names, exact ranges, widths, and their one Arrow form.
+
+    name            Arrow (canonical)        bytes   range                                     in a key
+    bool            bool                     1       false, true                               no
+    int8 … int64    int8 … int64             1 … 8   two's complement                          yes
+    date            date32                   4       0001-01-01 … 9999-12-31                   yes
+    timestamp       timestamp[us, tz=UTC]    8       all of int64, microseconds since 1970     yes
+    float, double   float, double            4, 8    IEEE 754, with NaN and infinities         no
+    decimal(p,s)    decimal128(p, s)         4|8|16  ±(10^p - 1) / 10^s                        yes
+    varchar(n)      string                   var.    at most n characters, 64 KiB              yes
+    string          string                   var.    UTF-8, 64 KiB                             yes
+    binary          binary                   var.    64 KiB                                    yes
+
+Three forms of one value, and who uses which:
+    Arrow        arrays of the canonical Arrow type: everything that is many rows
+    Python       what a person writes and reads: int, float, bool, str, bytes, Decimal, date, datetime in UTC
+    canonical    what is compared and encoded: a date as days, a timestamp as microseconds, a decimal as its
+                 unscaled integer, everything else as in Python (`to_canonical`, `from_canonical`)
+
+Left out: unsigned integers, 16-bit floats, times of day, durations and nested types; `parse_type` says which
+type to use instead.
+Source: Kudu schema design, "Column Design"; the decimal's widths from its "Performance considerations".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import difflib
+import functools
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from nyala.errors import SchemaError
+
+__all__ = [
+    "DATE_MAX_DAYS",
+    "DATE_MIN_DAYS",
+    "DECIMAL_PRECISION_MAX",
+    "TYPE_NAMES",
+    "VARCHAR_LENGTH_MAX",
+    "ColumnType",
+    "from_canonical",
+    "parse_type",
+    "to_canonical",
+]
+
+DATE_MIN_DAYS: Final = -719_162  # 0001-01-01
+DATE_MAX_DAYS: Final = 2_932_896  # 9999-12-31
+DECIMAL_PRECISION_MAX: Final = 38
+VARCHAR_LENGTH_MAX: Final = 65_535
+
+_INTEGER_WIDTHS: Final = {"int8": 1, "int16": 2, "int32": 4, "int64": 8}
+_PLAIN_ARROW: Final[dict[str, Any]] = {
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "varchar": pa.string(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+}
+_FIXED_WIDTHS: Final = {"bool": 1, **_INTEGER_WIDTHS, "date": 4, "timestamp": 8, "float": 4, "double": 8}
+TYPE_NAMES: Final = (
+    *("bool", "int8", "int16", "int32", "int64", "date", "timestamp", "float", "double"),
+    *("decimal", "varchar", "string", "binary"),
+)
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """One of the thirteen types, with its attributes. Immutable, hashable, `str()` is its name in the API.
+
+    `precision` and `scale` belong to decimal, `length` (in characters) to varchar; elsewhere they are None.
+    Raises: SchemaError when name or attributes are none of ours.
+    """
+
+    name: str
+    precision: int | None = None
+    scale: int | None = None
+    length: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in TYPE_NAMES:
+            raise SchemaError(_unknown_type(self.name))
+        if self.name == "decimal":
+            if not (isinstance(self.precision, int) and 1 <= self.precision <= DECIMAL_PRECISION_MAX):
+                raise SchemaError(
+                    f"decimal precision {self.precision} is not in 1..{DECIMAL_PRECISION_MAX}; "
+                    "write it as decimal(precision,scale), for instance decimal(15,2)"
+                )
+            if not (isinstance(self.scale, int) and 0 <= self.scale <= self.precision):
+                raise SchemaError(
+                    f"decimal scale {self.scale} is not in 0..{self.precision} (the precision); "
+                    "write it as decimal(precision,scale), for instance decimal(15,2)"
+                )
+        elif self.precision is not None or self.scale is not None:
+            raise SchemaError(f"type {self.name} takes no precision and scale; only decimal does")
+        if self.name == "varchar":
+            if not (isinstance(self.length, int) and 1 <= self.length <= VARCHAR_LENGTH_MAX):
+                raise SchemaError(
+                    f"varchar length {self.length} is not in 1..{VARCHAR_LENGTH_MAX} characters; "
+                    "write it as varchar(length), for instance varchar(40), or use string"
+                )
+        elif self.length is not None:
+            raise SchemaError(f"type {self.name} takes no length; only varchar does")
+
+    def __str__(self) -> str:
+        if self.name == "decimal":
+            return f"decimal({self.precision},{self.scale})"
+        if self.name == "varchar":
+            return f"varchar({self.length})"
+        return self.name
+
+    @functools.cached_property
+    def arrow(self) -> pa.DataType:
+        """The canonical Arrow type; two columns of equal ColumnType always have equal Arrow types."""
+        if self.name == "decimal":
+            return pa.decimal128(self.precision, self.scale)
+        return _PLAIN_ARROW[self.name]
+
+    @functools.cached_property
+    def storage_width_bytes(self) -> int | None:
+        """Bytes of one value before encoding, None where it varies. A decimal takes 4, 8 or 16."""
+        if self.name == "decimal":
+            assert self.precision is not None
+            return 4 if self.precision <= 9 else 8 if self.precision <= 18 else 16
+        return _FIXED_WIDTHS.get(self.name)
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether values differ in length: string, varchar and binary."""
+        return self.name in ("string", "varchar", "binary")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether values are UTF-8: string and varchar."""
+        return self.name in ("string", "varchar")
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it is int8, int16, int32 or int64 (a date or timestamp is not)."""
+        return self.name in _INTEGER_WIDTHS
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether it is float or double, and so knows NaN."""
+        return self.name in ("float", "double")
+
+    @property
+    def key_allowed(self) -> bool:
+        """Whether a primary key may hold such a column."""
+        return self.name not in ("bool", "float", "double")
+
+    @property
+    def value_min(self) -> int | None:
+        """Least value of an int, date, timestamp or decimal, in canonical form; None for other types."""
+        return self._bounds[0]
+
+    @property
+    def value_max(self) -> int | None:
+        """Greatest value, inclusive, in canonical form; None for other types."""
+        return self._bounds[1]
+
+    @functools.cached_property
+    def _bounds(self) -> tuple[int | None, int | None]:
+        if self.name in _INTEGER_WIDTHS or self.name == "timestamp":
+            half = 1 << (8 * _FIXED_WIDTHS[self.name] - 1)
+            return -half, half - 1
+        if self.name == "date":
+            return DATE_MIN_DAYS, DATE_MAX_DAYS
+        if self.name == "decimal":
+            assert self.precision is not None
+            return 1 - 10**self.precision, 10**self.precision - 1
+        return None, None
+
+
+# Other people's words for our types. "int" alone is left out: SQL means 32 bits, Python means 64 or more.
+_ALIASES: Final = {
+    "boolean": "bool",
+    "tinyint": "int8",
+    "byte": "int8",
+    "smallint": "int16",
+    "short": "int16",
+    "bigint": "int64",
+    "long": "int64",
+    "date32": "date",
+    "date32[day]": "date",
+    "date64": "date",
+    "date64[ms]": "date",
+    "unixtime_micros": "timestamp",
+    "datetime": "timestamp",
+    "timestamptz": "timestamp",
+    "float32": "float",
+    "real": "float",
+    "float64": "double",
+    "str": "string",
+    "utf8": "string",
+    "text": "string",
+    "large_string": "string",
+    "large_utf8": "string",
+    "string_view": "string",
+    "bytes": "binary",
+    "blob": "binary",
+    "large_binary": "binary",
+    "binary_view": "binary",
+}
+_INSTEAD: Final = {
+    "int": "int32 or int64",
+    "integer": "int32 or int64",
+    "uint8": "int16",
+    "uint16": "int32",
+    "uint32": "int64",
+    "uint64": "decimal(20,0)",
+    "halffloat": "float",
+    "float16": "float",
+    "decimal": "decimal(precision,scale), for instance decimal(15,2)",
+    "numeric": "decimal(precision,scale), for instance decimal(15,2)",
+    "varchar": "varchar(length), for instance varchar(40), or string",
+    "char": "varchar(length) or string",
+    "object": "string or binary",
+    "time": "int64 (microseconds) or string",
+    "duration": "int64 (microseconds)",
+}
+_DECIMAL: Final = re.compile(r"(?:decimal(?:32|64|128|256)?|numeric)\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
+_VARCHAR: Final = re.compile(r"varchar\(\s*(\d+)\s*\)")
+_TIMESTAMP: Final = re.compile(r"timestamp\[\s*(?:s|ms|us|ns)\s*(?:,\s*tz=[^\]]+)?\]")
+
+
+def _unknown_type(spec: str) -> str:
+    word = re.split(r"[\s\[(]", spec.strip().lower(), maxsplit=1)[0]
+    if word in _INSTEAD:
+        return f"there is no column type {spec!r}; use {_INSTEAD[word]}"
+    near = difflib.get_close_matches(word, (*TYPE_NAMES, *_ALIASES), n=1)
+    hint = f"did you mean {_ALIASES.get(near[0], near[0])}? " if near else ""
+    return f"there is no column type {spec!r}; {hint}The types are {', '.join(TYPE_NAMES)}"
+
+
+def parse_type(spec: str | pa.DataType | ColumnType) -> ColumnType:
+    """The column type that a user named, in text or as an Arrow type.
+
+    Text: the names of the API, in any case, and what Arrow, NumPy and SQL call the same things.
+    Arrow: large, view, dictionary and run-end-encoded types stand for the plain type of their values, a
+    timestamp of any unit and zone for timestamp, an extension type for its storage type.
+    Raises: SchemaError, saying which type to use instead where there is one.
+    """
+    if isinstance(spec, ColumnType):
+        return spec
+    if isinstance(spec, str):
+        return _parse_text(spec)
+    if isinstance(spec, pa.DataType):
+        return _parse_arrow(spec)
+    raise SchemaError(
+        f"a column's type is a name such as 'int64', a pyarrow.DataType, or nyala.column(...), not {spec!r}"
+    )
+
+
+def _parse_text(spec: str) -> ColumnType:
+    text = spec.strip().lower()
+    if text in _PLAIN_ARROW and text != "varchar":
+        return ColumnType(text)
+    if text in _ALIASES:
+        return ColumnType(_ALIASES[text])
+    if match := _DECIMAL.fullmatch(text):
+        return ColumnType("decimal", precision=int(match[1]), scale=int(match[2] or 0))
+    if match := _VARCHAR.fullmatch(text):
+        return ColumnType("varchar", length=int(match[1]))
+    if _TIMESTAMP.fullmatch(text):
+        return ColumnType("timestamp")
+    raise SchemaError(_unknown_type(spec))
+
+
+def _parse_arrow(spec: pa.DataType) -> ColumnType:
+    types = pa.types
+    if isinstance(spec, pa.BaseExtensionType):
+        return _parse_arrow(spec.storage_type)
+    if types.is_dictionary(spec) or types.is_run_end_encoded(spec):
+        return _parse_arrow(spec.value_type)
+    if types.is_string(spec) or types.is_large_string(spec) or types.is_string_view(spec):
+        return ColumnType("string")
+    if types.is_binary(spec) or types.is_large_binary(spec) or types.is_binary_view(spec):
+        return ColumnType("binary")
+    if types.is_fixed_size_binary(spec) and not types.is_decimal(spec):
+        return ColumnType("binary")
+    if types.is_decimal(spec):
+        return ColumnType("decimal", precision=spec.precision, scale=spec.scale)
+    if types.is_timestamp(spec):
+        return ColumnType("timestamp")
+    if types.is_date(spec):
+        return ColumnType("date")
+    for name in _FIXED_WIDTHS:
+        if spec.equals(_PLAIN_ARROW[name]):
+            return ColumnType(name)
+    raise SchemaError(_unknown_type(str(spec)))
+
+
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EPOCH_ORDINAL: Final = dt.date(1970, 1, 1).toordinal()
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+# Enough digits that scaling a decimal(38, s) never rounds, whatever the caller's own decimal context is.
+_EXACT: Final = decimal.Context(prec=100, Emin=-1000, Emax=1000, traps=[decimal.InvalidOperation])
+
+
+def to_canonical(type: ColumnType, value: Any) -> Any:
+    """A Python value of the column's own kind, as in defaults and scan results, in the form that is compared.
+
+    A naive datetime is in UTC. An int given for a date, timestamp or decimal is canonical already.
+    Takes only values that fit; use `nyala.schema.cast.cast_value` first for what a user wrote.
+    """
+    if value is None:
+        return None
+    if type.name == "timestamp" and isinstance(value, dt.datetime):
+        aware = value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
+        return (aware - _EPOCH) // _MICROSECOND
+    if type.name == "date" and isinstance(value, dt.date):
+        return value.toordinal() - _EPOCH_ORDINAL
+    if type.name == "decimal" and isinstance(value, decimal.Decimal):
+        assert type.scale is not None
+        return int(value.scaleb(type.scale, _EXACT))
+    return value
+
+
+def from_canonical(type: ColumnType, value: Any) -> Any:
+    """The Python value of a canonical one: the inverse of `to_canonical`.
+
+    A timestamp outside the years 1 to 9999, which no datetime holds, stays the int that it is.
+    """
+    if value is None:
+        return None
+    if type.name == "timestamp":
+        try:
+            return _EPOCH + dt.timedelta(microseconds=value)
+        except OverflowError:
+            return value
+    if type.name == "date":
+        return dt.date.fromordinal(value + _EPOCH_ORDINAL)
+    if type.name == "decimal":
+        assert type.scale is not None
+        return decimal.Decimal(value).scaleb(-type.scale, _EXACT)
+    return value
