@@ -1,0 +1,108 @@
+"""NumPy's view of Arrow's buffers, and back, without a copy and without a loop over rows.
+
+    fixed width       [ v0 | v1 | v2 | ... ]                          one NumPy array over the values buffer
+    variable width    offsets [ 0, 4, 4, 9 ]  data [ host..port. ]    two NumPy arrays
+
+Arrow's buffers are little-endian on every machine that we run on. A view keeps its buffer alive and is
+read-only.
+Left out: nulls (a key has none; callers that have them look at the validity themselves), bool (bits, not
+bytes).
+Source: Apache Arrow columnar format, "Fixed-size primitive layout" and "Variable-size binary layout".
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala.schema.types import ColumnType
+
+__all__ = [
+    "array_of_canonical",
+    "binary_view",
+    "fixed_view",
+    "large_binary_array",
+    "overlapping_words",
+    "variable_array",
+]
+
+_EMPTY_BYTES: npt.NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
+# Enough for any decimal128, whatever the caller's own decimal context is.
+_EXACT = decimal.Context(prec=60)
+
+
+def fixed_view(
+    array: pa.Array, dtype: str, *, stride_bytes: int | None = None, at: int = 0
+) -> npt.NDArray[Any]:
+    """The values of a fixed-width `array` as `dtype`, one per row.
+
+    `stride_bytes` is the width of a row where it is more than dtype's (a decimal128 has 16), `at` the byte of
+    the row where the value begins.
+    """
+    item = np.dtype(dtype)
+    stride = item.itemsize if stride_bytes is None else stride_bytes
+    buffer = array.buffers()[1]
+    if len(array) == 0 or buffer is None:
+        return np.zeros(0, dtype=item)
+    return np.ndarray(
+        (len(array),), dtype=item, buffer=buffer, offset=array.offset * stride + at, strides=(stride,)
+    )
+
+
+def binary_view(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
+    """Offsets (len + 1; int32, or int64 of a large type) and bytes of a string or binary `array`.
+
+    Offsets point into the bytes as they stand in the buffer: the first is not 0 when the array is a slice.
+    """
+    large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    item = np.dtype("<i8" if large else "<i4")
+    _, offsets, data = array.buffers()
+    if len(array) == 0 or offsets is None:
+        return np.zeros(1, dtype=item), _EMPTY_BYTES
+    view = np.frombuffer(offsets, dtype=item, count=len(array) + 1, offset=array.offset * item.itemsize)
+    return view, _EMPTY_BYTES if data is None else np.frombuffer(data, dtype=np.uint8)
+
+
+def large_binary_array(offsets: npt.NDArray[np.int64], data: npt.NDArray[Any]) -> pa.Array:
+    """A large_binary array over these buffers; they must not change any more."""
+    return pa.Array.from_buffers(
+        pa.large_binary(),
+        len(offsets) - 1,
+        [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))],
+    )
+
+
+def variable_array(type: ColumnType, offsets: npt.NDArray[Any], data: npt.NDArray[np.uint8]) -> pa.Array:
+    """The canonical array of a variable-width type over these buffers; text is checked to be UTF-8.
+
+    Raises: pyarrow.ArrowInvalid when it is not.
+    """
+    assert offsets[-1] < 1 << 31, "more than 2 GiB of text in one array"
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+    array = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
+    return array.cast(type.arrow) if type.is_text else array
+
+
+def overlapping_words(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[Any]:
+    """`words[i]` is the little-endian word that begins at byte i; data must be at least a word long."""
+    item = np.dtype(dtype)
+    return np.ndarray((len(data) - item.itemsize + 1,), dtype=item, buffer=data, strides=(1,))
+
+
+def array_of_canonical(type: ColumnType, values: Sequence[Any]) -> pa.Array:
+    """The canonical array of canonical scalars (days, microseconds, unscaled integers, ...), none None.
+
+    For the few values of a predicate or a bound, not for rows.
+    """
+    if type.name == "decimal":
+        assert type.scale is not None
+        return pa.array([decimal.Decimal(v).scaleb(-type.scale, _EXACT) for v in values], type.arrow)
+    if type.name in ("date", "timestamp"):
+        plain = np.array(values, dtype=np.int32 if type.name == "date" else np.int64)
+        return pa.array(plain).view(type.arrow)
+    return pa.array(values, type.arrow)

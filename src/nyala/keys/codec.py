@@ -1,0 +1,389 @@
+"""Primary keys as bytes that compare like the rows: Kudu's order-preserving key encoding, a batch at a time.
+
+The canonical bytes of a key are its columns' encodings in key order, with nothing between or around them:
+
+    column                     encoding
+    int8 … int64, date,        the integer in its own width (1, 2, 4, 8, 16 bytes), sign bit flipped,
+    timestamp, decimal         big-endian; a decimal is its unscaled integer
+    string, varchar, binary    last column of the key: the bytes as they are
+                               before that: each 0x00 becomes 0x00 0x01, then 0x00 0x00 ends it
+
+    (host "a", metric "b\\0", time -1)  ->  61 00 00 | 62 00 01 00 00 | 7f ff ff ff ff ff ff ff
+
+Invariants
+    K1  memcmp order of canonical bytes = column-wise order of the values (text and binary by bytes).
+    K4  encode and decode are inverse: no two keys have the same bytes.
+    K5  The bytes of a *prefix* of the columns (`encode_prefix`) begin the bytes of exactly the keys that have
+        these values there.
+Left out: NULL, bool, float and double, which no key holds; ranges of keys (`nyala.keys.key_range`).
+Source: Kudu facts §1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nyala.errors import CorruptionError
+from nyala.keys.arrow_memory import (
+    array_of_canonical,
+    binary_view,
+    fixed_view,
+    large_binary_array,
+    overlapping_words,
+    variable_array,
+)
+from nyala.keys.encoded_keys import BinaryKeys, EncodedKeys, Layout, NumpyKeys
+from nyala.schema.types import ColumnType
+
+__all__ = ["KeyCodec"]
+
+_ESCAPED_ZERO: Final = b"\0\1"
+_END: Final = b"\0\0"
+_INT_WIDTH_MAX: Final = 8
+_NOTHING: Final = pa.scalar(b"", pa.large_binary())
+
+# A column, or half of a 128-bit one, or a terminator: a big-endian dtype and unsigned values, or one value
+# for all rows.
+_Part = tuple[str, Any]
+
+
+class KeyCodec:
+    """Encodes and decodes the keys over columns of these `types`, in key order. Stateless after construction.
+
+    Also for the range columns of a partitioning, whose keys have the same encoding.
+    """
+
+    def __init__(self, types: Sequence[ColumnType]) -> None:
+        assert types, "a key has at least one column"
+        assert all(type.key_allowed for type in types), "bool, float and double are never in a key"
+        self.types: Final = tuple(types)
+        widths = [type.storage_width_bytes for type in types]
+        # Bytes of every key, None when some column varies in length.
+        self.width: Final = None if None in widths else sum(w for w in widths if w is not None)
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of all keys made here (see `nyala.keys.encoded_keys`)."""
+        if self.width is None:
+            return "binary"
+        return "int" if self.width <= _INT_WIDTH_MAX else "fixed"
+
+    # ---- batches --------
+
+    def encode(self, arrays: Sequence[pa.Array]) -> EncodedKeys:
+        """The keys of rows given as one canonical array per key column, all of one length, without nulls.
+
+        Cost: a few calls per column; bytes are copied once (a single text column's are shared with it).
+        """
+        assert len(arrays) == len(self.types)
+        assert all(array.null_count == 0 for array in arrays), "a key holds no NULL"
+        if self.width is None:
+            return BinaryKeys(self._encode_variable(arrays))
+        parts = [
+            part for type, array in zip(self.types, arrays, strict=True) for part in _fixed_parts(type, array)
+        ]
+        if self.width > _INT_WIDTH_MAX:
+            return NumpyKeys(
+                _interleave([*parts, ("u1", 1)], len(arrays[0])).view(f"S{self.width + 1}"), self.width
+            )
+        keys = parts[0][1].astype(np.uint64)
+        for dtype, values in parts[1:]:
+            keys <<= np.uint64(8 * np.dtype(dtype).itemsize)
+            keys |= values
+        return NumpyKeys(keys, self.width)
+
+    def _encode_variable(self, arrays: Sequence[pa.Array]) -> pa.Array:
+        count = len(arrays[0])
+        pieces: list[Any] = []
+        pending: list[_Part] = []  # fixed columns and terminators since the last variable column
+
+        def flush() -> None:
+            if pending:
+                pieces.append(_equal_pieces(_interleave(pending, count)))
+                pending.clear()
+
+        for i, (type, array) in enumerate(zip(self.types, arrays, strict=True)):
+            if not type.is_variable:
+                pending.extend(_fixed_parts(type, array))
+                continue
+            flush()
+            raw = array.cast(pa.binary()).cast(pa.large_binary())
+            if i == len(self.types) - 1:
+                pieces.append(raw)
+            else:
+                pieces.append(_escape(raw))
+                pending.append((">u2", 0))
+        flush()
+        return pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, _NOTHING)
+
+    def decode(self, keys: EncodedKeys) -> list[pa.Array]:
+        """The canonical arrays of the key columns: the inverse of `encode`.
+
+        Raises: CorruptionError when bytes of layout "binary" are no key of these types.
+        """
+        if isinstance(keys, BinaryKeys):
+            return self._decode_variable(keys.data)
+        assert isinstance(keys, NumpyKeys) and keys.width == self.width
+        if keys.layout == "int":
+            data, start = np.ascontiguousarray(keys.data.astype(">u8")), _INT_WIDTH_MAX - keys.width
+        else:
+            data, start = np.ascontiguousarray(keys.data), 0
+
+        def read(at: int, dtype: str) -> npt.NDArray[Any]:
+            if len(data) == 0:
+                return np.zeros(0, dtype=dtype)
+            return np.ndarray(
+                (len(data),), dtype=dtype, buffer=data, offset=start + at, strides=(data.dtype.itemsize,)
+            )
+
+        arrays, at = [], 0
+        for type in self.types:
+            arrays.append(_from_fixed(type, at, read))
+            at += type.storage_width_bytes or 0
+        return arrays
+
+    def _decode_variable(self, keys: pa.Array) -> list[pa.Array]:
+        offsets, data = binary_view(keys)
+        data = data[offsets[0] : offsets[-1]]
+        ends = offsets[1:] - offsets[0]
+        at = offsets[:-1] - offsets[0]  # where the next column of each key begins
+        # Terminators are looked for once, in all keys: every 0x00 inside a text is followed by 0x01, so the
+        # first 0x00 0x00 from the text's begin on ends it, whatever the columns after it hold.
+        pairs = np.flatnonzero((data[:-1] == 0) & (data[1:] == 0)) if len(self.types) > 1 else ends[:0]
+        arrays = []
+        for i, type in enumerate(self.types):
+            if not type.is_variable:
+                width = type.storage_width_bytes
+                assert width is not None
+                _check((at + width <= ends).all(), "an encoded key is too short")
+                arrays.append(_from_fixed(type, 0, _reader_at(data, at)))
+                at = at + width
+                continue
+            if i == len(self.types) - 1:
+                stop = next_at = ends
+            else:
+                found = np.searchsorted(pairs, at)
+                _check((found < len(pairs)).all(), "an encoded key has no separator after a text column")
+                stop = pairs[found]
+                next_at = stop + len(_END)
+                _check((next_at <= ends).all(), "an encoded key has no separator after a text column")
+            piece_offsets, piece = _gather(data, at, stop)
+            if i < len(self.types) - 1:
+                piece_offsets, piece = _unescape(piece_offsets, piece)
+            try:
+                arrays.append(variable_array(type, piece_offsets, piece))
+            except pa.ArrowInvalid as error:
+                raise CorruptionError("a text column of an encoded key is not UTF-8") from error
+            at = next_at
+        _check(bool((at == ends).all()), "an encoded key is longer than its columns")
+        return arrays
+
+    def from_binary(self, array: pa.Array) -> EncodedKeys:
+        """Keys from their canonical bytes (binary or large_binary, no nulls), as read from disk.
+
+        Raises: CorruptionError when a key of fixed width has another length. The inside of keys of varying
+        length is looked at only when they are decoded.
+        """
+        if array.null_count:
+            raise CorruptionError("an encoded key is NULL")
+        if self.width is None:
+            return BinaryKeys(array.cast(pa.large_binary()))
+        offsets, data = binary_view(array)
+        if len(array) and not bool((np.diff(offsets) == self.width).all()):
+            raise CorruptionError(f"an encoded key is not {self.width} bytes long")
+        matrix = data[offsets[0] : offsets[-1]].reshape(-1, self.width)
+        if self.width > _INT_WIDTH_MAX:
+            rows = np.ones((len(matrix), self.width + 1), dtype=np.uint8)  # K2: the last byte is 0x01
+            rows[:, :-1] = matrix
+            return NumpyKeys(rows.reshape(-1).view(f"S{self.width + 1}"), self.width)
+        words = np.zeros((len(matrix), _INT_WIDTH_MAX), dtype=np.uint8)
+        words[:, _INT_WIDTH_MAX - self.width :] = matrix
+        return NumpyKeys(words.reshape(-1).view(">u8").astype(np.uint64), self.width)
+
+    def empty(self) -> EncodedKeys:
+        """No keys, in this codec's layout."""
+        return self.from_binary(pa.array([], pa.large_binary()))
+
+    def sizes(self, keys: EncodedKeys) -> npt.NDArray[np.int64]:
+        """Bytes of each key in canonical form, for the limit of 16 KiB on composite keys."""
+        return keys.sizes()
+
+    # ---- single rows ----
+
+    def encode_row(self, values: Sequence[Any]) -> bytes:
+        """The canonical bytes of one key, from canonical scalars (days, microseconds, unscaled integers)."""
+        assert len(values) == len(self.types)
+        return self.encode_prefix(values)
+
+    def encode_prefix(self, values: Sequence[Any]) -> bytes:
+        """The bytes with which every key begins that has these values in its first columns, no other (K5).
+
+        A text that is not the key's last column is escaped and ended, also when it is the last of `values`.
+        """
+        out = bytearray()
+        last = len(self.types) - 1
+        for i, value in enumerate(values):
+            type = self.types[i]
+            if type.is_variable:
+                raw = value.encode() if isinstance(value, str) else bytes(value)
+                out += raw if i == last else raw.replace(b"\0", _ESCAPED_ZERO) + _END
+            else:
+                width = type.storage_width_bytes
+                assert width is not None
+                out += (int(value) + (1 << (8 * width - 1))).to_bytes(width, "big")
+        return bytes(out)
+
+    def decode_row(self, key: bytes) -> tuple[Any, ...]:
+        """The canonical scalars of one key's canonical bytes: the inverse of `encode_row`.
+
+        Raises: CorruptionError when they are no key of these types.
+        """
+        values: list[Any] = []
+        at = 0
+        for i, type in enumerate(self.types):
+            if not type.is_variable:
+                width = type.storage_width_bytes
+                assert width is not None
+                _check(at + width <= len(key), "an encoded key is too short")
+                values.append(int.from_bytes(key[at : at + width], "big") - (1 << (8 * width - 1)))
+                at += width
+                continue
+            if i == len(self.types) - 1:
+                raw, at = key[at:], len(key)
+            else:
+                end = key.find(_END, at)
+                _check(end >= 0, "an encoded key has no separator after a text column")
+                raw, at = key[at:end].replace(_ESCAPED_ZERO, b"\0"), end + len(_END)
+            try:
+                values.append(raw.decode() if type.is_text else raw)
+            except UnicodeDecodeError as error:
+                raise CorruptionError("a text column of an encoded key is not UTF-8") from error
+        _check(at == len(key), "an encoded key is longer than its columns")
+        return tuple(values)
+
+    def encode_rows(self, rows: Sequence[Sequence[Any]]) -> EncodedKeys:
+        """The keys of a few rows of canonical scalars, as a vector: for bounds and probes, not batches."""
+        return self.from_binary(pa.array([self.encode_row(row) for row in rows], pa.large_binary()))
+
+    def encode_values(self, columns: Sequence[Sequence[Any]]) -> EncodedKeys:
+        """The keys of rows given as one sequence of canonical scalars per column."""
+        return self.encode(
+            [array_of_canonical(type, values) for type, values in zip(self.types, columns, strict=True)]
+        )
+
+
+def _check(good: Any, message: str) -> None:
+    if not good:
+        raise CorruptionError(message)
+
+
+# ---- fixed width --------
+
+
+def _fixed_parts(type: ColumnType, array: pa.Array) -> list[_Part]:
+    """A fixed-width column as unsigned integers whose big-endian bytes are its encoding (128 bits: two)."""
+    width = type.storage_width_bytes
+    assert width is not None and array.type == type.arrow
+    # Arrow keeps every decimal in 16 bytes, little-endian; a value of few digits is wholly in the low ones.
+    stride = 16 if type.name == "decimal" else width
+    if width <= _INT_WIDTH_MAX:
+        values = fixed_view(array, f"<u{width}", stride_bytes=stride)
+        return [(f">u{width}", values ^ values.dtype.type(1 << (8 * width - 1)))]
+    low = fixed_view(array, "<u8", stride_bytes=stride)
+    high = fixed_view(array, "<u8", stride_bytes=stride, at=8)
+    return [(">u8", high ^ np.uint64(1 << 63)), (">u8", low)]
+
+
+def _from_fixed(type: ColumnType, at: int, read: Callable[[int, str], npt.NDArray[Any]]) -> pa.Array:
+    """The canonical array of a fixed-width column; `read(at, dtype)` gives the bytes at `at` of every key."""
+    width = type.storage_width_bytes
+    assert width is not None
+    if width <= _INT_WIDTH_MAX:
+        unsigned = read(at, f">u{width}").astype(f"<u{width}")
+        values = (unsigned ^ unsigned.dtype.type(1 << (8 * width - 1))).view(f"<i{width}")
+        if type.name != "decimal":
+            return pa.Array.from_buffers(type.arrow, len(values), [None, pa.py_buffer(values)])
+        words = np.empty((len(values), 2), dtype="<i8")
+        words[:, 0] = values
+        words[:, 1] = words[:, 0] >> 63
+    else:
+        words = np.empty((len(read(at, ">u8")), 2), dtype="<i8")
+        words[:, 1] = (read(at, ">u8").astype("<u8") ^ np.uint64(1 << 63)).view("<i8")
+        words[:, 0] = read(at + 8, ">u8").astype("<u8").view("<i8")
+    return pa.Array.from_buffers(type.arrow, len(words), [None, pa.py_buffer(words)])
+
+
+def _interleave(parts: Sequence[_Part], count: int) -> npt.NDArray[Any]:
+    """`count` records with these big-endian fields side by side; a field's values may be one for all."""
+    records = np.empty(count, dtype=[(f"f{i}", dtype) for i, (dtype, _) in enumerate(parts)])
+    for i, (_, values) in enumerate(parts):
+        records[f"f{i}"] = values
+    return records
+
+
+def _equal_pieces(records: npt.NDArray[Any]) -> pa.Array:
+    """Records as a large_binary array, one value per record."""
+    width = records.dtype.itemsize
+    offsets = np.arange(0, (len(records) + 1) * width, width, dtype=np.int64)
+    return large_binary_array(offsets, records.view(np.uint8))
+
+
+# ---- variable width -----
+
+
+def _escape(raw: pa.Array) -> pa.Array:
+    """Each 0x00 as 0x00 0x01. Nearly no text holds one: then the array itself."""
+    offsets, data = binary_view(raw)
+    if not (data[offsets[0] : offsets[-1]] == 0).any():
+        return raw
+    return pc.replace_substring(raw, b"\0", _ESCAPED_ZERO)
+
+
+def _unescape(
+    offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """The inverse of `_escape`, on offsets and bytes."""
+    escapes = np.flatnonzero(data == 0) + 1
+    if len(escapes) == 0:
+        return offsets, data
+    # The last 0x00 of a text cannot end it: that would be the terminator's.
+    _check(
+        escapes[-1] < len(data) and (data[escapes] == 1).all(),
+        "a text column of an encoded key is not escaped",
+    )
+    keep = np.ones(len(data), dtype=bool)
+    keep[escapes] = False
+    return offsets - np.searchsorted(escapes, offsets), data[keep]
+
+
+def _gather(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """The bytes `data[starts[i]:stops[i]]` of all i, one after another; one ascending stretch per key."""
+    offsets = np.zeros(len(starts) + 1, dtype=np.int64)
+    np.cumsum(stops - starts, out=offsets[1:])
+    if offsets[-1] == len(data):
+        return offsets, data
+    # +1 where a stretch begins, -1 where it ends: the running sum is 1 inside. One may be empty, but no two
+    # begin or end at the same byte, because every key has bytes outside its stretch.
+    marks = np.zeros(len(data) + 1, dtype=np.int8)
+    marks[starts] += 1
+    marks[stops] -= 1
+    return offsets, data[np.cumsum(marks[:-1], dtype=np.int8).view(bool)]
+
+
+def _reader_at(
+    data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]
+) -> Callable[[int, str], npt.NDArray[Any]]:
+    def read(shift: int, dtype: str) -> npt.NDArray[Any]:
+        if len(at) == 0:
+            return np.zeros(0, dtype=dtype)
+        return overlapping_words(data, dtype)[at + shift]
+
+    return read

@@ -1,0 +1,356 @@
+"""A vector of encoded primary keys: compared, sorted, searched and hashed as plain bytes, a call per vector.
+
+    layout     when                                  held as                                     compared by
+    "int"      all columns fixed, <= 8 bytes         np.uint64, the key's big-endian value    integer
+    "fixed"    all columns fixed, more than 8 bytes  NumPy S(width + 1), the last byte 0x01   memcmp
+    "binary"   some column varies in length          Arrow large_binary                       memcmp
+
+The *canonical bytes* of a key are Kudu's encoding (see `nyala.keys.codec`): they are what is written to disk
+and what `to_binary`, `at`, `lower_bound` and `hash64` speak of. Order, equality and hash are those of the
+canonical bytes in every layout. The layout is a function of the key's column types alone, so the keys of one
+table always share it; mixing layouts is our mistake, not a user's.
+
+Invariants
+    K1  Order of keys = order of canonical bytes = column-wise order of the values.
+    K2  A "fixed" key ends in 0x01, because NumPy drops trailing 0x00 of an S value and would take two keys
+        for one.
+    K3  Immutable: nothing changes the bytes behind a vector after it was made; slices share them.
+
+Any thread may read; nothing writes.
+Source: design, "Keys"; Kudu facts §1.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any, Final, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nyala.keys import hash64
+from nyala.keys.arrow_memory import binary_view, large_binary_array
+
+__all__ = ["EncodedKeys", "Layout", "Side"]
+
+Layout = Literal["int", "fixed", "binary"]
+Side = Literal["left", "right"]
+Bools = npt.NDArray[np.bool_]
+Indexes = npt.NDArray[np.int64]
+
+_INT_WIDTH_MAX: Final = 8
+_TERMINATOR: Final = 0x01
+# pyarrow has it from 26.0 on.
+_ARROW_SEARCHES: Final = hasattr(pc, "search_sorted")
+
+
+class EncodedKeys(abc.ABC):
+    """Encoded keys of one table's key columns. Made by `nyala.keys.codec.KeyCodec`, never by hand.
+
+    `layout` is as in the table above; `width` is the bytes of every key, None in layout "binary".
+    Positions in and out are int64 NumPy arrays; probes must have the same layout and width.
+    """
+
+    __slots__ = ()
+
+    layout: Layout
+    width: int | None
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abc.abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of memory that the keys of this vector take (a slice counts only its own)."""
+
+    @abc.abstractmethod
+    def take(self, indices: npt.NDArray[Any]) -> EncodedKeys:
+        """The keys at `indices`, in that order."""
+
+    @abc.abstractmethod
+    def slice(self, offset: int, length: int | None = None) -> EncodedKeys:
+        """Keys [offset, offset + length), sharing memory; to the end when `length` is None."""
+
+    @abc.abstractmethod
+    def filter(self, mask: Bools) -> EncodedKeys:
+        """The keys where `mask` is True."""
+
+    @staticmethod
+    def concat(parts: Sequence[EncodedKeys]) -> EncodedKeys:
+        """The keys of all `parts`, one after another; at least one part is needed to know the layout."""
+        assert parts, "concat of no vectors: make an empty one with KeyCodec.empty()"
+        if len(parts) == 1:
+            return parts[0]
+        assert len({(part.layout, part.width) for part in parts}) == 1, "K1: keys of different layouts"
+        return parts[0]._concat(parts)
+
+    @abc.abstractmethod
+    def _concat(self, parts: Sequence[Any]) -> EncodedKeys: ...
+
+    @abc.abstractmethod
+    def is_ascending(self) -> bool:
+        """Whether each key is >= the one before it."""
+
+    @abc.abstractmethod
+    def is_strictly_ascending(self) -> bool:
+        """Whether each key is > the one before it, so that no key stands twice."""
+
+    def sort_indices(self) -> Indexes:
+        """Positions in key order, equal keys in the order they have here (stable).
+
+        Cost: one pass when the keys ascend already, as the keys of a load or a file do.
+        """
+        if self.is_ascending():
+            return np.arange(len(self), dtype=np.int64)
+        return self._sort_indices()
+
+    @abc.abstractmethod
+    def _sort_indices(self) -> Indexes: ...
+
+    @abc.abstractmethod
+    def search(self, probes: EncodedKeys, side: Side = "left") -> Indexes:
+        """Where each probe would be inserted to keep these keys ascending, which they must be.
+
+        side "left": the first position whose key is >= the probe; "right": the first whose key is > it.
+        """
+
+    def find(self, probes: EncodedKeys) -> Indexes:
+        """The position of each probe, or -1. These keys must be strictly ascending."""
+        if len(self) == 0:
+            return np.full(len(probes), -1, dtype=np.int64)
+        positions = self.search(probes)
+        clipped = np.minimum(positions, len(self) - 1)
+        return np.where(self.take(clipped).equal_to(probes), clipped, np.int64(-1))
+
+    @abc.abstractmethod
+    def lower_bound(self, bound: bytes) -> int:
+        """The first position whose canonical bytes are >= `bound`, maybe a prefix; these keys must ascend."""
+
+    @abc.abstractmethod
+    def equal_to(self, other: EncodedKeys) -> Bools:
+        """Row by row, whether self[i] == other[i]; both have the same length."""
+
+    def equal_neighbours(self) -> Bools:
+        """For each of the len - 1 neighbours, whether self[i] == self[i + 1]."""
+        count = max(len(self) - 1, 0)
+        return self.slice(0, count).equal_to(self.slice(len(self) - count, count))
+
+    @abc.abstractmethod
+    def to_hashable(self) -> list[Any]:
+        """The keys as Python ints or bytes, equal iff the keys are: for a dict. (Not the canonical bytes.)"""
+
+    @abc.abstractmethod
+    def to_binary(self) -> pa.Array:
+        """The canonical bytes as a large_binary array: what is written to disk."""
+
+    @abc.abstractmethod
+    def at(self, index: int) -> bytes:
+        """The canonical bytes of one key; a negative index counts from the end."""
+
+    @abc.abstractmethod
+    def sizes(self) -> Indexes:
+        """Bytes of each key's canonical form."""
+
+    @abc.abstractmethod
+    def hash64(self) -> npt.NDArray[np.uint64]:
+        """A 64-bit hash of each key's canonical bytes, for bloom filters (see `nyala.keys.hash64`)."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} encoded keys, layout {self.layout!r}, width {self.width}>"
+
+
+class NumpyKeys(EncodedKeys):
+    """Layouts "int" and "fixed": one NumPy array."""
+
+    __slots__ = ("data", "layout", "width")
+
+    width: int
+
+    def __init__(self, data: npt.NDArray[Any], width: int) -> None:
+        self.layout = "int" if width <= _INT_WIDTH_MAX else "fixed"
+        assert data.dtype == (np.uint64 if self.layout == "int" else np.dtype(f"S{width + 1}"))
+        self.data = data
+        self.width = width
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.data.nbytes)
+
+    def _with(self, data: npt.NDArray[Any]) -> NumpyKeys:
+        return NumpyKeys(data, self.width)
+
+    def take(self, indices: npt.NDArray[Any]) -> EncodedKeys:
+        return self._with(self.data[indices])
+
+    def slice(self, offset: int, length: int | None = None) -> EncodedKeys:
+        return self._with(self.data[offset : None if length is None else offset + length])
+
+    def filter(self, mask: Bools) -> EncodedKeys:
+        return self._with(self.data[mask])
+
+    def _concat(self, parts: Sequence[Any]) -> EncodedKeys:
+        return self._with(np.concatenate([part.data for part in parts]))
+
+    def is_ascending(self) -> bool:
+        return bool((self.data[:-1] <= self.data[1:]).all())
+
+    def is_strictly_ascending(self) -> bool:
+        return bool((self.data[:-1] < self.data[1:]).all())
+
+    def _sort_indices(self) -> Indexes:
+        return np.argsort(self.data, kind="stable")
+
+    def search(self, probes: EncodedKeys, side: Side = "left") -> Indexes:
+        return np.searchsorted(self.data, self._same(probes).data, side=side)
+
+    def lower_bound(self, bound: bytes) -> int:
+        # A key starting with a shorter bound is >= it, as if the bound went on in zeros; a longer one is
+        # passed only by keys that are greater than what of it fits into a key.
+        side: Side = "left" if len(bound) <= self.width else "right"
+        probe = bound[: self.width].ljust(self.width, b"\0")
+        if self.layout == "int":
+            value: Any = np.uint64(int.from_bytes(probe, "big"))
+        else:
+            value = np.array(probe + bytes([_TERMINATOR]), dtype=self.data.dtype)
+        return int(np.searchsorted(self.data, value, side=side))
+
+    def equal_to(self, other: EncodedKeys) -> Bools:
+        return cast(Bools, self.data == self._same(other).data)
+
+    def to_hashable(self) -> list[Any]:
+        return cast(list[Any], self.data.tolist())
+
+    def _matrix(self) -> npt.NDArray[np.uint8]:
+        """Bytes, a row per key; canonical are the last `width` of 8 ("int") or the first ones ("fixed")."""
+        data = np.ascontiguousarray(self.data.astype(">u8") if self.layout == "int" else self.data)
+        return data.view(np.uint8).reshape(len(data), data.dtype.itemsize)
+
+    def to_binary(self) -> pa.Array:
+        matrix = self._matrix()
+        exact = matrix[:, _INT_WIDTH_MAX - self.width :] if self.layout == "int" else matrix[:, : self.width]
+        offsets = np.arange(0, (len(self) + 1) * self.width, self.width, dtype=np.int64)
+        return large_binary_array(offsets, np.ascontiguousarray(exact).reshape(-1))
+
+    def at(self, index: int) -> bytes:
+        if self.layout == "int":
+            return int(self.data[index]).to_bytes(self.width, "big")
+        return bytes(self.data[index])[: self.width]
+
+    def sizes(self) -> Indexes:
+        return np.full(len(self), self.width, dtype=np.int64)
+
+    def hash64(self) -> npt.NDArray[np.uint64]:
+        if self.layout == "int":
+            return hash64.hash_int(self.data, self.width)
+        return hash64.hash_fixed(self._matrix(), self.width)
+
+    def _same(self, other: EncodedKeys) -> NumpyKeys:
+        assert isinstance(other, NumpyKeys) and other.width == self.width, "K1: keys of different layouts"
+        return other
+
+
+class BinaryKeys(EncodedKeys):
+    """Layout "binary": one Arrow large_binary array without nulls."""
+
+    __slots__ = ("data", "layout", "width")
+
+    def __init__(self, data: pa.Array) -> None:
+        assert data.type == pa.large_binary() and data.null_count == 0
+        self.layout = "binary"
+        self.width = None
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.data.nbytes)
+
+    def take(self, indices: npt.NDArray[Any]) -> EncodedKeys:
+        return BinaryKeys(self.data.take(pa.array(indices)))
+
+    def slice(self, offset: int, length: int | None = None) -> EncodedKeys:
+        return BinaryKeys(self.data.slice(offset, length))
+
+    def filter(self, mask: Bools) -> EncodedKeys:
+        return BinaryKeys(self.data.filter(pa.array(mask)))
+
+    def _concat(self, parts: Sequence[Any]) -> EncodedKeys:
+        return BinaryKeys(pa.concat_arrays([part.data for part in parts]))
+
+    def _neighbours(self, compare: Any) -> bool:
+        count = max(len(self.data) - 1, 0)
+        pairs = compare(self.data.slice(0, count), self.data.slice(len(self.data) - count))
+        return bool(pc.all(pairs, min_count=0).as_py())
+
+    def is_ascending(self) -> bool:
+        return self._neighbours(pc.less_equal)
+
+    def is_strictly_ascending(self) -> bool:
+        return self._neighbours(pc.less)
+
+    def _sort_indices(self) -> Indexes:
+        # Arrow's sort_indices is documented as stable.
+        return _int64(pc.sort_indices(self.data))
+
+    def search(self, probes: EncodedKeys, side: Side = "left") -> Indexes:
+        assert isinstance(probes, BinaryKeys), "K1: keys of different layouts"
+        if _ARROW_SEARCHES:
+            return _int64(pc.search_sorted(self.data, probes.data, side=side))
+        return search_by_halves(self.data, probes.data, side)
+
+    def lower_bound(self, bound: bytes) -> int:
+        return int(self.search(BinaryKeys(pa.array([bound], pa.large_binary())))[0])
+
+    def equal_to(self, other: EncodedKeys) -> Bools:
+        assert isinstance(other, BinaryKeys), "K1: keys of different layouts"
+        return _bools(pc.equal(self.data, other.data))
+
+    def to_hashable(self) -> list[Any]:
+        return cast(list[Any], self.data.to_pylist())
+
+    def to_binary(self) -> pa.Array:
+        return self.data
+
+    def at(self, index: int) -> bytes:
+        return cast(bytes, self.data[index].as_py())
+
+    def sizes(self) -> Indexes:
+        return np.diff(binary_view(self.data)[0])
+
+    def hash64(self) -> npt.NDArray[np.uint64]:
+        return hash64.hash_variable(*binary_view(self.data))
+
+
+def search_by_halves(keys: pa.Array, probes: pa.Array, side: Side) -> Indexes:
+    """Binary search of all probes at once: `pyarrow.compute.search_sorted` for a pyarrow before 26.
+
+    Cost: one take and one comparison of all probes per bit of len(keys).
+    """
+    below = pc.less if side == "left" else pc.less_equal
+    lower = np.zeros(len(probes), dtype=np.int64)
+    upper = np.full(len(probes), len(keys), dtype=np.int64)
+    for _ in range(len(keys).bit_length()):
+        middle = (lower + upper) >> 1
+        undecided = lower < upper
+        # A decided probe may have middle == len(keys); what it is compared with does not matter.
+        passed = _bools(below(keys.take(pa.array(np.minimum(middle, len(keys) - 1))), probes))
+        lower = np.where(undecided & passed, middle + 1, lower)
+        upper = np.where(undecided & ~passed, middle, upper)
+    return lower
+
+
+def _bools(array: pa.Array) -> Bools:
+    return cast(Bools, array.to_numpy(zero_copy_only=False))
+
+
+def _int64(array: pa.Array) -> Indexes:
+    return cast(Indexes, array.to_numpy().view(np.int64))

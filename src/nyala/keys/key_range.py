@@ -1,0 +1,183 @@
+"""Half-open ranges of encoded keys, and the one that a scan's predicates allow.
+
+    predicates        host = 'a'   AND   metric IN ('x', 'y')   AND   time < 100
+    first key         encode('a', 'x')                                  inclusive
+    first key after   successor of encode('a', 'y', 99)                 exclusive
+
+The range is a necessary condition: every row that satisfies the predicates has its key in it; not every key
+in it satisfies them (above: all metrics between x and y).
+
+Source: Kudu facts §2.4, step 2. Departures: bounds are byte prefixes, not whole keys padded with minima, so
+one rule (`successor`) stands for Kudu's increment of a key; a lower bound that is exclusive is stepped to the
+next value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from nyala.keys.codec import KeyCodec
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.schema.types import ColumnType
+
+if TYPE_CHECKING:
+    from nyala.schema.predicate import Constraint
+    from nyala.schema.schema import Schema
+
+__all__ = ["Clamped", "KeyRange", "allowed_range", "clamp", "key_range_of", "successor"]
+
+
+def successor(prefix: bytes) -> bytes | None:
+    """The first byte string after all that begin with `prefix`; None when there is none (it is all 0xff)."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """Canonical key bytes in [lower, upper); None = unbounded. A bound may be a prefix of a key."""
+
+    lower: bytes | None = None
+    upper: bytes | None = None
+
+    ALL: ClassVar[KeyRange]
+    NONE: ClassVar[KeyRange]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no key can be in it."""
+        return self.upper is not None and (self.lower or b"") >= self.upper
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every key is in it."""
+        return not self.lower and self.upper is None
+
+    def __contains__(self, key: bytes) -> bool:
+        return (self.lower is None or self.lower <= key) and (self.upper is None or key < self.upper)
+
+    def intersect(self, other: KeyRange) -> KeyRange:
+        """The keys that are in both."""
+        lowers = [bound for bound in (self.lower, other.lower) if bound is not None]
+        uppers = [bound for bound in (self.upper, other.upper) if bound is not None]
+        return KeyRange(max(lowers, default=None), min(uppers, default=None))
+
+    def overlaps(self, key_min: bytes, key_max: bytes) -> bool:
+        """Whether some key in [key_min, key_max], both inclusive as a rowset's bounds are, may be in it."""
+        return (
+            not self.is_empty
+            and (self.lower is None or self.lower <= key_max)
+            and (self.upper is None or key_min < self.upper)
+        )
+
+    def positions(self, keys: EncodedKeys) -> tuple[int, int]:
+        """The positions [lower, upper) of ascending `keys` that are in it."""
+        lower = 0 if self.lower is None else keys.lower_bound(self.lower)
+        upper = len(keys) if self.upper is None else keys.lower_bound(self.upper)
+        return lower, max(lower, upper)
+
+
+KeyRange.ALL = KeyRange(None, None)
+KeyRange.NONE = KeyRange(b"", b"")
+
+
+def key_range_of(constraints: Mapping[str, Constraint], schema: Schema) -> KeyRange:
+    """The range of primary keys that the AND-ed `constraints` (by column name) of a scan leave."""
+    if any(constraint.empty for constraint in constraints.values()):
+        return KeyRange.NONE
+    columns = schema.key_columns
+    codec = KeyCodec([column.type for column in columns])
+    return allowed_range([constraints.get(column.name) for column in columns], codec)
+
+
+@dataclass(frozen=True, slots=True)
+class Clamped:
+    """What a constraint says about one key column, both ends inclusive where they can be.
+
+    `values` (ascending; None = any) or bounds in canonical form; None = unbounded. `upper_open`: `upper`
+    itself is out, which happens for text only, where no greatest text below another exists.
+    """
+
+    lower: Any = None
+    upper: Any = None
+    upper_open: bool = False
+    values: tuple[Any, ...] | None = None
+    empty: bool = False
+
+
+def clamp(constraint: Constraint | None, type: ColumnType) -> Clamped:
+    """`constraint` on a NOT NULL column of `type`, cut to the type's values and its ends made inclusive."""
+    if constraint is None:
+        return Clamped()
+    if constraint.empty or constraint.null == "only":
+        return Clamped(empty=True)
+    least, most = type.value_min, type.value_max
+    if constraint.values is not None:
+        values = constraint.values
+        if least is not None and most is not None:
+            values = tuple(value for value in values if least <= value <= most)
+        return Clamped(values=values, empty=not values)
+    lower, upper, upper_open = constraint.lower, constraint.upper, False
+    if type.is_variable:
+        zero: Any = "\0" if type.is_text else b"\0"
+        if lower is not None and not constraint.lower_inclusive:
+            lower = lower + zero
+        if upper is not None and not constraint.upper_inclusive:
+            # The greatest text below "a\0" is "a"; below any other there is no greatest.
+            upper_open = not upper.endswith(zero)
+            upper = upper if upper_open else upper[:-1]
+        # The first text beyond the upper end.
+        end = None if upper is None else _bytes(upper) + (b"" if upper_open else b"\0")
+        empty = end is not None and _bytes("" if lower is None else lower) >= end
+        return Clamped(lower, upper, upper_open, empty=empty)
+    assert least is not None and most is not None
+    if lower is not None and not constraint.lower_inclusive:
+        lower += 1
+    if upper is not None and not constraint.upper_inclusive:
+        upper -= 1
+    lower = None if lower is None or lower <= least else lower
+    upper = None if upper is None or upper >= most else upper
+    low, high = least if lower is None else lower, most if upper is None else upper
+    return Clamped(lower, upper, empty=low > high)
+
+
+def allowed_range(constraints: Sequence[Constraint | None], codec: KeyCodec) -> KeyRange:
+    """The range of the codec's keys that constraints on its columns, in key order, leave."""
+    return range_of_clamped(
+        [clamp(constraint, type) for constraint, type in zip(constraints, codec.types, strict=True)], codec
+    )
+
+
+def range_of_clamped(columns: Sequence[Clamped], codec: KeyCodec) -> KeyRange:
+    """As `allowed_range`, from constraints that are clamped already."""
+    if any(column.empty for column in columns):
+        return KeyRange.NONE
+    first: list[Any] = []
+    for column in columns:
+        value = column.values[0] if column.values is not None else column.lower
+        if value is None:
+            break
+        first.append(value)
+    last: list[Any] = []
+    inclusive = True
+    for column in columns:
+        value = column.values[-1] if column.values is not None else column.upper
+        if value is None:
+            break
+        last.append(value)
+        if column.values is None and column.upper_open:
+            inclusive = False
+            break
+    lower = codec.encode_prefix(first) if first else None
+    upper = codec.encode_prefix(last) if last else None
+    if upper is not None and inclusive:
+        # All columns given, the last one a text: its bytes are a whole key, and others may begin with them.
+        whole = len(last) == len(codec.types) and codec.types[-1].is_variable
+        upper = upper + b"\0" if whole else successor(upper)
+    return KeyRange(lower, upper)
+
+
+def _bytes(text: Any) -> bytes:
+    return text.encode() if isinstance(text, str) else bytes(text)

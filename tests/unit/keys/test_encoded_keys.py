@@ -1,0 +1,211 @@
+"""Vectors of encoded keys do what a sorted list of byte strings does, in every layout."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nyala.keys import EncodedKeys, KeyCodec, encoded_keys
+from nyala.schema.types import parse_type
+
+# One of each layout, and the borders between them; widths that end inside and at a word.
+CODECS = [
+    KeyCodec([parse_type(type) for type in types])
+    for types in (
+        ["int8"],
+        ["int32", "int16", "int8"],
+        ["int64"],
+        ["int64", "int8"],
+        ["int64", "int64"],
+        ["decimal(38,0)", "int32"],
+        ["binary"],
+    )
+]
+
+
+def key_bytes(codec: KeyCodec) -> st.SearchStrategy[bytes]:
+    # Few different bytes, zeros among them, so that equal keys, prefixes and trailing zeros are common.
+    byte = st.sampled_from(b"\0\1\x80\xff")
+    if codec.width is None:
+        return st.lists(byte, max_size=4).map(bytes) | st.binary(max_size=30)
+    few = st.lists(byte, min_size=1, max_size=2).map(lambda end: bytes(end).rjust(codec.width or 0, b"\x80"))
+    return (few | st.binary(min_size=codec.width, max_size=codec.width)).map(lambda key: key[-codec.width :])
+
+
+@st.composite
+def vectors(draw: st.DrawFn, count: int = 1) -> tuple[KeyCodec, list[list[bytes]]]:
+    codec = draw(st.sampled_from(CODECS))
+    return codec, [draw(st.lists(key_bytes(codec), max_size=12)) for _ in range(count)]
+
+
+def make(codec: KeyCodec, keys: list[bytes]) -> EncodedKeys:
+    return codec.from_binary(pa.array(keys, pa.large_binary()))
+
+
+def listed(keys: EncodedKeys) -> list[bytes]:
+    array = keys.to_binary()
+    assert array.type == pa.large_binary()
+    array.validate(full=True)
+    return list(array.to_pylist())
+
+
+@given(vectors(2), st.data())
+def test_take_slice_filter_concat(drawn: tuple[KeyCodec, list[list[bytes]]], data: st.DataObject) -> None:
+    """Rows would get other rows' keys if any of these mixed them up."""
+    codec, (left, right) = drawn
+    a, b = make(codec, left), make(codec, right)
+    assert listed(a) == left and len(a) == len(left)
+    assert [a.at(i) for i in range(len(left))] == left
+    if left:
+        assert a.at(-1) == left[-1]
+        indices = data.draw(st.lists(st.integers(0, len(left) - 1), max_size=8))
+        assert listed(a.take(np.array(indices, dtype=np.int64))) == [left[i] for i in indices]
+    lower = data.draw(st.integers(0, len(left)))
+    upper = data.draw(st.integers(lower, len(left)))
+    assert listed(a.slice(lower, upper - lower)) == left[lower:upper]
+    assert listed(a.slice(lower)) == left[lower:]
+    mask = np.array([data.draw(st.booleans()) for _ in left], dtype=bool)
+    assert listed(a.filter(mask)) == [key for key, keep in zip(left, mask, strict=True) if keep]
+    assert listed(EncodedKeys.concat([a, b, a.slice(lower)])) == left + right + left[lower:]
+    assert listed(EncodedKeys.concat([a])) == left
+    assert a.sizes().tolist() == [len(key) for key in left]
+
+
+@given(vectors(2))
+def test_k1_sorting_and_searching(drawn: tuple[KeyCodec, list[list[bytes]]]) -> None:
+    """K1: a key that is there would not be found, and be inserted a second time."""
+    codec, (left, probes) = drawn
+    a, p = make(codec, left), make(codec, probes)
+    order = a.sort_indices()
+    assert order.dtype == np.int64
+    assert order.tolist() == sorted(range(len(left)), key=left.__getitem__), "stable"
+    ascending = sorted(left)
+    s = a.take(order)
+    assert s.is_ascending() and s.sort_indices().tolist() == list(range(len(left)))
+    assert a.is_ascending() == (left == ascending)
+    assert a.is_strictly_ascending() == (left == sorted(set(left)))
+    assert s.equal_neighbours().tolist() == [x == y for x, y in itertools.pairwise(ascending)]
+    assert s.search(p).tolist() == [bisect.bisect_left(ascending, key) for key in probes]
+    assert s.search(p, side="right").tolist() == [bisect.bisect_right(ascending, key) for key in probes]
+    assert s.search(p).dtype == np.int64
+    unique = sorted(set(left))
+    u = make(codec, unique)
+    assert u.find(p).tolist() == [unique.index(key) if key in unique else -1 for key in probes]
+    assert u.find(s).tolist() == [unique.index(key) for key in ascending]
+
+
+@given(vectors(2))
+def test_searching_with_an_older_pyarrow(drawn: tuple[KeyCodec, list[list[bytes]]]) -> None:
+    """The search that stands in for pyarrow.compute.search_sorted gives the same positions."""
+    _, (left, probes) = drawn
+    ascending = sorted(left)
+    keys, wanted = pa.array(ascending, pa.large_binary()), pa.array(probes, pa.large_binary())
+    left_found = encoded_keys.search_by_halves(keys, wanted, "left")
+    assert left_found.tolist() == [bisect.bisect_left(ascending, key) for key in probes]
+    right_found = encoded_keys.search_by_halves(keys, wanted, "right")
+    assert right_found.tolist() == [bisect.bisect_right(ascending, key) for key in probes]
+
+
+@given(vectors(), st.binary(max_size=20) | st.lists(st.sampled_from(b"\0\1\x80\xff"), max_size=9).map(bytes))
+def test_lower_bound_takes_prefixes_and_longer_bounds(
+    drawn: tuple[KeyCodec, list[list[bytes]]], bound: bytes
+) -> None:
+    """A scan of `host = 'a'` begins and ends at prefixes; one key too few would be a lost row."""
+    codec, (keys,) = drawn
+    ascending = sorted(keys)
+    assert make(codec, ascending).lower_bound(bound) == bisect.bisect_left(ascending, bound)
+    for key in keys:
+        for near in (key, key[:-1], key + b"\0"):
+            assert make(codec, ascending).lower_bound(near) == bisect.bisect_left(ascending, near)
+
+
+@given(vectors(2))
+def test_equality_hashing_and_hashables_agree(drawn: tuple[KeyCodec, list[list[bytes]]]) -> None:
+    """K2: "a" and "a\\0" are two keys; equal keys have equal hashes, or the bloom filter hides a row."""
+    codec, (left, right) = drawn
+    count = min(len(left), len(right))
+    a, b = make(codec, left[:count]), make(codec, right[:count])
+    same = [x == y for x, y in zip(left[:count], right[:count], strict=True)]
+    assert a.equal_to(b).tolist() == same
+    assert [x == y for x, y in zip(a.to_hashable(), b.to_hashable(), strict=True)] == same
+    assert (a.hash64() == b.hash64()).tolist() == same
+    # The same bytes in layout "binary" have the same hash: it is a function of the bytes, not of the layout.
+    assert a.hash64().tolist() == make(CODECS[-1], left[:count]).hash64().tolist()
+    sliced = make(codec, left).slice(min(1, len(left)))
+    assert sliced.hash64().tolist() == make(codec, left).hash64().tolist()[1:]
+    assert sliced.hash64().dtype == np.uint64
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (b"", 0x0),
+        (b"a", 0x071717D2D36B6B11),
+        (b"abcdefgh", 0xAFDB0257FF41AA98),
+        (b"kudu tablet storage", 0x8739E1D667F67907),
+    ],
+)
+def test_hash64_golden_vectors(key: bytes, expected: int) -> None:
+    """Bloom filters written by one version would hide rows from the next if the hash moved."""
+    keys = make(CODECS[-1], [b"x" * 100, key, b"", key])
+    assert keys.hash64()[[1, 3]].tolist() == [expected] * 2
+
+
+def test_hash64_of_fixed_layouts() -> None:
+    """The same function in the other layouts: computed here by the textbook, byte by byte."""
+
+    def murmur64a(key: bytes) -> int:
+        m, mask = 0xC6A4A7935BD1E995, (1 << 64) - 1
+        h = len(key) * m & mask
+        for at in range(0, len(key) - 7, 8):
+            k = int.from_bytes(key[at : at + 8], "little") * m & mask
+            h = (h ^ ((k ^ k >> 47) * m & mask)) * m & mask
+        if tail := key[len(key) // 8 * 8 :]:
+            h = (h ^ int.from_bytes(tail, "little")) * m & mask
+        h = (h ^ h >> 47) * m & mask
+        return h ^ h >> 47
+
+    for codec in CODECS[:-1]:
+        assert codec.width is not None
+        keys = [bytes((7 * i + j) % 256 for j in range(codec.width)) for i in range(50)]
+        assert make(codec, keys).hash64().tolist() == [murmur64a(key) for key in keys]
+        assert make(codec, []).hash64().tolist() == []
+
+
+def test_sort_indices_of_sorted_keys_is_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading a sorted file must not pay for sorting it again."""
+
+    def never(self: Any) -> Any:
+        raise AssertionError("sorted although it was")
+
+    for codec in (CODECS[2], CODECS[4], CODECS[-1]):
+        keys = make(codec, sorted(bytes([i]).rjust(codec.width or 3, b"\1") for i in range(50)))
+        monkeypatch.setattr(type(keys), "_sort_indices", never)
+        assert keys.sort_indices().tolist() == list(range(50))
+
+
+def test_nbytes_counts_the_keys_of_a_slice_only() -> None:
+    """The memory budget would be taken for full if each slice counted the batch it was cut from."""
+    for codec in (CODECS[2], CODECS[4], CODECS[-1]):
+        keys = make(codec, [bytes([i]).rjust(codec.width or 16, b"\1") for i in range(100)])
+        assert keys.nbytes >= 100 * 8
+        assert keys.slice(10, 10).nbytes <= keys.nbytes / 9
+
+
+def test_mixed_layouts_are_refused() -> None:
+    """K1: comparing keys of two tables is a mistake of ours and must fail loudly."""
+    a, b = make(CODECS[0], [b"\1"]), make(CODECS[-1], [b"\1"])
+    for left, right in ((a, b), (b, a), (a, make(CODECS[2], [b"12345678"]))):
+        with pytest.raises(AssertionError, match="K1"):
+            left.search(right)
+        with pytest.raises(AssertionError, match="K1"):
+            left.equal_to(right)
+        with pytest.raises(AssertionError, match="K1"):
+            EncodedKeys.concat([left, right])
