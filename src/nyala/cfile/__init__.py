@@ -1,0 +1,52 @@
+"""The column file: where base data and deltas lie on disk.
+
+    writer  CFileWriter: columns in, one file out           reader  CFileReader, ColumnReader: ordinals in, Arrow out
+    block   header, validity, values, CRC                   footer  a column's type, block index, zone map, first keys
+    encoding/  values of a block as bytes, one module each  physical  values of a type as they lie in a block
+    zonemap, bloom, cache, compression, dump                format  every number that is on disk
+
+A file holds any number of columns, each with its own row count, encoding and blocks; see docs/format/cfile.md.
+Values are addressed by *ordinal*, their position in the column. What rows they belong to, which of them are
+live and what deltas say is the business of `delta` and `rowset`.
+"""
+
+from __future__ import annotations
+
+from nyala.cfile.bloom import Bloom
+from nyala.cfile.cache import BlockCache
+from nyala.cfile.column import (
+    BASE,
+    BLOOM,
+    DELTA_ROWID,
+    DELTA_TIMESTAMP,
+    DELTA_VALUE,
+    KEY,
+    ColumnKey,
+    ColumnPlace,
+    ColumnWriteSpec,
+    WrittenFile,
+)
+from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats
+from nyala.cfile.writer import CFileWriter, FirstKeys
+from nyala.cfile.zonemap import Zone
+
+__all__ = [
+    "BASE",
+    "BLOOM",
+    "DELTA_ROWID",
+    "DELTA_TIMESTAMP",
+    "DELTA_VALUE",
+    "KEY",
+    "BlockCache",
+    "Bloom",
+    "CFileReader",
+    "CFileWriter",
+    "ColumnKey",
+    "ColumnPlace",
+    "ColumnReader",
+    "ColumnWriteSpec",
+    "FirstKeys",
+    "ReadStats",
+    "WrittenFile",
+    "Zone",
+]

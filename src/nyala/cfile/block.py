@@ -1,0 +1,232 @@
+"""One block: header, validity bitmap, values, padding, CRC. Everything between an encoding and the file.
+
+    ┌────────┬──────────┬─────────┬────────┬─────────┬─────────┐
+    │ header │ validity │ padding │ values │ padding │ CRC-32C │   a multiple of 16 bytes
+    └────────┴──────────┴─────────┴────────┴─────────┴─────────┘
+      32 B     only with NULLs                         of all before
+
+The header repeats what the footer implies (first ordinal, row count), so that a block read from the wrong
+place is found out though its CRC is right. The validity bitmap stands apart from the values and is compressed
+by itself, so that values are decoded to where they stay. A block of NULLs only has neither bitmap nor values.
+
+Blocks and the values in them begin at multiples of 16 bytes in the file. So when values are stored as they are
+(plain, not compressed) the bytes that were read are the Arrow buffer, aligned as Arrow's users expect.
+
+Order of distrust: the length of what was read, the CRC, the header against the footer, every length against
+the block's size, the decompressed size, the values (see `Encoding.decode`). Each failure is a CorruptionError.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nyala.cfile import format
+from nyala.cfile.compression import compress, decompress
+from nyala.cfile.encoding import BlockEncoder, EncodedValues, Encoding, encoding_by_code
+from nyala.cfile.physical import Physical, slice_bitmap
+from nyala.errors import CorruptionError
+
+__all__ = ["BlockHeader", "column_validity", "decode_block", "encode_block", "read_header"]
+
+
+@dataclass(frozen=True)
+class BlockHeader:
+    """The first 32 bytes of a block, fields in file order."""
+
+    first_ordinal: int
+    row_count: int
+    null_count: int
+    validity_length: int  # as stored; 0 without NULLs, and with nothing but NULLs
+    values_length: int  # as stored
+    values_size: int  # uncompressed
+    encoding: int
+    compression: int
+    validity_compression: int
+    zero: int = 0
+
+    def pack(self) -> bytes:
+        return format.BLOCK_HEADER.pack(
+            self.first_ordinal,
+            self.row_count,
+            self.null_count,
+            self.validity_length,
+            self.values_length,
+            self.values_size,
+            self.encoding,
+            self.compression,
+            self.validity_compression,
+            self.zero,
+        )
+
+    @classmethod
+    def unpack(cls, data: pa.Buffer | bytes) -> BlockHeader:
+        return cls(*format.BLOCK_HEADER.unpack_from(data))
+
+    @property
+    def values_start(self) -> int:
+        return _aligned(format.BLOCK_HEADER.size + self.validity_length)
+
+    @property
+    def block_length(self) -> int:
+        return _aligned(self.values_start + self.values_length + format.CRC.size)
+
+
+def _aligned(length: int) -> int:
+    return length + -length % format.BLOCK_ALIGNMENT_BYTES
+
+
+def encode_block(
+    encoding: Encoding,
+    encoder: BlockEncoder,
+    compression: int,
+    validity: pa.Buffer | None,
+    lower: int,
+    upper: int,
+) -> list[pa.Buffer | bytes]:
+    """The block of ordinals [lower, upper), in parts.
+
+    Takes: `validity`, the whole column's bitmap without an offset, None if it has no NULLs.
+    """
+    count = upper - lower
+    null_count = 0
+    bitmap = pa.py_buffer(b"")
+    if validity is not None:
+        bitmap = pa.py_buffer(slice_bitmap(validity, lower, count))
+        null_count = count - _bit_count(bitmap)
+    if null_count in (0, count):
+        bitmap = pa.py_buffer(b"")
+    values = encoder.encode(lower, upper) if null_count < count else pa.py_buffer(b"")
+    if values.size > format.BLOCK_VALUES_BYTES_MAX:
+        raise ValueError(
+            f"{count} values take {values.size} bytes, more than {format.BLOCK_VALUES_BYTES_MAX} in a block"
+        )
+    validity_compression, stored_bitmap = compress(format.COMPRESSION_LZ4, bitmap)
+    values_compression, stored_values = compress(compression, values)
+    header = BlockHeader(
+        lower,
+        count,
+        null_count,
+        stored_bitmap.size,
+        stored_values.size,
+        values.size,
+        encoding.code,
+        values_compression,
+        validity_compression,
+    )
+    parts = [
+        header.pack(),
+        stored_bitmap,
+        bytes(header.values_start - format.BLOCK_HEADER.size - header.validity_length),
+        stored_values,
+        bytes(header.block_length - header.values_start - header.values_length - format.CRC.size),
+    ]
+    crc = 0
+    for part in parts:
+        crc = google_crc32c.extend(crc, part)
+    return [*(part for part in parts if len(part)), format.CRC.pack(crc)]
+
+
+def read_header(block: pa.Buffer, path: str, offset: int) -> BlockHeader:
+    """The header of a whole block whose CRC and lengths are right, whatever column it belongs to.
+
+    Raises: CorruptionError naming what was expected at which offset.
+    """
+    if block.size < format.BLOCK_HEADER.size + format.CRC.size:
+        raise CorruptionError(f"expected a block, found {block.size} bytes", path, offset)
+    body = block.slice(0, block.size - format.CRC.size)
+    (expected,) = format.CRC.unpack_from(block, body.size)
+    found = google_crc32c.value(body)
+    if found != expected:
+        raise CorruptionError(
+            f"expected a block of {block.size} bytes with CRC-32C {expected:08x}, found {found:08x}",
+            path,
+            offset,
+        )
+    header = BlockHeader.unpack(block)
+    if header.block_length != block.size:
+        raise CorruptionError(
+            f"expected a block of {block.size} bytes, found lengths that make {header.block_length}",
+            path,
+            offset,
+        )
+    if header.row_count > 1 << format.ROWS_PER_BLOCK_LOG2_MAX or header.null_count > header.row_count:
+        raise CorruptionError(
+            f"expected at most {1 << format.ROWS_PER_BLOCK_LOG2_MAX} rows and no more NULLs than rows, found "
+            f"{header.row_count} rows and {header.null_count} NULLs",
+            path,
+            offset,
+        )
+    if header.values_size > format.BLOCK_VALUES_BYTES_MAX:
+        raise CorruptionError(
+            f"expected at most {format.BLOCK_VALUES_BYTES_MAX} bytes of values, found {header.values_size}",
+            path,
+            offset,
+        )
+    return header
+
+
+def decode_block(
+    form: Physical,
+    block: pa.Buffer,
+    first_ordinal: int,
+    row_count: int,
+    dictionary: pa.Array | None,
+    path: str,
+    offset: int,
+) -> pa.Array:
+    """The Arrow array of a block, which must be the one of these ordinals.
+
+    Owns: the array may refer to `block`'s memory; it keeps it alive.
+    Raises: CorruptionError naming `path` and `offset` for anything that a writer cannot have written.
+    """
+    header = read_header(block, path, offset)
+    if header.first_ordinal != first_ordinal or header.row_count != row_count:
+        raise CorruptionError(
+            f"expected the block of {row_count} rows from ordinal {first_ordinal}, found {header.row_count} rows "
+            f"from {header.first_ordinal}",
+            path,
+            offset,
+        )
+    if header.null_count == row_count:
+        return pa.nulls(row_count, form.arrow)
+    encoding = encoding_by_code(header.encoding)
+    if encoding is None or not encoding.handles(form):
+        raise CorruptionError(
+            f"expected an encoding of {form.type}, found number {header.encoding}", path, offset
+        )
+    try:
+        validity = None
+        if header.null_count:
+            stored = block.slice(format.BLOCK_HEADER.size, header.validity_length)
+            validity = decompress(header.validity_compression, stored, (row_count + 7) // 8)
+            if (valid_count := _bit_count(validity, row_count)) != row_count - header.null_count:
+                raise ValueError(
+                    f"expected {row_count - header.null_count} values, found a bitmap of {valid_count}"
+                )
+        stored = block.slice(header.values_start, header.values_length)
+        data = decompress(header.compression, stored, header.values_size)
+        return encoding.decode(form, EncodedValues(data, row_count, validity, header.null_count, dictionary))
+    except ValueError as error:
+        raise CorruptionError(str(error), path, offset) from error
+
+
+def _bit_count(bitmap: pa.Buffer, count: int | None = None) -> int:
+    """How many of the first `count` bits are set."""
+    if count is not None and count % 8:
+        # Bits after the last row are zero when we wrote them; anything else is no bitmap of ours.
+        bits = np.frombuffer(bitmap, np.uint8)
+        if int(bits[-1]) >> (count % 8):
+            raise ValueError("expected zeros after the last row of the bitmap, found ones")
+    return int(np.bitwise_count(np.frombuffer(bitmap, np.uint8)).sum(dtype=np.int64))
+
+
+def column_validity(array: pa.Array) -> pa.Buffer | None:
+    """A column's validity bitmap without an offset, None when it has no NULLs."""
+    if array.null_count == 0:
+        return None
+    return pc.is_valid(array).buffers()[1]

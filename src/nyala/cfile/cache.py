@@ -1,0 +1,112 @@
+"""The block cache: decoded blocks, least recently used first out, within a limit of bytes.
+
+What is cached owns its memory: an array cut out of one long read would keep the whole read alive and the
+count of bytes would lie. A reader is named by a number of its own (`new_owner`), never by its path, so that a
+path used twice cannot bring back another file's block.
+
+Thread-safety: every method may be called from any thread. Two threads that miss the same block both decode
+it; the second puts its result over the first's, which is equal.
+Left out: protection of hot blocks from one long scan (Kudu's segmented LRU); callers that read through once
+may say so instead (`fill_cache=False`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from typing import Any, Final
+
+__all__ = ["BlockCache", "new_owner"]
+
+_owners: Final = itertools.count(1)
+
+# A dictionary entry, its key and the Python and C++ sides of an array; so that very many tiny blocks count.
+_ENTRY_OVERHEAD_BYTES: Final = 512
+
+
+def new_owner() -> int:
+    """A number that no other reader of this process has."""
+    return next(_owners)
+
+
+class BlockCache:
+    """Keyed by (owner, anything). Values are immutable; sizes are given by who puts them in."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        assert limit_bytes >= 0
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[tuple[int, Any], tuple[Any, int]] = OrderedDict()
+        self._limit_bytes = limit_bytes
+        self._size_bytes = 0
+        self._hits = 0
+        self._misses = 0
+
+    def get(self, owner: int, key: Any) -> Any | None:
+        """What was put under the key, or None; counts a hit or a miss."""
+        with self._lock:
+            entry = self._entries.get((owner, key))
+            if entry is None:
+                self._misses += 1
+                return None
+            self._hits += 1
+            self._entries.move_to_end((owner, key))
+            return entry[0]
+
+    def put(self, owner: int, key: Any, value: Any, size_bytes: int) -> None:
+        """Keep `value` as the youngest; older ones go until all fit. Too large for the whole cache: not kept."""
+        size_bytes += _ENTRY_OVERHEAD_BYTES
+        with self._lock:
+            self._drop((owner, key))
+            if size_bytes > self._limit_bytes:
+                return
+            self._entries[(owner, key)] = (value, size_bytes)
+            self._size_bytes += size_bytes
+            self._shrink()
+
+    def drop_owner(self, owner: int) -> None:
+        """Forget everything of a reader that was closed. Cost: one pass over the cache."""
+        with self._lock:
+            for key in [key for key in self._entries if key[0] == owner]:
+                self._drop(key)
+
+    def resize(self, limit_bytes: int) -> None:
+        """Another limit, at once."""
+        with self._lock:
+            self._limit_bytes = limit_bytes
+            self._shrink()
+
+    @property
+    def limit_bytes(self) -> int:
+        return self._limit_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    @property
+    def hits(self) -> int:
+        return self._hits
+
+    @property
+    def misses(self) -> int:
+        return self._misses
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def check(self) -> None:
+        """Every invariant: the sum of sizes is the size, and within the limit."""
+        with self._lock:
+            assert self._size_bytes == sum(size for _, size in self._entries.values())
+            assert self._size_bytes <= self._limit_bytes
+
+    def _drop(self, key: tuple[int, Any]) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._size_bytes -= entry[1]
+
+    def _shrink(self) -> None:
+        while self._size_bytes > self._limit_bytes:
+            _, (_, size) = self._entries.popitem(last=False)
+            self._size_bytes -= size

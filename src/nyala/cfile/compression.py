@@ -1,0 +1,85 @@
+"""Block compression: the codecs of a column's `compression`, over pyarrow's.
+
+All are bare streams (a raw LZ4 block, raw Snappy, a zlib member of gzip, a zstd frame): the block header keeps
+the lengths. What a codec says about damaged bytes becomes a ValueError; who knows path and offset makes a
+`CorruptionError` of it. Damage is found by the CRC before a codec ever sees it, so this is the second line.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+import pyarrow as pa
+
+from nyala.cfile import format
+
+__all__ = ["compress", "compression_code", "compression_name", "decompress"]
+
+_CODECS: Final[dict[int, tuple[str, str | None]]] = {
+    format.COMPRESSION_NONE: ("none", None),
+    format.COMPRESSION_SNAPPY: ("snappy", "snappy"),
+    format.COMPRESSION_LZ4: ("lz4", "lz4_raw"),
+    format.COMPRESSION_ZLIB: ("zlib", "gzip"),
+    format.COMPRESSION_ZSTD: ("zstd", "zstd"),
+}
+_NAMES: Final = {format.COMPRESSION_DEFAULT: "default", **{code: name for code, (name, _) in _CODECS.items()}}
+_CODES: Final = {name: code for code, name in _NAMES.items()}
+
+# How many bytes one stored byte can stand for at the most, by the codec's format; +64 for tiny inputs. A
+# length beyond it is absurd, and is refused before memory is asked for.
+_EXPANSION_MAX: Final = {
+    format.COMPRESSION_SNAPPY: 32,
+    format.COMPRESSION_LZ4: 256,
+    format.COMPRESSION_ZLIB: 1040,
+    format.COMPRESSION_ZSTD: 1 << 16,
+}
+
+
+def compression_code(name: str) -> int:
+    """The number of a compression's name; KeyError for one that the schema should have refused."""
+    return _CODES[name]
+
+
+def compression_name(code: int) -> str | None:
+    """The name of a number, None when it is unknown."""
+    return _NAMES.get(code)
+
+
+@functools.cache
+def _codec(code: int) -> Any:
+    return pa.Codec(_CODECS[code][1])
+
+
+def compress(code: int, data: pa.Buffer) -> tuple[int, pa.Buffer]:
+    """`data` compressed, and with what: COMPRESSION_NONE and unchanged when it does not shrink enough."""
+    if code == format.COMPRESSION_NONE or data.size == 0:
+        return format.COMPRESSION_NONE, data
+    packed = _codec(code).compress(data)
+    if packed.size > data.size * format.COMPRESSION_RATIO_MAX:
+        return format.COMPRESSION_NONE, data
+    return code, packed
+
+
+def decompress(code: int, data: pa.Buffer, size: int) -> pa.Buffer:
+    """The `size` bytes that `data` stands for.
+
+    Raises: ValueError with the reason when the codec is unknown, or the bytes cannot be what was compressed.
+    """
+    if code == format.COMPRESSION_NONE:
+        if data.size != size:
+            raise ValueError(f"expected {size} uncompressed bytes, found {data.size}")
+        return data
+    if code not in _CODECS:
+        raise ValueError(f"expected a known compression, found number {code}")
+    if size > data.size * _EXPANSION_MAX[code] + 64:
+        raise ValueError(
+            f"expected at most {_EXPANSION_MAX[code]} times {data.size} bytes, found a length of {size}"
+        )
+    try:
+        unpacked = _codec(code).decompress(data, decompressed_size=size)
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"expected {_CODECS[code][0]} data, found bytes it cannot read ({error})") from error
+    if unpacked.size != size:
+        raise ValueError(f"expected {size} bytes after {_CODECS[code][0]}, found {unpacked.size}")
+    return unpacked

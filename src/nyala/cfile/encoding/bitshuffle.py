@@ -1,0 +1,102 @@
+"""Bitshuffle: all values' first bits, then all second bits and so on, then LZ4.
+
+Values that repeat, or change little along the key, agree in most of their bits, so that most bit planes are
+runs. The transposition and LZ4 are those of C-Blosc, through `numcodecs`; a block's bytes are one Blosc 1
+frame, whose header (version, flags, type size, sizes) is checked against the block's before it is trusted.
+
+`shuffle_bits` and `unshuffle_bits` serve the codewords of the dictionary encoding as well.
+
+Left out: decoding a part of a frame (a look-up of one row decodes a block).
+Source: K. Masui et al., "A compression scheme for radio data in high performance computing", 2015; Blosc
+README_CHUNK_FORMAT.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala.cfile import format
+from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
+from nyala.cfile.physical import FIXED, Physical
+
+__all__ = ["Bitshuffle", "shuffle_bits", "unshuffle_bits"]
+
+# Blosc's own header: format version, version of the inner codec, flags, type size, and three sizes.
+_FRAME: Final = struct.Struct("<BBBBIII")
+_FRAME_VERSION: Final = 2
+_LEVEL: Final = 5
+# One Blosc block: large enough to find repetitions, small enough for the second-level cache, where the
+# transposition takes half the time that it takes outside.
+_FRAME_BLOCK_BYTES: Final = 128 << 10
+
+
+@functools.cache
+def _blosc() -> Any:
+    from numcodecs import blosc  # imported at first use: it costs 0.2 s
+
+    return blosc
+
+
+def shuffle_bits(values: npt.NDArray[Any]) -> pa.Buffer:
+    """A frame of `values` (at least one); the width of their type is the one that is transposed."""
+    blosc = _blosc()
+    values = np.ascontiguousarray(values)
+    return pa.py_buffer(blosc.compress(values, b"lz4", _LEVEL, blosc.BITSHUFFLE, _FRAME_BLOCK_BYTES))
+
+
+def unshuffle_bits(frame: pa.Buffer, count: int, width_bytes: int) -> pa.Buffer:
+    """The `count` values of a frame, `width_bytes` each. Raises ValueError when it is no such frame."""
+    if frame.size < _FRAME.size:
+        raise ValueError(f"expected a frame header of {_FRAME.size} bytes, found {frame.size}")
+    version, _, _, width, size, block_size, frame_size = _FRAME.unpack_from(frame)
+    if version != _FRAME_VERSION or width != width_bytes or frame_size != frame.size:
+        raise ValueError(
+            f"expected a frame of version {_FRAME_VERSION}, width {width_bytes} and {frame.size} bytes, found "
+            f"version {version}, width {width} and {frame_size} bytes"
+        )
+    if size != count * width_bytes or not 0 < block_size <= max(size, 1):
+        raise ValueError(
+            f"expected {count * width_bytes} bytes in the frame, found {size} in blocks of {block_size}"
+        )
+    values = pa.allocate_buffer(size)
+    try:
+        _blosc().decompress(frame, values)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"expected bit-shuffled data, found bytes that Blosc cannot read ({error})"
+        ) from error
+    return values
+
+
+@dataclass(frozen=True)
+class _BitshuffleEncoder:
+    values: npt.NDArray[Any]
+    dictionary: None = None
+
+    def encode(self, lower: int, upper: int) -> pa.Buffer:
+        return shuffle_bits(self.values[lower:upper])
+
+
+class Bitshuffle:
+    """For every type of fixed width except bool."""
+
+    code: Final = format.ENCODING_BITSHUFFLE
+    name: Final = "bitshuffle"
+    compresses: Final = True
+
+    def handles(self, form: Physical) -> bool:
+        return form.kind == FIXED
+
+    def prepare(self, form: Physical, values: pa.Array, null_count: int) -> BlockEncoder | None:
+        return _BitshuffleEncoder(form.fixed_values(values))
+
+    def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
+        values = unshuffle_bits(block.data, block.row_count, form.width_bytes)
+        return form.fixed_array(values, block.row_count, block.validity, block.null_count)

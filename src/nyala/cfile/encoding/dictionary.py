@@ -1,0 +1,109 @@
+"""Dictionary: the distinct values once per column and file, in blocks the index of each, bit-shuffled.
+
+The dictionary is sorted by bytes, so a range of values is a range of codewords and a block's least and
+greatest value are those of its least and greatest codeword. Codewords have 1, 2 or 4 bytes, the fewest that
+the dictionary's count allows.
+
+Whether a column is worth it is decided once per column of a file, from all of its values (Kudu: once per file,
+at the block where the dictionary becomes too large; here the whole column is at hand): the dictionary must
+keep below `DICTIONARY_BYTES_MAX` and codewords with dictionary must be well below the values' own size. A
+sample is looked at first, so that a column of distinct values costs little. Otherwise the column goes plain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nyala.cfile import format
+from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
+from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
+from nyala.cfile.physical import BYTES, Physical
+
+__all__ = ["Dictionary", "codeword_dtype"]
+
+# Eight stretches of 4,096 values: stretches, because values repeat among neighbours when a key sorts them.
+_SAMPLE_STRETCHES: Final = 8
+_SAMPLE_STRETCH_ROWS: Final = 4096
+_SAMPLE_DISTINCT_SHARE_MAX: Final = 0.8
+# Codewords and dictionary together, against the values' bytes and one length byte each.
+_SIZE_SHARE_MAX: Final = 0.75
+
+
+def codeword_dtype(dictionary_count: int) -> np.dtype[Any]:
+    """The width of codewords into a dictionary of so many values."""
+    return np.dtype("<u1" if dictionary_count <= 1 << 8 else "<u2" if dictionary_count <= 1 << 16 else "<u4")
+
+
+@dataclass(frozen=True)
+class _DictionaryEncoder:
+    dictionary: pa.Array
+    codewords: npt.NDArray[Any]
+
+    def encode(self, lower: int, upper: int) -> pa.Buffer:
+        return shuffle_bits(self.codewords[lower:upper])
+
+
+class Dictionary:
+    """For text and binary with few distinct values."""
+
+    code: Final = format.ENCODING_DICTIONARY
+    name: Final = "dictionary"
+    compresses: Final = True
+
+    def handles(self, form: Physical) -> bool:
+        return form.kind == BYTES
+
+    def prepare(self, form: Physical, values: pa.Array, null_count: int) -> BlockEncoder | None:
+        if len(values) == 0 or not _sample_repeats(values):
+            return None
+        encoded = values.dictionary_encode()
+        distinct = encoded.dictionary
+        values_size = _data_size(values) + len(values)
+        dictionary_size = _data_size(distinct) + len(distinct)
+        dtype = codeword_dtype(len(distinct))
+        if dictionary_size > format.DICTIONARY_BYTES_MAX:
+            return None
+        if (
+            dictionary_size + len(values) * dtype.itemsize > values_size * _SIZE_SHARE_MAX
+            and len(distinct) > 1
+        ):
+            return None
+        # Arrow sorts binary by bytes, and UTF-8 by bytes is the order of text that the contract has.
+        order = pc.array_sort_indices(distinct).to_numpy()
+        rank = np.empty(len(order), dtype)
+        rank[order] = np.arange(len(order), dtype=dtype)
+        codewords = rank[encoded.indices.to_numpy(zero_copy_only=False)]
+        return _DictionaryEncoder(distinct.take(pa.array(order)), codewords)
+
+    def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
+        if block.dictionary is None:
+            raise ValueError("expected a dictionary in the column's footer, found none")
+        dtype = codeword_dtype(len(block.dictionary))
+        codewords = unshuffle_bits(block.data, block.row_count, dtype.itemsize)
+        greatest = int(np.frombuffer(codewords, dtype).max(initial=0))
+        if greatest >= len(block.dictionary):
+            raise ValueError(f"expected codewords below {len(block.dictionary)}, found {greatest}")
+        indices = pa.Array.from_buffers(
+            pa.from_numpy_dtype(dtype), block.row_count, [block.validity, codewords], block.null_count
+        )
+        return pc.take(block.dictionary, indices, boundscheck=False)
+
+
+def _sample_repeats(values: pa.Array) -> bool:
+    rows = _SAMPLE_STRETCHES * _SAMPLE_STRETCH_ROWS
+    if len(values) <= 2 * rows:
+        return True
+    step = len(values) // _SAMPLE_STRETCHES
+    stretches = [values.slice(i * step, _SAMPLE_STRETCH_ROWS) for i in range(_SAMPLE_STRETCHES)]
+    distinct = pc.count_distinct(pa.chunked_array(stretches)).as_py()
+    return bool(distinct <= rows * _SAMPLE_DISTINCT_SHARE_MAX)
+
+
+def _data_size(array: pa.Array) -> int:
+    return int(pc.sum(pc.binary_length(array)).as_py() or 0)

@@ -1,0 +1,127 @@
+"""Plain: values in their natural form.
+
+    bool          one bit each, least significant first, zeros to the byte's end
+    fixed width   little-endian, back to back
+    text, binary  header, one length per value, the bytes back to back
+
+Lengths rather than offsets: a length fits one byte where an offset takes four, and non-negative lengths with
+the right sum cannot point outside the block, so one addition both builds Arrow's offsets and proves them.
+When all values are equally long (keys of fixed width) no lengths are stored at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.cfile import format
+from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
+from nyala.cfile.physical import BITS, FIXED, Physical, slice_bitmap
+
+__all__ = ["Plain", "decode_binary", "encode_binary"]
+
+_LENGTH_DTYPES: Final[dict[int, np.dtype[Any]]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
+
+
+@dataclass(frozen=True)
+class _PlainEncoder:
+    form: Physical
+    values: pa.Array
+    dictionary: None = None
+
+    def encode(self, lower: int, upper: int) -> pa.Buffer:
+        part = self.values.slice(lower, upper - lower)
+        if self.form.kind == BITS:
+            return pa.py_buffer(slice_bitmap(part.buffers()[1], part.offset, len(part)))
+        if self.form.kind == FIXED:
+            return pa.py_buffer(self.form.fixed_values(part))
+        return encode_binary(part)
+
+
+class Plain:
+    """The encoding that every type has."""
+
+    code: Final = format.ENCODING_PLAIN
+    name: Final = "plain"
+    compresses: Final = False
+
+    def handles(self, form: Physical) -> bool:
+        return True
+
+    def prepare(self, form: Physical, values: pa.Array, null_count: int) -> BlockEncoder | None:
+        return _PlainEncoder(form, values)
+
+    def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
+        if form.kind == BITS:
+            _expect_size(block, (block.row_count + 7) // 8)
+            return pa.Array.from_buffers(
+                form.arrow, block.row_count, [block.validity, block.data], block.null_count
+            )
+        if form.kind == FIXED:
+            _expect_size(block, block.row_count * form.width_bytes)
+            return form.fixed_array(block.data, block.row_count, block.validity, block.null_count)
+        return decode_binary(form.arrow, block)
+
+
+def _expect_size(block: EncodedValues, size: int) -> None:
+    if block.data.size != size:
+        raise ValueError(f"expected {size} bytes for {block.row_count} values, found {block.data.size}")
+
+
+def encode_binary(part: pa.Array) -> pa.Buffer:
+    """Text or binary, with offsets of 32 or 64 bits, without NULLs."""
+    large = pa.types.is_large_binary(part.type) or pa.types.is_large_string(part.type)
+    _, offsets_buffer, data = part.buffers()
+    if len(part) == 0 or offsets_buffer is None:
+        return pa.py_buffer(format.BINARY_HEADER.pack(0, 1, bytes(3)))
+    offsets = np.frombuffer(offsets_buffer, "<i8" if large else "<i4")[
+        part.offset : part.offset + len(part) + 1
+    ]
+    lengths = np.diff(offsets)
+    length_max = int(lengths.max())
+    if int(lengths.min()) == length_max:
+        width, stored = 0, b""
+    else:
+        width = 1 if length_max < 1 << 8 else 2 if length_max < 1 << 16 else 4
+        stored = lengths.astype(_LENGTH_DTYPES[width]).tobytes()
+    first, last = int(offsets[0]), int(offsets[-1])
+    header = format.BINARY_HEADER.pack(last - first, width, bytes(3))
+    content = data.slice(first, last - first) if data is not None else b""
+    return pa.py_buffer(b"".join((header, stored, content)))
+
+
+def decode_binary(type: pa.DataType, block: EncodedValues) -> pa.Array:
+    """The inverse of `encode_binary`, always with offsets of 32 bits: a block has at most 64 MiB."""
+    count, data = block.row_count, block.data
+    if data.size < format.BINARY_HEADER.size:
+        raise ValueError(f"expected a header of {format.BINARY_HEADER.size} bytes, found {data.size}")
+    data_length, width, _ = format.BINARY_HEADER.unpack_from(data)
+    start = format.BINARY_HEADER.size + count * width
+    if width not in format.BINARY_LENGTH_WIDTHS or start + data_length != data.size:
+        raise ValueError(
+            f"expected {count} lengths and their bytes, found lengths of {width} bytes and {data_length} "
+            f"bytes of data in {data.size}"
+        )
+    if width == 0:
+        length, rest = divmod(data_length, count) if count else (0, data_length)
+        if rest:
+            raise ValueError(f"expected {count} values of one length, found {data_length} bytes of data")
+        offsets = (
+            np.arange(0, data_length + 1, length, dtype=np.int32) if length else np.zeros(count + 1, np.int32)
+        )
+    else:
+        lengths = np.frombuffer(data, _LENGTH_DTYPES[width], count, format.BINARY_HEADER.size)
+        # Summed in 64 bits, which 2^20 lengths of 32 bits cannot overflow: a sum that is right there is
+        # right in 32 bits too, and with it every offset before it.
+        total = int(lengths.sum(dtype=np.int64))
+        if total != data_length:
+            raise ValueError(f"expected {data_length} bytes of data, found lengths that make {total}")
+        offsets = np.empty(count + 1, np.int32)
+        offsets[0] = 0
+        np.cumsum(lengths, out=offsets[1:], dtype=np.int32)
+    return pa.Array.from_buffers(
+        type, count, [block.validity, pa.py_buffer(offsets), data.slice(start, data_length)], block.null_count
+    )

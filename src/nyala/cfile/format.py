@@ -1,0 +1,189 @@
+"""Every number of the column file: magics, widths, enumerations, flags, limits. On disk: never renumber.
+
+    ┌──────┬────────┬────────┬───┬──────────┬──────────┬───┬───────────┬──────┐
+    │ head │ block  │ block  │ … │ column   │ column   │ … │ directory │ tail │
+    │      │        │        │   │ footer   │ footer   │   │           │      │
+    └──────┴────────┴────────┴───┴──────────┴──────────┴───┴───────────┴──────┘
+    0      32                    one per column            where they are
+
+`docs/format/cfile.md` shows the same numbers as byte tables; a test compares page and module. Enumerations
+keep Kudu's numbers where Kudu has the thing, so that a dump reads familiar.
+
+Flags come in two kinds. An *incompatible* bit changes the meaning of bytes that an old reader would read: one
+that a reader does not know makes it refuse. A *compatible* bit only announces something that may be ignored.
+
+Source: Kudu `cfile.proto` and docs/design-docs/cfile.md for the idea; the bytes are our own.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+# -- The file's two ends -----------------------------------------------------------------------------------
+
+HEAD_MAGIC: Final = b"nyalacf\n"  # the newline shows a transfer that rewrote line ends
+TAIL_MAGIC: Final = b"\nfcalayn"
+FORMAT_VERSION: Final = 1
+
+# magic, version, incompatible flags, compatible flags, 14 bytes of zero, CRC-32C of all before
+HEAD: Final = struct.Struct("<8sHHH14sI")
+# directory offset, column count, version, incompatible flags, compatible flags, zero,
+# CRC-32C of the directory and of the tail up to here, magic
+TAIL: Final = struct.Struct("<QIHHHHI8s")
+# role, three bytes of zero, group, column id, footer length, footer offset
+DIRECTORY_ENTRY: Final = struct.Struct("<B3sIiIQ")
+
+FILE_INCOMPATIBLE_KNOWN: Final = 0x0000
+FILE_COMPATIBLE_KNOWN: Final = 0x0000
+
+# -- A block -----------------------------------------------------------------------------------------------
+
+# Blocks begin and end on this boundary, so that a buffer cut out of one long read is aligned for Arrow's
+# widest value (a decimal128 of 16 bytes) without a copy.
+BLOCK_ALIGNMENT_BYTES: Final = 16
+# first ordinal, row count, null count, validity length as stored, values length as stored, values length
+# uncompressed, encoding, compression of the values, compression of the validity bitmap, zero
+BLOCK_HEADER: Final = struct.Struct("<QIIIIIBBBB")
+CRC: Final = struct.Struct("<I")
+
+# -- A column's footer -------------------------------------------------------------------------------------
+
+FOOTER_MAGIC: Final = b"NYcf"
+# magic, incompatible flags, compatible flags, role, type, encoding, compression, group, column id,
+# log2 of the rows per block, decimal precision, decimal scale, zero, varchar length, block count, row count,
+# null count, dictionary offset, dictionary length, dictionary count, zone map length, first keys length
+FOOTER: Final = struct.Struct("<4sHHBBBBIiBBBBIIQQQIIII")
+# After it: block offsets, block lengths, zone map, first keys, CRC-32C of all before.
+BLOCK_OFFSET_DTYPE: Final = "<u8"
+BLOCK_LENGTH_DTYPE: Final = "<u4"
+
+COLUMN_INCOMPATIBLE_KNOWN: Final = 0x0000
+# The optional parts of a footer. Their lengths stand in it, so a reader may skip what it does not know.
+COLUMN_HAS_ZONE_MAP: Final = 0x0001
+COLUMN_HAS_FIRST_KEYS: Final = 0x0002
+COLUMN_COMPATIBLE_KNOWN: Final = COLUMN_HAS_ZONE_MAP | COLUMN_HAS_FIRST_KEYS
+
+# -- Zone maps ---------------------------------------------------------------------------------------------
+
+ZONE_HAS_MIN: Final = 0x01
+ZONE_HAS_MAX: Final = 0x02
+ZONE_HAS_NAN: Final = 0x04
+ZONE_MIN_TRUNCATED: Final = 0x08
+ZONE_MAX_TRUNCATED: Final = 0x10
+ZONE_FLAGS_KNOWN: Final = 0x1F
+# Bounds of text and binary are cut to this: enough to tell values apart, and a footer stays small though a
+# cell may have 64 KiB.
+ZONE_BOUND_BYTES: Final = 32
+
+# -- What a plain block of variable width begins with ------------------------------------------------------
+
+# length of the data, width of one length in bytes (0: all values are equally long), three bytes of zero
+BINARY_HEADER: Final = struct.Struct("<IB3s")
+BINARY_LENGTH_WIDTHS: Final = (0, 1, 2, 4)
+
+# -- Enumerations ------------------------------------------------------------------------------------------
+
+ROLE_BASE: Final = 0  # a user's column
+ROLE_KEY: Final = 1  # the encoded keys of a composite key
+ROLE_BLOOM: Final = 2  # the bloom filter's bits
+ROLE_DELTA_ROWID: Final = 3  # of a delta file: rowids of one group
+ROLE_DELTA_TIMESTAMP: Final = 4  # … timestamps of one group
+ROLE_DELTA_VALUE: Final = 5  # … values of one column
+ROLES: Final = {
+    ROLE_BASE: "base",
+    ROLE_KEY: "key",
+    ROLE_BLOOM: "bloom",
+    ROLE_DELTA_ROWID: "delta-rowid",
+    ROLE_DELTA_TIMESTAMP: "delta-timestamp",
+    ROLE_DELTA_VALUE: "delta-value",
+}
+
+# Kudu's DataType where it has one. A decimal's number says its width on disk.
+TYPE_INT8: Final = 1
+TYPE_INT16: Final = 3
+TYPE_INT32: Final = 5
+TYPE_INT64: Final = 7
+TYPE_STRING: Final = 8
+TYPE_BOOL: Final = 9
+TYPE_FLOAT: Final = 10
+TYPE_DOUBLE: Final = 11
+TYPE_BINARY: Final = 12
+TYPE_TIMESTAMP: Final = 13
+TYPE_DECIMAL32: Final = 15
+TYPE_DECIMAL64: Final = 16
+TYPE_DECIMAL128: Final = 17
+TYPE_VARCHAR: Final = 19
+TYPE_DATE: Final = 20
+TYPE_BLOOM: Final = 64  # 32 bytes of bloom filter; not a column type
+TYPES: Final = {
+    TYPE_INT8: "int8",
+    TYPE_INT16: "int16",
+    TYPE_INT32: "int32",
+    TYPE_INT64: "int64",
+    TYPE_STRING: "string",
+    TYPE_BOOL: "bool",
+    TYPE_FLOAT: "float",
+    TYPE_DOUBLE: "double",
+    TYPE_BINARY: "binary",
+    TYPE_TIMESTAMP: "timestamp",
+    TYPE_DECIMAL32: "decimal32",
+    TYPE_DECIMAL64: "decimal64",
+    TYPE_DECIMAL128: "decimal128",
+    TYPE_VARCHAR: "varchar",
+    TYPE_DATE: "date",
+    TYPE_BLOOM: "bloom",
+}
+
+# Kudu's EncodingType. 2 (prefix), 4 (run length) and 7 (frame of reference, ours) are kept for what comes.
+ENCODING_PLAIN: Final = 1
+ENCODING_PREFIX: Final = 2
+ENCODING_RLE: Final = 4
+ENCODING_DICTIONARY: Final = 5
+ENCODING_BITSHUFFLE: Final = 6
+ENCODING_FOR: Final = 7
+
+# Kudu's CompressionType, and zstd.
+COMPRESSION_DEFAULT: Final = 0  # in a footer only: what was asked for, never what a block has
+COMPRESSION_NONE: Final = 1
+COMPRESSION_SNAPPY: Final = 2
+COMPRESSION_LZ4: Final = 3
+COMPRESSION_ZLIB: Final = 4
+COMPRESSION_ZSTD: Final = 5
+
+# -- Sizes and limits --------------------------------------------------------------------------------------
+
+# Below about 1 MB a block costs more time in Python than in C (measured), so this is larger than Kudu's
+# 256 KiB. Blocks that carry the value index are small: a look-up by key decodes one of them whole.
+BLOCK_SIZE_BYTES_DEFAULT: Final = 1 << 20
+KEY_BLOCK_SIZE_BYTES_DEFAULT: Final = 64 << 10
+BLOCK_SIZE_BYTES_MIN: Final = 512  # Kudu raises smaller ones to this, and so do we
+BLOCK_SIZE_BYTES_MAX: Final = 16 << 20  # Kudu's --max_cfile_block_size
+# Rows per block are a power of two, so blocks of all columns of a rowset nest in windows of the largest.
+ROWS_PER_BLOCK_LOG2_MAX: Final = 20
+# What a reader believes before it allocates: values of one block, uncompressed. 2^20 rows of 16 bytes and
+# a block of text of 16 MiB with one 64 KiB cell too many stay far below it.
+BLOCK_VALUES_BYTES_MAX: Final = 64 << 20
+# A dictionary must stay in the processor's cache to be worth it, beside the block that is decoded.
+DICTIONARY_BYTES_MAX: Final = 1 << 20
+# A block that compression makes no smaller than this share of itself is stored as it is (Kudu's
+# --min_compression_ratio): decompressing would cost more than reading the rest.
+COMPRESSION_RATIO_MAX: Final = 0.9
+# One pread for neighbouring blocks, up to this: more would only delay the first block.
+COALESCED_READ_BYTES_MAX: Final = 8 << 20
+
+BLOOM_BLOCK_BYTES: Final = 32
+# 16 bits a key let about 1 absent key in 800 through; halving that would cost 2 bits more per key in memory.
+BLOOM_BITS_PER_KEY: Final = 16
+BLOOM_ROWS_PER_BLOCK_LOG2: Final = 11  # 64 KiB of filter under one CRC
+# Parquet's split-block filter: one odd multiplier per word. On disk: never change.
+BLOOM_SALT: Final = (
+    0x47B6137B,
+    0x44974D91,
+    0x8824AD5B,
+    0xA2B7289D,
+    0x705495C7,
+    0x2DF1424B,
+    0x9EFC4947,
+    0x5C6BFB31,
+)

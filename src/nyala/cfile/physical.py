@@ -1,0 +1,188 @@
+"""How values of a column type lie in a block, and how they become Arrow arrays again.
+
+    kind     types                                     values of a block
+    bits     bool                                      one bit each, least significant first
+    fixed    integers, date, timestamp, float,         little-endian, `width_bytes` each
+             double, decimal (4, 8 or 16 bytes)
+    bytes    string, varchar, binary                   a length each, and the bytes back to back
+
+A NULL keeps its place: fixed values are stored *with holes* (a zero under every NULL) and not densely. Then a
+decoded buffer is the Arrow buffer, whatever the validity bitmap says, and the value of ordinal i stays at
+position i; dense values would have to be spread out again on every read. The holes cost next to nothing after
+LZ4, and they are zeros rather than what the buffer held before, so no stranger's memory gets to disk.
+
+Left out: choosing an encoding (see `encoding`) and the bytes around a block (see `block`).
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nyala.cfile import format
+from nyala.schema.types import ColumnType
+
+__all__ = ["BITS", "BYTES", "FIXED", "Physical"]
+__all__ += ["bloom_physical", "canonical_array", "fill_holes", "physical", "slice_bitmap"]
+
+BITS: Final = "bits"
+FIXED: Final = "fixed"
+BYTES: Final = "bytes"
+
+_FIXED: Final[dict[str, tuple[int, str]]] = {
+    "int8": (format.TYPE_INT8, "<i1"),
+    "int16": (format.TYPE_INT16, "<i2"),
+    "int32": (format.TYPE_INT32, "<i4"),
+    "int64": (format.TYPE_INT64, "<i8"),
+    "date": (format.TYPE_DATE, "<i4"),
+    "timestamp": (format.TYPE_TIMESTAMP, "<i8"),
+    "float": (format.TYPE_FLOAT, "<f4"),
+    "double": (format.TYPE_DOUBLE, "<f8"),
+}
+# NumPy has no 16-byte integer; complex128 is a scalar of that size that is only ever moved, never computed with.
+_DECIMALS: Final[dict[int, tuple[int, str]]] = {
+    4: (format.TYPE_DECIMAL32, "<i4"),
+    8: (format.TYPE_DECIMAL64, "<i8"),
+    16: (format.TYPE_DECIMAL128, "<c16"),
+}
+_BLOOM_ARROW: Final = pa.binary(format.BLOOM_BLOCK_BYTES)
+_BYTES: Final[dict[str, int]] = {
+    "string": format.TYPE_STRING,
+    "varchar": format.TYPE_VARCHAR,
+    "binary": format.TYPE_BINARY,
+}
+
+
+@dataclass(frozen=True)
+class Physical:
+    """The stored form of one column type."""
+
+    type: ColumnType
+    code: int  # format.TYPE_*
+    kind: str
+    dtype: np.dtype[Any] | None  # of `fixed`
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The type of a decoded array."""
+        return _BLOOM_ARROW if self.code == format.TYPE_BLOOM else self.type.arrow
+
+    @property
+    def width_bytes(self) -> int:
+        """Bytes of one stored value of kind `fixed`."""
+        assert self.dtype is not None
+        return self.dtype.itemsize
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether Arrow's value (a decimal128) is wider than the stored one."""
+        return self.code in (format.TYPE_DECIMAL32, format.TYPE_DECIMAL64)
+
+    def fixed_values(self, array: pa.Array) -> npt.NDArray[Any]:
+        """The stored values of a `fixed` array without NULLs: a view where no narrowing is needed."""
+        assert self.dtype is not None and array.null_count == 0
+        lower, upper = array.offset, array.offset + len(array)
+        buffer = array.buffers()[1]
+        if buffer is None:
+            return np.empty(0, self.dtype)
+        if not self.is_narrowed:
+            return np.frombuffer(buffer, self.dtype)[lower:upper]
+        # The precision promises that the upper words are mere sign, so the lowest word is the value.
+        words = np.frombuffer(buffer, "<i8")[2 * lower : 2 * upper : 2]
+        return words.astype(self.dtype)
+
+    def fixed_array(
+        self, values: pa.Buffer, row_count: int, validity: pa.Buffer | None, null_count: int
+    ) -> pa.Array:
+        """An Arrow array over stored values; no copy except to widen a narrow decimal.
+
+        Takes: a buffer of exactly `row_count` values, checked by the caller.
+        """
+        assert values.size == row_count * self.width_bytes
+        if self.is_narrowed:
+            narrow = np.frombuffer(values, self.dtype)
+            wide = np.empty((row_count, 2), "<i8")
+            wide[:, 0] = narrow
+            np.right_shift(wide[:, 0], 63, out=wide[:, 1])
+            values = pa.py_buffer(wide)
+        return pa.Array.from_buffers(self.arrow, row_count, [validity, values], null_count)
+
+
+@functools.cache
+def physical(type: ColumnType) -> Physical:
+    """The stored form of a type."""
+    if type.name == "bool":
+        return Physical(type, format.TYPE_BOOL, BITS, None)
+    if type.name in _BYTES:
+        return Physical(type, _BYTES[type.name], BYTES, None)
+    if type.name == "decimal":
+        assert type.storage_width_bytes is not None
+        code, dtype = _DECIMALS[type.storage_width_bytes]
+    else:
+        code, dtype = _FIXED[type.name]
+    return Physical(type, code, FIXED, np.dtype(dtype))
+
+
+@functools.cache
+def bloom_physical() -> Physical:
+    """The blocks of a bloom filter, stored like a column of 32-byte values."""
+    return Physical(ColumnType("binary"), format.TYPE_BLOOM, FIXED, np.dtype(f"V{format.BLOOM_BLOCK_BYTES}"))
+
+
+def canonical_array(type: ColumnType, array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """One contiguous array of the type's Arrow form, or of its large form where the offsets have 64 bits.
+
+    Raises: ArrowInvalid (and the like) for values of another type: the caller converts, this only tidies up.
+    """
+    if isinstance(array, pa.ChunkedArray):
+        array = (
+            array.chunk(0)
+            if array.num_chunks == 1
+            else pa.concat_arrays(array.chunks or [pa.nulls(0, array.type)])
+        )
+    if array.type.equals(type.arrow):
+        return array
+    if type.is_variable and (pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)):
+        return array
+    return array.cast(type.arrow)
+
+
+def fill_holes(array: pa.Array) -> pa.Array:
+    """`array` with zero, False or the empty value in the place of every NULL, and so without NULLs."""
+    return pc.fill_null(array, _zero(array.type)) if array.null_count else array
+
+
+@functools.cache
+def _zero(type: pa.DataType) -> pa.Scalar:
+    return pa.scalar(_ZEROS.get(type.id, 0), type)
+
+
+_ZEROS: Final[dict[int, object]] = {
+    pa.bool_().id: False,
+    pa.float32().id: 0.0,
+    pa.float64().id: 0.0,
+    pa.decimal128(1).id: Decimal(0),
+    pa.string().id: "",
+    pa.large_string().id: "",
+    pa.binary().id: b"",
+    pa.large_binary().id: b"",
+}
+
+
+def slice_bitmap(bitmap: pa.Buffer, lower: int, count: int) -> pa.Buffer | bytes:
+    """The bits [lower, lower + count) moved to bit 0, zeros in the rest of the last byte."""
+    size = (count + 7) // 8
+    if lower % 8 == 0 and count % 8 == 0:
+        return bitmap.slice(lower // 8, size)
+    first = lower // 8
+    bits = np.unpackbits(
+        np.frombuffer(bitmap, np.uint8)[first : (lower + count + 7) // 8], bitorder="little"
+    )[lower - 8 * first : lower - 8 * first + count]
+    return np.packbits(bits, bitorder="little").tobytes()

@@ -1,0 +1,530 @@
+"""Read a column file: any column, any ordinals, as Arrow arrays.
+
+    CFileReader ── places or directory ──> ColumnReader ── footer ──> blocks ── cache, pread, decode ──> Arrow
+
+Given its columns' places (from the catalogue) a reader touches nothing but the footers and blocks that it is
+asked for; without them it reads the file's own directory first. The file is opened at the first read.
+
+Trust: nothing read is used before its CRC was compared, and no length, count or offset before it was checked
+against what it must fit into; a file made by someone who fixes up the CRCs is still only a CorruptionError.
+
+Thread-safety: any thread may read, `close` when none does.
+Left out: predicates on encoded values, Arrow dictionaries as results, parallel decoding (callers' threads do
+that; decompression, CRC and preads release the interpreter lock).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala.cfile import format
+from nyala.cfile.block import decode_block
+from nyala.cfile.bloom import Bloom
+from nyala.cfile.cache import BlockCache, new_owner
+from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
+from nyala.cfile.compression import compression_name
+from nyala.cfile.encoding import encoding_by_code
+from nyala.cfile.footer import ColumnFooter, refuse_unknown_flags
+from nyala.cfile.zonemap import Zone, zone_of, zone_source
+from nyala.env.files import Files, RandomFile
+from nyala.errors import CorruptionError, StorageError
+from nyala.schema.types import ColumnType
+
+__all__ = ["CFileReader", "ColumnReader", "ReadStats"]
+
+
+@dataclass
+class ReadStats:
+    """What reading has cost so far. Mutable, for one thread at a time; `explain()` adds them up."""
+
+    bytes_read: int = 0  # from the file, footers excluded
+    blocks_read: int = 0  # decoded
+    cache_hits: int = 0  # blocks that were decoded already
+    reads: int = 0  # preads
+
+
+class CFileReader:
+    """One file. Cheap to make: nothing is read, nor the file opened, before a column is asked for."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        cache: BlockCache | None = None,
+        places: Sequence[ColumnPlace] | None = None,
+    ) -> None:
+        self.path = path
+        self._files = files
+        self._cache = cache
+        self._owner = new_owner()
+        self._lock = threading.RLock()
+        self._file: RandomFile | None = None
+        self._places = None if places is None else {place.key: place for place in places}
+        self._columns: dict[ColumnKey, ColumnReader] = {}
+        self._bloom: Bloom | None = None
+
+    def columns(self) -> tuple[ColumnKey, ...]:
+        """All columns, in the order in which they were written."""
+        return tuple(self._all_places())
+
+    def column(self, key: ColumnKey) -> ColumnReader | None:
+        """The reader of a column, None when the file has no such column. Reads its footer the first time."""
+        column = self._columns.get(key)
+        if column is None:
+            with self._lock:
+                column = self._columns.get(key)
+                place = self._all_places().get(key)
+                if column is None and place is not None:
+                    data = self.read_exactly(place.offset, place.length)
+                    footer = ColumnFooter.decode(data, key, self.path, place.offset)
+                    column = self._columns[key] = ColumnReader(self, footer, place)
+        return column
+
+    def bloom(self) -> Bloom | None:
+        """The bloom filter of the keys, None when the file has none; counted in the cache if there is one."""
+        bloom: Bloom | None
+        bloom = self._bloom if self._cache is None else self._cache.get(self._owner, ColumnKey(BLOOM))
+        if bloom is not None:
+            return bloom
+        column = self.column(ColumnKey(BLOOM))
+        if column is None:
+            return None
+        if column.row_count == 0 or column.code != format.TYPE_BLOOM:
+            raise CorruptionError(
+                "expected the blocks of a bloom filter, found none", self.path, column.place.offset
+            )
+        blocks = column.read(0, column.row_count, fill_cache=False)
+        words = blocks.buffers()[1].slice(
+            blocks.offset * format.BLOOM_BLOCK_BYTES, len(blocks) * format.BLOOM_BLOCK_BYTES
+        )
+        bloom = Bloom.from_bytes(words)
+        if self._cache is None:
+            self._bloom = bloom
+        else:
+            self._cache.put(self._owner, ColumnKey(BLOOM), bloom, bloom.nbytes)
+        return bloom
+
+    def close(self) -> None:
+        """Let go of the file and of what the cache holds of it. No other thread may be reading."""
+        with self._lock:
+            if self._cache is not None:
+                self._cache.drop_owner(self._owner)
+            self._columns.clear()
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def __enter__(self) -> CFileReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read_exactly(self, offset: int, length: int) -> bytes:
+        """The bytes [offset, offset + length). Raises CorruptionError when the file ends before."""
+        file = self._file
+        if file is None:
+            with self._lock:
+                file = self._file = self._file or self._files.open(self.path)
+        data = file.read(offset, length)
+        if len(data) != length:
+            raise CorruptionError(
+                f"expected {length} bytes, found the file's end after {len(data)}", self.path, offset
+            )
+        return data
+
+    def check(self) -> None:
+        """Read everything and compare everything that is said twice.
+
+        Head, tail and directory; that blocks and footers fill the file without a gap; every block; counts of
+        NULLs; that zone maps are sound and first keys the first keys.
+        Raises: CorruptionError at the first thing that does not hold.
+        """
+        self._check_head()
+        directory, directory_offset = self._read_directory()
+        if self._places is not None and any(
+            directory.get(key) != place for key, place in self._places.items()
+        ):
+            raise CorruptionError("expected the columns that the catalogue names, found others", self.path)
+        extents = []
+        for place in directory.values():
+            footer = ColumnFooter.decode(
+                self.read_exactly(place.offset, place.length), place.key, self.path, place.offset
+            )
+            column = ColumnReader(self, footer, place)
+            extents.append((place.offset, place.length))
+            extents += column.extents()
+            column.check()
+        end = format.HEAD.size
+        for offset, length in sorted(extents):
+            if offset != end:
+                raise CorruptionError(
+                    f"expected a block or footer at {end}, found the next at {offset}", self.path, end
+                )
+            end += length
+        if end != directory_offset:
+            raise CorruptionError(
+                f"expected the directory at {end}, found it at {directory_offset}", self.path, end
+            )
+
+    # -- the two ends of the file --------------------------------------------------------------------------
+
+    def _all_places(self) -> dict[ColumnKey, ColumnPlace]:
+        if self._places is None:
+            with self._lock:
+                if self._places is None:
+                    self._check_head()
+                    self._places, _ = self._read_directory()
+        return self._places
+
+    def _check_head(self) -> None:
+        head = self.read_exactly(0, format.HEAD.size)
+        magic, version, incompatible, _, _, crc = format.HEAD.unpack(head)
+        if magic != format.HEAD_MAGIC:
+            raise CorruptionError(f"expected magic {format.HEAD_MAGIC!r}, found {magic!r}", self.path, 0)
+        if (found := google_crc32c.value(head[: -format.CRC.size])) != crc:
+            raise CorruptionError(f"expected a head with CRC-32C {crc:08x}, found {found:08x}", self.path, 0)
+        self._refuse_newer(version, incompatible)
+
+    def _read_directory(self) -> tuple[dict[ColumnKey, ColumnPlace], int]:
+        self.read_exactly(0, 0)  # opens the file
+        assert self._file is not None
+        size = self._file.size_bytes()
+        tail_offset = size - format.TAIL.size
+        if tail_offset < format.HEAD.size:
+            raise CorruptionError(
+                f"expected a file of at least {format.HEAD.size + format.TAIL.size} bytes, found {size}",
+                self.path,
+                size,
+            )
+        tail = self.read_exactly(tail_offset, format.TAIL.size)
+        offset, count, version, incompatible, _, _, crc, magic = format.TAIL.unpack(tail)
+        if magic != format.TAIL_MAGIC:
+            raise CorruptionError(
+                f"expected magic {format.TAIL_MAGIC!r} at the end (is the file cut?), found {magic!r}",
+                self.path,
+                size - len(format.TAIL_MAGIC),
+            )
+        length = count * format.DIRECTORY_ENTRY.size
+        if offset < format.HEAD.size or offset + length != tail_offset:
+            raise CorruptionError(
+                f"expected a directory of {count} columns up to {tail_offset}, found it at {offset}",
+                self.path,
+                tail_offset,
+            )
+        directory = self.read_exactly(offset, length)
+        covered = tail[: -(format.CRC.size + len(format.TAIL_MAGIC))]
+        if (found := google_crc32c.value(directory + covered)) != crc:
+            raise CorruptionError(
+                f"expected a directory with CRC-32C {crc:08x}, found {found:08x}", self.path, offset
+            )
+        self._refuse_newer(version, incompatible)
+        places = {}
+        for role, _, group, column_id, footer_length, footer_offset in format.DIRECTORY_ENTRY.iter_unpack(
+            directory
+        ):
+            key = ColumnKey(role, group, column_id)
+            if key in places or footer_offset < format.HEAD.size or footer_offset + footer_length > offset:
+                raise CorruptionError(
+                    f"expected one footer before {offset} for column {key}", self.path, offset
+                )
+            places[key] = ColumnPlace(key, footer_offset, footer_length)
+        return places, offset
+
+    def _refuse_newer(self, version: int, incompatible: int) -> None:
+        if version != format.FORMAT_VERSION:
+            raise StorageError(
+                f"{self.path}: a column file of version {version}, this Nyala reads version {format.FORMAT_VERSION}; "
+                "open it with a newer one",
+                path=self.path,
+            )
+        refuse_unknown_flags(incompatible, format.FILE_INCOMPATIBLE_KNOWN, self.path)
+
+
+class ColumnReader:
+    """One column of a file. Made by `CFileReader.column`; lives as long as the file's reader."""
+
+    def __init__(self, reader: CFileReader, footer: ColumnFooter, place: ColumnPlace) -> None:
+        self._reader = reader
+        self._footer = footer
+        self.place = place
+        self._dictionary: pa.Array | None = None
+        self._column_zone: Zone | None = None
+        self._arrow = pa.large_binary() if footer.key.role == KEY else footer.form.arrow
+
+    # -- what the footer says ------------------------------------------------------------------------------
+
+    @property
+    def key(self) -> ColumnKey:
+        return self._footer.key
+
+    @property
+    def type(self) -> ColumnType:
+        return self._footer.form.type
+
+    @property
+    def code(self) -> int:
+        """The type's number on disk (`format.TYPE_*`)."""
+        return self._footer.form.code
+
+    @property
+    def encoding(self) -> str:
+        encoding = encoding_by_code(self._footer.encoding)
+        assert encoding is not None  # the footer was refused otherwise
+        return encoding.name
+
+    @property
+    def compression(self) -> str:
+        """What was asked for; each block says for itself whether it was worth it."""
+        name = compression_name(self._footer.compression)
+        assert name is not None
+        return name
+
+    @property
+    def row_count(self) -> int:
+        return self._footer.row_count
+
+    @property
+    def null_count(self) -> int:
+        return self._footer.null_count
+
+    @property
+    def rows_per_block(self) -> int:
+        """A power of two; block i holds ordinals [i · rows_per_block, (i + 1) · rows_per_block)."""
+        return self._footer.rows_per_block
+
+    @property
+    def block_count(self) -> int:
+        return self._footer.block_count
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file that belong to this column."""
+        return self.place.length + sum(length for _, length in self.extents())
+
+    @property
+    def footer(self) -> ColumnFooter:
+        return self._footer
+
+    def extents(self) -> list[tuple[int, int]]:
+        """(offset, length) of every block, the dictionary's too."""
+        footer = self._footer
+        extents = list(zip(footer.block_offsets.tolist(), footer.block_lengths.tolist(), strict=True))
+        if footer.dictionary_length:
+            extents.append((footer.dictionary_offset, footer.dictionary_length))
+        return extents
+
+    @property
+    def has_zones(self) -> bool:
+        """Whether there is a zone map: every column but KEY and BLOOM has one."""
+        return self._footer.zone_map is not None
+
+    def zone(self, block: int) -> Zone:
+        """The zone of one block."""
+        assert self._footer.zone_map is not None, "this column has no zone map"
+        return self._footer.zone_map.zone(block)
+
+    @property
+    def zones(self) -> list[Zone]:
+        """The zones of all blocks."""
+        return [self.zone(block) for block in range(self.block_count)]
+
+    def column_zone(self) -> Zone:
+        """The zone of the whole column."""
+        if self._column_zone is None:
+            assert self._footer.zone_map is not None, "this column has no zone map"
+            self._column_zone = self._footer.zone_map.column_zone()
+        return self._column_zone
+
+    def block_first_keys(self) -> pa.LargeBinaryArray | None:
+        """The value index: the encoded key at each block's first ordinal, None when the column carries none."""
+        return self._footer.first_keys
+
+    # -- values --------------------------------------------------------------------------------------------
+
+    def read(
+        self, lower: int, upper: int, *, stats: ReadStats | None = None, fill_cache: bool = True
+    ) -> pa.Array:
+        """The values of ordinals [lower, upper), in the type's Arrow form (role KEY: large_binary).
+
+        fill_cache: whether blocks decoded for this are kept in the cache.
+        Cost:       decodes the blocks that are touched, whole; one pread for neighbours; a copy only when
+                    several blocks must become one array.
+        Raises:     CorruptionError. ArrowInvalid when text of more than 2 GiB is asked for at once.
+        """
+        assert 0 <= lower <= upper <= self.row_count, (lower, upper, self.row_count)
+        if lower == upper:
+            return pa.nulls(0, self._arrow)
+        shift = self._footer.rows_per_block_log2
+        first, last = lower >> shift, (upper - 1) >> shift
+        arrays = self._blocks(range(first, last + 1), stats, fill_cache)
+        arrays[-1] = arrays[-1].slice(0, upper - (last << shift))
+        arrays[0] = arrays[0].slice(lower - (first << shift))
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+    def gather(
+        self,
+        ordinals: npt.NDArray[np.int64],
+        *,
+        stats: ReadStats | None = None,
+        fill_cache: bool = True,
+    ) -> pa.Array:
+        """The values at these ordinals, in their order; an ordinal may come twice.
+
+        Cost: decodes each touched block once; for unsorted ordinals a sort besides.
+        """
+        if len(ordinals) == 0:
+            return pa.nulls(0, self._arrow)
+        assert ordinals.min() >= 0 and ordinals.max() < self.row_count
+        shift = self._footer.rows_per_block_log2
+        blocks = ordinals >> shift
+        if blocks[0] == blocks[-1] and (blocks == blocks[0]).all():
+            block = int(blocks[0])
+            (array,) = self._blocks((block,), stats, fill_cache)
+            return array.take(pa.array(ordinals - (block << shift)))
+        if (blocks[1:] >= blocks[:-1]).all():
+            return self._gather_ascending(ordinals, blocks, stats, fill_cache)
+        order = np.argsort(blocks, kind="stable")
+        gathered = self._gather_ascending(ordinals[order], blocks[order], stats, fill_cache)
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        return gathered.take(pa.array(place))
+
+    def _gather_ascending(
+        self,
+        ordinals: npt.NDArray[np.int64],
+        blocks: npt.NDArray[np.int64],
+        stats: ReadStats | None,
+        fill_cache: bool,
+    ) -> pa.Array:
+        # Taking from each block and joining the few values, rather than joining the blocks first: a thousand
+        # scattered rows must not copy a thousand blocks.
+        borders = np.flatnonzero(np.diff(blocks)) + 1
+        starts = [0, *borders.tolist()]
+        ends = [*borders.tolist(), len(ordinals)]
+        touched = blocks[starts].tolist()
+        inside = ordinals & (self.rows_per_block - 1)
+        arrays = self._blocks(touched, stats, fill_cache)
+        parts = [
+            array.take(pa.array(inside[start:end]))
+            for array, start, end in zip(arrays, starts, ends, strict=True)
+        ]
+        return pa.concat_arrays(parts)
+
+    def _blocks(self, blocks: Sequence[int], stats: ReadStats | None, fill_cache: bool) -> list[pa.Array]:
+        """Decoded blocks, for ascending, distinct block numbers."""
+        cache, owner = self._reader._cache, self._reader._owner
+        found: dict[int, pa.Array] = {}
+        if cache is not None:
+            for block in blocks:
+                if (array := cache.get(owner, (self.key, block))) is not None:
+                    found[block] = array
+        if stats is not None:
+            stats.cache_hits += len(found)
+        missing = [block for block in blocks if block not in found]
+        if missing and self._footer.dictionary_length and self._dictionary is None:
+            self._dictionary = self._read_dictionary(stats)
+        for run in self._coalesce(missing):
+            start = int(self._footer.block_offsets[run[0]])
+            end = int(self._footer.block_offsets[run[-1]]) + int(self._footer.block_lengths[run[-1]])
+            data = pa.py_buffer(self._reader.read_exactly(start, end - start))
+            if stats is not None:
+                stats.reads += 1
+                stats.bytes_read += end - start
+                stats.blocks_read += len(run)
+            for block in run:
+                offset, length = (
+                    int(self._footer.block_offsets[block]),
+                    int(self._footer.block_lengths[block]),
+                )
+                array = self._decode(data.slice(offset - start, length), block, offset)
+                if cache is not None and fill_cache:
+                    array = _owning(array, data) if len(run) > 1 else array
+                    cache.put(owner, (self.key, block), array, _size(array))
+                found[block] = array
+        return [found[block] for block in blocks]
+
+    def _coalesce(self, blocks: Sequence[int]) -> list[list[int]]:
+        """Blocks that lie one behind the other in the file, for one pread each."""
+        runs: list[list[int]] = []
+        run_end = run_length = 0
+        for block in blocks:
+            offset, length = int(self._footer.block_offsets[block]), int(self._footer.block_lengths[block])
+            if runs and offset == run_end and run_length + length <= format.COALESCED_READ_BYTES_MAX:
+                runs[-1].append(block)
+                run_length += length
+            else:
+                runs.append([block])
+                run_length = length
+            run_end = offset + length
+        return runs
+
+    def _decode(self, data: pa.Buffer, block: int, offset: int) -> pa.Array:
+        footer = self._footer
+        first = block << footer.rows_per_block_log2
+        array = decode_block(
+            footer.form, data, first, footer.block_rows(block), self._dictionary, self._reader.path, offset
+        )
+        # Keys of many blocks in one array may pass the 2 GiB that 32-bit offsets can address.
+        return array.cast(self._arrow) if footer.key.role == KEY else array
+
+    def _read_dictionary(self, stats: ReadStats | None) -> pa.Array:
+        footer = self._footer
+        data = pa.py_buffer(self._reader.read_exactly(footer.dictionary_offset, footer.dictionary_length))
+        if stats is not None:
+            stats.reads += 1
+            stats.bytes_read += data.size
+        return decode_block(
+            footer.form, data, 0, footer.dictionary_count, None, self._reader.path, footer.dictionary_offset
+        )
+
+    def check(self) -> None:
+        """Read every block and compare it with what the footer says of it. Raises CorruptionError."""
+        footer, path = self._footer, self._reader.path
+        null_count = 0
+        for block in range(self.block_count):
+            offset = int(footer.block_offsets[block])
+            first = block << footer.rows_per_block_log2
+            array = self.read(first, first + footer.block_rows(block), fill_cache=False)
+            array.validate(full=True)
+            null_count += array.null_count
+            if footer.zone_map is not None:
+                found = zone_of(footer.form, zone_source(footer.form, array))
+                if found != footer.zone_map.zone(block):
+                    raise CorruptionError(
+                        f"expected {footer.zone_map.zone(block)}, found {found}", path, offset
+                    )
+            if (
+                footer.first_keys is not None
+                and self.key.role == KEY
+                and array[0] != footer.first_keys[block]
+            ):
+                raise CorruptionError(
+                    "expected the footer's first key in the block, found another", path, offset
+                )
+        if null_count != footer.null_count:
+            raise CorruptionError(
+                f"expected {footer.null_count} NULLs, found {null_count}", path, self.place.offset
+            )
+
+
+def _size(array: pa.Array) -> int:
+    return sum(buffer.size for buffer in array.buffers() if buffer is not None)
+
+
+def _owning(array: pa.Array, data: pa.Buffer) -> pa.Array:
+    """`array` without references into `data`."""
+    lower, upper = data.address, data.address + data.size
+    buffers: list[Any] = array.buffers()
+    if not any(buffer is not None and lower <= buffer.address < upper for buffer in buffers):
+        return array
+    copies = [None if buffer is None else pa.py_buffer(buffer.to_pybytes()) for buffer in buffers]
+    return pa.Array.from_buffers(array.type, len(array), copies, array.null_count, array.offset)

@@ -1,0 +1,262 @@
+"""Write a column file: columns one after the other, each cut into blocks, then footers, directory and tail.
+
+    append_column(…) → blocks appended          append_column(…) → …          finish() → footers, directory,
+                       footer kept in memory                                            tail, sync, close
+
+Nothing is written twice or in place; until `finish` returns the file has no tail and no reader accepts it.
+Making the file's *name* durable is the caller's: it syncs the directory once for all files of a flush, before
+the catalogue names them.
+
+Rows per block are a power of two per column, so that blocks of all columns of a rowset nest (see `format`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, TypeAlias
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala.cfile import format
+from nyala.cfile.block import column_validity, encode_block
+from nyala.cfile.bloom import Bloom
+from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace, ColumnWriteSpec, WrittenFile
+from nyala.cfile.compression import compression_code
+from nyala.cfile.encoding import PLAIN, BlockEncoder, Encoding, choose_encoding
+from nyala.cfile.footer import ColumnFooter
+from nyala.cfile.physical import (
+    BITS,
+    BYTES,
+    FIXED,
+    Physical,
+    bloom_physical,
+    canonical_array,
+    fill_holes,
+    physical,
+)
+from nyala.cfile.zonemap import zone_of, zone_source
+from nyala.env.files import AppendFile, Files
+from nyala.schema.types import ColumnType
+
+__all__ = ["CFileWriter", "FirstKeys", "rows_per_block_log2"]
+
+_BINARY: Final = ColumnType("binary")
+
+FirstKeys: TypeAlias = Callable[[npt.NDArray[np.int64]], pa.LargeBinaryArray]
+"""The encoded keys of the rows at these ordinals: asked once, with the first ordinal of every block."""
+
+# Blocks smaller than this are gathered before they are appended: 300 columns of a small flush are one write.
+_PENDING_BYTES_MAX = 1 << 20
+_PENDING_PARTS_MAX = 512  # below the 1,024 buffers that one writev may take
+
+
+class CFileWriter:
+    """One new file. Used by one thread; a failure anywhere leaves `abort` as the only thing to do."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._path = path
+        self._file: AppendFile | None = files.create(path)
+        self._pending: list[Any] = []
+        self._pending_bytes = 0
+        self._offset = 0
+        self._footers: dict[ColumnKey, tuple[ColumnFooter, list[Any] | None]] = {}
+        head = format.HEAD.pack(format.HEAD_MAGIC, format.FORMAT_VERSION, 0, 0, bytes(14), 0)
+        head = head[: -format.CRC.size]
+        self._append([head, format.CRC.pack(google_crc32c.value(head))])
+
+    def append_column(
+        self, spec: ColumnWriteSpec, array: pa.Array | pa.ChunkedArray, *, first_keys: FirstKeys | None = None
+    ) -> None:
+        """Write a whole column.
+
+        first_keys: makes the column carry the value index, for the single column of a primary key: it is
+                    asked for the encoded keys at the blocks' first ordinals, and the column gets the smaller
+                    blocks of an index. A column of role KEY carries one unasked, from its own values.
+        Takes:      values of the type's Arrow form (text and binary also with 64-bit offsets).
+        """
+        assert spec.key not in self._footers, f"{spec.key} is there already"
+        form = physical(spec.type)
+        array = canonical_array(spec.type, array)
+        is_index = first_keys is not None or spec.key.role == KEY
+        block_size = spec.block_size_bytes or (
+            format.KEY_BLOCK_SIZE_BYTES_DEFAULT if is_index else format.BLOCK_SIZE_BYTES_DEFAULT
+        )
+        log2 = rows_per_block_log2(form, array, block_size)
+        starts = np.arange(0, len(array), 1 << log2, dtype=np.int64)
+        keys = None
+        if first_keys is not None:
+            keys = first_keys(starts)
+        elif spec.key.role == KEY:
+            keys = array.take(pa.array(starts)).cast(pa.large_binary())
+        assert keys is None or len(keys) == len(starts)
+
+        encoding, encoder = choose_encoding(spec.encoding, form, fill_holes(array), array.null_count)
+        asked = compression_code(spec.compression)
+        dictionary = self._append_dictionary(encoder, asked)
+        compression = _effective_compression(asked, encoding.compresses)
+        source = None if spec.key.role == KEY else zone_source(form, array)
+        validity = column_validity(array)
+        blocks = self._append_blocks(encoding, encoder, compression, validity, len(array), log2)
+        # A block of the KEY column has its first key; its zone would only say the same again.
+        zones = (
+            None
+            if source is None
+            else [zone_of(form, source.slice(int(start), 1 << log2)) for start in starts]
+        )
+        footer = ColumnFooter(
+            spec.key,
+            form,
+            encoding.code,
+            asked,
+            log2,
+            len(array),
+            array.null_count,
+            *blocks,
+            *dictionary,
+            None,
+            keys,
+        )
+        self._footers[spec.key] = (footer, zones)
+
+    def append_bloom(self, hashes: npt.NDArray[np.uint64]) -> None:
+        """Write the bloom filter of a rowset's keys, from their 64-bit hashes in any order."""
+        form, log2 = bloom_physical(), format.BLOOM_ROWS_PER_BLOCK_LOG2
+        bits = pa.py_buffer(Bloom.build(hashes).to_bytes())
+        count = bits.size // format.BLOOM_BLOCK_BYTES
+        encoder = PLAIN.prepare(form, pa.Array.from_buffers(form.arrow, count, [None, bits], 0), 0)
+        assert encoder is not None
+        blocks = self._append_blocks(PLAIN, encoder, format.COMPRESSION_NONE, None, count, log2)
+        key = ColumnKey(BLOOM)
+        footer = ColumnFooter(key, form, PLAIN.code, format.COMPRESSION_NONE, log2, count, 0, *blocks)
+        self._footers[key] = (footer, None)
+
+    def finish(self, sync: bool = True) -> WrittenFile:
+        """Complete the file and close it; `sync` makes its bytes (not its name) durable.
+
+        Returns: where every column's footer lies, in the order of appending.
+        """
+        assert self._file is not None, "finished already"
+        places = []
+        for key, (footer, zones) in self._footers.items():
+            data = footer.encode(zones)
+            places.append(ColumnPlace(key, self._offset, len(data)))
+            self._append([data])
+        directory = b"".join(
+            format.DIRECTORY_ENTRY.pack(
+                place.key.role, bytes(3), place.key.group, place.key.column_id, place.length, place.offset
+            )
+            for place in places
+        )
+        tail = format.TAIL.pack(
+            self._offset, len(places), format.FORMAT_VERSION, 0, 0, 0, 0, format.TAIL_MAGIC
+        )
+        covered = tail[: -(format.CRC.size + len(format.TAIL_MAGIC))]
+        crc = google_crc32c.value(directory + covered)
+        self._append([directory, covered, format.CRC.pack(crc), format.TAIL_MAGIC])
+        self._flush()
+        if sync:
+            self._file.sync()
+        self._file.close()
+        self._file = None
+        return WrittenFile(self._path, self._offset, tuple(places))
+
+    def abort(self) -> None:
+        """Take the file away again. May be called after anything, also twice; after `finish` it does nothing."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._files.unlink(self._path, missing_ok=True)
+
+    def __enter__(self) -> CFileWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    def _append_dictionary(self, encoder: BlockEncoder, asked: int) -> tuple[int, int, int]:
+        values = encoder.dictionary
+        if values is None:
+            return 0, 0, 0
+        form = physical(_BINARY)
+        plain = PLAIN.prepare(form, values, 0)
+        assert plain is not None
+        compression = _effective_compression(asked, PLAIN.compresses)
+        offset = self._offset
+        self._append(encode_block(PLAIN, plain, compression, None, 0, len(values)))
+        return offset, self._offset - offset, len(values)
+
+    def _append_blocks(
+        self,
+        encoding: Encoding,
+        encoder: BlockEncoder,
+        compression: int,
+        validity: pa.Buffer | None,
+        row_count: int,
+        log2: int,
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
+        offsets, lengths = [], []
+        for lower in range(0, row_count, 1 << log2):
+            upper = min(lower + (1 << log2), row_count)
+            offsets.append(self._offset)
+            self._append(encode_block(encoding, encoder, compression, validity, lower, upper))
+            lengths.append(self._offset - offsets[-1])
+        return np.array(offsets, np.uint64), np.array(lengths, np.uint32)
+
+    def _append(self, parts: list[Any]) -> None:
+        size = sum(map(len, parts))
+        self._pending += parts
+        self._pending_bytes += size
+        self._offset += size
+        if self._pending_bytes >= _PENDING_BYTES_MAX or len(self._pending) >= _PENDING_PARTS_MAX:
+            self._flush()
+
+    def _flush(self) -> None:
+        assert self._file is not None
+        if self._pending:
+            self._file.append(*self._pending)
+            self._pending, self._pending_bytes = [], 0
+
+
+def _effective_compression(asked: int, compresses: bool) -> int:
+    if asked != format.COMPRESSION_DEFAULT:
+        return asked
+    return format.COMPRESSION_NONE if compresses else format.COMPRESSION_LZ4
+
+
+def rows_per_block_log2(form: Physical, array: pa.Array, block_size_bytes: int) -> int:
+    """The most rows (as a power of two) whose values fill no block beyond `block_size_bytes`.
+
+    For text it is the largest block that must fit; but a few long values among short ones shall not cut the
+    whole column into crumbs, so blocks that are a sixteenth full on average are allowed to be too large, up to
+    `BLOCK_SIZE_BYTES_MAX`, which not even a single long value exceeds.
+    """
+    size = min(max(block_size_bytes, format.BLOCK_SIZE_BYTES_MIN), format.BLOCK_SIZE_BYTES_MAX)
+    limit = format.ROWS_PER_BLOCK_LOG2_MAX
+    if form.kind == BITS:
+        return min(limit, (8 * size).bit_length() - 1)
+    if form.kind == FIXED:
+        return min(limit, max(0, (size // form.width_bytes).bit_length() - 1))
+    assert form.kind == BYTES
+    offsets_buffer = array.buffers()[1]
+    if len(array) == 0 or offsets_buffer is None:
+        return min(limit, size.bit_length() - 1)
+    large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    offsets = np.frombuffer(offsets_buffer, "<i8" if large else "<i4")[
+        array.offset : array.offset + len(array) + 1
+    ]
+    # Offsets with a byte for each value's length; blocks from the whole column down to single values.
+    ends = offsets.astype(np.int64) + np.arange(len(offsets))
+    total = int(ends[-1] - ends[0])
+    for log2 in range(min(limit, len(array).bit_length()), 0, -1):
+        largest = int(np.diff(ends[:: 1 << log2], append=ends[-1]).max())
+        blocks = -(-len(array) >> log2)
+        if largest <= size or (largest <= format.BLOCK_SIZE_BYTES_MAX and total * 16 < size * blocks):
+            return log2
+    return 0

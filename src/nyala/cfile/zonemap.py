@@ -1,0 +1,273 @@
+"""Zone maps: the least and greatest value of every block, so that a predicate may skip what cannot match.
+
+    Z-sound      min ≤ every value of the block that is neither NULL nor NaN ≤ max. Cut bounds keep this.
+    Z-none       min is None exactly when the block has no such value at all.
+    Z-open       max None beside a min means: no upper bound is known.
+
+Bounds are canonical scalars (see `nyala.schema.types`). Those of text and binary are cut to 32 bytes, of text
+between characters; a cut upper bound is incremented, so that it stays above what was cut. NaN is kept out of
+the bounds and flagged, for it is greater than everything else and would make every block look unbounded.
+-0.0 and 0.0 are equal; which of them a bound is says nothing.
+
+Left out: whether a block may be skipped, which depends on its deltas as well (rule Z1; see `rowset`).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nyala.cfile import format
+from nyala.cfile.physical import BYTES, FIXED, Physical
+
+__all__ = ["Zone", "ZoneMap", "zone_source"]
+
+
+@dataclass(frozen=True)
+class Zone:
+    """What is known of a range of values without reading it."""
+
+    min: Any
+    max: Any
+    null_count: int
+    row_count: int
+    has_nan: bool = False
+    min_truncated: bool = False  # min is below the least value, by cutting
+    max_truncated: bool = False  # max is above the greatest value, or None, by cutting
+
+    @property
+    def all_null(self) -> bool:
+        return self.null_count == self.row_count
+
+    def merge(self, other: Zone) -> Zone:
+        """The zone of both ranges together."""
+        if other.min is None:
+            least, greatest = self, self
+        elif self.min is None:
+            least, greatest = other, other
+        else:
+            least = self if self.min <= other.min else other
+            open_ended = self if self.max is None else other
+            greatest = open_ended if open_ended.max is None else self if self.max >= other.max else other
+        return Zone(
+            least.min,
+            greatest.max,
+            self.null_count + other.null_count,
+            self.row_count + other.row_count,
+            self.has_nan or other.has_nan,
+            least.min_truncated,
+            greatest.max_truncated,
+        )
+
+
+def zone_source(form: Physical, array: pa.Array) -> pa.Array:
+    """The values in a type whose order Arrow knows and computes fast: integers, floats, bool or binary.
+
+    Returns: an array of the same length and NULLs, a decimal of 16 bytes excepted, which stays as it is.
+    """
+    if form.kind == BYTES:
+        return array.cast(pa.large_binary() if _is_large(array.type) else pa.binary())
+    if form.kind != FIXED or form.type.is_integer or form.type.is_floating:
+        return array
+    if form.code == format.TYPE_DECIMAL128:
+        return array
+    if not form.is_narrowed:
+        return array.view(pa.from_numpy_dtype(form.dtype))
+    assert form.dtype is not None
+    narrow = np.frombuffer(array.buffers()[1] or b"", "<i8")[2 * array.offset :][: 2 * len(array) : 2]
+    nulls = None if array.null_count == 0 else pc.is_valid(array).buffers()[1]
+    values = pa.py_buffer(narrow.astype(form.dtype))
+    return pa.Array.from_buffers(
+        pa.from_numpy_dtype(form.dtype), len(array), [nulls, values], array.null_count
+    )
+
+
+def _is_large(type: pa.DataType) -> bool:
+    return bool(pa.types.is_large_binary(type) or pa.types.is_large_string(type))
+
+
+def zone_of(form: Physical, source: pa.Array) -> Zone:
+    """The zone of (a slice of) what `zone_source` gave."""
+    rows, nulls = len(source), source.null_count
+    if nulls == rows:
+        return Zone(None, None, nulls, rows)
+    if form.code == format.TYPE_DECIMAL128:
+        return Zone(*_decimal128_bounds(source), nulls, rows)
+    bounds = pc.min_max(source)
+    least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
+    if form.type.is_floating:
+        has_nan = bool(pc.any(pc.is_nan(source)).as_py())
+        if math.isnan(least):
+            return Zone(None, None, nulls, rows, has_nan)
+        return Zone(least, greatest, nulls, rows, has_nan)
+    if form.kind == BYTES:
+        lower, upper = cut_lower(least, form.type.is_text), cut_upper(greatest, form.type.is_text)
+        minimum: Any = lower.decode() if form.type.is_text else lower
+        maximum: Any = upper.decode() if form.type.is_text and upper is not None else upper
+        return Zone(minimum, maximum, nulls, rows, False, lower != least, upper != greatest)
+    return Zone(least, greatest, nulls, rows)
+
+
+def _decimal128_bounds(source: pa.Array) -> tuple[int, int]:
+    source = source.drop_null() if source.null_count else source
+    words = np.frombuffer(source.buffers()[1], "<u8")[2 * source.offset :][: 2 * len(source)].reshape(-1, 2)
+    low, high = words[:, 0], words[:, 1].view("<i8")
+    # The upper words decide, and among equal ones the lower words, which have no sign.
+    high_min, high_max = int(high.min()), int(high.max())
+    return (
+        (high_min << 64) + int(low[high == high_min].min()),
+        (high_max << 64) + int(low[high == high_max].max()),
+    )
+
+
+def _character_border(text: bytes, cut: int) -> int:
+    while cut > 0 and text[cut] & 0xC0 == 0x80:
+        cut -= 1
+    return cut
+
+
+def cut_lower(value: bytes, is_text: bool) -> bytes:
+    """A value of at most 32 bytes that is not above `value`: its beginning."""
+    if len(value) <= format.ZONE_BOUND_BYTES:
+        return value
+    cut = format.ZONE_BOUND_BYTES
+    return value[: _character_border(value, cut) if is_text else cut]
+
+
+def cut_upper(value: bytes, is_text: bool) -> bytes | None:
+    """A short value that is not below `value`: its beginning, incremented; None when there is none."""
+    if len(value) <= format.ZONE_BOUND_BYTES:
+        return value
+    cut = format.ZONE_BOUND_BYTES
+    if not is_text:
+        kept = value[:cut].rstrip(b"\xff")
+        return kept[:-1] + bytes((kept[-1] + 1,)) if kept else None
+    characters = value[: _character_border(value, cut)].decode()
+    while characters:
+        code_point = ord(characters[-1]) + 1
+        if code_point == 0xD800:  # surrogates are no characters; the next one comes after them
+            code_point = 0xE000
+        if code_point <= 0x10FFFF:
+            return (characters[:-1] + chr(code_point)).encode()
+        characters = characters[:-1]
+    return None
+
+
+_Bounds: TypeAlias = "list[bytes] | npt.NDArray[Any]"
+_BOOL_DTYPE: Final = np.dtype("<u1")
+
+
+@dataclass(frozen=True)
+class ZoneMap:
+    """The zones of a column's blocks. Immutable; decoded from a footer without a Python object per block."""
+
+    form: Physical
+    row_counts: npt.NDArray[np.int64]
+    null_counts: npt.NDArray[np.uint32]
+    flags: npt.NDArray[np.uint8]
+    mins: _Bounds  # stored form: NumPy values, or bytes; anything where the flags say there is none
+    maxs: _Bounds
+
+    def __len__(self) -> int:
+        return len(self.flags)
+
+    def zone(self, block: int) -> Zone:
+        flags = int(self.flags[block])
+        return Zone(
+            self._scalar(self.mins[block]) if flags & format.ZONE_HAS_MIN else None,
+            self._scalar(self.maxs[block]) if flags & format.ZONE_HAS_MAX else None,
+            int(self.null_counts[block]),
+            int(self.row_counts[block]),
+            bool(flags & format.ZONE_HAS_NAN),
+            bool(flags & format.ZONE_MIN_TRUNCATED),
+            bool(flags & format.ZONE_MAX_TRUNCATED),
+        )
+
+    def column_zone(self) -> Zone:
+        """The zone of the whole column."""
+        return functools.reduce(Zone.merge, map(self.zone, range(len(self))), Zone(None, None, 0, 0))
+
+    def _scalar(self, stored: Any) -> Any:
+        if self.form.code == format.TYPE_DECIMAL128:
+            return int.from_bytes(stored.tobytes(), "little", signed=True)
+        if self.form.kind == BYTES:
+            return stored.decode() if self.form.type.is_text else stored
+        if self.form.kind == FIXED:
+            return stored.item()
+        return bool(stored)
+
+    @staticmethod
+    def encode(form: Physical, zones: Sequence[Zone]) -> bytes:
+        """null counts (u32 each), flags (a byte each), lower bounds, upper bounds."""
+        flags = bytes(
+            format.ZONE_HAS_MIN * (zone.min is not None)
+            | format.ZONE_HAS_MAX * (zone.max is not None)
+            | format.ZONE_HAS_NAN * zone.has_nan
+            | format.ZONE_MIN_TRUNCATED * zone.min_truncated
+            | format.ZONE_MAX_TRUNCATED * zone.max_truncated
+            for zone in zones
+        )
+        counts = np.array([zone.null_count for zone in zones], "<u4").tobytes()
+        mins = _encode_bounds(form, [zone.min for zone in zones])
+        return counts + flags + mins + _encode_bounds(form, [zone.max for zone in zones])
+
+    @classmethod
+    def decode(cls, form: Physical, data: bytes, row_counts: npt.NDArray[np.int64]) -> ZoneMap:
+        """The inverse of `encode`. Raises ValueError when the bytes cannot be a zone map of so many blocks."""
+        count = len(row_counts)
+        if len(data) < 5 * count:
+            raise ValueError(f"expected null counts and flags of {count} blocks, found {len(data)} bytes")
+        null_counts = np.frombuffer(data, "<u4", count)
+        flags = np.frombuffer(data, np.uint8, count, 4 * count)
+        if count and int(flags.max()) & ~format.ZONE_FLAGS_KNOWN:
+            raise ValueError(
+                f"expected zone flags below {format.ZONE_FLAGS_KNOWN + 1}, found {int(flags.max())}"
+            )
+        if np.any(null_counts > row_counts):
+            raise ValueError("expected no more NULLs than rows in a zone, found more")
+        mins, position = _decode_bounds(form, data, 5 * count, count)
+        maxs, position = _decode_bounds(form, data, position, count)
+        if position != len(data):
+            raise ValueError(f"expected the zone map to end after {position} bytes, found {len(data)}")
+        return cls(form, row_counts, null_counts, flags, mins, maxs)
+
+
+def _encode_bounds(form: Physical, bounds: Sequence[Any]) -> bytes:
+    if form.kind == BYTES:
+        encoded = [b"" if b is None else b.encode() if form.type.is_text else b for b in bounds]
+        return bytes(map(len, encoded)) + b"".join(encoded)
+    filled = [0 if b is None else b for b in bounds]
+    if form.code == format.TYPE_DECIMAL128:
+        return b"".join(b.to_bytes(16, "little", signed=True) for b in filled)
+    return np.array(filled, form.dtype if form.kind == FIXED else _BOOL_DTYPE).tobytes()
+
+
+def _decode_bounds(form: Physical, data: bytes, start: int, count: int) -> tuple[_Bounds, int]:
+    if form.kind != BYTES:
+        dtype = form.dtype if form.kind == FIXED else _BOOL_DTYPE
+        assert dtype is not None
+        if len(data) - start < count * dtype.itemsize:
+            raise ValueError(
+                f"expected {count} bounds of {dtype.itemsize} bytes, found {len(data) - start} bytes"
+            )
+        return np.frombuffer(data, dtype, count, start), start + count * dtype.itemsize
+    if len(data) - start < count:
+        raise ValueError(f"expected the lengths of {count} bounds, found {len(data) - start} bytes")
+    ends = start + count + np.cumsum(np.frombuffer(data, np.uint8, count, start), dtype=np.int64)
+    positions = [start + count, *ends.tolist()]
+    if positions[-1] > len(data):
+        raise ValueError(f"expected bounds up to byte {positions[-1]}, found {len(data)} bytes")
+    bounds = [data[a:b] for a, b in itertools.pairwise(positions)]
+    if form.type.is_text:
+        for bound in bounds:
+            bound.decode()  # UnicodeDecodeError is a ValueError: not what a writer of text can have put there
+    return bounds, positions[-1]
