@@ -41,7 +41,7 @@ import pyarrow as pa
 
 from nyala.errors import ColumnNotFoundError, SchemaError
 from nyala.schema.cast import cast_value
-from nyala.schema.types import ColumnType, parse_type
+from nyala.schema.types import MAX_CELL_BYTES, ColumnType, parse_type
 
 __all__ = [
     "COMPRESSIONS",
@@ -67,7 +67,6 @@ __all__ = [
 
 ColumnId = NewType("ColumnId", int)
 
-MAX_CELL_BYTES: Final = 65_536
 MAX_KEY_BYTES: Final = 16_384
 MAX_COLUMNS: Final = 300
 MAX_IDENTIFIER_BYTES: Final = 256

@@ -40,6 +40,8 @@ __all__ = [
     "DATE_MAX_DAYS",
     "DATE_MIN_DAYS",
     "DECIMAL_PRECISION_MAX",
+    "EXACT_DECIMALS",
+    "MAX_CELL_BYTES",
     "TYPE_NAMES",
     "VARCHAR_LENGTH_MAX",
     "ColumnType",
@@ -52,6 +54,7 @@ DATE_MIN_DAYS: Final = -719_162  # 0001-01-01
 DATE_MAX_DAYS: Final = 2_932_896  # 9999-12-31
 DECIMAL_PRECISION_MAX: Final = 38
 VARCHAR_LENGTH_MAX: Final = 65_535
+MAX_CELL_BYTES: Final = 65_536  # of a string, varchar or binary value, before encoding
 
 _INTEGER_WIDTHS: Final = {"int8": 1, "int16": 2, "int32": 4, "int64": 8}
 _PLAIN_ARROW: Final[dict[str, Any]] = {
@@ -306,7 +309,7 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_ORDINAL: Final = dt.date(1970, 1, 1).toordinal()
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 # Enough digits that scaling a decimal(38, s) never rounds, whatever the caller's own decimal context is.
-_EXACT: Final = decimal.Context(prec=100, Emin=-1000, Emax=1000, traps=[decimal.InvalidOperation])
+EXACT_DECIMALS: Final = decimal.Context(prec=100, Emin=-1000, Emax=1000, traps=[decimal.InvalidOperation])
 
 
 def to_canonical(type: ColumnType, value: Any) -> Any:
@@ -324,7 +327,7 @@ def to_canonical(type: ColumnType, value: Any) -> Any:
         return value.toordinal() - _EPOCH_ORDINAL
     if type.name == "decimal" and isinstance(value, decimal.Decimal):
         assert type.scale is not None
-        return int(value.scaleb(type.scale, _EXACT))
+        return int(value.scaleb(type.scale, EXACT_DECIMALS))
     return value
 
 
@@ -344,5 +347,5 @@ def from_canonical(type: ColumnType, value: Any) -> Any:
         return dt.date.fromordinal(value + _EPOCH_ORDINAL)
     if type.name == "decimal":
         assert type.scale is not None
-        return decimal.Decimal(value).scaleb(-type.scale, _EXACT)
+        return decimal.Decimal(value).scaleb(-type.scale, EXACT_DECIMALS)
     return value
