@@ -1,0 +1,130 @@
+"""What `nyala wal dump` prints: every segment, record and group of a log, and with `show_bytes` every header's bytes.
+
+Never raises for bad bytes: it says what is wrong, and whether by R6 that is damage or a torn tail, and goes on with
+the next segment. The worked example of docs/format/log.md is made by it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from nyala.env import Files
+from nyala.errors import CorruptionError, StorageError
+from nyala.wal.format import (
+    FRAME,
+    FRAME_SIZE_BYTES,
+    SEGMENT_HEADER,
+    SEGMENT_HEADER_SIZE_BYTES,
+    Layout,
+    SegmentHeader,
+    segment_name,
+)
+from nyala.wal.reader import Frame, find_witness, segment_numbers, walk
+from nyala.wal.record import decode_meta, decode_record
+
+__all__ = ["dump"]
+
+# So many bytes of an Arrow message are shown; what they mean is in Arrow's own documents.
+_ARROW_BYTES_SHOWN = 8
+
+
+def dump(files: Files, directory: str, show_bytes: bool = False) -> Iterator[str]:
+    """The lines about all segments in a folder, oldest first."""
+    numbers = segment_numbers(files, directory)
+    if not numbers:
+        yield f"no log segments in {directory}"
+    for number in numbers:
+        path = os.path.join(directory, segment_name(number))
+        yield from _dump_segment(files, path, number, number == numbers[-1], show_bytes)
+
+
+def _dump_segment(files: Files, path: str, number: int, is_last: bool, show_bytes: bool) -> Iterator[str]:
+    data = files.read_all(path)
+    yield f"{segment_name(number)}: {len(data)} bytes"
+    header: SegmentHeader | None = None
+    closed = False
+    try:
+        header = SegmentHeader.decode(data[:SEGMENT_HEADER_SIZE_BYTES], path, number)
+        yield (
+            f"  {0:>8}  segment {header.segment}, log offset {header.start_offset}, "
+            f"salt {header.salt:016x}, created_us {header.created_us}"
+        )
+        if show_bytes:
+            yield from _bytes_of(SEGMENT_HEADER, data, 0)
+        lower = SEGMENT_HEADER_SIZE_BYTES
+        for frame in walk(data[lower:], lower, header, path, ordinal=0):
+            yield from _dump_frame(frame, data, path, show_bytes)
+            closed = frame.header.is_footer
+    except CorruptionError as error:
+        witness = find_witness(data, error.offset or 0, header, path)
+        verdict = "a torn tail" if witness is None and is_last else "DAMAGE"
+        yield f"  {error.offset:>8}  {verdict}: {error}"
+    except StorageError as error:
+        yield f"  {0:>8}  unreadable: {error}"
+    else:
+        if not closed:
+            yield f"  {len(data):>8}  end; not closed" + (
+                "" if is_last else ": DAMAGE, a later segment exists"
+            )
+
+
+def _dump_frame(frame: Frame, data: bytes, path: str, show_bytes: bool) -> Iterator[str]:
+    header = frame.header
+    what = (
+        f"footer, {header.ordinal} records" if header.is_footer else f"record {header.ordinal}"
+    ) + f", timestamp {header.timestamp}, synced_through {header.synced_through}"
+    if header.is_footer:
+        yield f"  {frame.offset:>8}  {what}"
+    else:
+        record = decode_record(frame.payload, header.timestamp, path, frame.offset)
+        key = "" if record.idempotency_key is None else f", key {json.dumps(record.idempotency_key)}"
+        yield f"  {frame.offset:>8}  {what}, {header.payload_length} bytes{key}"
+        for group in record.groups:
+            bounds = zip(group.tablet_ids, group.offsets, group.offsets[1:], strict=False)
+            tablets = ", ".join(f"{tablet}: {upper - lower}" for tablet, lower, upper in bounds)
+            columns = ", ".join(f"{field.name} {field.type}" for field in group.batch.schema)
+            yield (
+                f"  {'':>8}    {group.kind} {group.batch.num_rows} rows, table {group.table_id} "
+                f"version {group.schema_version}, rows by tablet {{{tablets}}}, columns {{{columns}}}"
+            )
+    if show_bytes:
+        yield from _bytes_of(FRAME, data, frame.offset)
+        if not header.is_footer:
+            yield from _payload_bytes(frame.payload, frame.offset + FRAME_SIZE_BYTES)
+
+
+def _bytes_of(layout: Layout, data: bytes, offset: int) -> Iterator[str]:
+    for name, place, size in layout.places():
+        encoded = data[offset + place : offset + place + size]
+        if name == "magic":
+            meaning = encoded.decode("ascii")
+        elif name in ("crc32c", "payload_crc32c", "salt", "incompatible_flags"):
+            meaning = f"{int.from_bytes(encoded, 'little'):#x}"
+        else:
+            meaning = str(int.from_bytes(encoded, "little", signed=dict(layout.fields)[name] == "q"))
+        yield _line(offset + place, encoded, f"{name} = {meaning}")
+
+
+def _payload_bytes(payload: pa.Buffer, offset: int) -> Iterator[str]:
+    meta, upper = decode_meta(payload)
+    length = int.from_bytes(payload[:4].to_pybytes(), "little")
+    yield _line(offset, payload[:4].to_pybytes(), f"meta_length = {length}")
+    encoded = payload[4 : 4 + length].to_pybytes()
+    for lower in range(0, length, 16):
+        row = encoded[lower : lower + 16]
+        yield _line(offset + 4 + lower, row, "meta " + row.decode("latin-1"))
+    if upper > 4 + length:
+        yield _line(offset + 4 + length, payload[4 + length : upper].to_pybytes(), "padding")
+    for group in meta["groups"]:
+        for name in ("schema", "batch"):
+            shown = payload[upper : upper + _ARROW_BYTES_SHOWN].to_pybytes()
+            yield _line(offset + upper, shown, f"… Arrow {name} message, {group[name]} bytes")
+            upper += group[name]
+
+
+def _line(offset: int, encoded: bytes, meaning: str) -> str:
+    return f"  {offset:>8}    {encoded.hex(' '):<47}  {meaning}"

@@ -1,0 +1,358 @@
+"""Every magic, width and offset of the log's files. On disk: never renumber, never reorder.
+
+    segment file  wal-000000007
+    ┌────────────────┬────────┬─────────┬────────┬─────────┬─ ─ ─┬────────┐
+    │ segment header │ record │ payload │ record │ payload │     │ footer │
+    │    64 bytes    │ header │   8·n   │ header │   8·n   │     │   64   │
+    └────────────────┴────────┴─────────┴────────┴─────────┴─ ─ ─┴────────┘
+    ^ start_offset   ^ log_offset                                ^ only in a closed segment
+
+All integers are little-endian. A *log offset* counts bytes from the log's beginning over all its segments, headers
+and footers included: segment n + 1 starts where segment n ended. A *file offset* counts from the segment's first
+byte; log offset = start_offset + file offset.
+
+Invariants (checked when written and when read)
+    L1  Record headers, payloads and the footer start at multiples of 8 bytes, and nothing lies between them.
+    L2  Timestamps ascend strictly over the whole log; `ordinal` counts the records of a segment from 0.
+    L3  `synced_through` was known to be synced when the header was written, so it is at most its own log offset;
+        of a footer it equals it: a footer is written only when all before it was synced.
+    L4  Every header carries its own log offset and its segment's salt, so that bytes of another file, of an
+        earlier life of these disk blocks, or of a user's own value are never taken for a record.
+
+Page: docs/format/log.md (a test compares its tables with the layouts here).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NewType
+
+import google_crc32c
+
+from nyala.errors import CorruptionError, StorageError
+
+__all__ = [
+    "ALIGNMENT_BYTES",
+    "FOOTER_MAGIC",
+    "FORMAT_VERSION",
+    "FRAME",
+    "FRAME_MAGIC_SIZE_BYTES",
+    "FRAME_SIZE_BYTES",
+    "PAYLOAD_MAX_BYTES",
+    "POSITION",
+    "POSITION_FILE",
+    "POSITION_MAGIC",
+    "RECORD_MAGIC",
+    "SEGMENT_HEADER",
+    "SEGMENT_HEADER_SIZE_BYTES",
+    "SEGMENT_MAGIC",
+    "SEGMENT_SIZE_BYTES",
+    "FrameHeader",
+    "Layout",
+    "LogOffset",
+    "SegmentHeader",
+    "crc32c",
+    "segment_name",
+    "segment_number",
+]
+
+LogOffset = NewType("LogOffset", int)
+"""A place in the log as a whole; see the picture above."""
+
+FORMAT_VERSION: Final = 1
+SEGMENT_MAGIC: Final = b"NYALAWAL"
+POSITION_MAGIC: Final = b"NYALAPOS"
+RECORD_MAGIC: Final = b"NyRc"
+FOOTER_MAGIC: Final = b"NyFt"
+FRAME_MAGIC_SIZE_BYTES: Final = 4
+
+ALIGNMENT_BYTES: Final = 8
+# Batches above 64 MB do not go through the log (W6); this only bounds what a reader believes of a length.
+PAYLOAD_MAX_BYTES: Final = 1 << 30
+# The log is kept at about 64 MB: eight segments, so that dropping one frees an eighth, and a segment header's
+# and a footer's two syncs are spread over 8 MiB of records.
+SEGMENT_SIZE_BYTES: Final = 8 << 20
+
+POSITION_FILE: Final = "position"
+
+_SEGMENT_NAME: Final = re.compile(r"wal-(\d{9,})")
+
+
+def segment_name(number: int) -> str:
+    return f"wal-{number:09d}"
+
+
+def segment_number(name: str) -> int | None:
+    """The number in a segment's file name; None for any other name."""
+    match = _SEGMENT_NAME.fullmatch(name)
+    if match is None or segment_name(int(match[1])) != name:
+        return None
+    return int(match[1])
+
+
+def crc32c(data: Any, crc: int = 0) -> int:
+    """CRC-32C of bytes, a NumPy array or an Arrow buffer, going on from `crc`."""
+    return int(google_crc32c.extend(crc, data))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A fixed sequence of little-endian fields, (name, struct code): what is packed, read, dumped and documented.
+
+    One of the fields is `crc32c`; it covers every byte after itself.
+    """
+
+    name: str
+    fields: tuple[tuple[str, str], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "struct", struct.Struct("<" + "".join(code for _, code in self.fields)))
+        places = self.places()
+        offset, size = next((offset, size) for name, offset, size in places if name == "crc32c")
+        object.__setattr__(self, "_crc_lower", offset)
+        object.__setattr__(self, "_crc_upper", offset + size)
+
+    struct: struct.Struct = None  # type: ignore[assignment]  # set in __post_init__
+    _crc_lower: int = 0
+    _crc_upper: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self.struct.size
+
+    def places(self) -> list[tuple[str, int, int]]:
+        """(name, offset, size) of every field, in file order."""
+        places = []
+        offset = 0
+        for name, code in self.fields:
+            size = struct.calcsize("<" + code)
+            places.append((name, offset, size))
+            offset += size
+        return places
+
+    def encode(self, values: Mapping[str, Any]) -> bytes:
+        """The bytes of these values; `crc32c` is computed, fields called `reserved…` are zero."""
+        packed = bytearray(
+            self.struct.pack(*(0 if _computed(name) else values[name] for name, _ in self.fields))
+        )
+        crc = crc32c(bytes(packed[self._crc_upper :]))
+        packed[self._crc_lower : self._crc_upper] = crc.to_bytes(4, "little")
+        return bytes(packed)
+
+    def decode(self, data: bytes, index: int, path: str | None, offset: int) -> dict[str, Any]:
+        """The values at data[index]; `path` and file offset `offset` are for the error's text.
+
+        Raises: CorruptionError when there are too few bytes, or others than were written.
+        """
+        encoded = data[index : index + self.size_bytes]
+        if len(encoded) < self.size_bytes:
+            raise CorruptionError(
+                f"the {self.name} is cut: expected {self.size_bytes} bytes, found {len(encoded)}",
+                path,
+                offset,
+            )
+        values = dict(zip((name for name, _ in self.fields), self.struct.unpack(encoded), strict=True))
+        found = crc32c(encoded[self._crc_upper :])
+        if found != values["crc32c"]:
+            raise CorruptionError(
+                f"the {self.name} fails its checksum: expected {values['crc32c']:08x}, found {found:08x}",
+                path,
+                offset,
+            )
+        for name, value in values.items():
+            if name.startswith("reserved") and value:
+                raise CorruptionError(
+                    f"the {self.name} has bytes of unknown meaning: expected {name} 0, found {value}",
+                    path,
+                    offset,
+                )
+        return values
+
+
+def _computed(name: str) -> bool:
+    return name == "crc32c" or name.startswith("reserved")
+
+
+SEGMENT_HEADER: Final = Layout(
+    "segment header",
+    (
+        ("magic", "8s"),
+        ("crc32c", "I"),
+        ("format_version", "H"),
+        ("compatible_flags", "H"),
+        ("incompatible_flags", "I"),
+        ("reserved", "I"),
+        ("segment", "Q"),
+        ("start_offset", "Q"),
+        ("salt", "Q"),
+        ("created_us", "q"),
+        ("reserved_2", "Q"),
+    ),
+)
+
+# A record's header and the footer share one layout, so that a scan of damaged bytes looks for one shape only.
+FRAME: Final = Layout(
+    "record header",
+    (
+        ("magic", "4s"),
+        ("crc32c", "I"),
+        ("salt", "Q"),
+        ("log_offset", "Q"),
+        ("synced_through", "Q"),
+        ("timestamp", "q"),
+        ("payload_length", "I"),
+        ("payload_crc32c", "I"),
+        ("ordinal", "I"),
+        ("incompatible_flags", "I"),
+        ("reserved", "Q"),
+    ),
+)
+
+POSITION: Final = Layout(
+    "position record",
+    (
+        ("magic", "8s"),
+        ("crc32c", "I"),
+        ("format_version", "H"),
+        ("compatible_flags", "H"),
+        ("segment", "Q"),
+        ("offset", "Q"),
+        ("timestamp", "q"),
+        ("catalogue_version", "Q"),
+        ("reserved", "Q"),
+        ("reserved_2", "Q"),
+    ),
+)
+
+SEGMENT_HEADER_SIZE_BYTES: Final = 64
+FRAME_SIZE_BYTES: Final = 64
+assert SEGMENT_HEADER.size_bytes == SEGMENT_HEADER_SIZE_BYTES
+assert FRAME.size_bytes == FRAME_SIZE_BYTES
+assert POSITION.size_bytes == 64
+
+
+@dataclass(frozen=True)
+class SegmentHeader:
+    """The first 64 bytes of a segment. That it exists proves that all before `start_offset` was synced."""
+
+    segment: int
+    start_offset: LogOffset
+    salt: int
+    created_us: int
+
+    def encode(self) -> bytes:
+        return SEGMENT_HEADER.encode(
+            {
+                "magic": SEGMENT_MAGIC,
+                "format_version": FORMAT_VERSION,
+                "compatible_flags": 0,
+                "incompatible_flags": 0,
+                "segment": self.segment,
+                "start_offset": self.start_offset,
+                "salt": self.salt,
+                "created_us": self.created_us,
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes, path: str, expected_segment: int) -> SegmentHeader:
+        """Raises CorruptionError, or StorageError for a segment that a later version wrote."""
+        if data[: len(SEGMENT_MAGIC)] != SEGMENT_MAGIC:
+            raise CorruptionError(
+                f"not a log segment: expected it to start with {SEGMENT_MAGIC!r}, "
+                f"found {data[: len(SEGMENT_MAGIC)]!r}",
+                path,
+                0,
+            )
+        values = SEGMENT_HEADER.decode(data, 0, path, 0)
+        if values["format_version"] != FORMAT_VERSION or values["incompatible_flags"]:
+            raise StorageError(
+                f"{path} is a log segment of format version {values['format_version']}, flags "
+                f"{values['incompatible_flags']:#x}; this Nyala reads version {FORMAT_VERSION}: use a later one",
+                path=path,
+            )
+        if values["segment"] != expected_segment:
+            raise CorruptionError(
+                f"the segment is not the one its name says: expected {expected_segment}, "
+                f"found {values['segment']}",
+                path,
+                0,
+            )
+        return cls(values["segment"], LogOffset(values["start_offset"]), values["salt"], values["created_us"])
+
+
+@dataclass(frozen=True)
+class FrameHeader:
+    """The 64 bytes before a record's payload; or, with `is_footer`, the last 64 bytes of a closed segment.
+
+    A footer's `timestamp` is the greatest of its segment (0 without records), its `ordinal` the number of records.
+    """
+
+    is_footer: bool
+    salt: int
+    log_offset: LogOffset
+    synced_through: LogOffset
+    timestamp: int
+    payload_length: int
+    payload_crc32c: int
+    ordinal: int
+
+    def encode(self) -> bytes:
+        assert self.synced_through <= self.log_offset, "L3"
+        assert not self.is_footer or self.synced_through == self.log_offset, "L3"
+        assert self.payload_length % ALIGNMENT_BYTES == 0, "L1"
+        return FRAME.encode(
+            {
+                "magic": FOOTER_MAGIC if self.is_footer else RECORD_MAGIC,
+                "salt": self.salt,
+                "log_offset": self.log_offset,
+                "synced_through": self.synced_through,
+                "timestamp": self.timestamp,
+                "payload_length": self.payload_length,
+                "payload_crc32c": self.payload_crc32c,
+                "ordinal": self.ordinal,
+                "incompatible_flags": 0,
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes, index: int, path: str, offset: int) -> FrameHeader:
+        """The header at data[index], file offset `offset`: true to itself; if it belongs there, the reader says."""
+        magic = data[index : index + FRAME_MAGIC_SIZE_BYTES]
+        if magic not in (RECORD_MAGIC, FOOTER_MAGIC):
+            raise CorruptionError(
+                f"no record here: expected {RECORD_MAGIC!r} or {FOOTER_MAGIC!r}, found {magic!r}",
+                path,
+                offset,
+            )
+        values = FRAME.decode(data, index, path, offset)
+        if values["incompatible_flags"]:
+            raise StorageError(
+                f"{path} at offset {offset}: a record with flags {values['incompatible_flags']:#x}, which this "
+                "Nyala does not know: use a later one",
+                path=path,
+            )
+        is_footer = magic == FOOTER_MAGIC
+        log_offset, synced_through = values["log_offset"], values["synced_through"]
+        length = values["payload_length"]
+        if synced_through > log_offset or (is_footer and synced_through != log_offset):
+            raise CorruptionError(
+                f"a record says that the log was synced through {synced_through}, itself being at {log_offset}",
+                path,
+                offset,
+            )
+        if length > PAYLOAD_MAX_BYTES or length % ALIGNMENT_BYTES or (is_footer and length):
+            raise CorruptionError(f"a record says that its payload has {length} bytes", path, offset)
+        return cls(
+            is_footer,
+            values["salt"],
+            LogOffset(log_offset),
+            LogOffset(synced_through),
+            values["timestamp"],
+            length,
+            values["payload_crc32c"],
+            values["ordinal"],
+        )

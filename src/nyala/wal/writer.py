@@ -1,0 +1,505 @@
+"""Append batches to the log and make them durable, many at a time, with no thread of its own.
+
+    thread A   append ─ sync ┄ writes and syncs group 1 ┄┄┄ done
+    thread B     append ─ sync ┄ waits ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ writes and syncs group 2 (B's and C's) ┄ done
+    thread C        append ─ sync ┄ waits ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ waits ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ done
+
+`append` only puts a record into memory and says where in the log it will end. Whoever wants it durable calls `sync`:
+the first becomes the leader, takes everything that was appended (a *group*), writes it with one call and syncs; the
+others wait for him, and one of those whom his sync did not cover leads the next group.
+
+Three marks move along the log, each behind the one before:  appended ≥ written ≥ synced.
+
+Invariants
+    G1  A group is written only after the previous group's sync (R6), so `synced_through` in its headers is the end
+        of the previous group. Only with durability "group" and "os" may several writes stand before one sync; they
+        are one group then, and their headers say so.
+    G2  A record counts as synced only when its segment's name is durable too: the folder is synced before the
+        first sync of a segment returns.
+    G3  A segment is closed (everything synced, footer written and synced) before the next one is created. A new
+        writer starts a new segment, made when the first record comes; it never appends to an old one.
+    G4  After a failed write or sync the writer is dead: what is on disk is unknown until the log is recovered.
+        Everyone who waits for an unsynced record is told so, with outcome "unknown".
+
+Left out: preallocating segments (a zero-filled tail would look torn), a second copy of the log.
+Source: group commit as in LevelDB's writer queue, with the leader's own sync in place of a log thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from nyala.env import AppendFile, Env
+from nyala.errors import StorageError
+from nyala.wal.format import (
+    FRAME_SIZE_BYTES,
+    PAYLOAD_MAX_BYTES,
+    SEGMENT_HEADER_SIZE_BYTES,
+    SEGMENT_SIZE_BYTES,
+    FrameHeader,
+    LogOffset,
+    SegmentHeader,
+    crc32c,
+    segment_name,
+)
+from nyala.wal.position import LogPosition
+from nyala.wal.record import LogRecord, encode_record
+
+__all__ = ["GROUP_SYNC_INTERVAL_S", "Durability", "LogMark", "LogWriter", "SegmentInfo"]
+
+Durability: TypeAlias = Literal["commit", "group", "os"]
+
+# "group" promises durability within 100 ms. Half of it is for waiting, the other half for the maintenance thread's
+# wake-up and the sync itself.
+GROUP_SYNC_INTERVAL_S: Final = 0.05
+
+# With less than this left on the disk no record is taken: a full disk shall be met before a batch is applied,
+# when it can still be refused, and not by the leader's write after it.
+_FREE_SPACE_MIN_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class SegmentInfo:
+    """One segment file. `timestamp_max` is 0 while it holds no record; an open segment is the writer's present one."""
+
+    number: int
+    path: str
+    timestamp_max: int
+    size_bytes: int
+    closed: bool
+
+
+@dataclass(frozen=True)
+class LogMark:
+    """A border between two records: its log offset, where that is, and the timestamp of the last record before."""
+
+    offset: LogOffset
+    position: LogPosition
+    timestamp: int
+
+
+@dataclass
+class _Segment:
+    """The segment that records are being given places in; its file is made when the first group is written."""
+
+    number: int
+    start_offset: LogOffset
+    end_offset: LogOffset  # of what was appended; start_offset while there is nothing
+    record_count: int = 0
+    salt: int = 0
+    file: AppendFile | None = None
+    name_durable: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end_offset - self.start_offset
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A record that waits to be written. Its header is made then: only then it is known what is synced."""
+
+    segment: _Segment
+    end: LogMark
+    ordinal: int
+    payload: list[Any]
+    payload_length: int
+    payload_crc32c: int
+
+    def header(self, salt: int, synced_through: LogOffset) -> bytes:
+        return FrameHeader(
+            is_footer=False,
+            salt=salt,
+            log_offset=LogOffset(self.end.offset - self.payload_length - FRAME_SIZE_BYTES),
+            synced_through=synced_through,
+            timestamp=self.end.timestamp,
+            payload_length=self.payload_length,
+            payload_crc32c=self.payload_crc32c,
+            ordinal=self.ordinal,
+        ).encode()
+
+
+class LogWriter:
+    """The writing end of one database's log.
+
+    Threads: `append` by one thread at a time (under the database's commit lock), all else from any thread.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        directory: str,
+        next_segment: int,
+        start_offset: int,
+        segment_size_bytes: int = SEGMENT_SIZE_BYTES,
+        durability: Durability = "commit",
+        *,
+        segments: Iterable[SegmentInfo] = (),
+        timestamp_max: int = 0,
+    ) -> None:
+        """`next_segment`, `start_offset`, `segments` and `timestamp_max` are what `LogReader.recover` found.
+
+        The folder is made when missing, no file before the first record.
+        """
+        env.files.make_dirs(directory)
+        self._env = env
+        self._directory = directory
+        self._segment_size_bytes = segment_size_bytes
+        self._durability: Durability = durability
+        # Guards all below. A leader gives it back while it writes and syncs, but has `_leading` set.
+        self._condition = threading.Condition()
+        self._leading = False
+        self._failure: StorageError | None = None
+        self._closed = False
+        self._pending: list[_Entry] = []
+        self._pending_bytes = 0
+        self._oldest_unsynced_s: float | None = None
+        self._taken_s = 0.0
+        self._closed_segments: dict[int, SegmentInfo] = {}
+        for info in segments:
+            assert info.closed, f"G3: segment {info.number} is open"
+            assert info.number < next_segment, f"G3: segment {info.number} is there already"
+            self._closed_segments[info.number] = info
+        self._segment = _Segment(next_segment, LogOffset(start_offset), LogOffset(start_offset))
+        # The segment that the leader writes to; differs from `_segment` only between a decision to roll and the write.
+        self._written_segment = self._segment
+        mark = LogMark(LogOffset(start_offset), LogPosition(next_segment, 0), timestamp_max)
+        self._appended = self._written = self._synced = mark
+
+    # ── what others may know ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def durability(self) -> Durability:
+        return self._durability
+
+    @property
+    def appended(self) -> LogMark:
+        """The end of what `append` took."""
+        return self._appended
+
+    @property
+    def written(self) -> LogMark:
+        """The end of what the system has: it outlives this process, but not a power cut."""
+        return self._written
+
+    @property
+    def synced(self) -> LogMark:
+        """The end of what is durable."""
+        return self._synced
+
+    @property
+    def synced_offset(self) -> LogOffset:
+        return self._synced.offset
+
+    @property
+    def synced_timestamp(self) -> int:
+        return self._synced.timestamp
+
+    @property
+    def failure(self) -> StorageError | None:
+        """What killed the writer (G4); None while it lives."""
+        return self._failure
+
+    def segments(self) -> list[SegmentInfo]:
+        """All segments that were not dropped, oldest first; the present one last, once it has a file."""
+        with self._condition:
+            return self._infos()
+
+    def size_bytes(self) -> int:
+        """The log's size on disk, and what waits to be written."""
+        with self._condition:
+            return sum(info.size_bytes for info in self._infos()) + self._pending_bytes
+
+    def _infos(self) -> list[SegmentInfo]:
+        infos = sorted(self._closed_segments.values(), key=lambda info: info.number)
+        segment = self._written_segment
+        if segment.file is not None:
+            infos.append(
+                SegmentInfo(
+                    segment.number, segment.file.path, self._written.timestamp, segment.file.size_bytes, False
+                )
+            )
+        return infos
+
+    # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def append(self, record: LogRecord) -> LogOffset:
+        """Take a record; returns the log offset of its end, for `sync`. Nothing is on disk yet.
+
+        The record's arrays are copied. Timestamps must ascend (L2).
+        Raises: StorageError when the writer is dead or the disk is full; then nothing was changed.
+        """
+        payload = encode_record(record)
+        length = 0
+        crc = 0
+        for part in payload:
+            length += len(part)
+            crc = crc32c(part, crc)
+        assert length <= PAYLOAD_MAX_BYTES, f"W6: a record of {length} bytes does not go through the log"
+        with self._condition:
+            self._check_alive()
+            assert record.timestamp > self._appended.timestamp, "L2"
+            self._check_space(length)
+            if not self._pending and self._segment.size_bytes >= self._segment_size_bytes:
+                self._begin_segment()  # a border between groups; the leader closes the old one (G3)
+            segment = self._segment
+            if segment.record_count == 0:
+                segment.end_offset = LogOffset(segment.start_offset + SEGMENT_HEADER_SIZE_BYTES)
+            segment.end_offset = LogOffset(segment.end_offset + FRAME_SIZE_BYTES + length)
+            self._appended = LogMark(
+                segment.end_offset, LogPosition(segment.number, segment.size_bytes), record.timestamp
+            )
+            self._pending.append(_Entry(segment, self._appended, segment.record_count, payload, length, crc))
+            self._pending_bytes += FRAME_SIZE_BYTES + length
+            segment.record_count += 1
+            if self._oldest_unsynced_s is None:
+                self._oldest_unsynced_s = self._env.clock.monotonic_s()
+            return self._appended.offset
+
+    def sync(self, offset: int | None = None) -> None:
+        """Return when the log is durable through `offset` (default: through everything appended).
+
+        The caller may have to write and sync for others, or wait until another has done so for him.
+        Raises: StorageError with outcome "unknown" when that failed: the writer is dead (G4).
+        """
+        while True:
+            with self._condition:
+                if offset is None:
+                    offset = self._appended.offset
+                assert offset <= self._appended.offset, f"nothing was appended at log offset {offset}"
+                while self._leading and self._failure is None and self._synced.offset < offset:
+                    self._condition.wait()
+                if self._synced.offset >= offset:
+                    return
+                self._check_outcome()
+                entries = self._take_pending()
+            self._lead(entries, sync=True)
+
+    def write_pending(self) -> None:
+        """Hand everything appended to the system without a sync: reader processes see it, a killed process keeps it.
+
+        Waits while a sync is running (G1). Raises as `sync` does.
+        """
+        with self._condition:
+            while self._leading and self._failure is None:
+                self._condition.wait()
+            self._check_outcome()
+            if not self._pending:
+                return
+            entries = self._take_pending()
+        self._lead(entries, sync=False)
+
+    def acknowledge(self, offset: int) -> None:
+        """Do what `durability` promises for the record that ends at `offset` before its call returns."""
+        if self._durability == "commit":
+            self.sync(offset)
+        else:
+            self.write_pending()
+
+    def sync_if_due(self) -> float | None:
+        """Sync if a record has been waiting for `GROUP_SYNC_INTERVAL_S`; to be called by the maintenance thread.
+
+        Returns: the seconds until the next call is due; None when nothing waits, or with durability "os".
+        Raises: as `sync` does.
+        """
+        if self._durability == "os":
+            return None
+        oldest_s = self._oldest_unsynced_s
+        if oldest_s is None or self._failure is not None:
+            return None
+        left_s = oldest_s + GROUP_SYNC_INTERVAL_S - self._env.clock.monotonic_s()
+        if left_s > 0:
+            return left_s
+        self.sync()
+        return None if self._oldest_unsynced_s is None else GROUP_SYNC_INTERVAL_S
+
+    def roll(self) -> None:
+        """Close the present segment, if it holds anything, so that it can be dropped once nobody needs it."""
+        self._lead_and_close_segment()
+
+    def drop(self, numbers: Sequence[int]) -> list[str]:
+        """Forget closed segments that nobody needs (R3); returns their paths, for the catalogue's garbage (P2)."""
+        with self._condition:
+            return [self._closed_segments.pop(number).path for number in numbers]
+
+    def close(self) -> None:
+        """Sync everything, write and sync the footer. Of a dead writer, only let go of the file. May be called twice.
+
+        Raises: StorageError with outcome "unknown" when that fails.
+        """
+        with self._condition:
+            if self._closed:
+                return
+            self._closed = True
+        try:
+            if self._failure is None:
+                self._lead_and_close_segment()
+        finally:
+            file, self._written_segment.file = self._written_segment.file, None
+            if file is not None:
+                file.close()
+
+    # ── leading ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _check_alive(self) -> None:
+        if self._closed:
+            raise StorageError(f"the log in {self._directory} is closed", path=self._directory)
+        if self._failure is not None:
+            raise StorageError(
+                f"the log takes no more records since a write or sync of it failed ({self._failure}); "
+                "nothing of this call was written: close the database and open it again",
+                path=self._failure.path,
+                errno=self._failure.errno,
+            )
+
+    def _check_outcome(self) -> None:
+        if self._failure is not None:
+            raise StorageError(
+                f"the log could not be made durable ({self._failure}); whether the batch is will be known at the "
+                "next open: close the database and open it again",
+                path=self._failure.path,
+                errno=self._failure.errno,
+                outcome="unknown",
+            )
+
+    def _check_space(self, payload_length: int) -> None:
+        needed = _FREE_SPACE_MIN_BYTES + self._pending_bytes + payload_length
+        free = self._env.files.free_bytes(self._directory)
+        if free < needed:
+            raise StorageError(
+                f"no space for the log in {self._directory}: {free} bytes are free and {needed} needed; nothing of "
+                "this call was written: free some space and try again",
+                path=self._directory,
+                errno=errno.ENOSPC,
+            )
+
+    def _begin_segment(self) -> None:
+        """Give the records to come places in a new segment, after the old one's footer."""
+        old = self._segment
+        start_offset = LogOffset(old.end_offset + FRAME_SIZE_BYTES)
+        self._segment = _Segment(old.number + 1, start_offset, start_offset)
+
+    def _take_pending(self) -> list[_Entry]:
+        """Become the leader. The lock is held, and nobody leads."""
+        assert not self._leading
+        self._leading = True
+        self._taken_s = self._env.clock.monotonic_s()
+        entries, self._pending = self._pending, []
+        return entries
+
+    def _lead(self, entries: list[_Entry], *, sync: bool, close_segment: bool = False) -> None:
+        """Write a group, sync, and close its segment, without the lock; then wake those who wait."""
+        only_sync_left = False
+        try:
+            if entries:
+                self._write_group(entries)
+            if sync:
+                only_sync_left = not close_segment
+                self._sync_written()
+            if close_segment:
+                self._close_segment()
+        except StorageError as error:
+            self._failure = error
+            self._check_outcome()
+        except BaseException as error:
+            # A sync that was interrupted (Ctrl-C) did not fail: the next one makes up for it. Of a write that was
+            # interrupted nobody knows how far it came.
+            if not only_sync_left:
+                self._failure = StorageError(
+                    f"a write was interrupted by {type(error).__name__}", path=self._directory
+                )
+            raise
+        finally:
+            with self._condition:
+                self._leading = False
+                self._condition.notify_all()
+
+    def _lead_and_close_segment(self) -> None:
+        """Write and sync everything, and close the present segment before anybody else writes."""
+        with self._condition:
+            while self._leading and self._failure is None:
+                self._condition.wait()
+            self._check_outcome()
+            entries = self._take_pending()
+            if self._segment.record_count:
+                self._begin_segment()  # no record may be given a place in the segment that is closed now
+        self._lead(entries, sync=True, close_segment=True)
+
+    def _write_group(self, entries: list[_Entry]) -> None:
+        """One append for the whole group, into the segment where it was given its place."""
+        segment = entries[0].segment
+        assert entries[-1].segment is segment, "a group lies in one segment"
+        if self._written_segment is not segment:
+            self._sync_written()
+            self._close_segment()
+            self._written_segment = segment
+        parts: list[Any] = []
+        if segment.file is None:
+            assert entries[0].ordinal == 0, "a segment begins with its first record"
+            segment.salt = int(self._env.randomness.token_hex(8), 16)
+            path = os.path.join(self._directory, segment_name(segment.number))
+            segment.file = self._env.files.create(path)
+            parts.append(
+                SegmentHeader(
+                    segment.number, segment.start_offset, segment.salt, self._env.clock.now_us()
+                ).encode()
+            )
+        # What is synced, in this segment's terms: at its beginning that is everything before it.
+        synced_through = LogOffset(max(self._synced.offset, segment.start_offset))
+        for entry in entries:
+            parts.append(entry.header(segment.salt, synced_through))
+            parts += entry.payload
+        segment.file.append(*parts)
+        with self._condition:
+            self._written = entries[-1].end
+            self._pending_bytes -= sum(FRAME_SIZE_BYTES + entry.payload_length for entry in entries)
+
+    def _sync_written(self) -> None:
+        """Make durable what was written, and the segment's name with it (G2)."""
+        target = self._written
+        segment = self._written_segment
+        if segment.file is None or target.offset == self._synced.offset:
+            return
+        segment.file.sync()
+        if not segment.name_durable:
+            self._env.files.sync_dir(self._directory)
+            segment.name_durable = True
+        with self._condition:
+            self._synced = target
+            # What is still unsynced came after the leader took his group.
+            self._oldest_unsynced_s = self._taken_s if self._appended.offset > target.offset else None
+
+    def _close_segment(self) -> None:
+        """Write and sync the footer of the segment on disk, if there is one (G3). Everything in it is synced."""
+        segment = self._written_segment
+        if segment.file is None:
+            return
+        assert self._synced == self._written, "L3: a footer only after everything was synced"
+        log_offset = self._written.offset
+        assert log_offset == segment.end_offset, "every record of the segment was written"
+        segment.file.append(
+            FrameHeader(
+                is_footer=True,
+                salt=segment.salt,
+                log_offset=log_offset,
+                synced_through=log_offset,
+                timestamp=self._written.timestamp,
+                payload_length=0,
+                payload_crc32c=0,
+                ordinal=segment.record_count,
+            ).encode()
+        )
+        segment.file.sync()
+        info = SegmentInfo(
+            segment.number, segment.file.path, self._written.timestamp, segment.file.size_bytes, True
+        )
+        file = segment.file
+        with self._condition:
+            segment.file = None
+            self._closed_segments[info.number] = info
+        file.close()
