@@ -279,4 +279,4 @@ def cast_datetime64(values: npt.NDArray[Any]) -> Cast:
     bad = (exact.astype(values.dtype) != values) & ~np.isnat(values)
     rows = np.flatnonzero(bad)
     messages = [f"{value} is not a whole number of nanoseconds that 64 bits hold" for value in values[rows]]
-    return pa.array(exact, mask=bad), _failure(rows.tolist(), messages)
+    return pa.array(exact, mask=bad | np.isnat(exact)), _failure(rows.tolist(), messages)

@@ -1,0 +1,319 @@
+"""A user's data as the columns of a table: the first step of every write, and of looking up keys.
+
+    read_input   whatever a user calls data        -> columns by name, as they came
+    convert      those, and the table's schema     -> canonical arrays, and the rows that failed
+
+Data is a dict of columns, a list of dicts, a pyarrow Table or RecordBatch, a pandas DataFrame, or anything with
+`__arrow_c_stream__` or `__arrow_c_array__` (polars, DuckDB relations, ADBC readers). A list of Python values
+takes the column's type as its guide, so that Decimals, dates and large ints keep what they mean.
+
+Invariants
+    V1  Each converted column is one array of the canonical type. It has `row_count` rows, and (with `copy`)
+        offset 0 and memory of its own: the user may change his arrays afterwards.
+    V2  In a row that failed, the failing column is null, be the column nullable or not: the caller leaves failed
+        rows out before it looks at values.
+    V3  What concerns the whole batch is raised at once (types with nothing in common, unknown columns); what
+        concerns rows is in `errors`, each row with its first failing column in the schema's order.
+    V4  Columns that are not in the data are not in the result. Whether they may be absent is the write's matter.
+Left out: streams (`pyarrow.RecordBatchReader` is cut into batches by the caller), the limit of a whole key.
+Source: the public contract, "Write" and "Values"; the limits of cells from Kudu schema design.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nyala.errors import NULL, ColumnNotFoundError, InvalidArgumentError, SchemaError
+from nyala.schema.array_cast import Cast, Failure, cast_array, copy_array, one_array
+from nyala.schema.cast import cast_datetime64, cast_list
+from nyala.schema.row_errors import RowErrors
+from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema, find_name
+from nyala.schema.types import ColumnType, to_canonical
+
+__all__ = ["Converted", "InputColumns", "convert", "copy_array", "default_array", "read_input"]
+
+
+@dataclass(frozen=True)
+class InputColumns:
+    """A user's data, taken apart but not looked at: `columns` in his order, `row_count` values in each.
+
+    A column is a pa.Array, a pa.ChunkedArray, a numpy.ndarray or a sequence of Python values.
+    """
+
+    columns: Mapping[str, Any]
+    row_count: int
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Columns by name in the schema's order (V1, V2), and the rows that failed."""
+
+    columns: dict[str, pa.Array]
+    row_count: int
+    errors: RowErrors
+
+
+def convert(
+    data: Any,
+    schema: Schema,
+    *,
+    columns: Literal["all", "key"] = "all",
+    operation: str = "insert",
+    copy: bool = True,
+) -> Converted:
+    """Bring `data` to the types of `schema`.
+
+    columns:   "key" for data that holds key columns only, as for a look-up; `operation="delete"` means that too.
+    operation: the word for messages: insert, upsert, update, delete, get.
+    copy:      False lets columns share the user's memory (and start at an offset), for a caller that copies
+               anyway or is done before the user goes on.
+    Raises:    ColumnNotFoundError for a column that the table has not; SchemaError for types with nothing in
+               common, names given twice, and value columns in a delete; InvalidArgumentError for no data at all.
+    Cost:      Arrow and NumPy calls per column, never per row. An int64 column that needs nothing: one copy.
+    """
+    given = data if isinstance(data, InputColumns) else read_input(data)
+    _check_names(given.columns, schema, operation, key_only=columns == "key" or operation == "delete")
+    errors = RowErrors()
+    converted: dict[str, pa.Array] = {}
+    for column in schema.columns:
+        if column.name in given.columns:
+            converted[column.name] = _convert_column(given.columns[column.name], column, errors, copy)
+    return Converted(converted, given.row_count, errors)
+
+
+def _check_names(names: Mapping[str, Any], schema: Schema, operation: str, key_only: bool) -> None:
+    for name in names:
+        if name not in schema:
+            hint = find_name(name, schema.names)
+            raise ColumnNotFoundError(
+                f"{operation}: the data has a column {name!r} that the table has not{hint}"
+            )
+    if key_only:
+        extra = [name for name in names if not schema.is_key(name)]
+        if extra:
+            raise SchemaError(
+                f"{operation} takes the key columns only ({', '.join(schema.key_names)}); leave out {extra[0]!r}"
+                + (f" and {len(extra) - 1} more" if len(extra) > 1 else "")
+            )
+
+
+def _convert_column(raw: Any, column: ColumnSchema, errors: RowErrors, copy: bool) -> pa.Array:
+    where = f"column {column.name!r}: "
+    memory: list[tuple[int, int]] = []
+    try:
+        if isinstance(raw, pa.Array | pa.ChunkedArray):
+            source = one_array(raw)
+            memory = _memory_of(source)
+            array, failures = cast_array(source, column.type)
+        elif isinstance(raw, np.ndarray):
+            array, failures = _cast_numpy(raw, column.type, memory)
+        else:
+            array, failures = cast_list(raw, column.type)
+    except SchemaError as error:
+        raise SchemaError(f"{where}{error}") from None
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{where}{error}") from None
+    for failure in failures:
+        errors.add(failure.rows, failure.code, [where + message for message in failure.messages])
+    if not column.nullable and array.null_count:
+        # The rows that failed are null too, but have their error already (E1).
+        nulls = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
+        errors.add(nulls, NULL, f"{where}NULL, but the column is NOT NULL; give a value")
+    return copy_array(array) if copy and _shares(array, memory) else array
+
+
+def _memory_of(array: pa.Array) -> list[tuple[int, int]]:
+    return [
+        (buffer.address, buffer.address + buffer.size) for buffer in array.buffers() if buffer is not None
+    ]
+
+
+def _shares(array: pa.Array, memory: list[tuple[int, int]]) -> bool:
+    """Whether a buffer of `array` lies in `memory`. Asked of the result, because many casts copy and some do not."""
+    return array.offset != 0 or any(
+        buffer is not None and any(start <= buffer.address < end for start, end in memory)
+        for buffer in array.buffers()
+    )
+
+
+def _cast_numpy(values: npt.NDArray[Any], wanted: ColumnType, memory: list[tuple[int, int]]) -> Cast:
+    """A one-dimensional NumPy array; a masked array's masked values are NULL. Adds the memory that may be shared."""
+    if values.dtype == object:
+        return cast_list(values.tolist(), wanted)
+    mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
+    values = np.asarray(values)
+    if not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
+    failures: list[Failure] = []
+    try:
+        if values.dtype.kind == "M":
+            array, failures = cast_datetime64(values)
+        else:
+            array = one_array(pa.array(values))
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError):
+        raise SchemaError(f"given {values.dtype}, wanted {wanted}; Nyala has no such type") from None
+    if mask is not None and mask.any():
+        array = pc.if_else(pa.array(mask), pa.scalar(None, array.type), array)
+    memory += _memory_of(array)
+    result, more = cast_array(array, wanted)
+    return result, failures + more
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+def read_input(data: Any) -> InputColumns:
+    """Take a user's data apart into columns. Looks at no value of it.
+
+    Raises: InvalidArgumentError for anything that is no data or has columns of different lengths, SchemaError
+    for a name given twice.
+    """
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return _from_table(data)
+    if isinstance(data, Mapping):
+        return _from_columns(data)
+    if isinstance(data, list | tuple):
+        return _from_rows(data)
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(data, pandas.DataFrame):
+        return _from_pandas(data)
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        try:
+            return _from_table(pa.table(data))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+            raise InvalidArgumentError(
+                f"{_class_name(data)} is no table of columns in Arrow's eyes ({error}); "
+                "give one row per record, for instance a pyarrow.Table"
+            ) from error
+    raise InvalidArgumentError(
+        f"{_class_name(data)} is no data that Nyala can read; give a dict of columns, a list of dicts, a pyarrow "
+        "Table or RecordBatch, a pandas or polars DataFrame, or anything with __arrow_c_stream__"
+    )
+
+
+def _class_name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+
+
+def _from_table(table: Any) -> InputColumns:
+    names = table.schema.names
+    columns = dict(zip(names, table.columns, strict=True))
+    if len(columns) < len(names):
+        raise SchemaError(_twice(names))
+    return InputColumns(columns, table.num_rows)
+
+
+def _twice(names: Sequence[Any]) -> str:
+    name = next(name for name in names if list(names).count(name) > 1)
+    return f"column {name!r} stands twice in the data; leave one out or rename it"
+
+
+def _from_pandas(frame: Any) -> InputColumns:
+    if not frame.columns.is_unique:
+        raise SchemaError(_twice(list(frame.columns)))
+    strange = [name for name in frame.columns if not isinstance(name, str)]
+    if strange:
+        raise InvalidArgumentError(f"the DataFrame's column {strange[0]!r} has no text for a name; rename it")
+    # Column by column rather than by `__arrow_c_stream__`, which would bring the index along.
+    columns = {name: _from_series(frame[name]) for name in frame.columns}
+    return InputColumns(columns, len(frame))
+
+
+def _from_series(series: Any) -> Any:
+    """A pandas column as Arrow sees it, with NaN as NULL, which is how pandas means it."""
+    try:
+        return pa.Array.from_pandas(series)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        # Objects of several kinds, or ints beyond 64 bits: as Python values, which the column's type guides.
+        missing = series.isna()
+        return [None if null else value for value, null in zip(series.tolist(), missing, strict=True)]
+
+
+def _from_rows(rows: Sequence[Any]) -> InputColumns:
+    """A list of dicts. A key that a row leaves out is NULL in it."""
+    if not all(issubclass(cls, Mapping) for cls in set(map(type, rows))):
+        place = next(place for place, row in enumerate(rows) if not isinstance(row, Mapping))
+        raise InvalidArgumentError(
+            f"data is a list, and its item {place} is a {_class_name(rows[place])}; a list must hold one dict "
+            "per row, for instance [{'id': 1}, {'id': 2}]"
+        )
+    names = dict.fromkeys(itertools.chain.from_iterable(rows))
+    _check_text(names)
+    columns = {name: list(map(operator.methodcaller("get", name), rows)) for name in names}
+    return InputColumns(columns, len(rows))
+
+
+def _from_columns(data: Mapping[Any, Any]) -> InputColumns:
+    _check_text(data)
+    columns = {name: _read_column(name, values) for name, values in data.items()}
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f"{name!r} {length}" for name, length in itertools.islice(lengths.items(), 8))
+        raise InvalidArgumentError(
+            f"the columns have different lengths ({shown}); give each one value per row"
+        )
+    return InputColumns(columns, next(iter(lengths.values()), 0))
+
+
+def _check_text(names: Mapping[Any, Any]) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidArgumentError(f"column name {name!r} is not text; use the table's column names")
+
+
+def _read_column(name: str, values: Any) -> Any:
+    """One column of a dict, as one of the forms of InputColumns."""
+    if isinstance(values, pa.Array | pa.ChunkedArray | list | tuple | range):
+        return values
+    if isinstance(values, np.ndarray):
+        if values.ndim == 1:
+            return values
+        raise InvalidArgumentError(
+            f"column {name!r}: an array of {values.ndim} dimensions; give one of 1 dimension"
+        )
+    pandas = sys.modules.get("pandas")
+    read: Callable[[Any], Any] | None = None
+    if pandas is not None and isinstance(values, pandas.Series | pandas.Index):
+        return _from_series(values)
+    if hasattr(values, "__arrow_c_stream__"):
+        read = pa.chunked_array
+    elif hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_array__"):
+        read = pa.array
+    elif isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray | memoryview):
+        return list(values)
+    if read is None:
+        raise InvalidArgumentError(
+            f"column {name!r}: a {_class_name(values)} is no column; give a list, a NumPy or an Arrow array "
+            "(for one row: a list of one value, or the row as a dict in a list)"
+        )
+    try:
+        return read(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        raise SchemaError(f"column {name!r}: its values are of no Arrow type: {error}") from error
+
+
+# --- defaults ---------------------------------------------------------------------------------------
+
+
+def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] = "write") -> pa.Array:
+    """`n` times the column's default: "write" for an insert that leaves it out, "read" for files older than it.
+
+    Without a default it is NULL, which a NOT NULL column must not be asked for (`ColumnSchema.required`).
+    """
+    default = column.write_default if which == "write" else column.read_default
+    if default is NO_DEFAULT or default is None:
+        assert column.nullable, f"column {column.name!r} is NOT NULL and has no {which} default"
+        return pa.nulls(n, column.type.arrow)
+    if column.type.name in ("date", "timestamp"):
+        default = to_canonical(column.type, default)  # a number, so that years beyond 9999 go too
+    return pa.repeat(pa.scalar(default, column.type.arrow), n)
