@@ -25,11 +25,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format
-from nyala.cfile.column import ColumnKey
+from nyala.cfile.column import BLOOM, KEY, ColumnKey
 from nyala.cfile.compression import compression_name
 from nyala.cfile.encoding import EncodedValues, encoding_by_code
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
-from nyala.cfile.physical import Physical, bloom_physical, physical
+from nyala.cfile.physical import BYTES, Physical, bloom_physical, physical
 from nyala.cfile.zonemap import Zone, ZoneMap
 from nyala.errors import CorruptionError, SchemaError, StorageError
 from nyala.schema.types import ColumnType
@@ -157,6 +157,8 @@ class ColumnFooter:
             form = _physical_by_code(type_code, precision, scale, varchar_length)
         except (SchemaError, KeyError) as error:
             raise damaged(f"expected a type, found number {type_code} ({error})") from error
+        if (role == BLOOM) != (type_code == format.TYPE_BLOOM) or (role == KEY and form.kind != BYTES):
+            raise damaged(f"expected a type for role {role}, found {format.TYPES[type_code]}")
         known_encoding = encoding_by_code(encoding)
         if (
             known_encoding is None

@@ -18,7 +18,37 @@ Source: Kudu `cfile.proto` and docs/design-docs/cfile.md for the idea; the bytes
 from __future__ import annotations
 
 import struct
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
+
+
+class Layout:
+    """A structure of fixed size: named fields, little-endian, without gaps, in file order.
+
+    The names serve `dump` and the tests that compare docs/format/cfile.md with this module; code packs and
+    unpacks by position, as with `struct.Struct`.
+    """
+
+    def __init__(self, *fields: tuple[str, str]) -> None:
+        self._struct = struct.Struct("<" + "".join(code for _, code in fields))
+        sizes = [struct.calcsize("<" + code) for _, code in fields]
+        self.size: Final = self._struct.size
+        self.fields: Final = tuple(
+            (name, sum(sizes[:position]), sizes[position]) for position, (name, _) in enumerate(fields)
+        )
+
+    def pack(self, *values: Any) -> bytes:
+        return self._struct.pack(*values)
+
+    def unpack(self, data: Any) -> tuple[Any, ...]:
+        return self._struct.unpack(data)
+
+    def unpack_from(self, data: Any, offset: int = 0) -> tuple[Any, ...]:
+        return self._struct.unpack_from(data, offset)
+
+    def iter_unpack(self, data: Any) -> Iterator[tuple[Any, ...]]:
+        return self._struct.iter_unpack(data)
+
 
 # -- The file's two ends -----------------------------------------------------------------------------------
 
@@ -26,13 +56,32 @@ HEAD_MAGIC: Final = b"nyalacf\n"  # the newline shows a transfer that rewrote li
 TAIL_MAGIC: Final = b"\nfcalayn"
 FORMAT_VERSION: Final = 1
 
-# magic, version, incompatible flags, compatible flags, 14 bytes of zero, CRC-32C of all before
-HEAD: Final = struct.Struct("<8sHHH14sI")
-# directory offset, column count, version, incompatible flags, compatible flags, zero,
-# CRC-32C of the directory and of the tail up to here, magic
-TAIL: Final = struct.Struct("<QIHHHHI8s")
-# role, three bytes of zero, group, column id, footer length, footer offset
-DIRECTORY_ENTRY: Final = struct.Struct("<B3sIiIQ")
+HEAD: Final = Layout(
+    ("magic", "8s"),
+    ("version", "H"),
+    ("incompatible flags", "H"),
+    ("compatible flags", "H"),
+    ("zero", "14s"),
+    ("crc", "I"),
+)
+TAIL: Final = Layout(
+    ("directory offset", "Q"),
+    ("column count", "I"),
+    ("version", "H"),
+    ("incompatible flags", "H"),
+    ("compatible flags", "H"),
+    ("zero", "H"),
+    ("crc", "I"),
+    ("magic", "8s"),
+)
+DIRECTORY_ENTRY: Final = Layout(
+    ("role", "B"),
+    ("zero", "3s"),
+    ("group", "I"),
+    ("column id", "i"),
+    ("footer length", "I"),
+    ("footer offset", "Q"),
+)
 
 FILE_INCOMPATIBLE_KNOWN: Final = 0x0000
 FILE_COMPATIBLE_KNOWN: Final = 0x0000
@@ -42,18 +91,47 @@ FILE_COMPATIBLE_KNOWN: Final = 0x0000
 # Blocks begin and end on this boundary, so that a buffer cut out of one long read is aligned for Arrow's
 # widest value (a decimal128 of 16 bytes) without a copy.
 BLOCK_ALIGNMENT_BYTES: Final = 16
-# first ordinal, row count, null count, validity length as stored, values length as stored, values length
-# uncompressed, encoding, compression of the values, compression of the validity bitmap, zero
-BLOCK_HEADER: Final = struct.Struct("<QIIIIIBBBB")
-CRC: Final = struct.Struct("<I")
+BLOCK_HEADER: Final = Layout(
+    ("first ordinal", "Q"),
+    ("row count", "I"),
+    ("null count", "I"),
+    ("validity length", "I"),
+    ("values length", "I"),
+    ("values size", "I"),
+    ("encoding", "B"),
+    ("compression", "B"),
+    ("validity compression", "B"),
+    ("zero", "B"),
+)
+CRC: Final = Layout(("crc", "I"))
 
 # -- A column's footer -------------------------------------------------------------------------------------
 
 FOOTER_MAGIC: Final = b"NYcf"
-# magic, incompatible flags, compatible flags, role, type, encoding, compression, group, column id,
-# log2 of the rows per block, decimal precision, decimal scale, zero, varchar length, block count, row count,
-# null count, dictionary offset, dictionary length, dictionary count, zone map length, first keys length
-FOOTER: Final = struct.Struct("<4sHHBBBBIiBBBBIIQQQIIII")
+FOOTER: Final = Layout(
+    ("magic", "4s"),
+    ("incompatible flags", "H"),
+    ("compatible flags", "H"),
+    ("role", "B"),
+    ("type", "B"),
+    ("encoding", "B"),
+    ("compression", "B"),
+    ("group", "I"),
+    ("column id", "i"),
+    ("rows per block log2", "B"),
+    ("decimal precision", "B"),
+    ("decimal scale", "B"),
+    ("zero", "B"),
+    ("varchar length", "I"),
+    ("block count", "I"),
+    ("row count", "Q"),
+    ("null count", "Q"),
+    ("dictionary offset", "Q"),
+    ("dictionary length", "I"),
+    ("dictionary count", "I"),
+    ("zone map length", "I"),
+    ("first keys length", "I"),
+)
 # After it: block offsets, block lengths, zone map, first keys, CRC-32C of all before.
 BLOCK_OFFSET_DTYPE: Final = "<u8"
 BLOCK_LENGTH_DTYPE: Final = "<u4"
@@ -78,8 +156,11 @@ ZONE_BOUND_BYTES: Final = 32
 
 # -- What a plain block of variable width begins with ------------------------------------------------------
 
-# length of the data, width of one length in bytes (0: all values are equally long), three bytes of zero
-BINARY_HEADER: Final = struct.Struct("<IB3s")
+BINARY_HEADER: Final = Layout(
+    ("data length", "I"),
+    ("length width", "B"),
+    ("zero", "3s"),
+)
 BINARY_LENGTH_WIDTHS: Final = (0, 1, 2, 4)
 
 # -- Enumerations ------------------------------------------------------------------------------------------

@@ -30,7 +30,8 @@ from nyala.cfile import format
 from nyala.schema.types import ColumnType
 
 __all__ = ["BITS", "BYTES", "FIXED", "Physical"]
-__all__ += ["bloom_physical", "canonical_array", "fill_holes", "physical", "slice_bitmap"]
+__all__ += ["binary_offsets", "bloom_physical", "canonical_array", "fill_holes", "is_large", "physical"]
+__all__ += ["slice_bitmap"]
 
 BITS: Final = "bits"
 FIXED: Final = "fixed"
@@ -85,18 +86,33 @@ class Physical:
         """Whether Arrow's value (a decimal128) is wider than the stored one."""
         return self.code in (format.TYPE_DECIMAL32, format.TYPE_DECIMAL64)
 
-    def fixed_values(self, array: pa.Array) -> npt.NDArray[Any]:
-        """The stored values of a `fixed` array without NULLs: a view where no narrowing is needed."""
-        assert self.dtype is not None and array.null_count == 0
-        lower, upper = array.offset, array.offset + len(array)
-        buffer = array.buffers()[1]
+    def stored_array(self, array: pa.Array) -> pa.Array:
+        """Values of the type's Arrow form in the type that is stored, NULLs kept.
+
+        Returns: bool, an integer, a float, or (large) binary; a decimal of 16 bytes stays what it is. No copy
+                 but for narrow decimals.
+        """
+        if self.kind == BYTES:
+            return array.cast(pa.large_binary() if is_large(array.type) else pa.binary())
+        if self.is_narrowed:
+            assert self.dtype is not None
+            # The precision promises that the upper words are mere sign, so the lowest word is the value.
+            words = np.frombuffer(array.buffers()[1] or b"", "<i8")
+            values = words[2 * array.offset :][: 2 * len(array) : 2].astype(self.dtype)
+            validity = pc.is_valid(array).buffers()[1] if array.null_count else None
+            type = pa.from_numpy_dtype(self.dtype)
+            return pa.Array.from_buffers(type, len(array), [validity, pa.py_buffer(values)], array.null_count)
+        if self.code in (format.TYPE_DATE, format.TYPE_TIMESTAMP):
+            return array.view(pa.from_numpy_dtype(self.dtype))
+        return array
+
+    def fixed_values(self, stored: pa.Array) -> npt.NDArray[Any]:
+        """The values of a stored `fixed` array without NULLs, as a view."""
+        assert self.dtype is not None and stored.null_count == 0
+        buffer = stored.buffers()[1]
         if buffer is None:
             return np.empty(0, self.dtype)
-        if not self.is_narrowed:
-            return np.frombuffer(buffer, self.dtype)[lower:upper]
-        # The precision promises that the upper words are mere sign, so the lowest word is the value.
-        words = np.frombuffer(buffer, "<i8")[2 * lower : 2 * upper : 2]
-        return words.astype(self.dtype)
+        return np.frombuffer(buffer, self.dtype)[stored.offset : stored.offset + len(stored)]
 
     def fixed_array(
         self, values: pa.Buffer, row_count: int, validity: pa.Buffer | None, null_count: int
@@ -149,31 +165,34 @@ def canonical_array(type: ColumnType, array: pa.Array | pa.ChunkedArray) -> pa.A
         )
     if array.type.equals(type.arrow):
         return array
-    if type.is_variable and (pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)):
+    if type.is_variable and is_large(array.type):
         return array
     return array.cast(type.arrow)
 
 
-def fill_holes(array: pa.Array) -> pa.Array:
-    """`array` with zero, False or the empty value in the place of every NULL, and so without NULLs."""
-    return pc.fill_null(array, _zero(array.type)) if array.null_count else array
+def is_large(type: pa.DataType) -> bool:
+    """Whether it is text or binary with offsets of 64 bits."""
+    return bool(pa.types.is_large_binary(type) or pa.types.is_large_string(type))
+
+
+def binary_offsets(array: pa.Array) -> npt.NDArray[Any]:
+    """The offsets (one more than values) of a text or binary array that has any value."""
+    buffer = array.buffers()[1]
+    return np.frombuffer(buffer, "<i8" if is_large(array.type) else "<i4")[array.offset :][: len(array) + 1]
+
+
+def fill_holes(stored: pa.Array) -> pa.Array:
+    """A stored array with zero, False or the empty value in the place of every NULL, and so without NULLs."""
+    return pc.fill_null(stored, _zero(stored.type)) if stored.null_count else stored
 
 
 @functools.cache
 def _zero(type: pa.DataType) -> pa.Scalar:
-    return pa.scalar(_ZEROS.get(type.id, 0), type)
-
-
-_ZEROS: Final[dict[int, object]] = {
-    pa.bool_().id: False,
-    pa.float32().id: 0.0,
-    pa.float64().id: 0.0,
-    pa.decimal128(1).id: Decimal(0),
-    pa.string().id: "",
-    pa.large_string().id: "",
-    pa.binary().id: b"",
-    pa.large_binary().id: b"",
-}
+    if pa.types.is_boolean(type):
+        return pa.scalar(False)
+    if pa.types.is_decimal(type):
+        return pa.scalar(Decimal(0), type)
+    return pa.scalar(b"" if type in (pa.binary(), pa.large_binary()) else 0, type)
 
 
 def slice_bitmap(bitmap: pa.Buffer, lower: int, count: int) -> pa.Buffer | bytes:

@@ -33,7 +33,7 @@ from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
 from nyala.cfile.encoding import encoding_by_code
 from nyala.cfile.footer import ColumnFooter, refuse_unknown_flags
-from nyala.cfile.zonemap import Zone, zone_of, zone_source
+from nyala.cfile.zonemap import Zone, zone_of
 from nyala.env.files import Files, RandomFile
 from nyala.errors import CorruptionError, StorageError
 from nyala.schema.types import ColumnType
@@ -494,10 +494,15 @@ class ColumnReader:
             offset = int(footer.block_offsets[block])
             first = block << footer.rows_per_block_log2
             array = self.read(first, first + footer.block_rows(block), fill_cache=False)
-            array.validate(full=True)
+            try:
+                array.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise CorruptionError(
+                    f"expected values of {self.type}, found others ({error})", path, offset
+                ) from error
             null_count += array.null_count
             if footer.zone_map is not None:
-                found = zone_of(footer.form, zone_source(footer.form, array))
+                found = zone_of(footer.form, footer.form.stored_array(array))
                 if found != footer.zone_map.zone(block):
                     raise CorruptionError(
                         f"expected {footer.zone_map.zone(block)}, found {found}", path, offset

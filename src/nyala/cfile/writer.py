@@ -33,12 +33,13 @@ from nyala.cfile.physical import (
     BYTES,
     FIXED,
     Physical,
+    binary_offsets,
     bloom_physical,
     canonical_array,
     fill_holes,
     physical,
 )
-from nyala.cfile.zonemap import zone_of, zone_source
+from nyala.cfile.zonemap import Zone, zone_of
 from nyala.env.files import AppendFile, Files
 from nyala.schema.types import ColumnType
 
@@ -64,7 +65,7 @@ class CFileWriter:
         self._pending: list[Any] = []
         self._pending_bytes = 0
         self._offset = 0
-        self._footers: dict[ColumnKey, tuple[ColumnFooter, list[Any] | None]] = {}
+        self._footers: dict[ColumnKey, tuple[ColumnFooter, list[Zone] | None]] = {}
         head = format.HEAD.pack(format.HEAD_MAGIC, format.FORMAT_VERSION, 0, 0, bytes(14), 0)
         head = head[: -format.CRC.size]
         self._append([head, format.CRC.pack(google_crc32c.value(head))])
@@ -95,19 +96,17 @@ class CFileWriter:
             keys = array.take(pa.array(starts)).cast(pa.large_binary())
         assert keys is None or len(keys) == len(starts)
 
-        encoding, encoder = choose_encoding(spec.encoding, form, fill_holes(array), array.null_count)
+        stored = form.stored_array(array)
+        encoding, encoder = choose_encoding(spec.encoding, form, fill_holes(stored), stored.null_count)
         asked = compression_code(spec.compression)
         dictionary = self._append_dictionary(encoder, asked)
         compression = _effective_compression(asked, encoding.compresses)
-        source = None if spec.key.role == KEY else zone_source(form, array)
-        validity = column_validity(array)
+        validity = column_validity(stored)
         blocks = self._append_blocks(encoding, encoder, compression, validity, len(array), log2)
-        # A block of the KEY column has its first key; its zone would only say the same again.
-        zones = (
-            None
-            if source is None
-            else [zone_of(form, source.slice(int(start), 1 << log2)) for start in starts]
-        )
+        # A block of the KEY column has its first key; a zone would only say the same again.
+        zones = None
+        if spec.key.role != KEY:
+            zones = [zone_of(form, stored.slice(int(start), 1 << log2)) for start in starts]
         footer = ColumnFooter(
             spec.key,
             form,
@@ -244,13 +243,9 @@ def rows_per_block_log2(form: Physical, array: pa.Array, block_size_bytes: int) 
     if form.kind == FIXED:
         return min(limit, max(0, (size // form.width_bytes).bit_length() - 1))
     assert form.kind == BYTES
-    offsets_buffer = array.buffers()[1]
-    if len(array) == 0 or offsets_buffer is None:
+    if len(array) == 0:
         return min(limit, size.bit_length() - 1)
-    large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
-    offsets = np.frombuffer(offsets_buffer, "<i8" if large else "<i4")[
-        array.offset : array.offset + len(array) + 1
-    ]
+    offsets = binary_offsets(array)
     # Offsets with a byte for each value's length; blocks from the whole column down to single values.
     ends = offsets.astype(np.int64) + np.arange(len(offsets))
     total = int(ends[-1] - ends[0])

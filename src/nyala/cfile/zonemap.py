@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from nyala.cfile import format
 from nyala.cfile.physical import BYTES, FIXED, Physical
 
-__all__ = ["Zone", "ZoneMap", "zone_source"]
+__all__ = ["Zone", "ZoneMap", "zone_of"]
 
 
 @dataclass(frozen=True)
@@ -69,43 +69,18 @@ class Zone:
         )
 
 
-def zone_source(form: Physical, array: pa.Array) -> pa.Array:
-    """The values in a type whose order Arrow knows and computes fast: integers, floats, bool or binary.
-
-    Returns: an array of the same length and NULLs, a decimal of 16 bytes excepted, which stays as it is.
-    """
-    if form.kind == BYTES:
-        return array.cast(pa.large_binary() if _is_large(array.type) else pa.binary())
-    if form.kind != FIXED or form.type.is_integer or form.type.is_floating:
-        return array
-    if form.code == format.TYPE_DECIMAL128:
-        return array
-    if not form.is_narrowed:
-        return array.view(pa.from_numpy_dtype(form.dtype))
-    assert form.dtype is not None
-    narrow = np.frombuffer(array.buffers()[1] or b"", "<i8")[2 * array.offset :][: 2 * len(array) : 2]
-    nulls = None if array.null_count == 0 else pc.is_valid(array).buffers()[1]
-    values = pa.py_buffer(narrow.astype(form.dtype))
-    return pa.Array.from_buffers(
-        pa.from_numpy_dtype(form.dtype), len(array), [nulls, values], array.null_count
-    )
-
-
-def _is_large(type: pa.DataType) -> bool:
-    return bool(pa.types.is_large_binary(type) or pa.types.is_large_string(type))
-
-
-def zone_of(form: Physical, source: pa.Array) -> Zone:
-    """The zone of (a slice of) what `zone_source` gave."""
-    rows, nulls = len(source), source.null_count
+def zone_of(form: Physical, stored: pa.Array) -> Zone:
+    """The zone of values in their stored form (see `Physical.stored_array`)."""
+    rows, nulls = len(stored), stored.null_count
     if nulls == rows:
         return Zone(None, None, nulls, rows)
     if form.code == format.TYPE_DECIMAL128:
-        return Zone(*_decimal128_bounds(source), nulls, rows)
-    bounds = pc.min_max(source)
+        return Zone(*_decimal128_bounds(stored), nulls, rows)
+    bounds = pc.min_max(stored)
     least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
     if form.type.is_floating:
-        has_nan = bool(pc.any(pc.is_nan(source)).as_py())
+        # Arrow's bounds leave NaN out unless there is nothing else.
+        has_nan = bool(pc.any(pc.is_nan(stored)).as_py())
         if math.isnan(least):
             return Zone(None, None, nulls, rows, has_nan)
         return Zone(least, greatest, nulls, rows, has_nan)
@@ -117,9 +92,9 @@ def zone_of(form: Physical, source: pa.Array) -> Zone:
     return Zone(least, greatest, nulls, rows)
 
 
-def _decimal128_bounds(source: pa.Array) -> tuple[int, int]:
-    source = source.drop_null() if source.null_count else source
-    words = np.frombuffer(source.buffers()[1], "<u8")[2 * source.offset :][: 2 * len(source)].reshape(-1, 2)
+def _decimal128_bounds(stored: pa.Array) -> tuple[int, int]:
+    stored = stored.drop_null() if stored.null_count else stored
+    words = np.frombuffer(stored.buffers()[1], "<u8")[2 * stored.offset :][: 2 * len(stored)].reshape(-1, 2)
     low, high = words[:, 0], words[:, 1].view("<i8")
     # The upper words decide, and among equal ones the lower words, which have no sign.
     high_min, high_max = int(high.min()), int(high.max())

@@ -52,7 +52,8 @@ class Encoding(Protocol):
     def prepare(self, form: Physical, values: pa.Array, null_count: int) -> BlockEncoder | None:
         """An encoder for a whole column, or None when these values are not worth it (the column goes plain).
 
-        Takes: `values` without NULLs; `null_count` of them stand for one.
+        Takes: `values` in their stored form (`Physical.stored_array`) and without NULLs; `null_count` of them
+               stand for one.
         """
         ...
 

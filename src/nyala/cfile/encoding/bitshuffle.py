@@ -31,6 +31,11 @@ __all__ = ["Bitshuffle", "shuffle_bits", "unshuffle_bits"]
 # Blosc's own header: format version, version of the inner codec, flags, type size, and three sizes.
 _FRAME: Final = struct.Struct("<BBBBIII")
 _FRAME_VERSION: Final = 2
+# Flags: inner codec in bits 5..7 (1 is LZ4), bit shuffle, copied as it is, byte shuffle. The others (whether
+# blocks were split by bytes) are Blosc's own affair.
+_FLAGS_MASK: Final = 0xE7
+_FLAGS_SHUFFLED: Final = 0x24
+_FLAGS_COPIED: Final = 0x26
 _LEVEL: Final = 5
 # One Blosc block: large enough to find repetitions, small enough for the second-level cache, where the
 # transposition takes half the time that it takes outside.
@@ -55,7 +60,9 @@ def unshuffle_bits(frame: pa.Buffer, count: int, width_bytes: int) -> pa.Buffer:
     """The `count` values of a frame, `width_bytes` each. Raises ValueError when it is no such frame."""
     if frame.size < _FRAME.size:
         raise ValueError(f"expected a frame header of {_FRAME.size} bytes, found {frame.size}")
-    version, _, _, width, size, block_size, frame_size = _FRAME.unpack_from(frame)
+    version, _, flags, width, size, block_size, frame_size = _FRAME.unpack_from(frame)
+    if flags & _FLAGS_MASK not in (_FLAGS_SHUFFLED, _FLAGS_COPIED):
+        raise ValueError(f"expected bit-shuffled LZ4 in the frame, found flags {flags:#04x}")
     if version != _FRAME_VERSION or width != width_bytes or frame_size != frame.size:
         raise ValueError(
             f"expected a frame of version {_FRAME_VERSION}, width {width_bytes} and {frame.size} bytes, found "

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
 from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
-from nyala.cfile.physical import BYTES, Physical
+from nyala.cfile.physical import BYTES, Physical, binary_offsets
 
 __all__ = ["Dictionary", "codeword_dtype"]
 
@@ -86,9 +86,18 @@ class Dictionary:
             raise ValueError("expected a dictionary in the column's footer, found none")
         dtype = codeword_dtype(len(block.dictionary))
         codewords = unshuffle_bits(block.data, block.row_count, dtype.itemsize)
-        greatest = int(np.frombuffer(codewords, dtype).max(initial=0))
+        words = np.frombuffer(codewords, dtype)
+        greatest = int(words.max(initial=0))
         if greatest >= len(block.dictionary):
             raise ValueError(f"expected codewords below {len(block.dictionary)}, found {greatest}")
+        lengths = np.diff(binary_offsets(block.dictionary))
+        if block.row_count * int(lengths.max()) > format.BLOCK_VALUES_BYTES_MAX:
+            # Possible, but is it so? Only then the values are counted one by one.
+            size = int(lengths[words].sum(dtype=np.int64))
+            if size > format.BLOCK_VALUES_BYTES_MAX:
+                raise ValueError(
+                    f"expected at most {format.BLOCK_VALUES_BYTES_MAX} bytes of values, found {size}"
+                )
         indices = pa.Array.from_buffers(
             pa.from_numpy_dtype(dtype), block.row_count, [block.validity, codewords], block.null_count
         )

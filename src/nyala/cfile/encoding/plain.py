@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
-from nyala.cfile.physical import BITS, FIXED, Physical, slice_bitmap
+from nyala.cfile.physical import BITS, FIXED, Physical, binary_offsets, slice_bitmap
 
 __all__ = ["Plain", "decode_binary", "encode_binary"]
 
@@ -66,6 +66,10 @@ class Plain:
         return decode_binary(form.arrow, block)
 
 
+# What offsets of 32 bits can address.
+_DATA_LENGTH_MAX: Final = (1 << 31) - 1
+
+
 def _expect_size(block: EncodedValues, size: int) -> None:
     if block.data.size != size:
         raise ValueError(f"expected {size} bytes for {block.row_count} values, found {block.data.size}")
@@ -73,13 +77,9 @@ def _expect_size(block: EncodedValues, size: int) -> None:
 
 def encode_binary(part: pa.Array) -> pa.Buffer:
     """Text or binary, with offsets of 32 or 64 bits, without NULLs."""
-    large = pa.types.is_large_binary(part.type) or pa.types.is_large_string(part.type)
-    _, offsets_buffer, data = part.buffers()
-    if len(part) == 0 or offsets_buffer is None:
+    if len(part) == 0:
         return pa.py_buffer(format.BINARY_HEADER.pack(0, 1, bytes(3)))
-    offsets = np.frombuffer(offsets_buffer, "<i8" if large else "<i4")[
-        part.offset : part.offset + len(part) + 1
-    ]
+    offsets = binary_offsets(part)
     lengths = np.diff(offsets)
     length_max = int(lengths.max())
     if int(lengths.min()) == length_max:
@@ -88,8 +88,11 @@ def encode_binary(part: pa.Array) -> pa.Buffer:
         width = 1 if length_max < 1 << 8 else 2 if length_max < 1 << 16 else 4
         stored = lengths.astype(_LENGTH_DTYPES[width]).tobytes()
     first, last = int(offsets[0]), int(offsets[-1])
+    if last - first > _DATA_LENGTH_MAX:
+        raise ValueError(f"{len(part)} values take {last - first} bytes, more than {_DATA_LENGTH_MAX}")
     header = format.BINARY_HEADER.pack(last - first, width, bytes(3))
-    content = data.slice(first, last - first) if data is not None else b""
+    data = part.buffers()[2]
+    content = b"" if data is None else data.slice(first, last - first)
     return pa.py_buffer(b"".join((header, stored, content)))
 
 
@@ -100,7 +103,11 @@ def decode_binary(type: pa.DataType, block: EncodedValues) -> pa.Array:
         raise ValueError(f"expected a header of {format.BINARY_HEADER.size} bytes, found {data.size}")
     data_length, width, _ = format.BINARY_HEADER.unpack_from(data)
     start = format.BINARY_HEADER.size + count * width
-    if width not in format.BINARY_LENGTH_WIDTHS or start + data_length != data.size:
+    if (
+        width not in format.BINARY_LENGTH_WIDTHS
+        or data_length > _DATA_LENGTH_MAX
+        or start + data_length != data.size
+    ):
         raise ValueError(
             f"expected {count} lengths and their bytes, found lengths of {width} bytes and {data_length} "
             f"bytes of data in {data.size}"
@@ -114,7 +121,7 @@ def decode_binary(type: pa.DataType, block: EncodedValues) -> pa.Array:
         )
     else:
         lengths = np.frombuffer(data, _LENGTH_DTYPES[width], count, format.BINARY_HEADER.size)
-        # Summed in 64 bits, which 2^20 lengths of 32 bits cannot overflow: a sum that is right there is
+        # Summed in 64 bits, which no such number of 32-bit lengths overflows: a sum that is right there is
         # right in 32 bits too, and with it every offset before it.
         total = int(lengths.sum(dtype=np.int64))
         if total != data_length:
