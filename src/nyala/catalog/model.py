@@ -1,0 +1,387 @@
+"""The catalogue as one immutable value, and a change of it as another.
+
+    CatalogState  version 17                         CatalogChange
+      tables    1 orders                               put_rowsets   9
+      tablets   1, 2 of table 1                        put_tablets   2 (inserts_durable raised)
+      rowsets   7, 8 of tablet 2            ──────►    drop_deltas   4
+      deltas    4 of rowset 7                          garbage       data/2/4.redo
+      garbage   data/1/3.base since version 12       apply(state, change) is version 18; 17 stays as it was
+
+Invariants
+    M1  Every tablet's table, every rowset's tablet and every delta's rowset is there.
+    M2  An id is never given twice: the `next_…` ids are greater than all that were ever put.
+    M3  Table names are unique; a table's current schema is among its schemas.
+    M4  Paths are relative to the store's folder and stay inside it; no file is named twice, and none that is
+        in use is garbage.
+    T1  `timestamp_max` is at least every timestamp that any transaction named; it never falls.
+
+Left out: which files are written when, and what may be dropped (`nyala.tablet`); files staged by running
+jobs.
+Source: design §3 (metadata) and §6, R2, P2, T1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, Protocol, TypeVar, cast
+
+from nyala.cfile.column import ColumnPlace
+from nyala.errors import InvalidArgumentError
+from nyala.partition.levels import Partition, PartitionSchema
+from nyala.rowset.meta import RowSetMeta
+from nyala.schema.schema import Schema
+
+__all__ = [
+    "CatalogChange",
+    "CatalogState",
+    "CommittedKey",
+    "DeltaEntry",
+    "RowSetEntry",
+    "TableEntry",
+    "TabletEntry",
+    "apply",
+    "dropping_tables",
+]
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """A table: its current schema, and every earlier version that files or log records may still be of."""
+
+    id: int
+    name: str
+    comment: str
+    history_us: int | None  # None: for ever
+    schema: Schema
+    schemas: Mapping[int, Schema]
+    partition_schema: PartitionSchema
+
+
+@dataclass(frozen=True)
+class TabletEntry:
+    """One horizontal partition of a table. `inserts_durable`: see R2."""
+
+    id: int
+    table_id: int
+    partition: Partition
+    inserts_durable: int
+
+
+@dataclass(frozen=True)
+class RowSetEntry:
+    """A DiskRowSet and its base file. `places` says where in the file each column's footer lies."""
+
+    id: int
+    tablet_id: int
+    row_count: int
+    key_min: bytes
+    key_max: bytes  # inclusive, like `key_min`
+    deltas_durable: int
+    path: str
+    size_bytes: int
+    places: tuple[ColumnPlace, ...]
+
+    @staticmethod
+    def from_meta(meta: RowSetMeta) -> RowSetEntry:
+        return RowSetEntry(
+            meta.id, meta.tablet_id, meta.row_count, meta.key_min, meta.key_max, meta.deltas_durable,
+            meta.path, meta.size_bytes, tuple(meta.columns),
+        )  # fmt: skip
+
+    def meta(self) -> RowSetMeta:
+        return RowSetMeta(
+            id=self.id, tablet_id=self.tablet_id, row_count=self.row_count, key_min=self.key_min,
+            key_max=self.key_max, deltas_durable=self.deltas_durable, path=self.path, columns=self.places,
+            size_bytes=self.size_bytes,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DeltaEntry:
+    """A delta file of a rowset; its records have timestamps from `timestamp_min` to `timestamp_max`."""
+
+    id: int
+    rowset_id: int
+    kind: Literal["undo", "redo"]
+    path: str
+    size_bytes: int
+    timestamp_min: int
+    timestamp_max: int
+    record_count: int
+    column_ids: tuple[int, ...]
+    places: tuple[ColumnPlace, ...]
+
+
+@dataclass(frozen=True)
+class CommittedKey:
+    """An idempotency key that a transaction has used up, and what its caller was told, as JSON text.
+
+    `version` is the catalogue's version in which it was committed; `apply` writes it.
+    """
+
+    key: str
+    timestamp: int
+    result: str = "{}"
+    version: int = 0
+
+    @property
+    def result_value(self) -> Any:
+        return json.loads(self.result)
+
+
+@dataclass(frozen=True)
+class CatalogState:
+    """Everything in the catalogue at one version. Immutable, and so may be read from any thread."""
+
+    version: int
+    store_id: str
+    created_us: int
+    timestamp_max: int
+    wal_start: int  # number of the log's first segment that is still needed
+    next_table_id: int
+    next_tablet_id: int
+    next_rowset_id: int
+    next_delta_id: int
+    tables: Mapping[int, TableEntry]
+    tablets: Mapping[int, TabletEntry]
+    rowsets: Mapping[int, RowSetEntry]
+    deltas: Mapping[int, DeltaEntry]
+    garbage: Mapping[str, int]  # path to the version with which it became garbage (P2)
+    committed_keys: Mapping[str, CommittedKey]
+
+    @staticmethod
+    def empty(store_id: str, created_us: int) -> CatalogState:
+        """The first version of a new store's catalogue. Ids begin at 1: 0 is never anything's id."""
+        nothing: Mapping[Any, Any] = MappingProxyType({})
+        return CatalogState(
+            1, store_id, created_us, 0, 1, 1, 1, 1, 1, nothing, nothing, nothing, nothing, nothing, nothing
+        )
+
+    def tablets_by_table(self) -> dict[int, list[TabletEntry]]:
+        """The tablets of each table, in the order of their ids. Cost: all tablets; for opening a store."""
+        return _grouped(self.tablets.values(), "table_id")
+
+    def rowsets_by_tablet(self) -> dict[int, list[RowSetEntry]]:
+        """The rowsets of each tablet, in the order of their ids. Cost: all rowsets."""
+        return _grouped(self.rowsets.values(), "tablet_id")
+
+    def deltas_by_rowset(self) -> dict[int, list[DeltaEntry]]:
+        """The delta files of each rowset, by their timestamps, oldest first. Cost: all delta files."""
+        groups: dict[int, list[DeltaEntry]] = _grouped(self.deltas.values(), "rowset_id")
+        for group in groups.values():
+            group.sort(key=lambda delta: (delta.timestamp_min, delta.id))
+        return groups
+
+    def files(self) -> Iterator[str]:
+        """The paths of all files in use."""
+        for rowset in self.rowsets.values():
+            yield rowset.path
+        for delta in self.deltas.values():
+            yield delta.path
+
+    def problems(self) -> Iterator[str]:
+        """Every invariant that does not hold, as a sentence; nothing when all is well. Cost: all entries."""
+        for tablet in self.tablets.values():
+            if tablet.table_id not in self.tables:
+                yield f"M1: tablet {tablet.id} is of table {tablet.table_id}, which is not there"
+        for rowset in self.rowsets.values():
+            if rowset.tablet_id not in self.tablets:
+                yield f"M1: rowset {rowset.id} is of tablet {rowset.tablet_id}, which is not there"
+        for delta in self.deltas.values():
+            if delta.rowset_id not in self.rowsets:
+                yield f"M1: delta file {delta.id} is of rowset {delta.rowset_id}, which is not there"
+        for what, entries, next_id in (
+            ("table", self.tables, self.next_table_id),
+            ("tablet", self.tablets, self.next_tablet_id),
+            ("rowset", self.rowsets, self.next_rowset_id),
+            ("delta", self.deltas, self.next_delta_id),
+        ):
+            if max(cast("Mapping[int, object]", entries), default=0) >= next_id:
+                yield f"M2: the next {what} id is {next_id}, and {max(entries)} is given already"
+        names: set[str] = set()
+        for table in self.tables.values():
+            if table.name in names:
+                yield f"M3: two tables have the name {table.name!r}"
+            names.add(table.name)
+            if table.schemas.get(table.schema.version) != table.schema:
+                yield f"M3: the current schema of table {table.id} is not among its schemas"
+        paths: set[str] = set()
+        for path in (*self.files(), *self.garbage):
+            if not _is_inside(path):
+                yield f"M4: the path {path!r} does not stay inside the store's folder"
+            if path in paths:
+                yield f"M4: the file {path!r} is named twice"
+            paths.add(path)
+        newest = max(
+            (
+                *(tablet.inserts_durable for tablet in self.tablets.values()),
+                *(rowset.deltas_durable for rowset in self.rowsets.values()),
+                *(delta.timestamp_max for delta in self.deltas.values()),
+                *(key.timestamp for key in self.committed_keys.values()),
+            ),
+            default=0,
+        )
+        if newest > self.timestamp_max:
+            yield f"T1: timestamp_max is {self.timestamp_max}, and {newest} is named"
+
+
+@dataclass
+class CatalogChange:
+    """What one transaction does; filled step by step by one thread, then given to `Catalog.commit`.
+
+    `put_…` adds an entry or replaces the one of the same id (of two with one id the later holds).
+    `garbage` are paths that nothing names after this transaction; `collected` are garbage paths whose files
+    are gone. `wal_start` None: as it was. Ids are taken by the caller, from the state's `next_…` upwards.
+    """
+
+    timestamp: int = 0  # the highest that was ever given (T1)
+    put_tables: list[TableEntry] = field(default_factory=list)
+    drop_tables: list[int] = field(default_factory=list)
+    put_tablets: list[TabletEntry] = field(default_factory=list)
+    drop_tablets: list[int] = field(default_factory=list)
+    put_rowsets: list[RowSetEntry] = field(default_factory=list)
+    drop_rowsets: list[int] = field(default_factory=list)
+    put_deltas: list[DeltaEntry] = field(default_factory=list)
+    drop_deltas: list[int] = field(default_factory=list)
+    garbage: list[str] = field(default_factory=list)
+    collected: list[str] = field(default_factory=list)
+    wal_start: int | None = None
+    committed_keys: list[CommittedKey] = field(default_factory=list)
+    drop_committed_keys: list[str] = field(default_factory=list)
+
+
+def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
+    """The next version of `state`, which itself stays as it is.
+
+    Raises: InvalidArgumentError for an idempotency key that was used already; AssertionError for a change
+            that would break an invariant (our own mistake).
+    Cost:   the change, and a shallow copy of each mapping that it touches (10,000 rowsets: 0.1 ms).
+    """
+    version = state.version + 1
+    for key in change.committed_keys:
+        if key.key in state.committed_keys:
+            raise InvalidArgumentError(
+                f"the idempotency key {key.key!r} was used already, by the batch committed at "
+                f"{state.committed_keys[key.key].timestamp}; take a new key for a new batch"
+            )
+    garbage = state.garbage
+    if change.garbage or change.collected:
+        assert all(_is_inside(path) for path in change.garbage), f"M4: {change.garbage}"
+        garbage = _changed(garbage, dict.fromkeys(change.garbage, version), change.collected)
+    keys = [dataclasses.replace(key, version=version) for key in change.committed_keys]
+    new = CatalogState(
+        version=version,
+        store_id=state.store_id,
+        created_us=state.created_us,
+        timestamp_max=max(
+            state.timestamp_max,
+            change.timestamp,
+            *(tablet.inserts_durable for tablet in change.put_tablets),
+            *(rowset.deltas_durable for rowset in change.put_rowsets),
+            *(delta.timestamp_max for delta in change.put_deltas),
+            *(key.timestamp for key in keys),
+        ),
+        wal_start=state.wal_start if change.wal_start is None else change.wal_start,
+        next_table_id=_next_id(state.next_table_id, change.put_tables),
+        next_tablet_id=_next_id(state.next_tablet_id, change.put_tablets),
+        next_rowset_id=_next_id(state.next_rowset_id, change.put_rowsets),
+        next_delta_id=_next_id(state.next_delta_id, change.put_deltas),
+        tables=_changed(state.tables, {table.id: table for table in change.put_tables}, change.drop_tables),
+        tablets=_changed(
+            state.tablets, {entry.id: entry for entry in change.put_tablets}, change.drop_tablets
+        ),
+        rowsets=_changed(
+            state.rowsets, {entry.id: entry for entry in change.put_rowsets}, change.drop_rowsets
+        ),
+        deltas=_changed(state.deltas, {entry.id: entry for entry in change.put_deltas}, change.drop_deltas),
+        garbage=garbage,
+        committed_keys=_changed(
+            state.committed_keys, {key.key: key for key in keys}, change.drop_committed_keys
+        ),
+    )
+    _assert_applied(new, change)
+    return new
+
+
+def _assert_applied(new: CatalogState, change: CatalogChange) -> None:
+    """What `CatalogState.problems` looks for, where this change may have caused it."""
+    assert new.wal_start >= 1, "segments are numbered from 1"
+    assert all(tablet.table_id in new.tables for tablet in change.put_tablets), "M1: tablet without table"
+    assert all(rowset.tablet_id in new.tablets for rowset in change.put_rowsets), "M1: rowset without tablet"
+    assert all(delta.rowset_id in new.rowsets for delta in change.put_deltas), "M1: delta without rowset"
+    if change.drop_tables:
+        assert all(t.table_id in new.tables for t in new.tablets.values()), "M1: a dropped table has tablets"
+    if change.drop_tablets:
+        assert all(r.tablet_id in new.tablets for r in new.rowsets.values()), (
+            "M1: a dropped tablet has rowsets"
+        )
+    if change.drop_rowsets:
+        assert all(d.rowset_id in new.rowsets for d in new.deltas.values()), "M1: a dropped rowset has deltas"
+    if change.put_tables:
+        assert len({table.name for table in new.tables.values()}) == len(new.tables), "M3: one name twice"
+        for table in change.put_tables:
+            assert table.schemas.get(table.schema.version) == table.schema, "M3: current schema missing"
+    for path in (*(r.path for r in change.put_rowsets), *(d.path for d in change.put_deltas)):
+        assert _is_inside(path), f"M4: {path!r} does not stay inside the store's folder"
+        assert path not in new.garbage, f"M4: {path!r} is in use and garbage"
+
+
+def dropping_tables(state: CatalogState, table_ids: Collection[int], timestamp: int) -> CatalogChange:
+    """The change that drops these tables with all that is theirs; their files become garbage."""
+    tablets = [tablet.id for tablet in state.tablets.values() if tablet.table_id in table_ids]
+    within = set(tablets)
+    rowsets = [rowset for rowset in state.rowsets.values() if rowset.tablet_id in within]
+    within = {rowset.id for rowset in rowsets}
+    deltas = [delta for delta in state.deltas.values() if delta.rowset_id in within]
+    return CatalogChange(
+        timestamp=timestamp,
+        drop_tables=list(table_ids),
+        drop_tablets=tablets,
+        drop_rowsets=[rowset.id for rowset in rowsets],
+        drop_deltas=[delta.id for delta in deltas],
+        garbage=[*(rowset.path for rowset in rowsets), *(delta.path for delta in deltas)],
+    )
+
+
+class _WithId(Protocol):
+    @property
+    def id(self) -> int: ...
+
+
+_Key = TypeVar("_Key")
+_Entry = TypeVar("_Entry")
+
+
+def _changed(
+    entries: Mapping[_Key, _Entry], put: Mapping[_Key, _Entry], drop: Iterable[_Key]
+) -> Mapping[_Key, _Entry]:
+    drop = list(drop)
+    if not put and not drop:
+        return entries
+    assert not any(key in put for key in drop), "one transaction puts and drops the same entry"
+    # The union operator of a mapping proxy copies the dict below in C; `dict(proxy)` would go item by item.
+    fresh = cast("dict[_Key, _Entry]", cast("Any", entries) | put)
+    for key in drop:
+        assert key in fresh, f"there is no entry {key!r} to drop"
+        del fresh[key]
+    return MappingProxyType(fresh)
+
+
+def _next_id(next_id: int, put: Sequence[_WithId]) -> int:
+    return max((next_id, *(entry.id + 1 for entry in put)))
+
+
+def _grouped(entries: Iterable[Any], attribute: str) -> dict[int, list[Any]]:
+    groups: dict[int, list[Any]] = {}
+    for entry in sorted(entries, key=lambda entry: entry.id):
+        groups.setdefault(getattr(entry, attribute), []).append(entry)
+    return groups
+
+
+def _is_inside(path: str) -> bool:
+    """Whether a relative path stays inside the folder that it is relative to."""
+    return all(part not in ("", ".", "..") for part in path.split("/")) and "\0" not in path

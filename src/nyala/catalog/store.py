@@ -1,0 +1,497 @@
+"""`catalog.sqlite`: loaded whole at the start, changed by one transaction at a time.
+
+    commit(change)      apply ── BEGIN ── rows out, rows in, sums ── COMMIT (log synced) ── external_commit
+                         |                                             |
+                         may refuse: nothing happened                  the change is durable from here
+
+SQLite's own log (`catalog.sqlite-wal`) is synced at every COMMIT (`synchronous=FULL`). Its checksums make a
+torn transaction vanish whole; so does a flipped bit in it, together with what was committed later. That can
+not be seen from inside: `load(at_least=…)` compares with a version that the caller knows from elsewhere (the
+position record of the database's log).
+
+Invariants
+    C1, C2, C3  Checksums of rows and tables, see `nyala.catalog.format`: compared in `load`, kept by `commit`.
+    K1  What `state` says is what is on disk. After a COMMIT of unknown outcome nothing is said any more:
+        every later call raises until the catalogue is opened again.
+    K2  No other code opens `catalog.sqlite`, not even to read its header: closing any descriptor of the file
+        drops SQLite's locks of the whole process (POSIX), and another process could then remove the log.
+    P1  A reader's look is one short read transaction on a connection of its own.
+
+The writer must hold the store's lock; a Catalog may be used from any thread, one call at a time inside.
+Source: design §3 (metadata), §6 P1, T1; SQLite's documents on WAL mode and on how to corrupt a database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import urllib.parse
+from typing import Any, Final, Literal
+
+from nyala.catalog import format
+from nyala.catalog.format import (
+    APPLICATION_ID,
+    CATALOG_NAME,
+    FORMAT_VERSION,
+    SHAPES,
+    SUM_MODULUS,
+    SUMS,
+    Row,
+    TableShape,
+)
+from nyala.catalog.model import CatalogChange, CatalogState, apply
+from nyala.catalog.rows import RowsByTable, all_rows, decode, difference
+from nyala.env import Env
+from nyala.errors import CorruptionError, ReadOnlyError, StorageError
+
+__all__ = ["Catalog", "find_store"]
+
+_UNFINISHED_NAME: Final = CATALOG_NAME + ".new"
+# What `Catalog.create` and those who call it may have left in a folder that is not a store yet.
+_FORERUNNERS: Final = frozenset(
+    {format.LOCK_NAME, format.LEASES_NAME, format.SOCKET_NAME, ".DS_Store"}
+    | {_UNFINISHED_NAME + suffix for suffix in ("", "-wal", "-shm", "-journal")}
+)
+_BUSY_TIMEOUT_S: Final = 30.0
+# Longest text or blob that SQLite will make room for: a flipped bit in a length is not worth a gigabyte.
+_VALUE_MAX_BYTES: Final = 64 << 20
+
+# SQLite's result codes (the low byte of the extended ones) that say nothing about the bytes on disk.
+_OUTSIDE: Final = {
+    sqlite3.SQLITE_PERM: "give this user the right to read and write there",
+    sqlite3.SQLITE_BUSY: "another process has it locked: is it open in an SQLite tool?",
+    sqlite3.SQLITE_LOCKED: "another process has it locked: is it open in an SQLite tool?",
+    sqlite3.SQLITE_READONLY: "give this user the right to write to the file and its folder",
+    sqlite3.SQLITE_IOERR: "check the disk and the system's log",
+    sqlite3.SQLITE_FULL: "free some space on this file system and try again",
+    sqlite3.SQLITE_CANTOPEN: "give this user the right to write to the store's folder (readers, too, keep "
+    "a lease there)",
+    sqlite3.SQLITE_PROTOCOL: "too many processes open it at once: try again",
+    sqlite3.SQLITE_NOLFS: "the file system does not allow files of this size",
+    sqlite3.SQLITE_TOOBIG: "make the value smaller",
+}
+# A damaged text may stand in a value, and in SQLite's own message about it.
+_READ_ERRORS: Final = (sqlite3.Error, UnicodeError)
+# A COMMIT that fails with one of these has not happened: its last frame was never written.
+_NOT_COMMITTED: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+# The file ends within a page (SQLITE_IOERR_SHORT_READ); a damaged length asks for more than there can be.
+_DAMAGE: Final = frozenset({522, sqlite3.SQLITE_TOOBIG})
+
+
+def find_store(env: Env, directory: str) -> bool:
+    """Whether a store lies in this folder; False: there is none, and one may be created.
+
+    Raises: StorageError when the folder holds other things, or is no folder.
+    """
+    if env.files.exists(os.path.join(directory, CATALOG_NAME)):
+        return True
+    if not env.files.exists(directory):
+        return False
+    foreign = [name for name in env.files.list_dir(directory) if name not in _FORERUNNERS]
+    if not foreign:
+        return False
+    if {"wal", "data"} & set(foreign):
+        raise StorageError(
+            f"{directory} looks like a store, but {CATALOG_NAME} is missing: without it nothing can be read; "
+            "bring it back from a backup",
+            path=directory,
+        )
+    named = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
+    raise StorageError(
+        f"{directory} is not a Nyala store: it has no {CATALOG_NAME}, but other files ({named}); name the "
+        "store's own folder, or an empty or new one to create a store",
+        path=directory,
+    )
+
+
+class Catalog:
+    """The catalogue of one store. Made by `create` or `open`; the writer's is `close`d."""
+
+    def __init__(self, env: Env, path: str, connection: sqlite3.Connection | None) -> None:
+        self.path: Final = path
+        self._env = env
+        self._connection = connection  # None: read-only, a connection for each load
+        self._read_only = connection is None
+        self._state: CatalogState | None = None
+        self._sums: dict[str, tuple[int, int]] = {}  # table name to row count and sum of CRCs
+        self._failure: StorageError | None = None
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def create(env: Env, path: str) -> Catalog:
+        """A new store's catalogue, version 1, at `path`, durable; loaded and open for writing.
+
+        It is made under another name and renamed, so that there is a whole catalogue or none.
+        Raises: StorageError, also when there is one already.
+        """
+        if env.files.exists(path):
+            raise StorageError(f"cannot create {path}: there is a catalogue already; open it", path=path)
+        unfinished = os.path.join(os.path.dirname(path), _UNFINISHED_NAME)
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            env.files.unlink(unfinished + suffix, missing_ok=True)
+        state = CatalogState.empty(env.randomness.token_hex(16), env.clock.now_us())
+        try:
+            with contextlib.closing(_connect(unfinished, "rwc")) as connection:
+                mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+                if mode != "wal":
+                    raise StorageError(
+                        f"cannot create {path}: SQLite's WAL mode does not work on this file system "
+                        f"(it says {mode!r}); put the store on a local disk",
+                        path=path,
+                    )
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+                connection.execute("BEGIN IMMEDIATE")
+                for shape in SHAPES:
+                    connection.execute(shape.create_sql)
+                nothing: RowsByTable = {shape.name: [] for shape in SHAPES}
+                sums = {shape.name: (0, 0) for shape in SHAPES if shape is not SUMS}
+                _write_rows(connection, nothing, all_rows(state), sums, state.version)
+                connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise _storage_error(error, path, "create") from error
+        # The last connection's close: SQLite has copied its log into the file, synced that, removed the log.
+        env.files.external_commit(unfinished)
+        env.files.rename(unfinished, path)
+        env.files.sync_dir(os.path.dirname(path) or ".")
+        env.files.external_commit(path)
+        catalog = Catalog.open(env, path)
+        catalog.load()
+        return catalog
+
+    @staticmethod
+    def open(env: Env, path: str, *, read_only: bool = False) -> Catalog:
+        """The catalogue at `path`; nothing is read before `load`.
+
+        Raises: StorageError when there is none or it cannot be opened, also when a future version of Nyala
+                wrote it; CorruptionError when it is no catalogue.
+        """
+        connection = _open(env, path, read_only)
+        if not read_only:
+            return Catalog(env, path, connection)
+        connection.close()
+        return Catalog(env, path, None)
+
+    @property
+    def state(self) -> CatalogState:
+        """What was loaded, or committed last."""
+        assert self._state is not None, "load() comes first"
+        return self._state
+
+    def load(self, *, at_least: int = 0) -> CatalogState:
+        """Read everything, compare every checksum, and return the state.
+
+        at_least: a version that is known to have been committed: an older catalogue is damage.
+        Raises:   CorruptionError naming the file and the table; StorageError.
+        Cost:     all rows: 10,000 rowsets of 20 columns take about a second.
+        """
+        with self._lock:
+            self._check_usable()
+            connection = self._connection
+            if connection is None:
+                with contextlib.closing(_open(self._env, self.path, read_only=True)) as connection:
+                    rows, sums = self._read(connection)
+            else:
+                rows, sums = self._read(connection)
+            try:
+                state = decode(rows)
+            except ValueError as error:
+                raise CorruptionError(str(error), self.path) from error
+            if state.version < at_least:
+                raise CorruptionError(
+                    f"the catalogue is at version {state.version}, but version {at_least} was committed: "
+                    f"{CATALOG_NAME}-wal is damaged or missing",
+                    self.path,
+                )
+            self._state, self._sums = state, sums
+            return state
+
+    def commit(self, change: CatalogChange) -> CatalogState:
+        """Do `change` in one durable transaction; returns the new state.
+
+        Raises: StorageError, nothing changed; with `.outcome` "unknown" whether it is durable shows at the
+                next open, and this object refuses all further calls (K1): then no file that `change` names
+                may be removed. InvalidArgumentError for an idempotency key that was used already.
+        Cost:   the rows of the change, two syncs at most.
+        """
+        with self._lock:
+            self._check_usable()
+            if self._connection is None:
+                raise ReadOnlyError(f"{self.path} is open for reading only; open the store for writing")
+            old = self.state
+            new = apply(old, change)
+            leaving, coming = difference(old, new, change)
+            sums = dict(self._sums)
+            connection = self._connection
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                (version,) = connection.execute("SELECT version FROM store").fetchone()
+                if version != old.version:
+                    raise sqlite3.IntegrityError(f"version {version}, not {old.version}")
+                _write_rows(connection, leaving, coming, sums, new.version)
+            except BaseException as error:
+                _roll_back(connection)
+                if isinstance(error, sqlite3.IntegrityError):
+                    raise self._changed_by_another(str(error)) from error
+                if isinstance(error, sqlite3.Error):
+                    raise _storage_error(error, self.path, "write") from error
+                raise
+            try:
+                connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                _roll_back(connection)
+                failure = _storage_error(error, self.path, "commit to")
+                if _code(error) not in _NOT_COMMITTED:
+                    failure = StorageError(
+                        f"{failure}; whether the change is durable will show when the store is opened again",
+                        path=self.path,
+                        outcome="unknown",
+                    )
+                    self._failure = failure
+                raise failure from error
+            self._state, self._sums = new, sums
+            self._env.files.external_commit(self.path)
+            return new
+
+    def close(self) -> None:
+        """Let go of the database. May be called twice."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                self._failure = self._failure or StorageError(f"{self.path} is closed", path=self.path)
+                with contextlib.suppress(sqlite3.Error):  # what was committed is durable already
+                    connection.close()
+
+    def __enter__(self) -> Catalog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise StorageError(
+                f"the catalogue takes no more calls, because an earlier one failed ({self._failure}); close "
+                "the store and open it again",
+                path=self.path,
+                outcome=self._failure.outcome,
+            )
+
+    def _read(self, connection: sqlite3.Connection) -> tuple[RowsByTable, dict[str, tuple[int, int]]]:
+        try:
+            connection.execute("BEGIN")
+            try:
+                if not self._read_only:
+                    # The writer also looks at what no row shows: free pages and the order of the trees. A
+                    # damaged one would spoil what is written next.
+                    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+                    if verdict != "ok":
+                        raise CorruptionError(f"SQLite's own check says: {verdict}", self.path)
+                return _read_rows(connection, self.path)
+            finally:
+                _roll_back(connection)
+        except _READ_ERRORS as error:
+            raise _read_error(error, self.path) from error
+
+    def _changed_by_another(self, what: str) -> CorruptionError:
+        return CorruptionError(
+            f"the catalogue is not as this process left it ({what}): was it changed by another program? "
+            "Close the store and open it again",
+            self.path,
+        )
+
+
+# --- rows, with their checksums ---------------------------------------------------------------------
+
+
+def _write_rows(
+    connection: sqlite3.Connection,
+    leaving: RowsByTable,
+    coming: RowsByTable,
+    sums: dict[str, tuple[int, int]],
+    version: int,
+) -> None:
+    """Take rows away, bring others, and write all sums anew; `sums` is changed accordingly (C1 to C3)."""
+    for shape in SHAPES:
+        if shape is SUMS:
+            continue
+        out, new = leaving[shape.name], coming[shape.name]
+        if not out and not new:
+            continue
+        count, total = sums[shape.name]
+        if out:
+            cursor = connection.executemany(shape.delete_sql, [row[: shape.key_count] for row in out])
+            if cursor.rowcount != len(out):
+                raise sqlite3.IntegrityError(f"rows of {shape.name} that should be there are not")
+        crcs = shape.crcs(new)
+        connection.executemany(shape.insert_sql, [(*row, crc) for row, crc in zip(new, crcs, strict=True)])
+        total += sum(crcs) - sum(shape.crcs(out))
+        sums[shape.name] = (count + len(new) - len(out), total % SUM_MODULUS)
+    rows: list[Row] = [
+        (name, version, count, _signed(total)) for name, (count, total) in sorted(sums.items())
+    ]
+    connection.execute(f"DELETE FROM {SUMS.name}")
+    connection.executemany(
+        SUMS.insert_sql, [(*row, crc) for row, crc in zip(rows, SUMS.crcs(rows), strict=True)]
+    )
+
+
+def _read_rows(connection: sqlite3.Connection, path: str) -> tuple[RowsByTable, dict[str, tuple[int, int]]]:
+    """All rows but those of `sums`, every checksum compared (C1 to C3)."""
+    sums_rows, _ = _read_table(connection, path, SUMS)
+    sums: dict[str, tuple[Any, Any, Any]] = {
+        str(name): (version, count, total) for name, version, count, total in sums_rows
+    }
+    expected_names = {shape.name for shape in SHAPES if shape is not SUMS}
+    if set(sums) != expected_names:
+        raise CorruptionError(f"table sums has rows for {sorted(sums)}, not {sorted(expected_names)}", path)
+    rows: RowsByTable = {}
+    found: dict[str, tuple[int, int]] = {}
+    for shape in SHAPES:
+        if shape is SUMS:
+            continue
+        rows[shape.name], total = _read_table(connection, path, shape)
+        count = len(rows[shape.name])
+        found[shape.name] = (count, total)
+        _, sum_count, sum_total = sums[shape.name]
+        if (sum_count, sum_total) != (count, _signed(total)):
+            raise CorruptionError(
+                f"table {shape.name} has {count} rows with CRC sum {_signed(total)}, expected {sum_count} "
+                f"rows with {sum_total}: rows are lost, doubled or old",
+                path,
+            )
+    versions = {version for version, _, _ in sums.values()} | {row[4] for row in rows[format.STORE.name]}
+    if len(versions) != 1:
+        raise CorruptionError(f"tables are of different versions {sorted(map(str, versions))}", path)
+    return rows, found
+
+
+def _read_table(connection: sqlite3.Connection, path: str, shape: TableShape) -> tuple[list[Row], int]:
+    """The rows of a table without their CRC, each compared with it, and the sum of the CRCs."""
+    width = len(shape.columns)
+    stored: list[Row] = connection.execute(shape.select_sql).fetchall()
+    rows = [row[:width] for row in stored]
+    try:
+        crcs = shape.crcs(rows)
+    except (TypeError, UnicodeError) as error:
+        raise CorruptionError(f"table {shape.name} holds {error}", path) from error
+    for row, crc in zip(stored, crcs, strict=True):
+        if row[width] != crc:
+            key = ", ".join(repr(value)[:80] for value in row[: shape.key_count])
+            raise CorruptionError(
+                f"the row ({key}) of table {shape.name} has CRC-32C {crc:#010x}, expected {row[width]!r}",
+                path,
+            )
+    return rows, sum(crcs) % SUM_MODULUS
+
+
+def _signed(total: int) -> int:
+    """SQLite's integers are signed: the upper half of the sums is stored as negative numbers."""
+    return total - SUM_MODULUS if total >= SUM_MODULUS // 2 else total
+
+
+# --- opening ----------------------------------------------------------------------------------------
+
+
+def _connect(path: str, mode: Literal["ro", "rw", "rwc"]) -> sqlite3.Connection:
+    uri = f"file:{urllib.parse.quote(os.path.abspath(path))}?mode={mode}"
+    connection = sqlite3.connect(
+        uri, uri=True, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE_MAX_BYTES)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA fullfsync = ON")  # macOS: past the drive's own cache
+        connection.execute("PRAGMA checkpoint_fullfsync = ON")
+        connection.execute("PRAGMA foreign_keys = OFF")  # M1 is kept by `apply`, and compared by `load`
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _open(env: Env, path: str, read_only: bool) -> sqlite3.Connection:
+    """A connection to a database that is a catalogue of the version that this code reads."""
+    if not env.files.exists(path):
+        raise StorageError(
+            f"there is no store in {os.path.dirname(path) or '.'}: it has no {CATALOG_NAME}; check the path",
+            path=path,
+        )
+    try:
+        connection = _connect(path, "ro" if read_only else "rw")
+        try:
+            _check_identity(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+    except _READ_ERRORS as error:
+        raise _read_error(error, path) from error
+
+
+def _check_identity(connection: sqlite3.Connection, path: str) -> None:
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (journal_mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    if application_id != APPLICATION_ID:
+        raise CorruptionError(
+            f"this is not a catalogue of Nyala: application id {application_id:#x}, not {APPLICATION_ID:#x}",
+            path,
+        )
+    found = connection.execute("SELECT sql FROM sqlite_master ORDER BY name").fetchall()
+    as_expected = found == [(shape.create_sql,) for shape in sorted(SHAPES, key=lambda shape: shape.name)]
+    if version > FORMAT_VERSION:
+        # In a store of a future version the row of `store` says so too. If it says 1, a bit has flipped here.
+        stored = _stored_format_version(connection)
+        if stored != FORMAT_VERSION:
+            raise StorageError(
+                f"the store {os.path.dirname(path)} has format version {version}, and this version of Nyala "
+                f"reads versions up to {FORMAT_VERSION}: update Nyala (pip install --upgrade nyala)",
+                path=path,
+            )
+    if version != FORMAT_VERSION:
+        raise CorruptionError(f"user_version is {version}, expected {FORMAT_VERSION}", path)
+    if not as_expected:
+        raise CorruptionError("its tables are not those of a catalogue", path)
+    if journal_mode != "wal":
+        raise CorruptionError(f"journal mode is {journal_mode!r}, expected 'wal'", path)
+
+
+def _stored_format_version(connection: sqlite3.Connection) -> int | None:
+    """What the row of `store` says; None when there is no such row."""
+    try:
+        row = connection.execute("SELECT format_version FROM store").fetchone()
+    except sqlite3.Error:
+        return None
+    return row[0] if row is not None and isinstance(row[0], int) else None
+
+
+# --- errors -----------------------------------------------------------------------------------------
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _storage_error(error: sqlite3.Error, path: str, verb: str) -> StorageError:
+    advice = _OUTSIDE.get(_code(error), "check the disk, and that no other program writes to the file")
+    return StorageError(f"cannot {verb} {path}: {error}; {advice}", path=path)
+
+
+def _read_error(error: sqlite3.Error | UnicodeError, path: str) -> StorageError | CorruptionError:
+    """What SQLite says while reading is damage, unless it is about the world around the file."""
+    if isinstance(error, UnicodeError):
+        return CorruptionError(f"a text is not UTF-8 ({error})", path)
+    if _code(error) in _OUTSIDE and getattr(error, "sqlite_errorcode", 0) not in _DAMAGE:
+        return _storage_error(error, path, "read")
+    return CorruptionError(f"SQLite says: {error}", path)
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")

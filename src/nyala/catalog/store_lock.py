@@ -1,0 +1,125 @@
+"""The writer's lock: at most one process, and in it one `Database`, writes to a store.
+
+The file `lock` in the store's folder is locked (flock) for as long as the writer lives; the system frees it
+when the process dies, so the lock of a killed writer is simply taken. Its content, {pid, host, started}, is
+for the message to others only. The file stays when the lock is given back, empty.
+
+flock belongs to the open file, not to the process: a second `connect` in one process is refused too.
+Source: design §1 (5) and §3, "One process holds the writer's lock".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+from nyala.catalog.format import LOCK_NAME
+from nyala.env import Env, FileLock
+from nyala.errors import LockedError, StorageError
+
+__all__ = ["LockHolder", "StoreLock"]
+
+_POLL_S: Final = 0.05
+_NAME_WAIT_S: Final = 0.2  # between the moment of locking and the moment of writing who it was
+
+
+@dataclass(frozen=True)
+class LockHolder:
+    """Who has the lock, as far as the file says. `started` is ISO text, UTC."""
+
+    pid: int
+    host: str
+    started: str
+
+
+class StoreLock:
+    """The lock of the store at `directory`. Used by one thread at a time."""
+
+    def __init__(self, env: Env, directory: str) -> None:
+        self.path: Final = os.path.join(directory, LOCK_NAME)
+        self._directory = directory
+        self._env = env
+        self._lock: FileLock | None = None
+        self._pid = os.getpid()
+
+    @property
+    def held(self) -> bool:
+        return self._lock is not None and self._pid == os.getpid()
+
+    def acquire(self, timeout_s: float = 0.0) -> None:
+        """Take the lock, waiting at most `timeout_s` seconds for it.
+
+        Raises: LockedError naming the holder's pid and host.
+        """
+        assert self._lock is None, "the lock is held already"
+        clock = self._env.clock
+        deadline_s = clock.monotonic_s() + timeout_s
+        while True:
+            lock = self._env.files.lock(self.path)
+            if lock is not None:
+                break
+            left_s = deadline_s - clock.monotonic_s()
+            if left_s <= 0:
+                raise self._locked(timeout_s)
+            clock.sleep_s(min(_POLL_S, left_s))
+        self._lock, self._pid = lock, os.getpid()
+        started = dt.datetime.fromtimestamp(clock.now_us() / 1e6, dt.UTC).isoformat(timespec="seconds")
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
+        try:
+            lock.write(json.dumps(holder).encode() + b"\n")
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Give the lock back. May be called twice; in a forked child the parent keeps it."""
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        try:
+            if self._pid == os.getpid():
+                lock.write(b"")  # so that nobody is told of us when the next holder has not written yet
+        finally:
+            lock.release()
+
+    def holder(self) -> LockHolder | None:
+        """Who has the lock, or had it when it was killed; None when the file does not say."""
+        try:
+            fields = json.loads(self._env.files.read_lock_content(self.path).partition(b"\n")[0])
+            return LockHolder(int(fields["pid"]), str(fields["host"]), str(fields["started"]))
+        except (StorageError, ValueError, KeyError, TypeError):
+            return None
+
+    def __enter__(self) -> StoreLock:
+        if not self.held:
+            self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _locked(self, timeout_s: float) -> LockedError:
+        clock = self._env.clock
+        deadline_s = clock.monotonic_s() + _NAME_WAIT_S
+        while (holder := self.holder()) is None and clock.monotonic_s() < deadline_s:
+            clock.sleep_s(_NAME_WAIT_S / 10)
+        waited = f" (waited {timeout_s:g} s)" if timeout_s > 0 else ""
+        if holder is None:
+            who, what = "by another process", "that process"
+        elif (holder.pid, holder.host) == (os.getpid(), socket.gethostname()):
+            who = f"by this process (pid {holder.pid} on {holder.host}), open since {holder.started}"
+            return LockedError(
+                f"the store {self._directory} is already written {who}{waited}: use that Database, or "
+                "close() it first; any number may be open with read_only=True"
+            )
+        else:
+            who = f"by process {holder.pid} on {holder.host}, open since {holder.started}"
+            what = f"process {holder.pid}"
+        return LockedError(
+            f"the store {self._directory} is already written {who}{waited}: open it with read_only=True, "
+            f"wait for the writer to close it with lock_timeout=seconds, or end {what}"
+        )

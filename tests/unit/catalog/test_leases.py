@@ -1,0 +1,218 @@
+"""Leases: no file that a living reader may still open is deleted, and no dead reader keeps files for ever."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nyala.catalog.leases import (
+    EVERYTHING,
+    Lease,
+    collectable,
+    create_lease,
+    living_leases,
+    oldest_needed,
+    open_remote_lease,
+)
+from nyala.env import Env, FileLock, PosixFiles
+from nyala.errors import HistoryExpiredError
+
+if TYPE_CHECKING:
+    from conftest import SteppedClock
+
+
+def oldest(env: Env, folder: Path) -> int | None:
+    return oldest_needed(env, str(folder), env.clock.now_us())
+
+
+def test_P1_a_lease_says_everything_until_it_announces(env: Env, tmp_path: Path) -> None:
+    """Between its first step and its look at the catalogue a reader loses no file."""
+    assert oldest(env, tmp_path) is None
+    lease = create_lease(env, str(tmp_path))
+    assert oldest(env, tmp_path) == EVERYTHING
+    lease.announce(17)
+    assert oldest(env, tmp_path) == 17
+    lease.announce(20)
+    assert oldest(env, tmp_path) == 20
+    (living,) = living_leases(env, str(tmp_path), 0)
+    assert (living.kind, living.pid, living.version) == ("reader", os.getpid(), 20)
+    lease.release()
+    lease.release()
+    assert oldest(env, tmp_path) is None
+    assert os.listdir(tmp_path / "leases") == []
+
+
+def test_P2_the_oldest_of_several_leases_counts(env: Env, tmp_path: Path) -> None:
+    """Two readers in one process, at two versions: the older one's files stay until it is done."""
+    old, new = create_lease(env, str(tmp_path)), create_lease(env, str(tmp_path))
+    old.announce(5)
+    new.announce(9)
+    assert oldest(env, tmp_path) == 5
+    with old:
+        pass
+    assert oldest(env, tmp_path) == 9
+    new.release()
+
+
+def test_P2_garbage_is_kept_for_leases_older_than_it() -> None:
+    """A file replaced at version 8 is read by who saw 7, not by who saw 8."""
+    garbage = {"a": 7, "b": 8, "c": 9}
+    assert collectable(garbage, None) == ["a", "b", "c"]
+    assert collectable(garbage, EVERYTHING) == []
+    assert collectable(garbage, 7) == ["a"]
+    assert collectable(garbage, 8) == ["a", "b"]
+
+
+READER = """
+import sys
+from nyala.catalog.leases import create_lease
+from nyala.env import SYSTEM
+lease = create_lease(SYSTEM, sys.argv[1])
+lease.announce(4)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_P2_a_killed_readers_lease_is_over(env: Env, tmp_path: Path) -> None:
+    """kill -9 of a reader frees its files: the system drops the lock, the next look removes the lease."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", READER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    assert oldest(env, tmp_path) == 4
+    child.kill()
+    child.communicate()
+    assert oldest(env, tmp_path) is None
+    assert os.listdir(tmp_path / "leases") == []
+
+
+def test_P1_what_cannot_be_read_counts_as_everything(env: Env, tmp_path: Path) -> None:
+    """A lease that is locked but not written yet, or half, is a reader in its first step."""
+    lease = create_lease(env, str(tmp_path))
+    lease.announce(17)
+    whole = Path(lease.path).read_bytes()
+    for content in (b"", whole[:-1], whole.replace(b"17", b"99"), b"\xff" * 50):
+        Path(lease.path).write_bytes(content)
+        assert oldest(env, tmp_path) == EVERYTHING, content
+    Path(lease.path).write_bytes(whole + b'"}\n')  # shorter content over longer, before the cut
+    assert oldest(env, tmp_path) == 17
+    lease.release()
+
+
+def test_P1_a_lease_that_is_swept_while_being_made_is_made_again(env: Env, tmp_path: Path) -> None:
+    """The writer may find a lease file between its creation and its lock; the reader must not trust it then."""
+    attempts: list[str] = []
+
+    class Sweeping(PosixFiles):
+        def lock(self, path: str, *, create: bool = True) -> FileLock | None:
+            if create:
+                attempts.append(path)
+                if len(attempts) == 1:
+                    Path(path).touch()
+                    taken = super().lock(path)  # the writer's look, in the very moment
+                    assert taken is not None
+                    ours = super().lock(path)
+                    taken.release(unlink=True)
+                    return ours
+            return super().lock(path, create=create)
+
+    lease = create_lease(dataclasses.replace(env, files=Sweeping()), str(tmp_path))
+    assert len(attempts) == 2 and lease.path == attempts[1]
+    assert oldest(env, tmp_path) == EVERYTHING
+    lease.release()
+
+
+def test_other_files_are_left_alone(env: Env, tmp_path: Path) -> None:
+    (tmp_path / "leases").mkdir()
+    for name in ("notes.txt", "remote-1.77.tmp"):
+        (tmp_path / "leases" / name).touch()
+    assert oldest(env, tmp_path) is None
+    assert len(os.listdir(tmp_path / "leases")) == 2
+
+
+# --- remote -----------------------------------------------------------------------------------------
+
+
+def remote(env: Env, folder: Path, seconds: float) -> Lease:
+    return create_lease(env, str(folder), "remote", expires_us=env.clock.now_us() + round(seconds * 1e6))
+
+
+def test_P2_a_remote_lease_lives_until_its_expiry(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
+    """A Spark job that holds no lock keeps its files for as long as it renews, and no longer."""
+    lease = remote(env, tmp_path, 60)
+    assert oldest(env, tmp_path) == EVERYTHING
+    lease.announce(12)
+    clock.sleep_s(59)
+    assert oldest(env, tmp_path) == 12
+    task = open_remote_lease(env, str(tmp_path), lease.name)
+    assert task.version == 12
+    task.renew(clock.now_us() + 60_000_000)
+    clock.sleep_s(59)
+    lease.check()
+    assert oldest(env, tmp_path) == 12
+    clock.sleep_s(1)
+    assert oldest(env, tmp_path) is None
+    assert os.listdir(tmp_path / "leases") == []
+
+
+def test_L1_an_expired_lease_is_not_revived(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
+    """Who comes back too late is told to load again, whether or not the writer has looked meanwhile."""
+    lease = remote(env, tmp_path, 60)
+    clock.sleep_s(60)
+    for call in (
+        lambda: lease.renew(clock.now_us() + 60_000_000),
+        lambda: lease.announce(3),
+        lease.check,
+        lambda: open_remote_lease(env, str(tmp_path), lease.name),
+    ):
+        with pytest.raises(HistoryExpiredError, match="load again"):
+            call()
+    assert oldest(env, tmp_path) is None
+    with pytest.raises(HistoryExpiredError, match="load again"):
+        lease.renew(clock.now_us() + 60_000_000)
+    assert os.listdir(tmp_path / "leases") == []
+
+
+def test_L1_a_renewal_that_is_written_too_late_is_taken_back(
+    env: Env, clock: SteppedClock, tmp_path: Path
+) -> None:
+    """The reader slept between its look and its write; the writer may have deleted files in between."""
+
+    class Slow(PosixFiles):
+        def write_atomic(self, path: str, data: bytes) -> None:
+            clock.sleep_s(120)
+            assert oldest(env, tmp_path) is None, "the writer looks, and removes the lease"
+            super().write_atomic(path, data)
+
+    lease = remote(env, tmp_path, 60)
+    late = open_remote_lease(dataclasses.replace(env, files=Slow()), str(tmp_path), lease.name)
+    with pytest.raises(HistoryExpiredError):
+        late.renew(clock.now_us() + 600_000_000)
+    assert os.listdir(tmp_path / "leases") == []
+
+
+def test_a_renewal_never_shortens_a_lease(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
+    """Of two tasks that renew at once, the one with the earlier expiry takes nothing from the other."""
+    lease = remote(env, tmp_path, 60)
+    lease.renew(clock.now_us() + 90_000_000)
+    lease.renew(clock.now_us() + 30_000_000)
+    clock.sleep_s(80)
+    assert oldest(env, tmp_path) == EVERYTHING
+    lease.release()
+    assert oldest(env, tmp_path) is None
+
+
+def test_a_damaged_remote_lease_is_over(env: Env, tmp_path: Path) -> None:
+    lease = remote(env, tmp_path, 60)
+    Path(lease.path).write_bytes(b"\0" * 40)
+    with pytest.raises(HistoryExpiredError):
+        lease.check()
+    assert oldest(env, tmp_path) is None

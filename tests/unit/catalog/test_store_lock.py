@@ -1,0 +1,144 @@
+"""One writer at a time, and a message that says who it is and what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nyala.catalog.store_lock import StoreLock
+from nyala.env import SYSTEM, Env
+from nyala.errors import LockedError
+
+if TYPE_CHECKING:
+    from conftest import SteppedClock
+
+HOLDER = """
+import sys
+from nyala.catalog.store_lock import StoreLock
+from nyala.env import SYSTEM
+lock = StoreLock(SYSTEM, sys.argv[1])
+lock.acquire()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def hold_in_child(folder: Path) -> subprocess.Popen[bytes]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    return child
+
+
+def test_a_second_writer_learns_who_the_first_is(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
+    """The message names pid and host, and the three things that one can do."""
+    child = hold_in_child(tmp_path)
+    try:
+        with pytest.raises(LockedError) as caught:
+            StoreLock(env, str(tmp_path)).acquire()
+        message = str(caught.value)
+        assert f"process {child.pid} on {socket.gethostname()}" in message
+        assert str(tmp_path) in message
+        for advice in ("read_only=True", "lock_timeout=", f"end process {child.pid}"):
+            assert advice in message
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_the_lock_of_a_killed_writer_is_taken_over(env: Env, tmp_path: Path) -> None:
+    """After kill -9 nobody has to remove a lock file by hand."""
+    child = hold_in_child(tmp_path)
+    child.kill()
+    child.communicate()
+    with StoreLock(env, str(tmp_path)) as lock:
+        assert lock.held
+        holder = lock.holder()
+        assert holder is not None and holder.pid == os.getpid()
+
+
+def test_two_databases_in_one_process_conflict_too(env: Env, tmp_path: Path) -> None:
+    """Two connects in one notebook are two writers; the message says that it is this very process."""
+    with StoreLock(env, str(tmp_path)):
+        with pytest.raises(LockedError, match="by this process .*close\\(\\) it first"):
+            StoreLock(env, str(tmp_path)).acquire()
+    with StoreLock(env, str(tmp_path)) as lock:
+        assert lock.held
+
+
+def test_waiting_ends_at_the_timeout(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
+    """lock_timeout is waited out, not more."""
+    with StoreLock(env, str(tmp_path)):
+        before = clock.monotonic_s()
+        with pytest.raises(LockedError, match=r"waited 3 s"):
+            StoreLock(env, str(tmp_path)).acquire(3)
+        assert clock.monotonic_s() - before == pytest.approx(3)
+
+
+def test_waiting_ends_when_the_holder_closes(tmp_path: Path) -> None:
+    """With lock_timeout a second job starts as soon as the first is done."""
+    first = StoreLock(SYSTEM, str(tmp_path))
+    first.acquire()
+    timer = threading.Timer(0.2, first.release)
+    timer.start()
+    begin = time.monotonic()
+    second = StoreLock(SYSTEM, str(tmp_path))
+    second.acquire(30)
+    assert second.held
+    assert 0.1 < time.monotonic() - begin < 10
+    second.release()
+    timer.join()
+
+
+def test_the_file_says_who(env: Env, tmp_path: Path) -> None:
+    """An administrator finds pid, host and start in the file; after a clean close it is empty."""
+    lock = StoreLock(env, str(tmp_path))
+    assert lock.holder() is None
+    lock.acquire()
+    content = json.loads((tmp_path / "lock").read_text())
+    assert content == {
+        "pid": os.getpid(), "host": socket.gethostname(), "started": "2023-11-14T22:13:20+00:00"
+    }  # fmt: skip
+    lock.release()
+    lock.release()
+    assert (tmp_path / "lock").read_bytes() == b""
+
+
+def test_a_holder_that_has_not_said_who_it_is(env: Env, tmp_path: Path) -> None:
+    """Between the lock and its content, or with a damaged content, the message does without a name."""
+    taken = env.files.lock(str(tmp_path / "lock"))
+    assert taken is not None
+    for content in (b"", b"{", b'{"pid": "x"}', b"[1]", b"\xff"):
+        taken.write(content)
+        with pytest.raises(LockedError, match="by another process: open it with read_only=True"):
+            StoreLock(env, str(tmp_path)).acquire()
+    taken.release()
+
+
+def test_a_forked_child_does_not_end_its_parents_lock(env: Env, tmp_path: Path) -> None:
+    """A child that drops the Database it inherited leaves the writer its lock, and the lock its name."""
+    lock = StoreLock(env, str(tmp_path))
+    lock.acquire()
+    content = (tmp_path / "lock").read_bytes()
+    pid = os.fork()
+    if pid == 0:
+        lock.release()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert lock.held
+    assert (tmp_path / "lock").read_bytes() == content and re.search(b'"pid": \\d+', content)
+    with pytest.raises(LockedError):
+        StoreLock(env, str(tmp_path)).acquire()
+    lock.release()
