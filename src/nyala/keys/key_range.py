@@ -16,15 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
+from nyala.schema.constraint import Constraint
+from nyala.schema.schema import Schema
 from nyala.schema.types import ColumnType
-
-if TYPE_CHECKING:
-    from nyala.schema.predicate import Constraint
-    from nyala.schema.schema import Schema
 
 __all__ = ["Clamped", "KeyRange", "allowed_range", "clamp", "key_range_of", "successor"]
 

@@ -1,0 +1,124 @@
+"""Which partitions can hold a row that satisfies a scan's predicates.
+
+    host = 'a' AND metric IN ('x', 'y') AND time >= 100
+    |                    |              |
+    +-- hash (host, metric): the buckets of ('a', 'x') and ('a', 'y')
+                                        +-- range (time): [100, unbounded)
+
+Each level is pruned by itself: a hash level when every column of it has an equality or an IN list, the range level
+by the stretches of range keys that its columns' constraints leave (one per combination of leading IN values).
+
+Invariant T5: a partition is dropped only if no row in it can satisfy all constraints. Keeping one too many costs
+time only: lists whose combinations pass a cap are not enumerated.
+Source: Kudu facts §2.4. Departure: IN lists on range columns prune the ranges between their values as well.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from nyala.keys.arrow_memory import array_of_canonical
+from nyala.keys.codec import KeyCodec
+from nyala.keys.key_range import Clamped, KeyRange, clamp, range_of_clamped
+from nyala.partition.hashing import buckets_of
+from nyala.partition.model import HashLevel, Partition, PartitionSchema
+from nyala.schema.constraint import Constraint
+from nyala.schema.schema import ColumnSchema, Schema
+
+__all__ = ["prune"]
+
+# A list of so many combinations falls into nearly every bucket, and range, anyway.
+MAX_COMBINATIONS: Final = 4096
+
+
+def prune(
+    constraints: Mapping[str, Constraint],
+    partition_schema: PartitionSchema,
+    partitions: Sequence[Partition],
+    schema: Schema,
+) -> npt.NDArray[np.bool_]:
+    """For each partition whether it must be read, given the AND-ed `constraints` by column name (T5).
+
+    Cost: hashing the combinations of IN lists, and a pass over the partitions.
+    """
+    keep = np.ones(len(partitions), dtype=bool)
+    if any(constraint.empty for constraint in constraints.values()):
+        return ~keep
+    clamped = {c.id: clamp(constraints.get(c.name), c.type) for c in schema.key_columns}
+    if any(column.empty for column in clamped.values()):
+        return ~keep
+    for i, level in enumerate(partition_schema.hash_levels):
+        columns = partition_schema.hash_columns(level, schema)
+        allowed = _allowed_buckets(level, columns, [clamped[column.id] for column in columns])
+        if allowed is not None:
+            keep &= allowed[np.array([p.hash_buckets[i] for p in partitions], dtype=np.int64)]
+    if partition_schema.range_column_ids:
+        columns = partition_schema.range_columns(schema)
+        ranges = _allowed_ranges(columns, [clamped[column.id] for column in columns])
+        uppers = [r.upper for r in ranges]
+        known: dict[tuple[bytes | None, bytes | None], bool] = {}
+        for i, partition in enumerate(partitions):
+            bounds = (partition.range_lower, partition.range_upper)
+            if bounds not in known:
+                known[bounds] = _overlaps(ranges, uppers, *bounds)
+            keep[i] &= known[bounds]
+    return keep
+
+
+def _values(column: Clamped) -> tuple[object, ...] | None:
+    """The values that a column may have where they are few: an IN list, or a range of one value."""
+    if column.values is not None:
+        return column.values
+    return (column.lower,) if column.lower is not None and column.lower == column.upper else None
+
+
+def _allowed_buckets(
+    level: HashLevel, columns: Sequence[ColumnSchema], clamped: Sequence[Clamped]
+) -> npt.NDArray[np.bool_] | None:
+    """A mask over the level's buckets, or None when any bucket may be meant."""
+    lists = [_values(column) for column in clamped]
+    values = [one for one in lists if one is not None]
+    if len(values) < len(lists) or math.prod(len(one) for one in values) > MAX_COMBINATIONS:
+        return None
+    types = [column.type for column in columns]
+    arrays = [
+        array_of_canonical(type, list(one))
+        for type, one in zip(types, zip(*itertools.product(*values), strict=True), strict=True)
+    ]
+    allowed = np.zeros(level.buckets, dtype=bool)
+    allowed[buckets_of(arrays, types, level.buckets, level.seed)] = True
+    return allowed
+
+
+def _allowed_ranges(columns: Sequence[ColumnSchema], clamped: Sequence[Clamped]) -> list[KeyRange]:
+    """Disjoint ascending ranges of range keys: one per combination of the leading columns' IN lists."""
+    codec = KeyCodec([column.type for column in columns])
+    leading: list[tuple[object, ...]] = []
+    for column in clamped:
+        values = _values(column)
+        if values is None or math.prod(len(one) for one in leading) * len(values) > MAX_COMBINATIONS:
+            break
+        leading.append(values)
+    rest = list(clamped[len(leading) :])
+    ranges = [
+        range_of_clamped([*(Clamped(values=(value,)) for value in combination), *rest], codec)
+        for combination in itertools.product(*leading)
+    ]
+    return sorted((r for r in ranges if not r.is_empty), key=lambda r: r.lower or b"")
+
+
+def _overlaps(
+    ranges: Sequence[KeyRange], uppers: Sequence[bytes | None], lower: bytes | None, upper: bytes | None
+) -> bool:
+    """Whether [lower, upper) has a key in common with one of the disjoint ascending `ranges`."""
+    # Only the last upper can be None; the first range that ends above `lower` begins before all later ones.
+    bounded = len(uppers) - (1 if uppers and uppers[-1] is None else 0)
+    first = 0 if lower is None else bisect.bisect_right(uppers, lower, hi=bounded)  # type: ignore[type-var]
+    return first < len(ranges) and (upper is None or (ranges[first].lower or b"") < upper)

@@ -1,0 +1,190 @@
+"""Range bounds and splits: from what a user wrote to disjoint, ascending stretches of range keys.
+
+A *range key* is the key encoding of the range columns alone (`nyala.keys.codec`). A bound sets some of them:
+
+    columns (a, b, c)       bound (1, None, 3)
+    unset columns           take their type's minimum; a bound with all unset is unbounded
+    exclusive lower and     become inclusive lower and exclusive upper of the next key: the rightmost column is
+    inclusive upper         incremented, one that is at its maximum is unset and the column left of it takes
+                            its turn:  (1, None, 3) -> (1, None, 4)     (1, 127, 127) -> (2, None, None)
+
+Left out: nothing of Kudu's rules but bounds whose ranges have hash levels of their own.
+Source: Kudu facts §2.3. Departure: an unset decimal is at its own minimum, -(10^p - 1), not at that of its
+integer, so that it compares equal to that minimum written out.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nyala.errors import InvalidArgumentError, SchemaError
+from nyala.keys.codec import KeyCodec
+from nyala.schema.cast import cast_value
+from nyala.schema.schema import MAX_KEY_BYTES, ColumnSchema
+from nyala.schema.types import ColumnType, to_canonical
+
+__all__ = ["EncodedRange", "RangeBound", "build_ranges", "encode_range"]
+
+# [lower, upper) as encoded range keys; None = unbounded.
+EncodedRange = tuple[bytes | None, bytes | None]
+
+
+@dataclass(frozen=True)
+class RangeBound:
+    """A range whose ends need not be the usual [lower, upper): for `range_partition(bounds=[...])`."""
+
+    lower: Any = None
+    upper: Any = None
+    lower_inclusive: bool = True
+    upper_inclusive: bool = False
+
+
+def build_ranges(
+    columns: Sequence[ColumnSchema], splits: Sequence[Any], bounds: Sequence[Any] | None
+) -> list[EncodedRange]:
+    """The ranges of a new table, ascending and disjoint; there may be gaps between them.
+
+    Raises: InvalidArgumentError when bounds overlap, a range is empty, or a split lies in no range.
+    """
+    if bounds is None:
+        ranges: list[EncodedRange] = [(None, None)]
+    else:
+        ranges = [encode_range(bound, columns) for bound in bounds]
+    # Ascending by lower bound; unbounded is first, for b"" is not above any key.
+    order = sorted(range(len(ranges)), key=lambda i: ranges[i][0] or b"")
+    for i, j in itertools.pairwise(order):
+        upper, lower = ranges[i][1], ranges[j][0]
+        if upper is None or lower is None or upper > lower:
+            assert bounds is not None
+            raise InvalidArgumentError(f"overlapping range partitions: {bounds[i]!r} and {bounds[j]!r}")
+    return _split([ranges[i] for i in order], splits, columns)
+
+
+def encode_range(bound: Any, columns: Sequence[ColumnSchema]) -> EncodedRange:
+    """One range, from a pair (lower, upper) or a RangeBound.
+
+    Raises: InvalidArgumentError for values that the columns cannot hold, or a range that no key is in.
+    """
+    if not isinstance(bound, RangeBound):
+        if not isinstance(bound, Sequence) or isinstance(bound, str | bytes) or len(bound) != 2:
+            raise InvalidArgumentError(f"a range bound is a pair (lower, upper), not {bound!r}")
+        bound = RangeBound(*bound)
+    codec = KeyCodec([column.type for column in columns])
+    lower = _values(bound.lower, columns, "lower bound")
+    upper = _values(bound.upper, columns, "upper bound")
+    if not bound.lower_inclusive and any(value is not None for value in lower):
+        lower = _incremented(lower, codec.types)
+        if not lower:
+            raise InvalidArgumentError(f"no value is greater than the exclusive lower bound {bound.lower!r}")
+    if bound.upper_inclusive and any(value is not None for value in upper):
+        # Nothing above the greatest key: then the range is unbounded there.
+        upper = _incremented(upper, codec.types)
+    low, high = _encode(lower, codec), _encode(upper, codec)
+    if high is not None and (low or _encode_minimum(codec)) >= high:
+        raise InvalidArgumentError(
+            f"range partition lower bound must be less than the upper bound: {bound.lower!r}, {bound.upper!r}"
+        )
+    return low, high
+
+
+def _split(
+    ranges: Sequence[EncodedRange], splits: Sequence[Any], columns: Sequence[ColumnSchema]
+) -> list[EncodedRange]:
+    codec = KeyCodec([column.type for column in columns])
+    keys: dict[bytes, Any] = {}
+    for split in splits:
+        key = _encode(_values(split, columns, "split"), codec)
+        if key is None:
+            raise InvalidArgumentError("a split must set at least one range column; None sets none")
+        if key in keys:
+            raise InvalidArgumentError(f"duplicate split row: {split!r}")
+        keys[key] = split
+    pending = sorted(keys)
+    result: list[EncodedRange] = []
+    for lower, upper in ranges:
+        while pending and (upper is None or pending[0] <= upper):
+            key = pending[0]
+            if key < (lower or b""):
+                break
+            if key in (lower, upper) or key == _encode_minimum(codec):
+                raise InvalidArgumentError(f"split matches lower or upper bound: {keys[key]!r}")
+            result.append((lower, key))
+            lower = pending.pop(0)
+        result.append((lower, upper))
+    if pending:
+        raise InvalidArgumentError(f"split out of bounds: {keys[pending[0]]!r} lies in no range")
+    return result
+
+
+def _values(value: Any, columns: Sequence[ColumnSchema], what: str) -> list[Any]:
+    """Canonical values of the range columns, None where unset."""
+    if isinstance(value, Mapping):
+        names = [column.name for column in columns]
+        for name in value:
+            if name not in names:
+                raise InvalidArgumentError(
+                    f"{what} may only contain values for range partition columns ({', '.join(names)}), "
+                    f"not for {name!r}"
+                )
+        value = tuple(value.get(name) for name in names)
+    elif value is None:
+        value = ()
+    elif not isinstance(value, tuple | list):
+        if len(columns) > 1:
+            raise InvalidArgumentError(
+                f"{what} {value!r}: a range over {len(columns)} columns takes a tuple of their values"
+            )
+        value = (value,)
+    if len(value) > len(columns):
+        raise InvalidArgumentError(
+            f"{what} {value!r} has {len(value)} values; the range has {len(columns)} columns"
+        )
+    values: list[Any] = [None] * len(columns)
+    for i, (one, column) in enumerate(zip(value, columns, strict=False)):
+        try:
+            values[i] = to_canonical(column.type, cast_value(one, column.type))
+        except SchemaError as error:
+            raise InvalidArgumentError(f"{what} of range column {column.name!r}: {error}") from error
+    return values
+
+
+def _encode(values: Sequence[Any], codec: KeyCodec) -> bytes | None:
+    """The range key with unset columns at their minimum; None when all are unset."""
+    if all(value is None for value in values):
+        return None
+    filled = [
+        _minimum(type) if value is None else value for value, type in zip(values, codec.types, strict=True)
+    ]
+    key = codec.encode_row(filled)
+    if len(key) > MAX_KEY_BYTES:
+        raise InvalidArgumentError(f"a range bound takes {len(key)} bytes encoded, at most {MAX_KEY_BYTES}")
+    return key
+
+
+def _encode_minimum(codec: KeyCodec) -> bytes:
+    return codec.encode_row([_minimum(type) for type in codec.types])
+
+
+def _minimum(type: ColumnType) -> Any:
+    if type.is_variable:
+        return "" if type.is_text else b""
+    return type.value_min
+
+
+def _incremented(values: Sequence[Any], types: Sequence[ColumnType]) -> list[Any]:
+    """The next bound above `values`; empty when there is none."""
+    result = list(values)
+    for i in reversed(range(len(result))):
+        type = types[i]
+        value = _minimum(type) if result[i] is None else result[i]
+        if type.is_variable:
+            result[i] = value + ("\0" if type.is_text else b"\0")
+            return result
+        if value != type.value_max:
+            result[i] = value + 1
+            return result
+        result[i] = None
+    return []

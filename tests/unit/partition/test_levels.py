@@ -1,0 +1,393 @@
+"""How a table is cut into tablets: the specification's examples, and every mistake that is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nyala.errors import ColumnNotFoundError, InvalidArgumentError
+from nyala.keys import KeyCodec
+from nyala.partition.describe import bound_values
+from nyala.partition.levels import (
+    HashLevel,
+    HashSpec,
+    Partition,
+    PartitionSchema,
+    RangeBound,
+    RangeSpec,
+    build_partitions,
+    describe,
+    describe_schema,
+    hash_partition,
+    range_partition,
+)
+from nyala.schema.schema import Schema, build_schema
+from nyala.schema.types import parse_type
+
+METRICS = build_schema(
+    {"host": "string", "metric": "string", "time": "timestamp", "value": "double"},
+    primary_key=["host", "metric", "time"],
+)
+YEARS = range_partition("time", splits=["2015-01-01", "2016-01-01"])
+BOUNDED = range_partition("time", bounds=[("2014-01-01", "2017-01-01")], splits=["2015-01-01", "2016-01-01"])
+
+
+def shown(levels: Any, schema: Schema = METRICS) -> list[str]:
+    partition_schema, partitions = build_partitions(levels, schema)
+    return [describe(partition, partition_schema, schema) for partition in partitions]
+
+
+# ---- the specification's examples ----------------------------------------------------------------------------
+
+
+def test_no_levels_is_one_tablet() -> None:
+    """A table without partition_by has one tablet."""
+    assert build_partitions([], METRICS) == (PartitionSchema(), (Partition(),))
+    assert shown([]) == ["UNPARTITIONED"]
+
+
+def test_range_example_with_default_bounds() -> None:
+    """Splits at 2015 and 2016 in an unbounded table: three tablets."""
+    assert shown([YEARS]) == [
+        "RANGE (time) (unbounded, 2015-01-01)",
+        "RANGE (time) [2015-01-01, 2016-01-01)",
+        "RANGE (time) [2016-01-01, unbounded)",
+    ]
+
+
+def test_range_example_with_bounds_and_splits() -> None:
+    """A bound of 2014 to 2017, split twice, is the same as three bounds: three tablets."""
+    years = [f"{year}-01-01" for year in range(2014, 2018)]
+    three = range_partition("time", bounds=list(itertools.pairwise(years)))
+    assert shown([BOUNDED]) == [
+        "RANGE (time) [2014-01-01, 2015-01-01)",
+        "RANGE (time) [2015-01-01, 2016-01-01)",
+        "RANGE (time) [2016-01-01, 2017-01-01)",
+    ]
+    assert build_partitions([BOUNDED], METRICS) == build_partitions([three], METRICS)
+
+
+def test_hash_example() -> None:
+    """Hashed on host and metric into four buckets: four tablets."""
+    assert shown([hash_partition("host", "metric", buckets=4)]) == [
+        f"HASH (host, metric) BUCKET {bucket} OF 4" for bucket in range(4)
+    ]
+
+
+def test_hash_and_range_example() -> None:
+    """Four buckets by three years: twelve tablets, buckets outermost."""
+    tablets = shown([hash_partition("host", "metric", buckets=4), BOUNDED])
+    assert len(tablets) == 12
+    assert tablets[0] == "HASH (host, metric) BUCKET 0 OF 4, RANGE (time) [2014-01-01, 2015-01-01)"
+    assert tablets[7] == "HASH (host, metric) BUCKET 2 OF 4, RANGE (time) [2015-01-01, 2016-01-01)"
+    # The order in which the levels are written does not matter.
+    assert tablets == shown([BOUNDED, hash_partition("host", "metric", buckets=4)])
+
+
+def test_hash_and_hash_example() -> None:
+    """Host into four buckets and metric into three: twelve tablets."""
+    levels = [hash_partition("host", buckets=4), hash_partition("metric", buckets=3)]
+    assert len(shown(levels)) == 12
+    assert shown(levels)[5] == "HASH (host) BUCKET 1 OF 4, HASH (metric) BUCKET 2 OF 3"
+
+
+def test_multilevel_is_the_product() -> None:
+    """Two hash levels and a range: the product of the partitions in each level."""
+    levels = [hash_partition("host", buckets=2), hash_partition("metric", buckets=3), YEARS]
+    assert len(shown(levels)) == 2 * 3 * 3
+
+
+def test_no_range_yet_is_no_tablet() -> None:
+    """`bounds=[]`: ranges come later."""
+    levels = [hash_partition("host", buckets=4), range_partition("time", bounds=[])]
+    assert build_partitions(levels, METRICS)[1] == ()
+
+
+def test_a_column_may_be_hashed_and_in_the_range() -> None:
+    """T2: only two hash levels must not share a column."""
+    assert len(shown([hash_partition("time", buckets=2), YEARS])) == 6
+
+
+def test_a_single_level_need_not_be_a_list() -> None:
+    """partition_by=nyala.hash_partition(...) is clear enough."""
+    level = hash_partition("host", buckets=2)
+    assert build_partitions(level, METRICS) == build_partitions([level], METRICS)
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------
+
+INTS = build_schema(
+    {"a": "int8", "b": "int8", "c": "int8", "s": "string", "d": "decimal(3,1)", "v": "int32"},
+    primary_key=["a", "b", "c", "s", "d"],
+)
+
+
+@pytest.mark.parametrize(
+    ("levels", "message"),
+    [
+        (lambda: [hash_partition("a", buckets=1)], "must have at least two hash buckets"),
+        (lambda: [hash_partition("a", buckets=2.0)], "must have at least two hash buckets"),
+        (lambda: [hash_partition("a", buckets=True)], "must have at least two hash buckets"),
+        (lambda: [hash_partition(buckets=2)], "must have at least one hash column"),
+        (lambda: [hash_partition(["a", "b"], buckets=2)], "takes column names, one by one"),
+        (lambda: [hash_partition("a", buckets=2, seed=2**31)], "seed"),
+        (
+            lambda: [hash_partition("a", "b", buckets=2), hash_partition("b", buckets=2)],
+            "must not contain columns in common: 'b'",
+        ),
+        (lambda: [hash_partition("a", "a", buckets=2)], "duplicate column 'a'"),
+        (lambda: [hash_partition("v", buckets=2)], "must specify only primary key columns, and 'v'"),
+        (lambda: [hash_partition("a", buckets=300), hash_partition("b", buckets=300)], "90000 tablets"),
+        (lambda: [hash_partition("a", buckets=10**12)], "too many"),
+        (lambda: ["a"], "partition_by takes"),
+        (lambda: [range_partition()], "must have at least one range column"),
+        (lambda: [range_partition("v")], "must specify only primary key columns, and 'v'"),
+        (lambda: [range_partition("a", "a")], "duplicate column 'a' in range_partition"),
+        (lambda: [range_partition("a"), range_partition("b")], "at most one range level"),
+        (lambda: [range_partition("a", splits=5)], "splits is a list"),
+        (lambda: [range_partition("s", splits="ab")], "splits is a list"),
+        (lambda: [range_partition("a", splits=[1, 2, 1])], "duplicate split row: 1"),
+        (lambda: [range_partition("a", splits=[None])], "must set at least one range column"),
+        (lambda: [range_partition("a", "b", splits=[(None, None)])], "must set at least one range column"),
+        (
+            lambda: [range_partition("a", splits=[5], bounds=[(5, 9)])],
+            "split matches lower or upper bound: 5",
+        ),
+        (
+            lambda: [range_partition("a", splits=[9], bounds=[(5, 9)])],
+            "split matches lower or upper bound: 9",
+        ),
+        (lambda: [range_partition("a", splits=[-128])], "split matches lower or upper bound"),
+        (lambda: [range_partition("a", splits=[4], bounds=[(5, 9)])], "split out of bounds: 4"),
+        (lambda: [range_partition("a", splits=[10], bounds=[(5, 9)])], "split out of bounds: 10"),
+        (lambda: [range_partition("a", splits=[10], bounds=[(5, 9), (11, 12)])], "split out of bounds: 10"),
+        (lambda: [range_partition("a", splits=[10], bounds=[])], "split out of bounds: 10"),
+        (
+            lambda: [range_partition("a", bounds=[(5, 5)])],
+            "lower bound must be less than the upper bound: 5, 5",
+        ),
+        (lambda: [range_partition("a", bounds=[(5, 4)])], "lower bound must be less than the upper bound"),
+        (lambda: [range_partition("a", bounds=[(None, -128)])], "must be less than the upper bound"),
+        (lambda: [range_partition("s", bounds=[("", "")])], "must be less than the upper bound"),
+        (lambda: [range_partition("s", bounds=[(None, "")])], "must be less than the upper bound"),
+        (lambda: [range_partition("a", bounds=[(0, 5), (4, 9)])], r"overlapping range partitions: \(0, 5\)"),
+        (lambda: [range_partition("a", bounds=[(4, 9), (0, 5)])], "overlapping range partitions"),
+        (lambda: [range_partition("a", bounds=[(0, 5), (0, 5)])], "overlapping range partitions"),
+        (lambda: [range_partition("a", bounds=[(0, None), (7, 9)])], "overlapping range partitions"),
+        (lambda: [range_partition("a", bounds=[(None, 5), (None, 9)])], "overlapping range partitions"),
+        (lambda: [range_partition("a", bounds=[(None, None), (1, 2)])], "overlapping range partitions"),
+        (lambda: [range_partition("a", bounds=[RangeBound(0, 5, True, True), (5, 6)])], "overlapping"),
+        (lambda: [range_partition("a", bounds=[5])], r"pair \(lower, upper\), not 5"),
+        (lambda: [range_partition("a", bounds=[(1, 2, 3)])], r"pair \(lower, upper\)"),
+        (lambda: [range_partition("s", bounds=["ab"])], r"pair \(lower, upper\)"),
+        (lambda: [range_partition("a", bounds=[(1, 128)])], "upper bound of range column 'a'.*128"),
+        (lambda: [range_partition("a", bounds=[("x", 5)])], "lower bound of range column 'a'"),
+        (lambda: [range_partition("d", splits=[decimal.Decimal("1.23")])], "split of range column 'd'"),
+        (lambda: [range_partition("a", "b", splits=[5])], "2 columns takes a tuple"),
+        (lambda: [range_partition("a", splits=[(5, 6)])], "has 2 values; the range has 1 column"),
+        (
+            lambda: [range_partition("a", splits=[{"b": 1}])],
+            "may only contain values for range partition columns",
+        ),
+        (
+            lambda: [range_partition("a", bounds=[RangeBound(127, None, False)])],
+            "no value is greater than the exclusive lower bound 127",
+        ),
+        (lambda: [range_partition("s", splits=["x" * 20_000])], "20000 bytes encoded, at most 16384"),
+    ],
+    ids=itertools.count(),
+)
+def test_mistakes_are_refused(levels: Callable[[], list[Any]], message: str) -> None:
+    """Each of these would make tablets that nobody meant, or two that claim one row."""
+    with pytest.raises(InvalidArgumentError, match=message):
+        build_partitions(levels(), INTS)
+
+
+def test_an_unknown_column_is_named_with_the_one_meant() -> None:
+    """A typing error in partition_by."""
+    with pytest.raises(ColumnNotFoundError, match="did you mean 'metric'"):
+        build_partitions([hash_partition("metrik", buckets=2)], METRICS)
+
+
+# ---- bounds --------------------------------------------------------------------------------------------------
+
+
+def ranges(*columns: str, **arguments: Any) -> list[tuple[Any, Any]]:
+    """The ranges' bounds, as canonical values."""
+    partition_schema, partitions = build_partitions([range_partition(*columns, **arguments)], INTS)
+    codec = KeyCodec([column.type for column in partition_schema.range_columns(INTS)])
+    return [
+        (
+            None if p.range_lower is None else codec.decode_row(p.range_lower),
+            None if p.range_upper is None else codec.decode_row(p.range_upper),
+        )
+        for p in partitions
+    ]
+
+
+MIN = -128
+
+
+@pytest.mark.parametrize(
+    ("bound", "expected"),
+    [
+        (((1, 2, 3), (4, 5, 6)), ((1, 2, 3), (4, 5, 6))),
+        # Unset columns are at their minimum, however they are left unset.
+        (((1,), (4, None, 6)), ((1, MIN, MIN), (4, MIN, 6))),
+        (([1, None, None], (4, 5)), ((1, MIN, MIN), (4, 5, MIN))),
+        (({"a": 1}, {"c": 6, "a": 2}), ((1, MIN, MIN), (2, MIN, 6))),
+        # All unset is unbounded.
+        ((None, (None, None, None)), (None, None)),
+        (((), {}), (None, None)),
+        # Exclusive lower, inclusive upper.
+        (RangeBound((1, None, 3), (2, None, 3), False, True), ((1, MIN, 4), (2, MIN, 4))),
+        (RangeBound((1,), (2,), False, True), ((1, MIN, MIN + 1), (2, MIN, MIN + 1))),
+        (RangeBound((1, 127, 127), (2, 127, 127), False, True), ((2, MIN, MIN), (3, MIN, MIN))),
+        (RangeBound((1, 2, 127), (2, None, 127), False, True), ((1, 3, MIN), (2, MIN + 1, MIN))),
+        (RangeBound((1,), (127, 127, 127), True, True), ((1, MIN, MIN), None)),
+        (RangeBound(None, None, False, True), (None, None)),
+    ],
+)
+def test_bounds_over_three_columns(bound: Any, expected: Any) -> None:
+    """A partial or inclusive bound that is off by one sends a row to its neighbour's tablet, or to none."""
+    assert ranges("a", "b", "c", bounds=[bound]) == [expected]
+
+
+def test_inclusive_bounds_of_text_and_decimal() -> None:
+    """The next string is one zero byte longer; the next decimal is one digit on in the last place."""
+    assert ranges("s", bounds=[RangeBound("a", "b", False, True)]) == [(("a\0",), ("b\0",))]
+    assert ranges("s", "a", bounds=[RangeBound(("a",), ("b", 127), False, True)]) == [
+        (("a", MIN + 1), ("b\0", MIN))
+    ]
+    assert ranges("d", bounds=[RangeBound(decimal.Decimal("1.5"), decimal.Decimal("99.9"), False, True)]) == [
+        ((16,), None)
+    ]
+    assert ranges("a", "d", bounds=[RangeBound((1,), None, False)]) == [((1, -998), None)]
+
+
+def test_golden_splits_of_kudu() -> None:
+    """Kudu's partition-test: an unset last string is empty."""
+    schema = build_schema(dict.fromkeys("abc", "string"), primary_key=list("abc"))
+    level = range_partition("a", "b", "c", splits=[("a1", "b1", "c1"), ("a2", "b2")])
+    _, partitions = build_partitions([level], schema)
+    assert [(p.range_lower, p.range_upper) for p in partitions] == [
+        (None, b"a1\0\0b1\0\0c1"),
+        (b"a1\0\0b1\0\0c1", b"a2\0\0b2\0\0"),
+        (b"a2\0\0b2\0\0", None),
+    ]
+
+
+def test_bounds_are_sorted_and_may_leave_gaps() -> None:
+    """Ranges may be given in any order, with splits in any of them."""
+    assert ranges("a", bounds=[(20, None), (0, 10), (None, -10)], splits=[5, 30, -20, 7]) == [
+        (None, (-20,)),
+        ((-20,), (-10,)),
+        ((0,), (5,)),
+        ((5,), (7,)),
+        ((7,), (10,)),
+        ((20,), (30,)),
+        ((30,), None),
+    ]
+
+
+def test_ranges_that_touch_do_not_overlap() -> None:
+    """The end of one range is the begin of the next, also where the two are written differently."""
+    assert len(ranges("a", "b", bounds=[((1, 1), (2,)), ((2, MIN), (3, 3))])) == 2
+    assert len(ranges("a", bounds=[RangeBound(0, 4, True, True), (5, 6)])) == 2
+
+
+def test_times_may_be_text_dates_or_datetimes() -> None:
+    """Each way of writing one moment is the same bound; a naive time is UTC."""
+    midnight = dt.datetime(2015, 1, 1)
+    same = [
+        "2015-01-01",
+        "2015-01-01T00:00:00",
+        "2015-01-01T01:00:00+01:00",
+        dt.date(2015, 1, 1),
+        midnight,
+        midnight.replace(tzinfo=dt.UTC),
+        1420070400 * 10**6,
+    ]
+    cut = {build_partitions([range_partition("time", splits=[value])], METRICS)[1] for value in same}
+    assert len(cut) == 1
+
+
+# ---- kept and shown ------------------------------------------------------------------------------------------
+
+
+def test_partition_schema_goes_through_json() -> None:
+    """What the catalogue keeps comes back as it was."""
+    levels = [hash_partition("host", "metric", buckets=4, seed=7), hash_partition("time", buckets=3), YEARS]
+    partition_schema, _ = build_partitions(levels, METRICS)
+    assert PartitionSchema.from_json(partition_schema.to_json()) == partition_schema
+    assert PartitionSchema.from_json(PartitionSchema().to_json()) == PartitionSchema()
+    assert partition_schema.hash_levels[0] == HashLevel((10, 11), 4, 7, "spark-murmur3")
+    assert partition_schema.to_json() == (
+        '{"hash_levels":[{"column_ids":[10,11],"buckets":4,"seed":7,"algorithm":"spark-murmur3"},'
+        '{"column_ids":[12],"buckets":3,"seed":42,"algorithm":"spark-murmur3"}],"range_column_ids":[12]}'
+    )
+
+
+def test_describe_schema() -> None:
+    """`nyala table describe` says how a table is cut."""
+    levels = [hash_partition("host", "metric", buckets=4, seed=7), hash_partition("time", buckets=3), YEARS]
+    text = describe_schema(build_partitions(levels, METRICS)[0], METRICS)
+    assert text == "HASH (host, metric) BUCKETS 4 SEED 7, HASH (time) BUCKETS 3, RANGE (time)"
+    assert describe_schema(PartitionSchema(), METRICS) == "UNPARTITIONED"
+
+
+@pytest.mark.parametrize(
+    ("type", "value", "text"),
+    [
+        ("string", "it's", "'it''s'"),
+        ("binary", b"\x00\xff", "x'00ff'"),
+        ("int8", -5, "-5"),
+        ("date", dt.date(2015, 2, 3), "2015-02-03"),
+        ("timestamp", "2015-02-03T04:05:06.000007", "2015-02-03T04:05:06.000007Z"),
+        ("timestamp", 2**62, str(2**62)),
+        ("decimal(12,10)", decimal.Decimal(0), "0.0000000000"),
+    ],
+)
+def test_describe_shows_bounds_as_a_person_writes_them(type: str, value: Any, text: str) -> None:
+    """A bound that is shown can be typed in again."""
+    schema = build_schema({"k": type}, primary_key=["k"])
+    partition_schema, partitions = build_partitions([range_partition("k", splits=[value])], schema)
+    assert describe(partitions[1], partition_schema, schema) == f"RANGE (k) [{text}, unbounded)"
+
+
+def test_describe_leaves_out_trailing_minima() -> None:
+    """A partial bound is shown as it was given."""
+    level = range_partition("a", "s", "b", splits=[(1,), (2, "x"), (3, "", 5)])
+    assert shown([level], INTS)[1:] == [
+        "RANGE (a, s, b) [(1), (2, 'x'))",
+        "RANGE (a, s, b) [(2, 'x'), (3, '', 5))",
+        "RANGE (a, s, b) [(3, '', 5), unbounded)",
+    ]
+
+
+def test_describe_follows_a_renamed_column() -> None:
+    """Levels are kept by column id."""
+    partition_schema, partitions = build_partitions([hash_partition("host", buckets=2)], METRICS)
+    renamed = build_schema({"server": "string", "v": "int8"}, primary_key=["server"])
+    assert describe(partitions[0], partition_schema, renamed) == "HASH (server) BUCKET 0 OF 2"
+
+
+def test_bound_values() -> None:
+    """Bounds as Python values, for Spark's CASE over them."""
+    partition_schema, partitions = build_partitions([BOUNDED], METRICS)
+    assert bound_values(partitions[0].range_lower, partition_schema, METRICS) == (
+        dt.datetime(2014, 1, 1, tzinfo=dt.UTC),
+    )
+    assert bound_values(None, partition_schema, METRICS) is None
+
+
+def test_specs_are_plain_values() -> None:
+    """A level can be kept, compared and printed."""
+    assert hash_partition("a", buckets=2) == HashSpec(("a",), 2, 42)
+    assert range_partition("a", splits=[1]) == RangeSpec(("a",), (1,), None)
+    assert parse_type("int8").value_min == MIN

@@ -1,0 +1,181 @@
+"""Every row goes to the one partition that has its buckets and its range, and to none outside all ranges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nyala.errors import InvalidArgumentError
+from nyala.keys import KeyCodec
+from nyala.keys.arrow_memory import array_of_canonical
+from nyala.partition.hashing import buckets_of
+from nyala.partition.levels import (
+    Partition,
+    PartitionSchema,
+    RangeBound,
+    Router,
+    build_partitions,
+    hash_partition,
+    range_partition,
+)
+from nyala.schema.schema import Schema, build_schema
+from nyala.schema.types import ColumnType, from_canonical
+
+TYPES = ["int8", "string", "date", "int64", "decimal(20,2)", "binary"]
+
+
+def scalars(type: ColumnType) -> st.SearchStrategy[Any]:
+    """Few values, so that rows, bounds and predicates meet."""
+    if type.is_text:
+        return st.text(st.sampled_from("\0ab"), max_size=2)
+    if type.is_variable:
+        return st.lists(st.sampled_from(b"\0a\xff"), max_size=2).map(bytes)
+    assert type.value_min is not None and type.value_max is not None
+    return st.integers(-4, 4) | st.sampled_from([type.value_min, type.value_max])
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[Schema, PartitionSchema, tuple[Partition, ...]]:
+    """A random schema with random levels."""
+    types = draw(st.lists(st.sampled_from(TYPES), min_size=1, max_size=4))
+    names = [f"k{i}" for i in range(len(types))]
+    schema = build_schema(dict(zip(names, types, strict=True)) | {"v": "double"}, primary_key=names)
+    levels: list[Any] = []
+    free = draw(st.permutations(names))
+    for _ in range(draw(st.integers(0, 2))):
+        count = draw(st.integers(0, len(free)))
+        if count:
+            levels.append(hash_partition(*free[:count], buckets=draw(st.integers(2, 4))))
+            free = free[count:]
+    if draw(st.booleans()):
+        columns = draw(st.permutations(names))[: draw(st.integers(1, len(names)))]
+        row = st.tuples(*(st.none() | user_values(schema.by_name(name).type) for name in columns))
+        bound = st.builds(RangeBound, st.none() | row, st.none() | row, st.booleans(), st.booleans())
+        bounds = draw(st.none() | st.lists(bound, max_size=3))
+        splits = draw(st.lists(row, max_size=3))
+        ranged = range_partition(*columns, bounds=bounds, splits=splits)
+        try:
+            build_partitions([ranged], schema)
+        except InvalidArgumentError:
+            ranged = range_partition(*columns)
+        levels.append(ranged)
+    return (schema, *build_partitions(levels, schema))
+
+
+def user_values(type: ColumnType) -> st.SearchStrategy[Any]:
+    return scalars(type).map(lambda value: from_canonical(type, value))
+
+
+def rows_of(schema: Schema) -> st.SearchStrategy[list[tuple[Any, ...]]]:
+    return st.lists(st.tuples(*(scalars(column.type) for column in schema.key_columns)), max_size=20)
+
+
+def arrays_of(schema: Schema, rows: list[tuple[Any, ...]]) -> dict[str, pa.Array]:
+    return {
+        column.name: array_of_canonical(column.type, [row[i] for row in rows])
+        for i, column in enumerate(schema.key_columns)
+    }
+
+
+def partition_of(
+    row: tuple[Any, ...], schema: Schema, partition_schema: PartitionSchema, partitions: tuple[Partition, ...]
+) -> int:
+    """The definition: look at each partition in turn."""
+    arrays = arrays_of(schema, [row])
+    buckets = []
+    for level in partition_schema.hash_levels:
+        columns = partition_schema.hash_columns(level, schema)
+        hashed = buckets_of(
+            [arrays[c.name] for c in columns], [c.type for c in columns], level.buckets, level.seed
+        )
+        buckets.append(int(hashed[0]))
+    key = b""
+    if partition_schema.range_column_ids:
+        columns = partition_schema.range_columns(schema)
+        values = [row[schema.key_names.index(column.name)] for column in columns]
+        key = KeyCodec([column.type for column in columns]).encode_row(values)
+    found = [
+        i
+        for i, partition in enumerate(partitions)
+        if partition.hash_buckets == tuple(buckets)
+        and (partition.range_lower is None or partition.range_lower <= key)
+        and (partition.range_upper is None or key < partition.range_upper)
+    ]
+    assert len(found) <= 1, "T1"
+    return found[0] if found else -1
+
+
+@given(tables(), st.data())
+def test_t1_routing_finds_the_partition_of_each_row(
+    table: tuple[Schema, PartitionSchema, tuple[Partition, ...]], data: st.DataObject
+) -> None:
+    """T1: a row in another tablet than the one that its key is looked up in is lost."""
+    schema, partition_schema, partitions = table
+    rows = data.draw(rows_of(schema))
+    router = Router(partition_schema, partitions, schema)
+    routed = router.route(arrays_of(schema, rows), len(rows))
+    assert routed.dtype == np.int32
+    assert routed.tolist() == [partition_of(row, *table) for row in rows]
+    # Partitions in another order, and with some dropped: as after ranges were added and dropped.
+    shuffled = tuple(data.draw(st.permutations(partitions)))[: data.draw(st.integers(0, len(partitions)))]
+    again = Router(partition_schema, shuffled, schema).route(arrays_of(schema, rows), len(rows))
+    kept = {partition: i for i, partition in enumerate(shuffled)}
+    wanted = [kept.get(partitions[i], -1) if i >= 0 else -1 for i in routed.tolist()]
+    assert again.tolist() == wanted
+
+
+METRICS = build_schema(
+    {"host": "string", "metric": "string", "time": "int64", "value": "double"},
+    primary_key=["host", "metric", "time"],
+)
+
+
+def route(levels: list[Any], rows: list[tuple[Any, ...]]) -> list[int]:
+    partition_schema, partitions = build_partitions(levels, METRICS)
+    router = Router(partition_schema, partitions, METRICS)
+    return router.route(arrays_of(METRICS, rows), len(rows)).tolist()
+
+
+def test_rows_at_the_bounds() -> None:
+    """A lower bound belongs to its range, an upper bound does not; a gap belongs to nobody."""
+    levels = [range_partition("time", bounds=[(0, 10), (10, 20), (30, None)])]
+    times = [-1, 0, 9, 10, 19, 20, 29, 30, 2**63 - 1]
+    assert route(levels, [("h", "m", time) for time in times]) == [-1, 0, 0, 1, 1, -1, -1, 2, 2]
+
+
+def test_no_ranges_take_no_rows_and_no_levels_take_all() -> None:
+    """`bounds=[]` refuses every row; a table without levels takes every one."""
+    rows = [("h", "m", 1), ("g", "m", 2)]
+    assert route([range_partition("time", bounds=[])], rows) == [-1, -1]
+    assert route([hash_partition("host", buckets=2), range_partition("time", bounds=[])], rows) == [-1, -1]
+    assert route([], rows) == [0, 0]
+    assert route([], []) == []
+
+
+@pytest.mark.parametrize("buckets", [4, 64])
+def test_cost_does_not_grow_with_the_number_of_tablets(buckets: int) -> None:
+    """A batch over 64 tablets must not make more calls than one over 4."""
+    import sys
+
+    splits = list(range(0, buckets * 10, 10))
+    levels = [hash_partition("host", "metric", buckets=buckets), range_partition("time", splits=splits)]
+    partition_schema, partitions = build_partitions(levels, METRICS)
+    router = Router(partition_schema, partitions, METRICS)
+    arrays = arrays_of(METRICS, [(f"host{i:04d}", "metric", i) for i in range(1000)])
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        router.route(arrays, 1000)
+    finally:
+        sys.setprofile(None)
+    assert calls < 400
