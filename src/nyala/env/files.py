@@ -49,6 +49,7 @@ __all__ = [
     "RandomFile",
     "storage_error",
     "system_files",
+    "write_atomic",
 ]
 
 _T = TypeVar("_T")
@@ -434,6 +435,25 @@ class _PosixFileLock:
             os.close(fd)
 
 
+def write_atomic(files: Files, path: str, data: bytes) -> None:
+    """`Files.write_atomic` out of the other operations, so that every `Files` may be stopped between its steps."""
+    # One name per writing thread, so that two writers of one path never share a temporary file.
+    temporary = f"{path}.{os.getpid()}-{threading.get_ident():x}.tmp"
+    files.unlink(temporary, missing_ok=True)
+    file = files.create(temporary)
+    try:
+        try:
+            file.append(data)
+            file.sync()
+        finally:
+            file.close()
+        files.rename(temporary, path)
+    except StorageError:
+        files.unlink(temporary, missing_ok=True)
+        raise
+    files.sync_dir(_parent(path))
+
+
 class PosixFiles:
     """`Files` of Linux and macOS."""
 
@@ -468,21 +488,7 @@ class PosixFiles:
             os.close(fd)
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        # One name per writing thread, so that two writers of one path never share a temporary file.
-        temporary = f"{path}.{os.getpid()}-{threading.get_ident():x}.tmp"
-        self.unlink(temporary, missing_ok=True)
-        file = self.create(temporary)
-        try:
-            try:
-                file.append(data)
-                file.sync()
-            finally:
-                file.close()
-            self.rename(temporary, path)
-        except StorageError:
-            self.unlink(temporary, missing_ok=True)
-            raise
-        self.sync_dir(_parent(path))
+        write_atomic(self, path, data)
 
     def truncate(self, path: str, length: int) -> None:
         fd = _call("open", path, lambda: os.open(path, os.O_WRONLY | os.O_CLOEXEC))

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from nyala.wal.format import LogOffset, segment_name
 from nyala.wal.position import LogPosition, PositionRecord, read_position, write_position
-from nyala.wal.reader import LogReader, Recovery, TornTail
+from nyala.wal.reader import LogReader, Recovery, SegmentInfo, TornTail, recover
 from nyala.wal.record import LogRecord, SettledGroup, decode_record, encode_record
-from nyala.wal.writer import Durability, LogMark, LogWriter, SegmentInfo
+from nyala.wal.writer import Durability, LogMark, LogWriter
 
 __all__ = [
     "Durability",
@@ -32,6 +32,7 @@ __all__ = [
     "decode_record",
     "encode_record",
     "read_position",
+    "recover",
     "segment_name",
     "write_position",
 ]

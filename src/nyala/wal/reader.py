@@ -18,10 +18,11 @@ a footer says that all before it was synced; that a later segment exists says th
 record's header counts although its payload is bad, for it has a checksum of its own.
 
 Invariants
-    T1  Only `recover(cut=True)` changes a file, and only the last segment, above every witness's `synced_through`.
-    T2  After it every segment is closed, and everything that was read is durable: a killed process may leave
+    V1  Only `recover` changes a file (with cut=False not even that), and only the last segment, above every
+        witness's `synced_through`.
+    V2  After it every segment is closed, and everything that was read is durable: a killed process may leave
         records that the system has and the disk has not.
-    T3  A reader process never cuts, and bytes below its `upto` are never a torn tail.
+    V3  A reader process never cuts, and bytes below its `upto` are never a torn tail.
 
 Source: design rules R6, P1, W1. Left out: repairing damage.
 """
@@ -34,7 +35,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from nyala.env import Files, MissingFileError
+from nyala.env import Env, Files, MissingFileError
 from nyala.errors import CorruptionError
 from nyala.wal.format import (
     ALIGNMENT_BYTES,
@@ -51,18 +52,30 @@ from nyala.wal.format import (
 )
 from nyala.wal.position import LogPosition
 from nyala.wal.record import LogRecord, decode_record
-from nyala.wal.writer import SegmentInfo
 
 __all__ = [
     "Frame",
     "LogReader",
     "Recovery",
+    "SegmentInfo",
     "TornTail",
     "find_witness",
     "read_segment_header",
+    "recover",
     "segment_numbers",
     "walk",
 ]
+
+
+@dataclass(frozen=True)
+class SegmentInfo:
+    """One segment file. `timestamp_max` is 0 while it holds no record; only the writer's present one is open."""
+
+    number: int
+    path: str
+    timestamp_max: int
+    size_bytes: int
+    closed: bool
 
 
 @dataclass(frozen=True)
@@ -91,10 +104,11 @@ class TornTail:
 
 @dataclass(frozen=True)
 class Recovery:
-    """What the log holds. `torn` is what was cut, or with cut=False would be."""
+    """What the log holds, and what a `LogWriter` needs to go on. `torn` was cut, or with cut=False would be."""
 
-    files: Files
+    env: Env
     directory: str
+    from_segment: int
     segments: tuple[SegmentInfo, ...]
     next_segment: int
     start_offset: LogOffset
@@ -104,15 +118,14 @@ class Recovery:
     torn: TornTail | None
 
     @property
-    def cut(self) -> bool:
-        return self.torn is not None
+    def cut_bytes(self) -> int:
+        return 0 if self.torn is None else self.torn.length
 
-    def records(self, start: int | None = None) -> Iterator[LogRecord]:
-        """The records of segments `start` and later (default: all), oldest first; each read when asked for."""
-        if not self.segments:
-            return iter(())
-        first = self.segments[0].number if start is None else start
-        return LogReader(self.files, self.directory).read(first, self.end)
+    def records(self) -> Iterator[LogRecord]:
+        """All records, oldest first; a segment is read when its first record is asked for."""
+        return LogReader(self.env, self.directory, self.from_segment).read_to(
+            self.end.segment, self.end.offset
+        )
 
 
 def segment_numbers(files: Files, directory: str, from_segment: int = 0) -> list[int]:
@@ -221,239 +234,216 @@ class _Examined:
 
 
 class LogReader:
-    """The reading end of one database's log. One thread at a time."""
+    """The reading end of one database's log, for one pass that stops and goes on as the writer publishes more.
 
-    def __init__(self, files: Files, directory: str) -> None:
-        self._files = files
+    Threads: one at a time; of two iterators of one reader only the later one may be used.
+    Raises (while iterating): CorruptionError, and MissingFileError when a segment is not there: the writer dropped it,
+    so the catalogue that named it is out of date.
+    """
+
+    def __init__(self, env: Env, directory: str, from_segment: int) -> None:
+        self._files = env.files
         self._directory = directory
-        self.position: LogPosition | None = None
-        """The end of the last record that `read` gave; where to go on next time."""
+        self.position = LogPosition(from_segment, 0)
+        """The end of the last record that was given; where the next `read_to` goes on."""
+        self._timestamp = 0
 
-    def _path(self, number: int) -> str:
-        return os.path.join(self._directory, segment_name(number))
+    def read_to(self, segment: int, offset: int) -> Iterator[LogRecord]:
+        """The records from `position` to the published (segment, offset); all of it must be good (V3).
 
-    def read(self, start: int | LogPosition, upto: LogPosition | None = None) -> Iterator[LogRecord]:
-        """The records from `start` (a segment's number, or a position to go on from) up to `upto`.
-
-        With `upto`, a position that the writer published, everything below it must be good (T3). Without, it reads
-        as far as the log is good, by R6.
-        Raises: CorruptionError. Cost: one segment at a time in memory, and as long as a record of it is held.
+        Cost: one segment at a time in memory, and as long as a record of it is held.
         """
-        lower = LogPosition(start, 0) if isinstance(start, int) else start
-        if upto is not None:
-            last = upto.segment
-            if upto <= lower or (upto.segment == lower.segment and upto.offset <= SEGMENT_HEADER_SIZE_BYTES):
-                return
-            if upto.offset == 0:
-                last -= 1  # the segment need not be there yet
-        else:
-            numbers = segment_numbers(self._files, self._directory, lower.segment)
-            if not numbers:
-                return
-            last = numbers[-1]
+        upto = LogPosition(segment, offset)
+        if upto <= self.position or (
+            segment == self.position.segment and offset <= SEGMENT_HEADER_SIZE_BYTES
+        ):
+            return
+        # At offset 0 the segment need not be there yet.
+        yield from self._read(
+            segment if offset else segment - 1, offset if offset else None, torn_allowed=False
+        )
+
+    def read_to_end(self) -> Iterator[LogRecord]:
+        """The records from `position` to the last good one, by R6. For a log that nobody writes to."""
+        numbers = segment_numbers(self._files, self._directory, self.position.segment)
+        if numbers:
+            yield from self._read(numbers[-1], None, torn_allowed=True)
+
+    def _read(self, last: int, last_limit: int | None, *, torn_allowed: bool) -> Iterator[LogRecord]:
         expected: LogOffset | None = None
-        timestamp = 0
-        for number in range(lower.segment, last + 1):
-            begin = max(lower.offset if number == lower.segment else 0, SEGMENT_HEADER_SIZE_BYTES)
-            limit = upto.offset if upto is not None and number == upto.segment else None
-            header, data, size = self._load(number, begin, limit, may_be_torn=upto is None and number == last)
-            if header is None:
-                return
-            if expected is not None and header.start_offset != expected:
-                raise _gap(self._path(number), expected, header)
-            frames = walk(
-                data,
-                begin,
-                header,
-                self._path(number),
-                ordinal=0 if begin == SEGMENT_HEADER_SIZE_BYTES else None,
-                timestamp=timestamp,
-            )
-            closed = False
+        first, first_offset = self.position.segment, self.position.offset
+        for number in range(first, last + 1):
+            is_last = number == last
+            path = _path(self._directory, number)
+            begin = max(first_offset if number == first else 0, SEGMENT_HEADER_SIZE_BYTES)
+            limit = last_limit if is_last else None
             reached = begin
+            closed = False
+            header: SegmentHeader | None = None
             try:
-                for frame in frames:
+                header, data = self._load(path, number, begin, limit)
+                if expected is not None and header.start_offset != expected:
+                    raise _gap(path, expected, header)
+                ordinal = 0 if begin == SEGMENT_HEADER_SIZE_BYTES else None
+                for frame in walk(data, begin, header, path, ordinal=ordinal, timestamp=self._timestamp):
                     reached = frame.upper
-                    if frame.header.is_footer:
-                        closed = True
+                    closed = frame.header.is_footer
+                    if closed:
                         continue
-                    timestamp = frame.header.timestamp
-                    record = decode_record(frame.payload, timestamp, self._path(number), frame.offset)
+                    record = decode_record(frame.payload, frame.header.timestamp, path, frame.offset)
                     self.position = LogPosition(number, reached)
+                    self._timestamp = record.timestamp
                     yield record
             except CorruptionError as error:
-                if upto is not None or number != last:
+                if not (torn_allowed and is_last):
                     raise
-                self._check_torn(number, header, error)
+                witness = find_witness(self._files.read_all(path), error.offset or 0, header, path)
+                if witness is not None:
+                    raise _damage(error, witness) from error
                 return
             if limit is not None and reached < limit:
                 raise CorruptionError(
-                    f"the log ends before what was published: expected {limit} bytes, found {size}",
-                    self._path(number),
+                    f"the log ends before what was published: expected {limit} bytes, found {reached}",
+                    path,
                     reached,
                 )
-            if number != last and not closed:
-                raise _not_closed(self._path(number), reached)
+            if not is_last and not closed:
+                raise _not_closed(path, reached)
             expected = LogOffset(header.start_offset + reached)
 
-    def _load(
-        self, number: int, begin: int, limit: int | None, *, may_be_torn: bool
-    ) -> tuple[SegmentHeader | None, bytes, int]:
-        """The header of a segment, its bytes [begin, limit), and its size. No header: a new segment, torn."""
-        path = self._path(number)
+    def _load(self, path: str, number: int, begin: int, limit: int | None) -> tuple[SegmentHeader, bytes]:
+        """The header of a segment and its bytes [begin, limit)."""
+        file = self._files.open(path)
         try:
-            file = self._files.open(path)
-        except MissingFileError as error:
-            raise _missing(path) from error
-        try:
-            size = file.size_bytes()
-            try:
-                header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_SIZE_BYTES), path, number)
-            except CorruptionError as error:
-                if not may_be_torn:
-                    raise
-                self._check_torn(number, None, error)
-                return None, b"", size
-            upper = size if limit is None else min(limit, size)
-            return header, file.read(begin, max(upper - begin, 0)), size
+            header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_SIZE_BYTES), path, number)
+            upper = file.size_bytes() if limit is None else limit
+            return header, file.read(begin, max(upper - begin, 0))
         finally:
             file.close()
 
-    def _check_torn(self, number: int, header: SegmentHeader | None, error: CorruptionError) -> None:
-        """Raise `error` again if it is damage; return if it is a torn tail."""
-        data = self._files.read_all(self._path(number))
-        witness = find_witness(data, error.offset or 0, header, self._path(number))
-        if witness is not None:
-            raise _damage(error, witness) from error
 
-    def recover(self, from_segment: int, *, cut: bool = False) -> Recovery:
-        """Read the whole log, checking every byte, and say what it holds and what the last run left (R6).
+def recover(env: Env, directory: str, from_segment: int, *, cut: bool = True) -> Recovery:
+    """Read the whole log, checking every byte, and say what it holds and what the last run left (R6).
 
-        With `cut`, by the store's writer only: cut the torn tail, sync what is left, close the last segment (T1, T2).
-        Raises: CorruptionError for damage; nothing was changed then.
-        """
-        numbers = segment_numbers(self._files, self._directory, from_segment)
-        if not numbers:
-            start_offset = self._end_before(from_segment)
-            return self._recovery((), from_segment, start_offset, LogPosition(from_segment, 0), 0, 0, None)
-        infos: list[SegmentInfo] = []
-        expected: LogOffset | None = None
-        timestamp = 0
-        record_count = 0
-        torn: TornTail | None = None
-        end = LogPosition(from_segment, 0)
-        for number in range(from_segment, numbers[-1] + 1):
-            if number not in numbers:
-                raise _missing(self._path(number))
-            is_last = number == numbers[-1]
-            seen = self._examine(number, timestamp)
-            if seen.bad is not None:
-                if seen.witness is not None:
-                    raise _damage(seen.bad, seen.witness) from seen.bad
-                if not is_last:
-                    raise CorruptionError(
-                        f"{_reason(seen.bad)}; the segment was closed and synced before the next one was made",
-                        seen.path,
-                        seen.bad.offset,
-                    ) from seen.bad
-                torn = TornTail(
-                    seen.path, seen.good_upper, seen.size_bytes - seen.good_upper, _reason(seen.bad)
-                )
-            if seen.header is None:  # the last segment's creation did not come through
-                if cut:
-                    self._files.unlink(seen.path)
-                    self._files.sync_dir(self._directory)
-                break
-            if expected is not None and seen.header.start_offset != expected:
-                raise _gap(seen.path, expected, seen.header)
-            if not seen.closed and not is_last:
-                raise _not_closed(seen.path, seen.good_upper)
-            end = LogPosition(number, seen.good_upper - (FRAME_SIZE_BYTES if seen.closed else 0))
-            expected = seen.end_offset
-            size = seen.good_upper
-            if cut and not seen.closed:
-                self._close(seen)
-                expected = LogOffset(expected + FRAME_SIZE_BYTES)
-                size += FRAME_SIZE_BYTES
-            infos.append(SegmentInfo(number, seen.path, seen.timestamp_max, size, seen.closed or cut))
-            timestamp = max(timestamp, seen.timestamp_max)
-            record_count += seen.record_count
-        next_segment = infos[-1].number + 1 if infos else from_segment
-        start_offset = expected if expected is not None else self._end_before(from_segment)
-        return self._recovery(tuple(infos), next_segment, start_offset, end, timestamp, record_count, torn)
+    With `cut`, by the store's writer only: cut the torn tail, sync what is left, close the last segment (V1, V2).
+    Without, nothing is changed, and no LogWriter can be made from it.
+    Raises: CorruptionError for damage; nothing was changed then.
+    Cost:   one pass over the log, a segment in memory at a time.
+    """
+    files = env.files
+    numbers = segment_numbers(files, directory, from_segment)
+    infos: list[SegmentInfo] = []
+    expected: LogOffset | None = None
+    timestamp = 0
+    record_count = 0
+    torn: TornTail | None = None
+    end = LogPosition(from_segment, 0)
+    for number in range(from_segment, numbers[-1] + 1 if numbers else from_segment):
+        is_last = number == numbers[-1]
+        seen = _examine(files, _path(directory, number), number, timestamp)
+        if seen.bad is not None:
+            if seen.witness is not None:
+                raise _damage(seen.bad, seen.witness) from seen.bad
+            if not is_last:
+                raise CorruptionError(
+                    f"{_reason(seen.bad)}; the segment was closed and synced before the next one was made, so this "
+                    "is damage: restore the store from a backup",
+                    seen.path,
+                    seen.bad.offset,
+                ) from seen.bad
+            torn = TornTail(seen.path, seen.good_upper, seen.size_bytes - seen.good_upper, _reason(seen.bad))
+        if seen.header is None:  # the last segment's creation did not come through
+            if cut:
+                files.unlink(seen.path)
+                files.sync_dir(directory)
+            break
+        if expected is not None and seen.header.start_offset != expected:
+            raise _gap(seen.path, expected, seen.header)
+        if not seen.closed and not is_last:
+            raise _not_closed(seen.path, seen.good_upper)
+        end = LogPosition(number, seen.good_upper - (FRAME_SIZE_BYTES if seen.closed else 0))
+        expected = seen.end_offset
+        size = seen.good_upper
+        if cut and not seen.closed:
+            _close(files, directory, seen)
+            expected = LogOffset(expected + FRAME_SIZE_BYTES)
+            size += FRAME_SIZE_BYTES
+        infos.append(SegmentInfo(number, seen.path, seen.timestamp_max, size, seen.closed or cut))
+        timestamp = max(timestamp, seen.timestamp_max)
+        record_count += seen.record_count
+    return Recovery(
+        env,
+        directory,
+        from_segment,
+        tuple(infos),
+        infos[-1].number + 1 if infos else from_segment,
+        expected if expected is not None else _end_before(files, directory, from_segment),
+        end,
+        timestamp,
+        record_count,
+        torn,
+    )
 
-    def _recovery(
-        self,
-        segments: tuple[SegmentInfo, ...],
-        next_segment: int,
-        start_offset: LogOffset,
-        end: LogPosition,
-        timestamp_max: int,
-        record_count: int,
-        torn: TornTail | None,
-    ) -> Recovery:
-        return Recovery(
-            self._files,
-            self._directory,
-            segments,
-            next_segment,
-            start_offset,
-            end,
-            timestamp_max,
-            record_count,
-            torn,
-        )
 
-    def _end_before(self, number: int) -> LogOffset:
-        """Where the log offset goes on when no segment is left: after what a reader process may still be reading."""
-        older = [n for n in segment_numbers(self._files, self._directory) if n < number]
-        if not older:
-            return LogOffset(0)
-        path = self._path(older[-1])
-        header = read_segment_header(self._files, path, older[-1])
-        return LogOffset(header.start_offset + self._files.size(path))
+def _path(directory: str, number: int) -> str:
+    return os.path.join(directory, segment_name(number))
 
-    def _examine(self, number: int, timestamp: int) -> _Examined:
-        path = self._path(number)
-        data = self._files.read_all(path)
-        header: SegmentHeader | None = None
-        upper = 0
-        count = 0
-        timestamp_max = 0
-        closed = False
-        bad: CorruptionError | None = None
-        witness: tuple[int, int] | None = None
-        try:
-            header = SegmentHeader.decode(data[:SEGMENT_HEADER_SIZE_BYTES], path, number)
-            upper = SEGMENT_HEADER_SIZE_BYTES
-            for frame in walk(data[upper:], upper, header, path, ordinal=0, timestamp=timestamp):
-                upper = frame.upper
-                closed = frame.header.is_footer
-                if not closed:
-                    count += 1
-                    timestamp_max = frame.header.timestamp
-        except CorruptionError as error:
-            bad = error
-            witness = find_witness(data, error.offset or 0, header, path)
-        return _Examined(path, len(data), header, upper, count, timestamp_max, closed, bad, witness)
 
-    def _close(self, seen: _Examined) -> None:
-        """Cut what is torn, make what is left durable, and write the footer that the last run could not (T2)."""
-        assert seen.header is not None
-        footer = FrameHeader(
-            is_footer=True,
-            salt=seen.header.salt,
-            log_offset=seen.end_offset,
-            synced_through=seen.end_offset,
-            timestamp=seen.timestamp_max,
-            payload_length=0,
-            payload_crc32c=0,
-            ordinal=seen.record_count,
-        ).encode()
-        self._files.truncate(seen.path, seen.good_upper)  # syncs, also when nothing is cut
-        self._files.sync_dir(self._directory)  # the name may be as young as the bytes (G2)
-        self._files.write_at(seen.path, seen.good_upper, footer)
-        self._files.truncate(seen.path, seen.good_upper + FRAME_SIZE_BYTES)
+def _end_before(files: Files, directory: str, number: int) -> LogOffset:
+    """Where the log offset goes on when no segment is left: after what a reader process may still be reading."""
+    older = [n for n in segment_numbers(files, directory) if n < number]
+    if not older:
+        return LogOffset(0)
+    path = _path(directory, older[-1])
+    return LogOffset(read_segment_header(files, path, older[-1]).start_offset + files.size(path))
+
+
+def _examine(files: Files, path: str, number: int, timestamp: int) -> _Examined:
+    try:
+        data = files.read_all(path)
+    except MissingFileError as error:
+        raise CorruptionError(
+            "a segment of the log is missing: restore it, or the store, from a backup", path
+        ) from error
+    header: SegmentHeader | None = None
+    upper = 0
+    count = 0
+    timestamp_max = 0
+    closed = False
+    bad: CorruptionError | None = None
+    witness: tuple[int, int] | None = None
+    try:
+        header = SegmentHeader.decode(data[:SEGMENT_HEADER_SIZE_BYTES], path, number)
+        upper = SEGMENT_HEADER_SIZE_BYTES
+        for frame in walk(data[upper:], upper, header, path, ordinal=0, timestamp=timestamp):
+            upper = frame.upper
+            closed = frame.header.is_footer
+            if not closed:
+                count += 1
+                timestamp_max = frame.header.timestamp
+    except CorruptionError as error:
+        bad = error
+        witness = find_witness(data, error.offset or 0, header, path)
+    return _Examined(path, len(data), header, upper, count, timestamp_max, closed, bad, witness)
+
+
+def _close(files: Files, directory: str, seen: _Examined) -> None:
+    """Cut what is torn, make what is left durable, and write the footer that the last run could not (V2)."""
+    assert seen.header is not None
+    footer = FrameHeader(
+        is_footer=True,
+        salt=seen.header.salt,
+        log_offset=seen.end_offset,
+        synced_through=seen.end_offset,
+        timestamp=seen.timestamp_max,
+        payload_length=0,
+        payload_crc32c=0,
+        ordinal=seen.record_count,
+    ).encode()
+    files.truncate(seen.path, seen.good_upper)  # syncs, also when nothing is cut
+    files.sync_dir(directory)  # the name may be as young as the bytes (G2)
+    files.write_at(seen.path, seen.good_upper, footer)
+    files.truncate(seen.path, seen.good_upper + FRAME_SIZE_BYTES)
 
 
 def find_witness(
@@ -497,10 +487,6 @@ def _damage(error: CorruptionError, witness: tuple[int, int]) -> CorruptionError
         error.path,
         error.offset,
     )
-
-
-def _missing(path: str) -> CorruptionError:
-    return CorruptionError("a segment of the log is missing: restore it, or the store, from a backup", path)
 
 
 def _gap(path: str, expected: int, header: SegmentHeader) -> CorruptionError:

@@ -24,18 +24,16 @@ import itertools
 import json
 import struct
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, cast, get_args
+from typing import Any, Final, cast
 
 import pyarrow as pa
 
 from nyala.errors import CorruptionError
 from nyala.wal.format import ALIGNMENT_BYTES
 
-__all__ = ["LogRecord", "RowKind", "SettledGroup", "decode_meta", "decode_record", "encode_record"]
+__all__ = ["ROW_KINDS", "LogRecord", "SettledGroup", "decode_meta", "decode_record", "encode_record"]
 
-RowKind: TypeAlias = Literal["insert", "update", "delete"]
-
-_KINDS: Final = frozenset(get_args(RowKind))
+ROW_KINDS: Final = frozenset({"insert", "update", "delete"})
 _META_LENGTH: Final = struct.Struct("<I")
 
 
@@ -45,7 +43,7 @@ class SettledGroup:
 
     table_id: int
     schema_version: int
-    kind: RowKind
+    kind: str
     tablet_ids: tuple[int, ...]
     offsets: tuple[int, ...]
     batch: pa.RecordBatch
@@ -67,7 +65,7 @@ class LogRecord:
 def _wrong(group: SettledGroup) -> str | None:
     """What is wrong with a group: asserted before it is written, raised after it is read."""
     offsets = group.offsets
-    if group.kind not in _KINDS:
+    if group.kind not in ROW_KINDS:
         return f"unknown kind {group.kind!r}"
     if len(offsets) != len(group.tablet_ids) + 1:
         return f"S1: {len(group.tablet_ids)} tablets but {len(offsets)} offsets"

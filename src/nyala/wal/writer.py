@@ -30,7 +30,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -48,9 +48,10 @@ from nyala.wal.format import (
     segment_name,
 )
 from nyala.wal.position import LogPosition
+from nyala.wal.reader import Recovery, SegmentInfo
 from nyala.wal.record import LogRecord, encode_record
 
-__all__ = ["GROUP_SYNC_INTERVAL_S", "Durability", "LogMark", "LogWriter", "SegmentInfo"]
+__all__ = ["GROUP_SYNC_INTERVAL_S", "Durability", "LogMark", "LogWriter"]
 
 Durability: TypeAlias = Literal["commit", "group", "os"]
 
@@ -61,17 +62,6 @@ GROUP_SYNC_INTERVAL_S: Final = 0.05
 # With less than this left on the disk no record is taken: a full disk shall be met before a batch is applied,
 # when it can still be refused, and not by the leader's write after it.
 _FREE_SPACE_MIN_BYTES: Final = 1 << 20
-
-
-@dataclass(frozen=True)
-class SegmentInfo:
-    """One segment file. `timestamp_max` is 0 while it holds no record; an open segment is the writer's present one."""
-
-    number: int
-    path: str
-    timestamp_max: int
-    size_bytes: int
-    closed: bool
 
 
 @dataclass(frozen=True)
@@ -134,15 +124,12 @@ class LogWriter:
         self,
         env: Env,
         directory: str,
-        next_segment: int,
-        start_offset: int,
+        recovery: Recovery,
+        *,
         segment_size_bytes: int = SEGMENT_SIZE_BYTES,
         durability: Durability = "commit",
-        *,
-        segments: Iterable[SegmentInfo] = (),
-        timestamp_max: int = 0,
     ) -> None:
-        """`next_segment`, `start_offset`, `segments` and `timestamp_max` are what `LogReader.recover` found.
+        """`recovery` is what `recover` found in that folder, and left closed.
 
         The folder is made when missing, no file before the first record.
         """
@@ -161,14 +148,14 @@ class LogWriter:
         self._oldest_unsynced_s: float | None = None
         self._taken_s = 0.0
         self._closed_segments: dict[int, SegmentInfo] = {}
-        for info in segments:
+        for info in recovery.segments:
             assert info.closed, f"G3: segment {info.number} is open"
-            assert info.number < next_segment, f"G3: segment {info.number} is there already"
             self._closed_segments[info.number] = info
-        self._segment = _Segment(next_segment, LogOffset(start_offset), LogOffset(start_offset))
+        start_offset = recovery.start_offset
+        self._segment = _Segment(recovery.next_segment, start_offset, start_offset)
         # The segment that the leader writes to; differs from `_segment` only between a decision to roll and the write.
         self._written_segment = self._segment
-        mark = LogMark(LogOffset(start_offset), LogPosition(next_segment, 0), timestamp_max)
+        mark = LogMark(start_offset, LogPosition(recovery.next_segment, 0), recovery.timestamp_max)
         self._appended = self._written = self._synced = mark
 
     # ── what others may know ────────────────────────────────────────────────────────────────────────────────────
@@ -201,6 +188,22 @@ class LogWriter:
         return self._synced.timestamp
 
     @property
+    def end_offset(self) -> LogOffset:
+        return self._appended.offset
+
+    @property
+    def readable(self) -> LogMark:
+        """How far reader processes may read: `synced` with durability "commit", else `written` (W1)."""
+        return self._synced if self._durability == "commit" else self._written
+
+    def readable_position(self) -> LogPosition:
+        return self.readable.position
+
+    @property
+    def readable_timestamp(self) -> int:
+        return self.readable.timestamp
+
+    @property
     def failure(self) -> StorageError | None:
         """What killed the writer (G4); None while it lives."""
         return self._failure
@@ -210,6 +213,7 @@ class LogWriter:
         with self._condition:
             return self._infos()
 
+    @property
     def size_bytes(self) -> int:
         """The log's size on disk, and what waits to be written."""
         with self._condition:
@@ -293,13 +297,6 @@ class LogWriter:
                 return
             entries = self._take_pending()
         self._lead(entries, sync=False)
-
-    def acknowledge(self, offset: int) -> None:
-        """Do what `durability` promises for the record that ends at `offset` before its call returns."""
-        if self._durability == "commit":
-            self.sync(offset)
-        else:
-            self.write_pending()
 
     def sync_if_due(self) -> float | None:
         """Sync if a record has been waiting for `GROUP_SYNC_INTERVAL_S`; to be called by the maintenance thread.
