@@ -60,6 +60,7 @@ __all__ = [
     "allowed_encodings",
     "build_column",
     "build_schema",
+    "check_comment",
     "check_identifier",
     "column",
     "find_name",
@@ -371,17 +372,12 @@ def build_column(id: int, name: str, spec: ColumnSpec, *, in_key: bool) -> Colum
             f"{where}there is no compression {spec.compression!r}; use one of {', '.join(COMPRESSIONS)}"
         )
     try:
-        default = NO_DEFAULT if spec.default is None else cast_value(spec.default, spec.type)
+        default = cast_value(spec.default, spec.type)
     except SchemaError as error:
         raise SchemaError(f"{where}the default does not fit: {error}") from None
-    if isinstance(default, str | bytes):
-        size = len(default.encode()) if isinstance(default, str) else len(default)
-        if size > MAX_CELL_BYTES:
-            raise SchemaError(
-                f"{where}the default has {size} bytes, a cell has at most {MAX_CELL_BYTES}; shorten it"
-            )
-    if len(spec.comment.encode(errors="replace")) > MAX_COMMENT_BYTES:
-        raise SchemaError(f"{where}the comment is a text of at most {MAX_COMMENT_BYTES} bytes; shorten it")
+    if default is None:
+        default = NO_DEFAULT
+    check_comment(spec.comment, where)
     return ColumnSchema(
         id=ColumnId(id),
         name=name,
@@ -406,6 +402,14 @@ def _check_block_size(block_size: Any, where: str) -> int | None:
             f"{MAX_BLOCK_SIZE_BYTES}; leave it out for the default"
         )
     return max(int(block_size), MIN_BLOCK_SIZE_BYTES) if block_size else None
+
+
+def check_comment(comment: Any, where: str) -> None:
+    """Check a column's or table's comment: text of at most 256 bytes. Raises: SchemaError beginning with `where`."""
+    if not isinstance(comment, str) or len(comment.encode(errors="replace")) > MAX_COMMENT_BYTES:
+        raise SchemaError(
+            f"{where}the comment is not a text of at most {MAX_COMMENT_BYTES} bytes; shorten it"
+        )
 
 
 def check_identifier(name: Any, what: str) -> None:

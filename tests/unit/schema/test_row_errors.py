@@ -1,0 +1,98 @@
+"""Row errors: `.errors` tells which rows failed and why; a wrong row number sends a user to the wrong row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nyala.errors import (
+    ALREADY_PRESENT,
+    NOT_FOUND,
+    NULL,
+    OUT_OF_RANGE,
+    DuplicateKeyError,
+    InvalidValueError,
+    WriteError,
+)
+from nyala.schema.row_errors import RowErrors
+
+
+def test_no_errors() -> None:
+    """A clean batch has an empty table with all columns."""
+    errors = RowErrors()
+    errors.add([], NULL, "nothing")
+    assert not errors and len(errors) == 0 and errors.codes == []
+    assert not errors.failed_mask(3).any()
+    table = errors.to_arrow("insert", {"k": pa.array([1, 2])})
+    assert table.num_rows == 0 and table.column_names == ["row", "operation", "code", "message", "k"]
+    assert [str(t) for t in table.schema.types] == ["int64", "string", "string", "string", "int64"]
+
+
+def test_e1_the_first_error_of_a_row_wins_and_rows_ascend() -> None:
+    """E1, E2: one line per failed row, in the order of the user's data."""
+    errors = RowErrors()
+    errors.add(np.array([9, 4]), OUT_OF_RANGE, ["nine", "four"])
+    errors.add([9, 2], NULL, "later")
+    assert errors.rows.tolist() == [2, 4, 9]
+    assert errors.codes == [NULL, OUT_OF_RANGE, OUT_OF_RANGE]
+    assert errors.messages == ["later", "four", "nine"]
+    assert np.flatnonzero(errors.failed_mask(10)).tolist() == [2, 4, 9]
+    errors.add([0], NOT_FOUND, "zero")
+    assert len(errors) == 4 and errors.rows[0] == 0
+
+
+def test_the_table_shows_the_keys_of_the_failed_rows() -> None:
+    """The key tells which record failed; one that did not convert is null."""
+    errors = RowErrors()
+    errors.add([2, 0], NULL, "x")
+    table = errors.to_arrow("upsert", {"k": pa.array(["a", "b", None]), "row": pa.array([7, 8, 9])})
+    assert table.to_pylist() == [
+        {"row": 0, "operation": "upsert", "code": "null", "message": "x", "k": "a", "key_row": 7},
+        {"row": 2, "operation": "upsert", "code": "null", "message": "x", "k": None, "key_row": 9},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ([ALREADY_PRESENT], DuplicateKeyError),
+        ([NULL, OUT_OF_RANGE], InvalidValueError),
+        ([NULL, NOT_FOUND], WriteError),
+    ],
+)
+def test_the_exception_has_the_class_of_its_codes(codes: list[str], expected: type[Exception]) -> None:
+    """`except nyala.DuplicateKeyError` catches duplicates and nothing else."""
+    errors = RowErrors()
+    for row, code in enumerate(codes):
+        errors.add([row], code, f"reason {row}")
+    error = errors.to_error("insert", "orders", 7, {})
+    assert type(error) is expected
+    assert f"insert, table 'orders': {len(codes)} of 7 rows failed" in str(error)
+    assert f"row 0, {codes[0]}: reason 0" in str(error)
+    assert error.errors is not None and error.errors.num_rows == len(codes)
+
+
+def test_extend_keeps_the_order_of_adding() -> None:
+    """Errors of two steps together are as if one step had found them."""
+    one, two = RowErrors(), RowErrors()
+    one.add([1], NULL, "one")
+    two.add([1, 2], NOT_FOUND, "two")
+    assert len(one) == 1
+    one.extend(two)
+    assert list(zip(one.rows.tolist(), one.messages, strict=True)) == [(1, "one"), (2, "two")]
+
+
+@given(st.lists(st.lists(st.integers(0, 20), unique=True, max_size=8), max_size=6))
+def test_against_a_dict(adds: list[list[int]]) -> None:
+    """E1–E3 for any order of adding."""
+    errors, expected = RowErrors(), dict[int, str]()
+    for step, rows in enumerate(adds):
+        errors.add(rows, NULL, [f"{step}.{row}" for row in rows] if step % 2 else f"{step}")
+        for row in rows:
+            expected.setdefault(row, f"{step}.{row}" if step % 2 else f"{step}")
+    assert dict(zip(errors.rows.tolist(), errors.messages, strict=True)) == expected
+    assert errors.rows.tolist() == sorted(expected)
+    assert bool(errors) == bool(expected) and len(errors) == len(expected)

@@ -1,0 +1,274 @@
+"""Schemas: what is refused at `create_table` cannot go wrong in a file later."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import pickle
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nyala.errors import ColumnNotFoundError, SchemaError
+from nyala.schema.schema import (
+    FIRST_COLUMN_ID,
+    MAX_COLUMNS,
+    NO_DEFAULT,
+    Schema,
+    allowed_encodings,
+    build_column,
+    build_schema,
+    check_identifier,
+    column,
+)
+from nyala.schema.types import TYPE_NAMES, parse_type
+
+SPEC = {"value": column("double", default=0.5), "host": "string", "n": pa.int32(), "time": "timestamp"}
+
+
+def test_the_key_comes_first_in_its_own_order_and_is_not_null() -> None:
+    """S1: `Table.schema` and every scan show the key columns first; a key has no NULL even if the spec allows it."""
+    schema = build_schema(SPEC, ["time", "host"])
+    assert schema.names == ("time", "host", "value", "n")
+    assert [c.nullable for c in schema.columns] == [False, False, True, True]
+    assert [c.name for c in schema.key_columns] == list(schema.key_names) == ["time", "host"]
+    assert [c.name for c in schema.value_columns] == ["value", "n"]
+    assert schema.is_key("host") and not schema.is_key("value") and "n" in schema and "x" not in schema
+    assert len(schema) == 4
+
+
+def test_ids_begin_at_ten_and_grow() -> None:
+    """S2, S3: a file's column ids mean the same columns for ever, and are never mistaken for positions."""
+    schema = build_schema(SPEC, "host")
+    assert [c.id for c in schema.columns] == [10, 11, 12, 13]
+    assert schema.next_column_id == 14 and FIRST_COLUMN_ID == 10 and schema.version == 0
+    assert schema.by_id(11).name == "value" and not schema.has_id(14)
+    with pytest.raises(KeyError):
+        schema.by_id(14)
+
+
+def test_an_arrow_schema_is_taken_as_it_is() -> None:
+    """`create_table(name, df_arrow.schema, ...)` keeps NOT NULL, and a nullable key field becomes NOT NULL."""
+    arrow = pa.schema(
+        [pa.field("k", pa.int64()), pa.field("a", pa.large_string(), nullable=False), ("b", pa.date64())]
+    )
+    schema = build_schema(arrow, ["k"])
+    assert schema.arrow_schema() == pa.schema(
+        [pa.field("k", pa.int64(), False), pa.field("a", pa.string(), False), pa.field("b", pa.date32())]
+    )
+    assert schema.arrow_schema(["b", "k"]).names == ["b", "k"]
+    assert [c.required for c in schema.columns] == [True, True, False]
+
+
+def test_unknown_names_are_answered_with_the_nearest() -> None:
+    """A typing error costs a glance, not a search."""
+    schema = build_schema(SPEC, "host")
+    with pytest.raises(ColumnNotFoundError, match="no column 'hots'; did you mean 'host'"):
+        schema.by_name("hots")
+    with pytest.raises(KeyError, match="did you mean 'host'"):
+        schema.by_name("HOST")
+    with pytest.raises(ColumnNotFoundError, match="the columns are 'host', 'value', 'n', 'time'"):
+        schema.project(["zzzzz"])
+    with pytest.raises(SchemaError, match="'n' is asked for twice"):
+        schema.project(["n", "host", "n"])
+    assert [c.name for c in schema.project(["n", "host"])] == ["n", "host"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "key", "error", "says"),
+    [
+        (SPEC, [], SchemaError, "primary key is empty"),
+        (SPEC, ["hostt"], ColumnNotFoundError, "did you mean 'host'"),
+        (SPEC, ["host", "host"], SchemaError, "named twice"),
+        (SPEC, ["value"], SchemaError, "column 'value': type double may not stand in the primary key"),
+        ({"k": "bool"}, ["k"], SchemaError, "type bool may not"),
+        ({"k": "float"}, ["k"], SchemaError, "type float may not"),
+        ({"k": "int64", "v": "int"}, ["k"], SchemaError, "column 'v': there is no column type 'int'"),
+        ({"k": "int64", "": "int8"}, ["k"], SchemaError, "empty"),
+        ({"k": "int64", "a\0": "int8"}, ["k"], SchemaError, "NUL"),
+        ({"k": "int64", "ä" * 129: "int8"}, ["k"], SchemaError, "258 bytes, at most 256"),
+        ({"k": "int64", "\ud800": "int8"}, ["k"], SchemaError, "surrogate"),
+        ({"k": "int64", 5: "int8"}, ["k"], SchemaError, "not text"),
+        ([("k", "int64")], ["k"], SchemaError, "dict of column name to type"),
+        (pa.schema([("k", pa.int8()), ("k", pa.int8())]), ["k"], SchemaError, "stands twice"),
+        ({f"c{i}": "int8" for i in range(301)}, ["c0"], SchemaError, "301 columns are more than the 300"),
+        (
+            {"k": column("int64", encoding="dictionary")},
+            ["k"],
+            SchemaError,
+            "'dictionary' is not for type int64",
+        ),
+        ({"k": column("int64", compression="gzip")}, ["k"], SchemaError, "no compression 'gzip'; use one of"),
+        ({"k": column("int64", block_size=-1)}, ["k"], SchemaError, "block_size -1"),
+        ({"k": column("int64", block_size=2**24 + 1)}, ["k"], SchemaError, "16777216"),
+        ({"k": column("int64", block_size=True)}, ["k"], SchemaError, "block_size True"),
+        ({"k": column("int64", comment="x" * 257)}, ["k"], SchemaError, "comment"),
+        ({"k": column("int64", comment=5)}, ["k"], SchemaError, "comment"),  # type: ignore[arg-type]
+        (
+            {"k": "int64", "v": column("int8", default=128)},
+            ["k"],
+            SchemaError,
+            "column 'v': .*128 .*-128..127",
+        ),
+        ({"k": "int64", "v": column("int8", default="1")}, ["k"], SchemaError, "column 'v': .*given string"),
+        (
+            {"k": "int64", "v": column("string", default="x" * 65537)},
+            ["k"],
+            SchemaError,
+            "65537 bytes.*65536",
+        ),
+        (
+            {"k": "int64", "v": column("binary", default=b"x" * 65537)},
+            ["k"],
+            SchemaError,
+            "65537 bytes.*65536",
+        ),
+        (
+            {"k": "int64", "v": column("decimal(5,2)", default=Decimal("1.234"))},
+            ["k"],
+            SchemaError,
+            "2 digits",
+        ),
+        ({"k": "int64", "v": column("timestamp", default="soon")}, ["k"], SchemaError, "ISO"),
+        ({"k": "int64", "v": column("bool", default=1)}, ["k"], SchemaError, "default"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(
+    spec: Any, key: list[str], error: type[Exception], says: str
+) -> None:
+    """Each refusal names the column, the value and the limit."""
+    with pytest.raises(error, match=says):
+        build_schema(spec, key)
+
+
+def test_limits_themselves_are_allowed() -> None:
+    """A limit that is one too strict turns away tables that Kudu takes."""
+    schema = build_schema({f"c{i}": "int8" for i in range(MAX_COLUMNS)}, "c0")
+    assert len(schema) == 300
+    check_identifier("ä" * 128, "column name")
+    build_schema({"k": column("string", default="x" * 65536, comment="x" * 256, block_size=2**24)}, "k")
+
+
+@pytest.mark.parametrize(
+    ("given_size", "stored"), [(None, None), (0, None), (1, 512), (512, 512), (4096, 4096)]
+)
+def test_small_block_sizes_are_raised(given_size: int | None, stored: int | None) -> None:
+    """As in Kudu, so that a tuned schema from there works here."""
+    schema = build_schema({"k": column("int64", block_size=given_size)}, "k")
+    assert schema.columns[0].block_size_bytes == stored
+
+
+@pytest.mark.parametrize(
+    ("names", "encodings"),
+    [
+        (["int8", "int16", "int32", "int64", "date", "timestamp"], {"plain", "bitshuffle", "rle", "for"}),
+        (["float", "double", "decimal(9,2)"], {"plain", "bitshuffle"}),
+        (["bool"], {"plain", "rle"}),
+        (["string", "varchar(5)", "binary"], {"plain", "prefix", "dictionary"}),
+    ],
+)
+def test_encodings_are_those_of_the_specification(names: list[str], encodings: set[str]) -> None:
+    """Table 1 of the schema design, and frame of reference for integers."""
+    for name in names:
+        assert set(allowed_encodings(parse_type(name))) == {"auto", *encodings}
+    assert {parse_type(n).name for n in names} <= set(TYPE_NAMES)
+
+
+DEFAULTS = [
+    ("bool", False),
+    ("int8", -128),
+    ("int64", 2**63 - 1),
+    ("date", dt.date(1, 1, 1)),
+    ("string", 'é\n"\\'),
+    ("string", ""),
+    ("timestamp", dt.datetime(2020, 2, 29, 1, 2, 3, 4, tzinfo=dt.UTC)),
+    ("timestamp", -(2**63)),
+    ("timestamp", 2**63 - 1),
+    ("float", -0.0),
+    ("double", math.nan),
+    ("double", math.inf),
+    ("float", -math.inf),
+    ("double", 5e-324),
+    ("decimal(38,38)", Decimal("-0." + "9" * 38)),
+    ("decimal(5,2)", Decimal("1.50")),
+    ("decimal(38,0)", Decimal(10**37)),
+    ("binary", b"\0\xff"),
+    ("binary", b""),
+    ("varchar(3)", "日本語"),
+]
+
+
+@pytest.mark.parametrize(("name", "default"), DEFAULTS)
+def test_every_default_survives_json_and_pickle(name: str, default: Any) -> None:
+    """A default read back wrong would put wrong values into rows written years ago."""
+    schema = build_schema({"k": "int64", "v": column(name, default=default)}, "k")
+    stored = schema.by_name("v").write_default
+    assert stored == default or math.isnan(default)
+    assert type(stored) is type(default)
+    assert schema.by_name("v").read_default is stored
+    assert not schema.by_name("v").required
+    for back in (Schema.from_json(schema.to_json()), pickle.loads(pickle.dumps(schema))):
+        assert back == schema
+        assert repr(back.by_name("v").write_default) == repr(stored)  # -0.0, and the digits of a Decimal
+
+
+def test_a_default_is_brought_to_its_column() -> None:
+    """ISO text, naive times and long varchars as defaults mean what they mean as values."""
+    schema = build_schema(
+        {
+            "k": "int64",
+            "t": column("timestamp", default="2020-01-01T02:00:00+02:00"),
+            "naive": column("timestamp", default=dt.datetime(2020, 1, 1)),
+            "d": column("date", default="2020-01-01"),
+            "v": column("varchar(2)", default="äöü"),
+            "n": column("decimal(9,3)", default=5),
+            "none": "int8",
+        },
+        "k",
+    )
+    defaults = {c.name: c.write_default for c in schema.columns}
+    moment = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    assert defaults == {
+        "k": NO_DEFAULT,
+        "t": moment,
+        "naive": moment,
+        "d": dt.date(2020, 1, 1),
+        "v": "äö",
+        "n": Decimal("5.000"),
+        "none": NO_DEFAULT,
+    }
+    assert str(defaults["n"]) == "5.000"
+    assert pickle.loads(pickle.dumps(NO_DEFAULT)) is NO_DEFAULT
+
+
+def test_a_not_null_column_with_a_default_is_not_required() -> None:
+    """Inserts may leave it out."""
+    schema = build_schema(
+        {"k": "int8", "a": column("int8", nullable=False), "b": column("int8", False, 1)}, "k"
+    )
+    assert [c.required for c in schema.columns] == [True, True, False]
+    assert str(schema.by_name("a")) == "a int8 NOT NULL" and str(schema.by_name("b").type) == "int8"
+
+
+def test_a_column_added_later_is_checked_alike() -> None:
+    """`build_column` serves ALTER too."""
+    assert build_column(99, "x", column("int8", nullable=True), in_key=False).nullable
+    with pytest.raises(SchemaError, match="column 'x'"):
+        build_column(99, "x", column("int8", encoding="prefix"), in_key=False)
+
+
+@given(st.data())
+def test_any_schema_survives_json(data: st.DataObject) -> None:
+    """The catalogue gives back the schema that it was given."""
+    letters = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
+    names = data.draw(st.lists(st.text(letters, min_size=1, max_size=9), min_size=2, max_size=6, unique=True))
+    types = st.sampled_from(["int8", "string", "decimal(10,4)", "varchar(7)", "timestamp", "binary", "date"])
+    specs = st.builds(column, types, st.booleans(), comment=st.text("ab'\"", max_size=5))
+    spec = {name: data.draw(specs) for name in names}
+    schema = build_schema(spec, names[: data.draw(st.integers(1, len(names)))])
+    schema.check()
+    assert Schema.from_json(schema.to_json()) == schema
