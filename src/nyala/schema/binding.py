@@ -1,0 +1,421 @@
+"""A predicate brought into the terms of a table: names resolved, literals placed, NOT pushed down.
+
+    bind_node(tree, schema)   names and literals checked, literals in the column's own type  -> tree
+    lower(tree, negated)      nodes that answer "which rows are TRUE" (`nyala.schema.evaluate`)
+    derive(bound)             what each column must satisfy (`nyala.schema.constraint`)
+
+Invariants
+    B1  A comparison with a literal between or beyond a column's values is rewritten to the values there are:
+        int8 < 300 is IS NOT NULL, int8 = 300 is FALSE, n < 2.5 is n <= 2, d > 1.234 is d >= 1.24.
+    B2  Binding the text of a bound tree gives the same tree: canonical literals have one spelling.
+    B3  Constraints are necessary: a row that is TRUE satisfies all of them. A predicate that no row can satisfy
+        is BoundConstant(False), or has an empty constraint.
+
+Source: SQL:2016 part 2, 8.2 and 8.4; De Morgan's laws hold in three-valued logic.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nyala.errors import ColumnNotFoundError, InvalidArgumentError, SchemaError
+from nyala.schema import evaluate, literals
+from nyala.schema.constraint import ANY, EMPTY, NULL_ONLY, Constraint
+from nyala.schema.evaluate import (
+    Bound,
+    BoundAnd,
+    BoundArrow,
+    BoundColumns,
+    BoundCompare,
+    BoundConstant,
+    BoundIn,
+    BoundLike,
+    BoundNull,
+    BoundOr,
+)
+from nyala.schema.like import parse_like, text_after_prefix
+from nyala.schema.literals import Literal, place_bytes, place_countable, place_float, place_text
+from nyala.schema.nodes import (
+    OPERATORS,
+    And,
+    ArrowExpression,
+    Compare,
+    CompareColumns,
+    Constant,
+    InList,
+    IsNull,
+    Like,
+    Not,
+    Or,
+    Predicate,
+)
+from nyala.schema.schema import ColumnSchema, Schema
+from nyala.schema.types import from_canonical
+
+__all__ = ["bind_node", "derive", "lower"]
+
+_NEGATED: Final = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+_TRUE: Final = BoundConstant(True)
+_FALSE: Final = BoundConstant(False)
+
+
+# --- names and literals -----------------------------------------------------------------------------
+
+
+def bind_node(node: Predicate, schema: Schema) -> Predicate:
+    """The tree with every literal in its canonical spelling (B2), all names and kinds checked.
+
+    Raises: ColumnNotFoundError, SchemaError for a literal of another kind than its column,
+    InvalidArgumentError for a literal that cannot be read.
+    """
+    match node:
+        case Compare(name, op, value):
+            column = schema.by_name(name)
+            _check_op(op)
+            if column.type.name == "bool" and value is True and op == "=":
+                return node
+            return Compare(name, op, _spell(column, value))
+        case InList(name, values):
+            column = schema.by_name(name)
+            return InList(name, tuple(_spell(column, value) for value in values))
+        case IsNull(name):
+            schema.by_name(name)
+            return node
+        case Like(name, pattern, _, escape):
+            column = schema.by_name(name)
+            if not column.type.is_text:
+                raise SchemaError(f"column {name!r} has type {column.type}; LIKE compares text only")
+            literals.check_unicode(pattern, f"column {name!r}: ")
+            parse_like(pattern, escape, f"column {name!r}: ").compile(f"column {name!r}: ")
+            return node
+        case CompareColumns(left, op, right):
+            _check_op(op)
+            a, b = schema.by_name(left), schema.by_name(right)
+            if not evaluate.comparable(a.type, b.type):
+                raise SchemaError(
+                    f"column {left!r} has type {a.type}, column {right!r} has type {b.type}; "
+                    "they cannot be compared with each other"
+                )
+            return node
+        case Constant():
+            return node
+        case And(parts):
+            return And(tuple(bind_node(part, schema) for part in parts))
+        case Or(parts):
+            return Or(tuple(bind_node(part, schema) for part in parts))
+        case Not(part):
+            return Not(bind_node(part, schema))
+        case ArrowExpression(expression):
+            _arrow_columns(expression, schema)  # raises what is wrong with it
+            return node
+    raise InvalidArgumentError(f"{type(node).__name__} is no predicate of Nyala's")
+
+
+def _check_op(op: str) -> None:
+    if op not in OPERATORS:
+        raise InvalidArgumentError(f"there is no comparison {op!r}; use one of {' '.join(OPERATORS)}")
+
+
+def _spell(column: ColumnSchema, literal: Literal) -> Literal:
+    """The one spelling of a literal beside this column."""
+    if literal is None:
+        return None
+    type = column.type
+    if type.name == "bool":
+        if not isinstance(literal, bool):
+            raise SchemaError(
+                f"column {column.name!r} has type bool; it cannot be compared with {literals.quote(literal)}, "
+                "use TRUE or FALSE"
+            )
+        return literal
+    if type.is_text:
+        return place_text(column, literal)
+    if type.name == "binary":
+        return place_bytes(column, literal)
+    if type.is_floating:
+        place = place_float(column, literal)
+        if place.beyond:
+            return literal  # finite for the user, infinite for the type
+        if not math.isfinite(place.value):
+            return place.value
+        shortest = str(np.float32(place.value)) if type.name == "float" else repr(place.value)
+        return decimal.Decimal(shortest)
+    floor, exact = place_countable(column, literal)
+    in_range = (
+        type.value_min is not None
+        and type.value_max is not None
+        and (type.value_min <= floor <= type.value_max)
+    )
+    if exact and in_range:
+        return from_canonical(type, floor)  # type: ignore[no-any-return]
+    if isinstance(literal, float):
+        # No integer or decimal reaches an infinity, nor this number, which has a text.
+        return decimal.Decimal("-1E+9999" if literal < 0 else "1E+9999")
+    return literal
+
+
+def _arrow_columns(expression: pc.Expression, schema: Schema) -> tuple[str, ...]:
+    """The columns that an Arrow expression reads, in the schema's order.
+
+    Arrow does not tell them, so the expression is tried on empty tables that lack one of them.
+    Raises: ColumnNotFoundError, InvalidArgumentError when Arrow cannot evaluate it on this schema.
+    """
+    empty = schema.arrow_schema().empty_table()
+    try:
+        result = evaluate.evaluate_expression(empty, expression)
+    except pa.ArrowInvalid as error:
+        if "No match for FieldRef" in str(error):
+            reason = str(error).splitlines()[0]
+            raise ColumnNotFoundError(f"the pyarrow expression {expression}: {reason}") from None
+        raise InvalidArgumentError(f"the pyarrow expression {expression} is refused: {error}") from None
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
+        raise InvalidArgumentError(f"the pyarrow expression {expression} is refused: {error}") from None
+    if result.type != pa.bool_():
+        raise InvalidArgumentError(f"the pyarrow expression {expression} gives {result.type}, not bool")
+    if "FieldPath(" in str(expression):  # a column by its position: every column keeps its own
+        return schema.names
+    return tuple(name for name in schema.names if _needs(expression, empty, name))
+
+
+def _needs(expression: pc.Expression, empty: pa.Table, name: str) -> bool:
+    try:
+        evaluate.evaluate_expression(empty.drop_columns([name]), expression)
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
+# --- NOT pushed down --------------------------------------------------------------------------------
+
+
+def lower(node: Predicate, schema: Schema, negated: bool = False) -> Bound:
+    """The rows for which `node` is TRUE, or with `negated` FALSE. `node` comes from `bind_node`."""
+    match node:
+        case Compare(name, op, value):
+            return _lower_compare(schema.by_name(name), _NEGATED[op] if negated else op, value)
+        case InList(name, values):
+            return _lower_in(schema.by_name(name), values, negated)
+        case IsNull(name, is_not):
+            return BoundNull(schema.by_name(name), is_not != negated)
+        case Like(name, pattern, is_not, escape):
+            return _lower_like(schema.by_name(name), pattern, escape, is_not != negated)
+        case CompareColumns(left, op, right):
+            op = _NEGATED[op] if negated else op
+            return BoundColumns(schema.by_name(left), op, schema.by_name(right))
+        case Constant(value):
+            return BoundConstant(value is not None and value != negated)
+        case Not(part):
+            return lower(part, schema, not negated)
+        case And(parts):
+            bound = [lower(part, schema, negated) for part in parts]
+            return _any(bound) if negated else _all(bound)
+        case Or(parts):
+            bound = [lower(part, schema, negated) for part in parts]
+            return _all(bound) if negated else _any(bound)
+        case ArrowExpression(expression):
+            return BoundArrow(expression, _arrow_columns(expression, schema), negated)
+    raise AssertionError(f"bind_node has let {node!r} through")
+
+
+def _lower_compare(column: ColumnSchema, op: str, literal: Literal) -> Bound:
+    if literal is None:
+        return _FALSE
+    type = column.type
+    not_null = BoundNull(column, negated=True)
+    if type.name == "bool":
+        allowed = [flag for flag in (False, True) if _holds(flag, op, literal)]
+        return not_null if len(allowed) == 2 else _in(column, allowed)
+    if type.is_text:
+        return BoundCompare(column, op, place_text(column, literal))
+    if type.name == "binary":
+        return BoundCompare(column, op, place_bytes(column, literal))
+    if type.is_floating:
+        value, beyond = place_float(column, literal)
+        if not beyond:
+            return BoundCompare(column, op, value)
+        if op in ("=", "<>"):
+            return not_null if op == "<>" else _FALSE
+        # Beyond the finite values there is only the infinity of that side (and NaN above).
+        if beyond > 0:
+            return BoundCompare(column, "<" if op in ("<", "<=") else ">=", value)
+        return BoundCompare(column, "<=" if op in ("<", "<=") else ">", value)
+    floor, exact = place_countable(column, literal)
+    if not exact:
+        if op in ("=", "<>"):
+            return not_null if op == "<>" else _FALSE
+        op, floor = ("<=", floor) if op in ("<", "<=") else (">=", floor + 1)
+    assert type.value_min is not None and type.value_max is not None
+    if floor > type.value_max:
+        return not_null if op in ("<", "<=", "<>") else _FALSE
+    if floor < type.value_min:
+        return not_null if op in (">", ">=", "<>") else _FALSE
+    return BoundCompare(column, op, floor)
+
+
+def _holds(flag: bool, op: str, literal: Literal) -> bool:
+    assert isinstance(literal, bool)
+    return {
+        "=": flag == literal,
+        "<>": flag != literal,
+        "<": flag < literal,
+        "<=": flag <= literal,
+        ">": flag > literal,
+        ">=": flag >= literal,
+    }[op]
+
+
+def _lower_in(column: ColumnSchema, values: Iterable[Literal], negated: bool) -> Bound:
+    values = tuple(values)
+    if not values:
+        return BoundConstant(negated)  # for every row, also where the column is NULL
+    if negated and None in values:
+        return _FALSE  # no row is known to differ from NULL
+    found: list[Any] = []
+    for value in values:
+        bound = _lower_compare(column, "=", value)  # drops NULL and what the column cannot hold
+        if isinstance(bound, BoundCompare):
+            found.append(bound.value)
+        elif isinstance(bound, BoundIn):
+            found.extend(bound.values)
+    return _in(column, found, negated)
+
+
+def _in(column: ColumnSchema, values: Iterable[Any], negated: bool = False) -> Bound:
+    ordered = Constraint.one_of(values).values
+    if ordered is None:
+        return BoundNull(column, negated=True) if negated else _FALSE
+    if len(ordered) == 1 and column.type.name != "bool":
+        return BoundCompare(column, "<>" if negated else "=", ordered[0])
+    return BoundIn(column, ordered, negated)
+
+
+def _lower_like(column: ColumnSchema, pattern: str, escape: str | None, negated: bool) -> Bound:
+    parsed = parse_like(pattern, escape, f"column {column.name!r}: ")
+    if parsed.exact is not None:
+        return BoundCompare(column, "<>" if negated else "=", parsed.exact)
+    if parsed.is_any:
+        return _FALSE if negated else BoundNull(column, negated=True)
+    return BoundLike(column, parsed, negated)
+
+
+def _all(parts: list[Bound]) -> Bound:
+    if any(part == _FALSE for part in parts):
+        return _FALSE
+    flat = [
+        inner
+        for part in parts
+        for inner in (part.parts if isinstance(part, BoundAnd) else (part,))
+        if inner != _TRUE
+    ]
+    return flat[0] if len(flat) == 1 else BoundAnd(tuple(flat)) if flat else _TRUE
+
+
+def _any(parts: list[Bound]) -> Bound:
+    if any(part == _TRUE for part in parts):
+        return _TRUE
+    flat = [
+        inner
+        for part in parts
+        for inner in (part.parts if isinstance(part, BoundOr) else (part,))
+        if inner != _FALSE
+    ]
+    flat = _merge_equalities(flat)
+    return flat[0] if len(flat) == 1 else BoundOr(tuple(flat)) if flat else _FALSE
+
+
+def _merge_equalities(parts: list[Bound]) -> list[Bound]:
+    """x = 1 OR x = 2 OR x IN (3, 4), which programs write by the thousand, as one IN."""
+    values: dict[str, list[Any]] = {}
+    columns: dict[str, ColumnSchema] = {}
+    merged: list[Bound] = []
+    for part in parts:
+        if isinstance(part, BoundIn) and not part.negated:
+            found: tuple[Any, ...] = part.values
+        elif isinstance(part, BoundCompare) and part.op == "=":
+            found = (part.value,)
+        else:
+            merged.append(part)
+            continue
+        values.setdefault(part.column.name, []).extend(found)
+        columns[part.column.name] = part.column
+    return [*(_in(columns[name], found) for name, found in values.items()), *merged]
+
+
+# --- constraints ------------------------------------------------------------------------------------
+
+
+def derive(bound: Bound) -> dict[str, Constraint] | None:
+    """A constraint for each column that has one, or None when no row can be TRUE."""
+    if isinstance(bound, BoundConstant):
+        return {} if bound.value else None
+    if isinstance(bound, BoundAnd):
+        return _derive_all(bound.parts)
+    if isinstance(bound, BoundOr):
+        return _derive_any(bound.parts)
+    if isinstance(bound, BoundColumns):
+        return _nullable_only({c: Constraint(null="none") for c in (bound.left, bound.right)})
+    if isinstance(bound, BoundNull):
+        if not bound.negated and not bound.column.nullable:
+            return None
+        return _nullable_only({bound.column: Constraint(null="none") if bound.negated else NULL_ONLY})
+    if isinstance(bound, BoundCompare):
+        constraint = _constraint_of_compare(bound)
+        return None if constraint.empty else _nullable_only({bound.column: constraint})
+    if isinstance(bound, BoundIn):
+        constraint = Constraint(null="none") if bound.negated else Constraint.one_of(bound.values)
+        return _nullable_only({bound.column: constraint})
+    if isinstance(bound, BoundLike):
+        prefix = "" if bound.negated else bound.pattern.prefix
+        constraint = Constraint(null="none")
+        if prefix:
+            after = text_after_prefix(prefix)
+            constraint = Constraint.between(bound.column.type, prefix, after, upper_inclusive=after is None)
+        return _nullable_only({bound.column: constraint})
+    return {}  # a pyarrow expression
+
+
+def _nullable_only(constraints: dict[ColumnSchema, Constraint]) -> dict[str, Constraint]:
+    """By name, without the demand that a NOT NULL column be not NULL."""
+    not_null = Constraint(null="none")
+    return {c.name: found for c, found in constraints.items() if c.nullable or found != not_null}
+
+
+def _constraint_of_compare(bound: BoundCompare) -> Constraint:
+    type, op, value = bound.column.type, bound.op, bound.value
+    if op == "=":
+        return Constraint.one_of((value,))
+    if op == "<>":
+        return Constraint(null="none")
+    if op in ("<", "<="):
+        return Constraint.between(type, upper=value, upper_inclusive=op == "<=")
+    return Constraint.between(type, lower=value, lower_inclusive=op == ">=")
+
+
+def _derive_all(parts: Iterable[Bound]) -> dict[str, Constraint] | None:
+    merged: dict[str, Constraint] = {}
+    for part in parts:
+        found = derive(part)
+        if found is None:
+            return None
+        for name, constraint in found.items():
+            merged[name] = merged.get(name, ANY).intersect(constraint)
+            if merged[name] == EMPTY:
+                return None
+    return merged
+
+
+def _derive_any(parts: Iterable[Bound]) -> dict[str, Constraint] | None:
+    possible = [found for found in map(derive, parts) if found is not None]
+    if not possible:
+        return None
+    merged = possible[0]
+    for found in possible[1:]:
+        merged = {name: c.union(found[name]) for name, c in merged.items() if name in found}
+    return {name: constraint for name, constraint in merged.items() if not constraint.is_any}

@@ -1,0 +1,503 @@
+"""Bound predicates over Arrow columns: which rows are TRUE.
+
+SQL's logic has three values, yet a filter asks only for TRUE. So binding pushes every NOT down to the
+comparisons (NOT (a < 1 OR b IS NULL) becomes a >= 1 AND b IS NOT NULL, which is right for NULL too), and each
+node here answers one mask: TRUE, or not. AND and OR are then & and |, and NULL is dropped where it arises.
+
+Invariants
+    E1  `mask` gives a fresh bool array of n elements that the caller owns.
+    E2  A row whose column is NULL is in no mask but that of IS NULL.
+    E3  Comparison is a total order: NaN = NaN, NaN > everything, -0.0 = 0.0; text by its UTF-8 bytes;
+        false < true. So NOT (a < b) is a >= b.
+    E4  A column is asked for only when its node is evaluated: `arrays` may decode lazily, and the columns of an
+        AND's later terms are not touched when no row is left.
+
+Columns are given in their canonical Arrow type; dictionary-encoded ones are compared once per word. Comparison of
+two columns is exact, but made in double when one of them is float or double, as in DuckDB and Spark.
+
+Cost: one or two NumPy or Arrow calls a comparison, whatever the number of rows. Thread-safe: nodes do not change.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nyala.errors import InvalidArgumentError
+from nyala.schema.like import LikePattern
+from nyala.schema.schema import ColumnSchema
+from nyala.schema.types import ColumnType, from_canonical
+
+__all__ = [
+    "Arrays",
+    "Bound",
+    "BoundAnd",
+    "BoundArrow",
+    "BoundColumns",
+    "BoundCompare",
+    "BoundConstant",
+    "BoundIn",
+    "BoundLike",
+    "BoundNull",
+    "BoundOr",
+    "Mask",
+    "fixed_values",
+    "validity",
+]
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Arrays: TypeAlias = Mapping[str, pa.Array]
+
+_US_PER_DAY: Final = 86_400_000_000
+_STORAGE: Final[dict[str, Any]] = {
+    "int8": np.int8,
+    "int16": np.int16,
+    "int32": np.int32,
+    "int64": np.int64,
+    "date": np.int32,
+    "timestamp": np.int64,
+    "float": np.float32,
+    "double": np.float64,
+}
+_ARROW_COMPARE: Final = {
+    "=": pc.equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+_NUMPY_COMPARE: Final[dict[str, Any]] = {
+    "=": np.equal,
+    "<>": np.not_equal,
+    "<": np.less,
+    "<=": np.less_equal,
+    ">": np.greater,
+    ">=": np.greater_equal,
+}
+# Below this share of rows left, a costly term of an AND is evaluated on those rows alone.
+_FEW: Final = 8
+
+
+# --- Arrow memory as NumPy --------------------------------------------------------------------------
+
+
+def _array(arrays: Arrays, column: ColumnSchema) -> pa.Array:
+    """The column as one array of its canonical type, or as a dictionary of it."""
+    array = arrays[column.name]
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+        array = array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
+    if array.type == column.type.arrow or pa.types.is_dictionary(array.type):
+        return array
+    return array.cast(column.type.arrow)
+
+
+def validity(array: pa.Array) -> Mask | None:
+    """Which elements are not NULL; None for all of them."""
+    if array.null_count == 0:
+        return None
+    valid: Mask = array.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def fixed_values(array: pa.Array, type: ColumnType) -> npt.NDArray[Any]:
+    """The values of a numeric, date or timestamp column as a view, NULLs as whatever stands there.
+
+    Decimals of at most 18 digits: their unscaled values, which are the low halves of Arrow's 16 bytes.
+    """
+    data = array.buffers()[1]
+    if data is None or len(array) == 0:
+        return np.empty(0, _STORAGE.get(type.name, np.int64))
+    if type.name == "decimal":
+        assert is_narrow(type)
+        words = np.frombuffer(data, np.int64, count=2 * (array.offset + len(array)))
+        return words[2 * array.offset :: 2]
+    return np.frombuffer(data, _STORAGE[type.name], count=array.offset + len(array))[array.offset :]
+
+
+def is_narrow(type: ColumnType) -> bool:
+    """Whether it is a decimal whose unscaled values fit 64 bits."""
+    return type.precision is not None and type.precision <= 18
+
+
+def has_fixed_values(type: ColumnType) -> bool:
+    """Whether `fixed_values` takes it."""
+    return type.name in _STORAGE or is_narrow(type)
+
+
+def true_mask(array: pa.Array | pa.ChunkedArray) -> Mask:
+    """A boolean array as a mask of its own: NULL is False."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if array.null_count:
+        array = array.fill_null(False)
+    mask: Mask = array.to_numpy(zero_copy_only=False)  # bits become bytes: always a copy
+    return mask
+
+
+def false_mask(array: pa.Array) -> Mask:
+    """Where a boolean array is False, and not NULL."""
+    return ~true_mask(array.fill_null(True) if array.null_count else array)
+
+
+def _among_valid(mask: Mask, array: pa.Array) -> Mask:
+    valid = validity(array)
+    return mask if valid is None else np.logical_and(mask, valid, out=mask)
+
+
+# --- nodes ------------------------------------------------------------------------------------------
+
+
+class Bound:
+    """A node of a bound predicate. `columns` are those it reads; `cost` orders the terms of an AND."""
+
+    columns: frozenset[str]
+    cost: ClassVar[int] = 0
+
+    def mask(self, arrays: Arrays, n: int) -> Mask:
+        """Which of the n rows are TRUE (E1)."""
+        raise NotImplementedError
+
+    @property
+    def rank(self) -> int:
+        """When in an AND it is evaluated: the least first."""
+        return self.cost
+
+
+@dataclass(frozen=True)
+class BoundConstant(Bound):
+    value: bool
+
+    columns = frozenset()
+
+    def mask(self, arrays: Arrays, n: int) -> Mask:
+        return np.full(n, self.value)
+
+
+@dataclass(frozen=True)
+class _OneColumn(Bound):
+    column: ColumnSchema
+
+    @property
+    def columns(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset((self.column.name,))
+
+    def mask(self, arrays: Arrays, n: int) -> Mask:
+        array = _array(arrays, self.column)
+        if not pa.types.is_dictionary(array.type):
+            return self._mask_of(array)
+        words = array.dictionary
+        if words.type != self.column.type.arrow:
+            words = words.cast(self.column.type.arrow)
+        if len(words) == 0:
+            return np.zeros(len(array), np.bool_)
+        codes = array.indices.fill_null(0) if array.indices.null_count else array.indices
+        return _among_valid(self._mask_of(words)[codes.to_numpy(zero_copy_only=False)], array.indices)
+
+    def _mask_of(self, array: pa.Array) -> Mask:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class BoundNull(_OneColumn):
+    """IS [NOT] NULL."""
+
+    negated: bool
+
+    def mask(self, arrays: Arrays, n: int) -> Mask:
+        array = _array(arrays, self.column)
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        valid = validity(array)
+        if valid is None:
+            return np.full(len(array), self.negated)
+        return valid if self.negated else ~valid
+
+
+@dataclass(frozen=True)
+class BoundCompare(_OneColumn):
+    """column op value: a canonical scalar that the type holds. Not for bool (see BoundIn)."""
+
+    op: str
+    value: Any
+
+    @property
+    def rank(self) -> int:
+        return 1 if has_fixed_values(self.column.type) else 3
+
+    def _mask_of(self, array: pa.Array) -> Mask:
+        type = self.column.type
+        if type.is_floating:
+            return _among_valid(self._compare_floats(fixed_values(array, type)), array)
+        if has_fixed_values(type):
+            mask: Mask = _NUMPY_COMPARE[self.op](fixed_values(array, type), self.value)
+            return _among_valid(mask, array)
+        return true_mask(_ARROW_COMPARE[self.op](array, self._scalar))
+
+    def _compare_floats(self, values: npt.NDArray[Any]) -> Mask:
+        """E3 out of IEEE's comparison, in which NaN is neither less, equal nor greater."""
+        op, value = self.op, self.value
+        mask: Mask
+        if value != value:
+            if op in ("=", ">="):
+                mask = np.isnan(values)
+            elif op in ("<>", "<"):
+                mask = ~np.isnan(values)
+            else:
+                mask = np.full(len(values), op == "<=")
+            return mask
+        value = values.dtype.type(value)
+        if op == ">":
+            mask = ~np.less_equal(values, value)
+        elif op == ">=":
+            mask = ~np.less(values, value)
+        else:
+            mask = _NUMPY_COMPARE[op](values, value)
+        return mask
+
+    @functools.cached_property
+    def _scalar(self) -> pa.Scalar:
+        return pa.scalar(from_canonical(self.column.type, self.value), self.column.type.arrow)
+
+
+@dataclass(frozen=True)
+class BoundIn(_OneColumn):
+    """column [NOT] IN (values): canonical, ascending, distinct, at least one; a NaN, if any, is the last."""
+
+    values: tuple[Any, ...]
+    negated: bool
+
+    @property
+    def rank(self) -> int:
+        return 2 if has_fixed_values(self.column.type) else 4
+
+    def _mask_of(self, array: pa.Array) -> Mask:
+        if self.column.type.name == "bool":
+            return self._mask_of_bool(array)
+        mask = true_mask(pc.is_in(self._comparable(array), value_set=self._value_set))
+        if self._has_nan:
+            mask = mask | np.isnan(fixed_values(array, self.column.type))
+        if self.negated:
+            mask = np.logical_not(mask, out=mask)
+        return _among_valid(mask, array) if self.negated or self._has_nan else mask
+
+    def _mask_of_bool(self, array: pa.Array) -> Mask:
+        wanted = set(self.values) if not self.negated else {False, True} - set(self.values)
+        if wanted == {True}:
+            return true_mask(array)
+        if wanted == {False}:
+            return false_mask(array)
+        return _among_valid(np.full(len(array), bool(wanted)), array)
+
+    @property
+    def _has_nan(self) -> bool:
+        return self.column.type.is_floating and self.values[-1] != self.values[-1]
+
+    def _comparable(self, array: pa.Array) -> pa.Array:
+        type = self.column.type
+        if type.name in ("date", "timestamp"):
+            return array.view(pa.int32() if type.name == "date" else pa.int64())
+        if is_narrow(type):
+            valid = validity(array)
+            return pa.array(fixed_values(array, type), mask=None if valid is None else ~valid)
+        return array
+
+    @functools.cached_property
+    def _value_set(self) -> pa.Array:
+        # Arrow hashes a float's bits: every NaN is a value of its own (so NaN is looked for apart), and so are
+        # 0.0 and -0.0 (so both are in the set).
+        type, values = self.column.type, self.values
+        if type.is_floating:
+            numbers = [value for value in values if value == value]
+            return pa.array([*numbers, *([-0.0, 0.0] if 0.0 in numbers else [])], type.arrow)
+        if type.name == "decimal" and not is_narrow(type):
+            return pa.array([from_canonical(type, value) for value in values], type.arrow)
+        return pa.array(
+            values,
+            pa.from_numpy_dtype(_STORAGE.get(type.name, np.int64)) if has_fixed_values(type) else type.arrow,
+        )
+
+
+@dataclass(frozen=True)
+class BoundLike(_OneColumn):
+    """column [NOT] LIKE pattern."""
+
+    pattern: LikePattern
+    negated: bool
+    cost: ClassVar[int] = 10
+
+    def _mask_of(self, array: pa.Array) -> Mask:
+        matched = self.pattern.match(array)
+        return false_mask(matched) if self.negated else true_mask(matched)
+
+
+@dataclass(frozen=True)
+class BoundColumns(Bound):
+    """left op right, two columns whose types compare (see `comparable`)."""
+
+    left: ColumnSchema
+    op: str
+    right: ColumnSchema
+    cost: ClassVar[int] = 5
+
+    @property
+    def columns(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset((self.left.name, self.right.name))
+
+    def mask(self, arrays: Arrays, n: int) -> Mask:
+        left, right = self._plain(arrays, self.left), self._plain(arrays, self.right)
+        return _among_valid(_among_valid(self._compare(left, right), left), right)
+
+    @staticmethod
+    def _plain(arrays: Arrays, column: ColumnSchema) -> pa.Array:
+        array = _array(arrays, column)
+        if not pa.types.is_dictionary(array.type):
+            return array
+        return array.dictionary_decode().cast(column.type.arrow)
+
+    def _compare(self, left: pa.Array, right: pa.Array) -> Mask:
+        a, b = self.left.type, self.right.type
+        mask: Mask
+        if a.is_floating or b.is_floating:
+            return _compare_doubles(self.op, _doubles(left, a), _doubles(right, b))
+        if a.is_variable:
+            return true_mask(_ARROW_COMPARE[self.op](left, right))
+        if a.name == "bool":
+            mask = _NUMPY_COMPARE[self.op](true_mask(left), true_mask(right))
+            return mask
+        same_unit = a.scale == b.scale or (a.name, b.name) in (("date", "timestamp"), ("timestamp", "date"))
+        if same_unit and has_fixed_values(a) and has_fixed_values(b):
+            x, y = fixed_values(left, a), fixed_values(right, b)
+            if a.name != b.name and "date" in (a.name, b.name):
+                x, y = (
+                    v.astype(np.int64) * _US_PER_DAY if t.name == "date" else v for v, t in ((x, a), (y, b))
+                )
+            mask = _NUMPY_COMPARE[self.op](x, y)
+            return mask
+        # 38 digits before the point and 38 after it: every decimal and integer fits, so nothing is rounded.
+        wide = pa.decimal256(76, max(a.scale or 0, b.scale or 0))
+        return true_mask(_ARROW_COMPARE[self.op](left.cast(wide), right.cast(wide)))
+
+
+def comparable(a: ColumnType, b: ColumnType) -> bool:
+    """Whether two columns of these types can be compared with each other."""
+
+    def kind(type: ColumnType) -> str:
+        if type.is_integer or type.is_floating or type.name == "decimal":
+            return "number"
+        return "text" if type.is_text else "time" if type.name in ("date", "timestamp") else type.name
+
+    return kind(a) == kind(b)
+
+
+def _doubles(array: pa.Array, type: ColumnType) -> npt.NDArray[np.float64]:
+    if type.name == "decimal":
+        array = array.cast(pa.float64())
+        return fixed_values(array, ColumnType("double"))
+    return fixed_values(array, type).astype(np.float64)
+
+
+def _compare_doubles(op: str, x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> Mask:
+    if op in (">", "<="):
+        x, y = y, x  # x > y is y < x, and x <= y is not y < x
+    result: Mask
+    if op in ("=", "<>"):
+        result = (x == y) | (np.isnan(x) & np.isnan(y))
+    else:
+        result = (x < y) | (np.isnan(y) & ~np.isnan(x))
+    return ~result if op in ("<>", "<=", ">=") else result
+
+
+@dataclass(frozen=True, eq=False)
+class BoundArrow(Bound):
+    """A pyarrow expression, or with `negated` the rows for which it is false."""
+
+    expression: pc.Expression
+    names: tuple[str, ...]  # in the schema's order
+    negated: bool
+    cost: ClassVar[int] = 20
+
+    @property
+    def columns(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset(self.names)
+
+    def mask(self, arrays: Arrays, n: int) -> Mask:
+        if n == 0:
+            return np.zeros(0, np.bool_)
+        columns = {name: arrays[name] for name in self.names}
+        # A table without columns has no rows; an expression without columns still needs n of them.
+        table = pa.table(columns) if columns else pa.table({"": pa.nulls(n)})
+        try:
+            result = evaluate_expression(table, self.expression)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidArgumentError(f"the pyarrow expression {self.expression} failed: {error}") from error
+        return false_mask(result) if self.negated else true_mask(result)
+
+
+def evaluate_expression(table: pa.Table, expression: pc.Expression) -> pa.Array:
+    """One value of the expression for each row, in order. Loads Acero at its first use."""
+    from pyarrow import acero
+
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    project = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["value"]), [source])
+    result = project.to_table(use_threads=False).column("value")
+    return pa.concat_arrays(result.chunks) if result.num_chunks else pa.array([], result.type)
+
+
+@dataclass(frozen=True)
+class _Parts(Bound):
+    parts: tuple[Bound, ...]
+
+    @functools.cached_property
+    def columns(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset().union(*(part.columns for part in self.parts))
+
+    @functools.cached_property
+    def _in_order(self) -> tuple[Bound, ...]:
+        return tuple(sorted(self.parts, key=lambda part: part.rank))
+
+    @property
+    def rank(self) -> int:
+        return max(part.rank for part in self.parts) + 1
+
+
+@dataclass(frozen=True)
+class BoundAnd(_Parts):
+    """All parts; cheap ones first, until no row is left (E4)."""
+
+    def mask(self, arrays: Arrays, n: int) -> Mask:
+        first, *others = self._in_order
+        mask = first.mask(arrays, n)
+        for part in others:
+            left = int(np.count_nonzero(mask))
+            if left == 0:
+                break
+            if part.rank >= BoundLike.cost and left * _FEW <= n:
+                indices = np.flatnonzero(mask)
+                few = {name: arrays[name].take(pa.array(indices)) for name in part.columns}
+                mask[indices] = part.mask(few, left)
+            else:
+                mask = mask & part.mask(arrays, n)
+        return mask
+
+
+@dataclass(frozen=True)
+class BoundOr(_Parts):
+    """At least one part; cheap ones first, until every row is in."""
+
+    def mask(self, arrays: Arrays, n: int) -> Mask:
+        first, *others = self._in_order
+        mask = first.mask(arrays, n)
+        for part in others:
+            if mask.all():
+                break
+            mask = mask | part.mask(arrays, n)
+        return mask

@@ -1,0 +1,348 @@
+"""Literals of predicates: what a user may write, and where it stands among a column's values.
+
+Two steps, because a predicate is written before its table is known:
+    normalise(value)         a user's Python or NumPy value -> one of the `Literal` types
+    place_…(type, literal)   a Literal -> the column's canonical values (`nyala.schema.types`)
+
+A literal takes the column's type, but one that the column cannot hold keeps its SQL meaning. For types whose
+values can be counted (integers, date, timestamp, decimal) the place of a literal is (floor, exact): the greatest
+canonical value not above it, and whether it is that value. `exact` is False for 2.5 beside an integer, for noon
+beside a date, for 1.234 beside a decimal(5,2). The floor may lie outside the type's range.
+
+    float, double    the nearest value of the type, as in DuckDB. A finite literal beyond the greatest finite
+                     value does not become infinity: 1e39 is greater than every finite float and less than inf.
+    date, timestamp  take ISO text and each other's literals; naive is UTC. A timestamp also takes a number, as
+                     microseconds since 1970; a date does not, for 20130101 would silently match nothing.
+    binary           takes text as its UTF-8 bytes.
+    text             is not cut to the length of a varchar.
+
+Source: shared contract, "Read" and "Values"; SQL:2016 part 2, 8.2 (comparison).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+import re
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.errors import InvalidArgumentError, SchemaError
+from nyala.schema.schema import ColumnSchema
+
+__all__ = [
+    "NAN",
+    "NUMBER_DIGITS_MAX",
+    "FloatPlace",
+    "Literal",
+    "iso_text",
+    "normalise",
+    "parse_date",
+    "parse_timestamp",
+    "place_bytes",
+    "place_countable",
+    "place_float",
+    "place_text",
+    "quote",
+]
+
+# float only as NaN or an infinity: finite ones become the Decimal of their shortest text, because 1.23 beside a
+# decimal(5,2) means 1.23 and not the binary fraction next to it. A datetime is in UTC.
+Literal: TypeAlias = "bool | int | decimal.Decimal | float | str | bytes | dt.date | dt.datetime | None"
+
+NAN: Final = math.nan  # one object, so that tuples which hold it compare equal
+NUMBER_DIGITS_MAX: Final = (
+    1_000  # more than any type holds; keeps int() and str() away from their quadratic cost
+)
+_HUGE: Final = 10**60  # beyond every countable type: unscaled decimals end at 10**38
+_US_PER_DAY: Final = 86_400_000_000
+_EPOCH: Final = dt.datetime(1970, 1, 1)
+_EPOCH_ORDINAL: Final = _EPOCH.toordinal()
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+_ISO: Final = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
+    r"(?:[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,18}))?)?\s?(Z|z|UTC|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
+)
+_SPECIAL_FLOAT: Final = re.compile(r"([+-]?)(nan|inf|infinity)", re.IGNORECASE)
+_NUMBER_LIKE: Final = re.compile(r"[+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?")
+
+
+# --- what a user may write --------------------------------------------------------------------------
+
+
+def normalise(value: Any) -> Literal:
+    """A Python, NumPy or Arrow value as a Literal.
+
+    Raises: InvalidArgumentError for what is no value of any column type, and for None-like NaT.
+    """
+    if isinstance(value, pa.Scalar):
+        if pa.types.is_timestamp(value.type) and value.is_valid:
+            value = np.datetime64(value.value, value.type.unit)  # as_py() of nanoseconds would need pandas
+        else:
+            value = value.as_py()
+    if isinstance(value, np.datetime64):
+        return _normalise_datetime64(value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        if value.bit_length() > 3 * NUMBER_DIGITS_MAX:
+            raise InvalidArgumentError(f"a number of more than {NUMBER_DIGITS_MAX} digits fits no column")
+        return int(value)
+    if isinstance(value, float):
+        return (
+            decimal.Decimal(repr(float(value))) if math.isfinite(value) else NAN if value != value else value
+        )
+    if isinstance(value, decimal.Decimal):
+        return _normalise_decimal(value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, dt.datetime):
+        return _normalise_datetime(value)
+    if isinstance(value, dt.date):
+        return value
+    raise InvalidArgumentError(
+        f"{value!r} ({type(value).__name__}) is no value of any column type; "
+        "use a bool, int, float, Decimal, str, bytes, date or datetime"
+    )
+
+
+def _normalise_decimal(value: decimal.Decimal) -> Literal:
+    if value.is_nan():
+        return NAN
+    if value.is_infinite():
+        return math.inf if value > 0 else -math.inf
+    if len(value.as_tuple().digits) > NUMBER_DIGITS_MAX:
+        raise InvalidArgumentError(f"a number of more than {NUMBER_DIGITS_MAX} digits fits no column")
+    return value
+
+
+def _normalise_datetime(value: dt.datetime) -> Literal:
+    if value != value:  # pandas.NaT, which is a datetime
+        return None
+    nanosecond = getattr(value, "nanosecond", 0)  # pandas.Timestamp, which is a datetime too
+    micros = (value.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
+    micros -= (value.utcoffset() or dt.timedelta(0)) // _MICROSECOND
+    try:
+        moment = _EPOCH.replace(tzinfo=dt.UTC) + dt.timedelta(microseconds=micros)
+    except OverflowError:
+        raise InvalidArgumentError(f"{value!r} lies outside the years 1 to 9999 in UTC") from None
+    return moment if not nanosecond else f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06}{nanosecond:03}Z"
+
+
+def _normalise_datetime64(value: np.datetime64) -> Literal:
+    if np.isnat(value):
+        return None
+    as_object = value.item()
+    if isinstance(as_object, dt.datetime):
+        return _normalise_datetime(as_object)
+    if isinstance(as_object, dt.date):
+        return as_object
+    if isinstance(as_object, int) and np.datetime_data(value.dtype)[0] == "us":
+        return as_object  # outside datetime's years
+    # Finer than a microsecond: the ISO text keeps every digit.
+    return str(np.datetime_as_string(value)) + "Z"
+
+
+def quote(literal: Literal, length_max: int = 60) -> str:
+    """`literal` as it stands in an error message: shortened where long."""
+    text = repr(str(literal) if isinstance(literal, decimal.Decimal) else literal)
+    if isinstance(literal, decimal.Decimal):
+        text = text[1:-1]
+    return text if len(text) <= length_max else text[: length_max - 1] + "…"
+
+
+# --- ISO text ---------------------------------------------------------------------------------------
+
+
+def _parse_iso(text: str) -> tuple[int, bool] | None:
+    """(microseconds since 1970 rounded down, exact), or None for what is no ISO date or time."""
+    match = _ISO.fullmatch(text.strip())
+    if match is None:
+        return None
+    year, month, day, hour, minute, second, fraction, zone = match.groups()
+    try:
+        days = dt.date(int(year), int(month), int(day)).toordinal() - _EPOCH_ORDINAL
+        dt.time(int(hour or 0), int(minute or 0), int(second or 0))
+    except ValueError:
+        return None
+    seconds = int(hour or 0) * 3600 + int(minute or 0) * 60 + int(second or 0)
+    if zone and zone[0] in "+-":
+        digits = zone[1:].replace(":", "").ljust(4, "0")
+        offset_hours, offset_minutes = int(digits[:2]), int(digits[2:])
+        if offset_hours > 23 or offset_minutes > 59:
+            return None
+        offset = offset_hours * 3600 + offset_minutes * 60
+        seconds += offset if zone[0] == "-" else -offset
+    fraction = (fraction or "").ljust(6, "0")
+    micros = days * _US_PER_DAY + seconds * 1_000_000 + int(fraction[:6])
+    return micros, not fraction[6:].strip("0")
+
+
+def parse_date(text: str) -> dt.date | None:
+    """The date of a DATE literal, or None."""
+    place = _parse_iso(text)
+    if place is None or len(text.strip()) != len("2013-01-01"):
+        return None
+    return dt.date.fromordinal(place[0] // _US_PER_DAY + _EPOCH_ORDINAL)
+
+
+def parse_timestamp(text: str) -> Literal:
+    """The moment of a TIMESTAMP literal, or None. One finer than a microsecond stays text, which says the same."""
+    place = _parse_iso(text)
+    if place is None:
+        return None
+    micros, exact = place
+    if not exact:
+        return text.strip()
+    try:
+        return _EPOCH.replace(tzinfo=dt.UTC) + dt.timedelta(microseconds=micros)
+    except OverflowError:
+        return None
+
+
+def iso_text(moment: dt.datetime) -> str:
+    """A UTC datetime as ISO text that `parse_timestamp` reads back."""
+    return moment.replace(tzinfo=None).isoformat() + "Z"
+
+
+# --- where a literal stands -------------------------------------------------------------------------
+
+
+def _wrong_kind(column: ColumnSchema, literal: Literal, hint: str = "") -> SchemaError:
+    kinds = {
+        bool: "a truth value",
+        str: "text",
+        bytes: "binary",
+        dt.date: "a date",
+        dt.datetime: "a timestamp",
+    }
+    given = kinds.get(type(literal), "a number")
+    if isinstance(literal, bool):
+        hint += "; a condition is a comparison, or a bool column alone"
+    return SchemaError(
+        f"column {column.name!r} has type {column.type}; it cannot be compared with {given}, "
+        f"{quote(literal)}{hint}"
+    )
+
+
+def place_countable(column: ColumnSchema, literal: Literal) -> tuple[int, bool]:
+    """(floor, exact) of a literal in the canonical values of an integer, date, timestamp or decimal column.
+
+    Raises: SchemaError when the literal is of another kind, InvalidArgumentError for text that is no ISO time.
+    """
+    name = column.type.name
+    if name in ("date", "timestamp"):
+        micros, exact = _place_micros(column, literal)
+        if name == "timestamp":
+            return micros, exact
+        days, rest = divmod(micros, _US_PER_DAY)
+        return days, exact and rest == 0
+    if isinstance(literal, bool) or not isinstance(literal, int | float | decimal.Decimal):
+        unquoted = isinstance(literal, str) and _NUMBER_LIKE.fullmatch(literal)
+        raise _wrong_kind(column, literal, "; leave out the quotes" if unquoted else "")
+    return _floor_scaled(literal, column.type.scale or 0)
+
+
+def _place_micros(column: ColumnSchema, literal: Literal) -> tuple[int, bool]:
+    if isinstance(literal, str):
+        place = _parse_iso(literal)
+        if place is None:
+            raise InvalidArgumentError(
+                f"column {column.name!r} has type {column.type}; {quote(literal)} is no ISO date or time, "
+                "write it as '2013-01-31' or '2013-01-31T23:59:59.5Z'"
+            )
+        return place
+    if isinstance(literal, dt.datetime):
+        return (literal.replace(tzinfo=None) - _EPOCH) // _MICROSECOND, True
+    if isinstance(literal, dt.date):
+        return (literal.toordinal() - _EPOCH_ORDINAL) * _US_PER_DAY, True
+    is_number = isinstance(literal, int | float | decimal.Decimal) and not isinstance(literal, bool)
+    if column.type.name == "timestamp" and is_number:
+        assert isinstance(literal, int | float | decimal.Decimal)
+        return _floor_scaled(literal, 0)
+    hint = "; write a date as DATE '2013-01-31'" if is_number else ""
+    raise _wrong_kind(column, literal, hint)
+
+
+def _floor_scaled(number: int | float | decimal.Decimal, scale: int) -> tuple[int, bool]:
+    """floor(number * 10**scale), and whether it is equal; cut to ±10**60, without ever building a huge int."""
+    if isinstance(number, float):  # NaN or an infinity; NaN is greater than all else
+        return (-_HUGE if number < 0 else _HUGE), True
+    if isinstance(number, int):
+        return max(-_HUGE, min(_HUGE, number)) * 10**scale, True
+    if not number:
+        return 0, True
+    magnitude = number.adjusted() + scale
+    if magnitude > 60:
+        return (_HUGE if number > 0 else -_HUGE), True
+    if magnitude < -60:
+        return (0 if number > 0 else -1), False
+    # Every digit fits, so scaling moves the point and rounds nothing.
+    context = decimal.Context(prec=NUMBER_DIGITS_MAX + 70, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
+    scaled = number.scaleb(scale, context)
+    floor = scaled.to_integral_value(decimal.ROUND_FLOOR, context)
+    return int(floor), floor == scaled
+
+
+class FloatPlace(NamedTuple):
+    """The nearest value of a float or double column, and +1 or -1 for a finite literal beyond the finite ones."""
+
+    value: float
+    beyond: int = 0
+
+
+def place_float(column: ColumnSchema, literal: Literal) -> FloatPlace:
+    """Where a number, or the text 'NaN', 'Infinity' or '-Infinity', stands in a float or double column.
+
+    Raises: SchemaError when the literal is of another kind.
+    """
+    if isinstance(literal, str) and (special := _SPECIAL_FLOAT.fullmatch(literal.strip())):
+        if special[2].lower() == "nan":
+            return FloatPlace(NAN)
+        return FloatPlace(-math.inf if special[1] == "-" else math.inf)
+    if isinstance(literal, bool) or not isinstance(literal, int | float | decimal.Decimal):
+        raise _wrong_kind(column, literal)
+    if isinstance(literal, float):
+        return FloatPlace(literal)
+    try:
+        value = float(literal)
+    except OverflowError:
+        value = math.inf if literal > 0 else -math.inf
+    if column.type.name == "float":
+        with np.errstate(over="ignore", under="ignore"):
+            value = float(np.float32(value))
+    beyond = 0 if math.isfinite(value) else 1 if value > 0 else -1
+    return FloatPlace(value + 0.0, beyond)  # + 0.0: -0.0 is 0.0
+
+
+def place_text(column: ColumnSchema, literal: Literal) -> str:
+    """The literal of a string or varchar column. Raises: SchemaError, or InvalidArgumentError for bad Unicode."""
+    if not isinstance(literal, str):
+        raise _wrong_kind(column, literal)
+    check_unicode(literal, f"column {column.name!r}: ")
+    return literal
+
+
+def place_bytes(column: ColumnSchema, literal: Literal) -> bytes:
+    """The literal of a binary column. Raises: SchemaError, or InvalidArgumentError for bad Unicode."""
+    if isinstance(literal, str):
+        check_unicode(literal, f"column {column.name!r}: ")
+        return literal.encode()
+    if not isinstance(literal, bytes):
+        raise _wrong_kind(column, literal)
+    return literal
+
+
+def check_unicode(text: str, where: str) -> None:
+    """Raises: InvalidArgumentError when `text` has no UTF-8 form."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(f"{where}{quote(text)} is not valid Unicode") from None

@@ -1,0 +1,178 @@
+"""Predicates: what `where=` means, from a user's text or `col()` to rows and to what may be skipped.
+
+    "host = 'a' AND n < 2.5"  or  (col("host") == "a") & (col("n") < 2.5)
+        |  parser.py, nodes.py       the syntax tree: names, literals, AND, OR, NOT
+        v
+    bind(where, schema)              names resolved, literals in their columns' types (binding.py, literals.py)
+        |
+        |- .evaluate(arrays, n)      which rows are TRUE (evaluate.py, like.py)
+        |- .constraints()            what partitions, rowsets and blocks are skipped by (constraint.py)
+        '- str(), .to_json()         how it goes to another process
+
+Invariants
+    P1  A row is selected iff the predicate is TRUE: NULL matches no comparison.
+    P2  A zone that `constraints()` exclude holds no selected row.
+    P3  bind(str(p), schema) == p and BoundPredicate.from_json(p.to_json(), schema) == p, unless p holds a
+        pyarrow expression.
+
+Source: shared contract, "Read"; Kudu's ColumnPredicate and ScanSpec.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow.compute as pc
+
+from nyala.errors import InvalidArgumentError
+from nyala.schema import binding, nodes
+from nyala.schema.constraint import EMPTY, Constraint
+from nyala.schema.evaluate import Arrays, Bound, BoundArrow, BoundConstant, Mask
+from nyala.schema.nodes import (
+    And,
+    ArrowExpression,
+    ColumnRef,
+    Compare,
+    CompareColumns,
+    Constant,
+    InList,
+    IsNull,
+    Like,
+    Not,
+    Or,
+    Predicate,
+    col,
+    from_json,
+    to_json,
+)
+from nyala.schema.parser import parse_predicate
+from nyala.schema.schema import Schema
+
+__all__ = [
+    "And",
+    "ArrowExpression",
+    "BoundPredicate",
+    "ColumnRef",
+    "Compare",
+    "CompareColumns",
+    "Constant",
+    "Constraint",
+    "InList",
+    "IsNull",
+    "Like",
+    "Not",
+    "Or",
+    "Predicate",
+    "bind",
+    "col",
+    "from_json",
+    "parse_predicate",
+    "to_json",
+]
+
+
+def bind(where: str | Predicate | ColumnRef | pc.Expression | None, schema: Schema) -> BoundPredicate | None:
+    """What a user gave as `where`, bound to a schema; None for None.
+
+    Raises: InvalidArgumentError for text that is no predicate or a literal that cannot be read,
+    ColumnNotFoundError, SchemaError for a literal of another kind than its column.
+    """
+    if where is None:
+        return None
+    if isinstance(where, str):
+        where = parse_predicate(where)
+    if not isinstance(where, Predicate | ColumnRef | pc.Expression):
+        raise InvalidArgumentError(
+            "where is text such as \"host = 'a' AND time >= 5\", a condition made with nyala.col(...), or a "
+            f"pyarrow.compute.Expression, not {where!r}"
+        )
+    return BoundPredicate(nodes.as_predicate(where), schema)
+
+
+class BoundPredicate:
+    """A predicate in the terms of one schema. Immutable, thread-safe; compares by meaning of its text.
+
+    `columns` are the columns that `evaluate` reads; `tree` is the syntax tree with canonical literals.
+    """
+
+    def __init__(self, tree: Predicate, schema: Schema) -> None:
+        nodes.check_depth(tree)
+        self.tree = binding.bind_node(tree, schema)
+        self._bound: Bound = binding.lower(self.tree, schema)
+        self.columns: frozenset[str] = self._bound.columns
+        self._types = tuple((name, schema.by_name(name).type) for name in sorted(self.columns))
+
+    def evaluate(self, arrays: Arrays, n: int) -> Mask:
+        """Which of the n rows are TRUE: a fresh bool array.
+
+        arrays: column name to Arrow array of n canonical values (or dictionary-encoded ones), at least for
+                `columns`. They are looked up as they are needed, so a mapping may decode lazily.
+        Cost:   one or two NumPy or Arrow calls a comparison.
+        """
+        mask = self._bound.mask(arrays, n)
+        assert len(mask) == n, f"arrays of {len(mask)} rows where n is {n}"
+        return mask
+
+    def constraints(self) -> Mapping[str, Constraint]:
+        """What each column must satisfy in a selected row; columns without a demand are left out.
+
+        If no row can be selected (`empty`), every column of the predicate has the empty constraint.
+        """
+        return self._constraints
+
+    @functools.cached_property
+    def _constraints(self) -> dict[str, Constraint]:
+        found = binding.derive(self._bound)
+        return dict.fromkeys(self.columns, EMPTY) if found is None else found
+
+    @functools.cached_property
+    def empty(self) -> bool:
+        """Whether no row of any table can be selected."""
+        return binding.derive(self._bound) is None
+
+    @property
+    def always(self) -> bool:
+        """Whether every row is selected."""
+        return self._bound == BoundConstant(True)
+
+    @property
+    def prunes(self) -> bool:
+        """Whether anything can be skipped by it."""
+        return self.empty or bool(self._constraints)
+
+    @property
+    def has_arrow_expression(self) -> bool:
+        """Whether a part of it is a pyarrow expression, which prunes nothing and cannot travel as text."""
+        return _has_arrow(self._bound)
+
+    def to_json(self) -> str:
+        """One line of JSON, read back by `from_json`. Raises: InvalidArgumentError for a pyarrow expression."""
+        return to_json(self.tree)
+
+    @staticmethod
+    def from_json(text: str, schema: Schema) -> BoundPredicate:
+        """The inverse of `to_json`. Raises: as `bind`, and InvalidArgumentError for any other text."""
+        return BoundPredicate(from_json(text), schema)
+
+    def __str__(self) -> str:
+        return str(self.tree)
+
+    def __repr__(self) -> str:
+        return f"BoundPredicate({str(self)!r})"
+
+    def __eq__(self, other: Any) -> bool:
+        if not isinstance(other, BoundPredicate):
+            return NotImplemented
+        # By the text and not the tree: NaN literals are equal here (E3).
+        same = str(self) == str(other) and self._types == other._types
+        return same and (not self.has_arrow_expression or self.tree == other.tree)
+
+    def __hash__(self) -> int:
+        return hash((str(self), self._types))
+
+
+def _has_arrow(bound: Bound) -> bool:
+    parts: tuple[Bound, ...] = getattr(bound, "parts", ())
+    return isinstance(bound, BoundArrow) or any(_has_arrow(part) for part in parts)
