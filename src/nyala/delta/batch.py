@@ -1,0 +1,76 @@
+"""Rows that were written together: columns that several stores share, and changes on their way.
+
+    one write of 1,000 rows x 16 columns over 64 tablets
+
+    SharedBatch   | host | time | value | ...      one array per column, made once
+                    [0,16)  -> tablet 1's store     each store keeps (batch, offset, length) and slices a
+                    [16,31) -> tablet 2's store     column when somebody reads it
+                    ...
+
+Source: shared design, section 3, "Arrow and NumPy throughout": calls are O(columns + tablets), never the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.delta.run import Rowids, Timestamps, take
+
+__all__ = ["DeltaBatch", "SharedBatch"]
+
+
+@dataclass(frozen=True, eq=False)
+class SharedBatch:
+    """Columns by column id, all of one length, that own their memory and are never changed.
+
+    It lives as long as one of the stores that hold a part of it; each counts its own rows' share.
+    """
+
+    columns: Mapping[int, pa.Array]
+
+    @cached_property
+    def column_ids(self) -> frozenset[int]:
+        return frozenset(self.columns)
+
+    @cached_property
+    def row_count(self) -> int:
+        return len(next(iter(self.columns.values()))) if self.columns else 0
+
+    @cached_property
+    def bytes_per_row(self) -> float:
+        """Average bytes of a row; asked once per batch, whatever the number of its stores."""
+        total: int = sum(array.nbytes for array in self.columns.values())
+        return total / max(1, self.row_count)
+
+
+@dataclass(frozen=True, eq=False)
+class DeltaBatch:
+    """Changes of some rows: one vector of rowids and one of timestamps, shared by the columns written together.
+
+    rowids come in any order; a row may stand several times, with different timestamps.
+    """
+
+    rowids: Rowids
+    timestamps: Timestamps
+    columns: Mapping[int, pa.Array]
+
+    def __len__(self) -> int:
+        return len(self.rowids)
+
+    def moved(self, positions: Rowids) -> DeltaBatch:
+        """The same changes where row r is now row `positions[r]`; those of rows gone to -1 are left out.
+
+        This carries changes from the inputs of a flush or compaction over to its output.
+        """
+        rowids = positions[self.rowids]
+        keep = rowids >= 0
+        if keep.all():
+            return DeltaBatch(rowids, self.timestamps, self.columns)
+        at = np.flatnonzero(keep)
+        columns = {column_id: take(array, at) for column_id, array in self.columns.items()}
+        return DeltaBatch(rowids[at], self.timestamps[at], columns)

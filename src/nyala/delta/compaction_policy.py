@@ -1,0 +1,45 @@
+"""Which delta files of a rowset to merge next. Pure: sizes in, a plan out.
+
+A rowset that is touched every day gets a file a day, and a reader opens all that its snapshot needs. Merging all of
+them whenever there are two would rewrite the oldest record every day; never merging leaves 365 files. The rule
+between, as in a binary counter: files stand oldest first, and from the oldest file that is no larger than all
+newer ones together, everything is merged.
+
+    sizes   8  4  1 1 1      nothing: 8 > 7, 4 > 3, and the last three are too few to be worth it
+            8  4  1 1 1 1    4 <= 4 and 8 <= 8: merge all into 16
+
+Invariants, for n flushes of about one size
+    C1  When nothing is left to do there are at most FILES_MIN - 1 + log2(n) files: each beyond the newest ones is
+        larger than all that follow it.
+    C2  A record is rewritten at most 1 + log2(n) times: after its first merge each further one at least doubles the
+        file that it is in.
+    C3  Merged files are neighbours, so that R4 (stores in time order) holds for the result.
+
+Source: the logarithmic method (Bentley and Saxe, 1980). Departure from Kudu, whose minor compaction merges all files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = ["FILES_MIN", "choose_redo_files"]
+
+# Fewer than four files are not worth a file write and a catalogue transaction: a reader opens them in a millisecond.
+FILES_MIN: Final = 4
+
+
+def choose_redo_files(files: Sequence[tuple[int, int]], files_min: int = FILES_MIN) -> slice | None:
+    """Which files to merge into one, as a slice of `files`; None when it would not pay.
+
+    files: (bytes, records) of one rowset's files of one kind, oldest first.
+    """
+    assert files_min >= 2, files_min
+    chosen = None
+    newer = 0
+    for index in range(len(files) - 1, -1, -1):
+        size, _ = files[index]
+        if len(files) - index >= files_min and size <= newer:
+            chosen = index
+        newer += size
+    return None if chosen is None else slice(chosen, len(files))

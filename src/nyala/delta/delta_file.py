@@ -1,0 +1,285 @@
+"""A delta file: the REDO or UNDO records of one rowset, column by column, in one column file.
+
+    columns that were changed by the same writes have the same rowids and timestamps, and store them once:
+
+        group 0   DELTA_ROWID  DELTA_TIMESTAMP   DELTA_VALUE val   DELTA_VALUE status
+        group 1   DELTA_ROWID  DELTA_TIMESTAMP   DELTA_VALUE LIVENESS
+
+Reading one column decodes its group's two vectors and its values, never another column's. What the catalogue keeps of
+the file (`DeltaDescription`) tells a scan whether to open it at all.
+
+Invariants
+    F1  Each group's records are in the order of a run (D1–D3 of `run`); checked before writing and after reading.
+    F2  Every timestamp is within [timestamp_min, timestamp_max] of the description.
+    F3  No group is empty, and no two groups of a file have the same rowids and timestamps.
+
+Files are immutable; a DeltaFile may be used from any thread.
+Format: docs/format/delta.md. Source: Kudu delta files (facts 3.6); departure: columns, not change lists per row.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala.cfile.cache import BlockCache, new_owner
+from nyala.cfile.column import (
+    DELTA_ROWID,
+    DELTA_TIMESTAMP,
+    DELTA_VALUE,
+    ColumnKey,
+    ColumnPlace,
+    ColumnWriteSpec,
+    WrittenFile,
+)
+from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats
+from nyala.cfile.writer import CFileWriter
+from nyala.cfile.zonemap import Zone
+from nyala.delta.run import LIVENESS, DeltaKind, DeltaRun
+from nyala.env.files import Files
+from nyala.errors import CorruptionError
+from nyala.schema.types import ColumnType
+
+__all__ = ["LIVENESS_TYPE", "DeltaDescription", "DeltaFile", "DeltaMeta", "WrittenDelta", "write_delta_file"]
+
+LIVENESS_TYPE: Final = ColumnType("bool")
+_VECTOR_TYPE: Final = ColumnType("int64")
+
+
+class DeltaDescription(Protocol):
+    """What must be known of a delta file to use it: a row of the catalogue, or a `DeltaMeta`."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def kind(self) -> DeltaKind: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def timestamp_min(self) -> int: ...
+    @property
+    def timestamp_max(self) -> int: ...
+    @property
+    def record_count(self) -> int: ...
+    @property
+    def column_ids(self) -> Sequence[int]: ...
+    @property
+    def places(self) -> Sequence[ColumnPlace]: ...
+
+
+@dataclass(frozen=True)
+class DeltaMeta:
+    """A delta file without a catalogue around it (see `DeltaDescription`)."""
+
+    id: int
+    kind: DeltaKind
+    path: str
+    size_bytes: int
+    timestamp_min: int
+    timestamp_max: int
+    record_count: int
+    column_ids: tuple[int, ...]
+    places: tuple[ColumnPlace, ...]
+
+
+@dataclass(frozen=True)
+class WrittenDelta:
+    """A finished delta file, and what the catalogue will keep of it.
+
+    record_count: rows and moments of all groups; a write of three columns of a row counts once.
+    """
+
+    file: WrittenFile
+    kind: DeltaKind
+    timestamp_min: int
+    timestamp_max: int
+    record_count: int
+    column_ids: tuple[int, ...]
+
+    def meta(self, id: int, path: str) -> DeltaMeta:
+        """Its description under the name by which it will be opened."""
+        return DeltaMeta(
+            id, self.kind, path, self.file.size_bytes, self.timestamp_min, self.timestamp_max, self.record_count,
+            self.column_ids, self.file.columns,
+        )  # fmt: skip
+
+
+class DeltaFile:
+    """An open delta file. Runs are built when asked for, and kept while there is room in the block cache."""
+
+    def __init__(
+        self, reader: CFileReader, entry: DeltaDescription, cache: BlockCache | None = None
+    ) -> None:
+        self.reader = reader
+        self.entry = entry
+        self.id = entry.id
+        self.kind: DeltaKind = entry.kind
+        self.path = entry.path
+        self.size_bytes = entry.size_bytes
+        self.timestamp_min = entry.timestamp_min
+        self.timestamp_max = entry.timestamp_max
+        self.record_count = entry.record_count
+        self.column_ids = frozenset(entry.column_ids)
+        self._groups = {
+            place.key.column_id: place.key.group for place in entry.places if place.key.role == DELTA_VALUE
+        }
+        self._cache = cache
+        self._owner = new_owner()
+        # A scan asks for the same run window after window: while it holds one, it is not built again.
+        self._alive: weakref.WeakValueDictionary[int, DeltaRun] = weakref.WeakValueDictionary()
+
+    @staticmethod
+    def open(
+        files: Files, root: str, entry: DeltaDescription, cache: BlockCache | None = None
+    ) -> DeltaFile:
+        """A delta file of the store in the folder `root`. Nothing is read, nor the file opened, before it is needed."""
+        path = os.path.join(root, entry.path)
+        return DeltaFile(CFileReader(files, path, cache, entry.places), entry, cache)
+
+    def relevant(self, snapshot: int) -> bool:
+        """Whether any record of the file applies at `snapshot`: otherwise it need not be read at all."""
+        if self.kind == "redo":
+            return self.timestamp_min <= snapshot
+        return self.timestamp_max > snapshot
+
+    def run(self, column_id: int, stats: ReadStats | None = None) -> DeltaRun | None:
+        """The column's records; None when the file has none.
+
+        Raises: CorruptionError when they are not in order or do not fit the description (F1, F2).
+        """
+        if column_id not in self.column_ids:
+            return None
+        cached: DeltaRun | None = None
+        if self._cache is not None:
+            cached = self._cache.get(self._owner, column_id)
+        run = cached or self._alive.get(column_id)
+        if run is None:
+            run = self._alive[column_id] = self._read_run(column_id, stats)
+        if self._cache is not None and cached is None:
+            # Twice its size: `latest`, which the run makes of itself when first asked, is at most as large.
+            self._cache.put(self._owner, column_id, run, 2 * run.nbytes)
+        return run
+
+    def column_zone(self, column_id: int) -> Zone | None:
+        """Bounds of the column's values in this file, from its footer; None when the file has no such column."""
+        if column_id not in self.column_ids:
+            return None
+        return self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id)).column_zone()
+
+    def close(self) -> None:
+        """Let go of the file and of what is cached."""
+        if self._cache is not None:
+            self._cache.drop_owner(self._owner)
+        self.reader.close()
+
+    def check(self) -> None:
+        """Read everything. Raises: CorruptionError."""
+        self.reader.check()
+        for column_id in self.column_ids:
+            self.run(column_id)
+
+    def _group(self, column_id: int) -> int:
+        group = self._groups.get(column_id)
+        if group is None:
+            raise CorruptionError(f"the delta file has no values of column {column_id}, its entry says so", self.path)
+        return group
+
+    def _column(self, key: ColumnKey) -> ColumnReader:
+        column = self.reader.column(key)
+        if column is None:
+            raise CorruptionError(f"the delta file has no column {key}", self.path)
+        return column
+
+    def _vector(self, key: ColumnKey, stats: ReadStats | None) -> npt.NDArray[np.int64]:
+        column = self._column(key)
+        array = column.read(0, column.row_count, stats=stats, fill_cache=False)
+        if array.type != pa.int64() or array.null_count:
+            raise CorruptionError(f"column {key}: expected int64 without NULL, found {array.type}", self.path)
+        vector: npt.NDArray[np.int64] = array.to_numpy()
+        return vector
+
+    def _read_run(self, column_id: int, stats: ReadStats | None) -> DeltaRun:
+        group = self._group(column_id)
+        rowids = self._vector(ColumnKey(DELTA_ROWID, group), stats)
+        timestamps = self._vector(ColumnKey(DELTA_TIMESTAMP, group), stats)
+        column = self._column(ColumnKey(DELTA_VALUE, group, column_id))
+        values = column.read(0, column.row_count, stats=stats, fill_cache=False)  # the run itself is kept
+        if not len(rowids) == len(timestamps) == len(values):
+            raise CorruptionError(
+                f"group {group} has {len(rowids)} rowids, {len(timestamps)} timestamps and {len(values)} values of "
+                f"column {column_id}, expected as many of each",
+                self.path,
+            )
+        run = DeltaRun(self.kind, rowids, timestamps, values)
+        wrong = run.disorder()
+        if wrong is not None:
+            raise CorruptionError(
+                f"record {wrong} of column {column_id} (rowid {rowids[wrong]}, timestamp {timestamps[wrong]}) is out "
+                f"of the order of {self.kind} records (F1)",
+                self.path,
+            )
+        if len(run) and not (self.timestamp_min <= run.timestamp_min and run.timestamp_max <= self.timestamp_max):
+            raise CorruptionError(
+                f"column {column_id} has timestamps {run.timestamp_min} to {run.timestamp_max}, expected within "
+                f"{self.timestamp_min} to {self.timestamp_max} (F2)",
+                self.path,
+            )
+        return run
+
+
+def write_delta_file(
+    files: Files,
+    path: str,
+    kind: DeltaKind,
+    runs: Mapping[int, DeltaRun],
+    types: Mapping[int, ColumnType],
+) -> WrittenDelta:
+    """Write the runs of a rowset's columns, by column id, into a new file.
+
+    types: of the columns; LIVENESS is known. Empty runs are left out, but something must be left.
+    The file is synced, its directory is not: the caller syncs it before the catalogue names the file.
+    Raises: StorageError; then there is no file that counts.
+    """
+    groups: list[tuple[DeltaRun, list[int]]] = []
+    for column_id, run in runs.items():
+        if not len(run):
+            continue
+        assert run.kind == kind, f"a {run.kind} run in a file of {kind} records"
+        run.check()
+        for first, members in groups:
+            if np.array_equal(first.rowids, run.rowids) and np.array_equal(first.timestamps, run.timestamps):
+                members.append(column_id)
+                break
+        else:
+            groups.append((run, [column_id]))
+    assert groups, "F3: a delta file without records"
+    writer = CFileWriter(files, path)
+    try:
+        for group, (first, members) in enumerate(groups):
+            for role, vector in ((DELTA_ROWID, first.rowids), (DELTA_TIMESTAMP, first.timestamps)):
+                writer.append_column(ColumnWriteSpec(ColumnKey(role, group), _VECTOR_TYPE), pa.array(vector))
+            for column_id in members:
+                type = LIVENESS_TYPE if column_id == LIVENESS else types[column_id]
+                spec = ColumnWriteSpec(ColumnKey(DELTA_VALUE, group, column_id), type)
+                writer.append_column(spec, runs[column_id].values)
+        written = writer.finish(sync=True)
+    except BaseException:
+        writer.abort()
+        raise
+    return WrittenDelta(
+        written,
+        kind,
+        min(run.timestamp_min for run, _ in groups),
+        max(run.timestamp_max for run, _ in groups),
+        sum(len(run) for run, _ in groups),
+        tuple(sorted(column_id for _, members in groups for column_id in members)),
+    )

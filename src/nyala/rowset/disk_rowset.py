@@ -1,0 +1,431 @@
+"""The DiskRowSet: rows in key order in one immutable base file, with what happened to them before and since.
+
+      undo (newest first)        base            redo (oldest first)      frozen        deltas
+    +--------+--------+     +------------+     +--------+--------+      +--------+    +----------+
+    | UNDO 1 | UNDO 0 | <-- | 40.base    | --> | REDO 0 | REDO 1 | -->  | memory | -> | memory   |
+    +--------+--------+     +------------+     +--------+--------+      +--------+    +----------+
+      files                   one file           files                  being         takes
+                              per column         delta flushes          flushed       changes
+
+A version of a rowset is an immutable value: the `with_…` methods make the next one, which the tablet installs. Versions
+share the open files; only the newest DeltaMemStore grows, at its end, with timestamps that no reader was promised yet.
+
+Invariants
+    X1  Rowids are ordinals of the base file, whose keys ascend strictly.
+    X2  Stores follow one another in time: undo, redo, frozen, deltas, each with later timestamps than the one before
+        (design R4; REDO and UNDO of one column never cross, D4).
+    X3  Skipping obeys Z1: what the base's zone map excludes is skipped only where no change that the snapshot may
+        apply says otherwise.
+    X4  A column without a place in the base file was added after it was written: its base is its read default.
+
+Threads: any thread may read; `deltas.append` by the holder of the commit lock.
+Left out: base columns in several files (a major delta compaction will write them; `_base_column` is the only place that
+knows); images for merging compactions.
+Source: Kudu docs/design-docs/tablet.md, "Historical MVCC in DiskRowSets" to "Summary of delta file processing".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala.cfile.cache import BlockCache
+from nyala.cfile.column import BASE, ColumnKey
+from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats
+from nyala.cfile.zonemap import Zone
+from nyala.delta.applier import decide, patch, resolve_at
+from nyala.delta.delta_file import DeltaFile
+from nyala.delta.mem_store import DeltaMemStore
+from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids
+from nyala.env.files import Files
+from nyala.errors import CorruptionError
+from nyala.keys.codec import KeyCodec
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.keys.key_range import KeyRange
+from nyala.rowset.key_index import KeyIndex
+from nyala.rowset.meta import NO_ROWID, RowSetMeta
+from nyala.rowset.stats import RowSetStats
+from nyala.schema.constraint import Constraint
+from nyala.schema.convert import default_array
+from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema
+from nyala.schema.types import to_canonical
+
+__all__ = ["DiskRowSet", "RowSetMeta"]
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class DiskRowSet:
+    """One version of a rowset on disk (see the module). Compared by identity."""
+
+    meta: RowSetMeta
+    reader: CFileReader
+    keys: KeyIndex
+    codec: KeyCodec
+    undo: tuple[DeltaFile, ...] = ()  # newest first
+    redo: tuple[DeltaFile, ...] = ()  # oldest first
+    frozen: tuple[DeltaMemStore, ...] = ()  # oldest first: set aside, waiting to be written
+    deltas: DeltaMemStore = dataclasses.field(default_factory=DeltaMemStore)  # takes changes
+
+    @staticmethod
+    def open(
+        files: Files,
+        root: str,
+        meta: RowSetMeta,
+        schema: Schema,
+        cache: BlockCache | None = None,
+        *,
+        undo: Sequence[DeltaFile] = (),
+        redo: Sequence[DeltaFile] = (),
+        deltas: DeltaMemStore | None = None,
+    ) -> DiskRowSet:
+        """A rowset of the store in the folder `root`. Nothing is read, nor a file opened, before it is needed.
+
+        undo: newest first; redo: oldest first.
+        Raises: CorruptionError when the files' timestamps say otherwise (X2).
+        """
+        reader = CFileReader(files, os.path.join(root, meta.path), cache, meta.columns)
+        codec = KeyCodec([column.type for column in schema.key_columns])
+        key_column_id = schema.key_columns[0].id if schema.key_count == 1 else None
+        keys = KeyIndex(reader, codec, key_column_id, meta.row_count)
+        memory = DeltaMemStore() if deltas is None else deltas
+        rowset = DiskRowSet(meta, reader, keys, codec, tuple(undo), tuple(redo), (), memory)
+        rowset._check_order()
+        return rowset
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> int:
+        return self.meta.id
+
+    @property
+    def row_count(self) -> int:
+        """Rows in the base, dead ones too."""
+        return self.meta.row_count
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on disk: base, UNDO and REDO."""
+        return self.meta.size_bytes + sum(file.size_bytes for file in (*self.undo, *self.redo))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory that a flush would free: changes not yet in a file."""
+        return self.deltas.nbytes + sum(store.nbytes for store in self.frozen)
+
+    @property
+    def timestamp_min(self) -> int | None:
+        """The oldest change that is in memory only; None when there is none."""
+        times = [store.timestamp_min for store in (*self.frozen, self.deltas)]
+        return min((time for time in times if time is not None), default=None)
+
+    def close(self) -> None:
+        """Let go of all files. Only when no version of the rowset is read any more."""
+        self.reader.close()
+        for file in (*self.undo, *self.redo):
+            file.close()
+
+    # --- the next version -------------------------------------------------------------------------
+
+    def with_frozen_deltas(self, fresh: DeltaMemStore | None = None) -> DiskRowSet:
+        """Set the DeltaMemStore aside to be written; `fresh` takes changes from now on."""
+        return dataclasses.replace(
+            self,
+            frozen=(*self.frozen, self.deltas),
+            deltas=DeltaMemStore() if fresh is None else fresh,
+        )
+
+    def with_flushed_deltas(self, files: Sequence[DeltaFile], deltas_durable: int) -> DiskRowSet:
+        """Put REDO files in place of all stores set aside; changes up to `deltas_durable` are on disk now."""
+        assert deltas_durable >= self.meta.deltas_durable, "R2: durable marks only rise"
+        meta = dataclasses.replace(self.meta, deltas_durable=deltas_durable)
+        return dataclasses.replace(self, meta=meta, redo=(*self.redo, *files), frozen=())
+
+    def with_merged_redo(self, inputs: Sequence[DeltaFile], merged: DeltaFile) -> DiskRowSet:
+        """Put one REDO file in place of neighbouring ones: a minor delta compaction."""
+        first = self.redo.index(inputs[0])
+        assert self.redo[first : first + len(inputs)] == tuple(inputs), "only neighbours are merged (R4)"
+        redo = (*self.redo[:first], merged, *self.redo[first + len(inputs) :])
+        return dataclasses.replace(self, redo=redo)
+
+    # --- looking up -------------------------------------------------------------------------------
+
+    def find(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Rowids:
+        """The rowid of each key, or -1. Keys ascend; a key may stand twice. Dead rows are found as well."""
+        return self.keys.find(keys, stats)
+
+    def find_live(
+        self, keys: EncodedKeys, snapshot: int = MAX_TIMESTAMP, stats: RowSetStats | None = None
+    ) -> Rowids:
+        """The same, but -1 where the row is not there at `snapshot`."""
+        rowids = self.find(keys, stats)
+        hit = np.flatnonzero(rowids >= 0)
+        if len(hit):
+            dead = hit[~self.gather_liveness(snapshot, rowids[hit], stats)]
+            rowids[dead] = NO_ROWID
+        return rowids
+
+    def live(self, rowids: Rowids) -> Bools:
+        """Whether each row is there in the applied state. Cost: as `gather_liveness`."""
+        return self.gather_liveness(MAX_TIMESTAMP, rowids)
+
+    # --- reading (the same names as in MemRowSet) -------------------------------------------------
+
+    def rowid_range(self, key_range: KeyRange, stats: ReadStats | None = None) -> tuple[int, int]:
+        """The rows [lower, upper) whose keys are in the range."""
+        return self.keys.range(key_range, stats)
+
+    def rowids_in(self, key_range: KeyRange, stats: ReadStats | None = None) -> slice:
+        """The same as a slice."""
+        return slice(*self.keys.range(key_range, stats))
+
+    def order(self) -> Rowids:
+        """All rowids in the order of their keys: as they are (X1)."""
+        return np.arange(self.row_count)
+
+    def keys_of(self, rowids: Rowids, stats: ReadStats | None = None) -> EncodedKeys:
+        """The keys of these rows, in their order."""
+        return self.keys.gather(rowids, stats)
+
+    def liveness(
+        self, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
+    ) -> Bools | None:
+        """Whether each of the rows [lower, upper) is there at `snapshot`; None when all are."""
+        base = self._base_column(LIVENESS)
+        alive: Bools | None = None
+        if base is not None:
+            alive = base.read(lower, upper, stats=stats).to_numpy(zero_copy_only=False)
+        rows, values = decide(*self._runs(LIVENESS, snapshot, stats), snapshot, lower, upper)
+        if values is not None:
+            alive = np.ones(upper - lower, np.bool_) if alive is None else alive
+            alive[rows - lower] = values.to_numpy(zero_copy_only=False)
+            _count(stats, len(rows))
+        return None if alive is None or alive.all() else alive
+
+    def gather_liveness(self, snapshot: int, rowids: Rowids, stats: RowSetStats | None = None) -> Bools:
+        """Whether each of these rows is there at `snapshot`.
+
+        Cost: O(rows asked for · log changes), whatever the rowset holds, once its files' runs are in the cache.
+        """
+        base = self._base_column(LIVENESS)
+        if base is None:
+            alive = np.ones(len(rowids), np.bool_)
+        else:
+            alive = base.gather(rowids, stats=stats).to_numpy(zero_copy_only=False)
+        places, values = resolve_at(*self._runs(LIVENESS, snapshot, stats), snapshot, rowids)
+        if values is not None:
+            alive[places] = values.to_numpy(zero_copy_only=False)
+            _count(stats, len(places))
+        return alive
+
+    def column(
+        self,
+        column: ColumnSchema,
+        snapshot: int,
+        lower: int,
+        upper: int,
+        stats: RowSetStats | None = None,
+    ) -> pa.Array:
+        """The column's rows [lower, upper) at `snapshot`. Of a row that is not there, any value.
+
+        Cost: the decoded base itself, without a copy, where no store holds a change that the snapshot applies; stores
+              whose timestamps rule that out are not opened.
+        """
+        reader = self._base_column(column.id)
+        if reader is None:
+            base = default_array(column, upper - lower, "read")
+        else:
+            base = _as(reader.read(lower, upper, stats=stats), column)
+        rows, values = decide(*self._runs(column.id, snapshot, stats), snapshot, lower, upper)
+        if values is None:
+            return base
+        _count(stats, len(rows))
+        return patch(base, rows - lower, _as(values, column))
+
+    def gather(
+        self, column: ColumnSchema, snapshot: int, rowids: Rowids, stats: RowSetStats | None = None
+    ) -> pa.Array:
+        """The column at these rows, in their order, at `snapshot`. Of a row that is not there, any value.
+
+        Cost: of the base, only the blocks that hold one of the rows are decoded.
+        """
+        reader = self._base_column(column.id)
+        if reader is None:
+            base = default_array(column, len(rowids), "read")
+        else:
+            base = _as(reader.gather(rowids, stats=stats), column)
+        places, values = resolve_at(*self._runs(column.id, snapshot, stats), snapshot, rowids)
+        if values is None:
+            return base
+        _count(stats, len(places))
+        return patch(base, places, _as(values, column))
+
+    # --- skipping ---------------------------------------------------------------------------------
+
+    def zone(self, column_id: int) -> Zone | None:
+        """Bounds of the column's base; None when it has none in the file (X4)."""
+        reader = self._base_column(column_id)
+        return None if reader is None else reader.column_zone()
+
+    def delta_touches(self, column_id: int, snapshot: int) -> bool:
+        """Whether any store holds a change of the column that `snapshot` applies. Opens no file."""
+        return any(
+            file.relevant(snapshot) for file in (*self.undo, *self.redo) if column_id in file.column_ids
+        ) or any(
+            run.relevant(snapshot) for store in self._memory() for run in store.levels(column_id)
+        )
+
+    def excluded(self, column: ColumnSchema, constraint: Constraint, snapshot: int) -> bool:
+        """Whether no row of the rowset can satisfy the constraint at `snapshot` (Z1)."""
+        return self.window_excluded(column, constraint, snapshot, 0, self.row_count)
+
+    def window_excluded(
+        self,
+        column: ColumnSchema,
+        constraint: Constraint,
+        snapshot: int,
+        lower: int,
+        upper: int,
+        stats: ReadStats | None = None,
+    ) -> bool:
+        """Whether no row of [lower, upper) can satisfy the constraint at `snapshot` (Z1).
+
+        The base must exclude it by the zone maps of all its blocks there; and each store that has a change for one of
+        these rows, relevant to the snapshot, by the bounds of its values.
+        Cost: footers; and the rowids of the column's changes, which the scan needs next anyway.
+        """
+        if not self._base_excluded(column, constraint, lower, upper):
+            return False
+        for file in (*self.undo, *self.redo):
+            if column.id not in file.column_ids or not file.relevant(snapshot):
+                continue
+            zone = file.column_zone(column.id)
+            if zone is not None and _excludes(constraint, zone):
+                continue
+            run = file.run(column.id, stats)
+            if run is not None and len(run.touched(snapshot, lower, upper)):
+                return False
+        return not any(
+            len(run.touched(snapshot, lower, upper))
+            for store in self._memory()
+            for run in store.levels(column.id)
+        )
+
+    def blocks_excluded(
+        self, column: ColumnSchema, constraint: Constraint, snapshot: int, window: slice
+    ) -> bool:
+        """`window_excluded` of the rows [window.start, window.stop)."""
+        return self.window_excluded(column, constraint, snapshot, window.start, window.stop)
+
+    def _base_excluded(self, column: ColumnSchema, constraint: Constraint, lower: int, upper: int) -> bool:
+        reader = self._base_column(column.id)
+        if reader is None:
+            default = column.read_default
+            value = None if default is NO_DEFAULT else to_canonical(column.type, default)
+            return not constraint.admits(value)
+        if _excludes(constraint, reader.column_zone()):
+            return True
+        first, last = lower // reader.rows_per_block, -(-upper // reader.rows_per_block)
+        return all(_excludes(constraint, reader.zone(block)) for block in range(first, last))
+
+    # --- its parts --------------------------------------------------------------------------------
+
+    def _memory(self) -> tuple[DeltaMemStore, ...]:
+        return (*self.frozen, self.deltas)
+
+    def _base_column(self, column_id: int) -> ColumnReader | None:
+        key = ColumnKey(BASE, 0, column_id)
+        if key not in self.meta.places:
+            return None
+        reader = self.reader.column(key)
+        if reader is None or reader.row_count != self.row_count:
+            found = "none" if reader is None else f"one with {reader.row_count}"
+            raise CorruptionError(
+                f"expected column {column_id} with {self.row_count} rows, found {found}", self.reader.path
+            )
+        return reader
+
+    def _runs(
+        self, column_id: int, snapshot: int, stats: ReadStats | None
+    ) -> tuple[list[DeltaRun], list[DeltaRun]]:
+        """(UNDO, REDO) of the column that `snapshot` may apply, in the order of application."""
+        undo = list(_relevant(self.undo, column_id, snapshot, stats))
+        redo = list(_relevant(self.redo, column_id, snapshot, stats))
+        for store in self._memory():
+            redo += [run for run in store.levels(column_id) if run.relevant(snapshot)]
+        return undo, redo
+
+    def _check_order(self) -> None:
+        files = (*reversed(self.undo), *self.redo)
+        kinds = [file.kind for file in files] == ["undo"] * len(self.undo) + ["redo"] * len(self.redo)
+        for older, newer in pairwise(files):
+            if not kinds or (older.kind == newer.kind and older.timestamp_max > newer.timestamp_min):
+                raise CorruptionError(
+                    f"expected delta files of rowset {self.id} in the order of their timestamps, found "
+                    f"{older.path} up to {older.timestamp_max} before {newer.path} from {newer.timestamp_min}",
+                    newer.path,
+                )
+
+    def check(self) -> None:
+        """Read everything and compare. Raises: CorruptionError for files, AssertionError for our own mistakes."""
+        self._check_order()
+        self.reader.check()
+        self.keys.check()
+        bounds = self.keys.read(0, 1).at(0), self.keys.read(self.row_count - 1, self.row_count).at(0)
+        if bounds != (self.meta.key_min, self.meta.key_max):
+            raise CorruptionError(
+                f"expected keys from {self.meta.key_min.hex()} to {self.meta.key_max.hex()}, found "
+                f"{bounds[0].hex()} to {bounds[1].hex()}",
+                self.reader.path,
+            )
+        for key in self.meta.places:
+            if key.role == BASE:
+                self._base_column(key.column_id)
+        last = -1
+        for file in (*reversed(self.undo), *self.redo):
+            file.check()
+            for column_id in file.column_ids:
+                run = file.run(column_id)
+                if run is not None and len(run) and run.rowids[-1] >= self.row_count:
+                    raise CorruptionError(
+                        f"a change of row {run.rowids[-1]}, the rowset has {self.row_count}", file.path
+                    )
+            last = max(last, file.timestamp_max)
+        for store in self._memory():
+            store.check()
+            if store.timestamp_min is not None:
+                assert store.timestamp_min >= last, "X2: stores follow one another in time"
+                last = store.timestamp_max or last
+
+
+def _relevant(
+    files: Sequence[DeltaFile], column_id: int, snapshot: int, stats: ReadStats | None
+) -> Iterator[DeltaRun]:
+    for file in files:
+        if column_id in file.column_ids and file.relevant(snapshot):
+            run = file.run(column_id, stats)
+            if run is not None and run.relevant(snapshot):
+                yield run
+
+
+def _excludes(constraint: Constraint, zone: Zone) -> bool:
+    return constraint.excludes_range(zone.min, zone.max, zone.null_count, zone.row_count, zone.has_nan)
+
+
+def _as(array: pa.Array, column: ColumnSchema) -> pa.Array:
+    """Values in the column's present type: the file may have been written before it was widened."""
+    return array if array.type == column.type.arrow else array.cast(column.type.arrow)
+
+
+def _count(stats: RowSetStats | None, deltas_applied: int) -> None:
+    if stats is not None:
+        stats.deltas_applied += deltas_applied

@@ -1,0 +1,73 @@
+"""Rows on their way to disk: what a flush takes out of a MemRowSet, and a compaction out of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.delta.run import DeltaRun, Rowids
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.rowset.meta import NO_ROWID
+
+__all__ = ["RowSetImage"]
+
+
+@dataclass(frozen=True, eq=False)
+class RowSetImage:
+    """Rows in key order, as of one moment: base values, and UNDO to all moments before.
+
+    keys:      strictly ascending; row i of the image has key i.
+    columns:   by column id, key columns among them; values as of that moment.
+    liveness:  bool per row as of that moment; None when all are there.
+    undo:      by column id, LIVENESS among them; rowids are places in the image.
+    positions: for each row of the source its place here, or -1: changes newer than the image follow it.
+    """
+
+    keys: EncodedKeys
+    columns: Mapping[int, pa.Array]
+    liveness: pa.Array | None
+    undo: Mapping[int, DeltaRun]
+    positions: Rowids
+
+    @property
+    def row_count(self) -> int:
+        return len(self.keys)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys, columns and UNDO in memory: an upper bound, mostly, of what the files will take."""
+        columns = sum(array.nbytes for array in self.columns.values())
+        return int(columns + self.keys.nbytes + sum(run.nbytes for run in self.undo.values()))
+
+    def slice(self, lower: int, upper: int) -> RowSetImage:
+        """The rows [lower, upper) as an image of their own: a flush of much makes several rowsets."""
+        if (lower, upper) == (0, self.row_count):
+            return self
+        inside = (self.positions >= lower) & (self.positions < upper)
+        liveness = None if self.liveness is None else self.liveness.slice(lower, upper - lower)
+        if liveness is not None and liveness.true_count == upper - lower:
+            liveness = None
+        undo = {column_id: run.window(lower, upper) for column_id, run in self.undo.items()}
+        return RowSetImage(
+            self.keys.slice(lower, upper - lower),
+            {column_id: array.slice(lower, upper - lower) for column_id, array in self.columns.items()},
+            liveness,
+            {column_id: run for column_id, run in undo.items() if len(run)},
+            np.where(inside, self.positions - lower, NO_ROWID),
+        )
+
+    def check(self) -> None:
+        """Assert what the fields promise."""
+        count = self.row_count
+        assert self.keys.is_strictly_ascending(), "keys ascend, and each stands once"
+        assert all(len(array) == count for array in self.columns.values()), "columns are as long as keys"
+        assert self.liveness is None or len(self.liveness) == count, "liveness is as long as keys"
+        for run in self.undo.values():
+            run.check()
+            assert run.kind == "undo" and len(run), "UNDO, and not empty"
+            assert run.rowids[-1] < count, "UNDO is of rows of the image"
+        placed = np.sort(self.positions[self.positions >= 0])
+        assert (placed == np.arange(count)).all(), "each row of the image comes from one row of the source"

@@ -1,0 +1,43 @@
+"""What must be known of a DiskRowSet to open it: a row of the catalogue, without the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NewType
+
+from nyala.cfile.column import ColumnKey, ColumnPlace
+
+__all__ = ["NO_ROWID", "RowSetId", "RowSetMeta"]
+
+RowSetId = NewType("RowSetId", int)
+
+NO_ROWID: Final = -1
+"""Stands for "no such row" wherever rowids come back from a look-up."""
+
+
+@dataclass(frozen=True)
+class RowSetMeta:
+    """A rowset's base file and bounds.
+
+    key_min, key_max: canonical bytes of the least and greatest key, both inclusive; dead rows count too.
+    deltas_durable:   every change of its rows up to this timestamp is on disk (design R2).
+    path:             relative to the store's folder in the catalogue; as it was opened or written elsewhere.
+    columns:          where the footers lie; a column added later has none here.
+    size_bytes:       of the base file, without deltas.
+    """
+
+    id: int
+    tablet_id: int
+    row_count: int
+    key_min: bytes
+    key_max: bytes
+    deltas_durable: int
+    path: str
+    columns: tuple[ColumnPlace, ...]
+    size_bytes: int
+
+    @cached_property
+    def places(self) -> Mapping[ColumnKey, ColumnPlace]:
+        return {place.key: place for place in self.columns}

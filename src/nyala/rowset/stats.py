@@ -1,0 +1,16 @@
+"""What reading rowsets has cost, for `explain()`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nyala.cfile.reader import ReadStats
+
+__all__ = ["RowSetStats"]
+
+
+@dataclass
+class RowSetStats(ReadStats):
+    """Counts of the column files, and of changes laid over what they hold. For one thread at a time."""
+
+    deltas_applied: int = 0  # cells that UNDO or REDO gave

@@ -1,0 +1,121 @@
+"""Write an image as a DiskRowSet: one base file, and one UNDO file when there is history.
+
+    <id>.base         base columns · encoded keys (composite keys only) · bloom filter · LIVENESS when a row is dead
+    <id>.base.undo    UNDO records; without it the rows would have been there for ever
+
+Both files are complete and synced on return. Their names are not: the caller syncs the directory, once for all files of
+a flush, before the catalogue names them.
+Formats: docs/format/rowset.md, docs/format/cfile.md, docs/format/delta.md.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala.cfile.column import BASE, KEY, ColumnKey, ColumnWriteSpec
+from nyala.cfile.writer import CFileWriter, FirstKeys
+from nyala.delta.delta_file import LIVENESS_TYPE, WrittenDelta, write_delta_file
+from nyala.delta.run import LIVENESS
+from nyala.env.files import Files
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.rowset.image import RowSetImage
+from nyala.rowset.meta import RowSetMeta
+from nyala.schema.schema import ColumnSchema, Schema
+from nyala.schema.types import ColumnType
+
+__all__ = ["WrittenRowSet", "write_rowset"]
+
+
+@dataclass(frozen=True)
+class WrittenRowSet:
+    """Finished files. Paths are relative to the store's folder, as in the catalogue."""
+
+    meta: RowSetMeta
+    undo: WrittenDelta | None
+    undo_path: str | None
+
+    @property
+    def paths(self) -> list[str]:
+        """All files, for whoever has to remove them when the flush fails after all."""
+        return [self.meta.path] if self.undo_path is None else [self.meta.path, self.undo_path]
+
+
+def write_rowset(
+    files: Files,
+    root: str,
+    directory: str,
+    rowset_id: int,
+    tablet_id: int,
+    image: RowSetImage,
+    schema: Schema,
+    *,
+    deltas_durable: int,
+) -> WrittenRowSet:
+    """Write the image's rows as the rowset `rowset_id`, into `directory` of the store in the folder `root`.
+
+    deltas_durable: the moment of the image (design R2): later changes of its rows are not in these files.
+    Raises: StorageError; then no file of it is left, or one that nothing names and the next open removes.
+    """
+    count = image.row_count
+    assert count, "a rowset without rows"
+    path = f"{directory}/{rowset_id}.base"
+    writer = CFileWriter(files, os.path.join(root, path))
+    try:
+        for column in schema.columns:
+            writer.append_column(
+                _spec(column), image.columns[column.id], first_keys=_first_keys(column, schema, image.keys)
+            )
+        if schema.key_count > 1:
+            spec = ColumnWriteSpec(ColumnKey(KEY), ColumnType("binary"))
+            writer.append_column(spec, image.keys.to_binary())
+        writer.append_bloom(image.keys.hash64())
+        if image.liveness is not None:
+            writer.append_column(ColumnWriteSpec(ColumnKey(BASE, 0, LIVENESS), LIVENESS_TYPE), image.liveness)
+        base = writer.finish(sync=True)
+    except BaseException:
+        writer.abort()
+        raise
+    undo, undo_path = None, None
+    runs = {column_id: run for column_id, run in image.undo.items() if len(run)}
+    if runs:
+        undo_path = f"{path}.undo"
+        types: dict[int, ColumnType] = {column.id: column.type for column in schema.columns}
+        try:
+            undo = write_delta_file(files, os.path.join(root, undo_path), "undo", runs, types)
+        except BaseException:
+            files.unlink(os.path.join(root, path), missing_ok=True)
+            raise
+    meta = RowSetMeta(
+        id=rowset_id,
+        tablet_id=tablet_id,
+        row_count=count,
+        key_min=image.keys.at(0),
+        key_max=image.keys.at(count - 1),
+        deltas_durable=deltas_durable,
+        path=path,
+        columns=base.columns,
+        size_bytes=base.size_bytes,
+    )
+    return WrittenRowSet(meta, undo, undo_path)
+
+
+def _spec(column: ColumnSchema) -> ColumnWriteSpec:
+    return ColumnWriteSpec(
+        ColumnKey(BASE, 0, column.id), column.type, column.encoding, column.compression, column.block_size_bytes
+    )
+
+
+def _first_keys(column: ColumnSchema, schema: Schema, keys: EncodedKeys) -> FirstKeys | None:
+    """The value index of a single key column; None for any other column."""
+    if schema.key_count > 1 or column.id != schema.columns[0].id:
+        return None
+
+    def at(ordinals: npt.NDArray[np.int64]) -> pa.LargeBinaryArray:
+        return keys.take(ordinals).to_binary()
+
+    return at

@@ -1,0 +1,68 @@
+"""A year of daily flushes: few files, and no record rewritten more than about log2(days) times."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nyala.delta.compaction_policy import FILES_MIN, choose_redo_files
+
+
+def simulate(flushes: list[int], files_min: int) -> tuple[list[int], int]:
+    """Files after the flushes, and how often the most rewritten record was written again."""
+    files: list[tuple[int, int]] = []  # size, most rewrites of any record inside
+    most = 0
+    for size in flushes:
+        files.append((size, 0))
+        while (plan := choose_redo_files([(s, 1) for s, _ in files], files_min)) is not None:
+            lower, upper = plan.start, plan.stop
+            merged = files[lower:upper]
+            assert upper == len(files) and len(merged) >= files_min
+            files[lower:upper] = [(sum(s for s, _ in merged), 1 + max(n for _, n in merged))]
+        most = max(most, *(n for _, n in files))
+        # C1: each file beyond the newest is larger than all that follow it
+        sizes = [s for s, _ in files]
+        for index in range(len(sizes) - files_min + 1):
+            assert sizes[index] > sum(sizes[index + 1 :])
+    return [s for s, _ in files], most
+
+
+@pytest.mark.parametrize("files_min", [2, FILES_MIN])
+def test_a_year_of_daily_flushes_leaves_few_files(files_min):
+    """365 small files would have to be opened by every scan; rewriting all of them daily would cost 365 / 2 writes each."""
+    files, rewrites = simulate([100] * 365, files_min)
+    assert sum(files) == 36_500, "nothing is dropped"
+    assert len(files) <= files_min - 1 + math.log2(365)
+    assert rewrites <= 1 + math.log2(365)
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=200), st.integers(2, 6))
+@settings(max_examples=60, deadline=None)
+def test_c1_and_c2_hold_for_flushes_of_any_size(flushes, files_min):
+    """Days differ: the bounds go with the logarithm of the bytes, also after a small day before a large one."""
+    files, rewrites = simulate(flushes, files_min)
+    assert sum(files) == sum(flushes)
+    assert len(files) <= files_min + math.log2(sum(flushes) / min(flushes) + 1)
+    assert rewrites <= 2 + math.log2(sum(flushes) / min(flushes) + 1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "plan"),
+    [
+        ([], None),
+        ([5], None),
+        ([1, 1, 1], None),
+        ([1, 1, 1, 1], (0, 4)),
+        ([8, 4, 1, 1, 1], None),
+        ([8, 4, 1, 1, 1, 1], (0, 6)),
+        ([9, 4, 1, 1, 1, 1], (1, 6)),
+        ([1, 100, 1, 1], (0, 4)),
+    ],
+)
+def test_the_plan_is_the_longest_tail_that_pays(sizes, plan):
+    """The numbers of the module's picture."""
+    chosen = choose_redo_files([(size, 1) for size in sizes])
+    assert (None if chosen is None else (chosen.start, chosen.stop)) == plan

@@ -1,0 +1,171 @@
+"""The DeltaMemStore against a plain dict, while it grows, from one thread and from several."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nyala.delta.applier import decide
+from nyala.delta.batch import SharedBatch
+from nyala.delta.mem_store import DeltaMemStore
+from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
+
+ROWS = 8
+
+
+def contents(store: DeltaMemStore, column_id: int, snapshot: int = MAX_TIMESTAMP) -> dict[int, object]:
+    rows, values = decide((), store.levels(column_id), snapshot)
+    return {} if values is None else dict(zip(rows.tolist(), values.to_pylist(), strict=True))
+
+
+# One append: which rows, which of the columns 10 and 11 and LIVENESS; values follow from row and time.
+appends = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, ROWS - 1), unique=True, min_size=0, max_size=ROWS),
+        st.sets(st.sampled_from([10, 11, LIVENESS]), min_size=1),
+        st.booleans(),
+    ),
+    max_size=25,
+)
+
+
+def value(column_id: int, row: int, time: int) -> object:
+    return (row + time) % 3 > 0 if column_id == LIVENESS else column_id * 1000 + time * 10 + row
+
+
+def arrays(column_ids: set[int], rows: list[int], times: list[int]) -> dict[int, pa.Array]:
+    return {
+        column_id: pa.array(
+            [value(column_id, row, time) for row, time in zip(rows, times, strict=True)],
+            pa.bool_() if column_id == LIVENESS else pa.int64(),
+        )
+        for column_id in column_ids
+    }
+
+
+@given(appends, st.data())
+@settings(max_examples=80, deadline=None)
+def test_what_was_appended_is_read_at_every_snapshot(history, data):
+    """Reading in between (which merges) or not, vectors of timestamps or one, whole arrays or parts of shared ones."""
+    store = DeltaMemStore()
+    expected: dict[tuple[int, int, int], object] = {}
+    for time, (rows, column_ids, shared) in enumerate(history, start=1):
+        times: int | np.ndarray = time if data.draw(st.booleans()) else np.full(len(rows), time, np.int64)
+        columns = arrays(column_ids, rows, [time] * len(rows))
+        rowids = np.array(rows, np.int64)
+        if shared:
+            padded = {
+                c: pa.concat_arrays([a.take(pa.array([0, 0])) if len(a) else a, a]) for c, a in columns.items()
+            }
+            store.append(rowids, times, SharedBatch(padded), offset=2 if rows else 0)
+        else:
+            store.append(rowids, times, columns)
+        for column_id in column_ids:
+            expected |= {(column_id, time, row): value(column_id, row, time) for row in rows}
+        if data.draw(st.booleans()):
+            store.levels(data.draw(st.sampled_from([10, 11, LIVENESS])))
+    store.check()
+    for snapshot in range(len(history) + 1):
+        for column_id in (10, 11, LIVENESS):
+            latest = {}
+            for (column, time, row), cell in sorted(expected.items(), key=lambda item: item[0][1]):
+                if column == column_id and time <= snapshot:
+                    latest[row] = cell
+            assert contents(store, column_id, snapshot) == latest
+    assert store.column_ids == {column for column, _, _ in expected}
+    assert store.record_count == sum(len(rows) for rows, _, _ in history)
+
+
+@given(appends, st.integers(0, 25))
+@settings(max_examples=50, deadline=None)
+def test_batches_after_carry_every_later_record_over(history, border):
+    """Mutations that arrive while a flush writes its file are appended to the new rowset: none may be lost or doubled."""
+    store, copy = DeltaMemStore(), DeltaMemStore()
+    for time, (rows, column_ids, _) in enumerate(history, start=1):
+        store.append(np.array(rows, np.int64), time, arrays(column_ids, rows, [time] * len(rows)))
+    for batch in store.batches_after(border):
+        copy.append(batch.rowids, batch.timestamps, batch.columns)
+    copy.check()
+    for column_id in (10, 11, LIVENESS):
+        run, copied = store.run(column_id), copy.run(column_id)
+        late = [] if run is None else run.between(border, MAX_TIMESTAMP)
+        assert (0 if copied is None else len(copied)) == len(late)
+        if copied is not None:
+            assert copied.rowids.tolist() == late.rowids.tolist()
+            assert copied.timestamps.tolist() == late.timestamps.tolist()
+            assert copied.values.equals(late.values)
+
+
+def test_m1_appends_out_of_time_order_are_sorted():
+    """Replay gathers inserts, updates and deletes of many records apart: the newest value still wins."""
+    store = DeltaMemStore()
+    store.append(np.array([0, 1]), np.array([5, 9]), {10: pa.array([50, 90])})
+    store.append(np.array([0, 1]), np.array([7, 3]), {10: pa.array([70, 30])})
+    store.check()
+    assert contents(store, 10) == {0: 70, 1: 90}
+    assert contents(store, 10, 4) == {1: 30}
+    assert (store.timestamp_min, store.timestamp_max) == (3, 9)
+
+
+def test_m2_a_hundred_thousand_records_make_few_levels():
+    """Each level is one more pass for every reader."""
+    store = DeltaMemStore()
+    rng = np.random.default_rng(1)
+    for time in range(1, 2001):
+        store.append(rng.integers(0, 1000, 1) if time % 7 else rng.permutation(1000)[:500], time,
+                     {10: pa.array([time] if time % 7 else [time] * 500)})  # fmt: skip
+    store.check()
+    assert store.record_count > 100_000
+    assert len(store.levels(10)) <= 10
+
+
+def test_small_appends_do_not_stay_objects():
+    """A million single-row updates must not cost two kilobytes each."""
+    store = DeltaMemStore()
+    for time in range(1, 5001):
+        store.append(np.array([time % 100]), time, {10: pa.array([time]), 11: pa.array([str(time)])})
+    assert store.nbytes < 5000 * 100
+    assert contents(store, 10, 4000) == {row: max(t for t in range(1, 4001) if t % 100 == row) for row in range(100)}
+    store.check()
+
+
+def test_an_empty_store_has_nothing():
+    """An untouched rowset anchors no log segment and pays nothing when scanned."""
+    store = DeltaMemStore()
+    store.append(np.empty(0, np.int64), 5, {10: pa.array([], pa.int64())})
+    assert store.timestamp_min is None and store.timestamp_max is None
+    assert store.record_count == 0 and store.nbytes == 0 and not store.column_ids
+    assert store.run(10) is None and store.levels(10) == () and store.batches_after(0) == []
+    store.check()
+
+
+def test_m3_readers_see_whole_appends_while_a_writer_goes_on():
+    """Every append moves all rows to one new value: a reader at a published moment sees one value, never two."""
+    store, rows = DeltaMemStore(), np.arange(50)
+    store.append(rows, 1, {10: pa.array([1] * 50)})
+    published = [1]
+    wrong: list[object] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            snapshot = published[0]
+            seen = contents(store, 10, snapshot)
+            if set(seen.values()) != {snapshot} or len(seen) != 50:
+                wrong.append((snapshot, seen))
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for time in range(2, 400):
+        store.append(rows, time, {10: pa.array([time] * 50)})
+        published[0] = time
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert not wrong
+    store.check()

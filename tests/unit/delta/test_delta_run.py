@@ -1,0 +1,213 @@
+"""A column's changes, resolved at every snapshot, against a dict of versions."""
+
+from __future__ import annotations
+
+import decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nyala.delta.applier import apply, apply_at, decide, patch
+from nyala.delta.run import MAX_TIMESTAMP, DeltaRun, build_run, merge_runs
+
+ROWS = 6
+TIMES = 12
+
+# (rowid, timestamp) -> value: the moments at which a cell changes, and to what.
+histories = st.dictionaries(
+    st.tuples(st.integers(0, ROWS - 1), st.integers(1, TIMES)), st.none() | st.integers(0, 99), max_size=30
+)
+
+
+def rowids_of(*numbers: int) -> np.ndarray:
+    return np.array(numbers, dtype=np.int64)
+
+
+def value_at(history: dict[tuple[int, int], int | None], row: int, snapshot: int) -> int | None:
+    """The definition: the last change at or before the snapshot; before any change a cell is 1000 + its row."""
+    times = [t for r, t in history if r == row and t <= snapshot]
+    return history[row, max(times)] if times else 1000 + row
+
+
+def run_of(kind: str, records: list[tuple[int, int, int | None]]) -> DeltaRun:
+    run = build_run(
+        kind,  # type: ignore[arg-type]
+        rowids_of(*(r for r, _, _ in records)),
+        np.array([t for _, t, _ in records], dtype=np.int64),
+        pa.array([v for _, _, v in records], pa.int64()),
+    )
+    run.check()
+    return run
+
+
+def layout(
+    history: dict[tuple[int, int], int | None], base_at: int, borders: list[int]
+) -> tuple[pa.Array, list[DeltaRun], list[DeltaRun]]:
+    """The history as a rowset keeps it: base as of `base_at`, older changes as UNDO, newer ones as REDO, in stores
+    that end at `borders`."""
+    base = pa.array([value_at(history, row, base_at) for row in range(ROWS)], pa.int64())
+    undo: list[DeltaRun] = []
+    redo: list[DeltaRun] = []
+    edges = sorted({0, *borders, base_at, TIMES})
+    for after, until in zip(edges, edges[1:], strict=False):
+        inside = sorted((r, t) for r, t in history if after < t <= until)
+        if not inside:
+            continue
+        if until <= base_at:
+            undo.insert(0, run_of("undo", [(r, t, value_at(history, r, t - 1)) for r, t in inside]))
+        else:
+            redo.append(run_of("redo", [(r, t, history[r, t]) for r, t in inside]))
+    return base, undo, redo
+
+
+@given(histories, st.integers(0, TIMES), st.lists(st.integers(1, TIMES), max_size=4))
+@settings(max_examples=150, deadline=None)
+def test_every_snapshot_reads_the_last_change_before_it(history, base_at, borders):
+    """However a history is cut into UNDO, base and REDO, a scan at any moment returns the values of that moment."""
+    base, undo, redo = layout(history, base_at, borders)
+    shuffled = rowids_of(3, 0, 5, 5, 1)
+    for snapshot in (*range(TIMES + 1), MAX_TIMESTAMP):
+        expected = [value_at(history, row, snapshot) for row in range(ROWS)]
+        assert apply(base, 0, ROWS, undo, redo, snapshot).to_pylist() == expected
+        window = apply(base.slice(2, 3), 2, 5, undo, redo, snapshot)
+        assert window.to_pylist() == expected[2:5], "a window reads what the whole column reads"
+        gathered = apply_at(base.take(pa.array(shuffled)), shuffled, undo, redo, snapshot)
+        assert gathered.to_pylist() == [expected[row] for row in shuffled], "and so do single rows in any order"
+
+
+@given(histories, st.integers(0, TIMES), st.integers(0, TIMES))
+@settings(max_examples=60, deadline=None)
+def test_touched_names_every_row_that_a_snapshot_changes(history, base_at, snapshot):
+    """A block may be skipped by its zone map only if no row of it is in `touched`: it must not forget one."""
+    base, undo, redo = layout(history, base_at, [4, 8])
+    changed = set()
+    for run in (*undo, *redo):
+        changed |= set(run.touched(snapshot).tolist())
+        assert run.relevant(snapshot) == bool(len(run.touched(snapshot)))
+    rows, _ = decide(undo, redo, snapshot)
+    assert changed == set(rows.tolist())
+
+
+@given(st.lists(histories, min_size=1, max_size=4), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_merging_runs_keeps_every_record_whatever_their_time_order(parts, undo):
+    """A merge that lost or reordered one record would change what a past moment shows."""
+    kind = "undo" if undo else "redo"
+    seen: dict[tuple[int, int], int | None] = {}
+    runs = []
+    for part in parts:
+        fresh = {key: value for key, value in part.items() if key not in seen}
+        seen |= fresh
+        runs.append(run_of(kind, [(r, t, v) for (r, t), v in fresh.items()]))
+    merged = merge_runs(runs)
+    merged.check()
+    records = zip(merged.rowids.tolist(), merged.timestamps.tolist(), merged.values.to_pylist(), strict=True)
+    assert {(r, t): v for r, t, v in records} == seen
+
+
+def test_d1_redo_ascends_and_undo_descends_in_time():
+    """The order is what is on disk; the other one would give the oldest instead of the newest value."""
+    records = [(1, 5, 50), (0, 9, 90), (1, 7, 70)]
+    assert run_of("redo", records).timestamps.tolist() == [9, 5, 7]
+    assert run_of("undo", records).timestamps.tolist() == [9, 7, 5]
+
+
+@pytest.mark.parametrize(
+    ("kind", "rowids", "timestamps", "wrong"),
+    [
+        ("redo", [0, 1, 1], [5, 5, 6], None),
+        ("redo", [0, 1, 1], [5, 6, 6], 2),  # D2
+        ("redo", [0, 1, 1], [5, 6, 5], 2),  # D1
+        ("undo", [0, 1, 1], [5, 5, 6], 2),  # D1
+        ("undo", [0, 1, 1], [5, 6, 5], None),
+        ("redo", [1, 0], [1, 2], 1),
+        ("redo", [-1, 0], [1, 2], 0),  # D3
+        ("redo", [0, 1], [1, -2], 1),  # D3
+    ],
+)
+def test_disorder_names_the_first_record_out_of_order(kind, rowids, timestamps, wrong):
+    """A damaged delta file must be told from a good one, with the place."""
+    run = DeltaRun(kind, rowids_of(*rowids), rowids_of(*timestamps), pa.array([0] * len(rowids)))
+    assert run.disorder() == wrong
+
+
+def test_a_snapshot_that_no_record_concerns_returns_the_base_itself():
+    """The present without REDO pays nothing for history: not even a copy."""
+    base = pa.array([1, 2, 3])
+    undo = build_run("undo", rowids_of(1), 5, pa.array([9]))
+    redo = build_run("redo", rowids_of(1), 9, pa.array([7]))
+    assert apply(base, 0, 3, [undo], [redo], 6) is base
+
+
+def test_moved_and_window_renumber_rows():
+    """Changes that come during a flush follow their row to its new place, or vanish with a row that has none."""
+    run = run_of("redo", [(0, 1, 10), (1, 2, 11), (1, 3, 12), (2, 1, 13)])
+    moved = run.moved(rowids_of(2, 0, -1))
+    moved.check()
+    assert moved.rowids.tolist() == [0, 0, 2]
+    assert moved.values.to_pylist() == [11, 12, 10]
+    window = run.window(1, 2)
+    assert (window.rowids.tolist(), window.values.to_pylist()) == ([0, 0], [11, 12])
+
+
+def test_between_cuts_by_time_on_both_sides():
+    """A change at the very moment of a flush belongs to the flush, the next one does not."""
+    run = run_of("redo", [(0, 1, 10), (0, 2, 11), (1, 3, 12)])
+    assert run.between(1, 2).values.to_pylist() == [11]
+    assert run.between(0, 3) is run
+
+
+# --- patch ------------------------------------------------------------------------------------------
+
+TYPES = [
+    pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.date32(), pa.timestamp("us", tz="UTC"),
+    pa.float32(), pa.float64(), pa.decimal128(9, 2), pa.decimal128(38, 0), pa.string(), pa.binary(),
+]  # fmt: skip
+
+
+def _array(type: pa.DataType, numbers: list[int | None]) -> pa.Array:
+    if pa.types.is_boolean(type):
+        return pa.array([None if n is None else bool(n % 2) for n in numbers], type)
+    if pa.types.is_string(type):
+        return pa.array([None if n is None else "ä" * n for n in numbers], type)
+    if pa.types.is_binary(type):
+        return pa.array([None if n is None else b"\0" * n for n in numbers], type)
+    if pa.types.is_decimal(type):
+        return pa.array([None if n is None else decimal.Decimal(n) for n in numbers], type)
+    if pa.types.is_date(type) or pa.types.is_timestamp(type):
+        return pa.array(numbers, pa.int32() if pa.types.is_date(type) else pa.int64()).cast(type)
+    return pa.array(numbers, type)
+
+
+@pytest.mark.parametrize("type", TYPES, ids=str)
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_patch_replaces_exactly_the_named_positions(type, data):
+    """Each of the thirteen types, with and without NULL, from slices: a wrong bit is a wrong value in a scan."""
+    number = st.integers(0, 40)
+    cell = data.draw(st.sampled_from([number, st.none() | number]))
+    numbers = data.draw(st.lists(cell, min_size=1, max_size=40))
+    skip = data.draw(st.integers(0, 9))
+    positions = sorted(data.draw(st.sets(st.integers(0, len(numbers) - 1))))
+    news = data.draw(st.lists(cell, min_size=len(positions), max_size=len(positions)))
+    base = _array(type, [7] * skip + numbers + [None]).slice(skip, len(numbers))
+    values = _array(type, [3] * skip + news).slice(skip)
+    before = base.to_pylist()
+    patched = patch(base, rowids_of(*positions), values)
+    patched.validate(full=True)
+    expected = list(before)
+    for position, new in zip(positions, values.to_pylist(), strict=True):
+        expected[position] = new
+    assert patched.to_pylist() == expected
+    assert patched.type == type
+    assert base.to_pylist() == before, "the base is shared with the block cache and stays as it is"
+
+
+def test_patch_keeps_the_payload_of_a_nan():
+    """Bytes are moved, not numbers: a value is returned bit for bit."""
+    odd = np.array([0x7FF8DEADBEEF0001], np.uint64).view(np.float64)
+    patched = patch(pa.array([1.0, 2.0]), rowids_of(1), pa.array(odd))
+    assert patched.to_numpy().view(np.uint64)[1] == 0x7FF8DEADBEEF0001

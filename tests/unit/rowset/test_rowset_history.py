@@ -1,0 +1,299 @@
+"""Histories of inserts, updates, deletes and re-inserts read back at every moment, through every change of layout.
+
+`MiniTablet` is the least that puts rowsets together: it finds a key's one live row, sends changes there and new rows to
+its MemRowSet, flushes, flushes deltas and merges delta files, with real files. What the rows should be is a dict.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nyala.cfile.cache import BlockCache
+from nyala.delta.batch import SharedBatch
+from nyala.delta.compaction import merge_delta_files
+from nyala.delta.delta_file import DeltaFile, write_delta_file
+from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
+from nyala.env.files import PosixFiles
+from nyala.keys.codec import KeyCodec
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.mem_rowset import MemRowSet
+from nyala.rowset.rowset_tree import RowSetTree
+from nyala.rowset.writer import write_rowset
+from nyala.schema.schema import Schema, build_schema, column
+
+Row = tuple[object, ...]
+
+SCHEMAS = {
+    "one int": build_schema({"k": "int64", "val": "int32", "text": "string"}, ["k"]),
+    "one text": build_schema({"k": column("string", block_size=512), "val": "int32", "text": "string"}, ["k"]),
+    "composite": build_schema({"k": "int32", "l": "string", "val": "int32", "text": "string"}, ["k", "l"]),
+}
+
+
+def key_values(schema: Schema, number: int) -> Row:
+    values = {"int64": number, "int32": number // 3, "string": f"{number:03}\0" if number % 2 else f"{number:03}"}
+    return tuple(values[c.type.name] for c in schema.key_columns)
+
+
+class MiniTablet:
+    """One tablet's rowsets, driven by hand; timestamps count up by one."""
+
+    def __init__(self, schema: Schema, directory: str, cache_bytes: int = 1 << 20) -> None:
+        self.schema, self.root, self.files = schema, directory, PosixFiles()
+        self.codec = KeyCodec([c.type for c in schema.key_columns])
+        self.cache = BlockCache(cache_bytes)
+        self.memory = MemRowSet(self.codec, schema)
+        self.disk: list[DiskRowSet] = []
+        self.now = 0
+        self.next_id = 1
+        self.versions: dict[int, list[tuple[int, Row | None]]] = {}  # key number -> (timestamp, values)
+
+    # --- what must be read --------------------------------------------------------------------------
+
+    def expected(self, snapshot: int) -> dict[Row, Row]:
+        rows = {}
+        for number, versions in self.versions.items():
+            known = [row for t, row in versions if t <= snapshot]
+            if known and known[-1] is not None:
+                rows[key_values(self.schema, number)] = known[-1]
+        return rows
+
+    def alive(self, number: int) -> bool:
+        return bool(self.versions.get(number)) and self.versions[number][-1][1] is not None
+
+    # --- writing ------------------------------------------------------------------------------------
+
+    def write(self, changes: dict[int, Row | None]) -> None:
+        """One batch at the next timestamp: per key number its values (an upsert), (val,) alone, or None (a delete)."""
+        self.now += 1
+        fresh: list[int] = []
+        for number in sorted(changes, key=lambda n: self.keys([n]).at(0)):
+            row = changes[number]
+            if row is None:
+                if self.alive(number):
+                    self.change(number, {LIVENESS: pa.array([False])})
+                    self.note(number, None)
+            elif self.alive(number):
+                self.change(number, self.arrays(row))
+                self.note(number, row)
+            elif len(row) == 2:
+                if (ghost := int(self.memory.find(self.keys([number]))[0])) >= 0:
+                    back = {LIVENESS: pa.array([True]), **self.arrays(row)}
+                    self.memory.deltas.append(np.array([ghost]), self.now, back)
+                else:
+                    fresh.append(number)
+                self.note(number, row)
+        if fresh:
+            columns = {c.id: pa.array([key_values(self.schema, n)[i] for n in fresh], c.type.arrow)
+                       for i, c in enumerate(self.schema.key_columns)}  # fmt: skip
+            rows = [self.versions[n][-1][1] for n in fresh]
+            for i, c in enumerate(self.schema.value_columns):
+                columns[c.id] = pa.array([row[i] for row in rows if row is not None], c.type.arrow)
+            self.memory.insert(self.keys(fresh), SharedBatch(columns), 0, len(fresh), self.now)
+
+    def note(self, number: int, row: Row | None) -> None:
+        versions = self.versions.setdefault(number, [])
+        if row is not None and len(row) == 1:
+            before = versions[-1][1]
+            assert before is not None
+            row = (row[0], before[1])
+        versions.append((self.now, row))
+
+    def arrays(self, row: Row) -> dict[int, pa.Array]:
+        columns = self.schema.value_columns
+        return {c.id: pa.array([value], c.type.arrow) for c, value in zip(columns, row, strict=False)}
+
+    def keys(self, numbers: list[int]):
+        values = [key_values(self.schema, number) for number in numbers]
+        return self.codec.encode(
+            [pa.array([v[i] for v in values], c.type.arrow) for i, c in enumerate(self.schema.key_columns)]
+        )
+
+    def change(self, number: int, columns: dict[int, pa.Array]) -> None:
+        places = [rowset for rowset in self.rowsets() if rowset.find_live(self.keys([number]))[0] >= 0]
+        assert len(places) == 1, "a key is live in exactly one rowset"
+        places[0].deltas.append(places[0].find(self.keys([number])), self.now, columns)
+
+    # --- changing the layout --------------------------------------------------------------------------
+
+    def flush(self, snapshot: int | None = None) -> None:
+        """Flush as of `snapshot` and carry later changes over; not when a row was inserted since: a flush freezes first."""
+        at = self.now if snapshot is None else snapshot
+        memory, image = self.memory, self.memory.image(at)
+        image.check()
+        if not 0 < image.row_count == memory.row_count:
+            return
+        middle = (image.row_count + 1) // 2
+        for lower, upper in ((0, middle), (middle, image.row_count)):
+            if lower == upper:
+                continue
+            part = image.slice(lower, upper)
+            part.check()
+            rowset = self.adopt(part, at)
+            for batch in memory.deltas.batches_after(at):
+                moved = batch.moved(part.positions)
+                rowset.deltas.append(moved.rowids, moved.timestamps, moved.columns)
+            self.disk.append(rowset)
+        self.memory = MemRowSet(self.codec, self.schema)
+
+    def adopt(self, image, at: int) -> DiskRowSet:
+        written = write_rowset(
+            self.files, self.root, ".", self.take_id(), 7, image, self.schema, deltas_durable=at
+        )
+        undo = []
+        if written.undo is not None:
+            undo = [self.open_delta(written.undo.meta(self.take_id(), written.undo_path))]
+        return DiskRowSet.open(self.files, self.root, written.meta, self.schema, self.cache, undo=undo)
+
+    def flush_deltas(self) -> None:
+        for index, rowset in enumerate(self.disk):
+            if rowset.deltas.record_count:
+                rowset = rowset.with_frozen_deltas()
+                path = f"{self.take_id()}.redo"
+                types = {c.id: c.type for c in self.schema.columns}
+                written = write_delta_file(self.files, f"{self.root}/{path}", "redo", rowset.frozen[0].runs(), types)
+                file = self.open_delta(written.meta(self.take_id(), path))
+                self.disk[index] = rowset.with_flushed_deltas([file], self.now)
+
+    def merge_deltas(self) -> None:
+        for index, rowset in enumerate(self.disk):
+            if len(rowset.redo) > 1:
+                path = f"{self.take_id()}.redo"
+                types = {c.id: c.type for c in self.schema.columns}
+                written = merge_delta_files(self.files, f"{self.root}/{path}", rowset.redo[-2:], types)
+                file = self.open_delta(written.meta(self.take_id(), path))
+                self.disk[index] = rowset.with_merged_redo(rowset.redo[-2:], file)
+
+    def open_delta(self, meta) -> DeltaFile:
+        return DeltaFile.open(self.files, self.root, meta, self.cache)
+
+    def take_id(self) -> int:
+        self.next_id += 1
+        return self.next_id - 1
+
+    # --- reading --------------------------------------------------------------------------------------
+
+    def rowsets(self) -> Iterator[MemRowSet | DiskRowSet]:
+        yield self.memory
+        yield from self.disk
+
+    def scan(self, snapshot: int, window: int = 1000) -> dict[Row, Row]:
+        rows: dict[Row, Row] = {}
+        for rowset in self.rowsets():
+            for lower in range(0, rowset.row_count, window):
+                upper = min(lower + window, rowset.row_count)
+                alive = rowset.liveness(snapshot, lower, upper)
+                table = [rowset.column(c, snapshot, lower, upper).to_pylist() for c in self.schema.columns]
+                for index, row in enumerate(zip(*table, strict=True)):
+                    if alive is None or alive[index]:
+                        key = row[: self.schema.key_count]
+                        assert key not in rows, "a key is read twice"
+                        rows[key] = row[self.schema.key_count :]
+        return rows
+
+    def get(self, snapshot: int) -> dict[Row, Row]:
+        """The same rows, looked up by key one rowset after the other."""
+        numbers = sorted(self.versions, key=lambda n: self.keys([n]).at(0))
+        rows: dict[Row, Row] = {}
+        if not numbers:
+            return rows
+        keys = self.keys(numbers)
+        candidates: list[tuple[MemRowSet | DiskRowSet, int, int]] = [(self.memory, 0, len(keys))]
+        for rowset, lower, upper in [*candidates, *RowSetTree(self.disk).candidates(keys)]:
+            rowids = rowset.find_live(keys.slice(lower, upper - lower), snapshot)
+            hit = np.flatnonzero(rowids >= 0)[::-1]  # in any order
+            table = [rowset.gather(c, snapshot, rowids[hit]).to_pylist() for c in self.schema.value_columns]
+            for place, row in zip(hit.tolist(), zip(*table, strict=True), strict=True):
+                rows[key_values(self.schema, numbers[lower + place])] = row
+        return rows
+
+    def check(self) -> None:
+        for rowset in self.rowsets():
+            rowset.check()
+        for snapshot in (*range(self.now + 1), MAX_TIMESTAMP):
+            assert self.scan(snapshot) == self.expected(snapshot), f"scan at {snapshot}"
+            assert self.scan(snapshot, window=2) == self.expected(snapshot), f"scan by windows at {snapshot}"
+            assert self.get(snapshot) == self.expected(snapshot), f"look-ups at {snapshot}"
+
+
+# --- the specification's example ------------------------------------------------------------------
+
+EXAMPLE = {0: {}, 1: {(1,): (1, "a")}, 2: {(1,): (2, "a")}, 3: {}, 4: {(1,): (3, "b")}, MAX_TIMESTAMP: {(1,): (3, "b")}}
+
+
+def example(tablet: MiniTablet, after: dict[int, str]) -> MiniTablet:
+    """INSERT@1 val=1, UPDATE@2 val=2, DELETE@3, INSERT@4 val=3, with changes of the layout after given timestamps."""
+    for changes in ({1: (1, "a")}, {1: (2,)}, {1: None}, {1: (3, "b")}):
+        tablet.write(changes)  # type: ignore[arg-type]
+        for step in after.get(tablet.now, "").split():
+            getattr(tablet, step)()
+    return tablet
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        {},
+        {1: "flush"},
+        {2: "flush"},
+        {3: "flush"},
+        {4: "flush"},
+        {1: "flush", 2: "flush_deltas"},
+        {1: "flush", 3: "flush_deltas"},
+        {1: "flush", 2: "flush_deltas", 3: "flush_deltas merge_deltas"},
+        {1: "flush", 2: "flush_deltas", 3: "flush_deltas merge_deltas", 4: "flush"},
+    ],
+    ids=str,
+)
+def test_the_specifications_example_reads_right_at_each_timestamp(after, tmp_path):
+    """INSERT@1 val=1, UPDATE@2 val=2, DELETE@3, INSERT@4 val=3: in memory, flushed at any point, with REDO in files,
+    after a minor delta compaction."""
+    tablet = example(MiniTablet(SCHEMAS["one int"], str(tmp_path)), after)
+    for snapshot, rows in EXAMPLE.items():
+        assert tablet.scan(snapshot) == rows, f"at {snapshot}"
+    tablet.check()
+
+
+@pytest.mark.parametrize("snapshot", range(1, 5))
+def test_the_specifications_example_reads_right_when_the_flush_was_at_an_earlier_snapshot(snapshot, tmp_path):
+    """What came after the snapshot of a flush is carried over to the new rowset by row position."""
+    tablet = example(MiniTablet(SCHEMAS["one int"], str(tmp_path)), {})
+    tablet.flush(snapshot)
+    assert tablet.disk and not tablet.memory.row_count
+    for moment, rows in EXAMPLE.items():
+        assert tablet.scan(moment) == rows, f"at {moment}"
+    tablet.check()
+
+
+# --- any history ----------------------------------------------------------------------------------
+
+values = st.none() | st.integers(-5, 5)
+texts = st.none() | st.sampled_from(["", "x", "\0", "long " * 5])
+whole_row = st.tuples(values, texts)
+change = st.one_of(whole_row, whole_row, st.tuples(values), st.none())
+batches = st.dictionaries(st.integers(0, 11), change, min_size=1, max_size=6)
+layout = st.sampled_from(["flush", "flush_deltas", "merge_deltas"]) | st.integers(0, 3)
+steps = st.lists(batches | batches | layout, min_size=1, max_size=14)
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+@given(script=steps, cached=st.booleans())
+def test_any_history_reads_as_the_dict_of_versions_says(kind, script, cached):
+    """Batches, flushes (also at an earlier snapshot), delta flushes and merges in any order: every moment is as it was."""
+    with tempfile.TemporaryDirectory() as directory:
+        tablet = MiniTablet(SCHEMAS[kind], directory, cache_bytes=1 << 20 if cached else 0)
+        for step in script:
+            if isinstance(step, dict):
+                tablet.write(step)  # type: ignore[arg-type]
+            elif isinstance(step, int):
+                tablet.flush(max(0, tablet.now - step))
+            else:
+                getattr(tablet, step)()
+        tablet.check()
