@@ -175,7 +175,7 @@ def _float(values: Sequence[Any], wanted: ColumnType) -> Cast:
 def _decimal(values: Sequence[Any], wanted: ColumnType) -> Cast:
     try:
         return pa.array(values), []
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, TypeError):
         pass  # NaN or infinity, or more digits, taken together, than 76
     plain = [None if value is None else _plain_decimal(value) for value in values]
     bad = [row for row, value in enumerate(values) if value is not None and plain[row] is None]

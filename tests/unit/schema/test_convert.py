@@ -1,0 +1,871 @@
+"""Conversion: every value keeps its meaning, or its row fails and says why. Silence here is a wrong value for ever."""
+
+# ruff: noqa: E501  (a table of cases is read as a table)
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import functools
+import math
+import sys
+import uuid
+import zoneinfo
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any, Literal
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nyala.errors import (
+    INVALID_UTF8,
+    NULL,
+    OUT_OF_RANGE,
+    VALUE_TOO_LARGE,
+    ColumnNotFoundError,
+    InvalidArgumentError,
+    SchemaError,
+)
+from nyala.schema.array_cast import cast_array, copy_array
+from nyala.schema.cast import OutOfRangeError, cast_list, cast_value
+from nyala.schema.convert import Converted, convert, default_array, read_input
+from nyala.schema.schema import Schema, build_schema, column
+from nyala.schema.types import parse_type, to_canonical
+
+UTC = dt.UTC
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+NAN = math.nan
+
+
+def one_column(type_: str, nullable: bool = True) -> Schema:
+    return build_schema({"k": "int8", "v": column(type_, nullable)}, "k")
+
+
+def converted(values: Any, type_: str) -> tuple[list[Any], dict[int, str]]:
+    """Canonical values of one column, and the codes of its failed rows."""
+    result = convert({"v": values}, one_column(type_))
+    array = result.columns["v"]
+    wanted = parse_type(type_)
+    assert array.type == wanted.arrow and isinstance(array, pa.Array) and array.offset == 0
+    assert len(array) == result.row_count == len(values)
+    array.validate(full=True)
+    if wanted.name in ("date", "timestamp"):
+        values = array.view(pa.int32() if wanted.name == "date" else pa.int64()).to_pylist()
+    else:
+        values = [to_canonical(wanted, value) for value in array.to_pylist()]
+    failed = dict(zip(result.errors.rows.tolist(), result.errors.codes, strict=True))
+    assert all(values[row] is None for row in failed), "V2"
+    return values, failed
+
+
+def micros(text: str) -> int:
+    moment = dt.datetime.fromisoformat(text).replace(tzinfo=UTC)
+    return int(to_canonical(parse_type("timestamp"), moment))
+
+
+def days(text: str) -> int:
+    return int(to_canonical(parse_type("date"), dt.date.fromisoformat(text)))
+
+
+def invalid_utf8(*values: bytes) -> pa.Array:
+    """A string array that claims to be text and is not, as a careless producer hands it over."""
+    return pa.array(values, pa.binary()).view(pa.string())
+
+
+def bad_decimal(unscaled: int, precision: int, scale: int) -> pa.Array:
+    """A decimal with more digits than its type has, which Arrow itself does not refuse."""
+    data = pa.py_buffer(unscaled.to_bytes(16, "little", signed=True))
+    return pa.Array.from_buffers(pa.decimal128(precision, scale), 1, [None, data])
+
+
+OUT = OUT_OF_RANGE
+U64, TS = pa.uint64(), pa.timestamp
+
+CASTS: list[tuple[str, Any, str, list[Any], dict[int, str]]] = [
+    # --- numbers
+    ("small ints fit or fail", pa.array([127, 128, -128, -129, None]), "int8", [127, None, -128, None, None], {1: OUT, 3: OUT}),
+    ("unsigned to signed", pa.array([2**31 - 1, 2**31], pa.uint32()), "int32", [2**31 - 1, None], {1: OUT}),
+    ("uint64 above int64", pa.array([2**63 - 1, 2**63], U64), "int64", [INT64_MAX, None], {1: OUT}),
+    ("uint8 to int8", pa.array([127, 200], pa.uint8()), "int8", [127, None], {1: OUT}),
+    ("ints are exact doubles, or fail", pa.array([2**53, 2**53 + 1, 2**60, INT64_MAX, INT64_MIN, None]), "double",
+     [2.0**53, None, 2.0**60, None, -(2.0**63), None], {1: OUT, 3: OUT}),
+    ("uint64 as double", pa.array([2**64 - 1, 2**64 - 2048, 2**63], U64), "double", [None, 2.0**64 - 2048, 2.0**63], {0: OUT}),
+    ("ints are exact floats, or fail", pa.array([2**24, 2**24 + 1, 2**25], pa.int32()), "float", [2.0**24, None, 2.0**25], {1: OUT}),
+    ("doubles that are floats", pa.array([0.5, NAN, math.inf, -0.0, None]), "float", [0.5, NAN, math.inf, -0.0, None], {}),
+    ("doubles that are no floats", pa.array([0.1, 1e300, 1e-300, -math.inf]), "float", [None, None, None, -math.inf], {0: OUT, 1: OUT, 2: OUT}),
+    ("float to double", pa.array([0.1], pa.float32()), "double", [float(np.float32(0.1))], {}),
+    ("half to float", pa.array([np.float16(1.5)]), "float", [1.5], {}),
+    ("int to decimal", pa.array([999, 1000, -999, -1000, None]), "decimal(5,2)", [99900, None, -99900, None, None], {1: OUT, 3: OUT}),
+    ("int8 to a decimal without room", pa.array([0, 1], pa.int8()), "decimal(2,2)", [0, None], {1: OUT}),
+    ("uint64 to decimal", pa.array([2**64 - 1], U64), "decimal(38,18)", [(2**64 - 1) * 10**18], {}),
+    ("whole decimals are ints", pa.array([Decimal("7.00"), Decimal("7.50"), Decimal("128.00"), None]), "int8", [7, None, None, None], {1: OUT, 2: OUT}),
+    ("hugeint is int", pa.array([Decimal(INT64_MAX), Decimal(2**63), Decimal(10**30)], pa.decimal128(38, 0)), "int64",
+     [INT64_MAX, None, None], {1: OUT, 2: OUT}),
+    ("decimal scale up", pa.array([Decimal("1.5"), Decimal("999.9"), Decimal("1000.0")]), "decimal(5,2)", [150, 99990, None], {2: OUT}),
+    ("decimal scale down", pa.array([Decimal("1.500"), Decimal("1.505"), Decimal("-9.990")]), "decimal(3,2)", [150, None, -999], {1: OUT}),
+    ("decimal of 32 bits", pa.array([Decimal("1.50"), None], pa.decimal32(5, 2)), "decimal(38,2)", [150, None], {}),
+    ("decimal of 64 bits", pa.array([Decimal("1.50")], pa.decimal64(15, 2)), "int16", [None], {0: OUT}),
+    ("decimal of 256 bits", pa.array([Decimal(10) ** 60, Decimal("0.01")], pa.decimal256(70, 2)), "decimal(38,2)", [None, 1], {0: OUT}),
+    ("decimal of negative scale", pa.array([Decimal(100), Decimal(12300)], pa.decimal128(4, -2)), "decimal(4,0)", [100, None], {1: OUT}),
+    ("decimal beyond its own precision", bad_decimal(10**7, 5, 2), "decimal(5,2)", [None], {0: OUT}),
+    ("the same, scaled", bad_decimal(-(10**7), 5, 2), "decimal(38,4)", [None], {0: OUT}),
+    ("the same, to int", bad_decimal(10**7, 5, 2), "int64", [None], {0: OUT}),
+    # --- dates and times
+    ("date range", pa.array([-719162, -719163, 2932896, 2932897, None], pa.int32()).view(pa.date32()), "date",
+     [-719162, None, 2932896, None, None], {1: OUT, 3: OUT}),
+    ("date of milliseconds", pa.array([86_400_000, 5, None]).view(pa.date64()), "date", [1, None, None], {1: OUT}),
+    ("int is days", pa.array([-719162, 2932897, None]), "date", [-719162, None, None], {1: OUT}),
+    ("unsigned days", pa.array([5, 2**64 - 1], U64), "date", [5, None], {1: OUT}),
+    ("midnight is a date", pa.array([86_400, 86_401, -86_400, None, INT64_MAX], TS("s")), "date", [1, None, -1, None, None], {1: OUT, 4: OUT}),
+    ("a day too far", pa.array([2932897 * 86_400, 2932896 * 86_400], TS("s")), "date", [None, 2932896], {0: OUT}),
+    ("midnight in UTC", pa.array([86_400_000_000_000], TS("ns", tz="Asia/Tokyo")), "date", [1], {}),
+    ("date to timestamp", pa.array([1, 2**30, None], pa.int32()).view(pa.date32()), "timestamp", [86_400_000_000, None, None], {1: OUT}),
+    ("date64 to timestamp", pa.array([5]).view(pa.date64()), "timestamp", [5000], {}),
+    ("nanoseconds without loss", pa.array([1000, 1001, -1000, -1, None], TS("ns")), "timestamp", [1, None, -1, None, None], {1: OUT, 3: OUT}),
+    ("seconds that overflow", pa.array([1, 2**60, -(2**60)], TS("s")), "timestamp", [1_000_000, None, None], {1: OUT, 2: OUT}),
+    ("milliseconds that overflow", pa.array([INT64_MAX // 1000, INT64_MAX // 1000 + 1], TS("ms")), "timestamp", [INT64_MAX // 1000 * 1000, None], {1: OUT}),
+    ("a zone is a moment in UTC", pa.array([0], TS("us", tz="Europe/Berlin")), "timestamp", [0], {}),
+    ("an unknown zone too", pa.array([0, 7000], TS("ns", tz="Mars/Olympus")), "timestamp", [0, 7], {}),
+    ("naive is UTC", pa.array([INT64_MIN, INT64_MAX], TS("us")), "timestamp", [INT64_MIN, INT64_MAX], {}),
+    ("int is microseconds", pa.array([5, None, -7], pa.int32()), "timestamp", [5, None, -7], {}),
+    ("int64 is microseconds", pa.array([INT64_MIN]), "timestamp", [INT64_MIN], {}),
+    ("uint64 as microseconds", pa.array([2**63, 1], U64), "timestamp", [None, 1], {0: OUT}),
+    # --- text and bytes
+    ("varchar is cut by characters", pa.array(["äöü", "日本語x", "ab", None]), "varchar(3)", ["äöü", "日本語", "ab", None], {}),
+    ("a cut emoji", pa.array(["🦌🦌", "x"]), "varchar(1)", ["🦌", "x"], {}),
+    ("cut below the limit of a cell", pa.array(["x" * 70_000]), "varchar(5)", ["xxxxx"], {}),
+    ("cut above the limit of a cell", pa.array(["ä" * 40_000, "ä" * 5]), "varchar(32769)", [None, "ä" * 5], {0: VALUE_TOO_LARGE}),
+    ("a full cell", pa.array(["x" * 65_536, "x" * 65_537]), "string", ["x" * 65_536, None], {1: VALUE_TOO_LARGE}),
+    ("a full binary cell", pa.array([b"x" * 65_537, b"\0"]), "binary", [None, b"\0"], {0: VALUE_TOO_LARGE}),
+    ("bytes that are text", pa.array([b"a", b"\xff", b"\xc3\xa4", None]), "string", ["a", None, "ä", None], {1: INVALID_UTF8}),
+    ("text that is no text", invalid_utf8(b"a", b"\xed\xa0\x80", b"\xc3"), "string", ["a", None, None], {1: INVALID_UTF8, 2: INVALID_UTF8}),
+    ("the same, sliced", invalid_utf8(b"\xff", b"ok", b"\xff").slice(1), "varchar(1)", ["o", None], {1: INVALID_UTF8}),
+    ("the same, large", invalid_utf8(b"\xff").cast(pa.large_string()), "string", [None], {0: INVALID_UTF8}),
+    ("the same as binary", invalid_utf8(b"\xff"), "binary", [b"\xff"], {}),
+    ("the same as time", invalid_utf8(b"\xff", b"2020-01-01"), "date", [None, 18262], {0: INVALID_UTF8}),
+    ("text as bytes", pa.array(["ä", None]), "binary", [b"\xc3\xa4", None], {}),
+    ("bool", pa.array([True, None, False]), "bool", [True, None, False], {}),
+    # --- how Arrow may hold it
+    ("large string", pa.array(["a", None], pa.large_string()), "string", ["a", None], {}),
+    ("string view", pa.array(["a", None, "long enough for a buffer"], pa.string_view()), "varchar(6)", ["a", None, "long e"], {}),
+    ("large binary", pa.array([b"a", None], pa.large_binary()), "binary", [b"a", None], {}),
+    ("binary view", pa.array([b"a", b"\xff" * 20], pa.binary_view()), "string", ["a", None], {1: INVALID_UTF8}),
+    ("fixed size binary", pa.array([b"ab", None], pa.binary(2)), "binary", [b"ab", None], {}),
+    ("dictionary", pa.array(["b", None, "a", "b"]).dictionary_encode(), "string", ["b", None, "a", "b"], {}),
+    ("dictionary with NULL in it", pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.uint8()), pa.array(["x", None], pa.string_view())),
+     "string", ["x", None, None], {}),
+    ("dictionary of ints", pa.array([300, 5, 300]).dictionary_encode(), "int8", [None, 5, None], {0: OUT, 2: OUT}),
+    ("run-end-encoded, sliced", pa.RunEndEncodedArray.from_arrays(pa.array([2, 5], pa.int32()), pa.array(["a", None])).slice(1, 3),
+     "string", ["a", None, None], {}),
+    ("extension", pa.array([uuid.UUID(int=5).bytes], pa.uuid()), "binary", [bytes(15) + b"\x05"], {}),
+    ("null column", pa.nulls(2), "decimal(5,2)", [None, None], {}),
+    ("chunks", pa.chunked_array([[1], [], [300, None]]), "int8", [1, None, None], {1: OUT}),
+    ("no chunks", pa.chunked_array([], pa.int64()), "int8", [], {}),
+    ("chunks with dictionaries of their own", pa.chunked_array([pa.array(["a"]).dictionary_encode(), pa.array(["b", "a"]).dictionary_encode()]),
+     "string", ["a", "b", "a"], {}),
+    ("a slice", pa.array(["x", "y", None, "z"]).slice(1, 2), "string", ["y", None], {}),
+    # --- Python values
+    ("ints of any size", [1, 2**63, -(2**63), 10**400, None, -(2**63) - 1], "int64", [1, None, INT64_MIN, None, None, None], {1: OUT, 3: OUT, 5: OUT}),
+    ("huge ints as decimals", [10**38 - 1, 10**38, -(10**37), None], "decimal(38,0)", [10**38 - 1, None, -(10**37), None], {1: OUT}),
+    ("huge ints as doubles", [2**70, 2**70 + 1, 2**2000], "double", [2.0**70, None, None], {1: OUT, 2: OUT}),
+    ("huge ints as dates", [2**64, 1], "date", [None, 1], {0: OUT}),
+    ("ints and floats", [1, 2.5, None, 2**53 + 1], "double", [1.0, 2.5, None, None], {3: OUT}),
+    ("NumPy scalars", [np.int8(1), np.uint64(2**64 - 1), 3], "int64", [1, None, 3], {1: OUT}),
+    ("int enumerations", [enum.IntEnum("E", "A B").B, 1], "int8", [2, 1], {}),  # type: ignore[attr-defined]
+    ("Decimals", [Decimal("1.50"), Decimal("NaN"), None, Decimal("1E+40"), Decimal("1E-40"), 2], "decimal(5,2)",
+     [150, None, None, None, None, 200], {1: OUT, 3: OUT, 4: OUT}),
+    ("Decimals with idle zeros", [Decimal("0E+100"), Decimal("1." + "0" * 90), Decimal("Infinity")], "decimal(5,2)", [0, 100, None], {2: OUT}),
+    ("Decimals of too many digits", [Decimal("0." + "1" * 150), Decimal(1)], "decimal(38,20)", [None, 10**20], {0: OUT}),
+    ("datetimes", [dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")), None, dt.datetime.max], "timestamp",
+     [micros("2020-01-01"), micros("2019-12-31T23:00"), None, micros("9999-12-31T23:59:59.999999")], {}),
+    ("dates and datetimes", [dt.date(2020, 1, 1), dt.datetime(2020, 1, 1, 5), dt.datetime(2020, 1, 2)], "date",
+     [days("2020-01-01"), None, days("2020-01-02")], {1: OUT}),
+    ("all kinds of times", ["2020-01-01", 5, dt.date(1970, 1, 2), np.datetime64("1970-01-01T00:00:01"), None], "timestamp",
+     [micros("2020-01-01"), 5, 86_400_000_000, 1_000_000, None], {}),
+    ("pandas times", [pd.Timestamp("1970-01-01T00:00:00.000001"), pd.NaT, pd.Timestamp(1001), pd.Timestamp("1970-01-02", tz="Asia/Tokyo")],
+     "timestamp", [1, None, None, 54_000_000_000], {2: OUT}),
+    ("NumPy times of all units", [np.datetime64("2020"), np.datetime64("2020-02-01T05"), np.datetime64("NaT"), None], "date",
+     [days("2020-01-01"), None, None, None], {1: OUT}),
+    ("pandas.NA", [pd.NA, 5, None], "int8", [None, 5, None], {}),
+    ("lone surrogates", ["a\ud800", "ok", None], "string", [None, "ok", None], {0: INVALID_UTF8}),
+    ("lone surrogates as bytes", ["a\ud800", "ok"], "binary", [None, b"ok"], {0: INVALID_UTF8}),
+    ("kinds of bytes", [b"a", bytearray(b"b"), memoryview(b"c"), "d"], "binary", [b"a", b"b", b"c", b"d"], {}),
+    ("bytes and text", ["a", b"\xff", b"b"], "string", ["a", None, "b"], {1: INVALID_UTF8}),
+    ("bools", [True, np.bool_(False), None], "bool", [True, False, None], {}),
+    ("nothing", [], "decimal(5,2)", [], {}),
+    ("only NULL", [None, None], "date", [None, None], {}),
+    ("a tuple", (1, 2), "int8", [1, 2], {}),
+    ("a range", range(3), "int8", [0, 1, 2], {}),
+    # --- NumPy arrays
+    ("big-endian", np.array([1, 300], ">i4"), "int8", [1, None], {1: OUT}),
+    ("strided", np.arange(6)[::2], "int64", [0, 2, 4], {}),
+    ("masked", np.ma.array([1, 2, 300], mask=[False, True, True]), "int8", [1, None, None], {}),
+    ("masked text", np.ma.array(["a", "b"], mask=[False, True]), "string", ["a", None], {}),
+    ("objects", np.array([1, None, 2**70], object), "int8", [1, None, None], {2: OUT}),
+    ("text", np.array(["ab", "c"]), "varchar(1)", ["a", "c"], {}),
+    ("NaN stays NaN", np.array([1.5, NAN]), "double", [1.5, NAN], {}),
+    ("datetime64 days", np.array(["2020-01-01", "NaT"], "M8[D]"), "date", [days("2020-01-01"), None], {}),
+    ("datetime64 hours", np.array(["1970-01-01T01", "NaT"], "M8[h]"), "timestamp", [3_600_000_000, None], {}),
+    ("datetime64 of 25 seconds", np.array([2], "M8[25s]"), "timestamp", [50_000_000], {}),
+    ("datetime64 picoseconds", np.array([10**6, 1], "M8[ps]"), "timestamp", [1, None], {1: OUT}),
+    ("only NaT", np.array(["NaT"], "M8"), "timestamp", [None], {}),
+    # --- pandas and polars columns
+    ("series of objects", pd.Series(["a", None, NAN]), "string", ["a", None, None], {}),
+    ("series of several kinds", pd.Series([1, Decimal("2"), None, 2**70], dtype=object), "decimal(5,2)", [100, 200, None, None], {3: OUT}),
+    ("nullable series", pd.Series([1, None], dtype="Int64"), "int8", [1, None], {}),
+    ("categories", pd.Series(["a", None, "b"], dtype="category"), "string", ["a", None, "b"], {}),
+    ("series with a zone", pd.Series([pd.Timestamp("1970-01-02", tz="Asia/Tokyo")]), "timestamp", [54_000_000_000], {}),
+    ("a pandas index", pd.Index([1, 2]), "int8", [1, 2], {}),
+    ("polars", pl.Series(["a", None]), "string", ["a", None], {}),
+    ("polars categories", pl.Series(["a", None], dtype=pl.Categorical), "varchar(1)", ["a", None], {}),
+    ("polars dates", pl.Series([dt.date(1970, 1, 2)]), "date", [1], {}),
+]  # fmt: skip
+
+
+def same(left: list[Any], right: list[Any]) -> bool:
+    """Equal, with NaN equal to NaN and 0.0 other than -0.0."""
+    return [repr(value) for value in left] == [repr(value) for value in right]
+
+
+@pytest.mark.parametrize(
+    ("values", "type_", "expected", "failed"), [c[1:] for c in CASTS], ids=[c[0] for c in CASTS]
+)
+def test_a_value_keeps_its_meaning_or_its_row_fails(
+    values: Any, type_: str, expected: list[Any], failed: dict[int, str]
+) -> None:
+    """The table of the public contract, "Values": what fits is stored as it is, what would change is an error."""
+    got, codes = converted(values, type_)
+    assert same(got, expected)
+    assert codes == failed
+
+
+NOTHING_IN_COMMON: list[tuple[Any, str, str]] = [
+    (pa.array([1.5]), "int64", "given double, wanted int64; round it"),
+    (pa.array([1.0]), "int8", "given double, wanted int8"),
+    (pa.array([1.0]), "decimal(5,2)", r"given double, wanted decimal\(5,2\)"),
+    (pa.array(["1"]), "int64", "given string, wanted int64; parse it"),
+    (pa.array(["1.5"]), "double", "given string, wanted double"),
+    (pa.array(["true"]), "bool", "given string, wanted bool"),
+    (pa.array([1]), "bool", "given int64, wanted bool"),
+    (pa.array([True]), "int8", "given bool, wanted int8"),
+    (pa.array([1]), "string", "given int64, wanted string"),
+    (pa.array([Decimal("1.5")]), "double", "given decimal128"),
+    (pa.array([0], pa.timestamp("us")), "int64", "given timestamp"),
+    (pa.array([0], pa.date32()), "string", "given date32"),
+    (pa.array([b"1"]), "timestamp", "given binary"),
+    (pa.array([[1]]), "string", "given list"),
+    (pa.array([{"a": 1}]), "string", "given struct"),
+    (pa.array([1], pa.duration("s")), "int64", "given duration"),
+    (pa.array([0], pa.time32("s")), "timestamp", "given time32"),
+    (pa.array([], pa.float64()), "int8", "given double"),
+    ([1, 2.5], "int8", r"given double.*the first is 2.5"),
+    ([None, 1, "a"], "int8", "given string.*'a'"),
+    ([True, 1], "int8", "given bool.*True"),
+    ([NAN, "a"], "string", "given double.*nan"),
+    ([2**70], "string", "given int64"),
+    ([10**5000], "bool", "given int64.*an integer of 16610 bits"),
+    ([{"a": 1}], "int8", "given struct"),
+    ([object()], "int8", "given object"),
+    ([1j], "double", "given complex"),
+    ([np.timedelta64(5, "s")], "int64", "given duration"),
+    (np.zeros(1, complex), "double", "given complex128"),
+    (np.zeros(1, "V4"), "binary", "given"),
+]
+
+
+@pytest.mark.parametrize(("values", "type_", "says"), NOTHING_IN_COMMON)
+def test_types_with_nothing_in_common_are_refused(values: Any, type_: str, says: str) -> None:
+    """A column of the wrong kind is the user's mistake, told once, naming column, given and wanted."""
+    with pytest.raises(SchemaError, match=f"column 'v': {says}"):
+        convert({"v": values}, one_column(type_))
+
+
+ISO = [
+    ("2020-02-29", "2020-02-29"),
+    ("2020-02-29T12", "2020-02-29T12:00"),
+    ("2020-02-29 12:30", "2020-02-29T12:30"),
+    ("2020-02-29T12:30:45", "2020-02-29T12:30:45"),
+    ("2020-02-29T12:30:45.5", "2020-02-29T12:30:45.500000"),
+    ("2020-02-29T12:30:45.123456", "2020-02-29T12:30:45.123456"),
+    ("2020-02-29T12:30:45.123456000", "2020-02-29T12:30:45.123456"),
+    ("2020-02-29T12:30:45Z", "2020-02-29T12:30:45"),
+    ("2020-02-29T12:30:45.5+02:00", "2020-02-29T10:30:45.500000"),
+    ("2020-02-29T00:30-0130", "2020-02-29T02:00"),
+    ("2020-02-29 00:30+01", "2020-02-28T23:30"),
+    ("0001-01-01", "0001-01-01"),
+    ("9999-12-31T23:59:59.999999", "9999-12-31T23:59:59.999999"),
+]
+NOT_ISO = [
+    *[
+        "",
+        " 2020-01-01",
+        "2020-01-01 ",
+        "2020-1-1",
+        "20200101",
+        "01/02/2020",
+        "2021-02-29",
+        "1900-02-29",
+        "2020-13-01",
+    ],
+    *[
+        "2020-04-31",
+        "2020-00-01",
+        "2020-01-00",
+        "2020-01-01T24:00",
+        "2020-01-01T12:60",
+        "2020-01-01T12:30:60",
+    ],
+    *[
+        "2020-01-01T12:30:45.1234567",
+        "2020-01-01T12:30:45.",
+        "2020-01-01T12:30+24:00",
+        "2020-01-01Z",
+        "now",
+        "２020-01-01",
+    ],
+    *["2020-01-01T12:30z", "2020-01-01t12:30", "2020-01-01T", "2020-01-01\n", "2020-01-01T12:30:45+02:00Z"],
+]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_iso_text_is_a_time_and_other_text_fails_its_row(alone: bool) -> None:
+    """Text from a CSV becomes times; a misspelt one fails alone, however the rest is written."""
+    texts = [text for text, _ in ISO]
+    if alone:
+        for text, moment in ISO:
+            assert converted([text], "timestamp") == ([micros(moment)], {})
+        for text in NOT_ISO:
+            assert converted([text], "timestamp") == ([None], {0: OUT})
+            assert converted([text], "date") == ([None], {0: OUT})
+            with pytest.raises(OutOfRangeError, match="ISO"):
+                cast_value(text, parse_type("timestamp"))
+    else:
+        expected = [micros(moment) for _, moment in ISO]
+        failed = {len(ISO) + place: OUT for place in range(len(NOT_ISO))}
+        assert converted(texts + NOT_ISO, "timestamp") == (expected + [None] * len(NOT_ISO), failed)
+
+
+def test_iso_text_is_a_date_when_it_is_midnight() -> None:
+    """An export that writes dates as times can be loaded; a time of day is not cut off."""
+    texts = [
+        "2020-01-02",
+        "2020-01-02T00:00:00",
+        "2020-01-02T02:00+02:00",
+        "2020-01-02T01:00",
+        "0000-01-01",
+        None,
+    ]
+    day = days("2020-01-02")
+    assert converted(texts, "date") == ([day, day, day, None, None, None], {3: OUT, 4: OUT})
+    assert converted(["0000-12-31", "0001-01-01"], "date") == ([None, -719162], {0: OUT})
+
+
+@given(st.lists(st.from_regex(r"\A(19|20)[0-9]{2}-[01][0-9]-[0-3][0-9]([ T][0-2][0-9](:[0-6][0-9](:[0-6][0-9](\.[0-9]{1,7})?)?)?(Z|[+-][0-2][0-9](:?[0-6][0-9])?)?)?\Z")))  # fmt: skip
+def test_a_batch_of_text_reads_as_its_rows_do(texts: list[str]) -> None:
+    """Which texts are times does not depend on their neighbours."""
+    values, failed = converted(texts, "timestamp")
+    for row, text in enumerate(texts):
+        assert converted([text], "timestamp") == ([values[row]], {0: OUT} if row in failed else {})
+
+
+@given(
+    st.sampled_from(
+        ["int8", "int16", "int32", "int64", "decimal(7,2)", "decimal(20,0)", "date", "timestamp"]
+    ),
+    st.lists(
+        st.none()
+        | st.integers(-300, 300)
+        | st.integers(-(2**70), 2**70)
+        | st.sampled_from([INT64_MIN, INT64_MAX])
+    ),
+)
+def test_ints_fit_exactly_when_python_says_so(type_: str, values: list[int | None]) -> None:
+    """Any int into any type of whole numbers: stored exactly, or failed, by the type's own bounds."""
+    wanted = parse_type(type_)
+    assert wanted.value_min is not None and wanted.value_max is not None
+    unit = 10**wanted.scale if wanted.scale else 1
+    fits = [value is None or wanted.value_min <= value * unit <= wanted.value_max for value in values]
+    expected = [
+        value * unit if ok and value is not None else None for value, ok in zip(values, fits, strict=True)
+    ]
+    assert converted(values, type_) == (expected, {row: OUT for row, ok in enumerate(fits) if not ok})
+
+
+@given(
+    st.integers(1, 38).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, p))),
+    st.lists(
+        st.decimals(allow_nan=False, allow_infinity=False, places=4)
+        | st.decimals(min_value=-200, max_value=200, places=2)
+    ),
+)
+def test_decimals_fit_exactly_when_python_says_so(size: tuple[int, int], values: list[Decimal]) -> None:
+    """Any Decimal into any decimal type: all digits kept, or the row fails; never rounded."""
+    precision, scale = size
+    expected: list[int | None] = []
+    for value in values:
+        unscaled = int(value.as_integer_ratio()[0] * 10**scale // value.as_integer_ratio()[1])
+        exact = value.as_integer_ratio()[0] * 10**scale % value.as_integer_ratio()[1] == 0
+        expected.append(unscaled if exact and abs(unscaled) < 10**precision else None)
+    failed = {row: OUT for row, value in enumerate(expected) if value is None}
+    assert converted(values, f"decimal({precision},{scale})") == (expected, failed)
+
+
+@given(
+    st.lists(st.floats() | st.floats(width=32) | st.integers(-(2**65), 2**65)),
+    st.sampled_from(["float", "double"]),
+)
+def test_numbers_become_floats_only_unchanged(values: list[float | int], type_: str) -> None:
+    """No silent rounding; NaN, infinities and -0.0 stay what they are."""
+    expected: list[float | None] = []
+    with np.errstate(over="ignore"):
+        for value in values:
+            rounded = float(np.float32(value)) if type_ == "float" else float(value)
+            expected.append(rounded if rounded == value or value != value else None)
+    got, failed = converted(values, type_)
+    assert same(got, expected)
+    assert failed == {row: OUT for row, value in enumerate(expected) if value is None}
+
+
+@given(st.lists(st.binary(max_size=6) | st.text(max_size=3).map(str.encode), max_size=40), st.integers(1, 4))
+def test_bytes_are_text_exactly_when_python_decodes_them(values: list[bytes], length: int) -> None:
+    """Every row that is not UTF-8 is found, and varchar cuts whole characters, wherever they stand."""
+    expected: list[str | None] = []
+    for value in values:
+        try:
+            expected.append(value.decode()[:length])
+        except UnicodeDecodeError:
+            expected.append(None)
+    failed = {row: INVALID_UTF8 for row, value in enumerate(expected) if value is None}
+    assert converted(pa.array(values, pa.binary()), f"varchar({length})") == (expected, failed)
+    assert converted(invalid_utf8(*values), f"varchar({length})") == (expected, failed)
+
+
+def arrow_of(values: list[Any]) -> list[pa.Array]:
+    """The same values in the forms in which other libraries hand them over."""
+    plain = pa.array(values)
+    forms = [plain, plain.dictionary_encode(), pa.concat_arrays([plain, plain]).slice(len(values))]
+    ends = pa.array(np.arange(1, len(values) + 1), pa.int32())
+    return [*forms, pa.RunEndEncodedArray.from_arrays(ends, plain)]
+
+
+@given(
+    st.sampled_from(["int8", "int64", "double", "string", "binary", "date", "timestamp", "varchar(2)"]),
+    st.lists(st.none() | st.integers(-200, 200), min_size=1)
+    | st.lists(st.none() | st.text(max_size=4), min_size=1)
+    | st.lists(st.none() | st.dates(), min_size=1)
+    | st.lists(st.none() | st.datetimes(), min_size=1),
+)
+def test_the_form_of_the_data_makes_no_difference(type_: str, values: list[Any]) -> None:
+    """A list, an array, a dictionary, runs, a slice, rows: same values, same errors, same refusals."""
+
+    def outcome(convert_it: Callable[[], Any]) -> Any:
+        try:
+            return convert_it()
+        except SchemaError:
+            return "refused"
+
+    expected = outcome(functools.partial(converted, values, type_))
+    for form in arrow_of(values):
+        assert outcome(functools.partial(converted, form, type_)) == expected
+    wanted = parse_type(type_)
+    one_by_one = []
+    for value in values:
+        try:
+            one_by_one.append(to_canonical(wanted, cast_value(value, wanted)))
+        except OutOfRangeError:
+            one_by_one.append(None)
+        except SchemaError:
+            assert expected == "refused"
+            return
+    assert expected[0] == one_by_one
+
+
+# --- whole tables -----------------------------------------------------------------------------------
+
+SCHEMA = build_schema(
+    {
+        "name": "varchar(5)",
+        "id": "int64",
+        "price": column("decimal(9,2)", nullable=False, default=Decimal("0.50")),
+        "at": "timestamp",
+    },
+    ["id"],
+)
+MOMENT = dt.datetime(2020, 1, 1, 12, tzinfo=UTC)
+ROWS: list[dict[str, Any]] = [
+    {"id": 1, "name": "first", "price": Decimal("1.50"), "at": MOMENT},
+    {"id": 2, "name": None, "price": Decimal("2.00"), "at": None},
+]
+COLUMNS: dict[str, list[Any]] = {name: [row[name] for row in ROWS] for name in ROWS[0]}
+
+
+class Stream:
+    """A producer that is none of the libraries that we know."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+class Batch:
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> object:
+        return self.batch.__arrow_c_array__(requested_schema)
+
+
+def duckdb_relation() -> Any:
+    return duckdb.sql(
+        "SELECT * FROM (VALUES (1::HUGEINT, 'first', 1.5, TIMESTAMPTZ '2020-01-01 12:00:00+00'), (2, NULL, 2, NULL)) "
+        't(id, name, price, "at")'
+    )
+
+
+def test_every_form_of_data_is_read_alike() -> None:
+    """Whatever a user has at hand goes in, and comes to the same."""
+    table = pa.table(COLUMNS)
+    frame = pd.DataFrame(COLUMNS, index=["x", "y"])
+    forms: list[Any] = [
+        *[ROWS, tuple(ROWS), COLUMNS, table, table.to_batches()[0], pa.concat_tables([table[:1], table[1:]])],
+        *[frame, frame.astype({"name": "string"}), pl.DataFrame(COLUMNS), duckdb_relation()],
+        *[
+            Stream(table),
+            Batch(table.to_batches()[0]),
+            table.to_reader(),
+            table.to_struct_array().combine_chunks(),
+        ],
+        {
+            "id": np.array([1, 2]),
+            "name": pl.Series(["first", None]),
+            "price": (Decimal("1.50"), 2),
+            "at": pd.Series([MOMENT, None]),
+        },
+    ]
+    for form in forms:
+        result = convert(form, SCHEMA)
+        assert list(result.columns) == ["id", "name", "price", "at"]  # the schema's order
+        assert result.row_count == 2 and not result.errors
+        got = [dict(zip(result.columns, row, strict=True)) for row in zip(*(c.to_pylist() for c in result.columns.values()), strict=True)]  # fmt: skip
+        assert got == ROWS
+
+
+def test_pandas_index_is_ignored_and_nan_is_null() -> None:
+    """A filtered DataFrame has an index of its own, which is no column."""
+    frame = (
+        pd.DataFrame({"id": [1, 2, 3], "name": ["a", None, NAN]})
+        .iloc[1:]
+        .set_index(pd.Index([5, 7], name="idx"))
+    )
+    result = convert(frame, SCHEMA)
+    assert result.columns["id"].to_pylist() == [2, 3] and result.columns["name"].to_pylist() == [None, None]
+
+
+def test_rows_may_leave_columns_out() -> None:
+    """A missing key of a dict is NULL; a column that no row names is not there at all."""
+    result = convert([{"id": 1}, {"id": 2, "name": "b"}, {}], SCHEMA)
+    assert {name: array.to_pylist() for name, array in result.columns.items()} == {
+        "id": [1, 2, None],
+        "name": [None, "b", None],
+    }
+    assert list(zip(result.errors.rows, result.errors.codes, strict=True)) == [(2, NULL)]
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [
+        [],
+        {},
+        pa.table({}),
+        pd.DataFrame(),
+        pl.DataFrame(),
+        {"id": []},
+        pa.table({"id": pa.array([], pa.int8())}),
+    ],
+)
+def test_an_empty_batch_is_no_error(empty: Any) -> None:
+    """A loop that happens to have nothing to write goes on."""
+    result = convert(empty, SCHEMA)
+    assert result.row_count == 0 and not result.errors and all(len(c) == 0 for c in result.columns.values())
+
+
+def test_rows_without_columns_are_still_rows() -> None:
+    """Their missing key must be an error of each, which needs their number."""
+    assert convert([{}, {}], SCHEMA).row_count == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "says"),
+    [
+        (5, InvalidArgumentError, "int is no data .* list of dicts"),
+        ("text", InvalidArgumentError, "str is no data"),
+        (None, InvalidArgumentError, "NoneType is no data"),
+        (iter([{"id": 1}]), InvalidArgumentError, "no data"),
+        ({"id": 5}, InvalidArgumentError, "column 'id': a int is no column"),
+        ({"id": "abc"}, InvalidArgumentError, "column 'id': a str is no column"),
+        ({"id": b"abc"}, InvalidArgumentError, "column 'id': a bytes is no column"),
+        ({"id": {1, 2}}, InvalidArgumentError, "column 'id': a set is no column"),
+        ({"id": [1], "name": ["a", "b"]}, InvalidArgumentError, "different lengths .*'id' 1, 'name' 2"),
+        ({"id": np.zeros((2, 2))}, InvalidArgumentError, "column 'id': an array of 2 dimensions"),
+        ({5: [1]}, InvalidArgumentError, "column name 5 is not text"),
+        ([{5: 1}], InvalidArgumentError, "column name 5 is not text"),
+        ([{"id": 1}, (2,)], InvalidArgumentError, "its item 1 is a tuple"),
+        ([1, 2], InvalidArgumentError, "its item 0 is a int"),
+        (pl.Series([1]), InvalidArgumentError, "no table of columns"),
+        (pa.array([1]), InvalidArgumentError, "no table of columns"),
+        (pd.DataFrame({0: [1]}), InvalidArgumentError, "column 0 has no text for a name"),
+        ({"idd": [1]}, ColumnNotFoundError, "insert: the data has a column 'idd' .* did you mean 'id'"),
+        (pd.DataFrame([[1, 2]], columns=["id", "id"]), SchemaError, "column 'id' stands twice"),
+        (pa.table([[1], [2]], names=["id", "id"]), SchemaError, "column 'id' stands twice"),
+    ],
+)
+def test_what_is_no_data_is_refused(data: Any, error: type[Exception], says: str) -> None:
+    """Each refusal says what was given and what to give."""
+    with pytest.raises(error, match=says):
+        convert(data, SCHEMA)
+
+
+def test_a_delete_takes_the_key_only() -> None:
+    """A value column in a delete is a misunderstanding, not something to ignore."""
+    assert list(convert({"id": [1]}, SCHEMA, operation="delete").columns) == ["id"]
+    assert list(convert({"id": [1]}, SCHEMA, columns="key", operation="get").columns) == ["id"]
+    with pytest.raises(
+        SchemaError, match=r"delete takes the key columns only \(id\); leave out 'name' and 1 more"
+    ):
+        convert({"id": [1], "name": ["a"], "at": [None]}, SCHEMA, operation="delete")
+    with pytest.raises(SchemaError, match="get takes the key columns only"):
+        convert({"name": ["a"]}, SCHEMA, columns="key", operation="get")
+
+
+def test_null_in_not_null_columns_and_the_first_error_of_a_row() -> None:
+    """V3: NULL fails where the column forbids it; a row that failed already is told once, by its first column."""
+    result = convert(
+        {"name": ["a"] * 4, "price": [None, Decimal("1.555"), 1, None], "id": [1, 2, None, 2**63]}, SCHEMA
+    )
+    told = list(zip(result.errors.rows.tolist(), result.errors.codes, result.errors.messages, strict=True))
+    assert [(row, code) for row, code, _ in told] == [(0, NULL), (1, OUT), (2, NULL), (3, OUT)]
+    assert told[0][2] == "column 'price': NULL, but the column is NOT NULL; give a value"
+    assert "column 'price': 1.555 has more than 2 digits" in told[1][2]
+    assert told[2][2].startswith("column 'id': NULL")
+    assert "column 'id': 9223372036854775808 does not fit int64 (-92" in told[3][2]
+
+
+def test_messages_are_short_and_say_value_and_limit() -> None:
+    """A megabyte of bad text does not become a megabyte of message."""
+    messages = [
+        *convert({"at": ["x" * 10_000]}, SCHEMA).errors.messages,
+        *convert({"name": [b"\xff" * 10_000]}, SCHEMA).errors.messages,
+        *convert({"id": [10**4000]}, SCHEMA).errors.messages,
+        *convert({"price": [Decimal("1e3000"), Decimal("1." + "1" * 200)]}, SCHEMA).errors.messages,
+    ]
+    assert len(messages) == 5 and max(map(len, messages)) < 300
+    text = convert({"name": ["é" * 65_536, "x"]}, one_text()).errors.messages
+    assert text == ["column 'name': value of 131072 bytes is too large, a cell holds at most 65536"]
+
+
+def one_text() -> Schema:
+    return build_schema({"id": "int8", "name": "string"}, "id")
+
+
+def owned(result: Converted, *buffers: pa.Buffer | None) -> Iterator[bool]:
+    spans = [(b.address, b.address + b.size) for b in buffers if b is not None and b.size]
+    for array in result.columns.values():
+        for buffer in array.buffers():
+            if buffer is not None:
+                yield not any(start <= buffer.address < end for start, end in spans)
+
+
+def test_v1_the_result_owns_its_memory() -> None:
+    """V1: a user may write into his NumPy array after the call; the table does not change."""
+    ids = np.arange(5)
+    result = convert({"id": ids}, SCHEMA)
+    ids[:] = -1
+    assert result.columns["id"].to_pylist() == [0, 1, 2, 3, 4]
+    schema = build_schema({"k": "int8", **{f"c{i}": t for i, t in enumerate(["int64", "timestamp", "binary", "string", "date", "bool", "decimal(9,2)", "timestamp", "double"])}}, "k")  # fmt: skip
+    table = pa.table(
+        {
+            "c0": pa.array([1, None, 3]),
+            "c1": pa.array([1, None, 3]),  # a view would do
+            "c2": pa.array(["a", None, "b"]),  # string to binary shares its buffers
+            "c3": pa.array(["a", None, "b"], pa.large_string()),
+            "c4": pa.array([1, None, 3], pa.date32()),
+            "c5": pa.array([True, None, False]),
+            "c6": pa.array([Decimal("1.50"), None, Decimal("2.00")], pa.decimal128(9, 2)),
+            "c7": pa.array([1, None, 3], pa.timestamp("ms")),
+            "c8": pa.array([1, None, 3], pa.int32()),
+        }
+    )
+    for form in (table, table.slice(1)):
+        result = convert(form, schema)
+        assert all(owned(result, *(b for c in table.columns for b in c.chunk(0).buffers())))
+        assert all(array.offset == 0 for array in result.columns.values())
+        shared = convert(form, schema, copy=False)
+        assert all(a.equals(shared.columns[name]) for name, a in result.columns.items())
+    assert not all(owned(convert(table, schema, copy=False), *table.column(0).chunk(0).buffers()))
+
+
+def test_copies_are_as_short_as_their_rows() -> None:
+    """A few rows cut from a large table must not keep the large table's memory."""
+    for array in (pa.array(["x" * 100] * 1000).slice(500, 2), pa.array([1, None] * 500).slice(501, 2), pa.array([True] * 999).slice(3, 2)):  # fmt: skip
+        copy = copy_array(array)
+        assert copy.equals(array) and copy.offset == 0 and copy.type == array.type
+        assert sum(b.size for b in copy.buffers() if b) < 500
+
+
+def count_calls(function: Callable[[], Any]) -> int:
+    """Calls of Python and C functions that the interpreter makes."""
+    calls = 0
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(profile)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("form", ["arrow", "numpy", "list"])
+def test_calls_do_not_grow_with_the_rows(form: str) -> None:
+    """C3: a batch of a thousand times the rows costs the same number of calls: no loop over rows in Python."""
+    schema = build_schema(
+        {"k": "int32", "s": "varchar(3)", "t": "timestamp", "f": "float", "d": "decimal(9,2)"}, "k"
+    )
+
+    def data(n: int) -> dict[str, Any]:
+        columns: dict[str, Any] = {"k": list(range(n)), "s": ["äbcd"] * n, "t": ["2020-01-01"] * n, "f": [0.5] * n, "d": [1] * n}  # fmt: skip
+        if form == "numpy":
+            return {name: np.array(values) for name, values in columns.items()}
+        return columns if form == "list" else {name: pa.array(values) for name, values in columns.items()}
+
+    few, many = data(10), data(10_000)
+    convert(few, schema)
+    assert count_calls(lambda: convert(many, schema)) == count_calls(lambda: convert(few, schema)) < 400
+
+
+def test_the_usual_column_costs_a_handful_of_calls() -> None:
+    """An int64 column that needs nothing is looked at by its type, its null count and one copy."""
+    schema = build_schema({f"c{i}": "int64" for i in range(101)}, "c0")
+    table = pa.table({name: np.arange(10) for name in schema.names})
+    one = table.select(["c0"])
+    convert(table, schema)
+    assert (
+        count_calls(lambda: convert(table, schema)) - count_calls(lambda: convert(one, schema))
+    ) / 100 < 30
+
+
+# --- single values and defaults ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "type_", "expected"),
+    [
+        (5, "int8", 5),
+        (np.int64(5), "int8", 5),
+        (None, "int8", None),
+        (pd.NaT, "timestamp", None),
+        (2.5, "double", 2.5),
+        (3, "double", 3.0),
+        (Decimal("1.5"), "decimal(5,2)", Decimal("1.50")),
+        ("2020-01-02", "date", dt.date(2020, 1, 2)),
+        ("2020-01-02T03:00+03:00", "timestamp", dt.datetime(2020, 1, 2, tzinfo=UTC)),
+        (dt.datetime(2020, 1, 2), "timestamp", dt.datetime(2020, 1, 2, tzinfo=UTC)),
+        (0, "timestamp", dt.datetime(1970, 1, 1, tzinfo=UTC)),
+        (INT64_MAX, "timestamp", INT64_MAX),
+        (pa.scalar(7_000, pa.timestamp("ns")), "timestamp", dt.datetime(1970, 1, 1, 0, 0, 0, 7, tzinfo=UTC)),
+        (pa.scalar("x", pa.large_string()), "string", "x"),
+        ("日本語", "varchar(2)", "日本"),
+        ("a", "binary", b"a"),
+        (True, "bool", True),
+    ],
+)
+def test_single_values(value: Any, type_: str, expected: Any) -> None:
+    """Keys in `get`, defaults and partition bounds follow the rules of data."""
+    got = cast_value(value, parse_type(type_))
+    assert got == expected and type(got) is type(expected)
+    assert cast_value(got, parse_type(type_)) == got
+
+
+@pytest.mark.parametrize(
+    ("value", "type_", "error"),
+    [
+        *[(128, "int8", OutOfRangeError), (True, "int8", SchemaError), ("5", "int8", SchemaError)],
+        *[(1.0, "int8", SchemaError), (2**63, "int64", OutOfRangeError), (0.1, "float", OutOfRangeError)],
+        *[(2**53 + 1, "double", OutOfRangeError), (Decimal("NaN"), "decimal(5,2)", OutOfRangeError)],
+        *[([1], "int8", SchemaError), (1, "bool", SchemaError), ("\ud800", "string", OutOfRangeError)],
+        *[("x" * 65_537, "string", OutOfRangeError), (dt.date(2020, 1, 1), "int64", SchemaError)],
+        (pa.scalar(1_001, pa.timestamp("ns")), "timestamp", OutOfRangeError),
+    ],
+)
+def test_single_values_that_do_not_fit(value: Any, type_: str, error: type[Exception]) -> None:
+    """A literal of the right kind that does not fit is told from one of the wrong kind: predicates need that."""
+    with pytest.raises(SchemaError) as caught:
+        cast_value(value, parse_type(type_))
+    assert type(caught.value) is error
+
+
+def test_cast_value_keeps_one_nan() -> None:
+    """Schemas and constraints that hold NaN compare equal."""
+    assert cast_value(float("nan"), parse_type("double")) is math.nan
+    assert (cast_value(np.float32("nan"), parse_type("float")),) == (math.nan,)
+
+
+@pytest.mark.parametrize(
+    ("type_", "default"),
+    [
+        *[
+            ("int8", 5),
+            ("string", ""),
+            ("binary", b"\0"),
+            ("double", NAN),
+            ("bool", False),
+            ("date", dt.date(1, 1, 1)),
+        ],
+        *[
+            ("timestamp", INT64_MIN),
+            ("timestamp", MOMENT),
+            ("decimal(38,38)", Decimal("0.5")),
+            ("varchar(2)", "ab"),
+        ],
+    ],
+)
+def test_default_arrays(type_: str, default: Any) -> None:
+    """A column that an insert leaves out, or that a file is older than, is filled with its default."""
+    schema = build_schema({"k": "int8", "v": column(type_, False, default), "n": type_}, "k")
+    which: Literal["write", "read"]
+    for which in ("write", "read"):
+        array = default_array(schema.by_name("v"), 3, which)
+        expected, failures = cast_list([default] * 3, parse_type(type_))
+        assert array.equals(expected) or (default != default and pc.all(pc.is_nan(array)).as_py())
+        assert array.type == expected.type and not failures
+    nulls = default_array(schema.by_name("n"), 2)
+    assert nulls.null_count == 2 and nulls.type == expected.type
+    assert len(default_array(schema.by_name("v"), 0)) == 0
+
+
+def test_cast_array_takes_canonical_arrays_as_they_are() -> None:
+    """No copy where none is needed: the caller decides on ownership."""
+    for type_ in ("int64", "timestamp", "double", "bool", "string", "decimal(9,2)", "date"):
+        array = pa.nulls(3, parse_type(type_).arrow)
+        result, failures = cast_array(array, parse_type(type_))
+        assert result.equals(array) and not failures
+
+
+def test_read_input_looks_at_no_value() -> None:
+    """What cannot be converted is told with its column's name, by the conversion."""
+    given_columns = read_input({"x": [object()], "y": [1]})
+    assert list(given_columns.columns) == ["x", "y"] and given_columns.row_count == 1
+    assert convert(read_input(ROWS), SCHEMA).row_count == 2
