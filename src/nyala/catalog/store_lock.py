@@ -18,12 +18,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from nyala.catalog.format import LOCK_NAME
-from nyala.env import Env, FileLock
+from nyala.env import Env, FileLock, MissingFileError
 from nyala.errors import LockedError, StorageError
 
 __all__ = ["LockHolder", "StoreLock"]
 
 _POLL_S: Final = 0.05
+# `is_taken` has the lock for a moment: who finds it taken looks again before he believes it.
+_PATIENCE_S: Final = 0.1
 _NAME_WAIT_S: Final = 0.2  # between the moment of locking and the moment of writing who it was
 
 
@@ -57,7 +59,7 @@ class StoreLock:
         """
         assert self._lock is None, "the lock is held already"
         clock = self._env.clock
-        deadline_s = clock.monotonic_s() + timeout_s
+        deadline_s = clock.monotonic_s() + max(timeout_s, _PATIENCE_S)
         while True:
             lock = self._env.files.lock(self.path)
             if lock is not None:
@@ -85,6 +87,17 @@ class StoreLock:
                 lock.write(b"")  # so that nobody is told of us when the next holder has not written yet
         finally:
             lock.release()
+
+    def is_taken(self) -> bool:
+        """Whether a writer lives. For readers: changes nothing, and makes no file."""
+        try:
+            lock = self._env.files.lock(self.path, create=False)
+        except MissingFileError:
+            return False
+        if lock is None:
+            return True
+        lock.release()
+        return False
 
     def holder(self) -> LockHolder | None:
         """Who has the lock, or had it when it was killed; None when the file does not say."""

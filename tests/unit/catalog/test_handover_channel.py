@@ -1,0 +1,467 @@
+"""The way of other processes to the writer: every request is done, refused, or its doubt is told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import hypothesis.strategies as st
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+
+from nyala import errors
+from nyala.catalog import handover_channel
+from nyala.catalog.handover_channel import MAGIC, ChannelServer, NoWriter, send
+from nyala.env import SYSTEM, MissingFileError
+
+Serve = Callable[[handover_channel.Handler], ChannelServer]
+
+
+def echo(request: dict[str, Any], attachments: Sequence[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+    return {"request": request, "count": len(attachments)}, list(attachments)
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    servers = []
+
+    def start(handler: handover_channel.Handler) -> ChannelServer:
+        servers.append(ChannelServer(SYSTEM, str(tmp_path), handler))
+        servers[-1].start()
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def ask(folder: Path, request: dict[str, Any], *attachments: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    return send(SYSTEM, str(folder), request, attachments, 20)
+
+
+def test_request_and_answer_with_attachments(serve: Serve, tmp_path: Path) -> None:
+    """What a job hands over arrives bit by bit, and so does the answer."""
+    serve(echo)
+    big = bytes(range(256)) * 20_000
+    answer, attachments = ask(tmp_path, {"do": "commit", "ü": [1, None, 2.5]}, b"", big, b"\0x")
+    assert answer == {"request": {"do": "commit", "ü": [1, None, 2.5]}, "count": 3}
+    assert attachments == [b"", big, b"\0x"]
+    assert ask(tmp_path, {}) == ({"request": {}, "count": 0}, [])
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=50)
+@given(
+    message=st.dictionaries(st.text(), json_values, max_size=4),
+    attachments=st.lists(st.binary(max_size=300), max_size=4),
+)
+def test_any_frame_arrives_as_it_was(message: dict[str, Any], attachments: list[bytes]) -> None:
+    """No text, number or byte is changed on the way."""
+    left, right = socket.socketpair()
+    with left, right:
+        handover_channel._Wire(left, lambda: 5.0).send_frame(message, attachments)
+        assert handover_channel._Wire(right, lambda: 5.0).receive_frame() == (message, attachments)
+
+
+ROWS = pa.table({"row": pa.array([3, 5]), "code": ["null", "null"], "host": ["a", None]})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.DuplicateKeyError("two keys are taken", ROWS, 7),
+        errors.InvalidValueError("no table", None),
+        errors.WriteError("mixed", ROWS.slice(0, 0)),
+        errors.TableNotFoundError("no table 'x'"),
+        errors.SchemaError("column 'a': given text, wanted int8"),
+        errors.CorruptionError("CRC-32C differs", "data/1/2.base", 4096),
+        errors.StorageError("disk full", path="wal/1", errno=28),
+        errors.StorageError("sync failed", outcome="unknown"),
+        errors.HistoryExpiredError("oldest is 7"),
+    ],
+    ids=str,
+)
+def test_S2_errors_arrive_as_what_they_were(serve: Serve, tmp_path: Path, error: errors.Error) -> None:
+    """A job catches the same exception, with the same rows, as if it were the writer itself."""
+
+    def fail(*_: object) -> Any:
+        raise error
+
+    serve(fail)
+    with pytest.raises(type(error)) as caught:
+        ask(tmp_path, {})
+    assert type(caught.value) is type(error) and str(caught.value) == str(error)
+    for name in ("applied", "path", "offset", "errno", "outcome"):
+        assert getattr(caught.value, name, None) == getattr(error, name, None), name
+    if isinstance(error, errors.WriteError):
+        assert isinstance(caught.value, errors.WriteError)
+        assert caught.value.errors == error.errors
+
+
+@pytest.mark.parametrize("name", [name for name in errors.__all__ if isinstance(getattr(errors, name), type)])
+def test_S2_every_error_class_crosses(serve: Serve, tmp_path: Path, name: str) -> None:
+    """Also one that is added to `errors.py` some day."""
+    error = getattr(errors, name)("what, where, what to do")
+
+    def fail(*_: object) -> Any:
+        raise error
+
+    serve(fail)
+    with pytest.raises(errors.Error) as caught:
+        ask(tmp_path, {})
+    assert type(caught.value) is type(error) and str(caught.value) == str(error)
+
+
+def test_S2_what_is_no_error_of_ours(serve: Serve, tmp_path: Path) -> None:
+    """A mistake of ours in the writer is told with its name, and that nobody knows what it left undone."""
+    raised: list[BaseException] = [
+        ZeroDivisionError("division by zero"),
+        MissingFileError("gone", path="x", errno=2),
+    ]
+
+    def fail(*_: object) -> Any:
+        raise raised.pop(0)
+
+    serve(fail)
+    with pytest.raises(errors.StorageError, match="ZeroDivisionError: division by zero") as caught:
+        ask(tmp_path, {})
+    assert caught.value.outcome == "unknown"
+    with pytest.raises(errors.StorageError, match="gone") as caught:
+        ask(tmp_path, {})
+    assert caught.value.outcome is None and caught.value.errno == 2
+
+
+def test_S2_an_error_of_a_newer_version() -> None:
+    assert type(handover_channel._decode_error({"class": "ServerError", "message": "m"}, [])) is errors.Error
+    assert (
+        type(handover_channel._decode_error({"class": "ROW_ERROR_CODES", "message": "m"}, [])) is errors.Error
+    )
+
+
+# --- nobody there -----------------------------------------------------------------------------------
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    """Without a writer the caller learns it at once, and takes the lock himself."""
+    with pytest.raises(NoWriter):
+        ask(tmp_path, {})
+    with pytest.raises(NoWriter):
+        ask(tmp_path / "missing", {})
+    (tmp_path / "writer.sock").write_bytes(b"")
+    with pytest.raises(NoWriter):
+        ask(tmp_path, {})
+
+
+SERVER_THAT_DIES = """
+import os, signal, sys
+from nyala.catalog.handover_channel import ChannelServer
+from nyala.env import SYSTEM
+def handler(request, attachments):
+    if request.get("die"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"pid": os.getpid()}, []
+ChannelServer(SYSTEM, sys.argv[1], handler).start()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that serves the folder; `{"die": True}` kills it at work."""
+    yield from start_child(SERVER_THAT_DIES, tmp_path)
+
+
+def start_child(script: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", script, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_socket_of_a_killed_writer_is_stale(
+    serve: Serve, tmp_path: Path, child: subprocess.Popen[bytes]
+) -> None:
+    """kill -9 leaves the socket file: clients find nobody, and the next writer replaces it (S4)."""
+    assert ask(tmp_path, {})[0] == {"pid": child.pid}
+    child.kill()
+    child.wait()
+    assert stat.S_ISSOCK(os.stat(tmp_path / "writer.sock").st_mode)
+    with pytest.raises(NoWriter):
+        ask(tmp_path, {})
+    serve(echo)
+    assert ask(tmp_path, {})[0]["count"] == 0
+
+
+@pytest.mark.usefixtures("child")
+def test_S1_a_writer_that_dies_at_work_leaves_an_unknown_outcome(tmp_path: Path) -> None:
+    """The batch may be in the log: the job is told to ask again under its key, not that it failed."""
+    with pytest.raises(errors.StorageError, match="ended while it carried out .*same key") as caught:
+        ask(tmp_path, {"die": True})
+    assert caught.value.outcome == "unknown"
+
+
+def test_S1_a_writer_that_hangs(tmp_path: Path, child: subprocess.Popen[bytes]) -> None:
+    """A stopped process takes nothing: the call ends in time, and nothing was done."""
+    child.send_signal(signal.SIGSTOP)
+    with pytest.raises(
+        errors.StorageError, match=r"did not take the request within 0\.3 s; nothing"
+    ) as caught:
+        send(SYSTEM, str(tmp_path), {}, [], 0.3)
+    assert caught.value.outcome is None
+
+
+def test_S1_an_answer_that_does_not_come(serve: Serve, tmp_path: Path) -> None:
+    """A commit that takes longer than the caller waits may still happen."""
+    release = threading.Event()
+
+    def slow(*_: object) -> Any:
+        release.wait(20)
+        return {}, []
+
+    serve(slow)
+    with pytest.raises(errors.StorageError, match=r"did not answer within 0\.3 s") as caught:
+        send(SYSTEM, str(tmp_path), {}, [], 0.3)
+    assert caught.value.outcome == "unknown"
+    release.set()
+
+
+def test_stop_finishes_what_was_accepted(serve: Serve, tmp_path: Path) -> None:
+    """Closing the database lets a job's running commit end, and the job gets its answer."""
+    begun, release = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> Any:
+        begun.set()
+        release.wait(20)
+        return {"done": True}, []
+
+    server = serve(slow)
+    answers: list[Any] = []
+    client = threading.Thread(target=lambda: answers.append(ask(tmp_path, {})))
+    client.start()
+    begun.wait(20)
+    threading.Timer(0.1, release.set).start()
+    server.stop()
+    client.join()
+    assert answers == [({"done": True}, [])]
+    assert not (tmp_path / "writer.sock").exists()
+    with pytest.raises(NoWriter):
+        ask(tmp_path, {})
+
+
+def test_S1_stop_refuses_what_was_not_accepted(serve: Serve, tmp_path: Path) -> None:
+    """A job in the middle of its request when the database closes: nothing was done, it may take the lock."""
+    handled: list[Any] = []
+
+    def handler(request: dict[str, Any], attachments: Sequence[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+        handled.append(request)
+        return {}, []
+
+    server = serve(handler)
+    with socket.socket(socket.AF_UNIX) as half:
+        half.connect(str(tmp_path / "writer.sock"))
+        assert half.recv(4) == MAGIC
+        half.sendall(MAGIC + b"\x05")
+        begin = time.monotonic()
+        server.stop()
+        assert time.monotonic() - begin < 10
+        assert half.recv(1) == bytes([handover_channel.CLOSING])
+    assert not handled
+
+
+def test_many_jobs_at_once(serve: Serve, tmp_path: Path) -> None:
+    """Each gets its own answer; none waits for a client that is slow to speak."""
+    serve(echo)
+    idle = socket.socket(socket.AF_UNIX)
+    idle.connect(str(tmp_path / "writer.sock"))
+    answers: dict[int, Any] = {}
+
+    def job(number: int) -> None:
+        answers[number] = ask(tmp_path, {"n": number}, b"x" * number * 1000)
+
+    jobs = [threading.Thread(target=job, args=(number,)) for number in range(30)]
+    for thread in jobs:
+        thread.start()
+    for thread in jobs:
+        thread.join()
+    idle.close()
+    assert all(answers[n] == ({"request": {"n": n}, "count": 1}, [b"x" * n * 1000]) for n in range(30))
+
+
+# --- bad bytes --------------------------------------------------------------------------------------
+
+
+def frame(text: bytes = b"{}", attachments: Sequence[bytes] = ()) -> bytes:
+    """A frame by hand, as docs/format/lease-and-lock.md says."""
+    head = b"NYH1" + struct.pack("<II", len(text), len(attachments))
+    head += b"".join(struct.pack("<Q", len(attachment)) for attachment in attachments)
+    body = text + b"".join(attachments)
+    crcs = [struct.pack("<I", google_crc32c.value(part)) for part in (head, body)]
+    return head + crcs[0] + body + crcs[1]
+
+
+def exchange(folder: Path, sent: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(20)
+        client.connect(str(folder / "writer.sock"))
+        assert client.recv(4) == MAGIC
+        client.sendall(sent)
+        client.shutdown(socket.SHUT_WR)
+        received = b""
+        with contextlib.suppress(ConnectionResetError):  # it closed without reading all of ours
+            while part := client.recv(65536):
+                received += part
+        return received
+
+
+def test_S3_damaged_requests_are_refused_and_never_handled(serve: Serve, tmp_path: Path) -> None:
+    """Bytes that are no request, from whatever program, change nothing and do not stop the service."""
+    handled: list[Any] = []
+
+    def handler(request: dict[str, Any], attachments: Sequence[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+        handled.append(request)
+        return {}, []
+
+    serve(handler)
+    good = frame(b'{"a":1}', [b"12345"])
+    assert exchange(tmp_path, good) == bytes([handover_channel.ACCEPTED]) + frame(b'{"answer":{}}')
+    assert handled == [{"a": 1}]
+    for offset in range(len(good)):
+        damaged = bytearray(good)
+        damaged[offset] ^= 0x41
+        assert exchange(tmp_path, bytes(damaged)) in (
+            bytes([handover_channel.UNREADABLE]), bytes([handover_channel.CLOSING])
+        ), offset  # fmt: skip
+    for other in (frame(b"[1]"), frame(b"{"), frame(b"\xff"), b"GET / HTTP/1.1\r\n\r\n"):
+        assert exchange(tmp_path, other) == bytes([handover_channel.UNREADABLE])
+    huge = b"NYH1" + struct.pack("<IIQ", 2, 1, 1 << 60)
+    huge += struct.pack("<I", google_crc32c.value(huge))
+    assert exchange(tmp_path, huge) == bytes([handover_channel.UNREADABLE])
+    assert exchange(tmp_path, b"NYH1" + struct.pack("<II", 1 << 31, 0)) == bytes(
+        [handover_channel.UNREADABLE]
+    )
+    assert len(handled) == 1
+    assert ask(tmp_path, {})[0] == {}
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "outcome"),
+    [
+        (b"", NoWriter, None),
+        (b"NY", NoWriter, None),
+        (b"NYH2", errors.StorageError, None),
+        (b"NYH1", NoWriter, None),
+        (b"NYH1\x02", NoWriter, None),
+        (b"NYH1\x03", errors.StorageError, None),
+        (b"NYH1\x01", errors.StorageError, "unknown"),
+        (b"NYH1\x01" + frame(b'{"answer":{}}')[:-1], errors.StorageError, "unknown"),
+        (b"NYH1\x01" + frame(b'{"answer":{}}')[:-1] + b"\0", errors.StorageError, "unknown"),
+    ],
+)
+def test_S1_a_server_that_ends_at_any_point(
+    tmp_path: Path, reply: bytes, error: type[Exception], outcome: str | None
+) -> None:
+    """Whatever the other side does, the client says rightly whether its request may have been done."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "writer.sock"))
+    listener.listen()
+
+    def play() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(reply)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(4096):
+                pass
+
+    server = threading.Thread(target=play)
+    server.start()
+    with pytest.raises(error) as caught:
+        ask(tmp_path, {"a": 1}, b"x" * 500_000)
+    assert getattr(caught.value, "outcome", None) == outcome
+    server.join()
+    listener.close()
+
+
+# --- surroundings -----------------------------------------------------------------------------------
+
+
+def test_a_folder_with_a_long_path(tmp_path: Path) -> None:
+    """A store deep down works as any other: the system's limit of about 100 bytes is not the user's."""
+    folder = tmp_path / ("d" * 120) / "ü"
+    folder.mkdir(parents=True)
+    server = ChannelServer(SYSTEM, str(folder), echo)
+    server.start()
+    assert stat.S_ISSOCK(os.stat(folder / "writer.sock").st_mode)
+    assert ask(folder, {"a": 1})[0]["request"] == {"a": 1}
+    server.stop()
+    assert os.listdir(folder) == []
+    with pytest.raises(NoWriter):
+        ask(folder, {})
+
+
+def test_a_relative_path(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(echo)
+    monkeypatch.chdir(tmp_path)
+    assert send(SYSTEM, ".", {})[0]["count"] == 0
+
+
+def test_a_forked_child_does_not_keep_clients_waiting(tmp_path: Path) -> None:
+    """The writer forked and died: the child, which has no server thread, must not hold the socket open."""
+    script = SERVER_THAT_DIES.replace(
+        "sys.stdin.read()", "child = os.fork()\nif child: print(child, flush=True)\nsys.stdin.read()"
+    )
+    for parent in start_child(script, tmp_path):
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            assert ask(tmp_path, {})[0] == {"pid": parent.pid}
+            parent.kill()
+            parent.wait()
+            with pytest.raises(NoWriter):
+                ask(tmp_path, {})
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_start_fails_with_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(errors.StorageError, match="cannot listen at"):
+        ChannelServer(SYSTEM, str(tmp_path / "missing"), echo).start()
+
+
+def test_the_wire_holds_no_pickle() -> None:
+    """S3, and that the answer is JSON that any tool reads."""
+    left, right = socket.socketpair()
+    with left, right:
+        handover_channel._Wire(left, lambda: 5.0).send_frame({"a": 1}, [b"xy"])
+        sent = right.recv(1000)
+    assert sent == frame(b'{"a":1}', [b"xy"])
+    assert json.loads(sent[24:31]) == {"a": 1}
