@@ -31,6 +31,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("quick")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite-scripts", action="store_true", help="write what scripts print into their files")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the run's seed here, before Hypothesis' own plugin looks, so that it can be printed."""

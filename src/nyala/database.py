@@ -1,0 +1,416 @@
+"""A store, opened: `nyala.connect(folder)`.
+
+    db = nyala.connect("store")                     this process is its writer
+    db = nyala.connect("store", read_only=True)     any number of processes, while a writer works
+
+Source: shared contract, "Open".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final
+
+import pyarrow as pa
+
+from nyala.batch import Batch
+from nyala.env import SYSTEM
+from nyala.errors import (
+    InvalidArgumentError,
+    ReadOnlyError,
+    SchemaError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from nyala.handover_server import HandoverServer
+from nyala.mvcc.timestamp import TIMESTAMP_ZERO, from_physical, parse_at, to_datetime
+from nyala.partition.levels import HashSpec, RangeSpec, build_partitions
+from nyala.scan import Scan, make_spec
+from nyala.schema.schema import MAX_IDENTIFIER_BYTES, build_schema
+from nyala.table import Table, TableView
+from nyala.tablet.maintenance import Maintenance
+from nyala.tablet.reader_store import ReaderStore
+from nyala.tablet.root import Root, TableState
+from nyala.tablet.store import DURABILITIES, Store, StoreOptions
+
+DEFAULT_HISTORY: Final = dt.timedelta(days=7)
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_SIZES: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+                 "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
+_MEMORY_MIN_BYTES: Final = 16 << 20
+
+
+def connect(
+    path: str | os.PathLike[str],
+    *,
+    read_only: bool = False,
+    durability: str = "commit",
+    memory_limit: int | str = "1GB",
+    maintenance: bool = True,
+    lock_timeout: float = 0,
+    not_before: int | None = None,
+) -> Database:
+    """Open the store in the folder `path`; without `read_only` it is made when missing, and this process is
+    its writer.
+
+    durability:   "commit" — a write is synced before its call returns; "group" — it returns at once and is
+    synced within
+                  100 ms; "os" — synced at flush and close. In all three a batch is there wholly or not at all.
+    memory_limit: bytes, or text such as "4GB": bounds what waits in memory to be flushed, and the block cache.
+    maintenance:  flush, compact and collect in the background.
+    lock_timeout: seconds to wait for another writer to end.
+    not_before:   a timestamp (`db.now()` of another process) that must be visible here; waits for it up to
+    10 seconds.
+    Raises:       LockedError, StorageError, CorruptionError, InvalidArgumentError.
+    """
+    if durability not in DURABILITIES:
+        raise InvalidArgumentError(f"durability takes one of {', '.join(DURABILITIES)}, not {durability!r}")
+    folder = os.path.abspath(os.fspath(path))
+    limit = parse_size(memory_limit)
+    store: Store | ReaderStore
+    if read_only:
+        store = ReaderStore.open(SYSTEM, folder, limit)
+    else:
+        store = Store.open(
+            SYSTEM,
+            folder,
+            StoreOptions(
+                durability=durability,
+                memory_limit_bytes=limit,
+                maintenance=maintenance,
+                lock_timeout_s=float(lock_timeout),
+            ),
+        )
+    database = Database(store)
+    if not_before is not None:
+        database._wait_for(parse_at(not_before))
+    return database
+
+
+class Database:
+    """An open store. Use it as a context manager, or call `close()`. Thread-safe."""
+
+    def __init__(self, store: Store | ReaderStore) -> None:
+        self._store = store
+        self._scans: weakref.WeakSet[Scan] = weakref.WeakSet()
+        self._maintenance: Maintenance | None = None
+        self._server: HandoverServer | None = None
+        if isinstance(store, Store):
+            self._maintenance = Maintenance(store, self._expire_scans)
+            if store.options.maintenance:
+                self._maintenance.start()
+            self._server = HandoverServer(store)
+            self._server.start()
+
+    # ---------------------------------------------------------------------------------------- tables
+
+    def create_table(
+        self,
+        name: str,
+        schema: pa.Schema | Mapping[str, Any],
+        primary_key: str | Sequence[str],
+        partition_by: Sequence[HashSpec | RangeSpec] | HashSpec | RangeSpec = (),
+        *,
+        comment: str = "",
+        history: dt.timedelta | str | float | None = None,
+        exist_ok: bool = False,
+    ) -> Table:
+        """Make a table and return it.
+
+        schema:       a pyarrow.Schema, or a dict of column name to type ("int64", "decimal(15,2)", a pyarrow
+        type, or
+                      `nyala.column(…)`). primary_key: the key's columns, in the key's order.
+        partition_by: `nyala.hash_partition(…)` and at most one `nyala.range_partition(…)`; none: one tablet.
+        history:      how far back the table can be read: a timedelta, "7d", "1h", seconds, "forever"; None:
+        7 days.
+        exist_ok:     an existing table with the same columns, types and key is returned as it is.
+        Raises:       TableExistsError, SchemaError, InvalidArgumentError.
+        """
+        store = self._writer()
+        _check_name(name)
+        key = [primary_key] if isinstance(primary_key, str) else list(primary_key)
+        built = build_schema(schema, key)
+        specs = [partition_by] if isinstance(partition_by, HashSpec | RangeSpec) else list(partition_by)
+        partition_schema, partitions = build_partitions(specs, built)
+        history_us = parse_history(history)
+        try:
+            store.create_table(
+                name, built, partition_schema, partitions, comment=comment, history_us=history_us
+            )
+        except TableExistsError:
+            if not exist_ok:
+                raise
+            there = store.root.table(name).schema
+            same = [(c.name, c.type, c.nullable) for c in there.columns] == [
+                (c.name, c.type, c.nullable) for c in built.columns
+            ]
+            if not same or there.key_count != built.key_count:
+                raise SchemaError(
+                    f"table {name!r} exists with other columns: it has {_columns(there)}, asked was {_columns(built)}"
+                ) from None
+        return Table(self, name)
+
+    def table(self, name: str) -> Table:
+        """Raises: TableNotFoundError."""
+        self._root().table(name)
+        return Table(self, name)
+
+    def __getitem__(self, name: str) -> Table:
+        return self.table(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._root().by_name
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.list_tables())
+
+    def list_tables(self) -> list[str]:
+        """Names of the tables, sorted."""
+        return sorted(self._root().by_name)
+
+    def rename_table(self, old: str, new: str) -> None:
+        """Raises: TableNotFoundError, TableExistsError, InvalidArgumentError."""
+        _check_name(new)
+        self._writer().rename_table(old, new)
+
+    def drop_table(self, name: str, missing_ok: bool = False) -> None:
+        """Drop the table with its rows and its past; files go as soon as nobody reads them. Raises:
+        TableNotFoundError."""
+        try:
+            self._writer().drop_table(name)
+        except TableNotFoundError:
+            if not missing_ok:
+                raise
+
+    # ---------------------------------------------------------------------------------------- read, write
+
+    def batch(self) -> Batch:
+        """Several operations, tables too, under one timestamp, all or nothing: see `Batch`."""
+        self._writer()
+        return Batch(self)
+
+    def snapshot(self, at: Any = None) -> Snapshot:
+        """One moment over all tables, pinned until closed: a context manager with `s["orders"]` and
+        `s.timestamp`."""
+        root, timestamp = self._view(None if at is None else parse_at(at))
+        return Snapshot(self, root, timestamp)
+
+    def now(self) -> int:
+        """The published timestamp: what a scan without `at` reads. A token for `connect(not_before=…)`."""
+        return self._store.view()[1]
+
+    # ---------------------------------------------------------------------------------------- care
+
+    @property
+    def path(self) -> str:
+        """The store's folder."""
+        return self._store.root_path
+
+    @property
+    def read_only(self) -> bool:
+        return self._store.read_only
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """`status()`, `pause()` and `resume()` of the background work. Raises: ReadOnlyError for a reader."""
+        if self._maintenance is None:
+            self._writer()
+        assert self._maintenance is not None
+        return self._maintenance
+
+    def flush(self) -> None:
+        """Write what all tables have in memory to files."""
+        from nyala.tablet.flush import flush
+
+        flush(self._writer())
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of the store as a whole."""
+        return {"tables": len(self._root().tables), "timestamp": self.now(), **self._store.stats()}
+
+    def close(self) -> None:
+        """Sync, and give back the lock or the lease. May be called twice; everything later raises StorageError."""
+        if self._maintenance is not None:
+            self._maintenance.stop()
+        if self._server is not None:
+            self._server.stop()
+        self._store.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._store.closed:
+            return f"Database {self.path} (closed)"
+        tables = ", ".join(self.list_tables()) or "no tables"
+        mode = ", read only" if self.read_only else ""
+        return f"Database {self.path}{mode}: {tables}"
+
+    # ---------------------------------------------------------------------------------------- inside
+
+    def _root(self) -> Root:
+        return self._store.view()[0]
+
+    def _writer(self) -> Store:
+        store = self._store
+        if isinstance(store, ReaderStore):
+            raise ReadOnlyError(
+                f"the store {store.root_path!r} was opened with read_only=True: connect() without it to write"
+            )
+        return store
+
+    def _view(self, at: Any) -> tuple[Root, int]:
+        """(root, snapshot) for a scan at `at` (T2). Raises: InvalidArgumentError for a moment later than the
+        clock."""
+        root, published = self._store.view()
+        if at is None:
+            return root, published
+        timestamp = parse_at(at)
+        now_us = self._store.env.clock.now_us()
+        if timestamp > max(from_physical(now_us + 1), published):
+            raise InvalidArgumentError(
+                f"at={to_datetime(timestamp).isoformat()} lies in the future: it is "
+                f"{to_datetime(from_physical(now_us)).isoformat()} now, and what is not yet written cannot be read"
+            )
+        return root, max(min(timestamp, published), TIMESTAMP_ZERO)
+
+    def _make_scan(
+        self,
+        root: Root,
+        table: TableState,
+        snapshot: int,
+        columns: Sequence[str] | None,
+        where: Any,
+        limit: int | None,
+        order_by_key: bool,
+    ) -> Scan:
+        scan = Scan(self._store, root, table, make_spec(table, snapshot, columns, where, limit, order_by_key))
+        self._scans.add(scan)
+        return scan
+
+    def _expire_scans(self) -> None:
+        for scan in list(self._scans):
+            scan.expire_if_unread()
+
+    def _wait_for(self, timestamp: int) -> None:
+        clock = self._store.env.clock
+        deadline_s = clock.monotonic_s() + 10
+        while self.now() < timestamp:
+            if clock.monotonic_s() > deadline_s:
+                raise InvalidArgumentError(
+                    f"not_before={timestamp} ({to_datetime(timestamp).isoformat()}) did not become visible in "
+                    f"{self.path!r} within 10 s; the newest visible write is of {to_datetime(self.now()).isoformat()}"
+                )
+            clock.sleep_s(0.01)
+
+
+class Snapshot:
+    """One moment over all tables. Its files stay until it is closed or collected."""
+
+    def __init__(self, database: Database, root: Root, timestamp: int) -> None:
+        self._database = database
+        self._root: Root | None = root
+        self.timestamp = timestamp
+
+    def _pinned(self) -> Root:
+        if self._root is None:
+            raise InvalidArgumentError("this snapshot is closed: take another with db.snapshot()")
+        return self._root
+
+    def table(self, name: str) -> TableView:
+        """The table as of this moment, read-only. Raises: TableNotFoundError."""
+        root = self._pinned()
+        root.table(name)
+        return TableView(self._database, name, root, self.timestamp)
+
+    def __getitem__(self, name: str) -> TableView:
+        return self.table(name)
+
+    def list_tables(self) -> list[str]:
+        return sorted(self._pinned().by_name)
+
+    def close(self) -> None:
+        """Let go of the files. May be called twice."""
+        self._root = None
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Snapshot of {self._database.path} at {to_datetime(self.timestamp).isoformat()}"
+
+
+# ------------------------------------------------------------------------------------------------ arguments
+
+
+def parse_history(history: dt.timedelta | str | float | None) -> int | None:
+    """Microseconds of history to keep; None for ever. Raises: InvalidArgumentError."""
+    if history is None:
+        history = DEFAULT_HISTORY
+    if isinstance(history, str):
+        text = history.strip().lower()
+        if text == "forever":
+            return None
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text)
+        if match is None:
+            raise InvalidArgumentError(
+                f"history={history!r} is neither 'forever' nor a time such as '7d', '12h', '30m' or '90s'"
+            )
+        history = float(match[1]) * _UNITS_S[match[2]]
+    if isinstance(history, dt.timedelta):
+        history = history.total_seconds()
+    if isinstance(history, bool) or not isinstance(history, int | float) or not 0 <= history < 1e11:
+        raise InvalidArgumentError(
+            f"history takes a timedelta, text such as '7d', seconds, 'forever' or None, not {history!r}"
+        )
+    return round(history * 1e6)
+
+
+def parse_size(size: int | str) -> int:
+    """Bytes. Raises: InvalidArgumentError for less than 16 MB, or what is no size."""
+    if isinstance(size, str):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?B?)", size.strip().upper())
+        unit = (
+            None
+            if match is None
+            else (match[2] if match[2].endswith("B") or not match[2] else match[2] + "B")
+        )
+        if match is None or unit not in _SIZES:
+            raise InvalidArgumentError(f"memory_limit={size!r} is no size: write it like '512MB' or '4GB'")
+        size = int(float(match[1]) * _SIZES[unit])
+    if isinstance(size, bool) or not isinstance(size, int) or size < _MEMORY_MIN_BYTES:
+        raise InvalidArgumentError(f"memory_limit={size!r}: give at least {_MEMORY_MIN_BYTES >> 20} MB")
+    return size
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or not name:
+        raise InvalidArgumentError(f"a table's name is a text that is not empty, not {name!r}")
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(f"the table name {name!r} is not valid Unicode") from error
+    if len(encoded) > MAX_IDENTIFIER_BYTES or "\0" in name:
+        raise InvalidArgumentError(
+            f"the table name {name[:40]!r} must be at most {MAX_IDENTIFIER_BYTES} bytes of UTF-8, without NUL; "
+            f"it has {len(encoded)}"
+        )
+
+
+def _columns(schema: Any) -> str:
+    return ", ".join(f"{column.name} {column.type}" for column in schema.columns)

@@ -1,0 +1,172 @@
+"""Commits that come from other processes: staged files, handed to whoever holds the writer's lock.
+
+    job's processes                              lock holder (or a process that takes the lock for the moment)
+      new_staging()      staging/<key>/
+      write files there, sync them
+      commit_staged()  ── socket ──────────────► read the files, write them as one batch under the key
+                       ◄─ result or errors ─────
+      discard_staging()
+
+Invariants
+    H1  A job's key is committed at most once, whatever is retried: it is recorded with the batch (log record or
+        catalogue transaction), and a second commit answers with the first one's timestamp.
+    H2  Staged files are only read; they are removed after the commit, or when their time to live is over (P3).
+
+Source: design §3, "One process holds the writer's lock; others hand it their commits".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+import google_crc32c
+import pyarrow as pa
+
+from nyala.catalog.handover_channel import NoWriter, send
+from nyala.catalog.leases import Lease, create_lease, open_remote_lease
+from nyala.env import SYSTEM, Env, MissingFileError
+from nyala.errors import CorruptionError, InvalidArgumentError, LockedError
+from nyala.tablet.result import WriteResult
+from nyala.tablet.staging import make_staging, plain_name, staging_folder
+from nyala.tablet.store import Store, StoreOptions
+from nyala.tablet.write_path import Request, write
+
+STAGING_TTL_S: Final = 24 * 3600.0
+OPERATIONS: Final = (
+    "insert",
+    "insert-ignore",
+    "upsert",
+    "update",
+    "update-ignore",
+    "delete",
+    "delete-ignore",
+)
+# How long a commit waits for a writer that neither listens nor lets go of the lock.
+_LOCK_WAIT_S: Final = 60.0
+_SEND_TIMEOUT_S: Final = 600.0
+
+
+def new_staging(path: str, ttl_s: float = STAGING_TTL_S, env: Env = SYSTEM) -> tuple[str, str]:
+    """A new staging folder in the store at `path`: (its key, its absolute path). It lives for `ttl_s` seconds."""
+    return make_staging(env, path, ttl_s)
+
+
+def discard_staging(path: str, key: str, env: Env = SYSTEM) -> None:
+    """Remove a job's staged files. May be called twice, also after the commit."""
+    env.files.remove_tree(staging_folder(path, key))
+
+
+def remote_lease(path: str, ttl_s: float, env: Env = SYSTEM) -> Lease:
+    """A lease for readers in other processes (Spark tasks), kept by its expiry. Make it *before* planning
+    the scan."""
+    return create_lease(env, path, "remote", expires_us=env.clock.now_us() + int(ttl_s * 1e6))
+
+
+def renew_lease(path: str, name: str, ttl_s: float, env: Env = SYSTEM) -> None:
+    """Raises: HistoryExpiredError when the lease is over: load again."""
+    open_remote_lease(env, path, name).renew(env.clock.now_us() + int(ttl_s * 1e6))
+
+
+def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str, Any]:
+    """Commit a job's staged files as one batch, through the lock holder or with the lock taken for the moment.
+
+    job: {"key", "table", "operation" (one of OPERATIONS), "errors" ("raise" | "collect"), "files" (relative to the
+    job's staging folder), "columns"}. Returns {"timestamp", "inserted", "updated", "deleted", "ignored",
+    "errors": table}.
+    Raises: what the write raises; LockedError when a writer neither answers nor ends within a minute.
+    """
+    path = os.path.abspath(path)
+    deadline_s = env.clock.monotonic_s() + _LOCK_WAIT_S
+    while True:
+        try:
+            answer, attachments = send(env, path, {"do": "commit", "job": job}, [], _SEND_TIMEOUT_S)
+            return {**answer, "errors": _from_ipc(attachments[0])}
+        except NoWriter:
+            pass
+        try:
+            store = Store.open(env, path, StoreOptions(maintenance=False))
+        except LockedError:
+            # A writer is just coming up, or going down: its socket answers soon or its lock is free soon.
+            if env.clock.monotonic_s() > deadline_s:
+                raise
+            env.clock.sleep_s(0.1)
+            continue
+        try:
+            result = apply_job(store, job)
+            return {**figures(result), "errors": result.errors}
+        finally:
+            store.close()
+
+
+def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
+    """Write a job's staged files as one batch under its key (H1). In the lock holder."""
+    operation = job["operation"]
+    if operation not in OPERATIONS:
+        raise InvalidArgumentError(f"operation {operation!r} is none of {', '.join(OPERATIONS)}")
+    name, _, ignore = operation.partition("-")
+    data = read_staged(store.env, staging_folder(store.root_path, job["key"]), job)
+    request = Request(job["table"], name, data, bool(ignore))
+    return write(store, [request], collect=job.get("errors") == "collect", idempotency_key=job["key"])[0]
+
+
+def read_staged(env: Env, folder: str, job: dict[str, Any]) -> pa.Table:
+    """The staged rows of all files, in the order the job names them. Raises: CorruptionError, StorageError."""
+    batches = [
+        batch for name in job["files"] for batch in _read_file(env, os.path.join(folder, plain_name(name)))
+    ]
+    if batches:
+        return pa.Table.from_batches(batches)
+    return pa.table({name: pa.array([], pa.null()) for name in job.get("columns", ())})
+
+
+def _read_file(env: Env, path: str) -> Iterator[pa.RecordBatch]:
+    """A staged file: Arrow IPC stream, then its CRC-32C in 4 bytes (little-endian)."""
+    try:
+        data = env.files.read_all(path)
+    except MissingFileError as error:
+        raise CorruptionError(
+            "a staged file is gone: the job's staging folder was removed; run the job again", path
+        ) from error
+    if len(data) < 4 or google_crc32c.value(data[:-4]) != int.from_bytes(data[-4:], "little"):
+        raise CorruptionError("a staged file is cut or damaged (CRC-32C differs): run the job again", path, 0)
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        yield from reader
+
+
+def write_staged(env: Env, path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
+    """Write one staged file, synced; returns its rows. The format is that of `_read_file`."""
+    sink = pa.BufferOutputStream()
+    rows = 0
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        for batch in batches:
+            rows += batch.num_rows
+            writer.write_batch(batch)
+    body = sink.getvalue()
+    file = env.files.create(path)
+    try:
+        file.append(body, google_crc32c.value(body).to_bytes(4, "little"))
+        file.sync()
+    finally:
+        file.close()
+    env.files.sync_dir(os.path.dirname(path))
+    return rows
+
+
+def figures(result: WriteResult) -> dict[str, Any]:
+    """A result as plain numbers, for the wire."""
+    return {
+        "timestamp": result.timestamp,
+        "inserted": result.inserted,
+        "updated": result.updated,
+        "deleted": result.deleted,
+        "ignored": result.ignored,
+    }
+
+
+def _from_ipc(data: bytes) -> pa.Table | None:
+    if not data:
+        return None
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        return reader.read_all()

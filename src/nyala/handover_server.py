@@ -1,0 +1,47 @@
+"""The lock holder's side of a hand-over: a thread that answers commits of other processes (see
+`nyala.handover`)."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from nyala.catalog.handover_channel import ChannelServer
+from nyala.errors import InvalidArgumentError, StorageError
+from nyala.handover import apply_job, figures
+from nyala.tablet.store import Store
+
+
+class HandoverServer:
+    """Listens on the store's socket until `stop`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = weakref.ref(store)
+        self._channel = ChannelServer(store.env, store.root_path, self._answer)
+
+    def start(self) -> None:
+        self._channel.start()
+
+    def stop(self) -> None:
+        self._channel.stop()
+
+    def _answer(
+        self, request: dict[str, Any], attachments: Sequence[bytes]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        del attachments
+        store = self._store()
+        if store is None:
+            raise StorageError("the store is being closed; try again")
+        if request.get("do") != "commit":
+            raise InvalidArgumentError(f"the writer does not know the request {request.get('do')!r}")
+        result = apply_job(store, request["job"])
+        errors = b""
+        if result.errors is not None and len(result.errors):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, result.errors.schema) as writer:
+                writer.write_table(result.errors)
+            errors = sink.getvalue().to_pybytes()
+        return figures(result), [errors]

@@ -1,0 +1,311 @@
+"""Reading: a scan of one table at one moment, and the forms in which it hands over its rows.
+
+    scan = table.scan(columns=["time", "value"], where="host = 'a' AND time >= 5", at=before)
+    scan.to_arrow()  ·  .to_reader()  ·  .to_pandas()  ·  .to_polars()  ·  .to_duckdb(con)  ·  .count()  ·
+    .explain()
+
+A scan takes its snapshot when it is made, may be read many times with one answer, and keeps the files it
+needs until it is collected, or 15 minutes unread; then it raises HistoryExpiredError.
+
+Scan tokens carry one tablet's part of a scan to another process, or machine, that sees the same files:
+snapshot, schema, files with their offsets, predicate, and what the tablet has in memory as Arrow; whoever
+holds one needs neither the catalogue nor the log.
+
+Source: shared contract, "Read"; design §3 "A scan token carries all that a remote reader needs".
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pyarrow as pa
+
+from nyala.env import Env
+from nyala.errors import HistoryExpiredError, InvalidArgumentError
+from nyala.mvcc.timestamp import to_datetime
+from nyala.schema.predicate import BoundPredicate, bind
+from nyala.schema.schema import ColumnSchema
+from nyala.tablet import read_path, token
+from nyala.tablet.read_path import ScanCounters, ScanSpec
+from nyala.tablet.root import Root, TableState
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+
+# A scan that nobody reads for this long gives back its files (shared contract, "Read").
+UNREAD_LIMIT_S: Final = 15 * 60.0
+_BATCH_LIMIT_ROWS: Final = read_path.WINDOW_ROWS
+
+
+class ScannedStore(Protocol):
+    """What a scan needs of the store it reads: the writer's, or a reader process's."""
+
+    env: Env
+    root_path: str
+
+
+class Explanation:
+    """What a scan read and what it could skip. `str()` for people, `to_dict()` for programs."""
+
+    def __init__(self, table: str, spec: ScanSpec, counters: ScanCounters, blocks_total: int) -> None:
+        self._table = table
+        self._blocks_total = blocks_total
+        self._spec = spec
+        self._counters = counters
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures; blocks and bytes are those that this scan decoded or found in the cache."""
+        counters = self._counters
+        return {
+            "table": self._table,
+            "timestamp": self._spec.snapshot,
+            "columns": [column.name for column in self._spec.columns],
+            "where": None if self._spec.predicate is None else str(self._spec.predicate),
+            "prunes": self._spec.predicate is not None and self._spec.predicate.prunes,
+            "tablets_total": counters.tablets_total,
+            "tablets_read": counters.tablets_read,
+            "rowsets_total": counters.rowsets_total,
+            "rowsets_read": counters.rowsets_read,
+            "windows_total": counters.windows_total,
+            "windows_skipped": counters.windows_skipped,
+            "blocks_total": self._blocks_total,
+            "blocks_skipped": self._blocks_total - counters.stats.blocks_read - counters.stats.cache_hits,
+            "bytes_read": counters.stats.bytes_read,
+            "deltas_applied": counters.stats.deltas_applied,
+        }
+
+    def __str__(self) -> str:
+        facts = self.to_dict()
+        lines = [
+            f"scan of {facts['table']} at {to_datetime(facts['timestamp']).isoformat()}",
+            f"  columns   {', '.join(facts['columns']) or '(none)'}",
+        ]
+        if facts["where"] is not None:
+            lines.append(f"  where     {facts['where']}")
+            if not facts["prunes"]:
+                lines.append(
+                    "            (a pyarrow expression, or OR over several columns: it prunes nothing)"
+                )
+        lines += [
+            f"  tablets   {facts['tablets_read']} of {facts['tablets_total']}",
+            f"  rowsets   {facts['rowsets_read']} of {facts['rowsets_total']}",
+            f"  windows   {facts['windows_total'] - facts['windows_skipped']} of {facts['windows_total']}",
+            f"  blocks    {facts['blocks_total'] - facts['blocks_skipped']} of {facts['blocks_total']}, "
+            f"{facts['bytes_read']:,} bytes read",
+            f"  deltas    {facts['deltas_applied']} applied",
+        ]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+class Scan:
+    """Rows of one table at one moment. Made by `Table.scan`; thread-safe; nothing is read before it is asked
+    for."""
+
+    def __init__(self, store: ScannedStore, root: Root, table: TableState, spec: ScanSpec) -> None:
+        self._store = store
+        self._root: Root | None = root
+        self._table: TableState | None = table
+        self._spec = spec
+        self._name = table.name
+        self._lock = threading.Lock()
+        self._last_read_s = store.env.clock.monotonic_s()
+
+    @property
+    def timestamp(self) -> int:
+        """The snapshot: every batch up to this timestamp is in, none after it."""
+        return self._spec.snapshot
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the result."""
+        return self._spec.arrow_schema
+
+    # ---------------------------------------------------------------------------------------- results
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows as a stream of record batches, in bounded memory."""
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table."""
+        return pa.Table.from_batches(list(self._batches()), schema=self.schema)
+
+    def to_pandas(self, **options: Any) -> pd.DataFrame:
+        """The rows as a pandas DataFrame; `options` go to `pyarrow.Table.to_pandas`."""
+        _need("pandas", "pandas")
+        return self.to_arrow().to_pandas(**options)
+
+    def to_polars(self) -> pl.DataFrame:
+        """The rows as a polars DataFrame."""
+        polars: Any = _need("polars", "polars")
+        frame: pl.DataFrame = polars.from_arrow(self.to_arrow())
+        return frame
+
+    def to_polars_lazy(self) -> pl.LazyFrame:
+        """A lazy polars frame: the columns that a query names, and limits on rows, are pushed into the scan."""
+        from nyala.engines import polars_lazy
+
+        _need("polars", "polars")
+        return polars_lazy(self)
+
+    def to_duckdb(self, con: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
+        """A DuckDB relation over the rows, on `con` or on DuckDB's default connection."""
+        module: Any = _need("duckdb", "sql")
+        relation: duckdb.DuckDBPyRelation = (con or module).from_arrow(self.to_arrow())
+        return relation
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Arrow's stream protocol: `pa.table(scan)`, `pl.DataFrame(scan)`, DuckDB's `FROM scan`."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> Any:
+        return self.schema.__arrow_c_schema__()
+
+    def count(self) -> int:
+        """How many rows; decodes only what the predicate and deletions need."""
+        root, table = self._take()
+        counters = ScanCounters()
+        total = read_path.count(read_path.plan(table, self._spec, counters), self._spec, counters)
+        del root
+        return total
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def explain(self) -> Explanation:
+        """Run the scan, throw its rows away, and say what was read and what was skipped."""
+        root, table = self._take()
+        counters = ScanCounters()
+        for _ in read_path.run(read_path.plan(table, self._spec, counters), self._spec, counters):
+            pass
+        blocks_total = read_path.block_count(table, self._spec)
+        del root
+        return Explanation(self._name, self._spec, counters, blocks_total)
+
+    def tokens(self) -> list[bytes]:
+        """One token per tablet that the scan has to read: for `read_token`, in any process that sees the files.
+
+        What a tablet holds in memory travels inside its token. The caller keeps the files alive: with this
+        scan, or with a lease. A `limit` holds per token; key order holds within a token.
+        Raises: InvalidArgumentError for a predicate that is a pyarrow expression (it cannot travel).
+        """
+        root, table = self._take()
+        made = token.make_tokens(self._store.root_path, table, self._spec)
+        del root
+        return made
+
+    def to_spark(self, spark: Any) -> Any:
+        """A Spark DataFrame over the scan's tokens, read by the executors straight from the files."""
+        from nyala.spark import scan_to_spark
+
+        return scan_to_spark(spark, self)
+
+    # ---------------------------------------------------------------------------------------- inside
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        root, table = self._take()
+        counters = ScanCounters()
+        units = read_path.plan(table, self._spec, counters)
+        for batch in read_path.run(units, self._spec, counters):
+            # The generator's own frame keeps the root; the touch keeps a slow consumer from being expired.
+            self._last_read_s = self._store.env.clock.monotonic_s()
+            yield batch
+        del root
+
+    def _take(self) -> tuple[Root, TableState]:
+        with self._lock:
+            root, table = self._root, self._table
+            self._last_read_s = self._store.env.clock.monotonic_s()
+        if root is None or table is None:
+            raise HistoryExpiredError(
+                f"this scan of {self._name!r} was not read for {UNREAD_LIMIT_S / 60:.0f} minutes and gave back its "
+                f"files: scan again, with at={self.timestamp} for the same moment"
+            )
+        return root, table
+
+    def expire_if_unread(self) -> None:
+        """Give back the files when nobody read for 15 minutes. Called by maintenance."""
+        with self._lock:
+            if self._store.env.clock.monotonic_s() - self._last_read_s > UNREAD_LIMIT_S:
+                self._root = self._table = None
+
+    def __repr__(self) -> str:
+        root, table = self._take()
+        counters = ScanCounters()
+        spec = ScanSpec(self._spec.schema, self._spec.columns, self._spec.snapshot, self._spec.predicate, 10)
+        head = pa.Table.from_batches(
+            list(read_path.run(read_path.plan(table, spec, counters), spec, counters)), schema=self.schema
+        )
+        del root
+        return f"Scan of {self._name} at {to_datetime(self.timestamp).isoformat()}\n{preview(head)}"
+
+
+def preview(table: pa.Table, width: int = 24) -> str:
+    """A few rows as text, a line each, cells cut at `width`."""
+    names = table.column_names
+    rows = [names] + [
+        ["NULL" if value is None else str(value) for value in row.values()] for row in table.to_pylist()
+    ]
+    cut = [[cell if len(cell) <= width else cell[: width - 1] + "…" for cell in row] for row in rows]
+    widths = [max(len(row[index]) for row in cut) for index in range(len(names))]
+    return "\n".join(
+        "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in cut
+    )
+
+
+def read_token(
+    data: bytes, *, env: Env | None = None, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one scan token as record batches.
+
+    columns: read only these of the token's columns, in this order.
+    Raises: CorruptionError for bytes that are no token, HistoryExpiredError when its files are gone ("load
+    again").
+    """
+    return token.read_token(data, env, columns)
+
+
+def resolve_columns(table: TableState, columns: Sequence[str] | None) -> tuple[ColumnSchema, ...]:
+    """Raises: ColumnNotFoundError, InvalidArgumentError."""
+    if columns is None:
+        return table.schema.columns
+    if isinstance(columns, str):
+        raise InvalidArgumentError(
+            f"columns takes a list of names, not the text {columns!r}: write columns=[{columns!r}]"
+        )
+    if len(set(columns)) != len(columns):
+        raise InvalidArgumentError(f"columns names a column twice: {list(columns)}")
+    return table.schema.project(columns)
+
+
+def make_spec(
+    table: TableState,
+    snapshot: int,
+    columns: Sequence[str] | None,
+    where: Any,
+    limit: int | None,
+    order_by_key: bool,
+) -> ScanSpec:
+    """Check what the user asked for. Raises: ColumnNotFoundError, InvalidArgumentError, SchemaError."""
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+        raise InvalidArgumentError(f"limit takes a number of rows, 0 or more, not {limit!r}")
+    predicate: BoundPredicate | None = bind(where, table.schema)
+    return ScanSpec(table.schema, resolve_columns(table, columns), snapshot, predicate, limit, order_by_key)
+
+
+def _need(module: str, extra: str) -> Any:
+    """Import an optional library. Raises: ImportError with the pip line."""
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"this needs {module}, which is not installed: pip install 'nyala[{extra}]'"
+        ) from error

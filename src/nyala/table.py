@@ -1,0 +1,364 @@
+"""A table: write to it, read from it, look after it.
+
+    table.upsert(df)                                  one atomic batch, durable when it returns
+    table.scan(where="host = 'a'").to_polars()        one snapshot
+    table.get({"host": "a", "time": 5})               one row
+
+Every call of a write method is one atomic batch with one timestamp, whatever its size. Only a
+`pyarrow.RecordBatchReader` is taken batch by batch, in bounded memory: then each record batch is an atomic
+batch of its own.
+
+Source: shared contract, "Write" and "Read".
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+import pyarrow as pa
+
+from nyala.errors import InvalidArgumentError, ReadOnlyError, WriteError
+from nyala.mvcc.timestamp import parse_at, to_datetime
+from nyala.partition.describe import describe
+from nyala.scan import Scan, preview
+from nyala.tablet import read_path, where_writes
+from nyala.tablet.flush import flush
+from nyala.tablet.result import WriteResult
+from nyala.tablet.root import Root, TableState
+from nyala.tablet.write_path import Request, write
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+    from nyala.database import Database
+
+Errors = Literal["raise", "collect"]
+
+
+class _Readable:
+    """What a table, a table at a moment and a table of a snapshot have in common: reading."""
+
+    _database: Database
+    _name: str
+
+    def _view(self, at: Any) -> tuple[Root, TableState, int]:
+        raise AssertionError("each kind of table says where it reads")
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema; key columns come first, in the key's order, and are not nullable."""
+        return self._view(None)[1].schema.arrow_schema()
+
+    @property
+    def primary_key(self) -> list[str]:
+        """Names of the key columns, in the key's order."""
+        return [column.name for column in self._view(None)[1].schema.key_columns]
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Any = None,
+        at: Any = None,
+        limit: int | None = None,
+        order_by_key: bool = False,
+    ) -> Scan:
+        """The rows at one moment: see `Scan`.
+
+        columns: names, in the order wanted; None: all. where: text, `nyala.col(…)`, or a pyarrow expression;
+        may name columns that are not in `columns`. at: a timestamp, datetime, ISO text or WriteResult; None:
+        now. A moment later than what is published is answered at what is published: `scan.timestamp` says which.
+        Raises: ColumnNotFoundError, InvalidArgumentError (a moment in the future, a predicate that does not
+        parse).
+        """
+        root, table, snapshot = self._view(at)
+        return self._database._make_scan(root, table, snapshot, columns, where, limit, order_by_key)
+
+    def get(
+        self, key: Mapping[str, Any], columns: Sequence[str] | None = None, at: Any = None
+    ) -> dict[str, Any] | None:
+        """One row by its whole key, as a dict; None when there is none. Raises: InvalidArgumentError,
+        ColumnNotFoundError."""
+        rows = self.get_many([dict(key)], columns, at).to_pylist()
+        return rows[0] if rows else None
+
+    def get_many(self, keys: Any, columns: Sequence[str] | None = None, at: Any = None) -> pa.Table:
+        """Rows by key, in the order of the keys; missing ones left out; a key given twice comes twice.
+
+        keys: the key columns, in any form that a write takes.
+        """
+        root, table, snapshot = self._view(at)
+        found = where_writes.look_up(table, keys, columns, snapshot)
+        del root
+        return found
+
+    def count(self, where: Any = None, at: Any = None) -> int:
+        """How many rows."""
+        return self.scan(where=where, at=at).count()
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def head(self, n: int = 10) -> pa.Table:
+        """The first `n` rows in key order."""
+        return self.scan(limit=n, order_by_key=True).to_arrow()
+
+    def to_arrow(self) -> pa.Table:
+        return self.scan().to_arrow()
+
+    def to_pandas(self) -> pd.DataFrame:
+        return self.scan().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        return self.scan().to_polars()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> Any:
+        return self.schema.__arrow_c_schema__()
+
+
+class TableView(_Readable):
+    """A table as it was, or is, at one moment; read-only. Made by `table.at(…)` and by `db.snapshot()`."""
+
+    def __init__(self, database: Database, name: str, root: Root, snapshot: int) -> None:
+        self._database = database
+        self._name = name
+        self._root = root
+        self._snapshot = snapshot
+
+    @property
+    def timestamp(self) -> int:
+        """The moment."""
+        return self._snapshot
+
+    def _view(self, at: Any) -> tuple[Root, TableState, int]:
+        if at is not None:
+            raise InvalidArgumentError(
+                f"this view of {self._name!r} is fixed at {self._snapshot}: ask the table itself for another moment"
+            )
+        return self._root, self._root.table(self._name), self._snapshot
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in ("insert", "upsert", "update", "delete", "append", "flush", "restore", "alter"):
+            raise ReadOnlyError(
+                f"a view of {self._name!r} at a moment cannot be changed: use the table itself, "
+                f"db[{self._name!r}].{name}()"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        return f"TableView {self._name} at {to_datetime(self._snapshot).isoformat()}"
+
+
+class Table(_Readable):
+    """A table of an open database. Cheap to make; holds nothing but its name."""
+
+    def __init__(self, database: Database, name: str) -> None:
+        self._database = database
+        self._name = name
+
+    # ---------------------------------------------------------------------------------------- write
+
+    def insert(
+        self, data: Any, on_conflict: Literal["error", "ignore"] = "error", errors: Errors = "raise"
+    ) -> WriteResult:
+        """New rows. A key that is taken is a row error `already-present`, or is passed over with
+        `on_conflict="ignore"`.
+
+        Raises: DuplicateKeyError, InvalidValueError, NoPartitionError, WriteError (a mixture): nothing was
+        written; ColumnNotFoundError, SchemaError; StorageError.
+        """
+        return self._write("insert", data, _choice("on_conflict", on_conflict, "ignore"), errors)
+
+    append = insert
+
+    def upsert(self, data: Any, errors: Errors = "raise") -> WriteResult:
+        """Insert what is new, update what is there. Of a row that is there, only the columns given are changed."""
+        return self._write("upsert", data, False, errors)
+
+    def update(
+        self,
+        data: Any = None,
+        on_missing: Literal["error", "ignore"] = "error",
+        errors: Errors = "raise",
+        *,
+        set: Mapping[str, Any] | None = None,
+        where: Any = None,
+    ) -> WriteResult:
+        """Change columns of rows that are there: by key (`data`), or of all rows that `where` selects (`set`).
+
+        `set` maps columns to constants, or to SQL expressions over the row as text; a text constant is
+        written as in SQL, with quotes inside: {"status": "'done'", "n": "n + 1"}; a plain word that is no
+        expression is taken as the constant.
+        Raises: KeyNotFoundError for a missing key, unless `on_missing="ignore"`.
+        """
+        ignore = _choice("on_missing", on_missing, "ignore")
+        if (data is None) == (set is None):
+            raise InvalidArgumentError(
+                "update takes either data (keys and columns) or set= with where=, and not both"
+            )
+        if set is None:
+            if where is not None:
+                raise InvalidArgumentError("update(data) finds its rows by key; where= goes with set=")
+            return self._write("update", data, ignore, errors)
+        return where_writes.update_where(
+            self._database._writer(), self._name, set, where, collect=_collect(errors)
+        )
+
+    def delete(
+        self,
+        keys: Any = None,
+        on_missing: Literal["error", "ignore"] = "error",
+        errors: Errors = "raise",
+        *,
+        where: Any = None,
+    ) -> WriteResult:
+        """Take rows away: by key (the key columns only), or all that `where` selects.
+
+        Raises: KeyNotFoundError for a missing key, unless `on_missing="ignore"`.
+        """
+        ignore = _choice("on_missing", on_missing, "ignore")
+        if (keys is None) == (where is None):
+            raise InvalidArgumentError(
+                "delete takes either keys or where=, and not both; where='TRUE' deletes all rows"
+            )
+        if where is not None:
+            return where_writes.delete_where(self._database._writer(), self._name, where)
+        return self._write("delete", keys, ignore, errors)
+
+    def _write(self, operation: str, data: Any, ignore: bool, errors: Errors) -> WriteResult:
+        store, collect = self._database._writer(), _collect(errors)
+        if not isinstance(data, pa.RecordBatchReader):
+            return write(store, [Request(self._name, operation, data, ignore)], collect=collect)[0]
+        total: WriteResult | None = None
+        done = 0
+        for batch in data:
+            try:
+                result = write(store, [Request(self._name, operation, batch, ignore)], collect=collect)[0]
+            except WriteError as error:
+                error.applied = done
+                raise
+            total = result if total is None else _sum(total, result, done)
+            done += batch.num_rows
+        return (
+            total
+            if total is not None
+            else write(store, [Request(self._name, operation, data.schema.empty_table(), ignore)])[0]
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in ("merge", "merge_insert"):
+            raise AttributeError(
+                f"Table has no {name}(): use upsert(), which inserts what is new and updates what is there"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    # ---------------------------------------------------------------------------------------- read
+
+    def _view(self, at: Any) -> tuple[Root, TableState, int]:
+        root, snapshot = self._database._view(at)
+        return root, root.table(self._name), snapshot
+
+    def at(self, at: Any) -> TableView:
+        """A read-only view of the table at a moment."""
+        root, table, snapshot = self._view(parse_at(at))
+        del table
+        return TableView(self._database, self._name, root, snapshot)
+
+    # ---------------------------------------------------------------------------------------- care
+
+    def flush(self) -> None:
+        """Write what the table has in memory to files. Happens by itself in the background as well."""
+        store = self._database._writer()
+        flush(store, {tablet.id for tablet in store.root.table(self._name).tablets})
+
+    def tablets(self) -> list[dict[str, Any]]:
+        """A dict per tablet: id, partition as text, rowsets, rows, bytes, memory."""
+        _, table, snapshot = self._view(None)
+        out = []
+        for ordinal, tablet in enumerate(table.tablets):
+            units = [
+                read_path.ScanUnit(r, ordinal, 0, r.row_count) for r in tablet.all_rowsets() if r.row_count
+            ]
+            spec = read_path.ScanSpec(table.schema, (), snapshot)
+            out.append(
+                {
+                    "id": tablet.id,
+                    "partition": describe(tablet.partition, table.entry.partition_schema, table.schema),
+                    "rowsets": len(tablet.rowsets),
+                    "rows": read_path.count(units, spec, read_path.ScanCounters()),
+                    "bytes": sum(rowset.size_bytes for rowset in tablet.rowsets),
+                    "memory": tablet.memory_bytes(),
+                }
+            )
+        return out
+
+    def stats(self) -> dict[str, Any]:
+        """rows, and bytes on disk (base, redo, undo) and in memory; rowsets; timestamp."""
+        root, table, snapshot = self._view(None)
+        rowsets = [rowset for tablet in table.tablets for rowset in tablet.rowsets]
+        base = sum(rowset.meta.size_bytes for rowset in rowsets)
+        redo = sum(file.size_bytes for rowset in rowsets for file in rowset.redo)
+        undo = sum(file.size_bytes for rowset in rowsets for file in rowset.undo)
+        rows = self._database._make_scan(root, table, snapshot, None, None, None, False).count()
+        return {
+            "rows": rows,
+            "bytes": base + redo + undo,
+            "base_bytes": base,
+            "redo_bytes": redo,
+            "undo_bytes": undo,
+            "memory_bytes": sum(tablet.memory_bytes() for tablet in table.tablets),
+            "tablets": len(table.tablets),
+            "rowsets": len(rowsets),
+            "redo_files": sum(len(rowset.redo) for rowset in rowsets),
+            "timestamp": snapshot,
+        }
+
+    def __repr__(self) -> str:
+        _, table, snapshot = self._view(None)
+        stats = self.stats()
+        key = ", ".join(self.primary_key)
+        size = (stats["bytes"] + stats["memory_bytes"]) / 1e6
+        return (
+            f"Table {self._name}: {len(table.schema.columns)} columns, key ({key}), {stats['tablets']} tablets, "
+            f"{stats['rows']:,} rows, {size:.1f} MB, as of {to_datetime(snapshot):%Y-%m-%d %H:%M:%S}"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}\n{html.escape(preview(self.head(10)))}</pre>"
+
+
+def _collect(errors: str) -> bool:
+    if errors not in ("raise", "collect"):
+        raise InvalidArgumentError(f"errors takes 'raise' or 'collect', not {errors!r}")
+    return errors == "collect"
+
+
+def _choice(argument: str, value: str, ignore: str) -> bool:
+    if value not in ("error", ignore):
+        raise InvalidArgumentError(f"{argument} takes 'error' or {ignore!r}, not {value!r}")
+    return value == ignore
+
+
+def _sum(left: WriteResult, right: WriteResult, offset: int) -> WriteResult:
+    """Results of two batches of a stream; row numbers count on."""
+    errors = right.errors
+    if len(errors):
+        rows = pa.compute.add(errors.column("row"), offset)
+        errors = errors.set_column(0, errors.schema.field(0), rows)
+    return WriteResult(
+        right.timestamp,
+        left.inserted + right.inserted,
+        left.updated + right.updated,
+        left.deleted + right.deleted,
+        left.ignored + right.ignored,
+        pa.concat_tables([left.errors, errors]),
+    )

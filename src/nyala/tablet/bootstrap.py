@@ -1,0 +1,167 @@
+"""Bootstrap: the catalogue's rowsets and the log's records become a root (rule R1).
+
+    record, in log order, for a row of tablet A at time t
+      A is not in the catalogue          skip: the table was dropped
+      insert                             into A's MemRowSet iff t > A.inserts_durable
+      update, delete                     to the one place where the key is live among the MemRowSet and the rowsets
+                                         with deltas_durable < t; none: it is durable already, skip
+
+Records are gathered so that the work is done per many thousand rows, not per record. What commutes is gathered:
+within a stretch without deletes every insert may go before every update, since an update of a key that is inserted
+later in the stretch would need a delete in between; the timestamps travel with the rows. So a stretch is
+
+    inserts (of one set of columns at a time), then updates (likewise), until a delete or `GATHER_ROWS` ends it.
+
+Invariants
+    R1  (above) is kept per row, whatever was gathered.
+    G1  Inserts are applied before updates and updates before deletes that follow them in the log.
+
+Source: design §6 R1, R2 and its four histories; Kudu facts §6.2. Used by the writer at open and by reader
+processes, who go on feeding records as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.tablet.root import Root, TableState
+from nyala.tablet.settle import ABSENT, Effect, Settlement, locate
+from nyala.tablet.write_path import plan_apply
+from nyala.wal.record import LogRecord, SettledGroup
+
+# Enough rows that the work per gathered batch is NumPy's and Arrow's; small enough to bound memory during replay.
+GATHER_ROWS: Final = 1 << 17
+
+
+@dataclass
+class _Gathered:
+    """Groups of one table, kind and set of columns, waiting to be applied."""
+
+    groups: list[SettledGroup] = field(default_factory=list)
+    timestamps: list[int] = field(default_factory=list)
+    rows: int = 0
+
+    def add(self, group: SettledGroup, timestamp: int) -> None:
+        self.groups.append(group)
+        self.timestamps.append(timestamp)
+        self.rows += group.batch.num_rows
+
+
+@dataclass
+class ReplayReport:
+    """What a replay did, for the log and for `stats()`."""
+
+    records: int = 0
+    rows: int = 0
+    timestamp_max: int = 0
+    idempotency_keys: dict[str, int] = field(default_factory=dict)
+
+
+class Replayer:
+    """Feeds log records to a root's memory stores. `drain()` after the last record; the root itself does not
+    change."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._inserts: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
+        self._updates: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
+        self._deletes: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
+        self._waiting = 0
+        self.report = ReplayReport()
+
+    def feed(self, records: Iterable[LogRecord]) -> None:
+        """Take records in log order. Raises: CorruptionError for one that cannot be."""
+        for record in records:
+            self.report.records += 1
+            self.report.timestamp_max = max(self.report.timestamp_max, record.timestamp)
+            if record.idempotency_key is not None:
+                self.report.idempotency_keys[record.idempotency_key] = record.timestamp
+            for group in record.groups:
+                self._take(group, record.timestamp)
+
+    def _take(self, group: SettledGroup, timestamp: int) -> None:
+        if group.table_id not in self._root.tables:
+            return
+        if group.kind == "delete":
+            waiting = self._deletes
+        else:
+            if self._deletes:
+                self.drain()
+            waiting = self._inserts if group.kind == "insert" else self._updates
+        key = (group.table_id, tuple(group.batch.schema.names))
+        waiting.setdefault(key, _Gathered()).add(group, timestamp)
+        self._waiting += group.batch.num_rows
+        if self._waiting >= GATHER_ROWS:
+            self.drain()
+
+    def drain(self) -> None:
+        """Apply everything gathered (G1)."""
+        for kind, waiting in (
+            ("insert", self._inserts),
+            ("update", self._updates),
+            ("delete", self._deletes),
+        ):
+            for (table_id, _), gathered in waiting.items():
+                self.report.rows += gathered.rows
+                _apply(self._root.tables[table_id], kind, gathered)
+            waiting.clear()
+        self._waiting = 0
+
+
+def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
+    batch = pa.Table.from_batches([group.batch for group in gathered.groups]).combine_chunks()
+    tablet_ids = np.concatenate(
+        [np.repeat(np.array(group.tablet_ids, np.int64), np.diff(group.offsets)) for group in gathered.groups]
+    )
+    timestamps = np.repeat(
+        np.array(gathered.timestamps, np.int64), [group.batch.num_rows for group in gathered.groups]
+    )
+    # Tablets that the catalogue no longer knows (or not yet flushed ones of a dropped range) get ordinal -1.
+    known = np.array(sorted(table.ordinal_of), np.int64)
+    ordinals_of = np.array([table.ordinal_of[number] for number in known.tolist()], np.int64)
+    at = np.minimum(np.searchsorted(known, tablet_ids), len(known) - 1)
+    keep = known[at] == tablet_ids if len(known) else np.zeros(len(tablet_ids), np.bool_)
+    ordinals = np.where(keep, ordinals_of[at], -1) if len(known) else np.full(len(tablet_ids), -1)
+    if kind == "insert" and len(table.tablets):
+        durable = np.array([tablet.entry.inserts_durable for tablet in table.tablets], np.int64)
+        keep &= timestamps > durable[np.maximum(ordinals, 0)]
+    rows = np.flatnonzero(keep)
+    if not len(rows):
+        return
+    columns = {int(name): _whole(batch.column(name)) for name in batch.schema.names}
+    key_ids = [column.id for column in table.schema.key_columns]
+    keys = table.codec.encode([columns[number] for number in key_ids])
+    # By (tablet, key) and, for one key, by time: what settle gives the live path (S3).
+    by_key = keys.sort_indices()
+    order = by_key[np.argsort(ordinals[by_key], kind="stable")]
+    order = order[keep[order]]
+    keys, ordinals, timestamps = keys.take(order), ordinals[order], timestamps[order]
+    count = len(order)
+    identity = bool((order == np.arange(batch.num_rows)).all()) if count == batch.num_rows else False
+    if not identity:
+        pick = pa.array(order)
+        columns = {number: array.take(pick) for number, array in columns.items()}
+    located = locate(table, keys, ordinals, newer_than=None if kind == "insert" else timestamps)
+    settlement = Settlement(table, rowsets=located.rowsets)
+    if kind == "insert":
+        effect = Effect(kind, keys, ordinals, columns, np.full(count, ABSENT, np.int32), located.ghosts)
+    else:
+        found = np.flatnonzero(located.codes != ABSENT)
+        if not len(found):
+            return
+        if len(found) != count:
+            pick = pa.array(found)
+            columns = {number: array.take(pick) for number, array in columns.items()}
+            keys, ordinals, timestamps = keys.take(found), ordinals[found], timestamps[found]
+        effect = Effect(kind, keys, ordinals, columns, located.codes[found], located.rowids[found])
+    for addition in plan_apply(settlement, effect):
+        addition.apply(timestamps)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

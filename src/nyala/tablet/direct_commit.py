@@ -1,0 +1,185 @@
+"""Batches too large for the log: everything is written as files and committed by one catalogue transaction (W6).
+
+    under the commit lock throughout (other writers wait; scans do not)
+      flush what the touched tablets hold in memory      so that every live row has a place on disk
+      settle again                                       against those places
+      timestamp t; inserts -> DiskRowSets with UNDO "not there before t"
+                   updates and deletes -> REDO files of the rowsets that hold the rows
+      sync, one catalogue transaction, one new root
+
+Invariants
+    B1  The catalogue transaction is the batch's only commit point: before it nothing of the batch can be
+        seen, and files left by a crash are removed by the next open (W6, P3).
+    B2  The touched rowsets have nothing in memory when their REDO file is added (R4), and a rowset that is
+        committed here has deltas_durable = t while `inserts_durable` of its tablet stays (R2).
+
+Simplification: the lock is held while files are written, so other writers wait for the whole load. Loads through
+Spark, which write before they lock, are the answer where that hurts.
+Source: design §3 "One log per database", §6 W6, R2, R4.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.catalog.model import CatalogChange, CommittedKey, RowSetEntry
+from nyala.delta.delta_file import write_delta_file
+from nyala.delta.run import LIVENESS, DeltaRun
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.mem_rowset import RowSetImage
+from nyala.rowset.writer import write_rowset
+from nyala.tablet.flush import delta_entry, delta_types, flush, roll
+from nyala.tablet.root import TabletState
+from nyala.tablet.settle import Effect, Settlement, settle, tablet_slices
+
+if TYPE_CHECKING:
+    from nyala.tablet.store import Store
+
+
+def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency_key: str | None) -> int:
+    """Write the settled effects as files and commit them; returns the timestamp. Under the commit lock.
+
+    Raises: StorageError when a file cannot be written: nothing of the batch is there then.
+    """
+    touched = {
+        settlement.table.tablets[ordinal].id
+        for settlement in settlements
+        for effect in settlement.effects
+        for ordinal in np.unique(effect.tablets).tolist()
+    }
+    flush(store, touched)
+    settlements = [
+        settle(store.root.tables[settlement.table.id], settlement.operations)
+        if any(effect.kind != "insert" for effect in settlement.effects)
+        else dataclasses.replace(settlement, table=store.root.tables[settlement.table.id])
+        for settlement in settlements
+    ]
+    timestamp = store.clock.next()
+    change = CatalogChange(timestamp=timestamp)
+    if idempotency_key is not None:
+        change.committed_keys.append(CommittedKey(idempotency_key, timestamp))
+    written: list[str] = []
+    changed: dict[int, TabletState] = {}
+    try:
+        for settlement in settlements:
+            for effect in settlement.effects:
+                if effect.kind == "insert":
+                    _write_inserts(store, settlement, effect, timestamp, change, changed, written)
+                else:
+                    _write_deltas(store, settlement, effect, timestamp, change, changed, written)
+        for directory in {path.rsplit("/", 1)[0] for path in written}:
+            store.env.files.sync_dir(store.path(directory))
+        after = store.root.with_tablets(changed)
+        store.transact(change, lambda version: after.with_tablets({}, version))
+    except BaseException:
+        store.discard_files(written)
+        raise
+    store.note_committed(timestamp, idempotency_key)
+    return timestamp
+
+
+def _write_inserts(
+    store: Store,
+    settlement: Settlement,
+    effect: Effect,
+    timestamp: int,
+    change: CatalogChange,
+    changed: dict[int, TabletState],
+    written: list[str],
+) -> None:
+    table = settlement.table
+    ordinals, offsets = tablet_slices(effect.tablets)
+    for ordinal, begin, end in zip(
+        ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
+    ):
+        tablet = table.tablets[ordinal]
+        state = changed.get(tablet.id, tablet)
+        count = end - begin
+        image = RowSetImage(
+            keys=effect.keys.slice(begin, count),
+            columns={number: array.slice(begin, count) for number, array in effect.columns.items()},
+            liveness=None,
+            undo={LIVENESS: _not_before(timestamp, count)},
+            positions=np.arange(count),
+        )
+        fresh: list[DiskRowSet] = []
+        for lower, upper in roll(image):
+            result = write_rowset(
+                store.env.files, store.root_path, store.tablet_directory(tablet.id), store.allocate("rowset"),
+                tablet.id, image.slice(lower, upper), table.schema, deltas_durable=timestamp,
+            )  # fmt: skip
+            written += result.paths
+            rowset, entries = store.adopt_rowset(result, table.schema)
+            change.put_rowsets.append(RowSetEntry.from_meta(rowset.meta))
+            change.put_deltas.extend(entries)
+            fresh.append(rowset)
+        changed[tablet.id] = dataclasses.replace(state, rowsets=(*state.rowsets, *fresh))
+
+
+def _not_before(timestamp: int, count: int) -> DeltaRun:
+    """UNDO of an insertion: before `timestamp` none of the rows was there."""
+    return DeltaRun(
+        kind="undo",
+        rowids=np.arange(count, dtype=np.int64),
+        timestamps=np.full(count, timestamp, np.int64),
+        values=pa.array(np.zeros(count, np.bool_)),
+    )
+
+
+def _write_deltas(
+    store: Store,
+    settlement: Settlement,
+    effect: Effect,
+    timestamp: int,
+    change: CatalogChange,
+    changed: dict[int, TabletState],
+    written: list[str],
+) -> None:
+    schema = settlement.table.schema
+    key_ids = {column.id for column in schema.key_columns}
+    order = np.lexsort((effect.rowids, effect.codes))
+    codes, rowids = effect.codes[order], effect.rowids[order]
+    if effect.kind == "delete":
+        columns = {LIVENESS: pa.array(np.zeros(len(order), np.bool_))}
+    else:
+        columns = {
+            number: array.take(pa.array(order))
+            for number, array in effect.columns.items()
+            if number not in key_ids
+        }
+    places, offsets = tablet_slices(codes)
+    for place, begin, end in zip(places.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        ordinal, located = settlement.rowsets[place]
+        assert isinstance(located, DiskRowSet), "B2: what was in memory was flushed first"
+        tablet = settlement.table.tablets[ordinal]
+        state = changed.get(tablet.id, tablet)
+        rowset = next(candidate for candidate in state.rowsets if candidate.id == located.id)
+        stamps = np.full(end - begin, timestamp, np.int64)
+        runs = {
+            number: DeltaRun(
+                kind="redo",
+                rowids=rowids[begin:end],
+                timestamps=stamps,
+                values=array.slice(begin, end - begin),
+            )
+            for number, array in columns.items()
+        }
+        number = store.allocate("delta")
+        path = f"{store.tablet_directory(tablet.id)}/{number}.redo"
+        written.append(path)
+        result = write_delta_file(store.env.files, store.path(path), "redo", runs, delta_types(schema, runs))
+        entry = delta_entry(number, rowset.id, path, result)
+        fresh = rowset.with_flushed_deltas([store.open_delta(entry)], deltas_durable=timestamp)
+        change.put_deltas.append(entry)
+        change.put_rowsets = [e for e in change.put_rowsets if e.id != fresh.id] + [
+            RowSetEntry.from_meta(fresh.meta)
+        ]
+        changed[tablet.id] = dataclasses.replace(
+            state,
+            rowsets=tuple(fresh if candidate.id == fresh.id else candidate for candidate in state.rowsets),
+        )

@@ -1,0 +1,286 @@
+"""Flush: MemRowSets become DiskRowSets, DeltaMemStores become REDO files, in one catalogue transaction a round.
+
+    freeze   (commit lock)   at F: every chosen store is set aside, empty ones take its place, a new root is
+    installed;
+                             the frozen MemRowSet still takes updates and deletes of its rows, the frozen
+                             DeltaMemStore takes nothing
+    write    (no lock)       the log is synced through F (W2); images of the stores as of F go to files, synced
+    install  (commit lock)   one transaction names the files and raises the durable marks (R2); changes that
+    came to a
+                             frozen MemRowSet after F move over to the new rowset by row position; one new root
+
+Invariants
+    F1  inserts_durable of a tablet becomes F of the youngest MemRowSet in the round, and rounds of one
+        tablet commit in the order of freezing (R2): a round takes every frozen MemRowSet that an earlier,
+        failed round left behind.
+    F2  A failed round changes nothing: the frozen stores stay readable and writable in the root and are
+        flushed by the next round; files that it wrote are removed, or by the next open (P3).
+    F3  The log loses a segment only in the transaction after which nothing in it is needed (R3).
+
+Source: design §3 "Compaction is a function from files to files", §6 W2, R2, R3; Kudu facts §5.2. Departure:
+with one root there is no DuplicatingRowSet; changes after F are carried over at the install, under the lock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.catalog.model import CatalogChange, DeltaEntry, RowSetEntry
+from nyala.delta.delta_file import WrittenDelta, write_delta_file
+from nyala.delta.mem_store import DeltaMemStore
+from nyala.delta.run import LIVENESS
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.mem_rowset import MemRowSet, RowSetImage
+from nyala.rowset.writer import WrittenRowSet, write_rowset
+from nyala.schema.schema import Schema
+from nyala.schema.types import ColumnType
+from nyala.tablet.root import TableState, TabletState
+
+if TYPE_CHECKING:
+    from nyala.tablet.store import Store
+
+logger = logging.getLogger("nyala.flush")
+
+# Bytes of column data after which a flush begins another DiskRowSet (the specification's 32 MB).
+ROWSET_TARGET_BYTES: Final = 32 << 20
+
+
+@dataclass(frozen=True)
+class FlushReport:
+    """What a round did. All zero when there was nothing in memory."""
+
+    rowsets: int = 0
+    delta_files: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass
+class _FrozenTablet:
+    """One tablet's part in a round: what was set aside, and what was written for it."""
+
+    table: TableState
+    tablet_id: int
+    memories: tuple[MemRowSet, ...]
+    stores: dict[int, tuple[DeltaMemStore, ...]]  # by rowset id, oldest first
+    new_rowsets: list[tuple[MemRowSet, RowSetImage, list[tuple[int, int, WrittenRowSet]]]] = field(
+        default_factory=list
+    )
+    new_deltas: list[tuple[int, int, str, WrittenDelta]] = field(
+        default_factory=list
+    )  # rowset, delta id, path
+
+
+def flush(store: Store, chosen: Collection[int] | None = None) -> FlushReport:
+    """Flush the memory of the tablets with these ids (None: all). Safe from any thread; one round at a time.
+
+    Raises: StorageError when a file cannot be written (F2) or the log cannot be synced.
+    """
+    with store.flush_lock:
+        frozen, timestamp = _freeze(store, chosen)
+        if not frozen:
+            return FlushReport()
+        store.log_sync_all()
+        written: list[str] = []
+        try:
+            for part in frozen:
+                _write(store, part, timestamp, written)
+            for directory in {path.rsplit("/", 1)[0] for path in written}:
+                store.env.files.sync_dir(store.path(directory))
+            return _install(store, frozen, timestamp)
+        except BaseException:
+            store.discard_files(written)
+            raise
+
+
+# ------------------------------------------------------------------------------------------------ freeze
+
+
+def _freeze(store: Store, chosen: Collection[int] | None) -> tuple[list[_FrozenTablet], int]:
+    with store.commit_lock:
+        store.check_writable()
+        root, timestamp = store.root, store.marks.applied
+        frozen: list[_FrozenTablet] = []
+        changed: dict[int, TabletState] = {}
+        for table, tablet in root.tablets():
+            if chosen is not None and tablet.id not in chosen:
+                continue
+            state = freeze_tablet(store, table, tablet, timestamp)
+            stores = {rowset.id: rowset.frozen for rowset in state.rowsets if rowset.frozen}
+            if state.frozen or stores:
+                frozen.append(_FrozenTablet(table, tablet.id, state.frozen, stores))
+                changed[tablet.id] = state
+        if changed:
+            store.install(root.with_tablets(changed))
+        return frozen, timestamp
+
+
+def freeze_tablet(store: Store, table: TableState, tablet: TabletState, timestamp: int) -> TabletState:
+    """The tablet with everything in memory set aside at `timestamp`, and empty stores in its place."""
+    state = tablet
+    if tablet.memory.row_count:
+        tablet.memory.frozen_at = timestamp
+        state = dataclasses.replace(
+            state, memory=store.new_memory(table), frozen=(*tablet.frozen, tablet.memory)
+        )
+    rowsets = tuple(
+        rowset.with_frozen_deltas(DeltaMemStore()) if rowset.deltas.record_count else rowset
+        for rowset in tablet.rowsets
+    )
+    return state if rowsets == tablet.rowsets else dataclasses.replace(state, rowsets=rowsets)
+
+
+# ------------------------------------------------------------------------------------------------ write
+
+
+def _write(store: Store, part: _FrozenTablet, timestamp: int, written: list[str]) -> None:
+    directory = store.tablet_directory(part.tablet_id)
+    schema = part.table.schema
+    for memory in part.memories:
+        assert memory.frozen_at is not None, "F1: only a frozen MemRowSet is flushed"
+        image = memory.image(memory.frozen_at)
+        files = []
+        for lower, upper in roll(image):
+            number = store.allocate("rowset")
+            result = write_rowset(
+                store.env.files, store.root_path, directory, number, part.tablet_id, image.slice(lower, upper), schema,
+                deltas_durable=memory.frozen_at,
+            )  # fmt: skip
+            written += result.paths
+            files.append((lower, upper, result))
+        part.new_rowsets.append((memory, image, files))
+    for rowset_id, stores in part.stores.items():
+        for frozen in stores:
+            number = store.allocate("delta")
+            path = f"{directory}/{number}.redo"
+            runs = frozen.runs()
+            written.append(path)
+            delta = write_delta_file(
+                store.env.files, store.path(path), "redo", runs, delta_types(schema, runs)
+            )
+            part.new_deltas.append((rowset_id, number, path, delta))
+
+
+def delta_types(schema: Schema, columns: Collection[int]) -> dict[int, ColumnType]:
+    """The type in which the deltas of each column are stored."""
+    return {
+        number: ColumnType("bool") if number == LIVENESS else schema.by_id(number).type for number in columns
+    }
+
+
+def roll(image: RowSetImage) -> Iterator[tuple[int, int]]:
+    """Cut an image into pieces of about `ROWSET_TARGET_BYTES` of column data each."""
+    count = len(image.keys)
+    if not count:
+        return
+    total = sum(array.nbytes for array in image.columns.values())
+    pieces = max(1, -(-total // ROWSET_TARGET_BYTES))
+    step = -(-count // pieces)
+    for lower in range(0, count, step):
+        yield lower, min(lower + step, count)
+
+
+# ------------------------------------------------------------------------------------------------ install
+
+
+def _install(store: Store, frozen: list[_FrozenTablet], timestamp: int) -> FlushReport:
+    with store.commit_lock:
+        store.check_writable()
+        root = store.root
+        change = CatalogChange(timestamp=store.clock.latest)
+        changed: dict[int, TabletState] = {}
+        rows = size = 0
+        for part in frozen:
+            table = root.tables.get(part.table.id)
+            ordinal = None if table is None else table.ordinal_of.get(part.tablet_id)
+            if table is None or ordinal is None:
+                # The table was dropped meanwhile: what was written for it is of no use.
+                store.discard_files(
+                    [path for _, _, files in part.new_rowsets for _, _, f in files for path in f.paths]
+                )
+                store.discard_files([path for _, _, path, _ in part.new_deltas])
+                continue
+            state = _installed_tablet(store, table, table.tablets[ordinal], part, timestamp, change)
+            changed[part.tablet_id] = state
+            rows += sum(len(image.keys) for _, image, _ in part.new_rowsets)
+        size = sum(entry.size_bytes for entry in change.put_rowsets)
+        size += sum(entry.size_bytes for entry in change.put_deltas)
+        after = root.with_tablets(changed)
+        store.transact(change, lambda version: after.with_tablets({}, version), forget_log=True)
+    logger.info(
+        "flushed %d rows into %d rowsets and %d delta files",
+        rows,
+        len(change.put_rowsets),
+        len(change.put_deltas),
+    )
+    return FlushReport(len(change.put_rowsets), len(change.put_deltas), rows, size)
+
+
+def _installed_tablet(
+    store: Store,
+    table: TableState,
+    tablet: TabletState,
+    part: _FrozenTablet,
+    timestamp: int,
+    change: CatalogChange,
+) -> TabletState:
+    rowsets: list[DiskRowSet] = []
+    new_files: dict[int, list[tuple[int, str, WrittenDelta]]] = {}
+    for rowset_id, number, path, written in part.new_deltas:
+        new_files.setdefault(rowset_id, []).append((number, path, written))
+    for rowset in tablet.rowsets:
+        files = new_files.get(rowset.id)
+        if files is None:
+            rowsets.append(rowset)
+            continue
+        entries = [delta_entry(number, rowset.id, path, written) for number, path, written in files]
+        change.put_deltas.extend(entries)
+        fresh = rowset.with_flushed_deltas(
+            [store.open_delta(entry) for entry in entries], deltas_durable=timestamp
+        )
+        change.put_rowsets.append(RowSetEntry.from_meta(fresh.meta))
+        rowsets.append(fresh)
+    for memory, image, pieces in part.new_rowsets:
+        late = memory.deltas.batches_after(memory.frozen_at or 0)
+        for lower, upper, result in pieces:
+            fresh, entries = store.adopt_rowset(result, table.schema)
+            change.put_rowsets.append(RowSetEntry.from_meta(fresh.meta))
+            change.put_deltas.extend(entries)
+            for batch in late:
+                places = image.positions[batch.rowids]
+                inside = np.flatnonzero((places >= lower) & (places < upper))
+                if len(inside):
+                    order = inside[np.argsort(places[inside], kind="stable")]
+                    fresh.deltas.append(
+                        places[order] - lower,
+                        batch.timestamps[order],
+                        {number: array.take(pa.array(order)) for number, array in batch.columns.items()},
+                    )
+            rowsets.append(fresh)
+    flushed = set(map(id, part.memories))
+    marks = [memory.frozen_at or 0 for memory in part.memories]
+    entry = tablet.entry
+    if marks:
+        entry = dataclasses.replace(entry, inserts_durable=max(entry.inserts_durable, *marks))
+        change.put_tablets.append(entry)
+    return TabletState(
+        entry,
+        tablet.memory,
+        tuple(memory for memory in tablet.frozen if id(memory) not in flushed),
+        tuple(rowsets),
+    )
+
+
+def delta_entry(number: int, rowset_id: int, path: str, written: WrittenDelta) -> DeltaEntry:
+    """The catalogue's row for a delta file that was just written; `path` relative to the store's folder."""
+    return DeltaEntry(
+        number, rowset_id, written.kind, path, written.file.size_bytes, written.timestamp_min, written.timestamp_max,
+        written.record_count, tuple(written.column_ids), tuple(written.file.columns),
+    )  # fmt: skip

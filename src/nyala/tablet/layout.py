@@ -1,0 +1,69 @@
+"""What lies where in a store's folder. Paths inside the catalogue are relative to that folder, with "/".
+
+catalog.sqlite            metadata, the commit point
+wal/wal-000000001 …       the log's segments
+wal/position              how far reader processes may read
+data/<tablet id>/         rowset and delta files
+staging/<job>/            files of running jobs that are not committed
+leases/                   who reads
+lock, writer.sock         who writes, and where to hand it a commit
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from nyala.catalog.format import CATALOG_NAME
+from nyala.catalog.store import Catalog, find_store
+from nyala.env import Env
+from nyala.errors import StorageError
+
+WAL_NAME: Final = "wal"
+DATA_NAME: Final = "data"
+STAGING_NAME: Final = "staging"
+POSITION_NAME: Final = "position"
+
+
+def catalog_path(path: str) -> str:
+    return os.path.join(path, CATALOG_NAME)
+
+
+def wal_path(path: str) -> str:
+    return os.path.join(path, WAL_NAME)
+
+
+def position_path(path: str) -> str:
+    return os.path.join(path, WAL_NAME, POSITION_NAME)
+
+
+def tablet_directory(tablet_id: int) -> str:
+    return f"{DATA_NAME}/{tablet_id}"
+
+
+def relative(path: str, inside: str) -> str:
+    return os.path.relpath(inside, path).replace(os.sep, "/")
+
+
+def prepare_folder(env: Env, path: str) -> None:
+    """Make the folder, or make sure that it can be a store. Raises: StorageError when it holds something else."""
+    if not find_store(env, path):
+        env.files.make_dirs(path)
+
+
+def require_store(env: Env, path: str) -> None:
+    """Raises: StorageError when there is no store to read at `path`."""
+    if not env.files.exists(catalog_path(path)):
+        raise StorageError(
+            f"there is no Nyala store at {path!r}: give the folder of one, or connect without read_only to make it",
+            path=path,
+        )
+
+
+def open_or_create_catalog(env: Env, path: str) -> Catalog:
+    """The catalogue, and the folders that a store has once it has a catalogue. Under the writer's lock."""
+    file = catalog_path(path)
+    catalog = Catalog.open(env, file) if env.files.exists(file) else Catalog.create(env, file)
+    for name in (WAL_NAME, DATA_NAME, STAGING_NAME):
+        env.files.make_dirs(os.path.join(path, name))
+    return catalog

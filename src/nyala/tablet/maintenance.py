@@ -1,0 +1,194 @@
+"""When to flush, compact and collect: a pure choice, and one background thread that carries it out.
+
+    every TICK_S, or at once when a write reports pressure
+      group durability    sync what has waited long enough
+      memory or log over  flush the tablets that hold most, or what pins the log's oldest segment
+      old data in memory  flush it after `FLUSH_AGE_S`, so that an idle store is all files
+      REDO files          minor delta compactions that are due
+      garbage             unlink what nobody can see any more (P2)
+
+Simplification: one thread in the writer's process; heavier work in processes of its own belongs to merging
+compactions.
+Source: design §3 "The life of a write", `seeds/tablet.txt`; Kudu facts §5.6.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from nyala.errors import Error
+from nyala.mvcc.timestamp import physical_us
+from nyala.tablet.delta_compaction import compact_deltas
+from nyala.tablet.flush import flush
+
+if TYPE_CHECKING:
+    from nyala.tablet.store import Store
+
+logger = logging.getLogger("nyala.maintenance")
+
+TICK_S: Final = 0.1  # also the bound on how long "group" durability leaves a batch unsynced
+FLUSH_AGE_S: Final = 120.0  # Kudu's flush_threshold_secs
+# A flush for age is worth its files only from this much data; below it the log is the better place.
+FLUSH_AGE_MIN_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class TabletMemory:
+    """What one tablet holds in memory."""
+
+    tablet_id: int
+    bytes: int
+    timestamp_min: int | None
+
+
+@dataclass(frozen=True)
+class Pressure:
+    """The figures that the choice rests on."""
+
+    memory_bytes: int
+    memory_limit_bytes: int
+    log_bytes: int
+    log_limit_bytes: int
+    now_us: int
+    tablets: Sequence[TabletMemory]
+
+
+def choose_flush(pressure: Pressure) -> set[int]:
+    """Which tablets to flush now; empty: none. Pure.
+
+    Memory above half its limit: the largest tablets, until what stays is below a quarter of the limit. The
+    log above its limit: every tablet that pins it, which after a while of even writes is all of them. Age:
+    whatever is old.
+    """
+    chosen: set[int] = set()
+    held = [tablet for tablet in pressure.tablets if tablet.timestamp_min is not None]
+    if pressure.memory_bytes > pressure.memory_limit_bytes // 2:
+        left = pressure.memory_bytes
+        for tablet in sorted(held, key=lambda tablet: -tablet.bytes):
+            if left <= pressure.memory_limit_bytes // 4:
+                break
+            chosen.add(tablet.tablet_id)
+            left -= tablet.bytes
+    if pressure.log_bytes > pressure.log_limit_bytes:
+        chosen |= {tablet.tablet_id for tablet in held}
+    oldest_us = pressure.now_us - int(FLUSH_AGE_S * 1e6)
+    aged = [t for t in held if t.timestamp_min is not None and physical_us(t.timestamp_min) < oldest_us]
+    if sum(tablet.bytes for tablet in aged) >= FLUSH_AGE_MIN_BYTES:
+        chosen |= {tablet.tablet_id for tablet in aged}
+    return chosen
+
+
+def pressure_of(store: Store) -> Pressure:
+    tablets = [
+        TabletMemory(tablet.id, tablet.memory_bytes(), tablet.memory_timestamp_min())
+        for _, tablet in store.root.tablets()
+    ]
+    return Pressure(
+        memory_bytes=sum(tablet.bytes for tablet in tablets),
+        memory_limit_bytes=store.options.memory_limit_bytes,
+        log_bytes=store.log.size_bytes,
+        log_limit_bytes=store.options.log_limit_bytes,
+        now_us=store.env.clock.now_us(),
+        tablets=tablets,
+    )
+
+
+@dataclass
+class MaintenanceCounters:
+    flushes: int = 0
+    rows_flushed: int = 0
+    delta_compactions: int = 0
+    files_collected: int = 0
+    failures: int = 0
+    last_error: str = ""
+    running: str = field(default="")
+
+
+class Maintenance:
+    """The background thread of one store. `pause` returns once nothing is running."""
+
+    # Looking at every tablet costs; without pressure it is done this seldom.
+    _IDLE_TICKS: Final = 20
+
+    def __init__(self, store: Store, every_tick: Callable[[], None] = lambda: None) -> None:
+        self._store = weakref.ref(store)
+        self._every_tick = every_tick
+        self._wake = store.pressure
+        self._stop = threading.Event()
+        self._paused = False
+        self._busy = threading.Lock()
+        self.counters = MaintenanceCounters()
+        self._thread = threading.Thread(target=self._loop, name="nyala-maintenance", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._wake.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def pause(self) -> None:
+        """No more background work (but "group" syncs) until `resume`."""
+        self._paused = True
+        with self._busy:
+            pass
+
+    def resume(self) -> None:
+        self._paused = False
+        self._wake.set()
+
+    def status(self) -> dict[str, Any]:
+        """Counters and what is running now."""
+        return {"paused": self._paused, **vars(self.counters)}
+
+    def _loop(self) -> None:
+        tick = 0
+        while not self._stop.is_set():
+            store = self._store()
+            if store is None or store.closed:
+                return
+            pressed = store.env.clock.wait(self._wake, TICK_S)
+            if self._stop.is_set():
+                return
+            tick += 1
+            try:
+                if store.options.durability == "group":
+                    store.sync_if_due()
+                if not self._paused and (pressed or tick % self._IDLE_TICKS == 0):
+                    self._wake.clear()
+                    with self._busy:
+                        self.run_once(store)
+            except Error as error:
+                self._failed(error)
+            del store
+
+    def _failed(self, error: Error) -> None:
+        self.counters.failures += 1
+        self.counters.running = ""
+        if self.counters.last_error != str(error):
+            # Once per kind of trouble: a full disk would otherwise fill the log of the user's program too.
+            logger.warning("background work failed and will be tried again: %s", error)
+        self.counters.last_error = str(error)
+
+    def run_once(self, store: Store) -> None:
+        """Do what is due now. Raises what the work raises."""
+        chosen = choose_flush(pressure_of(store))
+        if chosen:
+            self.counters.running = f"flush of {len(chosen)} tablets"
+            report = flush(store, chosen)
+            self.counters.flushes += 1
+            self.counters.rows_flushed += report.rows
+            self.counters.running = "minor delta compaction"
+            self.counters.delta_compactions += compact_deltas(store)
+        self.counters.running = "collection"
+        self._every_tick()
+        self.counters.files_collected += store.collect_garbage()
+        self.counters.running = ""
+        self.counters.last_error = ""

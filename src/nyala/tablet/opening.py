@@ -1,0 +1,92 @@
+"""From the catalogue's entries to a root, and what an open clears away.
+
+Source: design §6, P3 (orphans).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from nyala.catalog.model import CatalogState, DeltaEntry, RowSetEntry
+from nyala.cfile.cache import BlockCache
+from nyala.delta.delta_file import DeltaFile
+from nyala.delta.mem_store import DeltaMemStore
+from nyala.env import Env
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.mem_rowset import MemRowSet
+from nyala.schema.schema import Schema
+from nyala.tablet import layout
+from nyala.tablet.root import Root, TableState, TabletState
+
+logger = logging.getLogger("nyala.store")
+
+
+def open_root(env: Env, path: str, state: CatalogState, cache: BlockCache) -> Root:
+    """The root of a catalogue state, with nothing in memory. Opens no data file: each is opened when first
+    read."""
+    tablets_of, rowsets_of, deltas_of = (
+        state.tablets_by_table(),
+        state.rowsets_by_tablet(),
+        state.deltas_by_rowset(),
+    )
+    tables = {}
+    for entry in state.tables.values():
+        bare = TableState(entry, ())
+        tables[entry.id] = TableState(
+            entry,
+            tuple(
+                TabletState(
+                    tablet,
+                    MemRowSet(bare.codec, entry.schema),
+                    (),
+                    tuple(
+                        open_rowset(env, path, rowset, deltas_of.get(rowset.id, ()), cache, entry.schema)
+                        for rowset in rowsets_of.get(tablet.id, ())
+                    ),
+                )
+                for tablet in tablets_of.get(entry.id, ())
+            ),
+        )
+    return Root(state.version, tables)
+
+
+def open_rowset(
+    env: Env, path: str, entry: RowSetEntry, deltas: Sequence[DeltaEntry], cache: BlockCache, schema: Schema
+) -> DiskRowSet:
+    """One DiskRowSet with its delta files; `deltas` by their timestamps, oldest first."""
+    files = [(delta.kind, DeltaFile.open(env.files, path, delta, cache)) for delta in deltas]
+    return DiskRowSet.open(
+        env.files,
+        path,
+        entry.meta(),
+        schema,
+        cache,
+        undo=tuple(file for kind, file in reversed(files) if kind == "undo"),
+        redo=tuple(file for kind, file in files if kind == "redo"),
+        deltas=DeltaMemStore(),
+    )
+
+
+def entry_of(file: DeltaFile) -> DeltaEntry:
+    """The catalogue's entry of an open delta file."""
+    description = file.entry
+    assert isinstance(description, DeltaEntry), (
+        "delta files of a store are opened from the catalogue's entries"
+    )
+    return description
+
+
+def remove_orphans(env: Env, path: str, state: CatalogState) -> int:
+    """Delete data files that nothing names (P3); returns how many. For the writer, at open, under its lock."""
+    named = {*state.files(), *state.garbage}
+    removed = 0
+    data = f"{path}/{layout.DATA_NAME}"
+    for tablet in env.files.list_dir(data):
+        for name in env.files.list_dir(f"{data}/{tablet}"):
+            if f"{layout.DATA_NAME}/{tablet}/{name}" not in named:
+                env.files.unlink(f"{data}/{tablet}/{name}", missing_ok=True)
+                removed += 1
+    if removed:
+        logger.info("removed %d files that no transaction had named", removed)
+    return removed

@@ -1,0 +1,501 @@
+"""The life of a scan, from (root, timestamp) to Arrow batches.
+
+    plan       tablets that the predicate leaves (partition pruning), in them the rowsets whose keys can
+    match, in them
+               the rowids between the key bounds                                    nothing is read yet
+    window     `WINDOW_ROWS` rows of one rowset, aligned so that whole blocks are decoded once:
+                 1. skip it if zone maps and deltas exclude it (rule Z1)
+                 2. liveness at the snapshot
+                 3. the predicate's columns: decode, patch with UNDO and REDO, evaluate
+                 4. only then the other columns, and only the rows that are left
+    batch      windows are worked on by several threads (decoding lets go of the interpreter's lock) and
+    given out in
+               order; merged by key only when that is asked for
+
+Invariants
+    Z1  A window is skipped by a predicate only if the base's zone map and every delta of that column that
+        the snapshot may apply exclude it.
+    V1  What a scan returns depends on its root and its timestamp only: it may be run again and gives the
+        same rows.
+
+Source: design §5 and §6 Z1; `seeds/tablet.txt`, "Historical MVCC in DiskRowSets".
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.cfile.column import BASE, ColumnKey
+from nyala.keys.codec import KeyCodec
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.keys.key_range import KeyRange, key_range_of
+from nyala.partition.pruning import prune
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.mem_rowset import MemRowSet
+from nyala.rowset.stats import RowSetStats
+from nyala.schema.constraint import Constraint
+from nyala.schema.predicate import BoundPredicate
+from nyala.schema.schema import ColumnSchema, Schema
+from nyala.tablet.root import AnyRowSet, TableState
+from nyala.tablet.settle import tablet_slices
+
+# Rows decoded and filtered at a time: blocks of all columns nest in it, and C time outweighs Python time.
+WINDOW_ROWS: Final = 1 << 17
+# Below this share of selected rows the other columns are gathered row by row instead of read whole.
+GATHER_SHARE: Final = 1 / 32
+
+
+@dataclass(frozen=True)
+class ScanUnit:
+    """One rowset's part of a scan: rowids [lower, upper) (a DiskRowSet), or the rows between key bounds
+    (memory)."""
+
+    rowset: AnyRowSet
+    tablet: int  # ordinal
+    lower: int
+    upper: int
+    rowids: np.ndarray | None = None  # memory with key bounds: which rows, in arrival order
+
+
+class ScanCounters:
+    """What a scan met; filled as it runs, by several threads."""
+
+    def __init__(self) -> None:
+        self.tablets_total = 0
+        self.tablets_read = 0
+        self.rowsets_total = 0
+        self.rowsets_read = 0
+        self.windows_total = 0
+        self.windows_skipped = 0
+        self.stats = RowSetStats()
+        self._lock = threading.Lock()
+
+    def add(self, stats: RowSetStats, *, skipped: bool) -> None:
+        """One more window, and what reading it cost."""
+        with self._lock:
+            self.windows_total += 1
+            self.windows_skipped += skipped
+            for name in vars(stats):
+                setattr(self.stats, name, getattr(self.stats, name) + getattr(stats, name))
+
+
+@dataclass(frozen=True)
+class ScanSpec:
+    """What is asked of one table at one timestamp."""
+
+    schema: Schema
+    columns: tuple[ColumnSchema, ...]
+    snapshot: int
+    predicate: BoundPredicate | None = None
+    limit: int | None = None
+    order_by_key: bool = False
+
+    @cached_property
+    def constraints(self) -> Mapping[str, Constraint]:
+        return {} if self.predicate is None else self.predicate.constraints()
+
+    @cached_property
+    def key_range(self) -> KeyRange:
+        return key_range_of(self.constraints, self.schema)
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        return pa.schema([column.arrow_field() for column in self.columns])
+
+    @cached_property
+    def codec(self) -> KeyCodec:
+        return KeyCodec([column.type for column in self.schema.key_columns])
+
+    @cached_property
+    def can_match(self) -> bool:
+        return not any(constraint.empty for constraint in self.constraints.values())
+
+
+def plan(table: TableState, spec: ScanSpec, counters: ScanCounters) -> list[ScanUnit]:
+    """The rowsets that the scan has to look into. Reads key indexes at most, no data."""
+    counters.tablets_total = len(table.tablets)
+    if not spec.can_match or spec.key_range.is_empty:
+        counters.rowsets_total = sum(1 for tablet in table.tablets for _ in tablet.all_rowsets())
+        return []
+    keep = prune(spec.constraints, table.entry.partition_schema, table.partitions, table.schema)
+    units: list[ScanUnit] = []
+    for ordinal, tablet in enumerate(table.tablets):
+        memories = [memory for memory in (*tablet.frozen, tablet.memory) if memory.row_count]
+        counters.rowsets_total += len(tablet.rowsets) + len(memories)
+        if not keep[ordinal]:
+            continue
+        counters.tablets_read += 1
+        disk: Iterable[DiskRowSet] = (
+            tablet.rowsets if spec.key_range.is_all else tablet.tree.in_range(spec.key_range)
+        )
+        for rowset in disk:
+            lower, upper = rowset.rowid_range(spec.key_range)
+            if lower < upper:
+                units.append(ScanUnit(rowset, ordinal, lower, upper))
+        for memory in memories:
+            count = memory.row_count
+            rowids = memory.rowids_in(spec.key_range)
+            if isinstance(rowids, slice):
+                units.append(ScanUnit(memory, ordinal, 0, count))
+            elif len(rowids):
+                units.append(ScanUnit(memory, ordinal, 0, count, rowids))
+    counters.rowsets_read = len(units)
+    return units
+
+
+def block_count(table: TableState, spec: ScanSpec) -> int:
+    """Blocks that the columns of the scan have in all rowsets on disk: what it would read if nothing could
+    be skipped."""
+    names = {column.name for column in spec.columns}
+    if spec.predicate is not None:
+        names |= spec.predicate.columns
+    columns = [spec.schema.by_name(name) for name in sorted(names)]
+    return sum(
+        reader.block_count
+        for tablet in table.tablets
+        for rowset in tablet.rowsets
+        for column in columns
+        if (reader := rowset.reader.column(ColumnKey(BASE, 0, column.id))) is not None
+    )
+
+
+# ------------------------------------------------------------------------------------------------ one window
+
+
+def windows(unit: ScanUnit, rows: int = WINDOW_ROWS) -> Iterator[tuple[int, int]]:
+    """[lower, upper) pieces of the unit, cut at multiples of `rows`."""
+    lower = unit.lower
+    while lower < unit.upper:
+        upper = min((lower // rows + 1) * rows, unit.upper)
+        yield lower, upper
+        lower = upper
+
+
+def read_window(
+    unit: ScanUnit,
+    spec: ScanSpec,
+    lower: int,
+    upper: int,
+    columns: Sequence[ColumnSchema],
+    counters: ScanCounters,
+) -> tuple[np.ndarray | None, list[pa.Array]]:
+    """The selected rowids of [lower, upper) (None: all of them) and the columns' values for them.
+
+    An empty selection comes with no columns.
+    """
+    stats = RowSetStats()
+    skipped = any(
+        isinstance(unit.rowset, DiskRowSet)
+        and unit.rowset.window_excluded(spec.schema.by_name(name), constraint, spec.snapshot, lower, upper)
+        for name, constraint in spec.constraints.items()
+    )
+    try:
+        return _NOTHING if skipped else _read_window(unit, spec, lower, upper, columns, stats)
+    finally:
+        counters.add(stats, skipped=skipped)
+
+
+_NOTHING: Final[tuple[np.ndarray, list[pa.Array]]] = (np.empty(0, np.int64), [])
+
+
+def _read_window(
+    unit: ScanUnit,
+    spec: ScanSpec,
+    lower: int,
+    upper: int,
+    columns: Sequence[ColumnSchema],
+    stats: RowSetStats,
+) -> tuple[np.ndarray | None, list[pa.Array]]:
+    rowset, snapshot, nothing = unit.rowset, spec.snapshot, _NOTHING
+    mask = rowset.liveness(snapshot, lower, upper, stats)
+    if unit.rowids is not None:
+        inside = np.zeros(upper - lower, np.bool_)
+        inside[unit.rowids[(unit.rowids >= lower) & (unit.rowids < upper)] - lower] = True
+        mask = inside if mask is None else mask & inside
+    if mask is not None and not mask.any():
+        return nothing
+    known: dict[str, pa.Array] = {}
+    if spec.predicate is not None:
+        for name in spec.predicate.columns:
+            known[name] = rowset.column(spec.schema.by_name(name), snapshot, lower, upper, stats)
+        matching = spec.predicate.evaluate(known, upper - lower)
+        mask = matching if mask is None else mask & matching
+    if mask is None or mask.all():
+        return None, [
+            known[column.name]
+            if column.name in known
+            else rowset.column(column, snapshot, lower, upper, stats)
+            for column in columns
+        ]
+    selected = np.flatnonzero(mask)
+    if not len(selected):
+        return nothing
+    pick = pa.array(selected)
+    few = len(selected) < (upper - lower) * GATHER_SHARE
+    out = []
+    for column in columns:
+        if column.name in known:
+            out.append(known[column.name].take(pick))
+        elif few:
+            out.append(rowset.gather(column, snapshot, selected + lower, stats))
+        else:
+            out.append(rowset.column(column, snapshot, lower, upper, stats).take(pick))
+    return selected + lower, out
+
+
+def count_window(unit: ScanUnit, spec: ScanSpec, lower: int, upper: int, counters: ScanCounters) -> int:
+    selected, _ = read_window(unit, spec, lower, upper, (), counters)
+    return upper - lower if selected is None else len(selected)
+
+
+# ------------------------------------------------------------------------------------------------ many windows
+
+_Item = TypeVar("_Item")
+_Out = TypeVar("_Out")
+
+_pool: ThreadPoolExecutor | None = None
+_pool_pid = 0
+
+
+def _workers() -> ThreadPoolExecutor:
+    """Threads that decode, shared by all scans of the process; made anew after a fork."""
+    global _pool, _pool_pid
+    if _pool is None or _pool_pid != os.getpid():
+        _pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="nyala-scan")
+        _pool_pid = os.getpid()
+    return _pool
+
+
+def in_parallel(items: Iterable[_Item], work: Callable[[_Item], _Out]) -> Iterator[_Out]:
+    """Results of `work` in the order of `items`, a few ahead of the consumer (so memory stays bounded)."""
+    iterator = iter(items)
+    first = next(iterator, None)
+    if first is None:
+        return
+    second = next(iterator, None)
+    if second is None:
+        yield work(first)
+        return
+    ahead = 2 * (os.cpu_count() or 1)
+    running: deque[Future[_Out]] = deque()
+    try:
+        running.append(_workers().submit(work, first))
+        running.append(_workers().submit(work, second))
+        for item in iterator:
+            running.append(_workers().submit(work, item))
+            if len(running) >= ahead:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
+    finally:
+        for future in running:
+            future.cancel()
+
+
+def run(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> Iterator[pa.RecordBatch]:
+    """The rows of the scan as record batches of at most `WINDOW_ROWS` rows; in key order if the spec says so."""
+    batches = _ordered(units, spec, counters) if spec.order_by_key else _unordered(units, spec, counters)
+    return batches if spec.limit is None else _limited(batches, spec.limit)
+
+
+def _limited(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    left = limit
+    if left <= 0:
+        return
+    for batch in batches:
+        if batch.num_rows >= left:
+            yield batch.slice(0, left)
+            return
+        left -= batch.num_rows
+        yield batch
+
+
+def _unordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> Iterator[pa.RecordBatch]:
+    def work(item: tuple[ScanUnit, int, int]) -> pa.RecordBatch | None:
+        unit, lower, upper = item
+        selected, arrays = read_window(unit, spec, lower, upper, spec.columns, counters)
+        if selected is not None and not len(selected):
+            return None
+        count = upper - lower if selected is None else len(selected)
+        return _batch(arrays, spec, count)
+
+    pieces = ((unit, lower, upper) for unit in units for lower, upper in windows(unit))
+    return (batch for batch in in_parallel(pieces, work) if batch is not None)
+
+
+def _batch(arrays: Sequence[pa.Array], spec: ScanSpec, count: int) -> pa.RecordBatch:
+    if not spec.columns:
+        # A batch without columns cannot say how many rows it has; a hidden column would be a lie.
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+    return pa.RecordBatch.from_arrays(list(arrays), schema=spec.arrow_schema)
+
+
+def count(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> int:
+    """How many rows the scan has; reads no column that the predicate does not name."""
+    pieces = ((unit, lower, upper) for unit in units for lower, upper in windows(unit))
+    total = sum(in_parallel(pieces, lambda item: count_window(item[0], spec, item[1], item[2], counters)))
+    return total if spec.limit is None else min(total, max(spec.limit, 0))
+
+
+# ------------------------------------------------------------------------------------------------ key order
+
+
+class _Run:
+    """One rowset's rows in key order, a window at a time."""
+
+    def __init__(self, pieces: Iterator[tuple[EncodedKeys, pa.RecordBatch]]) -> None:
+        self._pieces = pieces
+        self.keys: EncodedKeys | None = None
+        self.batch: pa.RecordBatch | None = None
+
+    def fill(self) -> bool:
+        """Make sure that there are rows; False at the end."""
+        while self.keys is None or not len(self.keys):
+            piece = next(self._pieces, None)
+            if piece is None:
+                return False
+            self.keys, self.batch = piece
+        return True
+
+    def split(self, bound: bytes) -> tuple[EncodedKeys, pa.RecordBatch]:
+        """Take out the rows with keys <= bound."""
+        assert self.keys is not None and self.batch is not None
+        at = _after(self.keys, bound)
+        head = self.keys.slice(0, at), self.batch.slice(0, at)
+        self.keys, self.batch = self.keys.slice(at, len(self.keys) - at), self.batch.slice(at)
+        return head
+
+
+def _after(keys: EncodedKeys, bound: bytes) -> int:
+    """How many of the ascending keys are <= bound."""
+    at = keys.lower_bound(bound)
+    return at + 1 if at < len(keys) and keys.at(at) == bound else at
+
+
+def _ordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> Iterator[pa.RecordBatch]:
+    """Merge by key: repeatedly, everything up to the smallest of the runs' last keys is complete and can go.
+
+    Keys are unique across live rows at one snapshot (T1), so equal keys never meet.
+    Cost: each row is sorted once within its window; memory is one window per rowset that overlaps the place.
+    """
+    waiting = [(_unit_key_min(unit, spec), index, unit) for index, unit in enumerate(units)]
+    heapq.heapify(waiting)
+    open_runs: list[_Run] = []
+    while waiting or open_runs:
+        open_runs = [run for run in open_runs if run.fill()]
+        if not open_runs:
+            if not waiting:
+                return
+            open_runs.append(_Run(_sorted_windows(heapq.heappop(waiting)[2], spec, counters)))
+            continue
+        bound = min(run.keys.at(len(run.keys) - 1) for run in open_runs if run.keys is not None)
+        if waiting and waiting[0][0] <= bound:
+            open_runs.append(_Run(_sorted_windows(heapq.heappop(waiting)[2], spec, counters)))
+            continue
+        heads = [run.split(bound) for run in open_runs]
+        heads = [head for head in heads if len(head[0])]
+        if len(heads) == 1:
+            yield heads[0][1]
+            continue
+        keys = EncodedKeys.concat([head[0] for head in heads])
+        rows = pa.Table.from_batches([head[1] for head in heads]).take(pa.array(keys.sort_indices()))
+        yield from rows.combine_chunks().to_batches()
+
+
+def _unit_key_min(unit: ScanUnit, spec: ScanSpec) -> bytes:
+    if isinstance(unit.rowset, DiskRowSet):
+        return unit.rowset.meta.key_min
+    return b""
+
+
+def _sorted_windows(
+    unit: ScanUnit, spec: ScanSpec, counters: ScanCounters
+) -> Iterator[tuple[EncodedKeys, pa.RecordBatch]]:
+    keys_of: Callable[[np.ndarray], EncodedKeys] = unit.rowset.keys_of
+    if isinstance(unit.rowset, MemRowSet):
+        # Rows lie in order of arrival: select first, then sort what is left. It fits in memory, where it is.
+        parts: list[tuple[np.ndarray, pa.RecordBatch]] = []
+        for lower, upper in windows(unit):
+            selected, arrays = read_window(unit, spec, lower, upper, spec.columns, counters)
+            rowids = np.arange(lower, upper) if selected is None else selected
+            if len(rowids):
+                parts.append((rowids, _batch(arrays, spec, len(rowids))))
+        if not parts:
+            return
+        keys = keys_of(np.concatenate([part[0] for part in parts]))
+        order = keys.sort_indices()
+        rows = pa.Table.from_batches([part[1] for part in parts]).take(pa.array(order)).combine_chunks()
+        yield keys.take(order), _only_batch(rows)
+        return
+    for lower, upper in windows(unit):
+        selected, arrays = read_window(unit, spec, lower, upper, spec.columns, counters)
+        rowids = np.arange(lower, upper) if selected is None else selected
+        if len(rowids):
+            yield keys_of(rowids), _batch(arrays, spec, len(rowids))
+
+
+def _only_batch(table: pa.Table) -> pa.RecordBatch:
+    batches = table.to_batches()
+    if len(batches) == 1:
+        return batches[0]
+    arrays = [
+        pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+        for column in table.columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+
+
+# ------------------------------------------------------------------------------------------------ single rows
+
+
+def get_many(
+    table: TableState, keys: EncodedKeys, tablets: np.ndarray, columns: Sequence[ColumnSchema], snapshot: int
+) -> tuple[np.ndarray, list[pa.Array]]:
+    """Rows by key at a snapshot. `keys` stand in (tablet, key) order, each once.
+
+    Returns: places in `keys` that were found, ascending, and the columns' values for them.
+    """
+    places: list[np.ndarray] = []
+    pieces: list[list[pa.Array]] = []
+    ordinals, offsets = tablet_slices(tablets)
+    for ordinal, begin, end in zip(
+        ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
+    ):
+        tablet = table.tablets[ordinal]
+        part = keys.slice(begin, end - begin)
+        candidates: list[tuple[AnyRowSet, int, int]] = [
+            (memory, 0, end - begin) for memory in (tablet.memory, *tablet.frozen) if memory.row_count
+        ]
+        if tablet.rowsets:
+            candidates += tablet.tree.candidates(part)
+        for rowset, lower, upper in candidates:
+            rowids = rowset.find(part.slice(lower, upper - lower))
+            hit = np.flatnonzero(rowids >= 0)
+            if not len(hit):
+                continue
+            alive = np.flatnonzero(rowset.gather_liveness(snapshot, rowids[hit]))
+            if not len(alive):
+                continue
+            hit = hit[alive]
+            places.append(begin + lower + hit)
+            pieces.append([rowset.gather(column, snapshot, rowids[hit]) for column in columns])
+    if not places:
+        return np.empty(0, np.int64), [pa.array([], column.type.arrow) for column in columns]
+    found = np.concatenate(places)
+    order = np.argsort(found, kind="stable")
+    arrays = [
+        pa.concat_arrays([piece[index] for piece in pieces]).take(pa.array(order))
+        for index in range(len(columns))
+    ]
+    return found[order], arrays

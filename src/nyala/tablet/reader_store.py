@@ -1,0 +1,189 @@
+"""The store as a process that only reads it sees it (rules P1 and P2).
+
+    open or reload                                       refresh, at each new view
+      1. a lease that says "everything"                    read the position record
+      2. the catalogue, in one short read transaction      same catalogue version: read the log from where we were
+      3. announce that version in the lease                newer one: reload with a fresh lease
+      4. the log from that version's start up to
+         the position that the writer published
+
+A reader never cuts the log's tail, holds no lock that a writer waits for, and keeps no SQLite transaction open.
+Its memory stores are its own replay of the log.
+
+Invariants
+    P1  The order above. The log is read up to the published position only, or to its last good record when
+        no writer is there.
+    P3  A position record that names a newer catalogue than we hold is not read up to before the catalogue is
+        reloaded: a batch may have gone into files there (W6), and log records behind it may rest on it.
+    P4  The lease of an earlier version is kept until the last root of it in this process is gone.
+
+Threads: any. Source: design §6 P1, P2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import weakref
+from typing import Any, Final, NoReturn
+
+from nyala.catalog.leases import Lease, create_lease
+from nyala.catalog.store import Catalog
+from nyala.catalog.store_lock import StoreLock
+from nyala.cfile.cache import BlockCache
+from nyala.env import Env
+from nyala.errors import ReadOnlyError, StorageError
+from nyala.tablet import layout
+from nyala.tablet.bootstrap import Replayer
+from nyala.tablet.opening import open_root
+from nyala.tablet.root import Root
+from nyala.wal.position import PositionRecord, read_position
+from nyala.wal.reader import LogReader
+
+logger = logging.getLogger("nyala.reader")
+
+
+class ReaderStore:
+    """A read-only view that follows the writer. Made by `ReaderStore.open`, ended by `close`."""
+
+    read_only: Final = True
+
+    def __init__(self, env: Env, path: str, memory_limit_bytes: int) -> None:
+        self.env = env
+        self.root_path = path
+        self.cache = BlockCache(memory_limit_bytes // 4)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._pid = os.getpid()
+        self._lease: Lease | None = None
+        self._load()
+
+    @staticmethod
+    def open(env: Env, path: str, memory_limit_bytes: int) -> ReaderStore:
+        """Raises: StorageError when there is no store, CorruptionError."""
+        layout.require_store(env, path)
+        return ReaderStore(env, path, memory_limit_bytes)
+
+    def _load(self) -> None:
+        # P1: nothing that was there when the catalogue is read can go before the lease says which version it
+        # keeps.
+        lease = create_lease(self.env, self.root_path)
+        try:
+            self._load_under(lease)
+        except BaseException:
+            lease.release()
+            raise
+
+    def _load_under(self, lease: Lease) -> None:
+        with contextlib.closing(
+            Catalog.open(self.env, layout.catalog_path(self.root_path), read_only=True)
+        ) as catalog:
+            state = catalog.load()
+        lease.announce(state.version)
+        root = open_root(self.env, self.root_path, state, self.cache)
+        self._version = state.version
+        self._root = root
+        self._replayer = Replayer(root)
+        self._log = LogReader(self.env, layout.wal_path(self.root_path), state.wal_start)
+        self._published = 0
+        self._floor = state.timestamp_max
+        self._lease = lease
+        # P4: the lease lives as long as the last scan of this root.
+        weakref.finalize(root, _release, lease)
+        self._follow(self._position())
+
+    def _position(self) -> PositionRecord | None:
+        return read_position(self.env.files, layout.position_path(self.root_path))
+
+    def _follow(self, position: PositionRecord | None) -> None:
+        """Read the log on to `position`; None (no usable record, or no writer): to the last good record."""
+        if position is not None and position.catalogue_version > self._version:
+            return  # P3
+        upto = None if position is None or not self._has_writer() else position.position
+        log = self._log
+        self._replayer.feed(log.read_to_end() if upto is None else log.read_to(upto.segment, upto.offset))
+        self._replayer.drain()
+        if upto is None:
+            self._published = max(self._published, self._replayer.report.timestamp_max, self._floor)
+        elif position is not None:
+            self._published = max(self._published, position.timestamp)
+
+    def _has_writer(self) -> bool:
+        """Is a writer there, as far as its lock's file says? Locking it to find out could shut a writer out."""
+        holder = StoreLock(self.env, self.root_path).holder()
+        if holder is None:
+            return False
+        return holder.host != socket.gethostname() or _is_running(holder.pid)
+
+    def view(self) -> tuple[Root, int]:
+        """The newest root and published timestamp, after catching up with the writer."""
+        self.check_open()
+        with self._lock:
+            position = self._position()
+            if position is not None and position.catalogue_version > self._version:
+                self._load()
+            else:
+                self._follow(position)
+            return self._root, self._published
+
+    @property
+    def root(self) -> Root:
+        return self.view()[0]
+
+    @property
+    def version(self) -> int:
+        """The catalogue version that is loaded."""
+        return self._version
+
+    def check_open(self) -> None:
+        """Raises: StorageError when the store is closed or this is a forked child."""
+        if self._closed:
+            raise StorageError(f"the store {self.root_path!r} is closed: connect() again")
+        if os.getpid() != self._pid:
+            raise StorageError(
+                f"the store {self.root_path!r} was opened by process {self._pid} and this is its forked child: "
+                "connect() in the child"
+            )
+
+    def check_writable(self) -> NoReturn:
+        raise ReadOnlyError(
+            f"the store {self.root_path!r} was opened with read_only=True: connect() without it to write"
+        )
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Give the lease back. May be called twice."""
+        if not self._closed and os.getpid() == self._pid and self._lease is not None:
+            self._lease.release()
+        self._closed = True
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of this reader."""
+        return {
+            "version": self._version,
+            "memory_bytes": self._root.memory_bytes(),
+            "cache_bytes": self.cache.size_bytes,
+            "cache_hits": self.cache.hits,
+            "cache_misses": self.cache.misses,
+        }
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _release(lease: Lease) -> None:
+    with contextlib.suppress(Exception):
+        lease.release()

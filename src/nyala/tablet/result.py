@@ -1,0 +1,38 @@
+"""What a write returns."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, field
+from typing import Any
+
+from nyala.mvcc.timestamp import to_datetime
+
+
+@dataclass(frozen=True)
+class WriteResult:
+    """Outcome of one operation: its timestamp and what became of its rows.
+
+    `timestamp` reads the write: `table.scan(at=result.timestamp)` or simply `at=result`. Counts report what was
+    asked: an upsert of one key twice counts two rows. `errors` is an Arrow table (row, operation, code, message,
+    key columns) of the rows that `errors="collect"` left out, empty otherwise.
+    """
+
+    timestamp: int
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    ignored: int = 0
+    errors: Any = field(default=None, compare=False)
+
+    @property
+    def time(self) -> dt.datetime:
+        """The timestamp as a UTC datetime."""
+        return to_datetime(self.timestamp)
+
+    def __repr__(self) -> str:
+        failed = 0 if self.errors is None else len(self.errors)
+        return (
+            f"WriteResult(timestamp={self.timestamp}, inserted={self.inserted}, updated={self.updated}, "
+            f"deleted={self.deleted}, ignored={self.ignored}, errors={failed} rows)"
+        )

@@ -1,0 +1,195 @@
+"""The database's state as one immutable value (design §6, R7).
+
+    Root ── tables ── TableState ── tablets ── TabletState ┬ memory    MemRowSet that takes inserts
+                                                           ├ frozen    MemRowSets being flushed, oldest first
+                                                           ├ rowsets   DiskRowSets
+                                                           └ tree      the DiskRowSets by key
+
+A scan or a pinned snapshot keeps the root it began with; a flush, an alteration or a compaction makes a new
+root and installs it in one place (`Store.install`), under the commit lock. What *does* grow in place are the
+memory stores inside (MemRowSet, DeltaMemStore): they only take records with timestamps above every snapshot
+that was handed out, so no reader can tell.
+
+Invariants
+    T1  A key is live in at most one of {memory} + frozen + rowsets of its tablet, at any timestamp.
+    T2  Tablets stand in the order of the partitions that `router` counts by.
+    T3  A root is never changed after it was installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from nyala.catalog.model import TableEntry, TabletEntry
+from nyala.errors import TableNotFoundError
+from nyala.keys.codec import KeyCodec
+from nyala.partition.levels import Partition, Router
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.mem_rowset import MemRowSet
+from nyala.rowset.rowset_tree import RowSetTree
+from nyala.schema.schema import Schema
+
+AnyRowSet = MemRowSet | DiskRowSet
+
+
+@dataclass(frozen=True, eq=False)
+class TabletState:
+    """One horizontal partition of a table: its rows, in memory and on disk."""
+
+    entry: TabletEntry
+    memory: MemRowSet
+    frozen: tuple[MemRowSet, ...] = ()
+    rowsets: tuple[DiskRowSet, ...] = ()
+
+    @property
+    def id(self) -> int:
+        return self.entry.id
+
+    @property
+    def partition(self) -> Partition:
+        return self.entry.partition
+
+    @cached_property
+    def tree(self) -> RowSetTree:
+        return RowSetTree(self.rowsets)
+
+    def all_rowsets(self) -> Iterator[AnyRowSet]:
+        """Every rowset, memory first."""
+        yield self.memory
+        yield from self.frozen
+        yield from self.rowsets
+
+    def memory_bytes(self) -> int:
+        """Bytes in MemRowSets and DeltaMemStores."""
+        total = self.memory.nbytes + sum(rowset.nbytes for rowset in self.frozen)
+        for rowset in self.rowsets:
+            total += rowset.deltas.nbytes + sum(store.nbytes for store in rowset.frozen)
+        return total
+
+    def memory_timestamp_min(self) -> int | None:
+        """The oldest timestamp that is in memory only: what anchors the log (R3)."""
+        oldest: int | None = None
+        for mem in (self.memory, *self.frozen):
+            oldest = _older(oldest, mem.timestamp_min)
+        for rowset in self.rowsets:
+            for store in (rowset.deltas, *rowset.frozen):
+                oldest = _older(oldest, store.timestamp_min)
+        return oldest
+
+
+def _older(left: int | None, right: int | None) -> int | None:
+    if left is None:
+        return right
+    return left if right is None else min(left, right)
+
+
+@dataclass(frozen=True, eq=False)
+class TableState:
+    """A table at one schema version, with its tablets in partition order (T2)."""
+
+    entry: TableEntry
+    tablets: tuple[TabletState, ...]
+
+    @property
+    def id(self) -> int:
+        return self.entry.id
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
+    def schema(self) -> Schema:
+        return self.entry.schema
+
+    @cached_property
+    def codec(self) -> KeyCodec:
+        return KeyCodec([column.type for column in self.schema.key_columns])
+
+    @cached_property
+    def partitions(self) -> tuple[Partition, ...]:
+        return tuple(tablet.partition for tablet in self.tablets)
+
+    @cached_property
+    def router(self) -> Router:
+        return Router(self.entry.partition_schema, self.partitions, self.schema)
+
+    @cached_property
+    def ordinal_of(self) -> Mapping[int, int]:
+        """Tablet id to its place in `tablets`."""
+        return {tablet.id: ordinal for ordinal, tablet in enumerate(self.tablets)}
+
+    def with_tablets(self, changed: Mapping[int, TabletState]) -> TableState:
+        """A new version in which the tablets of these ids are replaced. What was derived from the partitions
+        stays."""
+        fresh = dataclasses.replace(
+            self, tablets=tuple(changed.get(tablet.id, tablet) for tablet in self.tablets)
+        )
+        for name in ("codec", "partitions", "router", "ordinal_of"):
+            if name in self.__dict__:
+                fresh.__dict__[name] = self.__dict__[name]
+        return fresh
+
+
+@dataclass(frozen=True, eq=False)
+class Root:
+    """All tables at one version of the catalogue.
+
+    `version` is the catalogue's; several roots may carry the same one (a freeze makes a root without a
+    transaction).
+    """
+
+    version: int
+    tables: Mapping[int, TableState]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, TableState]:
+        return {table.name: table for table in self.tables.values()}
+
+    def table(self, name: str) -> TableState:
+        found = self.by_name.get(name)
+        if found is None:
+            raise TableNotFoundError(no_such_table(name, self.by_name))
+        return found
+
+    def tablets(self) -> Iterator[tuple[TableState, TabletState]]:
+        for table in self.tables.values():
+            for tablet in table.tablets:
+                yield table, tablet
+
+    def with_table(self, table: TableState, version: int | None = None) -> Root:
+        return Root(self.version if version is None else version, {**self.tables, table.id: table})
+
+    def without_table(self, table_id: int, version: int) -> Root:
+        return Root(version, {key: value for key, value in self.tables.items() if key != table_id})
+
+    def with_tablets(self, changed: Mapping[int, TabletState], version: int | None = None) -> Root:
+        """A new root in which the tablets of these ids are replaced, wherever they belong."""
+        by_table: dict[int, dict[int, TabletState]] = {}
+        for tablet in changed.values():
+            by_table.setdefault(tablet.entry.table_id, {})[tablet.id] = tablet
+        tables = dict(self.tables)
+        for table_id, tablets in by_table.items():
+            if table_id in tables:
+                tables[table_id] = tables[table_id].with_tablets(tablets)
+        return Root(self.version if version is None else version, tables)
+
+    def memory_bytes(self) -> int:
+        return sum(tablet.memory_bytes() for _, tablet in self.tablets())
+
+    def memory_timestamp_min(self) -> int | None:
+        oldest: int | None = None
+        for _, tablet in self.tablets():
+            oldest = _older(oldest, tablet.memory_timestamp_min())
+        return oldest
+
+
+def no_such_table(name: str, known: Mapping[str, object]) -> str:
+    """The sentence for a table that is not there."""
+    if not known:
+        return f"no table {name!r}: the store has no tables yet; make one with create_table()"
+    names = ", ".join(sorted(known)[:10]) + (", …" if len(known) > 10 else "")
+    return f"no table {name!r} in this store; its tables are: {names}"

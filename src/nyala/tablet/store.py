@@ -1,0 +1,540 @@
+"""The open store of the writer process: it owns the parts and delegates everything.
+
+    writers ──► write_path ──► log, memory                 Store
+    background ─► maintenance ─► flush, delta_compaction   ├ root       what is there (R7), swapped by `install`
+    scans ──► read_path ◄── view(): (root, published)      ├ marks      applied and published (W1)
+                                                           ├ state      the catalogue as committed
+                                                           └ log, clock, cache, locks
+
+Invariants
+    W1  `published` passes t only when the log is synced through t and all batches <= t are applied.
+    W3  After a failed sync, or a failure behind the log append, `check_writable` raises until the store is
+        opened again.
+    P2  A file that a transaction made garbage is unlinked only when no living lease and no root in this process is
+        older than that transaction.
+    T1  A timestamp is greater than every one in the log, the catalogue and `published`.
+
+Threads: `view`, `check_writable` and properties from any; everything that changes the root holds
+`commit_lock`; lock order in `locks.py`. Source: design §3 and §6.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from nyala.catalog.leases import collectable, oldest_needed
+from nyala.catalog.model import (
+    CatalogChange,
+    CatalogState,
+    CommittedKey,
+    DeltaEntry,
+    RowSetEntry,
+    TableEntry,
+    TabletEntry,
+    dropping_tables,
+)
+from nyala.catalog.store import Catalog
+from nyala.catalog.store_lock import StoreLock
+from nyala.cfile.cache import BlockCache
+from nyala.delta.delta_file import DeltaFile
+from nyala.env import Env
+from nyala.errors import Error, StorageError, TableExistsError
+from nyala.mvcc.hybrid_clock import HybridClock
+from nyala.mvcc.watermarks import Watermarks
+from nyala.partition.levels import Partition, PartitionSchema
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.mem_rowset import MemRowSet
+from nyala.rowset.writer import WrittenRowSet
+from nyala.schema.schema import Schema
+from nyala.tablet import layout
+from nyala.tablet.bootstrap import Replayer
+from nyala.tablet.locks import OwnedLock
+from nyala.tablet.opening import open_root, open_rowset, remove_orphans
+from nyala.tablet.root import Root, TableState, TabletState
+from nyala.tablet.staging import remove_expired_staging
+from nyala.tablet.write_path import DIRECT_COMMIT_BYTES, Ticket
+from nyala.wal.position import PositionRecord, write_position
+from nyala.wal.reader import recover
+from nyala.wal.writer import Durability, LogWriter
+
+logger = logging.getLogger("nyala.store")
+
+DURABILITIES: Final = ("commit", "group", "os")
+# Records of flushed data are dropped with their segments; what is left is replayed at the next open.
+LOG_LIMIT_BYTES: Final = 64 << 20
+WAIT_FOR_MEMORY_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """What `connect` was told."""
+
+    durability: Durability = "commit"
+    memory_limit_bytes: int = 1 << 30
+    maintenance: bool = True
+    lock_timeout_s: float = 0.0
+    log_limit_bytes: int = LOG_LIMIT_BYTES
+    direct_commit_bytes: int = DIRECT_COMMIT_BYTES
+
+
+class Store:
+    """See the module. Made by `Store.open`, ended by `close`."""
+
+    read_only: Final = False
+
+    def __init__(
+        self,
+        env: Env,
+        root_path: str,
+        options: StoreOptions,
+        lock: StoreLock,
+        catalog: Catalog,
+        state: CatalogState,
+        root: Root,
+        log: LogWriter,
+        clock: HybridClock,
+        cache: BlockCache,
+        keys: dict[str, int],
+    ) -> None:
+        self.env = env
+        self.root_path = root_path
+        self.options = options
+        self.state = state
+        self.log = log
+        self.clock = clock
+        self.cache = cache
+        self.marks = Watermarks(clock.latest)
+        self.commit_lock = OwnedLock()
+        self.flush_lock = OwnedLock()
+        self.direct_commit_bytes = options.direct_commit_bytes
+        self.pressure = threading.Event()  # set when memory or the log asks for a flush
+        self._relief = threading.Condition()
+        self._lock = lock
+        self._catalog = catalog
+        self._root = root
+        self._roots: weakref.WeakSet[Root] = weakref.WeakSet([root])
+        self._keys = keys  # idempotency keys of the log that the catalogue does not hold yet
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._pid = os.getpid()
+        self._publish_lock = threading.Lock()
+        self._memory_bytes = root.memory_bytes()
+        self._rowset_ids: Iterator[int] = itertools.count(state.next_rowset_id)
+        self._delta_ids: Iterator[int] = itertools.count(state.next_delta_id)
+        self.publish()
+
+    # ---------------------------------------------------------------------------------------- open, close
+
+    @staticmethod
+    def open(env: Env, path: str, options: StoreOptions) -> Store:
+        """Take the writer's lock of the store at `path` (made when missing), recover, and be ready to write.
+
+        Raises: LockedError, StorageError (no store, a future version, a full disk), CorruptionError.
+        Cost: O(live files) for the catalogue, and the log's replay (at most about `LOG_LIMIT_BYTES`).
+        """
+        layout.prepare_folder(env, path)
+        lock = StoreLock(env, path)
+        lock.acquire(options.lock_timeout_s)
+        with contextlib.ExitStack() as undo:
+            undo.callback(lock.release)
+            catalog = layout.open_or_create_catalog(env, path)
+            undo.callback(catalog.close)
+            remove_expired_staging(env, path)
+            state = catalog.load()
+            cache = BlockCache(options.memory_limit_bytes // 4)
+            remove_orphans(env, path, state)
+            root = open_root(env, path, state, cache)
+            recovered = recover(env, layout.wal_path(path), state.wal_start)
+            replayer = Replayer(root)
+            replayer.feed(recovered.records())
+            replayer.drain()
+            report = replayer.report
+            if recovered.torn is not None:
+                logger.warning(
+                    "the log ended in %d bytes that were never acknowledged; they were cut off",
+                    recovered.torn.length,
+                )
+            latest = max(state.timestamp_max, recovered.timestamp_max)
+            clock = HybridClock(env.clock, latest)
+            log = LogWriter(env, layout.wal_path(path), recovered, durability=options.durability)
+            undo.callback(log.close)
+            keys = {
+                key: stamp
+                for key, stamp in report.idempotency_keys.items()
+                if key not in state.committed_keys
+            }
+            store = Store(env, path, options, lock, catalog, state, root, log, clock, cache, keys)
+            undo.pop_all()
+        return store
+
+    def close(self) -> None:
+        """Sync and close the log, give the lock back. May be called twice. Does not flush: the next open
+        replays."""
+        if self._closed:
+            return
+        self._closed = True
+        if os.getpid() != self._pid:
+            return
+        try:
+            with self.flush_lock, self.commit_lock:
+                self.log.close()
+                self.publish()
+        finally:
+            self._catalog.close()
+            self._lock.release()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def check_open(self) -> None:
+        """Raises: Error when the store is closed or this is a forked child."""
+        if self._closed:
+            raise StorageError(f"the store {self.root_path!r} is closed: connect() again")
+        if os.getpid() != self._pid:
+            raise StorageError(
+                f"the store {self.root_path!r} was opened by process {self._pid} and this is its forked child: "
+                "connect() in the child, with read_only=True while the parent writes"
+            )
+
+    def check_writable(self) -> None:
+        """Raises: StorageError when closed, forked, or broken by an earlier failure (W3)."""
+        self.check_open()
+        if self._failure is not None:
+            raise StorageError(
+                f"the store takes no more writes since an earlier one failed ({self._failure}): close it and "
+                "connect() again, which finds out what is durable",
+                path=self.root_path,
+            ) from self._failure
+
+    def poison(self, error: BaseException) -> None:
+        """No more writes and no more flushes until the store is opened again (W3)."""
+        if self._failure is None:
+            self._failure = error
+            logger.error("the store takes no more writes: %s", error)
+
+    # ---------------------------------------------------------------------------------------- root
+
+    @property
+    def root(self) -> Root:
+        return self._root
+
+    def view(self) -> tuple[Root, int]:
+        """What a reader may see: the root and the published timestamp (R7).
+
+        In this order a timestamp is never newer than what the root's stores hold: published batches were
+        applied to stores of this root or of one before it, whose data this root holds too.
+        """
+        self.check_open()
+        published = self.marks.published
+        return self._root, published
+
+    def install(self, root: Root) -> None:
+        """The one place where the root changes. Under the commit lock."""
+        assert self.commit_lock.held(), "R7: roots are swapped under the commit lock"
+        self._root = root
+        self._roots.add(root)
+
+    def transact(
+        self, change: CatalogChange, root_at: Callable[[int], Root], *, forget_log: bool = False
+    ) -> None:
+        """Commit `change` to the catalogue and install the root it makes. Under the commit lock.
+
+        `root_at` gives the new root for the new version. With `forget_log`, segments of the log that the new
+        root no longer needs become garbage in the same transaction (R3).
+        Raises: StorageError when the catalogue cannot be written: nothing changed then.
+        """
+        assert self.commit_lock.held(), "R7: roots are swapped under the commit lock"
+        self.log_sync_all()  # W2: the transaction names nothing that the log is not synced through
+        after = root_at(self.state.version + 1)
+        dropped = self._forget_log(change, after) if forget_log else []
+        change.timestamp = max(change.timestamp, self.clock.latest)
+        known = self.state.committed_keys
+        mine = {key.key for key in change.committed_keys}
+        change.committed_keys += [
+            CommittedKey(key, stamp)
+            for key, stamp in self._keys.items()
+            if key not in known and key not in mine
+        ]
+        self.state = self._catalog.commit(change)
+        self._keys.clear()
+        self.install(after)
+        self.log.drop(dropped)
+        # The log is synced through everything applied, and what was not in the log is in the catalogue now.
+        self.marks.advance_published(self.marks.applied)
+        self._memory_bytes = after.memory_bytes()
+        with self._relief:
+            self._relief.notify_all()
+        self.publish()
+
+    def _forget_log(self, change: CatalogChange, after: Root) -> list[int]:
+        """Numbers of the closed segments in which nothing is in memory only; named as garbage in `change`."""
+        anchor = after.memory_timestamp_min()
+        if anchor is None:
+            self.log.roll()
+        gone = []
+        for segment in self.log.segments():
+            if not segment.closed or (anchor is not None and segment.timestamp_max >= anchor):
+                break
+            gone.append(segment.number)
+            change.garbage.append(layout.relative(self.root_path, segment.path))
+        if gone:
+            change.wal_start = gone[-1] + 1
+        return gone
+
+    # ---------------------------------------------------------------------------------------- log and publishing
+
+    def note_applied(self, timestamp: int, nbytes: int, idempotency_key: str | None) -> None:
+        """A logged batch is in memory. Under the commit lock."""
+        self.marks.advance_applied(timestamp)
+        self._memory_bytes += nbytes
+        if idempotency_key is not None:
+            self._keys[idempotency_key] = timestamp
+        if self.options.durability != "commit":
+            self.marks.advance_published(timestamp)
+        if (
+            self._memory_bytes > self.options.memory_limit_bytes // 2
+            or self.log.size_bytes > self.options.log_limit_bytes
+        ):
+            self.pressure.set()
+
+    def note_committed(self, timestamp: int, idempotency_key: str | None) -> None:
+        """A directly committed batch is in the root (W6). Under the commit lock."""
+        del idempotency_key  # it went into the catalogue with the batch
+        self.marks.advance_applied(timestamp)
+        self.marks.advance_published(timestamp)
+        self.publish()
+
+    def finish(self, ticket: Ticket) -> None:
+        """Wait until the batch is as durable as `durability` says, and visible. Without the commit lock.
+
+        Raises: StorageError(outcome="unknown") when the sync failed.
+        """
+        if ticket.log_offset is None:
+            return
+        try:
+            if self.options.durability == "commit":
+                self.log.sync(ticket.log_offset)
+            else:
+                self.log.write_pending()
+        except BaseException as error:
+            self.poison(error)
+            raise
+        self.marks.advance_published(self.log.synced_timestamp)
+        self.publish()
+
+    def log_sync_all(self) -> None:
+        """Sync everything that was appended (W2). Raises: StorageError(outcome="unknown"), and the store is
+        broken."""
+        try:
+            self.log.sync()
+        except BaseException as error:
+            self.poison(error)
+            raise
+        self.marks.advance_published(self.log.synced_timestamp)
+
+    def sync_if_due(self) -> None:
+        """Durability "group": sync what has waited long enough. Called by the maintenance thread."""
+        try:
+            self.log.sync_if_due()
+        except BaseException as error:
+            self.poison(error)
+            raise
+        self.publish()
+
+    def publish(self) -> None:
+        """Tell reader processes how far they may read: the position record."""
+        with self._publish_lock:
+            # With "group" and "os" other processes see a batch once the system has its record.
+            mark = self.log.synced if self.options.durability == "commit" else self.log.written
+            published = min(self.marks.published, max(mark.timestamp, self.state.timestamp_max))
+            record = PositionRecord(
+                mark.position.segment, mark.position.offset, published, self.state.version
+            )
+            write_position(self.env.files, layout.position_path(self.root_path), record)
+
+    def committed(self, key: str) -> int | None:
+        """The timestamp at which a batch with this idempotency key was committed, if one was."""
+        stamp = self._keys.get(key)
+        if stamp is None and key in self.state.committed_keys:
+            stamp = self.state.committed_keys[key].timestamp
+        return stamp
+
+    # ---------------------------------------------------------------------------------------- memory
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes in MemRowSets and DeltaMemStores, about."""
+        return self._memory_bytes
+
+    def wait_for_memory(self) -> None:
+        """Hold a write back while memory is at its limit; a flush in the background makes room.
+
+        Raises: StorageError after 30 seconds without room.
+        """
+        limit = self.options.memory_limit_bytes
+        if self._memory_bytes < limit:
+            return
+        self.pressure.set()
+        if not self.options.maintenance:
+            from nyala.tablet.flush import flush
+
+            flush(self)
+            return
+        with self._relief:
+            if not self._relief.wait_for(
+                lambda: self._memory_bytes < limit or self._failure is not None, WAIT_FOR_MEMORY_S
+            ):
+                raise StorageError(
+                    f"{self._memory_bytes / 1e6:.0f} MB wait in memory to be flushed, which is memory_limit, and no "
+                    f"flush made room within {WAIT_FOR_MEMORY_S:.0f} s: check the disk, or raise memory_limit"
+                )
+
+    # ---------------------------------------------------------------------------------------- files
+
+    def path(self, relative: str) -> str:
+        """The absolute path of a file named relative to the store's folder."""
+        return os.path.join(self.root_path, relative)
+
+    def tablet_directory(self, tablet_id: int) -> str:
+        """The tablet's folder, relative to the store's; made when missing."""
+        relative = layout.tablet_directory(tablet_id)
+        self.env.files.make_dirs(self.path(relative))
+        return relative
+
+    def allocate(self, what: str) -> int:
+        """A new rowset or delta id, never given before in this process; gaps after failures do not matter."""
+        return next(self._rowset_ids if what == "rowset" else self._delta_ids)
+
+    def new_memory(self, table: TableState) -> MemRowSet:
+        return MemRowSet(table.codec, table.schema)
+
+    def open_delta(self, entry: DeltaEntry) -> DeltaFile:
+        return DeltaFile.open(self.env.files, self.root_path, entry, self.cache)
+
+    def adopt_rowset(self, written: WrittenRowSet, schema: Schema) -> tuple[DiskRowSet, list[DeltaEntry]]:
+        """Open a rowset that was just written, and the catalogue's entries for its delta files."""
+        from nyala.tablet.flush import delta_entry
+
+        entries = []
+        if written.undo is not None and written.undo_path is not None:
+            number = self.allocate("delta")
+            entries.append(delta_entry(number, written.meta.id, written.undo_path, written.undo))
+        rowset = open_rowset(
+            self.env, self.root_path, RowSetEntry.from_meta(written.meta), entries, self.cache, schema
+        )
+        return rowset, entries
+
+    def discard_files(self, paths: Iterable[str]) -> None:
+        """Remove files that no transaction names; what cannot be removed is removed by the next open (P3)."""
+        for path in paths:
+            with contextlib.suppress(Error):
+                self.env.files.unlink(self.path(path), missing_ok=True)
+
+    def collect_garbage(self) -> int:
+        """Unlink garbage that nobody can see any more (P2); returns how many files."""
+        with self.commit_lock:
+            self.check_writable()
+            garbage = dict(self.state.garbage)
+            if not garbage:
+                return 0
+        # Listed after the transactions that made the garbage, as P2 asks.
+        leased = oldest_needed(self.env, self.root_path, self.env.clock.now_us())
+        mine = min((root.version for root in list(self._roots)), default=self.state.version)
+        oldest = mine if leased is None else min(mine, leased)
+        paths = collectable(garbage, oldest)
+        for path in paths:
+            self.env.files.unlink(self.path(path), missing_ok=True)
+        if paths:
+            with self.commit_lock:
+                root = self._root
+                self.transact(CatalogChange(collected=paths), lambda version: Root(version, root.tables))
+        return len(paths)
+
+    # ---------------------------------------------------------------------------------------- tables
+
+    def create_table(
+        self,
+        name: str,
+        schema: Schema,
+        partition_schema: PartitionSchema,
+        partitions: Collection[Partition],
+        *,
+        comment: str,
+        history_us: int | None,
+    ) -> None:
+        """Raises: TableExistsError."""
+        with self.commit_lock:
+            self.check_writable()
+            if name in self._root.by_name:
+                raise TableExistsError(
+                    f"table {name!r} exists already; open it with table({name!r}), or pass exist_ok=True"
+                )
+            table_id = self.state.next_table_id
+            entry = TableEntry(
+                table_id, name, comment, history_us, schema, {schema.version: schema}, partition_schema
+            )
+            # Nothing of an earlier table of this name can be replayed into it: the ids are new (R1).
+            tablets = [
+                TabletEntry(self.state.next_tablet_id + index, table_id, partition, 0)
+                for index, partition in enumerate(partitions)
+            ]
+            bare = TableState(entry, ())
+            table = replace(
+                bare, tablets=tuple(TabletState(tablet, self.new_memory(bare)) for tablet in tablets)
+            )
+            change = CatalogChange(timestamp=self._stamp(), put_tables=[entry], put_tablets=tablets)
+            root = self._root
+            self.transact(change, lambda version: root.with_table(table, version))
+
+    def drop_table(self, name: str) -> None:
+        """Raises: TableNotFoundError."""
+        with self.commit_lock:
+            self.check_writable()
+            table = self._root.table(name)
+            change = dropping_tables(self.state, [table.id], self._stamp())
+            root = self._root
+            self.transact(change, lambda version: root.without_table(table.id, version), forget_log=True)
+
+    def rename_table(self, old: str, new: str) -> None:
+        """Raises: TableNotFoundError, TableExistsError."""
+        with self.commit_lock:
+            self.check_writable()
+            table = self._root.table(old)
+            if new in self._root.by_name:
+                raise TableExistsError(
+                    f"cannot rename {old!r} to {new!r}: a table of that name exists already"
+                )
+            entry = replace(table.entry, name=new)
+            renamed = replace(table, entry=entry)
+            root = self._root
+            self.transact(
+                CatalogChange(timestamp=self._stamp(), put_tables=[entry]),
+                lambda version: root.with_table(renamed, version),
+            )
+
+    def _stamp(self) -> int:
+        """A timestamp for a change of the catalogue only; applied and published at once by `transact`'s caller."""
+        timestamp = self.clock.next()
+        self.marks.advance_applied(timestamp)
+        return timestamp
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of the store as a whole."""
+        return {
+            "version": self.state.version,
+            "memory_bytes": self._root.memory_bytes(),
+            "log_bytes": self.log.size_bytes,
+            "garbage_files": len(self.state.garbage),
+            "cache_bytes": self.cache.size_bytes,
+            "cache_hits": self.cache.hits,
+            "cache_misses": self.cache.misses,
+        }

@@ -1,0 +1,275 @@
+"""Scan tokens: one tablet's part of a scan as bytes that another process can read without catalogue and log.
+
+    offset  size  field
+    0       8     magic "nyalatok"
+    8       4     version, u32 little-endian
+    12      4     CRC-32C of everything behind, u32
+    16      4     length of the JSON part, u32
+    20      …     JSON: store path, snapshot, schema, columns, predicate as text, limit, rowsets with their
+    files and places …       …     Arrow IPC parts, each u64 length + bytes: in-memory deltas per rowset and
+    column, then rows of memory
+
+What the tablet has in memory at the snapshot travels along: for a DiskRowSet the runs of its DeltaMemStores
+that the scan's columns need, for a MemRowSet its rows, selected and projected already.
+
+Invariants
+    K1  The rows that a token gives are those that the scan that made it would have given for that tablet.
+    K2  A token names files only relative to the store's path, and inside it.
+
+Source: design §3, "A scan token carries all that a remote reader needs"; Kudu facts §2.5.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from nyala.catalog.model import DeltaEntry, RowSetEntry
+from nyala.cfile.cache import BlockCache
+from nyala.cfile.column import ColumnKey, ColumnPlace
+from nyala.delta.mem_store import DeltaMemStore
+from nyala.delta.run import LIVENESS
+from nyala.env import SYSTEM, Env, MissingFileError
+from nyala.errors import CorruptionError, HistoryExpiredError, InvalidArgumentError
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.schema.predicate import BoundPredicate
+from nyala.schema.schema import Schema
+from nyala.tablet import read_path
+from nyala.tablet.opening import entry_of, open_rowset
+from nyala.tablet.read_path import ScanCounters, ScanSpec, ScanUnit
+from nyala.tablet.root import TableState
+
+MAGIC: Final = b"nyalatok"
+VERSION: Final = 1
+_HEAD: Final = struct.Struct("<8sIII")
+_LENGTH: Final = struct.Struct("<Q")
+# A token is read by one task; it decodes each block once, so a small cache is enough.
+_CACHE_BYTES: Final = 64 << 20
+
+
+def make_tokens(root_path: str, table: TableState, spec: ScanSpec) -> list[bytes]:
+    """A token per tablet that `spec` has to read. Raises: InvalidArgumentError for a predicate that cannot
+    travel."""
+    if spec.predicate is not None and spec.predicate.has_arrow_expression:
+        raise InvalidArgumentError(
+            "a pyarrow expression cannot travel in a scan token: give `where` as text or with nyala.col()"
+        )
+    units = read_path.plan(table, spec, ScanCounters())
+    by_tablet: dict[int, list[ScanUnit]] = {}
+    for unit in units:
+        by_tablet.setdefault(unit.tablet, []).append(unit)
+    return [_make_token(root_path, spec, ordinal, parts) for ordinal, parts in sorted(by_tablet.items())]
+
+
+def _make_token(root_path: str, spec: ScanSpec, ordinal: int, units: Sequence[ScanUnit]) -> bytes:
+    bodies: list[Any] = []
+    rowsets = []
+    memory = []
+    needed = {LIVENESS, *(column.id for column in spec.columns)}
+    if spec.predicate is not None:
+        needed |= {spec.schema.by_name(name).id for name in spec.predicate.columns}
+    for unit in units:
+        if isinstance(unit.rowset, DiskRowSet):
+            deltas = []
+            for store in (*unit.rowset.frozen, unit.rowset.deltas):
+                for column_id in sorted(store.column_ids & needed):
+                    run = store.run(column_id)
+                    if run is not None:
+                        kept = run.between(0, spec.snapshot)
+                        bodies.append(_ipc([kept.rowids, kept.timestamps, kept.values]))
+                        deltas.append([column_id, len(bodies) - 1])
+            rowsets.append(
+                {
+                    "lower": unit.lower,
+                    "upper": unit.upper,
+                    "meta": _encode_rowset(RowSetEntry.from_meta(unit.rowset.meta)),
+                    "files": [
+                        _encode_delta(entry_of(file))
+                        for file in (*reversed(unit.rowset.undo), *unit.rowset.redo)
+                    ],
+                    "deltas": deltas,
+                }
+            )
+        else:
+            memory.append(unit)
+    if memory:
+        batches = list(read_path.run(memory, spec, ScanCounters()))
+        rows = pa.Table.from_batches(batches, schema=spec.arrow_schema).combine_chunks()
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        bodies.append(sink.getvalue())
+    meta = {
+        "path": root_path,
+        "tablet": ordinal,
+        "snapshot": spec.snapshot,
+        "schema": json.loads(spec.schema.to_json()),
+        "columns": [column.name for column in spec.columns],
+        "where": None if spec.predicate is None else spec.predicate.to_json(),
+        "limit": spec.limit,
+        "ordered": spec.order_by_key,
+        "rowsets": rowsets,
+        "memory": len(bodies) - 1 if memory else None,
+    }
+    text = json.dumps(meta).encode()
+    parts = [struct.pack("<I", len(text)), text]
+    for body in bodies:
+        parts += [_LENGTH.pack(len(body)), bytes(body)]
+    payload = b"".join(parts)
+    return MAGIC + struct.pack("<II", VERSION, google_crc32c.value(payload)) + payload
+
+
+def read_token(
+    data: bytes, env: Env | None = None, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """See `nyala.scan.read_token`."""
+    env = env or SYSTEM
+    meta, bodies = _open(data)
+    schema = Schema.from_json(json.dumps(meta["schema"]))
+    wanted = meta["columns"] if columns is None else list(columns)
+    strange = [name for name in wanted if name not in meta["columns"]]
+    if strange:
+        raise InvalidArgumentError(f"the scan token has no column {strange[0]!r}; it has {meta['columns']}")
+    spec = ScanSpec(
+        schema,
+        schema.project(wanted),
+        meta["snapshot"],
+        None if meta["where"] is None else BoundPredicate.from_json(meta["where"], schema),
+        meta["limit"],
+        meta["ordered"],
+    )
+    cache = BlockCache(_CACHE_BYTES)
+    units = []
+    for part in meta["rowsets"]:
+        entry = _decode_rowset(part["meta"])
+        rowset = open_rowset(
+            env, meta["path"], entry, [_decode_delta(delta) for delta in part["files"]], cache, schema
+        )
+        rowset = dataclasses.replace(rowset, deltas=_deltas(part["deltas"], bodies))
+        units.append(ScanUnit(rowset, meta["tablet"], part["lower"], part["upper"]))
+    batches = read_path.run(units, spec, ScanCounters())
+    memory = [] if meta["memory"] is None else _rows(bodies[meta["memory"]], wanted)
+    if spec.order_by_key and memory and units:
+        # Both halves are ordered; together they are sorted anew, which one tablet's rows in memory can afford.
+        batches = _merged([*batches, *memory], spec)
+        memory = []
+    left = spec.limit
+    try:
+        for batch in itertools.chain(memory, batches):
+            if left is not None:
+                batch = batch.slice(0, left)
+                left -= batch.num_rows
+            if batch.num_rows:
+                yield batch
+            if left == 0:
+                return
+    except MissingFileError as error:
+        raise HistoryExpiredError(
+            f"a file of this scan is gone ({error.path}): the snapshot {spec.snapshot} is no longer kept; load again"
+        ) from error
+
+
+def _merged(batches: Sequence[pa.RecordBatch], spec: ScanSpec) -> Iterator[pa.RecordBatch]:
+    names = [column.name for column in spec.schema.key_columns]
+    rows = pa.Table.from_batches(batches, schema=spec.arrow_schema).combine_chunks()
+    keys = spec.codec.encode([rows.column(name).combine_chunks() for name in names])
+    yield from rows.take(pa.array(keys.sort_indices())).to_batches(max_chunksize=read_path.WINDOW_ROWS)
+
+
+def _open(data: bytes) -> tuple[Any, list[pa.Buffer]]:
+    try:
+        magic, version, crc, length = _HEAD.unpack_from(data)
+    except struct.error as error:
+        raise CorruptionError(
+            f"a scan token is at least {_HEAD.size} bytes long, this one is {len(data)}"
+        ) from error
+    if magic != MAGIC or version != VERSION:
+        raise CorruptionError(f"these bytes are no scan token of version {VERSION}")
+    if google_crc32c.value(data[16:]) != crc:
+        raise CorruptionError("the scan token was damaged on its way (CRC-32C differs)")
+    meta = json.loads(data[20 : 20 + length])
+    buffer = pa.py_buffer(data)
+    bodies, at = [], 20 + length
+    while at < len(data):
+        (size,) = _LENGTH.unpack_from(data, at)
+        bodies.append(buffer.slice(at + 8, size))
+        at += 8 + size
+    return meta, bodies
+
+
+def _ipc(arrays: Sequence[Any]) -> pa.Buffer:
+    columns = [array if isinstance(array, pa.Array) else pa.array(array) for array in arrays]
+    batch = pa.RecordBatch.from_arrays(columns, names=["rowid", "timestamp", "value"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def _rows(body: pa.Buffer, columns: Sequence[str]) -> list[pa.RecordBatch]:
+    with pa.ipc.open_stream(body) as reader:
+        return [batch.select(list(columns)) for batch in reader]
+
+
+def _deltas(parts: Sequence[Sequence[int]], bodies: Sequence[pa.Buffer]) -> DeltaMemStore:
+    store = DeltaMemStore()
+    for column_id, index in parts:
+        with pa.ipc.open_stream(bodies[index]) as reader:
+            for batch in reader:
+                store.append(
+                    batch.column(0).to_numpy(),
+                    np.asarray(batch.column(1).to_numpy()),
+                    {column_id: batch.column(2)},
+                )
+    return store
+
+
+def _encode_places(places: Sequence[ColumnPlace]) -> list[list[int]]:
+    return [[p.key.role, p.key.group, p.key.column_id, p.offset, p.length] for p in places]
+
+
+def _decode_places(places: Sequence[Sequence[int]]) -> tuple[ColumnPlace, ...]:
+    return tuple(
+        ColumnPlace(ColumnKey(role, group, column), offset, length)
+        for role, group, column, offset, length in places
+    )
+
+
+def _encode_rowset(entry: RowSetEntry) -> dict[str, Any]:
+    fields = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
+    return {
+        **fields,
+        "key_min": entry.key_min.hex(),
+        "key_max": entry.key_max.hex(),
+        "places": _encode_places(entry.places),
+    }
+
+
+def _decode_rowset(fields: dict[str, Any]) -> RowSetEntry:
+    return RowSetEntry(
+        **{
+            **fields,
+            "key_min": bytes.fromhex(fields["key_min"]),
+            "key_max": bytes.fromhex(fields["key_max"]),
+            "places": _decode_places(fields["places"]),
+        }
+    )
+
+
+def _encode_delta(entry: DeltaEntry) -> dict[str, Any]:
+    fields = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
+    return {**fields, "column_ids": list(entry.column_ids), "places": _encode_places(entry.places)}
+
+
+def _decode_delta(fields: dict[str, Any]) -> DeltaEntry:
+    return DeltaEntry(
+        **{**fields, "column_ids": tuple(fields["column_ids"]), "places": _decode_places(fields["places"])}
+    )

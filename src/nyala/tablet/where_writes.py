@@ -1,0 +1,144 @@
+"""Writes and look-ups that find their rows by predicate or by key list.
+
+`update(set=…, where=…)` and `delete(where=…)` are read and applied under one lock, so that no other write
+comes between: the rows are selected at `applied`, which every earlier batch is part of, and the changes are
+settled against the same state.
+
+Source: shared contract, "`where` forms are evaluated and applied under the same lock, as one batch".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.errors import InvalidArgumentError, InvalidValueError
+from nyala.schema.convert import convert
+from nyala.schema.predicate import bind
+from nyala.tablet import read_path
+from nyala.tablet.read_path import ScanCounters, ScanSpec
+from nyala.tablet.result import WriteResult
+from nyala.tablet.root import TableState
+from nyala.tablet.settle import prepare
+from nyala.tablet.write_path import Request, Ticket, commit, locked, results_of, settle_requests
+
+if TYPE_CHECKING:
+    from nyala.tablet.store import Store
+
+
+def delete_where(store: Store, name: str, where: Any) -> WriteResult:
+    """Delete the rows that `where` selects. Raises: what the predicate raises; StorageError."""
+    store.check_writable()
+
+    def data(table: TableState) -> pa.Table:
+        key = [column.name for column in table.schema.key_columns]
+        return _select(store, table, key, where)
+
+    return _write_selected(store, name, "delete", data)
+
+
+def update_where(
+    store: Store, name: str, assignments: Mapping[str, Any], where: Any, *, collect: bool
+) -> WriteResult:
+    """Set columns of the rows that `where` selects (None: all) to constants or expressions over the row.
+
+    Raises: InvalidArgumentError for a key column; ColumnNotFoundError; InvalidValueError when a value does
+    not fit.
+    """
+    store.check_writable()
+    if not assignments:
+        raise InvalidArgumentError("update(set={}) names no column to change")
+
+    def data(table: TableState) -> pa.Table:
+        schema = table.schema
+        keys = [column.name for column in schema.key_columns]
+        for column in assignments:
+            if schema.by_name(column).name in keys:
+                raise InvalidArgumentError(
+                    f"column {column!r} is part of the key of {name!r} and cannot be updated: delete the row and "
+                    "insert it anew"
+                )
+        from nyala.schema.expression import Expression, parse_assignment
+
+        parsed: dict[str, Expression] = {
+            column: parse_assignment(value, schema, schema.by_name(column))
+            for column, value in assignments.items()
+        }
+        needed = list(
+            dict.fromkeys(
+                [*keys, *(used for expression in parsed.values() for used in sorted(expression.columns))]
+            )
+        )
+        rows = _select(store, table, needed, where)
+        arrays = {column: rows.column(column).combine_chunks() for column in needed}
+        out = {column: arrays[column] for column in keys}
+        for column, expression in parsed.items():
+            out[column] = expression.evaluate(arrays, rows.num_rows)
+        return pa.table(out)
+
+    return _write_selected(store, name, "update", data, collect=collect)
+
+
+def _select(store: Store, table: TableState, columns: Sequence[str], where: Any) -> pa.Table:
+    spec = ScanSpec(
+        table.schema, table.schema.project(columns), store.marks.applied, bind(where, table.schema)
+    )
+    batches = read_path.run(read_path.plan(table, spec, ScanCounters()), spec, ScanCounters())
+    return pa.Table.from_batches(list(batches), schema=spec.arrow_schema)
+
+
+def _write_selected(
+    store: Store, name: str, operation: str, data: Any, *, collect: bool = False
+) -> WriteResult:
+    request = Request(name, operation, None)
+
+    def under_lock() -> tuple[Any, Ticket]:
+        table = store.root.table(name)
+        rows = data(table)
+        prepared = [(table, prepare(table, operation, rows, ignore=False))]
+        settlements = settle_requests(store, [request], prepared, collect=collect)
+        return settlements, commit(store, [settlement for settlement, _ in settlements])
+
+    settlements, ticket = locked(store, under_lock)
+    return results_of([request], settlements, ticket.timestamp)[0]
+
+
+def look_up(table: TableState, keys: Any, columns: Sequence[str] | None, snapshot: int) -> pa.Table:
+    """Rows by key in the order of the keys, missing ones left out.
+
+    Raises: InvalidArgumentError for a key column left out; InvalidValueError for a NULL or a value out of range;
+    SchemaError, ColumnNotFoundError.
+    """
+    schema = table.schema
+    wanted = schema.columns if columns is None else schema.project(columns)
+    converted = convert(keys, schema, columns="key", operation="get")
+    left_out = [column.name for column in schema.key_columns if column.name not in converted.columns]
+    if left_out and converted.row_count:
+        raise InvalidArgumentError(
+            f"get needs the whole key of {table.name!r} ({', '.join(c.name for c in schema.key_columns)}); "
+            f"{left_out[0]!r} is not given"
+        )
+    if converted.errors:
+        raise InvalidValueError(
+            f"row {int(converted.errors.rows[0])} of the keys for {table.name!r} is no key: "
+            f"{converted.errors.messages[0]}"
+        )
+    empty = pa.schema([column.arrow_field() for column in wanted]).empty_table()
+    if not converted.row_count:
+        return empty
+    names = [column.name for column in schema.key_columns]
+    arrays = [converted.columns[name] for name in names]
+    encoded = table.codec.encode(arrays)
+    tablets = table.router.route(dict(zip(names, arrays, strict=True)), converted.row_count)
+    housed = np.flatnonzero(tablets >= 0)
+    by_key = encoded.take(housed).sort_indices()
+    order = housed[by_key]
+    order = order[np.argsort(tablets[order], kind="stable")]
+    if not len(order):
+        return empty
+    found, values = read_path.get_many(table, encoded.take(order), tablets[order], wanted, snapshot)
+    back = np.argsort(order[found], kind="stable")
+    return pa.Table.from_arrays([array.take(pa.array(back)) for array in values], schema=empty.schema)

@@ -1,0 +1,409 @@
+"""The life of a write, from the user's data to the answer.
+
+    write()
+      prepare            convert, check, encode keys, route, sort       no lock; may fail: nothing happened
+      ── commit lock ──────────────────────────────────────────────
+      re-check           has the table changed since? prepare again
+      settle             find each key, decide each row, fold per key    may fail: nothing happened
+      plan_apply         allocate everything that applying needs (W3)
+      clock.next         the batch's one timestamp
+      log.append         one record for all tablets and tables (W5, W6)
+      apply              MemRowSets and DeltaMemStores
+      ── unlock ───────────────────────────────────────────────────
+      log.sync           with the group: the first waiter syncs for all
+      publish            readers may see it (W1)
+      return             counts, timestamp, row errors
+
+Batches above `DIRECT_COMMIT_BYTES` leave this path after `settle` and are written as files (`direct_commit`, W6).
+
+Invariants
+    P1  After the log append nothing may fail; if it does, or a sync fails, the store takes no more writes
+        until it is reopened, and the error says that the outcome is unknown (W3).
+    P2  A call either changes nothing, or everything that its result says (design §1.2).
+
+Source: design §4 and §6 (W1–W6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.delta.batch import SharedBatch
+from nyala.delta.mem_store import DeltaMemStore
+from nyala.delta.run import LIVENESS
+from nyala.errors import StorageError, write_error
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.rowset.mem_rowset import MemRowSet
+from nyala.schema.row_errors import RowErrors
+from nyala.tablet.result import WriteResult
+from nyala.tablet.root import TableState
+from nyala.tablet.settle import (
+    Effect,
+    OperationCounts,
+    PreparedOperation,
+    Settlement,
+    prepare,
+    settle,
+    tablet_slices,
+)
+from nyala.wal.record import LogRecord, SettledGroup
+
+if TYPE_CHECKING:
+    from nyala.tablet.store import Store
+
+# A batch whose rows take more than this is written as rowset and delta files and never passes through the
+# log, so that no byte of a bulk load is written twice and the log stays within its 64 MB (design §3).
+DIRECT_COMMIT_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True)
+class Request:
+    """One operation that a user asked for."""
+
+    table: str
+    operation: str
+    data: Any
+    ignore: bool = False
+
+
+def write(
+    store: Store, requests: Sequence[Request], *, collect: bool = False, idempotency_key: str | None = None
+) -> list[WriteResult]:
+    """Carry out `requests` as one atomic batch with one timestamp; a result per request.
+
+    With `collect`, rows that fail are left out and reported in the results; otherwise one failing row stops
+    the whole batch. A batch with an `idempotency_key` that the store has committed before changes nothing
+    again and returns the timestamp of the first time.
+
+    Raises: WriteError or one of its classes (nothing changed); errors of `prepare`; StorageError.
+    """
+    store.check_writable()
+    prepared = [_prepare(store.root.table(request.table), request) for request in requests]
+
+    def under_lock() -> tuple[list[tuple[Settlement, list[int]]], Ticket]:
+        if idempotency_key is not None and (earlier := store.committed(idempotency_key)) is not None:
+            return [], Ticket(earlier, None)
+        settlements = settle_requests(store, requests, prepared, collect=collect)
+        return settlements, commit(store, [settlement for settlement, _ in settlements], idempotency_key)
+
+    settlements, ticket = locked(store, under_lock)
+    if requests and not settlements:
+        return [WriteResult(ticket.timestamp) for _ in requests]
+    return results_of(requests, settlements, ticket.timestamp)
+
+
+_Outcome = TypeVar("_Outcome")
+
+
+def locked(store: Store, under_lock: Callable[[], tuple[_Outcome, Ticket]]) -> tuple[_Outcome, Ticket]:
+    """Run `under_lock` with the commit lock held, then wait until what it committed is durable and published.
+
+    A batch that turns out too large for the log is run again with the flush lock held as well, because a direct
+    commit flushes; taking the flush lock second would be the wrong order (flush_lock before commit_lock, always).
+    """
+    store.wait_for_memory()
+    try:
+        with store.commit_lock:
+            store.check_writable()
+            outcome, ticket = under_lock()
+    except TooLargeForLog:
+        with store.flush_lock, store.commit_lock:
+            store.check_writable()
+            outcome, ticket = under_lock()
+    store.finish(ticket)
+    return outcome, ticket
+
+
+class TooLargeForLog(Exception):
+    """Internal: the batch must be committed directly, and the flush lock is not held."""
+
+
+def _prepare(table: TableState, request: Request) -> tuple[TableState, PreparedOperation]:
+    return table, prepare(table, request.operation, request.data, ignore=request.ignore)
+
+
+def settle_requests(
+    store: Store,
+    requests: Sequence[Request],
+    prepared: Sequence[tuple[TableState, PreparedOperation]],
+    *,
+    collect: bool,
+) -> list[tuple[Settlement, list[int]]]:
+    """Settle what was prepared, per table in the order of first mention; with each the places of its requests.
+
+    Raises: WriteError unless `collect`, when a row failed.
+    """
+    by_table: dict[int, list[int]] = {}
+    for index, (table, _) in enumerate(prepared):
+        by_table.setdefault(table.id, []).append(index)
+    out: list[tuple[Settlement, list[int]]] = []
+    for indexes in by_table.values():
+        table = store.root.table(requests[indexes[0]].table)
+        operations = [
+            # The schema or the partitions moved between preparing and locking: check the data again.
+            operation if seen.entry is table.entry else _prepare(table, requests[index])[1]
+            for index in indexes
+            for seen, operation in [prepared[index]]
+        ]
+        settlement = settle(table, operations)
+        if settlement.failed and not collect:
+            raise _failure(settlement, [requests[index] for index in indexes])
+        out.append((settlement, indexes))
+    return out
+
+
+# ------------------------------------------------------------------------------------------------ commit
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A batch that is applied: what its caller has yet to wait for. `log_offset` None: nothing was logged."""
+
+    timestamp: int
+    log_offset: int | None
+
+
+def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str | None = None) -> Ticket:
+    """Log and apply settled effects under one timestamp. Under the commit lock."""
+    groups = [
+        (settlement, effect, log_batch(effect)) for settlement in settlements for effect in settlement.effects
+    ]
+    if not groups and idempotency_key is None:
+        return Ticket(store.marks.applied, None)
+    if sum(batch.nbytes for _, _, batch in groups) > store.direct_commit_bytes:
+        if not store.flush_lock.held():
+            raise TooLargeForLog
+        # Imported here: direct commits rest on the flush, which rests on this module's types.
+        from nyala.tablet.direct_commit import commit_directly
+
+        return Ticket(commit_directly(store, settlements, idempotency_key), None)
+    additions = [addition for settlement, effect, _ in groups for addition in plan_apply(settlement, effect)]
+    timestamp = store.clock.next()
+    record = LogRecord(
+        timestamp,
+        idempotency_key,
+        tuple(settled_group(settlement, effect, batch) for settlement, effect, batch in groups),
+    )
+    try:
+        offset = store.log.append(record)
+        for addition in additions:
+            addition.apply(timestamp)
+        store.note_applied(timestamp, sum(addition.nbytes for addition in additions), idempotency_key)
+    except BaseException as error:
+        store.poison(error)
+        raise StorageError(
+            f"a batch failed after it was logged ({error}): its outcome is known when the store is opened again; "
+            "until then this store takes no more writes",
+            outcome="unknown",
+        ) from error
+    return Ticket(timestamp, offset)
+
+
+def log_batch(effect: Effect) -> pa.RecordBatch:
+    """The effect's rows as the log keeps them: columns named by their ids, the key first."""
+    return pa.RecordBatch.from_arrays(
+        list(effect.columns.values()), names=[str(number) for number in effect.columns]
+    )
+
+
+def settled_group(settlement: Settlement, effect: Effect, batch: pa.RecordBatch) -> SettledGroup:
+    ordinals, offsets = tablet_slices(effect.tablets)
+    tablets = settlement.table.tablets
+    return SettledGroup(
+        table_id=settlement.table.id,
+        schema_version=settlement.table.schema.version,
+        kind=effect.kind,
+        tablet_ids=tuple(tablets[ordinal].id for ordinal in ordinals.tolist()),
+        offsets=tuple(offsets.tolist()),
+        batch=batch,
+    )
+
+
+@dataclass(frozen=True)
+class InsertAddition:
+    """New rows for one MemRowSet: rows [offset, offset + length) of a batch that many tablets share."""
+
+    memory: MemRowSet
+    keys: EncodedKeys
+    shared: SharedBatch
+    offset: int
+    length: int
+    nbytes: int
+    order: np.ndarray | None = None
+
+    def apply(self, timestamps: int | np.ndarray) -> None:
+        part = _timestamps_of(self, timestamps)
+        self.memory.insert(self.keys, self.shared, self.offset, self.length, part)
+
+
+@dataclass(frozen=True)
+class DeltaAddition:
+    """Changes to rows of one rowset: rows [offset, offset + length) of a shared batch."""
+
+    deltas: DeltaMemStore
+    rowids: np.ndarray
+    shared: SharedBatch
+    offset: int
+    length: int
+    nbytes: int
+    order: np.ndarray | None = None
+
+    def apply(self, timestamps: int | np.ndarray) -> None:
+        part = _timestamps_of(self, timestamps)
+        self.deltas.append(self.rowids, part, self.shared, self.offset)
+
+
+Addition = InsertAddition | DeltaAddition
+
+
+def _timestamps_of(addition: Addition, timestamps: int | np.ndarray) -> int | np.ndarray:
+    """The addition's part of the effect's timestamps: one for all, or (replay) one per row of the effect.
+
+    `order` says which row of the effect each shared row was; None: they are in the effect's order.
+    """
+    if isinstance(timestamps, int):
+        return timestamps
+    rows = slice(addition.offset, addition.offset + addition.length)
+    return timestamps[rows] if addition.order is None else timestamps[addition.order[rows]]
+
+
+def plan_apply(settlement: Settlement, effect: Effect) -> list[Addition]:
+    """Everything that applying `effect` will add to memory, allocated now (W3)."""
+    if effect.kind == "insert":
+        return _plan_insert(settlement.table, effect)
+    key_ids = [column.id for column in settlement.table.schema.key_columns]
+    count = len(effect.codes)
+    if effect.kind == "delete":
+        columns = {LIVENESS: pa.array(np.zeros(count, np.bool_))}
+    else:
+        columns = {number: array for number, array in effect.columns.items() if number not in key_ids}
+    codes, rowids, order = effect.codes, effect.rowids, None
+    if count > 1 and not _ascending(codes, rowids):
+        order = np.lexsort((rowids, codes))
+        codes, rowids = codes[order], rowids[order]
+        columns = {number: array.take(pa.array(order)) for number, array in columns.items()}
+    shared = SharedBatch(columns)
+    row_bytes = sum(array.nbytes for array in columns.values()) // max(count, 1)
+    places, offsets = tablet_slices(codes)
+    return [
+        DeltaAddition(
+            settlement.rowsets[place][1].deltas, rowids[begin:end], shared, begin, end - begin,
+            (row_bytes + 16) * (end - begin), order,
+        )
+        for place, begin, end in zip(places.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+    ]  # fmt: skip
+
+
+def _ascending(codes: np.ndarray, rowids: np.ndarray) -> bool:
+    same = codes[1:] == codes[:-1]
+    return bool(((codes[1:] > codes[:-1]) | (same & (rowids[1:] > rowids[:-1]))).all())
+
+
+def _plan_insert(table: TableState, effect: Effect) -> list[Addition]:
+    ghosts = effect.rowids >= 0
+    if not ghosts.any():
+        return _plan_fresh(table, effect.keys, effect.tablets, effect.columns)
+    # Keys that lie dead in the MemRowSet come back to life there: REINSERT (R5). Anywhere else a dead key is left
+    # alone and the row is new.
+    out: list[Addition] = []
+    fresh = np.flatnonzero(~ghosts)
+    if len(fresh):
+        out += _plan_fresh(
+            table, effect.keys.take(fresh), effect.tablets[fresh],
+            {number: array.take(pa.array(fresh)) for number, array in effect.columns.items()}, fresh,
+        )  # fmt: skip
+    back = np.flatnonzero(ghosts)
+    key_ids = {column.id for column in table.schema.key_columns}
+    order = back[np.lexsort((effect.rowids[back], effect.tablets[back]))]
+    columns = {
+        number: array.take(pa.array(order))
+        for number, array in effect.columns.items()
+        if number not in key_ids
+    }
+    columns[LIVENESS] = pa.array(np.ones(len(order), np.bool_))
+    shared = SharedBatch(columns)
+    ordinals, offsets = tablet_slices(effect.tablets[order])
+    row_bytes = sum(array.nbytes for array in columns.values()) // len(order)
+    for ordinal, begin, end in zip(
+        ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
+    ):
+        rowids = effect.rowids[order[begin:end]]
+        out.append(
+            DeltaAddition(
+                table.tablets[ordinal].memory.deltas, rowids, shared, begin, end - begin,
+                (row_bytes + 16) * (end - begin), order,
+            )
+        )  # fmt: skip
+    return out
+
+
+def _plan_fresh(
+    table: TableState,
+    keys: EncodedKeys,
+    tablets: np.ndarray,
+    columns: dict[int, pa.Array],
+    order: np.ndarray | None = None,
+) -> list[Addition]:
+    shared = SharedBatch(columns)
+    count = len(tablets)
+    row_bytes = (sum(array.nbytes for array in columns.values()) + keys.nbytes) // max(count, 1)
+    ordinals, offsets = tablet_slices(tablets)
+    return [
+        InsertAddition(
+            table.tablets[ordinal].memory, keys if end - begin == count else keys.slice(begin, end - begin),
+            shared, begin, end - begin, (row_bytes + 8) * (end - begin), order,
+        )
+        for ordinal, begin, end in zip(ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------ answers
+
+
+def _error_table(
+    table: TableState, request: Request, errors: RowErrors, operation: PreparedOperation
+) -> pa.Table:
+    keys = {}
+    for column in table.schema.key_columns:
+        array = operation.columns.get(column.id)
+        keys[column.name] = array if array is not None else pa.nulls(operation.row_count, column.type.arrow)
+    return errors.to_arrow(request.operation + ("-ignore" if request.ignore else ""), keys)
+
+
+def _failure(settlement: Settlement, requests: Sequence[Request]) -> Exception:
+    """The exception for a batch with failing rows: how many, of which kind, and the first of them in words."""
+    operations = settlement.operations
+    tables = [
+        _error_table(settlement.table, request, errors, operation)
+        for request, errors, operation in zip(requests, settlement.errors, operations, strict=True)
+        if errors
+    ]
+    errors = pa.concat_tables(tables)
+    first = errors.slice(0, 1).to_pylist()[0]
+    key = ", ".join(f"{name}={first[name]!r}" for name in errors.column_names[4:])
+    total = sum(operation.row_count for operation in operations)
+    message = (
+        f"{len(errors)} of {total} rows failed and nothing was written: row {first['row']} ({key}): {first['message']}"
+        " (all failing rows are in .errors)"
+    )
+    return write_error(set(errors.column("code").unique().to_pylist()), message, errors)
+
+
+def results_of(
+    requests: Sequence[Request], settlements: Sequence[tuple[Settlement, list[int]]], timestamp: int
+) -> list[WriteResult]:
+    results: list[WriteResult | None] = [None] * len(requests)
+    for settlement, indexes in settlements:
+        for place, index in enumerate(indexes):
+            counts: OperationCounts = settlement.counts[place]
+            results[index] = WriteResult(
+                timestamp, counts.inserted, counts.updated, counts.deleted, counts.ignored,
+                _error_table(settlement.table, requests[index], settlement.errors[place], settlement.operations[place]),
+            )  # fmt: skip
+    assert all(result is not None for result in results)
+    return [result for result in results if result is not None]

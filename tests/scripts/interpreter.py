@@ -1,0 +1,163 @@
+"""Runs the statements of a script against a real store, with a clock that the script sets.
+
+    table t key:int64 val:int32? [hash=key/4]      a table; the first column is the key (or: primary=a,b); ?
+    nullable insert|upsert|update|delete t key=1 val=10 @10 one row (several: `; `), at clock 10 microseconds
+    batch @10 / … / end                            several statements as one batch
+    flush · compact-deltas                         by hand: nothing runs in the background
+    scan t [@15] [where …]                         rows in key order, a line each
+    count t [@15] [where …] · get t key=1 [@15]
+    rowsets t                                      rows of each rowset on disk, and its delta files
+    drop t · close · kill                          `kill` is a SIGKILL of the process that has the store open
+
+Timestamps in scripts are microseconds: "@10" writes at the first timestamp of microsecond 10 and reads at its end.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import nyala
+from nyala.database import Database
+from nyala.env import Env, system_files
+from nyala.errors import Error, WriteError
+from nyala.mvcc.timestamp import LOGICAL_MAX, from_physical
+from nyala.tablet.delta_compaction import compact_deltas
+from nyala.tablet.store import Store, StoreOptions
+from nyala.testing.clock import ManualClock, SeededRandomness
+
+
+class Interpreter:
+    """One process's hold on the store. `run` takes a statement and returns what it prints."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._clock = ManualClock(1)
+        self._db: Database | None = None
+        self._batch: list[tuple[str, str, list[dict[str, Any]]]] | None = None
+
+    @property
+    def db(self) -> Database:
+        if self._db is None:
+            env = Env(system_files(), self._clock, SeededRandomness())
+            self._db = Database(Store.open(env, str(self._folder), StoreOptions(maintenance=False)))
+        return self._db
+
+    def run(self, statement: str) -> list[str]:
+        statement, at = self._timestamp(statement)
+        word, _, rest = statement.partition(" ")
+        try:
+            return self._statement(word, rest.strip(), at)
+        except WriteError as error:
+            codes = [] if error.errors is None else error.errors.column("code").to_pylist()
+            return [f"error {type(error).__name__}: {', '.join(codes)}"]
+        except Error as error:
+            return [f"error {type(error).__name__}"]
+
+    def _timestamp(self, statement: str) -> tuple[str, int | None]:
+        match = re.search(r"\s@(\d+)", statement)
+        if match is None:
+            return statement, None
+        return statement[: match.start()] + statement[match.end() :], int(match[1])
+
+    def _statement(self, word: str, rest: str, at: int | None) -> list[str]:
+        if word == "table":
+            return self._table(rest)
+        if word in ("insert", "upsert", "update", "delete"):
+            name, _, rows = rest.partition(" ")
+            parsed = [_row(row) for row in rows.split(";")]
+            if self._batch is not None:
+                self._batch.append((word, name, parsed))
+                return []
+            self._step(at)
+            result = getattr(self.db[name], word)(parsed)
+            return [] if at is None else self._stamped(result.timestamp, at)
+        if word == "batch":
+            self._batch, self._batch_at = [], at
+            return []
+        if word == "end":
+            statements, self._batch = self._batch or [], None
+            self._step(self._batch_at)
+            with self.db.batch() as batch:
+                for operation, name, rows in statements:
+                    getattr(batch, operation)(name, rows)
+            return []
+        if word == "flush":
+            self.db.flush()
+            return []
+        if word == "compact-deltas":
+            store = self.db._writer()
+            compact_deltas(store)
+            return []
+        if word in ("scan", "count"):
+            name, _, where = rest.partition(" where ")
+            scan = self.db[name.strip()].scan(
+                where=where or None, at=self._at(at), order_by_key=word == "scan"
+            )
+            if word == "count":
+                return [str(scan.count())]
+            return [_line(row) for row in scan.to_arrow().to_pylist()]
+        if word == "get":
+            name, _, key = rest.partition(" ")
+            row = self.db[name].get(_row(key), at=self._at(at))
+            return ["none" if row is None else _line(row)]
+        if word == "rowsets":
+            root, _ = self.db._store.view()
+            return [
+                f"tablet {ordinal}: {rowset.meta.row_count} rows, {len(rowset.undo)} undo, {len(rowset.redo)} redo"
+                for ordinal, tablet in enumerate(root.table(rest).tablets)
+                for rowset in tablet.rowsets
+            ]
+        if word == "drop":
+            self.db.drop_table(rest)
+            return []
+        if word == "close":
+            self.db.close()
+            self._db = None
+            return []
+        raise AssertionError(f"no statement {word!r}")
+
+    def _table(self, rest: str) -> list[str]:
+        name, *parts = rest.split()
+        columns: dict[str, Any] = {}
+        key: list[str] = []
+        partitions = []
+        for part in parts:
+            if part.startswith("hash="):
+                column, _, buckets = part[5:].partition("/")
+                partitions.append(nyala.hash_partition(*column.split(","), buckets=int(buckets)))
+            elif part.startswith("primary="):
+                key = part[8:].split(",")
+            else:
+                column, _, kind = part.partition(":")
+                columns[column] = nyala.column(kind.rstrip("?"), nullable=kind.endswith("?"))
+        self.db.create_table(name, columns, key or [next(iter(columns))], partitions)
+        return []
+
+    def _step(self, at: int | None) -> None:
+        if at is not None:
+            self._clock.set_now_us(at)
+
+    def _at(self, at: int | None) -> int | None:
+        if at is None:
+            return None
+        self._clock.set_now_us(max(at, self._clock.now_us()))
+        return from_physical(at, LOGICAL_MAX)
+
+    def _stamped(self, timestamp: int, at: int) -> list[str]:
+        # A script that says @10 must get a timestamp of microsecond 10, or it would not test what it says.
+        assert timestamp >> 12 == at, f"the write asked for @{at} got {timestamp >> 12}"
+        return []
+
+
+def _row(text: str) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for part in text.split():
+        name, _, value = part.partition("=")
+        row[name] = None if value == "null" else int(value) if re.fullmatch(r"-?\d+", value) else value
+    return row
+
+
+def _line(row: dict[str, Any]) -> str:
+    return "(" + ", ".join("null" if value is None else str(value) for value in row.values()) + ")"

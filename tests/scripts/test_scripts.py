@@ -1,0 +1,119 @@
+"""Every `*.txt` under tests/scripts is a behaviour, told in statements and what they print.
+
+A script is blocks of statements, `----`, and the expected lines up to an empty line. `--rewrite-scripts`
+writes what came out into the files; read the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.scripts.interpreter import Interpreter
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+
+
+@dataclass
+class Block:
+    """Statements, and what they must print."""
+
+    comments: list[str] = field(default_factory=list)
+    statements: list[str] = field(default_factory=list)
+    expected: list[str] = field(default_factory=list)
+    has_expectation: bool = False
+
+
+def parse(text: str) -> list[Block]:
+    blocks: list[Block] = []
+    for part in text.strip("\n").split("\n\n"):
+        block = Block()
+        for line in part.split("\n"):
+            if line == "----":
+                block.has_expectation = True
+            elif block.has_expectation:
+                block.expected.append(line)
+            elif line.startswith("#"):
+                block.comments.append(line)
+            elif line.strip():
+                block.statements.append(line.strip())
+        blocks.append(block)
+    return blocks
+
+
+def render(blocks: list[Block]) -> str:
+    parts = []
+    for block in blocks:
+        lines = [*block.comments, *block.statements]
+        if block.has_expectation:
+            lines += ["----", *block.expected]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+class Killable:
+    """A child process that runs statements and can be killed for real."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, statement: str) -> list[str]:
+        if statement == "kill":
+            self.kill()
+            return []
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.scripts.child", str(self._folder)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+            )  # fmt: skip
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(statement) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the process died at {statement!r}"
+        printed: list[str] = json.loads(answer)
+        return printed
+
+    def kill(self) -> None:
+        if self._process is not None:
+            os.kill(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                assert stream is not None
+                stream.close()
+            self._process = None
+
+
+def scripts() -> list[Path]:
+    return sorted(HERE.glob("*/*.txt"))
+
+
+@pytest.mark.parametrize("path", scripts(), ids=lambda path: str(path.relative_to(HERE).with_suffix("")))
+def test_script(path: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """What the script says happens, happens."""
+    blocks = parse(path.read_text())
+    assert any(block.has_expectation for block in blocks), "a script that expects nothing tests nothing"
+    kills = any("kill" in block.statements for block in blocks)
+    runner: Killable | Interpreter = (
+        Killable(tmp_path / "store") if kills else Interpreter(tmp_path / "store")
+    )
+    try:
+        for block in blocks:
+            printed = [line for statement in block.statements for line in runner.run(statement)]
+            if request.config.getoption("--rewrite-scripts"):
+                block.expected, block.has_expectation = printed, block.has_expectation or bool(printed)
+            else:
+                assert printed == block.expected, "\n".join(block.statements)
+    finally:
+        runner.kill() if isinstance(runner, Killable) else runner.run("close")
+    if request.config.getoption("--rewrite-scripts"):
+        path.write_text(render(blocks))
