@@ -1,0 +1,301 @@
+"""A damaged column file gives an error that says where, or the right values; never anything else.
+
+Two kinds of damage. *Accidents*: every byte changed, the file cut at every length. The CRCs find all of them.
+*Malice*: bytes changed and the CRCs made right again, so that only the checks of lengths, counts and offsets
+stand between the file and the process; wrong values cannot be told from right ones then, but nothing may
+crash, hang or raise what is not ours.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import struct
+from collections.abc import Callable
+from decimal import Decimal
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.unit.cfile.memory import MemoryFiles
+
+from nyala.cfile import (
+    BASE,
+    BLOOM,
+    KEY,
+    CFileReader,
+    CFileWriter,
+    ColumnKey,
+    ColumnPlace,
+    ColumnReader,
+    ColumnWriteSpec,
+    format,
+)
+from nyala.cfile.dump import dump
+from nyala.errors import CorruptionError, StorageError
+from nyala.schema.types import parse_type
+
+PATH = "store/data/rowset.cfile"
+HASHES = np.array([1 << 40, 2 << 50, 3 << 60], np.uint64)
+ROWS = 72
+COLUMNS: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
+    ColumnKey(BASE, 0, column_id): (type, encoding, compression, array)
+    for column_id, (type, encoding, compression, array) in enumerate(
+        [
+            ("int64", "auto", "default", pa.array(range(ROWS))),
+            ("int32", "auto", "default", pa.array([n if n % 3 else None for n in range(ROWS)], pa.int32())),
+            ("bool", "auto", "lz4", pa.array([n < 60 for n in range(ROWS)])),
+            ("double", "plain", "none", pa.array([n / 7 for n in range(ROWS)])),
+            ("string", "dictionary", "default", pa.array(["red", "green", None] * (ROWS // 3))),
+            ("string", "plain", "zstd", pa.array([f"text number {n}" for n in range(ROWS)])),
+            ("binary", "plain", "none", pa.array([bytes(n % 5) for n in range(ROWS)])),
+            (
+                "decimal(30,2)",
+                "auto",
+                "default",
+                pa.array([Decimal(n) for n in range(ROWS)], pa.decimal128(30, 2)),
+            ),
+            (
+                "decimal(9,2)",
+                "plain",
+                "snappy",
+                pa.array([Decimal(n) for n in range(ROWS)], pa.decimal128(9, 2)),
+            ),
+            ("date", "plain", "zlib", pa.array([n if n < 60 else None for n in range(ROWS)], pa.date32())),
+        ],
+        start=10,
+    )
+}
+KEYS = pa.array([bytes([n, 0, 1]) for n in range(ROWS)], pa.large_binary())
+
+
+@pytest.fixture(scope="module")
+def written() -> tuple[bytes, tuple[ColumnPlace, ...]]:
+    files = MemoryFiles()
+    with CFileWriter(files, PATH) as writer:
+        for key, (type, encoding, compression, array) in COLUMNS.items():
+            writer.append_column(ColumnWriteSpec(key, parse_type(type), encoding, compression, 512), array)
+        writer.append_column(ColumnWriteSpec(ColumnKey(KEY), parse_type("binary"), "plain", "none"), KEYS)
+        writer.append_bloom(HASHES)
+        places = writer.finish().columns
+    return files.content[PATH], places
+
+
+def reads(content: bytes, places: tuple[ColumnPlace, ...] | None) -> dict[ColumnKey, Callable[[], bool]]:
+    """For each column a call that reads all of it and says whether it is right."""
+    reader = CFileReader(MemoryFiles({PATH: content}), PATH, None, places)
+
+    def right(key: ColumnKey, expected: pa.Array) -> bool:
+        column = reader.column(key)
+        if column is None or column.row_count != ROWS or not column.read(0, ROWS).equals(expected):
+            return False
+        scattered = np.array([ROWS - 1, 0, 5, 64, 5])
+        return column.gather(scattered).equals(expected.take(pa.array(scattered))) and right_footer(
+            column, expected
+        )
+
+    def right_bloom() -> bool:
+        bloom = reader.bloom()
+        return bloom is not None and bool(bloom.may_contain(HASHES).all())
+
+    calls: dict[ColumnKey, Callable[[], bool]] = {
+        key: functools.partial(right, key, array) for key, (_, _, _, array) in COLUMNS.items()
+    }
+    return calls | {
+        ColumnKey(KEY): functools.partial(right, ColumnKey(KEY), KEYS),
+        ColumnKey(BLOOM): right_bloom,
+    }
+
+
+def right_footer(column: ColumnReader, expected: pa.Array) -> bool:
+    index = column.block_first_keys()
+    if index is not None:
+        return bool(index.equals(expected.take(pa.array(range(0, ROWS, column.rows_per_block)))))
+    zone = column.column_zone()
+    return zone.null_count == column.null_count == expected.null_count and zone.row_count == ROWS
+
+
+def outcome(read: Callable[[], bool]) -> str:
+    """ "right", "wrong", "damage" when a CorruptionError says where; every other exception is passed on."""
+    try:
+        return "right" if read() else "wrong"
+    except CorruptionError as error:
+        says_where = error.path == PATH and error.offset is not None and PATH in str(error)
+        return "damage" if says_where and "expected" in str(error) else f"damage without a place: {error}"
+
+
+def owner_of_every_byte(content: bytes) -> list[ColumnKey | None]:
+    """Which column's block or footer holds a byte; None for head, directory and tail."""
+    reader = CFileReader(MemoryFiles({PATH: content}), PATH)
+    owners: list[ColumnKey | None] = [None] * len(content)
+    for key in reader.columns():
+        column = reader.column(key)
+        assert column is not None
+        for offset, length in [*column.extents(), (column.place.offset, column.place.length)]:
+            owners[offset : offset + length] = [key] * length
+    return owners
+
+
+def test_the_file_is_right_and_small(written: tuple[bytes, tuple[ColumnPlace, ...]]) -> None:
+    """The tests below would test nothing."""
+    content, places = written
+    for by in (None, places):
+        assert [outcome(read) for read in reads(content, by).values()] == ["right"] * len(places)
+    assert len(content) < 20_000
+    CFileReader(MemoryFiles({PATH: content}), PATH).check()
+
+
+@pytest.mark.parametrize("by_places", [False, True])
+def test_every_byte_changed(written: tuple[bytes, tuple[ColumnPlace, ...]], by_places: bool) -> None:
+    """A disk's flipped bit would change a value, or end the process."""
+    content, places = written
+    owners = owner_of_every_byte(content)
+    assert (
+        owners.count(None) == format.HEAD.size + format.TAIL.size + len(places) * format.DIRECTORY_ENTRY.size
+    )
+    keys = [place.key for place in places]
+    # One bit at one byte, all bits at the next: 2 × 8 patterns for every byte would take minutes, and CRC-32C
+    # finds each of them for the same reason.
+    for offset, owner in enumerate(owners):
+        damaged = bytearray(content)
+        damaged[offset] ^= 0xFF if offset % 2 else 1 << (offset // 2 % 8)
+        reading = reads(bytes(damaged), places if by_places else None)
+        if owner is None:
+            # The ends of the file: not looked at by who was given the places, damage to everybody else.
+            assert outcome(reading[keys[offset % len(keys)]]) == ("right" if by_places else "damage"), offset
+        else:
+            neighbour = keys[keys.index(owner) - 1]
+            assert outcome(reading[owner]) == "damage", offset
+            assert outcome(reading[neighbour]) == "right", offset
+        if offset % 16 == 0:
+            with pytest.raises(CorruptionError, match="expected"):
+                CFileReader(MemoryFiles({PATH: bytes(damaged)}), PATH).check()
+
+
+@pytest.mark.parametrize("by_places", [False, True])
+def test_the_file_cut_at_every_length(
+    written: tuple[bytes, tuple[ColumnPlace, ...]], by_places: bool
+) -> None:
+    """A file that lost its end would be read as a shorter one."""
+    content, places = written
+    owners = owner_of_every_byte(content)
+    for length in range(len(content)):
+        reading = reads(content[:length], places if by_places else None)
+        place = places[length % len(places)]
+        cut = not by_places or place.offset + place.length > length
+        assert outcome(reading[place.key]) == ("damage" if cut else "right"), length
+        if (owner := owners[length]) is not None:
+            assert outcome(reading[owner]) == "damage", length
+
+
+def test_bytes_after_the_end(written: tuple[bytes, tuple[ColumnPlace, ...]]) -> None:
+    """A file that was appended to would be read from the wrong end."""
+    content, _ = written
+    for more in (b"\0", bytes(100), content):
+        for read in reads(content + more, None).values():
+            assert outcome(read) == "damage"
+
+
+# -- Malice ------------------------------------------------------------------------------------------------
+
+
+def repaired(content: bytearray, places: tuple[ColumnPlace, ...], blocks: list[tuple[int, int]]) -> bytes:
+    """The content with every CRC as it should be for the bytes that stand there."""
+
+    def crc(start: int, end: int, place: int, more: bytes = b"") -> None:
+        struct.pack_into("<I", content, place, google_crc32c.value(bytes(content[start:end]) + more))
+
+    crc(0, format.HEAD.size - 4, format.HEAD.size - 4)
+    for offset, length in blocks:
+        crc(offset, offset + length - 4, offset + length - 4)
+    for place in places:
+        crc(place.offset, place.offset + place.length - 4, place.offset + place.length - 4)
+    tail = len(content) - format.TAIL.size
+    directory = tail - len(places) * format.DIRECTORY_ENTRY.size
+    crc(directory, tail + format.TAIL.size - 12, tail + format.TAIL.size - 12)
+    return bytes(content)
+
+
+def exercise(content: bytes, places: tuple[ColumnPlace, ...] | None) -> None:
+    """Read all there is to read; what comes must be safe to use."""
+    files = MemoryFiles({PATH: content})
+
+    def tolerated(read: Callable[[], object]) -> None:
+        try:
+            read()
+        except (CorruptionError, StorageError):
+            pass
+
+    reader = CFileReader(files, PATH, None, places)
+
+    def whole(key: ColumnKey) -> None:
+        column = reader.column(key)
+        if column is None or column.row_count > 1 << 22:
+            return
+        array = column.read(0, column.row_count)
+        array.validate()  # offsets and sizes of buffers: what keeps the process alive
+        assert len(array) == column.row_count
+        if column.row_count:
+            assert len(column.gather(np.array([0, column.row_count - 1, 0]))) == 3
+        if column.has_zones:
+            column.column_zone()
+            column.zones  # noqa: B018
+        column.block_first_keys()
+
+    for key in [*COLUMNS, ColumnKey(KEY), ColumnKey(BLOOM)]:
+        tolerated(lambda key=key: whole(key))  # type: ignore[misc]
+    tolerated(lambda: reader.bloom())
+    tolerated(lambda: reader.check())
+    tolerated(lambda: list(dump(files, PATH)))
+    tolerated(lambda: list(dump(files, PATH, bytes=True)))
+
+
+INTERESTING = (
+    0,
+    1,
+    2,
+    7,
+    8,
+    0x7F,
+    0x80,
+    0xFF,
+    0xFFFF,
+    0x7FFFFFFF,
+    0xFFFFFFFF,
+    1 << 40,
+    (1 << 63) - 1,
+    (1 << 64) - 1,
+)
+
+
+@pytest.mark.parametrize("part", ["footer", "block header", "block", "directory", "tail", "head"])
+def test_absurd_bytes_under_a_right_crc(written: tuple[bytes, tuple[ColumnPlace, ...]], part: str) -> None:
+    """A file made to do harm would crash the process, or take all of its memory."""
+    content, places = written
+    reader = CFileReader(MemoryFiles({PATH: content}), PATH)
+    blocks = [extent for key in reader.columns() for extent in reader.column(key).extents()]  # type: ignore[union-attr]
+    tail = len(content) - format.TAIL.size
+    areas = {
+        "footer": [(place.offset, place.length - 4) for place in places],
+        "block header": [(offset, format.BLOCK_HEADER.size) for offset, _ in blocks],
+        "block": [(offset, length - 4) for offset, length in blocks],
+        "directory": [(tail - 24 * len(places), 24 * len(places))],
+        "tail": [(tail, 20)],
+        "head": [(0, 28)],
+    }[part]
+    source = random.Random(part)
+    for _ in range(120):
+        damaged = bytearray(content)
+        for _ in range(source.choice((1, 1, 2, 3))):
+            start, length = source.choice(areas)
+            if source.random() < 0.5:
+                damaged[start + source.randrange(length)] = source.randrange(256)
+            else:
+                width = min(source.choice((1, 2, 4, 8)), length)
+                position = start + source.randrange(0, length - width + 1)
+                position -= (position - start) % width if source.random() < 0.7 else 0
+                value = source.choice(INTERESTING) + source.choice((-1, 0, 0, 0, 1))
+                damaged[position : position + width] = (value % (1 << 8 * width)).to_bytes(width, "little")
+        fixed = repaired(damaged, places, blocks)
+        exercise(fixed, None if source.random() < 0.5 else places)

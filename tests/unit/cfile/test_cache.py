@@ -1,0 +1,124 @@
+"""The block cache: a limit that holds, and nobody else's blocks."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.cfile.memory import MemoryFiles
+
+from nyala.cfile import BASE, BlockCache, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, ReadStats
+from nyala.cfile.cache import _ENTRY_OVERHEAD_BYTES, new_owner
+from nyala.schema.types import parse_type
+
+COLUMN = ColumnKey(BASE, 0, 10)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 3000)), max_size=60))
+def test_the_limit_holds_and_the_oldest_goes(operations: list[tuple[int, int, int]]) -> None:
+    """Memory would grow with the table, or what is used again and again be decoded again and again."""
+    cache = BlockCache(10_000)
+    order: list[tuple[int, int]] = []
+    sizes: dict[tuple[int, int], int] = {}
+    for owner, key, size in operations:
+        if size % 3 == 0:
+            found = cache.get(owner, key)
+            assert (found is not None) == ((owner, key) in sizes)
+            if found is not None:
+                order.remove((owner, key))
+                order.append((owner, key))
+        else:
+            cache.put(owner, key, object(), size)
+            if (owner, key) in sizes:
+                order.remove((owner, key))
+            order.append((owner, key))
+            sizes[(owner, key)] = size + _ENTRY_OVERHEAD_BYTES
+            while sum(sizes.values()) > 10_000:
+                del sizes[order.pop(0)]
+        cache.check()
+    assert len(cache) == len(sizes) and cache.size_bytes == sum(sizes.values())
+
+
+def test_hits_misses_and_limits() -> None:
+    """The figures that say whether the cache is large enough would lie."""
+    cache = BlockCache(2000)
+    owner = new_owner()
+    assert cache.get(owner, 0) is None
+    cache.put(owner, 0, "zero", 100)
+    cache.put(owner, 1, "too large", 5000)
+    assert cache.get(owner, 0) == "zero" and cache.get(owner, 1) is None
+    assert (cache.hits, cache.misses, cache.limit_bytes) == (1, 2, 2000)
+    cache.resize(100)
+    assert (len(cache), cache.size_bytes) == (0, 0)
+
+
+def reader_of(files: MemoryFiles, path: str, values: pa.Array, cache: BlockCache) -> CFileReader:
+    with CFileWriter(files, path) as writer:
+        writer.append_column(ColumnWriteSpec(COLUMN, parse_type("int64"), "plain", "none", 512), values)
+        writer.finish()
+    return CFileReader(files, path, cache)
+
+
+def test_a_path_used_again_does_not_bring_back_old_blocks(files: MemoryFiles) -> None:
+    """A file that was deleted and written again would be read as it was before."""
+    cache = BlockCache(1 << 20)
+    reader = reader_of(files, "f", pa.array([1, 2]), cache)
+    column = reader.column(COLUMN)
+    assert column is not None and column.read(0, 2).to_pylist() == [1, 2]
+    assert cache.size_bytes > 0
+    reader.close()
+    assert (len(cache), cache.size_bytes) == (0, 0)
+    files.unlink("f")
+    column = reader_of(files, "f", pa.array([3, 4]), cache).column(COLUMN)
+    assert column is not None and column.read(0, 2).to_pylist() == [3, 4]
+
+
+def test_cached_blocks_own_their_memory(files: MemoryFiles) -> None:
+    """One cached block of a long read would keep the whole read in memory, unseen by the limit."""
+    cache = BlockCache(1 << 20)
+    reader = reader_of(files, "f", pa.array(range(1000)), cache)
+    column = reader.column(COLUMN)
+    assert column is not None and column.block_count == 16
+    read_exactly, kept = reader.read_exactly, []
+    reader.read_exactly = lambda *where: kept.append(read_exactly(*where)) or kept[-1]  # type: ignore
+    column.read(0, 1000)
+    (data,) = map(pa.py_buffer, kept)
+    for block in range(16):
+        (values,) = (buffer for buffer in cache.get(reader._owner, (COLUMN, block)).buffers() if buffer)  # type: ignore
+        assert not data.address <= values.address < data.address + data.size, "cut out of one read"
+    stats = ReadStats()
+    assert column.read(0, 1000, stats=stats).to_pylist() == list(range(1000))
+    assert stats == ReadStats(cache_hits=16)
+
+
+def test_reading_past_the_cache(files: MemoryFiles) -> None:
+    """A scan of everything would push out what look-ups need."""
+    cache = BlockCache(1 << 20)
+    column = reader_of(files, "f", pa.array(range(1000)), cache).column(COLUMN)
+    assert column is not None
+    column.read(0, 1000, fill_cache=False)
+    assert len(cache) == 0
+
+
+def test_many_threads(files: MemoryFiles) -> None:
+    """Scans in parallel would see each other's blocks, or the count of bytes would drift."""
+    cache = BlockCache(20_000)
+    column = reader_of(files, "f", pa.array(range(2000)), cache).column(COLUMN)
+    assert column is not None
+    wrong: list[int] = []
+
+    def read(seed: int) -> None:
+        for step in range(200):
+            lower = (seed * 131 + step * 37) % 1900
+            if column.read(lower, lower + 100).to_pylist() != list(range(lower, lower + 100)):
+                wrong.append(lower)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    cache.check()

@@ -1,0 +1,195 @@
+"""Which encoding a column gets, and what the decoders refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.cfile.memory import make_values
+
+from nyala.cfile import format
+from nyala.cfile.compression import compress, decompress
+from nyala.cfile.encoding import EncodedValues, choose_encoding, encoding_by_code
+from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
+from nyala.cfile.encoding.dictionary import codeword_dtype
+from nyala.cfile.encoding.plain import decode_binary, encode_binary
+from nyala.cfile.physical import fill_holes, physical, slice_bitmap
+from nyala.schema.types import parse_type
+
+
+def chosen(name: str, type: str, array: pa.Array) -> str:
+    form = physical(parse_type(type))
+    return choose_encoding(name, form, fill_holes(form.stored_array(array)), array.null_count)[0].name
+
+
+@pytest.mark.parametrize(
+    ("type", "encoding"),
+    [
+        ("bool", "plain"),
+        *((name, "bitshuffle") for name in ("int8", "int16", "int32", "int64", "date", "timestamp")),
+        *(
+            (name, "bitshuffle")
+            for name in ("float", "double", "decimal(9,2)", "decimal(18,0)", "decimal(38,10)")
+        ),
+        *((name, "dictionary") for name in ("string", "varchar(40)", "binary")),
+    ],
+)
+def test_auto_takes_the_default_of_the_type(type: str, encoding: str) -> None:
+    """Columns of which nothing was said would be stored large or slow."""
+    array = make_values(type, 1000)
+    assert chosen("auto", type, array) == encoding
+    assert chosen("plain", type, array) == "plain"
+    # Asked for what does not exist yet, or not for this type: as if nothing had been said.
+    for other in ("rle", "for", "prefix", "bitshuffle" if encoding == "dictionary" else "dictionary"):
+        assert chosen(other, type, array) == encoding
+
+
+def test_many_distinct_values_fall_back_to_plain() -> None:
+    """A column of names would be stored twice: in a dictionary, and as codewords as long as itself."""
+    distinct = pa.array([f"name {number}" for number in range(200_000)])
+    assert chosen("dictionary", "string", distinct) == "plain"
+    assert chosen("dictionary", "string", distinct.slice(0, 1000)) == "plain"
+    large = pa.array([str(number) * 1000 for number in range(600)] * 3)
+    assert chosen("dictionary", "string", large) == "plain", "the dictionary alone is above 1 MiB"
+    repeated = pa.array([f"name {number // 10}" for number in range(200_000)])
+    assert chosen("dictionary", "string", repeated) == "dictionary", "repeated among neighbours only"
+    assert chosen("dictionary", "string", pa.array([""] * 1000)) == "dictionary"
+    assert chosen("dictionary", "string", pa.array([], pa.string())) == "plain"
+
+
+@pytest.mark.parametrize(("count", "width"), [(1, 1), (256, 1), (257, 2), (65_536, 2), (65_537, 4)])
+def test_codewords_are_as_narrow_as_the_dictionary_allows(count: int, width: int) -> None:
+    """A column of two words would take four bytes a row, or the 257th word would become the first."""
+    assert codeword_dtype(count).itemsize == width
+    if count < 1000:
+        words = pa.array([f"w{number:04}" for number in range(count)] * 20)
+        form = physical(parse_type("string"))
+        encoding, encoder = choose_encoding("dictionary", form, form.stored_array(words), 0)
+        assert encoding.name == "dictionary" and encoder.dictionary is not None
+        block = EncodedValues(
+            encoder.encode(0, len(words)), len(words), None, 0, encoder.dictionary.cast(pa.string())
+        )
+        assert encoding.decode(form, block).equals(words)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.binary(max_size=300), max_size=40), st.integers(0, 40), st.booleans())
+def test_binary_lengths(values: list[bytes], lower: int, large: bool) -> None:
+    """Text would lose or gain bytes at the borders of values."""
+    array = pa.array(values, pa.large_binary() if large else pa.binary()).slice(min(lower, len(values)))
+    data = encode_binary(array)
+    decoded = decode_binary(pa.binary(), EncodedValues(data, len(array), None, 0, None))
+    decoded.validate(full=True)
+    assert decoded.to_pylist() == array.to_pylist()
+
+
+def test_values_of_one_length_store_no_lengths() -> None:
+    """Every encoded key of fixed width would carry a byte that says nothing."""
+    array = pa.array([b"12345678"] * 100)
+    assert encode_binary(array).size == format.BINARY_HEADER.size + 800
+    assert encode_binary(pa.array([b"", b"1"])).size == format.BINARY_HEADER.size + 2 + 1
+    assert encode_binary(pa.array([b"", b"1" * 256])).size == format.BINARY_HEADER.size + 4 + 256
+    assert encode_binary(pa.array([b"", b"1" * 65536])).size == format.BINARY_HEADER.size + 8 + 65536
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "count"),
+    [
+        ((3, 1), b"\x01\x03abc", 2),  # lengths make 4
+        ((3, 1), b"\x01\x01abc", 2),  # lengths make 2
+        ((3, 3), b"\x01\x02\x00\x00\x00\x00abc", 2),  # no such width
+        ((3, 0), b"abc", 2),  # not divisible
+        ((4, 1), b"\x01\x02abc", 2),  # more than there is
+        ((2, 1), b"\x01\x01abc", 2),  # less than there is
+        ((3, 1), b"", 2),
+        ((0, 0), b"a", 0),
+    ],
+)
+def test_lengths_that_cannot_be_are_refused(header: tuple[int, int], body: bytes, count: int) -> None:
+    """A value would be read from the memory behind its block."""
+    data = pa.py_buffer(format.BINARY_HEADER.pack(*header, bytes(3)) + body)
+    with pytest.raises(ValueError, match="expected"):
+        decode_binary(pa.binary(), EncodedValues(data, count, None, 0, None))
+    with pytest.raises(ValueError, match="expected a header"):
+        decode_binary(pa.binary(), EncodedValues(data.slice(0, 7), count, None, 0, None))
+
+
+def test_frames_that_cannot_be_are_refused() -> None:
+    """Blosc would be handed sizes that lie, and write behind its buffer."""
+    values = np.arange(1000, dtype="<i4")
+    frame = shuffle_bits(values).to_pybytes()
+    assert np.array_equal(np.frombuffer(unshuffle_bits(pa.py_buffer(frame), 1000, 4), "<i4"), values)
+    for count, width in ((999, 4), (1001, 4), (1000, 8), (500, 8)):
+        with pytest.raises(ValueError, match="expected"):
+            unshuffle_bits(pa.py_buffer(frame), count, width)
+    for cut in (0, 15, 16, len(frame) - 1):
+        with pytest.raises(ValueError, match="expected"):
+            unshuffle_bits(pa.py_buffer(frame[:cut]), 1000, 4)
+    for position in range(16):
+        for bit in range(8):
+            broken = bytearray(frame)
+            broken[position] ^= 1 << bit
+            try:
+                unshuffle_bits(pa.py_buffer(bytes(broken)), 1000, 4)
+            except ValueError as error:
+                assert "expected" in str(error)
+
+
+def test_the_bits_are_really_transposed() -> None:
+    """The encoding called bitshuffle would be a byte shuffle, five times as large on small numbers."""
+    values = np.random.default_rng(0).integers(0, 2, 100_000).astype("<i8")
+    assert shuffle_bits(values).size < 100_000 / 8 * 1.5
+
+
+def test_decoders_refuse_values_of_another_size() -> None:
+    """A block with too few bytes would be read beyond its end."""
+    for type in ("bool", "int32", "decimal(38,0)"):
+        form = physical(parse_type(type))
+        plain = encoding_by_code(format.ENCODING_PLAIN)
+        assert plain is not None
+        with pytest.raises(ValueError, match="expected"):
+            plain.decode(form, EncodedValues(pa.py_buffer(bytes(7)), 100, None, 0, None))
+
+
+def test_codewords_beyond_the_dictionary_are_refused() -> None:
+    """A codeword would be answered with whatever lies behind the dictionary."""
+    form = physical(parse_type("string"))
+    encoding = encoding_by_code(format.ENCODING_DICTIONARY)
+    assert encoding is not None
+    data = shuffle_bits(np.array([0, 1, 2], "<u1"))
+    with pytest.raises(ValueError, match="codewords below 2, found 2"):
+        encoding.decode(form, EncodedValues(data, 3, None, 0, pa.array(["a", "b"])))
+    with pytest.raises(ValueError, match="dictionary"):
+        encoding.decode(form, EncodedValues(data, 3, None, 0, None))
+    huge = pa.array(["x" * 1_000_000])
+    data = shuffle_bits(np.zeros(100_000, "<u1"))
+    with pytest.raises(ValueError, match="bytes of values"):
+        encoding.decode(form, EncodedValues(data, 100_000, None, 0, huge))
+
+
+@pytest.mark.parametrize("code", range(2, 6))
+def test_absurd_lengths_are_refused_before_memory_is_taken(code: int) -> None:
+    """A damaged length would end the process for want of memory."""
+    used, packed = compress(code, pa.py_buffer(bytes(1000)))
+    assert used == code and decompress(code, packed, 1000).to_pybytes() == bytes(1000)
+    with pytest.raises(ValueError, match="expected"):
+        decompress(code, packed, 1 << 45)
+    with pytest.raises(ValueError, match="expected"):
+        decompress(code, packed, 10)
+    with pytest.raises(ValueError, match="expected"):
+        decompress(code, pa.py_buffer(b"\xff" * 40), 1000)
+    with pytest.raises(ValueError, match="known compression"):
+        decompress(code + 90, packed, 1000)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=70), st.data())
+def test_bitmap_slices(bits: list[bool], data: st.DataObject) -> None:
+    """NULLs would move to their neighbours, where blocks do not begin on a byte."""
+    lower = data.draw(st.integers(0, len(bits) - 1))
+    count = data.draw(st.integers(1, len(bits) - lower))
+    bitmap = pa.array(bits).buffers()[1]
+    part = bytes(slice_bitmap(bitmap, lower, count))
+    expected = np.packbits(np.array(bits[lower : lower + count]), bitorder="little").tobytes()
+    assert part == expected

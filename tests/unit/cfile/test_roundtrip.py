@@ -1,0 +1,202 @@
+"""What was written comes back: every type, encoding, compression, block size and kind of read."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values, same
+
+from nyala.cfile import (
+    BASE,
+    DELTA_VALUE,
+    KEY,
+    BlockCache,
+    CFileReader,
+    CFileWriter,
+    ColumnKey,
+    ColumnReader,
+    ColumnWriteSpec,
+)
+from nyala.schema.types import parse_type
+
+COLUMN = ColumnKey(BASE, 0, 10)
+
+
+def written(
+    files: MemoryFiles,
+    array: pa.Array,
+    type: str,
+    encoding: str = "auto",
+    compression: str = "default",
+    block_size_bytes: int | None = None,
+    cache: BlockCache | None = None,
+) -> ColumnReader:
+    path = f"file-{len(files.content)}"
+    with CFileWriter(files, path) as writer:
+        spec = ColumnWriteSpec(COLUMN, parse_type(type), encoding, compression, block_size_bytes)
+        writer.append_column(spec, array)
+        places = writer.finish().columns
+    reader = CFileReader(files, path, cache, places)
+    reader.check()
+    column = reader.column(COLUMN)
+    assert column is not None
+    return column
+
+
+@pytest.mark.parametrize("type", TYPE_SPECS)
+@pytest.mark.parametrize("encoding", ["auto", "plain", "bitshuffle", "dictionary", "rle"])
+def test_every_type_in_every_encoding(files: MemoryFiles, type: str, encoding: str) -> None:
+    """A value, a NULL or a sign of zero would change by being stored."""
+    for compression, null_share in itertools.product(("default", "none", "zlib"), (0.0, 0.3, 1.0)):
+        array = make_values(type, 1000, null_share=null_share)
+        column = written(files, array, type, encoding, compression, block_size_bytes=2048)
+        read = column.read(0, 1000)
+        assert read.type == parse_type(type).arrow
+        assert same(read, array)
+        assert (column.row_count, column.null_count) == (1000, array.null_count)
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "snappy", "zlib", "zstd"])
+def test_every_compression(files: MemoryFiles, compression: str) -> None:
+    """A table whose columns were given a compression could not be read, or would not be smaller."""
+    array = pa.array(["the same words again and again"] * 2000)
+    column = written(files, array, "string", "plain", compression)
+    assert column.read(0, 2000).equals(array)
+    assert (column.size_bytes < 30_000) == (compression != "none")
+
+
+def test_values_that_do_not_shrink_are_stored_as_they_are(files: MemoryFiles) -> None:
+    """Random bytes would be decompressed at every read for nothing."""
+    noise = pa.array([np.random.default_rng(0).bytes(1000) for _ in range(50)], pa.binary())
+    column = written(files, noise, "binary", "plain", "zstd")
+    assert column.read(0, 50).equals(noise)
+    assert column.size_bytes < 50_000 + 400
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> tuple[str, pa.Array, str, str, int]:
+    type = draw(st.sampled_from(TYPE_SPECS))
+    count = draw(st.integers(0, 300))
+    null_share = draw(st.sampled_from([0.0, 0.1, 0.9, 1.0]))
+    array = make_values(type, count, draw(st.integers(0, 5)), null_share)
+    lower = draw(st.integers(0, count))
+    array = array.slice(lower, draw(st.integers(0, count - lower)))
+    encoding = draw(st.sampled_from(["auto", "plain", "bitshuffle", "dictionary"]))
+    compression = draw(st.sampled_from(["default", "none", "lz4", "zstd"]))
+    return type, array, encoding, compression, draw(st.sampled_from([512, 600, 4096]))
+
+
+@settings(max_examples=100)
+@given(columns(), st.data())
+def test_any_part_of_any_column(column_of: tuple[str, pa.Array, str, str, int], data: st.DataObject) -> None:
+    """A scan of a range, or a look-up of scattered rows, would give other rows than were asked for."""
+    type, array, encoding, compression, block_size = column_of
+    cache = data.draw(st.sampled_from([None, BlockCache(1 << 20), BlockCache(3000)]))
+    column = written(MemoryFiles(), array, type, encoding, compression, block_size, cache)
+    for _ in range(3):
+        lower = data.draw(st.integers(0, len(array)))
+        upper = data.draw(st.integers(lower, len(array)))
+        part = column.read(lower, upper, fill_cache=data.draw(st.booleans()))
+        part.validate(full=True)
+        assert same(part, array.slice(lower, upper - lower))
+        if len(array):
+            ordinals = data.draw(st.lists(st.integers(0, len(array) - 1), max_size=20))
+            if data.draw(st.booleans()):
+                ordinals.sort()
+            rows = np.array(ordinals, np.int64)
+            assert same(column.gather(rows), array.take(pa.array(rows)))
+    if cache is not None:
+        cache.check()
+
+
+def test_chunked_large_and_dictionary_values(files: MemoryFiles) -> None:
+    """A column that arrives in pieces, or with 64-bit offsets, could not be flushed."""
+    expected = pa.array(["a", None, "bc", "a"])
+    for form in (
+        pa.chunked_array([expected.slice(0, 1), expected.slice(1)]),
+        pa.chunked_array([expected]),
+        expected.cast(pa.large_string()),
+        expected.dictionary_encode(),
+    ):
+        assert written(files, form, "string").read(0, 4).equals(expected)
+    assert len(written(files, pa.chunked_array([], pa.string()), "string").read(0, 0)) == 0
+
+
+def test_keys_come_back_with_64_bit_offsets(files: MemoryFiles) -> None:
+    """Keys of a large rowset would not fit one array."""
+    keys = pa.array([b"a", b"a\0", b"b" * 300], pa.large_binary())
+    with CFileWriter(files, "keys") as writer:
+        writer.append_column(ColumnWriteSpec(ColumnKey(KEY), parse_type("binary")), keys)
+        writer.finish()
+    column = CFileReader(files, "keys").column(ColumnKey(KEY))
+    assert column is not None
+    assert column.read(0, 3).equals(keys)
+    assert column.gather(np.array([2, 0])).equals(keys.take(pa.array([2, 0])))
+    assert column.read(1, 1).type == pa.large_binary()
+
+
+def test_many_columns_of_different_lengths_in_one_file(files: MemoryFiles) -> None:
+    """A delta file, whose columns have as many values as were changed in each, could not be written."""
+    arrays = {ColumnKey(DELTA_VALUE, group, -1 if group == 0 else group): group for group in range(300)}
+    with CFileWriter(files, "wide") as writer:
+        for key, count in arrays.items():
+            writer.append_column(
+                ColumnWriteSpec(key, parse_type("int64")), pa.array(range(count), pa.int64())
+            )
+        writer.finish()
+    assert len(files.appends) <= 4, "300 columns of a small flush are not 300 writes"
+    reader = CFileReader(files, "wide")
+    assert reader.columns() == tuple(arrays)
+    for key, count in arrays.items():
+        column = reader.column(key)
+        assert column is not None and column.read(0, count).to_pylist() == list(range(count))
+    assert reader.column(ColumnKey(BASE, 0, 10)) is None
+    reader.check()
+
+
+def test_what_lies_under_a_null_does_not_get_to_disk(files: MemoryFiles) -> None:
+    """Memory of somebody else's data, left under a NULL, could be read from the file."""
+    secret = pa.array([0x5EC2E75EC2E7] * 100, pa.int64())
+    hidden = pa.Array.from_buffers(
+        pa.int64(), 100, [pa.py_buffer(b"\x01" + bytes(12)), secret.buffers()[1]], 99
+    )
+    written(files, hidden, "int64", "plain", "none")
+    assert (
+        files.content["file-0"].count((0x5EC2E75EC2E7).to_bytes(8, "little")) == 3
+    )  # the value and its zone
+    text = pa.array(["secret"] * 100)
+    hidden = pa.Array.from_buffers(
+        pa.string(), 100, [pa.py_buffer(b"\x01" + bytes(12)), *text.buffers()[1:]], 99
+    )
+    written(files, hidden, "string", "plain", "none")
+    assert files.content["file-1"].count(b"secret") == 3
+
+
+def test_plain_values_are_not_copied(files: MemoryFiles) -> None:
+    """A plain column would cost a copy more than reading its bytes, and unaligned buffers upset other engines."""
+    array = pa.array(np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 400_000))
+    column = written(files, array, "int64", "plain", "none")
+    assert column.block_count == 4
+    before = pa.total_allocated_bytes()
+    block = column.read(column.rows_per_block, 2 * column.rows_per_block)
+    assert pa.total_allocated_bytes() == before
+    assert block.buffers()[1].address % 16 == 0
+    offsets = column.footer.block_offsets
+    assert not (offsets % 16).any()
+
+
+def test_sorted_dictionary(files: MemoryFiles) -> None:
+    """Later, predicates on codewords would compare in another order than text has."""
+    array = pa.array(["b", "é", "a", "b", None] * 100)
+    column = written(files, array, "string")
+    assert column.encoding == "dictionary"
+    column.read(0, 1)
+    dictionary = column._dictionary
+    assert dictionary is not None and dictionary.to_pylist() == ["", "a", "b", "é"]
+    assert pc.all(pc.equal(column.read(0, 500), array)).as_py()

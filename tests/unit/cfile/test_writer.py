@@ -1,0 +1,107 @@
+"""The writer: how rows are cut into blocks, and files that are not finished."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.cfile.memory import MemoryFiles
+
+from nyala.cfile import BASE, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, format
+from nyala.cfile.physical import physical
+from nyala.cfile.writer import rows_per_block_log2
+from nyala.errors import CorruptionError, StorageError
+from nyala.schema.types import parse_type
+
+COLUMN = ColumnWriteSpec(ColumnKey(BASE, 0, 10), parse_type("int64"))
+
+
+@pytest.mark.parametrize(
+    ("type", "block_size", "rows"),
+    [
+        ("int64", 1 << 20, 1 << 17),
+        ("int8", 1 << 20, 1 << 20),
+        ("bool", 1 << 20, 1 << 20),  # the most rows that a block may have
+        ("decimal(38,0)", 1 << 20, 1 << 16),
+        ("int64", 1, 64),  # raised to 512 bytes
+        ("int64", 1 << 40, 1 << 20),
+    ],
+)
+def test_rows_per_block_of_fixed_width(type: str, block_size: int, rows: int) -> None:
+    """Blocks would not nest, and a scan's windows would cut through them."""
+    form = physical(parse_type(type))
+    assert 1 << rows_per_block_log2(form, pa.nulls(5, form.arrow), block_size) == rows
+
+
+@given(st.lists(st.integers(0, 2000), min_size=1, max_size=100), st.integers(512, 5000))
+def test_no_block_of_text_is_too_large(lengths: list[int], block_size: int) -> None:
+    """A look-up of one row would decode a block many times as large as the column asked for."""
+    array = pa.array(["x" * length for length in lengths])
+    rows = 1 << rows_per_block_log2(physical(parse_type("string")), array, block_size)
+    sizes = [length + 1 for length in lengths]
+    blocks = [sum(sizes[start : start + rows]) for start in range(0, len(sizes), rows)]
+    crumbs = sum(sizes) / len(blocks) < block_size / 16
+    assert rows == 1 or max(blocks) <= block_size or crumbs
+    if 2 * rows <= len(sizes) and max(sizes) <= block_size:
+        doubled = [sum(sizes[start : start + 2 * rows]) for start in range(0, len(sizes), 2 * rows)]
+        assert max(doubled) > block_size, "a block of twice the rows would have fitted"
+
+
+def test_a_few_long_texts_do_not_cut_the_column_into_crumbs() -> None:
+    """A column of short texts with one stretch of 64 KiB cells would have a block for every 16 rows."""
+    array = pa.array(["short"] * 100_000 + ["x" * 65_536] * 20 + ["short"] * 100_000)
+    rows = 1 << rows_per_block_log2(physical(parse_type("string")), array, 1 << 20)
+    assert len(array) / rows <= 16 * (20 * 65_536 + 1_200_000) / (1 << 20) * 2
+    largest = pa.array(["x" * 65_536] * 2000)
+    rows = 1 << rows_per_block_log2(physical(parse_type("string")), largest, 1 << 30)
+    assert rows * 65_537 <= format.BLOCK_SIZE_BYTES_MAX
+
+
+def test_an_unfinished_file_is_no_file(files: MemoryFiles) -> None:
+    """A flush that was interrupted would leave half a rowset that looks whole."""
+    writer = CFileWriter(files, "f")
+    writer.append_column(COLUMN, pa.array(range(500_000)))
+    with pytest.raises(CorruptionError):
+        CFileReader(files, "f").columns()
+    writer.abort()
+    assert "f" not in files.content
+    writer.abort()
+
+
+def test_a_full_disk(files: MemoryFiles) -> None:
+    """The file would stay, and fill the disk for good."""
+    files.fail_after_bytes = 1000
+    with pytest.raises(StorageError, match="full"), CFileWriter(files, "f") as writer:
+        writer.append_column(COLUMN, pa.array(range(500_000)))
+        writer.finish()
+    assert files.content == {}
+
+
+def test_finish_syncs_once_unless_told_not_to(files: MemoryFiles) -> None:
+    """A commit would name a file whose bytes a power cut loses, or pay for a sync per column."""
+    for sync, count in ((True, 1), (False, 1)):
+        with CFileWriter(files, f"f-{sync}") as writer:
+            writer.append_column(COLUMN, pa.array([1, 2]))
+            written = writer.finish(sync)
+        assert files.syncs == count
+        assert files.content[f"f-{sync}"], "leaving the block after finish() takes nothing away"
+        assert written.size_bytes == files.size(f"f-{sync}")
+
+
+def test_small_files_are_one_write(files: MemoryFiles) -> None:
+    """A small flush of many columns would make a system call for each of them."""
+    with CFileWriter(files, "f") as writer:
+        for column_id in range(20):
+            spec = ColumnWriteSpec(ColumnKey(BASE, 0, column_id), parse_type("int64"))
+            writer.append_column(spec, pa.array([1, None, 3]))
+        writer.finish()
+    assert len(files.appends) == 1
+
+
+def test_a_name_is_used_once(files: MemoryFiles) -> None:
+    """The second column of a name would hide the first."""
+    with CFileWriter(files, "f") as writer:
+        writer.append_column(COLUMN, pa.array([1]))
+        with pytest.raises(AssertionError, match="there already"):
+            writer.append_column(COLUMN, pa.array([1]))

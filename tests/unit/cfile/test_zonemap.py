@@ -1,0 +1,144 @@
+"""Zone maps: bounds that never exclude a value that is there."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.cfile.memory import TYPE_SPECS, make_values
+
+from nyala.cfile.physical import physical
+from nyala.cfile.zonemap import Zone, ZoneMap, cut_lower, cut_upper, zone_of
+from nyala.schema.types import parse_type, to_canonical
+
+
+def zone(type: str, array: pa.Array) -> Zone:
+    form = physical(parse_type(type))
+    return zone_of(form, form.stored_array(array))
+
+
+def canonical(type: str, array: pa.Array) -> list[object]:
+    """Values in the form that zones have, NULLs left out."""
+    if type in ("date", "timestamp"):
+        array = array.view(pa.int32() if type == "date" else pa.int64())
+    return [to_canonical(parse_type(type), value) for value in array.drop_null().to_pylist()]
+
+
+@settings(max_examples=100)
+@given(
+    st.sampled_from(TYPE_SPECS),
+    st.integers(0, 40),
+    st.integers(0, 20),
+    st.sampled_from([0.0, 0.4, 1.0]),
+    st.integers(0, 5),
+)
+def test_bounds_hold_for_every_value(type: str, count: int, seed: int, null_share: float, skip: int) -> None:
+    """A block with matching rows would be skipped, and a scan would not find them."""
+    array = make_values(type, count, seed, null_share).slice(skip)
+    found = zone(type, array)
+    numbers = [value for value in canonical(type, array) if value == value]
+    assert (found.null_count, found.row_count) == (array.null_count, len(array))
+    assert (found.min is None) == (not numbers)
+    for number in numbers:
+        assert found.min <= number  # type: ignore[operator]
+        assert found.max is None or number <= found.max  # type: ignore[operator]
+    form = physical(parse_type(type))
+    blocks = np.array([found.row_count, 3], np.int64)
+    other = Zone(None, None, 3, 3)
+    decoded = ZoneMap.decode(form, ZoneMap.encode(form, [found, other]), blocks)
+    assert [decoded.zone(0), decoded.zone(1)] == [found, other]
+    assert decoded.column_zone() == found.merge(other) == other.merge(found)
+
+
+@pytest.mark.parametrize("type", ["float", "double"])
+def test_nan_is_flagged_and_kept_out(type: str) -> None:
+    """One NaN would make a block of small numbers match `> 1000`, or hide itself from `IS NaN` for good."""
+    arrow = parse_type(type).arrow
+    assert zone(type, pa.array([1.0, math.nan, 2.0], arrow)) == Zone(1.0, 2.0, 0, 3, has_nan=True)
+    assert zone(type, pa.array([math.nan, None], arrow)) == Zone(None, None, 1, 2, has_nan=True)
+    assert zone(type, pa.array([-math.inf, math.inf], arrow)) == Zone(-math.inf, math.inf, 0, 2)
+
+
+@settings(max_examples=100)
+@given(st.text(min_size=28, max_size=40), st.text(max_size=3))
+def test_cut_text_bounds_stay_sound(text: str, more: str) -> None:
+    """Long texts with a common beginning would be skipped though they match."""
+    value = (text + more).encode()
+    lower, upper = cut_lower(value, True), cut_upper(value, True)
+    assert lower.decode() <= value.decode() and len(lower) <= 32
+    assert upper is None or (value.decode() <= upper.decode() and len(upper) <= 33)
+    assert upper is None or value <= upper, "by bytes as by characters"
+
+
+@settings(max_examples=100)
+@given(st.binary(max_size=80))
+def test_cut_binary_bounds_stay_sound(value: bytes) -> None:
+    """As for text, with bytes that are no characters."""
+    lower, upper = cut_lower(value, False), cut_upper(value, False)
+    assert lower <= value and len(lower) <= 32
+    assert upper is None or (value <= upper and len(upper) <= 32)
+
+
+def test_bounds_at_the_ends_of_the_alphabet() -> None:
+    """An incremented bound would be no text, or smaller than what it bounds."""
+    assert cut_upper(b"\xff" * 40, False) is None
+    assert cut_upper(b"a" + b"\xff" * 40, False) == b"b"
+    assert cut_upper(("\U0010ffff" * 20).encode(), True) is None
+    assert cut_upper(("z" + "\U0010ffff" * 20).encode(), True) == b"{"
+    assert cut_upper(("\ud7ff" * 20).encode(), True) == ("\ud7ff" * 9 + "\ue000").encode()
+    assert cut_upper(b"short", True) == b"short"
+    assert cut_lower("é".encode() * 20, True) == "é".encode() * 16
+    assert cut_lower(b"x" + "é".encode() * 20, True) == b"x" + "é".encode() * 15
+    found = zone("binary", pa.array([b"\xff" * 40, b"a"]))
+    assert found == Zone(b"a", None, 0, 2, max_truncated=True)
+    assert found.merge(Zone(b"b", b"c", 0, 1)).max is None
+
+
+def test_an_empty_text_is_a_bound() -> None:
+    """A block of empty texts would pass for a block of NULLs."""
+    found = zone("string", pa.array(["", "", None]))
+    assert (found.min, found.max, found.all_null) == ("", "", False)
+
+
+def test_merging_keeps_the_wider_bound() -> None:
+    """A rowset would be skipped by the bounds of one of its blocks."""
+    zones = [Zone(3, 9, 1, 4), Zone(None, None, 2, 2), Zone(-5, 4, 0, 3, has_nan=True)]
+    merged = zones[0].merge(zones[1]).merge(zones[2])
+    assert merged == Zone(-5, 9, 3, 9, has_nan=True)
+    cut = Zone("a", "zz", 0, 1, min_truncated=True).merge(Zone("b", "zzz", 0, 1, max_truncated=True))
+    assert cut == Zone("a", "zzz", 0, 2, min_truncated=True, max_truncated=True)
+
+
+def test_sliced_decimals() -> None:
+    """Bounds of a block in the middle would be those of its neighbours."""
+    for type in ("decimal(9,2)", "decimal(18,0)", "decimal(38,10)"):
+        array = make_values(type, 50, null_share=0.3)
+        for lower in range(0, 40, 7):
+            part = array.slice(lower, 10)
+            numbers = canonical(type, part)
+            found = zone(type, part)
+            assert (found.min, found.max) == (min(numbers), max(numbers))  # type: ignore[type-var]
+            assert found.null_count == pc.sum(pc.is_null(part)).as_py()
+
+
+@pytest.mark.parametrize("type", TYPE_SPECS)
+def test_bytes_that_are_no_zone_map_are_refused(type: str) -> None:
+    """A damaged footer would be a crash, or bounds that exclude what is there."""
+    form = physical(parse_type(type))
+    data = ZoneMap.encode(form, [zone(type, make_values(type, 20)), zone(type, make_values(type, 20, 1))])
+    rows = np.array([20, 20], np.int64)
+    ZoneMap.decode(form, data, rows)
+    for cut in range(len(data)):
+        with pytest.raises(ValueError, match="expected|decode"):
+            ZoneMap.decode(form, data[:cut], rows)
+    with pytest.raises(ValueError, match="expected"):
+        ZoneMap.decode(form, data + b"\0", rows)
+    with pytest.raises(ValueError, match="NULLs"):
+        ZoneMap.decode(form, b"\x15" + data[1:], rows)
+    with pytest.raises(ValueError, match="flags"):
+        ZoneMap.decode(form, data[:8] + b"\x20" + data[9:], rows)
