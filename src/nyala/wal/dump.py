@@ -116,7 +116,7 @@ def _payload_bytes(payload: pa.Buffer, offset: int) -> Iterator[str]:
     encoded = payload[4 : 4 + length].to_pybytes()
     for lower in range(0, length, 16):
         row = encoded[lower : lower + 16]
-        yield _line(offset + 4 + lower, row, "meta " + row.decode("latin-1"))
+        yield _line(offset + 4 + lower, row, "meta " + row.decode("ascii", "replace"))
     if upper > 4 + length:
         yield _line(offset + 4 + length, payload[4 + length : upper].to_pybytes(), "padding")
     for group in meta["groups"]:

@@ -1,0 +1,129 @@
+"""docs/format/log.md and position.md say what the code does, byte for byte.
+
+With NYALA_REWRITE=1 the worked examples are written into the pages instead of compared; look at the diff.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from nyala.env import Env, PosixFiles
+from nyala.testing import ManualClock, SeededRandomness
+from nyala.wal import LogRecord, LogWriter, PositionRecord, SettledGroup, format, recover
+from nyala.wal.dump import dump
+
+PAGES = Path(__file__).parents[3] / "docs" / "format"
+LOG_PAGE = PAGES / "log.md"
+POSITION_PAGE = PAGES / "position.md"
+
+
+def tables(page: Path) -> dict[str, list[tuple[int, int, str]]]:
+    """The byte tables of a page by the heading they stand under: (offset, size, field)."""
+    found: dict[str, list[tuple[int, int, str]]] = {}
+    heading = ""
+    for line in page.read_text().splitlines():
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        match = re.match(r"\| (\d+) \| (\d+) \| `(\w+)` \|", line)
+        if match:
+            found.setdefault(heading, []).append((int(match[1]), int(match[2]), match[3]))
+    return found
+
+
+def layout_table(layout: format.Layout) -> list[tuple[int, int, str]]:
+    return [(offset, size, name) for name, offset, size in layout.places()]
+
+
+def test_the_log_pages_tables_are_the_layouts_on_disk() -> None:
+    """A reader written from the page in another language would read our files wrongly."""
+    found = tables(LOG_PAGE)
+    assert found["Segment header"] == layout_table(format.SEGMENT_HEADER)
+    assert found["Record header, and footer"] == layout_table(format.FRAME)
+
+
+def test_the_position_pages_table_is_the_layout_on_disk() -> None:
+    """The same for the position record."""
+    assert list(tables(POSITION_PAGE).values()) == [layout_table(format.POSITION)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"`{format.SEGMENT_MAGIC.decode()}`",
+        f"`{format.RECORD_MAGIC.decode()}`; of the footer `{format.FOOTER_MAGIC.decode()}`",
+        f"multiples of {format.ALIGNMENT_BYTES} bytes",
+        f"a multiple of {format.ALIGNMENT_BYTES}, at most {format.PAYLOAD_MAX_BYTES}.",
+        f"about {format.SEGMENT_SIZE_BYTES >> 20} MiB ({format.SEGMENT_SIZE_BYTES} bytes)",
+        f"`format_version` | {format.FORMAT_VERSION} |",
+        f"wal/{format.segment_name(1)}`",
+    ],
+)
+def test_the_log_pages_constants_are_those_of_the_code(words: str) -> None:
+    """The page would promise a limit or a magic that the files do not keep."""
+    assert words in LOG_PAGE.read_text()
+
+
+def test_layouts_never_change() -> None:
+    """Stores that exist could not be opened any more: these numbers are on disk."""
+    assert (format.FORMAT_VERSION, format.SEGMENT_MAGIC, format.POSITION_MAGIC) == (
+        1,
+        b"NYALAWAL",
+        b"NYALAPOS",
+    )
+    assert (format.RECORD_MAGIC, format.FOOTER_MAGIC, format.ALIGNMENT_BYTES) == (b"NyRc", b"NyFt", 8)
+    assert (format.SEGMENT_HEADER.struct.format, format.FRAME.struct.format) == (
+        "<8sIHHIIQQQqQ",
+        "<4sIQQQqIIIIQ",
+    )
+    assert format.POSITION.struct.format == "<8sIHHQQqQQQ"
+
+
+def example_log(directory: Path) -> list[str]:
+    env = Env(PosixFiles(), ManualClock(), SeededRandomness(7))
+    writer = LogWriter(env, str(directory), recover(env, str(directory), 1))
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array([1, 2, 3], pa.int64()), pa.array(["a", "b", None], pa.string())], names=["10", "11"]
+    )
+    keys = pa.RecordBatch.from_arrays([pa.array([2], pa.int64())], names=["10"])
+    first = 7034985062400000
+    writer.append(LogRecord(first, "load-1", (SettledGroup(1, 1, "insert", (5, 7), (0, 2, 3), rows),)))
+    writer.sync()
+    writer.append(LogRecord(first + 1, None, (SettledGroup(1, 1, "delete", (5,), (0, 1), keys),)))
+    writer.sync()
+    writer.close()
+    return list(dump(env.files, str(directory), show_bytes=True))
+
+
+def example_position() -> list[str]:
+    encoded = PositionRecord(3, 4096, 7034985062400002, 12).encode()
+    return [
+        f"{offset:>4}    {encoded[offset : offset + size].hex(' '):<24} {name}"
+        for name, offset, size in format.POSITION.places()
+    ]
+
+
+def compare_example(page: Path, lines: list[str]) -> None:
+    text = page.read_text()
+    block = re.search(r"```\n(.*?)```", text, re.DOTALL)
+    assert block is not None
+    if os.environ.get("NYALA_REWRITE"):
+        page.write_text(
+            text[: block.start(1)] + "".join(f"{line.rstrip()}\n" for line in lines) + text[block.end(1) :]
+        )
+        return
+    assert block[1].splitlines() == [line.rstrip() for line in lines]
+
+
+def test_the_log_pages_worked_example_is_what_is_written(tmp_path: Path) -> None:
+    """Who learns the format from the example learns a format that does not exist."""
+    compare_example(LOG_PAGE, example_log(tmp_path / "wal"))
+
+
+def test_the_position_pages_worked_example_is_what_is_written() -> None:
+    """The same for the position record."""
+    compare_example(POSITION_PAGE, example_position())

@@ -1,0 +1,92 @@
+"""The position record: what a reader process believes of it, and what it does not."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nyala.env import PosixFiles
+from nyala.errors import CorruptionError, StorageError
+from nyala.wal import LogPosition, PositionRecord, format, read_position, write_position
+
+FILES = PosixFiles()
+UNSIGNED = st.integers(0, 2**64 - 1)
+
+
+@given(UNSIGNED, UNSIGNED, st.integers(-(2**63), 2**63 - 1), UNSIGNED)
+def test_what_is_written_is_read(segment: int, offset: int, timestamp: int, version: int) -> None:
+    """A reader process would stop at another moment than the one published."""
+    record = PositionRecord(segment, offset, timestamp, version)
+    assert len(record.encode()) == 64
+    assert PositionRecord.decode(record.encode()) == record
+
+
+def test_any_flipped_bit_makes_it_no_record(tmp_path: Path) -> None:
+    """A reader would read the log up to a byte where no record ends, and call the log damaged."""
+    path = str(tmp_path / "position")
+    good = PositionRecord(3, 4096, 77, 12).encode()
+    for bit in range(64 * 8):
+        bad = bytearray(good)
+        bad[bit // 8] ^= 1 << bit % 8
+        with pytest.raises((CorruptionError, StorageError)):
+            PositionRecord.decode(bytes(bad))
+    FILES.write_at(path, 0, good[:40])
+    assert read_position(FILES, path) is None
+
+
+def test_no_record_is_none(tmp_path: Path) -> None:
+    """Opening a store for reading that was just made would fail."""
+    assert read_position(FILES, str(tmp_path / "position")) is None
+
+
+def test_a_later_versions_record_is_refused(tmp_path: Path) -> None:
+    """An old reader would misread a new writer's positions instead of asking to be updated."""
+    record = format.POSITION.encode(
+        {
+            "magic": format.POSITION_MAGIC,
+            "format_version": 2,
+            "compatible_flags": 0,
+            "segment": 1,
+            "offset": 2,
+            "timestamp": 3,
+            "catalogue_version": 4,
+        }
+    )
+    FILES.write_at(str(tmp_path / "position"), 0, record)
+    with pytest.raises(StorageError, match="version 2"):
+        read_position(FILES, str(tmp_path / "position"))
+
+
+def test_a_reader_never_sees_half_of_an_update(tmp_path: Path) -> None:
+    """A reader that meets the writer half-way would join one moment's segment with another's offset."""
+    path = str(tmp_path / "position")
+    stop = threading.Event()
+    write_position(FILES, path, PositionRecord(0, 0, 0, 0))
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            write_position(FILES, path, PositionRecord(number, number * 7, number, number))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(2000):
+            record = read_position(FILES, path)
+            assert record is not None
+            assert (record.offset, record.catalogue_version) == (record.segment * 7, record.segment)
+    finally:
+        stop.set()
+        thread.join()
+    assert os.path.getsize(path) == 64
+
+
+def test_positions_are_ordered_as_the_log_is() -> None:
+    """A reader that goes on would read a record twice, or skip one, at the border of two segments."""
+    assert LogPosition(1, 900) < LogPosition(2, 0) < LogPosition(2, 64)

@@ -1,0 +1,452 @@
+"""Appending and group sync: who waits for whom, what is durable when, and what happens when it fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nyala.env import AppendFile, PosixFiles
+from nyala.errors import StorageError
+from nyala.testing import FaultyFiles, Operation, RecordingFiles
+from nyala.wal import LogPosition, LogWriter, SegmentInfo
+from nyala.wal.format import FRAME_SIZE_BYTES, SEGMENT_HEADER_SIZE_BYTES, FrameHeader
+from nyala.wal.reader import read_segment_header, walk
+from nyala.wal.writer import GROUP_SYNC_INTERVAL_S
+
+Bench = Any  # of conftest.py, which pytest's importlib mode does not let us import
+
+
+def is_sync(operation: Operation) -> bool:
+    return operation.kind == "sync"
+
+
+def headers_of(bench: Bench, segment: int = 1) -> list[FrameHeader]:
+    path = bench.path(segment)
+    data = bench.load(segment)[SEGMENT_HEADER_SIZE_BYTES:]
+    segment_header = read_segment_header(bench.files, path, segment)
+    return [frame.header for frame in walk(data, SEGMENT_HEADER_SIZE_BYTES, segment_header, path)]
+
+
+class SlowSync(PosixFiles):
+    """Holds every file's sync until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.go_on = threading.Semaphore(0)
+        self.error: StorageError | None = None
+
+    def create(self, path: str) -> AppendFile:
+        file = super().create(path)
+        plain_sync = file.sync
+
+        def sync() -> None:
+            self.entered.release()
+            assert self.go_on.acquire(timeout=20)
+            if self.error is not None:
+                raise self.error
+            plain_sync()
+
+        file.sync = sync  # type: ignore[method-assign]
+        return file
+
+
+class Waiter(threading.Thread):
+    """Syncs in a thread of its own, and keeps what came of it."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self.action = action
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.action()
+        except BaseException as error:
+            self.error = error
+
+    def end(self) -> BaseException | None:
+        self.join(timeout=20)
+        assert not self.is_alive(), "still waiting"
+        return self.error
+
+
+def test_what_was_synced_is_there(bench: Bench) -> None:
+    """An acknowledged batch would be gone after a restart."""
+    writer = bench.writer()
+    for timestamp in (1, 2, 3):
+        offset = writer.append(bench.record(timestamp, rows=timestamp, key=f"key {timestamp}"))
+        assert writer.synced_offset < offset
+        writer.sync(offset)
+        assert (writer.synced_offset, writer.synced_timestamp) == (offset, timestamp)
+    assert bench.timestamps() == [1, 2, 3]
+
+
+def test_nothing_is_written_before_the_first_record(bench: Bench) -> None:
+    """Every opening and closing of a store would leave a segment file behind."""
+    writer = bench.writer()
+    writer.sync()
+    writer.roll()
+    writer.close()
+    assert os.listdir(bench.directory) == []
+    assert writer.segments() == []
+
+
+def test_every_open_starts_a_new_segment(bench: Bench) -> None:
+    """Appending behind a tail that was cut would mix two writers' bytes in one file."""
+    for timestamp in (1, 2, 3):
+        writer = bench.writer()
+        writer.append(bench.record(timestamp))
+        writer.close()
+    assert sorted(os.listdir(bench.directory)) == [f"wal-{number:09d}" for number in (1, 2, 3)]
+    assert bench.timestamps() == [1, 2, 3]
+
+
+def test_one_sync_serves_all_who_waited_meanwhile(bench: Bench) -> None:
+    """Ten threads that write at once would wait for ten syncs instead of two."""
+    files = SlowSync()
+    writer = bench.with_files(files).writer()
+    first = Waiter(lambda: writer.sync(writer.append(bench.record(1))))
+    assert files.entered.acquire(timeout=20)
+    offsets = [writer.append(bench.record(timestamp)) for timestamp in range(2, 10)]
+    others = [Waiter(lambda offset=offset: writer.sync(offset)) for offset in offsets]  # type: ignore[misc]
+    files.go_on.release()
+    assert first.end() is None
+    assert files.entered.acquire(timeout=20)
+    assert writer.synced_timestamp == 1
+    files.go_on.release()
+    assert [other.end() for other in others] == [None] * 8
+    assert not files.entered.acquire(blocking=False), "more than two syncs"
+    assert writer.synced_timestamp == 9
+    synced = [header.synced_through for header in headers_of(bench)]
+    assert synced == [0] + [headers_of(bench)[1].log_offset] * 8
+
+
+def test_r6_a_group_is_written_only_after_the_previous_groups_sync(bench: Bench) -> None:
+    """After a power cut a hole in synced records could not be told from a torn tail: lost rows without an error."""
+    recording = RecordingFiles(PosixFiles(), os.path.dirname(bench.directory))
+    writer = bench.with_files(recording).writer(segment_size_bytes=4000)
+    lock = threading.Lock()
+    timestamps = iter(range(1, 1000))
+
+    def work() -> None:
+        for _ in range(10):
+            with lock:
+                offset = writer.append(bench.record(next(timestamps)))
+            writer.sync(offset)
+
+    assert [waiter.end() for waiter in [Waiter(work) for _ in range(6)]] == [None] * 6
+    writer.close()
+    dirty: str | None = None
+    created: set[str] = set()
+    for event in recording.events:
+        if event.kind == "write":
+            assert dirty is None, f"{event.path} was written to before {dirty} was synced"
+            dirty = event.path
+        elif event.kind == "sync":
+            dirty = None
+        elif event.kind == "create":
+            assert dirty is None, "G3: a segment was made before the one before it was closed"
+            created.add(event.path)
+    assert len(created) > 3
+    assert bench.timestamps() == list(range(1, 61))
+
+
+@pytest.mark.parametrize("durability", ["commit", "group", "os"])
+def test_headers_call_synced_only_what_is(bench: Bench, durability: str) -> None:
+    """L3: a header that promises too much turns the torn tail of a power cut into a store that does not open."""
+    recording = RecordingFiles(PosixFiles(), os.path.dirname(bench.directory))
+    writer = bench.with_files(recording).writer(durability=durability, segment_size_bytes=1500)
+    for timestamp in range(1, 21):
+        writer.append(bench.record(timestamp))
+        if timestamp % 2:
+            writer.write_pending()
+        if timestamp % 5 == 0:
+            writer.sync()
+    writer.close()
+    synced = written = 0
+    for event in recording.events:
+        if event.kind == "write":
+            assert event.data is not None
+            data = event.data
+            number = int(event.path[-9:])
+            header = read_segment_header(bench.files, bench.path(number), number)
+            skip = SEGMENT_HEADER_SIZE_BYTES if event.offset == 0 else 0
+            for frame in walk(data[skip:], event.offset + skip, header, event.path):
+                assert frame.header.synced_through <= synced
+            written = header.start_offset + event.offset + len(data)
+        elif event.kind == "sync":
+            synced = written
+    assert synced == written
+
+
+def test_a_new_segments_name_is_durable_before_its_records_count(bench: Bench) -> None:
+    """G2: after a power cut the whole file could be missing, with every batch in it acknowledged."""
+    recording = RecordingFiles(PosixFiles(), os.path.dirname(bench.directory))
+    writer = bench.with_files(recording).writer()
+    writer.append(bench.record(1))
+    writer.sync()
+    kinds = [event.kind for event in recording.events]
+    assert kinds[-4:] == ["create", "write", "sync", "sync_dir"]
+    writer.append(bench.record(2))
+    writer.sync()
+    assert [event.kind for event in recording.events][-2:] == ["write", "sync"]
+
+
+def test_w1_a_failed_sync_tells_every_waiter_that_the_outcome_is_unknown(bench: Bench) -> None:
+    """A caller would take a batch for durable, or for undone, that may be either."""
+    files = SlowSync()
+    writer = bench.with_files(files).writer()
+    first = Waiter(lambda: writer.sync(writer.append(bench.record(1))))
+    assert files.entered.acquire(timeout=20)
+    offset = writer.append(bench.record(2))
+    second = Waiter(lambda: writer.sync(offset))
+    files.error = StorageError("the disk is gone", errno=errno.EIO)
+    files.go_on.release()
+    for waiter in (first, second):
+        error = waiter.end()
+        assert isinstance(error, StorageError)
+        assert (error.outcome, error.errno) == ("unknown", errno.EIO)
+        assert "next open" in str(error)
+    with pytest.raises(StorageError, match="takes no more records") as refused:
+        writer.append(bench.record(3))
+    assert refused.value.outcome is None, "of this call nothing was written"
+    writer.close()
+    assert writer.failure is not None
+
+
+def test_after_a_failed_sync_what_was_synced_before_stays_acknowledged(bench: Bench) -> None:
+    """An error for a batch that is safely on disk would make its owner write it twice."""
+    faulty = FaultyFiles(PosixFiles(), fail_at=2, kind="eio", only=is_sync)
+    writer = bench.with_files(faulty).writer()
+    first = writer.append(bench.record(1))
+    writer.sync(first)
+    with pytest.raises(StorageError):
+        writer.sync(writer.append(bench.record(2)))
+    writer.sync(first)
+    assert (writer.synced_offset, writer.synced_timestamp) == (first, 1)
+
+
+def test_a_failed_write_leaves_a_log_that_opens(bench: Bench) -> None:
+    """A disk that filled up in the middle of a record would keep the store from opening."""
+    faulty = FaultyFiles(
+        PosixFiles(), fail_at=2, kind="short", only=lambda operation: operation.kind == "append"
+    )
+    writer = bench.with_files(faulty).writer()
+    writer.sync(writer.append(bench.record(1)))
+    with pytest.raises(StorageError) as failed:
+        writer.sync(writer.append(bench.record(2)))
+    assert failed.value.outcome == "unknown"
+    writer.close()
+    faulty.heal()
+    recovery = bench.recover()
+    assert (recovery.timestamp_max, recovery.cut_bytes > 0) == (1, True)
+    assert bench.timestamps() == [1]
+
+
+def test_a_full_disk_refuses_a_record_and_takes_it_when_there_is_space_again(bench: Bench) -> None:
+    """A full disk would be met only after the batch was applied, and end in a store that must be reopened."""
+    faulty = FaultyFiles(
+        PosixFiles(), fail_at=1, kind="enospc", only=lambda operation: operation.path.endswith("other")
+    )
+    writer = bench.with_files(faulty).writer()
+    writer.sync(writer.append(bench.record(1)))
+    with pytest.raises(StorageError):
+        faulty.create(os.path.join(bench.directory, "other"))
+    with pytest.raises(StorageError, match="free some space") as refused:
+        writer.append(bench.record(2))
+    assert (refused.value.errno, refused.value.outcome) == (errno.ENOSPC, None)
+    faulty.heal()
+    writer.sync(writer.append(bench.record(2)))
+    assert bench.timestamps() == [1, 2]
+
+
+def test_an_interrupted_sync_is_made_up_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in a notebook, while the disk is slow, would leave a store that must be reopened."""
+    writer = bench.writer()
+    offset = writer.append(bench.record(1))
+    plain, interrupted = os.fdatasync, []
+
+    def fdatasync(fd: int) -> None:
+        if not interrupted:
+            interrupted.append(fd)
+            raise KeyboardInterrupt
+        plain(fd)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    with pytest.raises(KeyboardInterrupt):
+        writer.sync(offset)
+    assert writer.synced_timestamp == 0
+    writer.sync(writer.append(bench.record(2)))
+    assert writer.synced_timestamp == 2
+    assert bench.timestamps() == [1, 2]
+
+
+def test_an_interrupted_write_is_not_written_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record written behind half of another could never be read."""
+    writer = bench.writer()
+    offset = writer.append(bench.record(1))
+
+    def writev(fd: int, parts: list[memoryview]) -> int:
+        os.write(fd, parts[0][:10])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "writev", writev)
+    with pytest.raises(KeyboardInterrupt):
+        writer.sync(offset)
+    monkeypatch.undo()
+    with pytest.raises(StorageError):
+        writer.append(bench.record(2))
+    writer.close()
+    assert bench.recover().record_count == 0
+
+
+def test_group_durability_syncs_in_time_though_nobody_asks(bench: Bench) -> None:
+    """With durability="group" a machine's crash would lose more than the promised 100 ms."""
+    writer = bench.writer(durability="group")
+    assert writer.sync_if_due() is None
+    writer.append(bench.record(1))
+    writer.write_pending()
+    left = writer.sync_if_due()
+    assert left is not None
+    assert 0 < left <= GROUP_SYNC_INTERVAL_S < 0.1
+    assert (writer.written.timestamp, writer.synced_timestamp) == (1, 0)
+    bench.clock.advance(GROUP_SYNC_INTERVAL_S)
+    assert writer.sync_if_due() is None
+    assert writer.synced_timestamp == 1
+    writer.append(bench.record(2))
+    assert writer.sync_if_due() == pytest.approx(GROUP_SYNC_INTERVAL_S), (
+        "counted from the record's own append"
+    )
+
+
+def test_records_appended_during_a_sync_are_due_from_their_own_append(bench: Bench) -> None:
+    """A steady stream of writers would push the sync of the unlucky ones away for ever."""
+    files = SlowSync()
+    writer = bench.with_files(files).writer(durability="group")
+    writer.append(bench.record(1))
+    waiter = Waiter(writer.sync)
+    assert files.entered.acquire(timeout=20)
+    writer.append(bench.record(2))
+    bench.clock.advance(GROUP_SYNC_INTERVAL_S)
+    files.go_on.release()
+    assert waiter.end() is None
+    files.go_on.release()
+    assert writer.sync_if_due() is None
+    assert writer.synced_timestamp == 2
+
+
+def test_os_durability_syncs_at_close_only(bench: Bench) -> None:
+    """With durability="os" every write would still pay for a sync, or close() would lose the lot."""
+    recording = RecordingFiles(PosixFiles(), os.path.dirname(bench.directory))
+    writer = bench.with_files(recording).writer(durability="os")
+    writer.append(bench.record(1))
+    writer.write_pending()
+    bench.clock.advance(1000)
+    assert writer.sync_if_due() is None
+    assert (writer.readable_timestamp, writer.synced_timestamp) == (1, 0)
+    assert "sync" not in [event.kind for event in recording.events]
+    assert bench.timestamps() == [1]
+    writer.close()
+    assert writer.synced_timestamp == 1
+
+
+def test_readers_are_told_of_what_is_synced_or_of_what_is_written(bench: Bench) -> None:
+    """W1: another process would see a batch that a power cut then takes back."""
+    writer = bench.writer()
+    writer.append(bench.record(1))
+    writer.write_pending()
+    assert (writer.readable_position(), writer.readable_timestamp) == (LogPosition(1, 0), 0)
+    writer.sync()
+    assert writer.readable_position() == LogPosition(1, len(bench.load()))
+
+
+def test_segments_roll_at_their_size_and_are_dropped_from_the_front(bench: Bench) -> None:
+    """The log would grow for ever: nothing in it could be removed."""
+    writer = bench.writer(segment_size_bytes=2000)
+    for timestamp in range(1, 21):
+        writer.sync(writer.append(bench.record(timestamp)))
+    infos = writer.segments()
+    assert [info.number for info in infos] == list(range(1, len(infos) + 1))
+    assert [info.closed for info in infos] == [True] * (len(infos) - 1) + [False]
+    assert [info.size_bytes for info in infos] == [len(bench.load(info.number)) for info in infos]
+    assert all(2000 <= info.size_bytes < 3500 for info in infos[:-1])
+    stamps = [info.timestamp_max for info in infos]
+    assert (stamps, stamps[-1]) == (sorted(set(stamps)), 20)
+    assert writer.size_bytes == sum(info.size_bytes for info in infos)
+    assert writer.drop([1, 2]) == [bench.path(1), bench.path(2)]
+    assert [info.number for info in writer.segments()] == [info.number for info in infos[2:]]
+    writer.close()
+    assert bench.timestamps() == list(range(1, 21))
+
+
+def test_rolling_closes_the_present_segment_at_once(bench: Bench) -> None:
+    """After a flush of everything the last segment would still be replayed at the next open."""
+    writer = bench.writer()
+    writer.append(bench.record(1))
+    writer.roll()
+    (info,) = writer.segments()
+    assert info == SegmentInfo(1, bench.path(1), 1, len(bench.load()), True)
+    assert headers_of(bench)[-1].is_footer
+    writer.append(bench.record(2))
+    assert writer.size_bytes > info.size_bytes, "what waits is counted"
+    writer.sync()
+    assert [info.number for info in writer.segments()] == [1, 2]
+    assert bench.timestamps() == [1, 2]
+
+
+def test_a_group_above_the_segments_size_stays_whole(bench: Bench) -> None:
+    """One group in two files would need two syncs, and half of it could be durable."""
+    writer = bench.writer(segment_size_bytes=1000)
+    for timestamp in range(1, 11):
+        writer.append(bench.record(timestamp))
+    writer.sync()
+    writer.append(bench.record(11))
+    writer.sync()
+    assert [info.timestamp_max for info in writer.segments()] == [10, 11]
+    assert bench.timestamps() == list(range(1, 12))
+
+
+def test_the_next_segment_fills_up_while_the_leader_is_slow(bench: Bench) -> None:
+    """A record would be written into another segment than the one its header was made for."""
+    files = SlowSync()
+    writer = bench.with_files(files).writer(segment_size_bytes=100)
+    first = Waiter(lambda: writer.sync(writer.append(bench.record(1))))
+    assert files.entered.acquire(timeout=20)
+    waiters = []
+    for timestamp in (2, 3, 4):
+        offset = writer.append(bench.record(timestamp))
+        waiters.append(Waiter(lambda offset=offset: writer.sync(offset)))  # type: ignore[misc]
+    files.go_on.release(100)  # type: ignore[call-arg]
+    assert [waiter.end() for waiter in (first, *waiters)] == [None] * 4
+    writer.append(bench.record(5))
+    writer.close()
+    assert bench.timestamps() == [1, 2, 3, 4, 5]
+
+
+def test_a_closed_log_ends_in_a_synced_footer(bench: Bench) -> None:
+    """R6: damage of the last batches before a clean close would be taken for a torn tail, and cut."""
+    recording = RecordingFiles(PosixFiles(), os.path.dirname(bench.directory))
+    writer = bench.with_files(recording).writer()
+    writer.append(bench.record(1))
+    writer.close()
+    writer.close()
+    assert [event.kind for event in recording.events][-5:] == ["write", "sync", "sync_dir", "write", "sync"]
+    footer = headers_of(bench)[-1]
+    assert (footer.is_footer, footer.ordinal, footer.timestamp) == (True, 1, 1)
+    assert footer.synced_through == footer.log_offset == len(bench.load()) - FRAME_SIZE_BYTES
+    with pytest.raises(StorageError, match="closed"):
+        writer.append(bench.record(2))
+
+
+def test_l2_a_timestamp_that_does_not_ascend_is_our_own_mistake(bench: Bench) -> None:
+    """Replay would apply batches in another order than they were acknowledged."""
+    writer: LogWriter = bench.writer()
+    writer.append(bench.record(5))
+    with pytest.raises(AssertionError, match="L2"):
+        writer.append(bench.record(5))
