@@ -1,0 +1,249 @@
+"""docs/format/cfile.md says what the code does: its tables, its numbers and its worked example.
+
+To renew the example after a change of the format: `python -m tests.unit.cfile.test_format_page`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values
+
+from nyala.cfile import BASE, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, format
+from nyala.cfile.compression import compression_code, compression_name
+from nyala.cfile.dump import dump
+from nyala.cfile.encoding import encoding_by_code
+from nyala.cfile.footer import _physical_by_code
+from nyala.errors import CorruptionError
+from nyala.schema.types import parse_type
+
+PAGE = Path(__file__).parents[3] / "docs" / "format" / "cfile.md"
+EXAMPLE_PATH = "example.cfile"
+
+Table = list[list[str]]
+
+
+def tables(section: str) -> list[Table]:
+    """The tables under a heading, up to the next heading of any kind: lists of rows, the header first."""
+    text = re.split(rf"^#+ {re.escape(section)}$", PAGE.read_text(), flags=re.MULTILINE)[1]
+    text = re.split(r"^#+ ", text, flags=re.MULTILINE)[0]
+    found: list[Table] = []
+    inside = False
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            inside = False
+            continue
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not inside:
+            found.append([])
+        if set(line) - set("|-"):
+            found[-1].append(cells)
+        inside = True
+    return found
+
+
+@pytest.mark.parametrize(
+    ("section", "layout"),
+    [
+        ("Head", format.HEAD),
+        ("Block", format.BLOCK_HEADER),
+        ("Encodings", format.BINARY_HEADER),
+        ("Column footer", format.FOOTER),
+        ("Directory", format.DIRECTORY_ENTRY),
+        ("Tail", format.TAIL),
+    ],
+)
+def test_byte_tables(section: str, layout: format.Layout) -> None:
+    """Who reads a file by the page would read other bytes than were written."""
+    (table,) = (table for table in tables(section) if table[0] == ["offset", "size", "field", "rule"])
+    said = [(field, int(offset), int(size)) for offset, size, field, _ in table[1:]]
+    assert said == list(layout.fields)
+    assert sum(size for _, _, size in said) == layout.size
+
+
+def numbered(section: str, head: str) -> dict[int, str]:
+    (table,) = (table for table in tables(section) if table[0][0] == head)
+    return {int(row[0]): row[1] for row in table[1:]}
+
+
+def test_enumerations() -> None:
+    """A number in a dump would be looked up as something else."""
+    assert numbered("Column footer", "role") == format.ROLES
+    assert numbered("Column footer", "type") == format.TYPES
+    compressions = numbered("Compression", "number")
+    assert compressions == {number: compression_name(number) for number in range(6)}
+    assert all(compression_code(name) == number for number, name in compressions.items())
+    encodings = numbered("Encodings", "number")
+    known = {number: encoding.name for number in range(256) if (encoding := encoding_by_code(number))}
+    assert encodings == known
+    kept = {format.ENCODING_PREFIX, format.ENCODING_RLE, format.ENCODING_FOR}
+    assert {
+        int(number) for number in re.findall(r"(\d) \((?:prefix|run length|frame)", PAGE.read_text())
+    } == kept
+    flags = [int(row[0]) for row in tables("Zone map")[1][1:]]
+    assert flags == [
+        format.ZONE_HAS_MIN,
+        format.ZONE_HAS_MAX,
+        format.ZONE_HAS_NAN,
+        format.ZONE_MIN_TRUNCATED,
+        format.ZONE_MAX_TRUNCATED,
+    ]
+    assert sum(flags) == format.ZONE_FLAGS_KNOWN
+
+
+def test_types_of_the_page_are_those_of_the_schema() -> None:
+    """A column type could be written and not read."""
+    for spec in TYPE_SPECS:
+        with CFileWriter(files := MemoryFiles(), "f") as writer:
+            writer.append_column(ColumnWriteSpec(ColumnKey(BASE), parse_type(spec)), make_values(spec, 1))
+            writer.finish()
+        column = CFileReader(files, "f").column(ColumnKey(BASE))
+        assert column is not None and column.type == parse_type(spec)
+        assert format.TYPES[column.code].rstrip("0123468") == parse_type(spec).name.rstrip("0123468")
+        form = column.footer.form
+        type = column.type
+        assert _physical_by_code(form.code, type.precision or 0, type.scale or 0, type.length or 0) == form
+
+
+NUMBERS = [
+    ("HEAD_MAGIC", "`nyalacf\\n` (6e 79 61 6c 61 63 66 0a)"),
+    ("TAIL_MAGIC", "`\\nfcalayn` (0a 66 63 61 6c 61 79 6e)"),
+    ("FOOTER_MAGIC", "| magic | `NYcf` |"),
+    ("FORMAT_VERSION", "| version | 1 |"),
+    ("BLOCK_ALIGNMENT_BYTES", "at a multiple of 16 bytes"),
+    ("ROWS_PER_BLOCK_LOG2_MAX", "at most 1,048,576 (2^20)"),
+    ("BLOCK_VALUES_BYTES_MAX", "before compression; at most 67,108,864"),
+    ("BLOCK_SIZE_BYTES_DEFAULT", "1,048,576\nbytes unless the schema says otherwise"),
+    ("KEY_BLOCK_SIZE_BYTES_DEFAULT", "65,536 for a column with first keys"),
+    ("BLOCK_SIZE_BYTES_MIN", "at least 512,"),
+    ("BLOCK_SIZE_BYTES_MAX", "at most 16,777,216"),
+    ("DICTIONARY_BYTES_MAX", "below 1,048,576\nbytes and it and the codewords"),
+    ("COMPRESSION_RATIO_MAX", "does not shrink to 0.9 of itself"),
+    ("ZONE_BOUND_BYTES", "They are cut to 32 bytes"),
+    ("BLOOM_BLOCK_BYTES", "A column of 32-byte values"),
+    ("BLOOM_ROWS_PER_BLOCK_LOG2", "in plain blocks of 2048"),
+    ("BLOOM_BITS_PER_KEY", "16 bits a key"),
+    ("COLUMN_HAS_ZONE_MAP", "| compatible flags | 1: has a zone map; 2: has first keys |"),
+    ("COLUMN_HAS_FIRST_KEYS", "| compatible flags | 1: has a zone map; 2: has first keys |"),
+    ("FILE_INCOMPATIBLE_KNOWN", "| incompatible flags | none yet |"),
+    ("COLUMN_INCOMPATIBLE_KNOWN", "| incompatible flags | none yet |"),
+    ("FILE_COMPATIBLE_KNOWN", "| compatible flags | none yet |"),
+]
+
+
+@pytest.mark.parametrize(("name", "words"), NUMBERS)
+def test_numbers(name: str, words: str) -> None:
+    """A limit would be changed in the code and stay in the page."""
+    assert words in PAGE.read_text()
+    value = getattr(format, name)
+    if isinstance(value, bytes):
+        assert value.decode().replace("\n", "\\n") in words
+        return
+    numbers = [float(number.replace(",", "")) for number in re.findall(r"[\d.,]*\d", words)]
+    numbers += [2.0**20] if "2^20" in words else []
+    if "LOG2" in name:
+        value = 1 << value
+    assert (value == 0 and "none yet" in words) or value in numbers
+
+
+def test_every_constant_of_the_format_is_on_the_page() -> None:
+    """A number would be on disk that nobody can look up."""
+    tested = {name for name, _ in NUMBERS}
+    prefixes = ("ROLE", "TYPE", "ENCODING_", "COMPRESSION_", "ZONE_")  # tables, compared above
+    elsewhere = {"BLOOM_SALT", "BLOCK_OFFSET_DTYPE", "BLOCK_LENGTH_DTYPE", "BINARY_LENGTH_WIDTHS"}
+    elsewhere |= {"COLUMN_COMPATIBLE_KNOWN"}  # the sum of the flags that it knows
+    not_on_disk = {"COALESCED_READ_BYTES_MAX"}
+    for name, value in vars(format).items():
+        if name.isupper() and not isinstance(value, format.Layout) and not name.startswith(prefixes):
+            assert name in tested | elsewhere | not_on_disk, name
+    text = PAGE.read_text()
+    assert " ".join(f"{multiplier:08x}" for multiplier in format.BLOOM_SALT) in text
+    sizes = np.dtype(format.BLOCK_OFFSET_DTYPE).itemsize, np.dtype(format.BLOCK_LENGTH_DTYPE).itemsize
+    assert "| block offsets | {} a block |".format(*sizes) in text
+    assert "| block lengths | {1} a block |".format(*sizes) in text
+    assert format.BINARY_LENGTH_WIDTHS == (0, 1, 2, 4) and "| length width | 1, 2 or 4: " in text
+
+
+# -- the worked example ------------------------------------------------------------------------------------
+
+
+def example() -> MemoryFiles:
+    def first_keys(ordinals: npt.NDArray[np.int64]) -> pa.Array:
+        first = ids.take(pa.array(ordinals)).to_pylist()
+        return pa.array([(number + (1 << 63)).to_bytes(8, "big") for number in first], pa.large_binary())
+
+    files = MemoryFiles()
+    ids, names = pa.array([1, 2, 5]), pa.array(["ada", None, "grace"])
+    with CFileWriter(files, EXAMPLE_PATH) as writer:
+        spec = ColumnWriteSpec(ColumnKey(BASE, 0, 10), parse_type("int64"))
+        writer.append_column(spec, ids, first_keys=first_keys)
+        writer.append_column(ColumnWriteSpec(ColumnKey(BASE, 0, 11), parse_type("string")), names)
+        writer.finish()
+    return files
+
+
+def shown(bytes: bool) -> str:
+    return "\n".join(dump(example(), EXAMPLE_PATH, bytes=bytes))
+
+
+@pytest.mark.parametrize("bytes", [False, True])
+def test_worked_example(bytes: bool) -> None:
+    """The page would show a file that no Nyala writes."""
+    blocks = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
+    assert blocks[bytes] == shown(bytes)
+
+
+def test_the_dump_shows_every_byte_once() -> None:
+    """A byte of a file could not be explained."""
+    files = example()
+    position = 0
+    data = b""
+    for line in dump(files, EXAMPLE_PATH, bytes=True):
+        if match := re.match(r" *(\d+)  ([0-9a-f]+)(?:  |$)", line):
+            assert int(match[1]) == position
+            data += bytes.fromhex(match[2])
+            position = len(data)
+    assert data == files.content[EXAMPLE_PATH]
+
+
+def test_dump_of_long_parts_and_other_columns() -> None:
+    """A dump of a large file would fill the screen with one block, or fail at a bloom filter."""
+    files = MemoryFiles()
+    with CFileWriter(files, "f") as writer:
+        spec = ColumnWriteSpec(ColumnKey(BASE, 0, 10), parse_type("string"), block_size_bytes=512)
+        writer.append_column(spec, pa.array(["red", "blue", None, "x" * 40] * 1000))
+        writer.append_column(ColumnWriteSpec(ColumnKey(1), parse_type("binary")), pa.array([b"k" * 40]))
+        writer.append_bloom(np.arange(100, dtype=np.uint64))
+        writer.finish()
+    lines = list(dump(files, "f"))
+    assert any(line.startswith("  dictionary  4 values, offset 32,") for line in lines)
+    assert "  zone        'blue' … …'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxy', NULLs 1000" in lines
+    assert "  type        bloom" in lines and any("first key 6b6b6b" in line for line in lines)
+    lines = list(dump(files, "f", bytes=True))
+    assert any(re.search(r"… and \d+ bytes more", line) for line in lines)
+    assert any(re.search(r"… and \d+ more", line) for line in lines)
+
+
+def test_dump_of_a_damaged_file_shows_what_comes_before() -> None:
+    """The one who looks for the damage would see nothing."""
+    files = example()
+    content = bytearray(files.content[EXAMPLE_PATH])
+    content[150] ^= 1
+    files.content[EXAMPLE_PATH] = bytes(content)
+    lines = []
+    with pytest.raises(CorruptionError, match="at offset 112"):
+        for line in dump(files, EXAMPLE_PATH, bytes=True):
+            lines.append(line)
+    assert lines[-1] == "block 0 of base/0/11"
+
+
+if __name__ == "__main__":
+    text = PAGE.read_text()
+    parts = re.split(r"(```text\n)(.*?)(\n```)", text, flags=re.DOTALL)
+    parts[2], parts[6] = shown(False), shown(True)
+    PAGE.write_text("".join(parts))
