@@ -30,12 +30,12 @@ import numpy as np
 import pyarrow as pa
 
 from nyala.tablet.root import Root, TableState
-from nyala.tablet.settle import ABSENT, Effect, Settlement, locate
+from nyala.tablet.settle import ABSENT, Effect, Settlement, find_ghosts, locate
 from nyala.tablet.write_path import plan_apply
 from nyala.wal.record import LogRecord, SettledGroup
 
 # Enough rows that the work per gathered batch is NumPy's and Arrow's; small enough to bound memory during replay.
-GATHER_ROWS: Final = 1 << 17
+GATHER_ROWS: Final = 1 << 18
 
 
 @dataclass
@@ -146,11 +146,20 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
     if not identity:
         pick = pa.array(order)
         columns = {number: array.take(pick) for number, array in columns.items()}
-    located = locate(table, keys, ordinals, newer_than=None if kind == "insert" else timestamps)
-    settlement = Settlement(table, rowsets=located.rowsets)
+    settlement = Settlement(table)
     if kind == "insert":
-        effect = Effect(kind, keys, ordinals, columns, np.full(count, ABSENT, np.int32), located.ghosts)
+        # R1 asks nothing of an insert but its timestamp; only a row that lies dead in the MemRowSet is looked for.
+        effect = Effect(
+            kind,
+            keys,
+            ordinals,
+            columns,
+            np.full(count, ABSENT, np.int32),
+            find_ghosts(table, keys, ordinals),
+        )
     else:
+        located = locate(table, keys, ordinals, newer_than=timestamps)
+        settlement.rowsets = located.rowsets
         found = np.flatnonzero(located.codes != ABSENT)
         if not len(found):
             return

@@ -33,6 +33,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from nyala.delta.run import LIVENESS
 from nyala.errors import (
     ALREADY_PRESENT,
     KEY_TOO_LARGE,
@@ -283,6 +284,22 @@ def locate(
                     continue
             _look_in(found, disk, inside, begin + lower, ordinal, ghosts=False, eligible=eligible)
     return found
+
+
+def find_ghosts(table: TableState, keys: EncodedKeys, tablets: np.ndarray) -> np.ndarray:
+    """For each key the rowid under which it lies dead in its tablet's `memory`, or -1. None of them is live there.
+
+    Cost: nothing where no row of the MemRowSet was ever deleted.
+    """
+    ghosts = np.full(len(keys), -1, np.int64)
+    ordinals, offsets = tablet_slices(tablets)
+    for ordinal, begin, end in zip(
+        ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
+    ):
+        memory = table.tablets[ordinal].memory
+        if LIVENESS in memory.deltas.column_ids:
+            ghosts[begin:end] = memory.find(keys.slice(begin, end - begin))
+    return ghosts
 
 
 def _look_in(
