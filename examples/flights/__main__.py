@@ -1,0 +1,202 @@
+"""The screen: `python -m examples.flights [--store FOLDER]` (or `make demo`)."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from pyspark.sql import Row
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+import nyala
+from examples.flights.checks import CheckFailed
+from examples.flights.data import TABLES, FeedDay, prepare
+from examples.flights.pipeline import Pipeline, ReaderProcess
+from examples.flights.session import start_spark
+
+CARRIERS_SHOWN = ("UA", "B6", "EV", "DL", "AA")
+MONTHS_SHOWN = (1, 6, 11)
+
+NEXT = """
+All checks passed, in {seconds:.0f} s. Now look at it yourself:
+
+  {bin}/nyala table list {store}
+  {bin}/nyala table describe {store} flights
+  {bin}/nyala table scan {store} flights --where "carrier = 'HA' AND dep_delay > 120" --limit 10
+
+  {bin}/python
+  >>> import nyala
+  >>> flights = nyala.connect("{store}")["flights"]
+  >>> flights.scan(where="dest = 'HNL'", limit=5)
+"""
+
+
+class DayBar:
+    """A bar over the days of the feed, with the date and whatever was noted last."""
+
+    def __init__(self, console: Console, title: str, feed: list[FeedDay]) -> None:
+        self._progress = Progress(
+            TextColumn("  {task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[date]}"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+        )
+        self._task = self._progress.add_task(title, total=len(feed), date="", note="")
+
+    def __enter__(self) -> DayBar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._progress.stop()
+
+    def advance(self, day: FeedDay) -> None:
+        self._progress.update(self._task, advance=1, date=str(day.date))
+
+    def note(self, text: str) -> None:
+        self._progress.update(self._task, note=text)
+
+
+class Screen:
+    """Steps with their times, one line for each check."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._number = 0
+        self._began = self._step_began = time.monotonic()
+
+    def step(self, title: str) -> None:
+        self.end_step()
+        self._number += 1
+        self.console.print(f"\n[bold]{self._number}  {title}[/bold]")
+
+    def end_step(self) -> None:
+        if self._number:
+            self.console.print(f"  [dim]{time.monotonic() - self._step_began:.1f} s[/dim]")
+        self._step_began = time.monotonic()
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False)
+
+    def checked(self, text: str) -> None:
+        self.console.print(f"  [green]✓[/green] {text}", highlight=False)
+
+    def days(self, title: str, feed: list[FeedDay]) -> DayBar:
+        return DayBar(self.console, title, feed)
+
+    def answers(self, columns: dict[str, list[Row]]) -> None:
+        """The five largest airlines, three months: minutes late, a column for each moment."""
+        table = Table(title="mean departure delay in minutes, as of", title_justify="left", box=None)
+        table.add_column("airline")
+        table.add_column("month", justify="right")
+        for name in columns:
+            table.add_column(name, justify="right")
+        by_moment = {name: {(row.carrier, row.month): row for row in rows} for name, rows in columns.items()}
+        for carrier in CARRIERS_SHOWN:
+            for month in MONTHS_SHOWN:
+                cells = [rows[carrier, month] for rows in by_moment.values()]
+                table.add_row(
+                    cells[0].name,
+                    f"2013-{month:02}",
+                    *("·" if row.mean_delay is None else f"{row.mean_delay:.2f}" for row in cells),
+                )
+        self.console.print(table)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+
+def clear_earlier_demo(store: Path) -> None:
+    """Remove the store of an earlier run, and nothing else."""
+    if not store.exists() or (store.is_dir() and not any(store.iterdir())):
+        return
+    try:
+        with nyala.connect(str(store), read_only=True) as db:
+            strange = set(db.list_tables()) - set(TABLES)
+    except (nyala.Error, OSError) as error:
+        raise SystemExit(
+            f"error: {store} is there and is no store of this demo ({error}).\n"
+            "       Name another folder: --store FOLDER"
+        ) from None
+    if strange:
+        raise SystemExit(
+            f"error: the store {store} has tables that are not this demo's ({', '.join(sorted(strange))}).\n"
+            "       Name another folder: --store FOLDER"
+        )
+    shutil.rmtree(store)
+
+
+def run(store: Path, work: Path, screen: Screen, days_of_month: int) -> None:
+    log = work / "spark.log"
+    screen.say(
+        "Nyala: a year of New York's flights through PySpark, each answer checked against Spark over the CSV."
+    )
+    began = time.monotonic()
+    sources = prepare(work, days_of_month)
+    spark = start_spark(log)
+    screen.say(
+        f"Spark {spark.version} and the data are ready ({time.monotonic() - began:.1f} s). Store: {store}"
+    )
+    reader: ReaderProcess | None = None
+    try:
+        pipeline = Pipeline(spark, store, sources, screen)
+        pipeline.schedule()
+        pipeline.feed()
+        pipeline.cancel()
+        reader = ReaderProcess(store, work / "spark-of-second-process.log")
+        pipeline.ask()
+        pipeline.second_process(reader)
+        pipeline.reopen()
+        screen.end_step()
+    finally:
+        if reader is not None:
+            reader.end()
+        spark.stop()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m examples.flights", description=__doc__)
+    parser.add_argument(
+        "--store", type=Path, default=Path("demo-store"), help="the folder to write (default: demo-store)"
+    )
+    parser.add_argument("--quick", action="store_true", help="only the first three days of each month")
+    arguments = parser.parse_args()
+    store = arguments.store
+    clear_earlier_demo(store)
+    screen = Screen(Console())
+    work = Path(tempfile.mkdtemp(prefix="nyala-flights-"))
+    try:
+        run(store, work, screen, 3 if arguments.quick else 31)
+    except CheckFailed as failure:
+        screen.console.print(f"\n[bold red]A check failed.[/bold red] {failure}", highlight=False)
+        screen.say(f"The store is kept in {store}, Spark's log in {work}.")
+        return 1
+    except KeyboardInterrupt:
+        screen.say("\nStopped. What was acknowledged is in the store; `make demo` begins anew.")
+        shutil.rmtree(work)
+        return 130
+    except BaseException:
+        screen.say(f"\nStopped by an error. The store is kept in {store}, Spark's log in {work}.")
+        raise
+    shutil.rmtree(work)
+    screen.say(NEXT.format(seconds=screen.seconds, bin=_short(Path(sys.executable).parent), store=store))
+    return 0
+
+
+def _short(path: Path) -> Path:
+    """As one would type it from here."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

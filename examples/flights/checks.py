@@ -1,0 +1,115 @@
+"""Every answer out of Nyala compared with Spark over the plain CSV.
+
+What the table must hold at a moment is said once, as a `State`, and worked out from the CSV alone (`expected`).
+Two checks use it: all rows and columns by count and hash sum (`same_rows`), and the answers to the question of
+step 4 row by row (`same_answers`). A check that fails ends the run.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
+from pyspark.sql import functions as F
+
+from examples.flights.data import ACTUAL, KEY, SCHEDULED
+
+# Averages of whole numbers: exact sums, one division, so both sides must agree to the last bit.
+QUESTION = """
+    SELECT f.carrier, a.name, f.month,
+           count(*)                                          AS scheduled,
+           count(f.dep_delay)                                AS flown,
+           avg(f.dep_delay)                                  AS mean_delay,
+           avg(CASE WHEN w.precip > 0 THEN f.dep_delay END)  AS mean_delay_in_rain
+    FROM {flights} f
+         JOIN {airlines} a ON a.carrier = f.carrier
+         LEFT JOIN {weather} w ON w.origin = f.origin AND w.time_hour = f.time_hour
+    GROUP BY f.carrier, a.name, f.month
+    ORDER BY f.carrier, f.month
+"""
+QUESTION_COLUMNS = {
+    "flights": ["carrier", "month", "origin", "time_hour", "dep_delay"],
+    "airlines": ["carrier", "name"],
+    "weather": ["origin", "time_hour", "precip"],
+}
+
+
+class CheckFailed(Exception):
+    """Nyala's answer is not Spark's over the CSV."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What `flights` holds: the feed up to and including a day, and what became of the cancelled flights.
+
+    cancelled    the flights that never left, of the days up to this one, are deleted; None: not yet
+    reinstated   so many of them, the first by key, are there again
+    """
+
+    through: dt.date | None = None
+    cancelled: dt.date | None = None
+    reinstated: int = 0
+
+
+def never_left(csv: DataFrame, until: dt.date) -> DataFrame:
+    """The flights up to and including a day that have no departure, in the order of the key (`rank` from 1)."""
+    rank = F.row_number().over(Window.orderBy(*KEY))
+    return csv.where(F.col("dep_time").isNull() & (_date() <= F.lit(until))).withColumn("rank", rank)
+
+
+def expected(csv: DataFrame, state: State) -> DataFrame:
+    """The rows of table `flights` in `state`, from the plain CSV."""
+    happened = F.lit(False) if state.through is None else _date() <= F.lit(state.through)
+    departed = happened & F.col("dep_time").isNotNull()
+    rows = csv
+    if state.cancelled is not None:
+        gone = never_left(csv, state.cancelled).where(F.col("rank") > state.reinstated)
+        rows = rows.join(gone.select(*KEY), KEY, "left_anti")
+    return rows.select(*KEY, *SCHEDULED, *(F.when(departed, F.col(name)).alias(name) for name in ACTUAL))
+
+
+def ask(spark: SparkSession, flights: DataFrame, airlines: DataFrame, weather: DataFrame) -> list[Row]:
+    """Mean delay by carrier and month, with the airline's name and the weather at departure."""
+    return spark.sql(QUESTION, flights=flights, airlines=airlines, weather=weather).collect()
+
+
+def same_rows(what: str, found: DataFrame, wanted: DataFrame) -> int:
+    """Both hold the same rows, all columns; returns how many. Order does not matter, duplicates do."""
+    wanted = wanted.select(*(F.col(f.name).cast(f.dataType).alias(f.name) for f in found.schema.fields))
+    of_found, of_wanted = _fingerprint(found), _fingerprint(wanted)
+    if of_found != of_wanted:
+        odd = found.exceptAll(wanted).limit(3).collect()
+        missing = wanted.exceptAll(found).limit(3).collect()
+        raise CheckFailed(
+            f"{what}: Nyala has {of_found[0]:,} rows, Spark over the CSV {of_wanted[0]:,}.\n"
+            f"  only in Nyala: {odd}\n  only in the CSV: {missing}"
+        )
+    return of_found[0]
+
+
+def same_answers(what: str, found: list[Row], wanted: list[Row]) -> int:
+    """Both lists are equal, row by row; returns their length."""
+    if len(found) != len(wanted):
+        raise CheckFailed(f"{what}: {len(found)} rows, Spark over the CSV gives {len(wanted)}")
+    for ours, theirs in zip(found, wanted, strict=True):
+        if ours != theirs:
+            raise CheckFailed(f"{what}: Nyala says {ours}, Spark over the CSV {theirs}")
+    return len(found)
+
+
+def same_number(what: str, found: int, wanted: int) -> None:
+    if found != wanted:
+        raise CheckFailed(f"{what}: {found:,}, and it should be {wanted:,}")
+
+
+def _date() -> Column:
+    return F.make_date("year", "month", "day")
+
+
+def _fingerprint(df: DataFrame) -> tuple[int, int]:
+    columns = [F.col(name) for name in df.columns]
+    # NULL does not enter Spark's hash, so that (NULL, 5) and (5, NULL) would be one: it is told apart by itself.
+    hashed = F.xxhash64(*columns, *(F.isnull(c) for c in columns)).cast("decimal(38,0)")
+    count, total = df.agg(F.count("*"), F.sum(hashed)).first() or (0, None)
+    return int(count), int(total or 0)

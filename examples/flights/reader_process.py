@@ -1,0 +1,62 @@
+"""The second process of step 5: a Spark session of its own that reads the table while the first one writes.
+
+Talks to the first process in lines of JSON. It says {"ready": true} when its Spark stands and waits for `go`;
+then it loads the table again and again, each time as of now, and says what it saw; at `stop` it looks once more
+and ends.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from examples.flights.session import start_spark
+
+
+def look(spark: SparkSession, store: str) -> dict[str, object]:
+    """How many flights have left, and on which day the last of them: one snapshot, chosen by `load()`."""
+    began = time.monotonic()
+    departed = (
+        spark.read.format("nyala")
+        .options(path=store, table="flights", columns="year,month,day", where="dep_time IS NOT NULL")
+        .load()
+    )
+    row = departed.agg(F.count("*"), F.max(F.make_date("year", "month", "day"))).first()
+    assert row is not None
+    return {"departures": row[0], "last_day": str(row[1]), "seconds": time.monotonic() - began}
+
+
+def main() -> int:
+    store, log = sys.argv[1:]
+    spark = start_spark(Path(log), cores=1)
+    stopped = threading.Event()
+
+    def say(message: dict[str, object]) -> None:
+        print(json.dumps(message), flush=True)
+
+    def listen() -> None:
+        for line in sys.stdin:
+            if line.strip() == "stop":
+                break
+        stopped.set()
+
+    look(spark, store)  # the first query of a session pays for starting Python workers
+    say({"ready": True})
+    if sys.stdin.readline().strip() != "go":
+        return 1
+    threading.Thread(target=listen, daemon=True).start()
+    while not stopped.is_set():
+        say(look(spark, store))
+    say(look(spark, store) | {"last": True})
+    spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,48 @@
+"""A plain local Spark session, as anybody would start one, with its noise kept in a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+LOG4J = Path(__file__).with_name("log4j2.properties")
+
+
+def start_spark(log: Path, cores: int = 2) -> SparkSession:
+    """`local[cores]` and no jar. What Spark, its JVM and its Python workers print goes to `log`."""
+    # Without this the workers run whatever `python3` is first on the PATH.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with _stderr_to(log):
+        return (
+            SparkSession.builder.master(f"local[{cores}]")
+            .appName("nyala-flights")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.driver.memory", "2g")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOG4J.as_uri()}")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.shuffle.partitions", str(2 * cores))
+            .getOrCreate()
+        )
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Processes started inside inherit `log` as their stderr."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.dup2(target, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(target)

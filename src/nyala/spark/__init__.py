@@ -1,0 +1,37 @@
+"""PySpark over Nyala: a Python data source, with no jar.
+
+    spark.read.format("nyala").option("path", "store").option("table", "flights").load()
+    df.write.format("nyala").option("path", "store").option("table", "flights").mode("append").save()
+
+    options.py   what may be said in `.option(...)`, checked
+    types.py     Spark's types and ours, and Arrow batches in exactly the schema that Spark expects
+    source.py    the data source: Spark's way in
+    reader.py    planning on the driver (one snapshot, scan tokens), reading on the executors
+    writer.py    staging on the executors, one commit on the driver
+    session.py   `register(spark)` and `write(df, ...)`, for the driver's program
+
+Where each runs matters more here than anywhere else in Nyala:
+
+    the driver's Python      session.py; may have the store open, and then it is the one that commits
+    a planner worker         source.py, reader.partitions, writer.__init__, .commit, .abort: another process on
+    (a child of the JVM)     the driver's machine. The object that commits is a pickled copy of the one that
+                             was made at planning: nothing written to `self` in between is seen
+    an executor's worker     reader.read, writer.write: one process per core, perhaps another machine
+
+No filter is ever taken from Spark (`pushFilters`): up to and including Spark 4.3 a filter pushed for one use
+of a DataFrame is applied to all its other uses, which gives wrong rows. The option `where` is the safe way.
+
+Source: shared contract, "Spark"; measurements and traps in the Spark data source study, sections 1 to 2.
+"""
+
+from __future__ import annotations
+
+try:
+    import pyspark  # noqa: F401
+except ImportError as error:
+    raise ImportError("nyala.spark needs PySpark: pip install 'nyala[spark]'") from error
+
+from nyala.spark.session import register, write
+from nyala.spark.source import NyalaDataSource
+
+__all__ = ["NyalaDataSource", "register", "write"]

@@ -1,0 +1,173 @@
+"""What may be said in `.option(...)`: names, values, and one sentence for each that is wrong.
+
+Spark hands over text under case-insensitive names. An option that we do not know is refused, not ignored:
+`.option("colums", "a")` would otherwise read every column, and `.option("were", ...)` every row.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from nyala.errors import InvalidArgumentError
+
+__all__ = ["OPERATIONS", "ReadOptions", "WriteOptions"]
+
+OPERATIONS: Final = (
+    "insert",
+    "insert-ignore",
+    "upsert",
+    "update",
+    "update-ignore",
+    "delete",
+    "delete-ignore",
+)
+
+# How long the files of a DataFrame's snapshot are kept for it after it was last read.
+LEASE_DEFAULT_S: Final = 3600
+
+_READ: Final = ("path", "table", "at", "columns", "where", "partitions", "lease")
+_WRITE: Final = ("path", "table", "operation", "errors", "result")
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """`spark.read.format("nyala")`.
+
+    path        the store's folder; a relative one is the driver's
+    table
+    at          the moment to read: a timestamp of ours or ISO text; None: now
+    columns     None: all, in the table's order
+    where       a predicate that is evaluated inside the store, on this `load()` only
+    partitions  the greatest number of Spark partitions; None: two for each core of the driver's machine
+    lease_s     how long the snapshot's files are kept after they were last read
+    """
+
+    path: str
+    table: str
+    at: int | str | None = None
+    columns: tuple[str, ...] | None = None
+    where: str | None = None
+    partitions: int | None = None
+    lease_s: int = LEASE_DEFAULT_S
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> ReadOptions:
+        given = _known(options, _READ, "read")
+        return cls(
+            path=_path(given),
+            table=_required(given, "table"),
+            at=_moment(given.get("at")),
+            columns=_names(given.get("columns")),
+            where=given.get("where") or None,
+            partitions=_count(given, "partitions"),
+            lease_s=_count(given, "lease") or LEASE_DEFAULT_S,
+        )
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """`df.write.format("nyala")`.
+
+    operation   one of OPERATIONS; upsert when not given
+    errors      "raise": one failing row and nothing is written; "collect": the good rows are applied
+    result      a folder, made if missing, in which the commit leaves result.json (what it did) and, with
+                errors="collect" and failing rows, errors.parquet; None: failing rows are told on stderr
+    """
+
+    path: str
+    table: str
+    operation: str = "upsert"
+    errors: Literal["raise", "collect"] = "raise"
+    result: str | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> WriteOptions:
+        given = _known(options, _WRITE, "write")
+        operation = given.get("operation", "upsert").lower()
+        if operation not in OPERATIONS:
+            raise InvalidArgumentError(
+                f"option operation={operation!r} is none of {', '.join(OPERATIONS)}{_meant(operation, OPERATIONS)}"
+            )
+        errors = given.get("errors", "raise").lower()
+        if errors not in ("raise", "collect"):
+            raise InvalidArgumentError(f"option errors={errors!r} is neither 'raise' nor 'collect'")
+        return cls(
+            path=_path(given),
+            table=_required(given, "table"),
+            operation=operation,
+            errors="raise" if errors == "raise" else "collect",
+            result=os.path.abspath(given["result"]) if given.get("result") else None,
+        )
+
+
+def _known(options: Mapping[str, str], known: tuple[str, ...], verb: str) -> dict[str, str]:
+    given = {name.lower(): value for name, value in options.items()}
+    for name in given:
+        if name not in known:
+            other = _WRITE if known is _READ else _READ
+            where = f"; it belongs to a {'write' if other is _WRITE else 'read'}" if name in other else ""
+            raise InvalidArgumentError(
+                f"there is no option {name!r} in a {verb} of format 'nyala'{where or _meant(name, known)}; "
+                f"there are {', '.join(known)}"
+            )
+    return given
+
+
+def _required(given: Mapping[str, str], name: str) -> str:
+    value = given.get(name, "")
+    if not value:
+        raise InvalidArgumentError(
+            f"format 'nyala' needs .option({name!r}, ...); note that Spark forgets the OPTIONS of a CREATE TABLE"
+        )
+    return value
+
+
+def _path(given: Mapping[str, str]) -> str:
+    path = _required(given, "path").removeprefix("file://")
+    # The planner runs in the driver's working directory, executors need not.
+    return os.path.abspath(path)
+
+
+def _moment(text: str | None) -> int | str | None:
+    if not text:
+        return None
+    return int(text) if text.strip().isdigit() else text
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    """`a, b` or, for names with commas or blanks at their ends, a JSON list."""
+    if not text:
+        return None
+    names: Iterable[object]
+    if text.lstrip().startswith("["):
+        try:
+            names = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InvalidArgumentError(f"option columns={text!r} is no JSON list: {error}") from None
+        if not all(isinstance(name, str) for name in names):
+            raise InvalidArgumentError(f"option columns={text!r} is no list of names")
+    else:
+        names = (name.strip() for name in text.split(","))
+    found = tuple(str(name) for name in names)
+    if not all(found) or len(set(found)) != len(found):
+        raise InvalidArgumentError(f"option columns={text!r} names a column twice or leaves one empty")
+    return found
+
+
+def _count(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name)
+    if not text:
+        return None
+    if not text.strip().isdigit() or int(text) < 1:
+        raise InvalidArgumentError(f"option {name}={text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

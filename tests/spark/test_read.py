@@ -1,0 +1,233 @@
+"""Reading through PySpark: the table's rows, of one snapshot, straight from the files."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import nyala
+
+ALL_TYPES = {
+    "k": "int64",
+    "b": "bool",
+    "i8": "int8",
+    "i16": "int16",
+    "i32": "int32",
+    "d": "date",
+    "t": "timestamp",
+    "f": "float",
+    "g": "double",
+    "n4": "decimal(9,2)",
+    "n8": "decimal(18,4)",
+    "n16": "decimal(38,10)",
+    "v": "varchar(3)",
+    "s": "string",
+    "y": "binary",
+}
+
+
+def load(spark: SparkSession, store: Path, table: str, **options: object) -> DataFrame:
+    return spark.read.format("nyala").options(path=str(store), table=table, **options).load()
+
+
+def rows(df: DataFrame) -> list[tuple[object, ...]]:
+    return sorted(tuple(row) for row in df.collect())
+
+
+@pytest.fixture
+def eight(store: Path) -> Path:
+    """Table t: k = 0 … 7, v = 10 k, in four tablets, half of it flushed."""
+    with nyala.connect(store) as db:
+        table = db.create_table(
+            "t",
+            {"k": "int64", "v": "int64"},
+            ["k"],
+            [nyala.hash_partition("k", buckets=4)],
+        )
+        table.insert({"k": [0, 1, 2, 3], "v": [0, 10, 20, 30]})
+        table.flush()
+        table.insert({"k": [4, 5, 6, 7], "v": [40, 50, 60, 70]})
+    return store
+
+
+def test_every_type_arrives_as_it_was_written(spark: SparkSession, store: Path) -> None:
+    """A value of any type, and NULL, is the same in Spark: from files, from deltas and from memory."""
+    full = {
+        "k": 1,
+        "b": True,
+        "i8": -128,
+        "i16": 32767,
+        "i32": -(2**31),
+        "d": dt.date(2013, 3, 31),
+        "t": dt.datetime(2013, 3, 31, 1, 2, 3, 456789, tzinfo=dt.UTC),
+        "f": 0.25,
+        "g": -1e300,
+        "n4": Decimal("-1234567.89"),
+        "n8": Decimal("12345678901234.5678"),
+        "n16": Decimal("1234567890123456789012345678.0123456789"),
+        "v": "äöü",
+        "s": "a\0b",
+        "y": b"\xff\0",
+    }
+    empty = dict.fromkeys(ALL_TYPES) | {"k": 2}
+    with nyala.connect(store) as db:
+        table = db.create_table("t", ALL_TYPES, ["k"])
+        table.insert([full, empty])
+        table.flush()
+        table.insert([full | {"k": 3}, empty | {"k": 4}])
+        table.update([{"k": 1, "s": "new"}, {"k": 3, "s": None}])
+        wanted = table.scan(order_by_key=True).to_arrow()
+        found = load(spark, store, "t").orderBy("k").toArrow()
+    assert found.column("t").cast(pa.timestamp("us", tz="UTC")).equals(wanted.column("t"))
+    for name in set(ALL_TYPES) - {"t"}:
+        assert found.column(name).to_pylist() == wanted.column(name).to_pylist(), name
+
+
+def test_the_key_is_not_nullable_in_spark(spark: SparkSession, eight: Path) -> None:
+    """Spark knows that the key is never NULL, and the batches agree with what it was told."""
+    schema = load(spark, eight, "t").schema
+    assert [(f.name, f.dataType.simpleString(), f.nullable) for f in schema.fields] == [
+        ("k", "bigint", False),
+        ("v", "bigint", True),
+    ]
+
+
+def test_the_sessions_time_zone_moves_no_instant(spark: SparkSession, store: Path) -> None:
+    """A timestamp is an instant: read in another time zone it is the same one."""
+    with nyala.connect(store) as db:
+        db.create_table("t", {"t": "timestamp"}, ["t"]).insert({"t": ["2013-03-10T07:30:00Z"]})
+    kept = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+        assert load(spark, store, "t").selectExpr("unix_micros(t)").first()[0] == 1362900600000000
+        assert load(spark, store, "t").where("t = '2013-03-10T03:30:00'").count() == 1
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", kept)
+
+
+def test_columns_where_and_a_given_schema(spark: SparkSession, eight: Path) -> None:
+    """Only what is asked for is read; `where` may name columns that are not."""
+    assert rows(load(spark, eight, "t", columns="v", where="k >= 6")) == [(60,), (70,)]
+    assert load(spark, eight, "t", columns="v,k").columns == ["v", "k"]
+    given = spark.read.format("nyala").options(path=str(eight), table="t").schema("v bigint, k bigint").load()
+    assert rows(given.where("k < 2")) == [(0, 0), (10, 1)]
+    assert load(spark, eight, "t", where="k < 0").count() == 0
+
+
+def test_an_empty_table_and_one_without_any_partition(spark: SparkSession, store: Path) -> None:
+    """No rows are no error, nor are no tablets."""
+    with nyala.connect(store) as db:
+        db.create_table("none", {"k": "int64"}, ["k"])
+        db.create_table("bare", {"k": "int64"}, ["k"], [nyala.range_partition("k", bounds=[])])
+    assert load(spark, store, "none").collect() == []
+    assert load(spark, store, "bare").count() == 0
+
+
+def test_a_dataframe_keeps_its_snapshot(spark: SparkSession, eight: Path) -> None:
+    """All reads of one DataFrame see the moment of load(), whatever is written, flushed or closed since."""
+    with nyala.connect(eight) as db:
+        before = load(spark, eight, "t")
+        db["t"].delete({"k": [0, 1]})
+        assert before.count() == 8
+        db["t"].upsert({"k": [7, 8], "v": [-7, -8]})
+        db["t"].flush()
+        assert rows(before) == [(k, 10 * k) for k in range(8)]
+        assert rows(load(spark, eight, "t")) == [(k, 10 * k) for k in range(2, 7)] + [(7, -7), (8, -8)]
+    assert before.count() == 8
+    assert load(spark, eight, "t").count() == 7
+
+
+def test_as_of_any_moment(spark: SparkSession, eight: Path) -> None:
+    """`at` takes our timestamps and ISO text, and gives the rows of then."""
+    with nyala.connect(eight) as db:
+        then = db.now()
+        gone = db["t"].delete({"k": [0, 1, 2, 3]})
+        assert load(spark, eight, "t", at=then).count() == 8
+        assert load(spark, eight, "t", at=gone.timestamp).count() == 4
+        assert load(spark, eight, "t", at=gone.timestamp - 1).count() == 8
+        assert load(spark, eight, "t", at=nyala.to_datetime(gone.timestamp).isoformat()).count() == 4
+
+
+def test_tablets_are_packed_into_few_partitions(spark: SparkSession, store: Path) -> None:
+    """A hundred tablets must not cost a hundred Python tasks of 50 ms each."""
+    with nyala.connect(store) as db:
+        table = db.create_table("t", {"k": "int64"}, ["k"], [nyala.hash_partition("k", buckets=64)])
+        table.insert({"k": list(range(1000))})
+    df = load(spark, store, "t", partitions=3)
+    assert df.rdd.getNumPartitions() == 3
+    assert df.selectExpr("count(*)", "sum(k)").first() == (1000, 499500)
+    assert load(spark, store, "t", where="k = 5").rdd.getNumPartitions() == 1
+
+
+class TestNoFilterLeaks:
+    """What one use of a relation filters must not be missing from another (Spark 4.3 leaks pushed filters)."""
+
+    def test_reuse(self, spark: SparkSession, eight: Path) -> None:
+        """Counting after a filtered count gives all rows."""
+        df = load(spark, eight, "t")
+        assert (df.where("k > 5").count(), df.count(), df.where("k > 1").count()) == (2, 8, 6)
+
+    def test_union(self, spark: SparkSession, eight: Path) -> None:
+        """Each branch keeps its own filter."""
+        df = load(spark, eight, "t")
+        assert rows(df.where("k = 1").union(df.where("k = 2"))) == [(1, 10), (2, 20)]
+
+    def test_view(self, spark: SparkSession, eight: Path) -> None:
+        """A view asked three ways answers three ways."""
+        load(spark, eight, "t").createOrReplaceTempView("leak")
+        counts = [
+            spark.sql(f"SELECT count(*) FROM leak {where}").first()[0]
+            for where in ("WHERE k = 1", "WHERE k = 2", "")
+        ]
+        assert counts == [1, 1, 8]
+
+    def test_cte_and_self_join(self, spark: SparkSession, eight: Path) -> None:
+        """One statement that uses the table three times with three filters."""
+        load(spark, eight, "t").createOrReplaceTempView("leak")
+        counts = spark.sql(
+            "WITH c AS (SELECT * FROM leak) SELECT (SELECT count(*) FROM c WHERE k = 1), "
+            "(SELECT count(*) FROM c WHERE k > 5), (SELECT count(*) FROM c)"
+        ).first()
+        assert tuple(counts) == (1, 2, 8)
+        joined = spark.sql(
+            "SELECT count(*) FROM leak a JOIN leak b ON a.k + 1 = b.k WHERE a.k = 3 AND b.k = 4"
+        )
+        assert joined.first()[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"table": "u"}, "TableNotFoundError"),
+        ({"columns": "k,w"}, "ColumnNotFoundError"),
+        ({"where": "w = 1"}, "ColumnNotFoundError"),
+        ({"where": "k = "}, "InvalidArgumentError"),
+        ({"at": "yesterday"}, "InvalidArgumentError"),
+        ({"path": "/nowhere/at/all"}, "StorageError"),
+        ({"colums": "k"}, "did you mean 'columns'"),
+    ],
+)
+def test_a_mistake_is_told_at_load(
+    spark: SparkSession, eight: Path, options: dict[str, str], message: str
+) -> None:
+    """The user sees our sentence at load(), before any job runs."""
+    with pytest.raises(Exception, match=message):
+        spark.read.format("nyala").options(**{"path": str(eight), "table": "t", **options}).load()
+
+
+def test_a_snapshot_that_nobody_reads_is_given_up(spark: SparkSession, eight: Path) -> None:
+    """After the lease is over a read says so; it never finds files missing, nor other rows."""
+    with nyala.connect(eight) as db:
+        df = load(spark, eight, "t", lease=1)
+        assert df.count() == 8
+        time.sleep(1.2)
+        with pytest.raises(Exception, match=r"HistoryExpiredError.*load again"):
+            df.count()
+        assert load(spark, eight, "t").count() == 8
+        assert db["t"].scan().count() == 8

@@ -1,0 +1,153 @@
+"""Writing through PySpark: every operation, one atomic batch a job, committed once or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import nyala
+import nyala.spark
+
+Rows = list[tuple[object, ...]]
+
+
+def save(df: DataFrame, store: Path, **options: object) -> None:
+    df.write.format("nyala").options(path=str(store), table="t", **options).mode("append").save()
+
+
+def content(store: Path) -> Rows:
+    """The rows of table t as a process that only reads sees them."""
+    with nyala.connect(store, read_only=True) as db:
+        return [tuple(row.values()) for row in db["t"].scan(order_by_key=True).to_arrow().to_pylist()]
+
+
+def staged(store: Path) -> list[Path]:
+    return [path for path in (store / "staging").rglob("*") if path.is_file()]
+
+
+@pytest.fixture(params=["the driver has it open", "nobody has it open"], autouse=True)
+def three(store: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Table t of (k, v, w) with k = 1, 2, 3. Spark's commit goes to this process, or takes the lock itself."""
+    with nyala.connect(store) as db:
+        table = db.create_table("t", {"k": "int64", "v": "int64", "w": "string"}, ["k"])
+        table.insert({"k": [1, 2, 3], "v": [10, 20, 30], "w": ["a", "b", "c"]})
+        if request.param == "the driver has it open":
+            yield
+    if request.param == "nobody has it open":
+        yield
+
+
+OPERATIONS = {
+    "insert": ([(4, 40, "d")], [(1, 10, "a"), (2, 20, "b"), (3, 30, "c"), (4, 40, "d")]),
+    "insert-ignore": ([(3, 0, "x"), (4, 40, "d")], [(1, 10, "a"), (2, 20, "b"), (3, 30, "c"), (4, 40, "d")]),
+    "upsert": ([(3, 0, "x"), (4, 40, None)], [(1, 10, "a"), (2, 20, "b"), (3, 0, "x"), (4, 40, None)]),
+    "update": ([(3, None, "x")], [(1, 10, "a"), (2, 20, "b"), (3, None, "x")]),
+    "update-ignore": ([(3, 0, "x"), (4, 40, "d")], [(1, 10, "a"), (2, 20, "b"), (3, 0, "x")]),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_operation(spark: SparkSession, store: Path, operation: str) -> None:
+    """Each operation does in Spark what its namesake does in `Table`."""
+    data, after = OPERATIONS[operation]
+    save(spark.createDataFrame(data, "k bigint, v bigint, w string"), store, operation=operation)
+    assert content(store) == after
+    assert staged(store) == []
+
+
+@pytest.mark.parametrize(("operation", "keys"), [("delete", [2, 3]), ("delete-ignore", [2, 3, 9])])
+def test_delete_takes_keys(spark: SparkSession, store: Path, operation: str, keys: list[int]) -> None:
+    """The key columns alone are enough to delete."""
+    save(spark.createDataFrame([(k,) for k in keys], "k bigint"), store, operation=operation)
+    assert content(store) == [(1, 10, "a")]
+
+
+def test_an_upsert_of_some_columns_leaves_the_others(spark: SparkSession, store: Path) -> None:
+    """Upsert, the default, changes only the columns of the DataFrame; their order does not matter."""
+    save(spark.createDataFrame([("x", 2), ("y", 4)], "w string, k bigint"), store)
+    assert content(store) == [(1, 10, "a"), (2, 20, "x"), (3, 30, "c"), (4, None, "y")]
+
+
+@pytest.mark.parametrize(
+    ("operation", "data", "error"),
+    [
+        ("insert", [(4, 40, "d"), (3, 0, "x")], "DuplicateKeyError"),
+        ("update", [(3, 0, "x"), (4, 40, "d")], "KeyNotFoundError"),
+        ("upsert", [(4, 40, "d"), (5, 2**40, "x" * 70_000)], "InvalidValueError"),
+    ],
+)
+def test_one_failing_row_and_nothing_is_written(
+    spark: SparkSession, store: Path, operation: str, data: Rows, error: str
+) -> None:
+    """errors="raise", the default: the job fails with our error, and the table and the folder are as before."""
+    before = content(store)
+    with pytest.raises(Exception, match=error):
+        save(spark.createDataFrame(data, "k bigint, v bigint, w string"), store, operation=operation)
+    assert content(store) == before
+    assert staged(store) == []
+
+
+def test_collected_errors_come_back(spark: SparkSession, store: Path) -> None:
+    """errors="collect": the good rows are applied, and the user gets the others, each with its reason."""
+    df = spark.createDataFrame([(3, 0, "x"), (4, 40, "d"), (1, 0, "y")], "k bigint, v bigint, w string")
+    result = nyala.spark.write(df.coalesce(1), store, "t", operation="insert", errors="collect")
+    assert (result.inserted, result.updated, result.ignored) == (1, 0, 0)
+    assert result.errors.select(["row", "code", "k"]).to_pylist() == [
+        {"row": 0, "code": "already-present", "k": 3},
+        {"row": 2, "code": "already-present", "k": 1},
+    ]
+    assert content(store)[-1] == (4, 40, "d")
+
+
+def test_no_rows_are_no_error(spark: SparkSession, store: Path) -> None:
+    """An empty DataFrame writes nothing and says nothing."""
+    save(spark.createDataFrame([], "k bigint, v bigint, w string"), store)
+    assert len(content(store)) == 3
+
+
+def test_a_failing_task_leaves_nothing(spark: SparkSession, store: Path) -> None:
+    """The rows of the tasks that went well are not committed, and their files are gone."""
+    df = spark.range(0, 100, numPartitions=4).select(
+        F.col("id").alias("k"),
+        F.when(F.col("id") == 99, F.raise_error(F.lit("boom"))).otherwise(1).alias("v"),
+    )
+    with pytest.raises(Exception, match="boom"):
+        save(df.select("k", F.col("v").cast("bigint")), store)
+    assert len(content(store)) == 3
+    assert staged(store) == []
+
+
+def test_overwrite_is_refused(spark: SparkSession, store: Path) -> None:
+    """mode("overwrite") must not be taken for an upsert: old rows would stay."""
+    df = spark.createDataFrame([(4, 40, "d")], "k bigint, v bigint, w string")
+    with pytest.raises(Exception, match="cannot overwrite it"):
+        df.write.format("nyala").options(path=str(store), table="t").mode("overwrite").save()
+    assert len(content(store)) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "message"),
+    [
+        ({"table": "u"}, "k bigint", "TableNotFoundError"),
+        ({}, "k bigint, z bigint", "ColumnNotFoundError"),
+        ({}, "v bigint", "missing-column|InvalidValueError|SchemaError"),
+        ({}, "k string", "SchemaError"),
+        ({"operation": "merge"}, "k bigint", "InvalidArgumentError"),
+        ({"path": "/nowhere/at/all"}, "k bigint", "StorageError"),
+    ],
+)
+def test_a_mistake_is_told(
+    spark: SparkSession, store: Path, options: dict[str, str], schema: str, message: str
+) -> None:
+    """The user sees our sentence, and the table is as it was."""
+    df = spark.createDataFrame([tuple(1 if "bigint" in c else "x" for c in schema.split(","))], schema)
+    with pytest.raises(Exception, match=message):
+        df.write.format("nyala").options(**{"path": str(store), "table": "t", **options}).mode(
+            "append"
+        ).save()
+    assert len(content(store)) == 3
+    assert staged(store) == []

@@ -1,0 +1,104 @@
+"""Options of the data source: what is meant is understood, what is not is refused with the cure."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from nyala.errors import InvalidArgumentError
+from nyala.spark.options import LEASE_DEFAULT_S, OPERATIONS, ReadOptions, WriteOptions
+
+PLACE = {"path": "/data/store", "table": "metrics"}
+
+
+def test_a_read_needs_only_path_and_table() -> None:
+    """Two options are enough to read all of a table as of now."""
+    assert ReadOptions.parse(PLACE) == ReadOptions("/data/store", "metrics", lease_s=LEASE_DEFAULT_S)
+
+
+@pytest.mark.parametrize("missing", ["path", "table"])
+@pytest.mark.parametrize("parse", [ReadOptions.parse, WriteOptions.parse], ids=["read", "write"])
+def test_what_is_missing_is_named(parse, missing) -> None:
+    """The message says which option to give, and warns of the one place where Spark loses them."""
+    given = {name: value for name, value in PLACE.items() if name != missing}
+    with pytest.raises(InvalidArgumentError, match=rf"needs \.option\('{missing}'.*CREATE TABLE"):
+        parse(given)
+
+
+def test_a_relative_path_is_the_drivers() -> None:
+    """Executors may run in another folder: the path is made absolute where the user's program runs."""
+    assert ReadOptions.parse({**PLACE, "path": "store"}).path == os.path.abspath("store")
+    assert WriteOptions.parse({**PLACE, "path": "file:///data/store"}).path == "/data/store"
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [("7012345678901234", 7012345678901234), ("2013-03-31T12:00", "2013-03-31T12:00"), ("", None)],
+)
+def test_a_moment_is_a_timestamp_of_ours_or_text(text: str, at: object) -> None:
+    """`db.now()` passes through Spark's text options as the number that it is."""
+    assert ReadOptions.parse({**PLACE, "at": text}).at == at
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("a", ("a",)), (" a , b ", ("a", "b")), ('["a, b", " c"]', ("a, b", " c")), ("", None)],
+)
+def test_columns_are_a_list_of_names(text: str, names: tuple[str, ...] | None) -> None:
+    """Names with commas or blanks can be said too, as JSON."""
+    assert ReadOptions.parse({**PLACE, "columns": text}).columns == names
+
+
+@pytest.mark.parametrize("text", ["a,,b", "a,a", "[1]", '["a"', ","])
+def test_a_list_that_is_none_is_refused(text: str) -> None:
+    """A slip in the list does not silently read other columns."""
+    with pytest.raises(InvalidArgumentError, match="columns="):
+        ReadOptions.parse({**PLACE, "columns": text})
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5"])
+@pytest.mark.parametrize("name", ["partitions", "lease"])
+def test_counts_are_whole_and_positive(name: str, value: str) -> None:
+    """No partitions, or a lease that is over when it begins, is a mistake that is said at once."""
+    with pytest.raises(InvalidArgumentError, match=f"option {name}="):
+        ReadOptions.parse({**PLACE, name: value})
+
+
+def test_upsert_that_raises_is_the_default_write() -> None:
+    """The default is the operation that may be repeated, and no failing row is passed over."""
+    options = WriteOptions.parse(PLACE)
+    assert (options.operation, options.errors, options.result) == ("upsert", "raise", None)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_all_seven_operations(operation: str) -> None:
+    """Kudu's names, in any case."""
+    assert WriteOptions.parse({**PLACE, "operation": operation.upper()}).operation == operation
+
+
+def test_a_wrong_operation_is_told_the_right_one() -> None:
+    """`insert_ignore` must not become an upsert."""
+    with pytest.raises(InvalidArgumentError, match="did you mean 'insert-ignore'"):
+        WriteOptions.parse({**PLACE, "operation": "insert_ignore"})
+    with pytest.raises(InvalidArgumentError, match="neither 'raise' nor 'collect'"):
+        WriteOptions.parse({**PLACE, "errors": "ignore"})
+
+
+def test_an_unknown_option_is_refused() -> None:
+    """An option with a slip in it would otherwise read every row, or every column."""
+    with pytest.raises(InvalidArgumentError, match="no option 'wher'.*did you mean 'where'"):
+        ReadOptions.parse({**PLACE, "wher": "a = 1"})
+
+
+def test_an_option_of_the_other_verb_is_told_apart() -> None:
+    """`where` on a write would suggest a conditional write that does not happen."""
+    with pytest.raises(InvalidArgumentError, match="no option 'where' in a write.*belongs to a read"):
+        WriteOptions.parse({**PLACE, "where": "a = 1"})
+    with pytest.raises(InvalidArgumentError, match="no option 'operation' in a read.*belongs to a write"):
+        ReadOptions.parse({**PLACE, "operation": "upsert"})
+
+
+def test_names_of_options_have_no_case() -> None:
+    """As everywhere in Spark."""
+    assert ReadOptions.parse({"Path": "/s", "TABLE": "t", "Where": "a = 1"}).where == "a = 1"

@@ -1,0 +1,89 @@
+"""Spark's types and ours: the exact schema in both directions, without a Spark session."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from nyala.errors import ColumnNotFoundError, SchemaError
+from nyala.spark.types import arrow_schema, check_schema, conform, spark_schema
+
+# Each of the thirteen types as it comes out of a scan; varchar and string are one Arrow type.
+ALL = pa.schema(
+    [
+        pa.field("k", pa.int64(), nullable=False),
+        pa.field("b", pa.bool_()),
+        pa.field("i8", pa.int8()),
+        pa.field("i16", pa.int16()),
+        pa.field("i32", pa.int32()),
+        pa.field("d", pa.date32()),
+        pa.field("t", pa.timestamp("us", tz="UTC")),
+        pa.field("f", pa.float32()),
+        pa.field("g", pa.float64()),
+        pa.field("n4", pa.decimal128(9, 2)),
+        pa.field("n16", pa.decimal128(38, 10)),
+        pa.field("s", pa.string()),
+        pa.field("y", pa.binary()),
+    ]
+)
+
+
+def test_every_type_is_what_spark_expects_to_the_letter() -> None:
+    """Spark takes batches as bytes: a type, time zone or nullable flag off by a letter is refused, or worse."""
+    schema = spark_schema(ALL)
+    assert schema.simpleString() == (
+        "struct<k:bigint,b:boolean,i8:tinyint,i16:smallint,i32:int,d:date,t:timestamp,f:float,g:double,"
+        "n4:decimal(9,2),n16:decimal(38,10),s:string,y:binary>"
+    )
+    assert arrow_schema(schema).equals(ALL)
+    assert [f.nullable for f in schema.fields] == [f.nullable for f in ALL]
+
+
+def test_a_batch_is_conformed_without_touching_values() -> None:
+    """Order and flags become the reader's; the same buffers travel on."""
+    batch = pa.record_batch({"s": ["a", None], "k": pa.array([1, 2], pa.int64())})
+    wanted = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("s", pa.string())])
+    found = conform(batch, wanted)
+    assert found.schema.equals(wanted)
+    assert found.column("k").buffers()[1].address == batch.column("k").buffers()[1].address
+
+
+def test_other_widths_of_text_become_sparks() -> None:
+    """Spark knows `string` only; large strings in its place would be read as other memory."""
+    batch = pa.record_batch({"s": pa.array(["a", "b"], pa.large_string())})
+    wanted = pa.schema([pa.field("s", pa.string())])
+    assert conform(batch, wanted).schema.equals(wanted)
+
+
+def test_a_given_schema_may_leave_out_and_reorder_but_not_retype() -> None:
+    """`.schema("s string, k bigint")` prunes; `.schema("k int")` is a mistake that is named."""
+    check_schema(StructType([StructField("s", StringType()), StructField("k", LongType())]), "t", ALL)
+    with pytest.raises(SchemaError, match="column 'k' of table 't' is bigint and cannot be read as int"):
+        check_schema(StructType([StructField("k", IntegerType())]), "t", ALL)
+    with pytest.raises(ColumnNotFoundError, match="no column 'z'"):
+        check_schema(StructType([StructField("z", IntegerType())]), "t", ALL)
+
+
+def test_values_survive() -> None:
+    """A row of every type is the same row after conforming."""
+    row = {
+        "k": 2**63 - 1,
+        "b": True,
+        "i8": -128,
+        "i16": 32767,
+        "i32": -(2**31),
+        "d": dt.date(1, 1, 1),
+        "t": dt.datetime(2013, 1, 1, tzinfo=dt.UTC),
+        "f": 0.5,
+        "g": 1e300,
+        "n4": Decimal("1234567.89"),
+        "n16": Decimal("1.0000000001"),
+        "s": "ä\0b",
+        "y": b"\xff\0",
+    }
+    batch = pa.RecordBatch.from_pylist([row], schema=ALL)
+    assert conform(batch, arrow_schema(spark_schema(ALL))).to_pylist() == [row]
