@@ -107,11 +107,11 @@ def _allowed_ranges(columns: Sequence[ColumnSchema], clamped: Sequence[Clamped])
             break
         leading.append(values)
     rest = list(clamped[len(leading) :])
-    ranges = [
+    # Ascending, because the values of each list are.
+    return [
         range_of_clamped([*(Clamped(values=(value,)) for value in combination), *rest], codec)
         for combination in itertools.product(*leading)
     ]
-    return sorted((r for r in ranges if not r.is_empty), key=lambda r: r.lower or b"")
 
 
 def _overlaps(

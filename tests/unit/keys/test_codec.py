@@ -140,6 +140,8 @@ def test_slices_encode_and_decode_as_their_rows(
     for array, decoded in zip(arrays, codec.decode(sliced), strict=True):
         assert decoded.equals(array.slice(lower, upper - lower))
     assert codec.from_binary(sliced.to_binary()).to_binary().equals(cut.to_binary())
+    stored = codec.encode(arrays).to_binary().slice(lower, upper - lower)
+    assert codec.from_binary(stored).to_binary().equals(cut.to_binary())
 
 
 @given(keys(), st.data())
@@ -202,6 +204,8 @@ def test_keys_do_not_change_with_the_memory_they_were_made_from() -> None:
         (["string", "int8"], b"abc\0\0"),  # integer missing
         (["string", "int8"], b"abc\0\0\x80\x80"),  # longer than its columns
         (["string", "int16"], b"abc\0"),  # cut inside the separator
+        (["string", "string"], b"abc"),  # no separator, but the next key has one
+        (["binary", "binary"], b"abc"),
         (["int16", "string"], b"\x80"),
         (["string", "string"], b"a\0\0\xff"),  # not UTF-8
         (["string", "int8"], b"\xff\0\0\x80"),

@@ -101,6 +101,30 @@ def test_k1_sorting_and_searching(drawn: tuple[KeyCodec, list[list[bytes]]]) -> 
     assert u.find(s).tolist() == [unique.index(key) for key in ascending]
 
 
+def test_sorting_many_equal_keys_is_stable() -> None:
+    """Rows of one batch apply in their order: the later of two upserts of one key must stay the later."""
+    for codec in CODECS:
+        numbers = np.random.default_rng(1).integers(0, 9, 3000)
+        keys = make(codec, [bytes([n]).rjust(codec.width or 3, b"\1") for n in numbers.tolist()])
+        assert keys.sort_indices().tolist() == np.argsort(numbers, kind="stable").tolist()
+
+
+def test_ascending_is_not_strictly_ascending() -> None:
+    """A batch with one key twice must not be taken for one without."""
+    for codec in CODECS:
+        a, b = (bytes([n]).rjust(codec.width or 3, b"\1") for n in (1, 2))
+        for keys, ascending, strictly in (
+            ([], True, True),
+            ([a], True, True),
+            ([a, b], True, True),
+            ([a, a, b], True, False),
+            ([a, b, b], True, False),
+            ([b, a], False, False),
+        ):
+            vector = make(codec, keys)
+            assert (vector.is_ascending(), vector.is_strictly_ascending()) == (ascending, strictly)
+
+
 @given(vectors(2))
 def test_searching_with_an_older_pyarrow(drawn: tuple[KeyCodec, list[list[bytes]]]) -> None:
     """The search that stands in for pyarrow.compute.search_sorted gives the same positions."""

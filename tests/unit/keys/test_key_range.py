@@ -87,6 +87,15 @@ STRING, INT8 = parse_type("string"), parse_type("int8")
         ({"k0": Constraint.between(STRING, "a", None, lower_inclusive=False)}, b"a\0\1\0\0", None),
         ({"k0": Constraint.between(STRING, None, "b")}, None, b"b\0\1"),
         ({"k0": Constraint.between(STRING, None, "b", upper_inclusive=False)}, None, b"b\0\0"),
+        # There is no greatest string below "b": what the next column says cannot be used.
+        (
+            {
+                "k0": Constraint.between(STRING, None, "b", upper_inclusive=False),
+                "k1": Constraint.between(INT8, None, 3),
+            },
+            None,
+            b"b\0\0",
+        ),
         # The greatest string below "b\0" is "b", so the next column still counts.
         (
             {
@@ -129,6 +138,14 @@ def test_is_null_on_a_key_column_leaves_no_key() -> None:
     """Key columns are NOT NULL."""
     assert key_range_of({"k0": NULL_ONLY}, schema_of(["int8"])).is_empty
     assert key_range_of({"v": NULL_ONLY}, schema_of(["int8"])).is_all
+
+
+def test_positions_of_a_range_that_is_upside_down() -> None:
+    """A contradiction reads no rows; it must not become a negative length."""
+    keys = KeyCodec([STRING]).encode([pa.array(["a", "b", "c", "d"])])
+    assert KeyRange(b"c", b"a").positions(keys) == (2, 2)
+    assert KeyRange(b"b", b"d").positions(keys) == (1, 3)
+    assert KeyRange.ALL.positions(keys) == (0, 4)
 
 
 def test_successor() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nyala.keys.arrow_memory import array_of_canonical
-from nyala.partition.hashing import buckets_of, spark_hash
+from nyala.partition.hashing import buckets_of, murmur3_bytes, spark_hash
 from nyala.schema.types import ColumnType, parse_type
 
 # (type, canonical value, what hash(value) is in Spark 4.3)
@@ -160,6 +160,15 @@ def test_every_row_as_by_the_textbook(names: list[str], data: st.DataObject) -> 
     buckets = buckets_of(arrays, types, 5, seed)
     assert buckets.tolist() == [h % 5 for h in expected], "pmod: never negative"
     assert buckets.dtype == np.int32
+
+
+def test_murmur3_bytes_leaves_its_arguments_alone() -> None:
+    """The hash of the columns so far is the seed of the next; a caller may still need it."""
+    seeds = np.array([42, 42], dtype=np.uint32)
+    data = np.frombuffer(b"abcde", dtype=np.uint8)
+    hashes = murmur3_bytes(data, np.array([0, 0]), np.array([5, 1]), seeds)
+    assert hashes.view(np.int32).tolist() == [814637928, 1485273170]
+    assert seeds.tolist() == [42, 42]
 
 
 def test_long_values_do_not_make_short_ones_slow() -> None:

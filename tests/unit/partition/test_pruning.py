@@ -43,7 +43,9 @@ def tables(draw: st.DrawFn) -> tuple[Schema, PartitionSchema, tuple[Partition, .
     for _ in range(draw(st.integers(0, 2))):
         count = draw(st.integers(0, len(free)))
         if count:
-            levels.append(hash_partition(*free[:count], buckets=draw(st.integers(2, 5))))
+            levels.append(
+                hash_partition(*free[:count], buckets=draw(st.integers(2, 5)), seed=draw(st.integers(41, 43)))
+            )
             free = free[count:]
     if draw(st.booleans()) or not levels:
         columns = draw(st.permutations(names))[: draw(st.integers(1, len(names)))]

@@ -50,7 +50,9 @@ def tables(draw: st.DrawFn) -> tuple[Schema, PartitionSchema, tuple[Partition, .
     for _ in range(draw(st.integers(0, 2))):
         count = draw(st.integers(0, len(free)))
         if count:
-            levels.append(hash_partition(*free[:count], buckets=draw(st.integers(2, 4))))
+            levels.append(
+                hash_partition(*free[:count], buckets=draw(st.integers(2, 4)), seed=draw(st.integers(41, 43)))
+            )
             free = free[count:]
     if draw(st.booleans()):
         columns = draw(st.permutations(names))[: draw(st.integers(1, len(names)))]
@@ -155,6 +157,20 @@ def test_no_ranges_take_no_rows_and_no_levels_take_all() -> None:
     assert route([hash_partition("host", buckets=2), range_partition("time", bounds=[])], rows) == [-1, -1]
     assert route([], rows) == [0, 0]
     assert route([], []) == []
+
+
+def test_two_hash_levels_and_a_range() -> None:
+    """Twelve combinations of buckets by two ranges: each row in the one that its three levels name."""
+    levels = [
+        hash_partition("host", buckets=4, seed=1),
+        hash_partition("metric", buckets=3, seed=-5),
+        range_partition("time", splits=[0]),
+    ]
+    partition_schema, partitions = build_partitions(levels, METRICS)
+    rows = [(f"host{i}", f"metric{j}", time) for i in range(8) for j in range(8) for time in (-1, 1)]
+    routed = Router(partition_schema, partitions, METRICS).route(arrays_of(METRICS, rows), len(rows))
+    assert routed.tolist() == [partition_of(row, METRICS, partition_schema, partitions) for row in rows]
+    assert set(routed.tolist()) == set(range(24))
 
 
 @pytest.mark.parametrize("buckets", [4, 64])
