@@ -1,0 +1,361 @@
+"""The door to the disk: what is written is there, what fails says so, and a lock is a lock."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from nyala.env import MissingFileError, PosixFiles, files, system_files
+from nyala.errors import Error, StorageError
+
+FILES = PosixFiles()
+
+
+def test_appended_parts_stand_one_after_the_other(tmp_path: Path) -> None:
+    """A block would be looked for at another offset than the one it was written to."""
+    file = FILES.create(str(tmp_path / "f"))
+    assert file.append(b"ab", bytearray(b"cd"), memoryview(b"ef"), pa.py_buffer(b"gh")) == 0
+    assert file.append() == 8
+    assert file.append(b"", b"i") == 8
+    assert file.append(memoryview(b"jk").cast("H")) == 9
+    assert file.size_bytes == 11
+    file.sync()
+    file.close()
+    file.close()
+    assert FILES.read_all(str(tmp_path / "f")) == b"abcdefghijk"
+
+
+def test_more_parts_than_the_system_takes_at_once(tmp_path: Path) -> None:
+    """A group of many small batches would fail with EINVAL."""
+    file = FILES.create(str(tmp_path / "f"))
+    parts = [bytes([number % 256]) * (number % 3) for number in range(5000)]
+    file.append(*parts)
+    assert FILES.read_all(file.path) == b"".join(parts)
+
+
+def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may write less than asked without an error; the rest would be missing in the file."""
+    plain = os.write
+    monkeypatch.setattr(os, "writev", lambda fd, parts: plain(fd, b"".join(parts)[:3]))
+    file = FILES.create(str(tmp_path / "f"))
+    file.append(b"0123456", b"", b"789", b"abcdef")
+    assert FILES.read_all(file.path) == b"0123456789abcdef"
+    assert file.size_bytes == 16
+
+
+def test_a_failed_write_kills_the_handle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is appended after a half-written part could never be found again."""
+    file = FILES.create(str(tmp_path / "f"))
+
+    def writev(fd: int, parts: list[bytes]) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "writev", writev)
+    with pytest.raises(StorageError, match="free some space") as failed:
+        file.append(b"x")
+    assert (failed.value.errno, failed.value.path) == (errno.ENOSPC, file.path)
+    monkeypatch.undo()
+    for again in (lambda: file.append(b"x"), file.sync):
+        with pytest.raises(StorageError, match="an earlier call failed"):
+            again()
+
+
+def test_f3_a_failed_sync_is_never_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux reports a failed write-back once; a second sync succeeds although the bytes are lost."""
+    file = FILES.create(str(tmp_path / "f"))
+    file.append(b"x")
+    calls = []
+
+    def fdatasync(fd: int) -> None:
+        calls.append(fd)
+        raise OSError(errno.EIO, "gone")
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    with pytest.raises(StorageError, match="cannot sync"):
+        file.sync()
+    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+    with pytest.raises(StorageError, match="an earlier call failed"):
+        file.sync()
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_macos_syncs_the_drives_cache_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supported: bool
+) -> None:
+    """fsync on macOS returns before the bytes are on the medium: an acknowledged batch would not survive."""
+    calls = []
+
+    def fcntl_(fd: int, command: int) -> int:
+        calls.append(command)
+        if not supported:
+            raise OSError(errno.ENOTSUP, "not on this file system")
+        return 0
+
+    file = FILES.create(str(tmp_path / "f"))
+    monkeypatch.setattr(files.sys, "platform", "darwin")
+    monkeypatch.setattr(files.fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(files.fcntl, "fcntl", fcntl_)
+    monkeypatch.setattr(os, "fsync", lambda fd: calls.append("fsync"))
+    file.sync()
+    assert calls == ([51] if supported else [51, "fsync"])
+
+
+def test_windows_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user on Windows would get an AttributeError from deep inside."""
+    monkeypatch.setattr(files, "fcntl", None)
+    with pytest.raises(StorageError, match="Linux or macOS"):
+        system_files().open("store")
+
+
+def test_a_new_file_must_be_new(tmp_path: Path) -> None:
+    """Two writers that take the same name would overwrite each other."""
+    FILES.create(str(tmp_path / "f")).close()
+    with pytest.raises(StorageError, match="already") as refused:
+        FILES.create(str(tmp_path / "f"))
+    assert refused.value.errno == errno.EEXIST
+
+
+def test_files_have_the_users_own_permissions(tmp_path: Path) -> None:
+    """A store in a shared folder would be closed to the group, or a private one open to all."""
+    old = os.umask(0o027)
+    try:
+        FILES.create(str(tmp_path / "f")).close()
+        FILES.write_atomic(str(tmp_path / "g"), b"")
+    finally:
+        os.umask(old)
+    assert {os.stat(tmp_path / name).st_mode & 0o777 for name in ("f", "g")} == {0o640}
+
+
+def test_a_missing_file_is_both_of_the_errors_one_may_expect(tmp_path: Path) -> None:
+    """`except FileNotFoundError` and `except nyala.StorageError` must both work, in another process too."""
+    path = str(tmp_path / "none")
+    for action in (
+        lambda: FILES.open(path),
+        lambda: FILES.read_all(path),
+        lambda: FILES.size(path),
+        lambda: FILES.unlink(path),
+        lambda: FILES.truncate(path, 0),
+        lambda: FILES.sync_dir(path),
+        lambda: FILES.lock(path, create=False),
+    ):
+        with pytest.raises(MissingFileError) as missing:
+            action()  # type: ignore[no-untyped-call]
+        again = pickle.loads(pickle.dumps(missing.value))
+        for error in (missing.value, again):
+            assert isinstance(error, FileNotFoundError | StorageError)
+            assert isinstance(error, Error)
+            assert (error.errno, error.path) == (errno.ENOENT, path)
+            assert path in str(error)
+
+
+def test_reads_stop_at_the_end_of_the_file(tmp_path: Path) -> None:
+    """A block that was cut off must come back short, so that its reader can say so."""
+    FILES.write_at(str(tmp_path / "f"), 0, b"0123456789")
+    file = FILES.open(str(tmp_path / "f"))
+    assert (file.size_bytes(), file.path) == (10, str(tmp_path / "f"))
+    assert [file.read(3, 4), file.read(8, 5), file.read(10, 5), file.read(20, 5), file.read(0, 0)] == [
+        b"3456",
+        b"89",
+        b"",
+        b"",
+        b"",
+    ]
+    file.close()
+    file.close()
+    with pytest.raises(StorageError, match="closed"):
+        file.read(0, 1)
+
+
+def test_a_large_read_is_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system gives at most 2 GiB a call: a large block would look cut."""
+    monkeypatch.setattr(files, "_CALL_MAX_BYTES", 7)
+    FILES.write_at(str(tmp_path / "f"), 0, bytes(range(100)))
+    assert FILES.open(str(tmp_path / "f")).read(10, 50) == bytes(range(10, 60))
+    file = FILES.create(str(tmp_path / "g"))
+    file.append(bytes(range(20)), bytes(range(20, 60)))
+    assert FILES.read_all(file.path) == bytes(range(60))
+
+
+def test_threads_may_read_one_file_at_once(tmp_path: Path) -> None:
+    """A parallel scan would get another rowset's bytes."""
+    FILES.write_at(str(tmp_path / "f"), 0, bytes(range(256)) * 64)
+    file = FILES.open(str(tmp_path / "f"))
+    wrong = []
+
+    def read(offset: int) -> None:
+        for _ in range(300):
+            if file.read(offset * 256, 256) != bytes(range(256)):
+                wrong.append(offset)
+
+    threads = [threading.Thread(target=read, args=(offset,)) for offset in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_write_atomic_leaves_the_old_bytes_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed rewrite of a small file would leave it empty, with a temporary one beside it."""
+    path = str(tmp_path / "f")
+    FILES.write_atomic(path, b"old")
+    FILES.write_atomic(path, b"older")
+
+    def fdatasync(fd: int) -> None:
+        raise OSError(errno.EIO, "gone")
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    with pytest.raises(StorageError):
+        FILES.write_atomic(path, b"new")
+    assert FILES.read_all(path) == b"older"
+    assert FILES.list_dir(str(tmp_path)) == ["f"]
+
+
+def test_truncate_write_at_and_rename(tmp_path: Path) -> None:
+    """The log's tail is cut with the first, the published position written with the second."""
+    path, other = str(tmp_path / "f"), str(tmp_path / "g")
+    FILES.write_at(path, 4, b"abcd")
+    FILES.write_at(path, 5, b"X")
+    assert FILES.read_all(path) == b"\0\0\0\0aXcd"
+    FILES.truncate(path, 5)
+    assert FILES.size(path) == 5
+    FILES.rename(path, other)
+    assert (FILES.exists(path), FILES.exists(other)) == (False, True)
+    FILES.sync_dir(str(tmp_path))
+    FILES.unlink(other)
+    FILES.unlink(other, missing_ok=True)
+    assert FILES.free_bytes(str(tmp_path)) > 0
+
+
+def test_folders(tmp_path: Path) -> None:
+    """A store in a folder that is not there yet would not be made, or a dropped tablet's files would stay."""
+    folder = str(tmp_path / "a" / "b" / "c")
+    FILES.make_dirs(folder)
+    FILES.make_dirs(folder)
+    for name in ("2", "10", "1"):
+        FILES.create(os.path.join(folder, name)).close()
+    assert FILES.list_dir(folder) == ["1", "10", "2"]
+    assert FILES.list_dir(folder + "/none") == []
+    with pytest.raises(StorageError, match="folder"):
+        FILES.make_dirs(os.path.join(folder, "1"))
+    with pytest.raises(StorageError):
+        FILES.make_dirs(os.path.join(folder, "1", "x"))
+    FILES.remove_tree(str(tmp_path / "a"))
+    FILES.remove_tree(str(tmp_path / "a"))
+    assert FILES.list_dir(str(tmp_path)) == []
+
+
+def test_removing_a_folder_does_not_follow_links(tmp_path: Path) -> None:
+    """A link inside a store would lead the removal out of it, into the user's own files."""
+    keep = tmp_path / "keep"
+    keep.mkdir()
+    (keep / "precious").write_text("x")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    (gone / "link").symlink_to(keep)
+    FILES.remove_tree(str(gone))
+    assert (keep / "precious").exists()
+    assert not gone.exists()
+
+
+# ── locks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+HOLD_LOCK = """
+import sys, time
+from nyala.env import PosixFiles
+lock = PosixFiles().lock(sys.argv[1])
+lock.write(b"child")
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_lock_is_held_by_one_only(tmp_path: Path) -> None:
+    """Two writers would write one store at once."""
+    path = str(tmp_path / "lock")
+    lock = FILES.lock(path)
+    assert lock is not None
+    assert FILES.lock(path) is None
+    lock.write(b"a long content")
+    lock.write(b"short")
+    assert (lock.read(), FILES.read_lock_content(path), lock.path) == (b"short", b"short", path)
+    lock.release()
+    lock.release()
+    with pytest.raises(StorageError, match="released"):
+        lock.read()
+    again = FILES.lock(path, create=False)
+    assert again is not None
+    again.release(unlink=True)
+    assert not FILES.exists(path)
+
+
+def test_a_killed_process_gives_its_lock_back(tmp_path: Path) -> None:
+    """After a crash the store could not be opened until somebody removes a file by hand."""
+    path = str(tmp_path / "lock")
+    child = subprocess.Popen([sys.executable, "-c", HOLD_LOCK, path], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"held\n"
+        assert FILES.lock(path) is None
+        assert FILES.read_lock_content(path) == b"child"
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+    lock = FILES.lock(path)
+    assert lock is not None
+    lock.release()
+
+
+def test_a_lock_file_that_was_removed_under_us_is_not_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes would each hold "the" lock: one of the removed file, one of the new."""
+    path = str(tmp_path / "lock")
+    first = FILES.lock(path)
+    assert first is not None
+    plain = files.fcntl.flock
+    raced = []
+
+    def flock(fd: int, operation: int) -> None:
+        if not raced:
+            raced.append(fd)
+            first.release(unlink=True)  # between the other's open and its lock
+        plain(fd, operation)
+
+    monkeypatch.setattr(files.fcntl, "flock", flock)
+    second = FILES.lock(path)
+    monkeypatch.undo()
+    assert second is not None
+    assert FILES.exists(path)
+    assert FILES.lock(path) is None
+
+
+def test_a_forked_child_cannot_unlock_its_parent(tmp_path: Path) -> None:
+    """A process pool started after connect() would let a second writer in when its first worker ends."""
+    path = str(tmp_path / "lock")
+    lock = FILES.lock(path)
+    assert lock is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fork beside threads: the child does nothing but this
+        pid = os.fork()
+    if pid == 0:
+        try:
+            lock.release(unlink=True)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert FILES.exists(path)
+    assert FILES.lock(path) is None
