@@ -1,0 +1,500 @@
+"""The rules of recovery and of reading, by their names in the design (section 6), each with the test that
+names it.
+
+The four histories of that section are scripts (`tests/scripts/recovery`), with a process that is killed for
+real; what the log does byte by byte (R6) is in `tests/unit/wal`. Here each rule is held against a whole store.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import nyala
+from nyala.database import Database
+from nyala.env import AppendFile, PosixFiles, system_files
+from nyala.errors import CorruptionError, InvalidArgumentError, StorageError
+from nyala.mvcc.timestamp import LOGICAL_MAX, from_physical
+from nyala.tablet import layout
+from nyala.testing.clock import ManualClock
+from nyala.testing.faulty_files import FaultyFiles, RecordingFiles
+from nyala.wal.reader import LogReader
+from tests.support import key_value_table, open_database, rows
+
+
+class _HeldSync(PosixFiles):
+    """Syncs of the log wait until the test lets them go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def create(self, path: str) -> AppendFile:
+        file = super().create(path)
+        gate = self.gate
+
+        class Held:
+            path = file.path
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(file, name)
+
+            def sync(self) -> None:
+                assert gate.wait(30)
+                file.sync()
+
+        return Held() if "/wal/" in path else file  # type: ignore[return-value]
+
+
+def log_records(path: Path) -> list[object]:
+    from nyala.env import SYSTEM
+
+    return list(LogReader(SYSTEM, str(path / "wal"), 1).read_to_end())
+
+
+def test_w1_visible_after_synced(tmp_path: Path) -> None:
+    """A batch whose log record is not synced yet is seen by no reader; writers build on it already."""
+    files = _HeldSync()
+    db = open_database(tmp_path / "s", files=files)
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    before = db.now()
+    files.gate.clear()
+    writer = threading.Thread(target=lambda: table.insert({"k": [2], "v": [2]}))
+    writer.start()
+    store = db._writer()
+    while store.marks.applied == before:
+        pass
+    assert db.now() == before
+    assert rows(table) == [(1, 1)]
+    with pytest.raises(nyala.DuplicateKeyError):  # applied is what writers resolve keys against
+        table.insert({"k": [2], "v": [3]})
+    files.gate.set()
+    writer.join()
+    assert rows(table) == [(1, 1), (2, 2)]
+    db.close()
+
+
+def test_w1_a_sync_covers_the_whole_group(tmp_path: Path) -> None:
+    """Writers that wait together are made durable by one sync."""
+    counting = FaultyFiles(system_files(), only=lambda op: op.kind == "sync" and "/wal/" in op.path)
+    db = open_database(tmp_path / "s", files=counting)
+    table = key_value_table(db)
+    table.insert({"k": [-1], "v": [0]})
+    done = len(counting.operations)
+    threads = [threading.Thread(target=lambda k=k: table.insert({"k": [k], "v": [k]})) for k in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert table.count() == 41
+    assert len(counting.operations) - done < 40
+    db.close()
+
+
+@pytest.mark.parametrize("durability", ["group", "os"])
+def test_w2_log_before_catalogue(tmp_path: Path, durability: str) -> None:
+    """A flush names no timestamp in the catalogue before the log is synced through it, whatever the durability."""
+    recording = RecordingFiles(system_files(), str(tmp_path))
+    db = open_database(tmp_path / "s", files=recording, durability=durability)
+    table = key_value_table(db)
+    start = len(recording.events)
+    table.insert({"k": [1], "v": [1]})
+    db.flush()
+    kinds = [(event.kind, event.path.split("/")[-1][:4]) for event in recording.events[start:]]
+    synced = kinds.index(("sync", "wal-"))
+    assert synced < next(index for index, (kind, _) in enumerate(kinds) if kind == "external")
+    db.close()
+
+
+def test_w3_after_a_failed_sync_no_write_and_no_flush_until_reopened(tmp_path: Path) -> None:
+    """A failed sync is told with outcome "unknown"; nothing more is written; a new open finds out what is
+    durable."""
+    files = FaultyFiles(system_files(), only=lambda op: op.kind == "sync" and "/wal/" in op.path)
+    db = open_database(tmp_path / "s", files=files)
+    table = key_value_table(db)
+    first = table.insert({"k": [1], "v": [1]})
+    files.fail_at = len(files.operations) + 1
+    with pytest.raises(StorageError) as failure:
+        table.insert({"k": [2], "v": [2]})
+    assert failure.value.outcome == "unknown"
+    assert db.now() == first.timestamp
+    assert rows(table) == [(1, 1)]
+    with pytest.raises(StorageError, match="takes no more writes"):
+        table.insert({"k": [3], "v": [3]})
+    with pytest.raises(StorageError, match="takes no more writes"):
+        db.flush()
+    db.close()
+    again = open_database(tmp_path / "s")
+    assert rows(again["t"]) in ([(1, 1)], [(1, 1), (2, 2)])
+    again["t"].insert({"k": [3], "v": [3]})
+    again.close()
+
+
+def test_w4_one_key_has_at_most_one_effect_at_one_timestamp(tmp_path: Path) -> None:
+    """A batch that changes a key many times is one change, and delete + insert of a live key is an update of
+    all columns."""
+    db = open_database(tmp_path / "s")
+    table = db.create_table("t", {"k": "int64", "v": "int64", "w": nyala.column("int64", default=7)}, "k")
+    table.insert({"k": [1, 2], "v": [1, 2], "w": [1, 2]})
+    db.flush()
+    with db.batch() as batch:
+        batch.update("t", {"k": [1], "v": [10]})
+        batch.delete("t", {"k": [1]})
+        batch.insert("t", {"k": [1], "v": [11]})
+        batch.insert("t", {"k": [5], "v": [5]})
+        batch.delete("t", {"k": [5]})
+    assert [(r.inserted, r.updated, r.deleted) for r in batch.results] == [
+        (0, 1, 0), (0, 0, 1), (1, 0, 0), (1, 0, 0), (0, 0, 1),
+    ]  # fmt: skip
+    assert rows(table) == [(1, 11, 7), (2, 2, 2)]
+    (rowset,) = db._writer().root.table("t").tablets[0].rowsets
+    assert rowset.deltas.record_count == 1
+    rowset.check()
+    db.close()
+
+
+def test_w5_the_log_holds_settled_rows(tmp_path: Path) -> None:
+    """An upsert stands in the log as the insert and the update that it was; rows that failed, were ignored
+    or did nothing do not."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    table.insert({"k": [1, 2], "v": [1, 2]})
+    table.upsert({"k": [2, 3], "v": [20, 30]})
+    table.insert({"k": [3, 4], "v": [0, 4]}, errors="collect")
+    table.delete({"k": [9]}, on_missing="ignore")
+    with db.batch() as batch:
+        batch.insert("t", {"k": [8], "v": [8]})
+        batch.delete("t", {"k": [8]})
+    db.close()
+    found = [
+        sorted((group.kind, group.batch.column(0).to_pylist()) for group in record.groups)  # type: ignore[attr-defined]
+        for record in log_records(tmp_path / "s")
+    ]
+    assert found == [[("insert", [1, 2])], [("insert", [3]), ("update", [2])], [("insert", [4])]]
+
+
+def test_w6_a_large_batch_goes_through_the_catalogue_only(tmp_path: Path) -> None:
+    """A batch above the limit is files and one catalogue transaction: no log record, one timestamp, read at
+    every moment."""
+    db = open_database(tmp_path / "s", direct_commit_bytes=1000)
+    table = key_value_table(db)
+    table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
+    many = list(range(2, 2000))
+    result = table.upsert({"k": many, "v": [-k for k in many]})
+    assert (result.inserted, result.updated) == (1996, 2)
+    deleted = table.delete({"k": list(range(1000, 2000))})
+    table.update({"k": [1], "v": [100]})
+    assert rows(table)[:3] == [(1, 100), (2, -2), (3, -3)]
+    assert table.count() == 999
+    assert table.count(at=result) == 1999
+    assert rows(table, at=result.timestamp - 1) == [(1, 1), (2, 2), (3, 3)]
+    db.close()
+    assert sum(record.row_count for record in log_records(tmp_path / "s")) <= 4  # type: ignore[attr-defined]
+    again = open_database(tmp_path / "s")
+    assert again["t"].count() == 999 and again["t"].count(at=deleted.timestamp - 1) == 1999
+    assert again["t"].get({"k": 1}) == {"k": 1, "v": 100}
+    again.close()
+
+
+def test_w6_a_crash_before_the_catalogue_transaction_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of a direct commit that no transaction names are removed by the next open (P3)."""
+    db = open_database(tmp_path / "s", direct_commit_bytes=1000)
+    table = key_value_table(db)
+    store = db._writer()
+    monkeypatch.setattr(store, "discard_files", lambda paths: None)
+    monkeypatch.setattr(store, "transact", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        table.insert({"k": list(range(2000)), "v": [0] * 2000})
+    monkeypatch.undo()
+    assert any((tmp_path / "s" / "data").rglob("*.base"))
+    db.close()
+    again = open_database(tmp_path / "s")
+    assert again["t"].count() == 0
+    assert not any((tmp_path / "s" / "data").rglob("*.base"))
+    again.close()
+
+
+def test_r2_durable_marks(tmp_path: Path) -> None:
+    """A flush raises the tablet's and the rowset's marks to the moment of freezing; a direct commit leaves
+    the tablet's alone."""
+    db = open_database(tmp_path / "s", direct_commit_bytes=2000)
+    table = key_value_table(db)
+    frozen_at = table.insert({"k": [1], "v": [1]}).timestamp
+    db.flush()
+    tablet = db._writer().root.table("t").tablets[0]
+    assert tablet.entry.inserts_durable == frozen_at
+    assert tablet.rowsets[0].meta.deltas_durable == frozen_at
+    changed_at = table.update({"k": [1], "v": [2]}).timestamp
+    db.flush()
+    tablet = db._writer().root.table("t").tablets[0]
+    assert tablet.rowsets[0].meta.deltas_durable == changed_at
+    loaded_at = table.insert({"k": list(range(10, 500)), "v": [0] * 490}).timestamp
+    tablet = db._writer().root.table("t").tablets[0]
+    assert tablet.entry.inserts_durable == frozen_at
+    assert tablet.rowsets[-1].meta.deltas_durable == loaded_at
+    db.close()
+
+
+def test_r3_the_log_keeps_what_is_in_memory_only(tmp_path: Path) -> None:
+    """Segments go when nothing in them is needed: not while one table's rows are in memory, and then all at
+    once."""
+    db = open_database(tmp_path / "s")
+    quiet, busy = key_value_table(db, "quiet"), key_value_table(db, "busy")
+    quiet.insert({"k": [1], "v": [1]})
+    busy.insert({"k": [1], "v": [1]})
+    busy.flush()
+    log = db._writer().log
+    assert log.segments() and log.segments()[0].number == 1
+    quiet.flush()
+    assert log.segments() == []
+    assert db._writer().state.wal_start > 1
+    db.close()
+    again = open_database(tmp_path / "s")
+    assert rows(again["quiet"]) == rows(again["busy"]) == [(1, 1)]
+    again.close()
+
+
+def test_r4_delta_stores_stand_in_time_order(tmp_path: Path) -> None:
+    """A REDO file from a direct commit comes after what was in memory, which is flushed first."""
+    db = open_database(tmp_path / "s", direct_commit_bytes=2000)
+    table = key_value_table(db)
+    table.insert({"k": list(range(50)), "v": [0] * 50})
+    db.flush()
+    table.update({"k": [1], "v": [1]})
+    table.update({"k": list(range(50)) * 10, "v": list(range(500))})
+    table.upsert({"k": list(range(300)), "v": [7] * 300})
+    table.update({"k": [2], "v": [8]})
+    for rowset in db._writer().root.table("t").tablets[0].rowsets:
+        rowset.check()
+        redo = [(file.timestamp_min, file.timestamp_max) for file in rowset.redo]
+        assert redo == sorted(redo)
+    assert table.get({"k": 1}) == {"k": 1, "v": 7} and table.get({"k": 2}) == {"k": 2, "v": 8}
+    db.close()
+
+
+def test_r5_a_dead_key_on_disk_is_left_alone_and_the_row_is_new(tmp_path: Path) -> None:
+    """An insert of a key that is dead on disk goes to the MemRowSet; dead in memory, it comes back there
+    (REINSERT)."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    db.flush()
+    table.delete({"k": [1]})
+    table.insert({"k": [1], "v": [2]})
+    tablet = db._writer().root.table("t").tablets[0]
+    assert tablet.memory.row_count == 1
+    assert tablet.rowsets[0].deltas.record_count == 1
+    table.delete({"k": [1]})
+    table.insert({"k": [1], "v": [3]})
+    assert tablet.memory.row_count == 1  # the same row again, not a second one
+    tablet.memory.check()
+    assert tablet.rowsets[0].deltas.record_count == 1
+    assert rows(table) == [(1, 3)]
+    db.close()
+
+
+def test_r6_a_torn_tail_is_cut_and_damage_is_not(tmp_path: Path) -> None:
+    """Garbage behind the last record of a killed writer is cut off; a flipped byte in what was synced stops
+    the open."""
+    script = (
+        "import nyala, os, sys; db = nyala.connect(sys.argv[1], maintenance=False);"
+        "t = db.create_table('t', {'k': 'int64', 'v': 'int64'}, 'k');"
+        "[t.insert({'k': [i], 'v': [i]}) for i in range(5)]; os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "s")], check=False)
+    segment = tmp_path / "s" / "wal" / "wal-000000001"
+    good = segment.read_bytes()
+    segment.write_bytes(good + os.urandom(300))
+    db = open_database(tmp_path / "s")
+    assert rows(db["t"]) == [(i, i) for i in range(5)]
+    db.close()
+    closed = segment.read_bytes()
+    segment.write_bytes(closed[:200] + bytes([closed[200] ^ 1]) + closed[201:])
+    with pytest.raises(CorruptionError) as damage:
+        open_database(tmp_path / "s")
+    assert str(segment) in str(damage.value)
+
+
+def test_r7_a_scan_keeps_the_root_it_began_with(tmp_path: Path) -> None:
+    """A scan and a snapshot taken before a flush and a dropped table read as if nothing had happened."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    table.insert({"k": [1, 2], "v": [1, 2]})
+    db.flush()
+    table.update({"k": [1], "v": [10]})
+    scan = table.scan(order_by_key=True)
+    snapshot = db.snapshot()
+    table.update({"k": [2], "v": [20]})
+    db.flush()
+    db.drop_table("t")
+    db._writer().collect_garbage()
+    assert scan.to_arrow().to_pydict() == {"k": [1, 2], "v": [10, 2]}
+    assert rows(snapshot["t"]) == [(1, 10), (2, 2)]
+    snapshot.close()
+    with pytest.raises(nyala.TableNotFoundError):
+        db["t"]
+    db.close()
+
+
+READER = """
+import nyala, sys
+db = nyala.connect(sys.argv[1], read_only=True)
+scan = db["t"].scan(order_by_key=True)
+print("ready", flush=True)
+sys.stdin.readline()
+print(scan.to_arrow().to_pydict(), flush=True)
+print(db["t"].scan(order_by_key=True).to_arrow().to_pydict(), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_p1_p2_a_reader_process_keeps_its_files_and_sees_what_comes(tmp_path: Path) -> None:
+    """Files that a reader process still needs are not deleted under it; a reader that was killed holds
+    nothing back."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    db.flush()
+    for value in range(2, 6):
+        table.update({"k": [1], "v": [value]})
+        db.flush()
+    child = subprocess.Popen(
+        [sys.executable, "-c", READER, str(tmp_path / "s")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdin is not None and child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    from nyala.tablet.delta_compaction import compact_deltas
+
+    assert compact_deltas(db._writer()) == 1
+    table.insert({"k": [2], "v": [2]})
+    assert len(db._writer().state.garbage) >= 4
+    files = {path.name for path in (tmp_path / "s" / "data").rglob("*.redo")}
+    db._writer().collect_garbage()
+    assert {path.name for path in (tmp_path / "s" / "data").rglob("*.redo")} == files
+    child.stdin.write("\n")
+    child.stdin.flush()
+    assert child.stdout.readline() == "{'k': [1], 'v': [5]}\n"
+    assert child.stdout.readline() == "{'k': [1, 2], 'v': [5, 2]}\n"
+    child.kill()
+    child.wait()
+    child.stdin.close()
+    child.stdout.close()
+    assert db._writer().collect_garbage() >= 4
+    assert len(list((tmp_path / "s" / "data").rglob("*.redo"))) == 1
+    db.close()
+
+
+def test_p3_only_orphans_are_deleted_at_open(tmp_path: Path) -> None:
+    """Files that nothing names go; named ones, and staged files of a job whose time is not over, stay."""
+    from nyala.handover import new_staging
+
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    db.flush()
+    tablet = db._writer().root.table("t").tablets[0].id
+    folder = tmp_path / "s" / layout.tablet_directory(tablet)
+    (folder / "999.base").write_bytes(b"left by a crash")
+    _, alive = new_staging(str(tmp_path / "s"), 3600)
+    _, over = new_staging(str(tmp_path / "s"), -1)
+    db.close()
+    again = open_database(tmp_path / "s")
+    assert not (folder / "999.base").exists()
+    assert rows(again["t"]) == [(1, 1)]
+    assert Path(alive).exists() and not Path(over).exists()
+    again.close()
+
+
+def test_t1_timestamps_only_rise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A clock that stands still or steps back gives no timestamp twice, also after a reopen, and is warned
+    about."""
+    clock = ManualClock(10_000_000_000)
+    db = open_database(tmp_path / "s", clock=clock)
+    table = key_value_table(db)
+    first = table.insert({"k": [1], "v": [1]}).timestamp
+    assert table.insert({"k": [2], "v": [2]}).timestamp > first
+    clock.set_now_us(10_000_000_000 - 60_000_000)
+    second = table.insert({"k": [3], "v": [3]}).timestamp
+    assert second > first
+    assert "stepped back" in caplog.text
+    db.close()
+    db = open_database(tmp_path / "s", clock=clock)
+    assert db["t"].insert({"k": [4], "v": [4]}).timestamp > second
+    db.close()
+
+
+def test_t1_a_clock_that_is_a_day_behind_is_refused(tmp_path: Path) -> None:
+    """A broken clock does not stamp rows with a future that nobody can name; setting it right heals it."""
+    day = 24 * 3600 * 1_000_000
+    clock = ManualClock(10 * day)
+    db = open_database(tmp_path / "s", clock=clock)
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    clock.set_now_us(8 * day)
+    with pytest.raises(StorageError, match="set the clock right"):
+        table.insert({"k": [2], "v": [2]})
+    clock.set_now_us(11 * day)
+    table.insert({"k": [2], "v": [2]})
+    db.close()
+
+
+def test_t2_a_later_moment_is_answered_at_what_is_published(tmp_path: Path) -> None:
+    """`at` between the newest batch and the clock is answered at the newest batch, and says so; behind the
+    clock it is refused."""
+    clock = ManualClock(1_000_000)
+    db = open_database(tmp_path / "s", clock=clock)
+    table = key_value_table(db)
+    written = table.insert({"k": [1], "v": [1]}).timestamp
+    clock.advance(5)
+    scan = table.scan(at=from_physical(4_000_000, LOGICAL_MAX))
+    assert scan.timestamp == written
+    table.insert({"k": [2], "v": [2]})
+    assert scan.count() == 1
+    with pytest.raises(InvalidArgumentError, match="future"):
+        table.scan(at=from_physical(60_000_000))
+    db.close()
+
+
+def test_z1_no_block_is_skipped_past_a_delta_that_could_match(tmp_path: Path) -> None:
+    """A predicate on an updated column finds the row whose base value its block's zone map excludes, at each
+    moment."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    before = table.insert({"k": list(range(1000)), "v": list(range(1000))})
+    db.flush()
+    assert table.scan(where="v = 5000").explain().to_dict()["windows_skipped"] == 1
+    changed = table.update({"k": [7], "v": [5000]})
+    for _ in range(2):  # the change in the DeltaMemStore, then in a REDO file
+        assert rows(table, where="v = 5000") == [(7, 5000)]
+        assert rows(table, where="v = 7") == []
+        assert rows(table, at=before, where="v = 7") == [(7, 7)]
+        assert rows(table, at=before, where="v = 5000") == []
+        db.flush()
+    table.update({"k": [7], "v": [7]})
+    db.flush()
+    assert rows(table, at=changed, where="v = 5000") == [(7, 5000)]
+    db.close()
+
+
+def test_a_database_is_closed_by_its_context(tmp_path: Path) -> None:
+    """Nothing works after close, and says so; the lock is free for the next writer."""
+    with nyala.connect(tmp_path / "s") as db:
+        table = key_value_table(db)
+        table.insert(pa.table({"k": [1], "v": [1]}))
+    with pytest.raises(StorageError, match="closed"):
+        table.count()
+    assert isinstance(db, Database)
+    nyala.connect(tmp_path / "s").close()

@@ -1,0 +1,31 @@
+"""What several kinds of tests need: a store in an environment that the test controls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nyala.database import Database
+from nyala.env import Env, Files, SystemClock, SystemRandomness, system_files
+from nyala.env.clock import Clock
+from nyala.tablet.store import Store, StoreOptions
+
+
+def open_database(
+    path: Path | str, *, files: Files | None = None, clock: Clock | None = None, **options: Any
+) -> Database:
+    """A writer's Database with nothing running in the background, unless `maintenance=True`."""
+    env = Env(files or system_files(), clock or SystemClock(), SystemRandomness())
+    options.setdefault("maintenance", False)
+    return Database(Store.open(env, str(path), StoreOptions(**options)))
+
+
+def rows(table: Any, at: Any = None, where: Any = None) -> list[tuple[Any, ...]]:
+    """The rows as tuples, in key order."""
+    found = table.scan(at=at, where=where, order_by_key=True).to_arrow()
+    return list(zip(*(column.to_pylist() for column in found.columns), strict=True)) if len(found) else []
+
+
+def key_value_table(database: Database, name: str = "t") -> Any:
+    """A table (k int64, v int64 nullable), key k, one tablet."""
+    return database.create_table(name, {"k": "int64", "v": "int64"}, primary_key="k")
