@@ -224,6 +224,13 @@ def test_damaged_keys_are_corruption(types: list[str], key: bytes) -> None:
             codec.decode(codec.from_binary(pa.array(rows, pa.large_binary())))
 
 
+def test_a_separator_in_the_next_key_ends_nothing() -> None:
+    """The error says what is wrong with the key, instead of what came of reading on into the next one."""
+    codec = KeyCodec([parse_type("binary"), parse_type("binary")])
+    with pytest.raises(CorruptionError, match="no separator after a text column"):
+        codec.decode(codec.from_binary(pa.array([b"abc", b"\0\0"], pa.large_binary())))
+
+
 def test_a_null_key_on_disk_is_corruption() -> None:
     """A validity bit flipped to NULL must not turn into an empty key."""
     with pytest.raises(CorruptionError):

@@ -210,6 +210,19 @@ def test_in_lists_take_the_buckets_of_their_values() -> None:
     assert kept([both], host=equal(*many), time=equal(*range(1000))) == 64
 
 
+def test_pruning_and_routing_agree_on_the_seed() -> None:
+    """A level with a seed of its own: the bucket that is read is the one that was written."""
+    for seed in (42, 7, -1):
+        partition_schema, partitions = build_partitions(
+            [hash_partition("time", buckets=64, seed=seed)], METRICS
+        )
+        router = Router(partition_schema, partitions, METRICS)
+        for time in range(20):
+            keep = prune({"time": equal(time)}, partition_schema, partitions, METRICS)
+            routed = router.route({"time": array_of_canonical(INT64, [time])}, 1)
+            assert keep.nonzero()[0].tolist() == routed.tolist()
+
+
 def test_long_lists_on_a_range_column_keep_their_ends() -> None:
     """A list too long to enumerate still prunes what lies outside its first and last value."""
     level = range_partition("time", splits=[0, 100_000])
