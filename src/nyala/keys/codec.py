@@ -31,7 +31,6 @@ import pyarrow.compute as pc
 
 from nyala.errors import CorruptionError
 from nyala.keys.arrow_memory import (
-    array_of_canonical,
     binary_view,
     fixed_view,
     large_binary_array,
@@ -270,12 +269,6 @@ class KeyCodec:
     def encode_rows(self, rows: Sequence[Sequence[Any]]) -> EncodedKeys:
         """The keys of a few rows of canonical scalars, as a vector: for bounds and probes, not batches."""
         return self.from_binary(pa.array([self.encode_row(row) for row in rows], pa.large_binary()))
-
-    def encode_values(self, columns: Sequence[Sequence[Any]]) -> EncodedKeys:
-        """The keys of rows given as one sequence of canonical scalars per column."""
-        return self.encode(
-            [array_of_canonical(type, values) for type, values in zip(self.types, columns, strict=True)]
-        )
 
 
 def _check(good: Any, message: str) -> None:
