@@ -116,9 +116,7 @@ class WrittenDelta:
 class DeltaFile:
     """An open delta file. Runs are built when asked for, and kept while there is room in the block cache."""
 
-    def __init__(
-        self, reader: CFileReader, entry: DeltaDescription, cache: BlockCache | None = None
-    ) -> None:
+    def __init__(self, reader: CFileReader, entry: DeltaDescription, cache: BlockCache | None = None) -> None:
         self.reader = reader
         self.entry = entry
         self.id = entry.id
@@ -138,9 +136,7 @@ class DeltaFile:
         self._alive: weakref.WeakValueDictionary[int, DeltaRun] = weakref.WeakValueDictionary()
 
     @staticmethod
-    def open(
-        files: Files, root: str, entry: DeltaDescription, cache: BlockCache | None = None
-    ) -> DeltaFile:
+    def open(files: Files, root: str, entry: DeltaDescription, cache: BlockCache | None = None) -> DeltaFile:
         """A delta file of the store in the folder `root`. Nothing is read, nor the file opened, before it is needed."""
         path = os.path.join(root, entry.path)
         return DeltaFile(CFileReader(files, path, cache, entry.places), entry, cache)
@@ -190,7 +186,9 @@ class DeltaFile:
     def _group(self, column_id: int) -> int:
         group = self._groups.get(column_id)
         if group is None:
-            raise CorruptionError(f"the delta file has no values of column {column_id}, its entry says so", self.path)
+            raise CorruptionError(
+                f"the delta file has no values of column {column_id}, its entry says so", self.path
+            )
         return group
 
     def _column(self, key: ColumnKey) -> ColumnReader:
@@ -227,7 +225,9 @@ class DeltaFile:
                 f"of the order of {self.kind} records (F1)",
                 self.path,
             )
-        if len(run) and not (self.timestamp_min <= run.timestamp_min and run.timestamp_max <= self.timestamp_max):
+        if len(run) and not (
+            self.timestamp_min <= run.timestamp_min and run.timestamp_max <= self.timestamp_max
+        ):
             raise CorruptionError(
                 f"column {column_id} has timestamps {run.timestamp_min} to {run.timestamp_max}, expected within "
                 f"{self.timestamp_min} to {self.timestamp_max} (F2)",

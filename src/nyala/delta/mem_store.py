@@ -52,21 +52,20 @@ _SMALL_RECORDS: Final = 256
 _OVERHEAD_BYTES: Final = 2048
 
 
-class _Append(NamedTuple):
+class _Append:
     """One call of `append`, as it came."""
 
-    rowids: Rowids
-    timestamps: int | Timestamps
-    batch: SharedBatch
-    offset: int
+    __slots__ = ("batch", "offset", "rowids", "timestamps")
 
-    def column(self, column_id: int) -> pa.Array:
-        return self.batch.columns[column_id].slice(self.offset, len(self.rowids))
+    def __init__(self, rowids: Rowids, timestamps: int | Timestamps, batch: SharedBatch, offset: int) -> None:
+        self.rowids = rowids
+        self.timestamps = timestamps
+        self.batch = batch
+        self.offset = offset
 
-    def timestamp_vector(self) -> Timestamps:
-        if isinstance(self.timestamps, np.ndarray):
-            return self.timestamps
-        return np.full(len(self.rowids), self.timestamps, dtype=np.int64)
+    def run(self, column_id: int) -> DeltaRun:
+        values = self.batch.columns[column_id].slice(self.offset, len(self.rowids))
+        return build_run("redo", self.rowids, self.timestamps, values)
 
 
 class _Node:
@@ -127,13 +126,12 @@ class _Node:
         if isinstance(content, dict):
             return content[column_id]
         if isinstance(content, _Append):
-            run = build_run("redo", content.rowids, content.timestamps, content.column(column_id))
+            run = content.run(column_id)
         else:
-            having = [part for part in content if column_id in part.column_ids]
-            run = merge_runs([part.run(column_id) for part in having])
-            for part in having:
-                # The run here has it all. A reader of an older state, who still has the part, builds it again.
-                part.cache.pop(column_id, None)
+            run = merge_runs(self._parts(column_id))
+            for half in content:
+                # The run here has it all. A reader of an older state, who still has the half, builds it again.
+                half.cache.pop(column_id, None)
         self.cache[column_id] = run
         if len(self.cache) == len(self.column_ids):
             complete = dict(self.cache)  # may have lost a run since, to the node above in another thread
@@ -141,6 +139,28 @@ class _Node:
                 self.content = complete
                 self.append_count = 1
         return run
+
+    def _parts(self, column_id: int) -> list[DeltaRun]:
+        """The runs in which the column is built already, and one for each append in which it is not.
+
+        Merging many small appends is one merge this way, not one for each of those that were put off.
+        """
+        runs: list[DeltaRun] = []
+        waiting: list[_Node] = [self]
+        while waiting:
+            node = waiting.pop()
+            if column_id not in node.column_ids:
+                continue
+            run, content = node.cache.get(column_id), node.content
+            if run is not None:
+                runs.append(run)
+            elif isinstance(content, dict):
+                runs.append(content[column_id])
+            elif isinstance(content, _Append):
+                runs.append(content.run(column_id))
+            else:
+                waiting += content[::-1]
+        return runs
 
     def build(self) -> None:
         """Build every column, so that the appends are let go."""
@@ -296,7 +316,9 @@ class DeltaMemStore:
         for older, newer in pairwise(state.nodes):
             assert older.timestamp_max <= newer.timestamp_min, "M1: nodes follow one another in time"
             assert older.record_count > MERGE_RATIO * newer.record_count, "M2: nodes grow geometrically"
-        assert sum(node.record_count for node in state.nodes) == state.record_count, "M3: nodes hold every record"
+        assert sum(node.record_count for node in state.nodes) == state.record_count, (
+            "M3: nodes hold every record"
+        )
         for column_id in state.column_ids:
             run = self.run(column_id)
             assert run is not None

@@ -224,8 +224,12 @@ class DeltaRun:
 
     def check(self) -> None:
         """Assert D1 to D3."""
-        assert len(self.rowids) == len(self.timestamps) == len(self.values), "a run's vectors are of one length"
-        assert self.disorder() is None, f"D1–D3: record {self.disorder()} of a {self.kind} run is out of order"
+        assert len(self.rowids) == len(self.timestamps) == len(self.values), (
+            "a run's vectors are of one length"
+        )
+        assert self.disorder() is None, (
+            f"D1–D3: record {self.disorder()} of a {self.kind} run is out of order"
+        )
 
 
 def _bounds(rowids: Rowids, lower: int, upper: int | None) -> tuple[int, int]:
@@ -249,9 +253,7 @@ def _ascending(kind: DeltaKind, rowids: Rowids, timestamps: Timestamps) -> npt.N
     return ordered
 
 
-def build_run(
-    kind: DeltaKind, rowids: Rowids, timestamps: int | Timestamps, values: pa.Array
-) -> DeltaRun:
+def build_run(kind: DeltaKind, rowids: Rowids, timestamps: int | Timestamps, values: pa.Array) -> DeltaRun:
     """A run of records that come in any order; one timestamp may stand for all."""
     times = (
         timestamps if isinstance(timestamps, np.ndarray) else np.full(len(rowids), timestamps, dtype=np.int64)
@@ -279,7 +281,9 @@ def merge_runs(runs: Sequence[DeltaRun]) -> DeltaRun:
     times = np.concatenate([run.timestamps for run in runs])
     values = pa.concat_arrays([run.values for run in runs])
     in_time = runs if kind == "redo" else runs[::-1]
-    if all(older.timestamp_max <= newer.timestamp_min for older, newer in pairwise(in_time)):  # D2 covers equality
+    if all(
+        older.timestamp_max <= newer.timestamp_min for older, newer in pairwise(in_time)
+    ):  # D2 covers equality
         if (rowids[1:] > rowids[:-1]).all():
             return DeltaRun(kind, rowids, times, values)
         order = np.argsort(rowids, kind="stable")

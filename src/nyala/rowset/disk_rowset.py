@@ -280,9 +280,7 @@ class DiskRowSet:
         """Whether any store holds a change of the column that `snapshot` applies. Opens no file."""
         return any(
             file.relevant(snapshot) for file in (*self.undo, *self.redo) if column_id in file.column_ids
-        ) or any(
-            run.relevant(snapshot) for store in self._memory() for run in store.levels(column_id)
-        )
+        ) or any(run.relevant(snapshot) for store in self._memory() for run in store.levels(column_id))
 
     def excluded(self, column: ColumnSchema, constraint: Constraint, snapshot: int) -> bool:
         """Whether no row of the rowset can satisfy the constraint at `snapshot` (Z1)."""

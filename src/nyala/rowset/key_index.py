@@ -48,7 +48,9 @@ class KeyIndex:
     def _column(self) -> ColumnReader:
         column = self._reader.column(self._key)
         if column is None:
-            raise CorruptionError(f"the file has no column {self._key}: its keys are not there", self._reader.path)
+            raise CorruptionError(
+                f"the file has no column {self._key}: its keys are not there", self._reader.path
+            )
         if column.row_count != self._row_count:
             raise CorruptionError(
                 f"expected {self._row_count} keys, found {column.row_count}",
@@ -132,7 +134,9 @@ class KeyIndex:
         """Read all keys. Raises: CorruptionError when they do not ascend, or one is not in the bloom filter."""
         keys = self.read(0, self._row_count)
         if not keys.is_strictly_ascending():
-            raise CorruptionError("expected ascending keys, found others", self._reader.path, self._column.place.offset)
+            raise CorruptionError(
+                "expected ascending keys, found others", self._reader.path, self._column.place.offset
+            )
         bloom = self._reader.bloom()
         if bloom is not None and not bloom.may_contain(keys.hash64()).all():
             raise CorruptionError("expected every key in the bloom filter, one is not", self._reader.path)

@@ -89,7 +89,9 @@ class KeyRuns:
         Cost: O(1) calls; every TAIL_KEYS_MAX keys, merges.
         """
         if len(self._tail) + len(keys) <= TAIL_KEYS_MAX:
-            self._tail.update(zip(keys.to_hashable(), range(first_rowid, first_rowid + len(keys)), strict=True))
+            self._tail.update(
+                zip(keys.to_hashable(), range(first_rowid, first_rowid + len(keys)), strict=True)
+            )
             self._tail_parts.append((keys, first_rowid))
             return self
         run = _run_of([*self._tail_parts, (keys, first_rowid)])

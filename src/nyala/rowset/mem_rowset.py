@@ -68,12 +68,14 @@ _CHUNK_BYTES_MAX: Final = 1 << 30
 Bools = npt.NDArray[np.bool_]
 
 
-class _Insert(NamedTuple):
+class _Insert:
     """One call of `insert`, as it came."""
 
-    batch: SharedBatch
-    offset: int
-    timestamps: int | Timestamps
+    __slots__ = ("batch", "offset")
+
+    def __init__(self, batch: SharedBatch, offset: int) -> None:
+        self.batch = batch
+        self.offset = offset
 
 
 class _Chunk:
@@ -116,7 +118,7 @@ class _Chunk:
         else:
             low = high = timestamps
         return _Chunk(
-            _Insert(batch, offset, timestamps), batch.column_ids, length, 1, int(length * batch.bytes_per_row),
+            _Insert(batch, offset), batch.column_ids, length, 1, int(length * batch.bytes_per_row),
             low, high, timestamps,
         )  # fmt: skip
 
@@ -144,44 +146,70 @@ class _Chunk:
             return content[column_id]
         if isinstance(content, _Insert):
             return content.batch.columns[column_id].slice(content.offset, self.row_count)
-        array = pa.concat_arrays([part.column(column_id) for part in content])
-        for part in content:
-            # The array here has it all. A reader of an older state, who still has the part, joins it again.
-            part.cache.pop(column_id, None)
+        parts = self._parts(column_id)
+        if not parts:  # another thread has joined it meanwhile
+            return self.column(column_id)
+        array = pa.concat_arrays([part.column(column_id) for part in parts])
+        for half in content:
+            # The array here has it all. A reader of an older state, who still has the half, joins it again.
+            half.cache.pop(column_id, None)
         self.cache[column_id] = array
         if len(self.cache) == len(self.column_ids):
-            self.times()
-            complete = dict(self.cache)  # may have lost a column since, to the chunk above in another thread
-            if len(complete) == len(self.column_ids):
-                self.content = complete
-                self.insert_count = 1
+            self._let_go(dict(self.cache))
         return array
 
     def times(self) -> int | Timestamps:
         """When the rows were inserted: one timestamp for all, or one each."""
         if self.timestamps is None:
-            content = self.content
-            if isinstance(content, tuple) and not isinstance(content, _Insert):
-                self.timestamps = np.concatenate([part.time_vector() for part in content])
-        # Whoever put all joined columns in place of the parts had joined the timestamps before.
+            parts = self._parts(None)
+            if parts:
+                self.timestamps = np.concatenate([part._time_vector() for part in parts])
+        # Without parts: whoever put all joined columns in their place had joined the timestamps before.
         assert self.timestamps is not None
         return self.timestamps
 
-    def time_vector(self) -> Timestamps:
-        times = self.times()
-        return times if isinstance(times, np.ndarray) else np.full(self.row_count, times, np.int64)
-
     def join(self) -> None:
         """Join every column, so that the inserts are let go."""
-        for column_id in self.column_ids:
-            self.column(column_id)
+        parts = self._parts(None)
+        if parts:
+            self._let_go(
+                {
+                    number: pa.concat_arrays([part.column(number) for part in parts])
+                    for number in self.column_ids
+                }
+            )
+
+    def _parts(self, column_id: int | None) -> list[_Chunk]:
+        """The chunks in which the column, or with None no column, is joined already, in order; none if it is here.
+
+        Joining many small inserts is one call this way, not a call for each of the merges that were put off.
+        """
+        parts, waiting = [], [self]
+        while waiting:
+            chunk = waiting.pop()
+            content = chunk.content
+            if isinstance(content, tuple) and (column_id is None or column_id not in chunk.cache):
+                waiting += content[::-1]
+            elif chunk is not self:
+                parts.append(chunk)
+        return parts
+
+    def _let_go(self, columns: dict[int, pa.Array]) -> None:
+        """Keep the joined columns in place of the parts, if they are all there."""
+        # A copied cache may have lost a column to the chunk above, which another thread is joining.
+        if len(columns) == len(self.column_ids):
+            self.times()
+            self.content = columns
+            self.insert_count = 1
+
+    def _time_vector(self) -> Timestamps:
+        times = self.times()
+        return times if isinstance(times, np.ndarray) else np.full(self.row_count, times, np.int64)
 
 
 def _joinable(left: _Chunk, right: _Chunk) -> bool:
     """Whether two chunks have the same columns (others came with an alteration) and fit into one."""
-    return (
-        left.column_ids == right.column_ids and left.data_bytes + right.data_bytes <= _CHUNK_BYTES_MAX
-    )
+    return left.column_ids == right.column_ids and left.data_bytes + right.data_bytes <= _CHUNK_BYTES_MAX
 
 
 class _State(NamedTuple):
@@ -235,9 +263,7 @@ class MemRowSet:
         chunks, starts = list(old.chunks), list(old.starts)
         start = old.row_count
         while (
-            chunks
-            and chunks[-1].row_count <= MERGE_RATIO * chunk.row_count
-            and _joinable(chunks[-1], chunk)
+            chunks and chunks[-1].row_count <= MERGE_RATIO * chunk.row_count and _joinable(chunks[-1], chunk)
         ):
             chunk = _Chunk.of_chunks(chunks.pop(), chunk)
             start = starts.pop()
@@ -430,7 +456,9 @@ class MemRowSet:
         run = run.between(-1, snapshot).moved(positions)
         if not len(run):
             return None
-        return run if column is None else DeltaRun(run.kind, run.rowids, run.timestamps, _as(run.values, column))
+        return (
+            run if column is None else DeltaRun(run.kind, run.rowids, run.timestamps, _as(run.values, column))
+        )
 
     # --- the base ---------------------------------------------------------------------------------
 
@@ -514,7 +542,9 @@ class MemRowSet:
             end += chunk.row_count
         assert end == state.row_count, "R3: chunks hold every row"
         for older, newer in pairwise(state.chunks):
-            assert older.row_count > MERGE_RATIO * newer.row_count or not _joinable(older, newer), "R3: geometric"
+            assert older.row_count > MERGE_RATIO * newer.row_count or not _joinable(older, newer), (
+                "R3: geometric"
+            )
         rowids = np.arange(state.row_count)
         assert (self.find(self.keys_of(rowids)) == rowids).all(), "R2: the index finds each row by its key"
         times = self._insertion_times(0, state.row_count)

@@ -106,7 +106,11 @@ def write_rowset(
 
 def _spec(column: ColumnSchema) -> ColumnWriteSpec:
     return ColumnWriteSpec(
-        ColumnKey(BASE, 0, column.id), column.type, column.encoding, column.compression, column.block_size_bytes
+        ColumnKey(BASE, 0, column.id),
+        column.type,
+        column.encoding,
+        column.compression,
+        column.block_size_bytes,
     )
 
 

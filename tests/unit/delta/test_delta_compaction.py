@@ -31,7 +31,7 @@ def row_at(val: pa.Array, live: pa.Array, undo: dict, redo: dict, snapshot: int)
 
 
 def test_the_specifications_example_reads_right_before_and_after_redo_to_undo():
-    """"Historical MVCC in DiskRowSets": insert, update, delete, insert again, read at each timestamp."""
+    """ "Historical MVCC in DiskRowSets": insert, update, delete, insert again, read at each timestamp."""
     val, live = pa.array([1], pa.int32()), pa.array([True])
     redo_val = run_of((0, 2, 2), (0, 4, 3), type=pa.int32())
     redo_live = run_of((0, 3, False), (0, 4, True), type=pa.bool_())
@@ -63,7 +63,9 @@ def test_the_specifications_example_reads_right_after_merge_redo():
 
 
 @given(
-    st.dictionaries(st.tuples(st.integers(0, 5), st.integers(1, 9)), st.none() | st.text(max_size=3), max_size=25),
+    st.dictionaries(
+        st.tuples(st.integers(0, 5), st.integers(1, 9)), st.none() | st.text(max_size=3), max_size=25
+    ),
     st.integers(0, 9),
     st.sampled_from([0, 100]),
 )

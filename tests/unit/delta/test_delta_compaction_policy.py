@@ -32,7 +32,7 @@ def simulate(flushes: list[int], files_min: int) -> tuple[list[int], int]:
 
 @pytest.mark.parametrize("files_min", [2, FILES_MIN])
 def test_a_year_of_daily_flushes_leaves_few_files(files_min):
-    """365 small files would have to be opened by every scan; rewriting all of them daily would cost 365 / 2 writes each."""
+    """365 small files would all be opened by every scan; merging all daily would write each record 182 times."""
     files, rewrites = simulate([100] * 365, files_min)
     assert sum(files) == 36_500, "nothing is dropped"
     assert len(files) <= files_min - 1 + math.log2(365)

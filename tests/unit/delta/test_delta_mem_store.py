@@ -59,7 +59,8 @@ def test_what_was_appended_is_read_at_every_snapshot(history, data):
         rowids = np.array(rows, np.int64)
         if shared:
             padded = {
-                c: pa.concat_arrays([a.take(pa.array([0, 0])) if len(a) else a, a]) for c, a in columns.items()
+                c: pa.concat_arrays([a.take(pa.array([0, 0])) if len(a) else a, a])
+                for c, a in columns.items()
             }
             store.append(rowids, times, SharedBatch(padded), offset=2 if rows else 0)
         else:
@@ -83,7 +84,7 @@ def test_what_was_appended_is_read_at_every_snapshot(history, data):
 @given(appends, st.integers(0, 25))
 @settings(max_examples=50, deadline=None)
 def test_batches_after_carry_every_later_record_over(history, border):
-    """Mutations that arrive while a flush writes its file are appended to the new rowset: none may be lost or doubled."""
+    """Changes that come while a flush writes its file go to the new rowset: none may be lost or doubled."""
     store, copy = DeltaMemStore(), DeltaMemStore()
     for time, (rows, column_ids, _) in enumerate(history, start=1):
         store.append(np.array(rows, np.int64), time, arrays(column_ids, rows, [time] * len(rows)))
@@ -129,7 +130,9 @@ def test_small_appends_do_not_stay_objects():
     for time in range(1, 5001):
         store.append(np.array([time % 100]), time, {10: pa.array([time]), 11: pa.array([str(time)])})
     assert store.nbytes < 5000 * 100
-    assert contents(store, 10, 4000) == {row: max(t for t in range(1, 4001) if t % 100 == row) for row in range(100)}
+    assert contents(store, 10, 4000) == {
+        row: max(t for t in range(1, 4001) if t % 100 == row) for row in range(100)
+    }
     store.check()
 
 

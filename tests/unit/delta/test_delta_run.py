@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import itertools
 
 import numpy as np
 import pyarrow as pa
@@ -52,7 +53,7 @@ def layout(
     undo: list[DeltaRun] = []
     redo: list[DeltaRun] = []
     edges = sorted({0, *borders, base_at, TIMES})
-    for after, until in zip(edges, edges[1:], strict=False):
+    for after, until in itertools.pairwise(edges):
         inside = sorted((r, t) for r, t in history if after < t <= until)
         if not inside:
             continue
@@ -75,14 +76,16 @@ def test_every_snapshot_reads_the_last_change_before_it(history, base_at, border
         window = apply(base.slice(2, 3), 2, 5, undo, redo, snapshot)
         assert window.to_pylist() == expected[2:5], "a window reads what the whole column reads"
         gathered = apply_at(base.take(pa.array(shuffled)), shuffled, undo, redo, snapshot)
-        assert gathered.to_pylist() == [expected[row] for row in shuffled], "and so do single rows in any order"
+        assert gathered.to_pylist() == [expected[row] for row in shuffled], (
+            "and so do single rows in any order"
+        )
 
 
 @given(histories, st.integers(0, TIMES), st.integers(0, TIMES))
 @settings(max_examples=60, deadline=None)
 def test_touched_names_every_row_that_a_snapshot_changes(history, base_at, snapshot):
     """A block may be skipped by its zone map only if no row of it is in `touched`: it must not forget one."""
-    base, undo, redo = layout(history, base_at, [4, 8])
+    _, undo, redo = layout(history, base_at, [4, 8])
     changed = set()
     for run in (*undo, *redo):
         changed |= set(run.touched(snapshot).tolist())

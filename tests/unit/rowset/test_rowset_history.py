@@ -32,13 +32,19 @@ Row = tuple[object, ...]
 
 SCHEMAS = {
     "one int": build_schema({"k": "int64", "val": "int32", "text": "string"}, ["k"]),
-    "one text": build_schema({"k": column("string", block_size=512), "val": "int32", "text": "string"}, ["k"]),
+    "one text": build_schema(
+        {"k": column("string", block_size=512), "val": "int32", "text": "string"}, ["k"]
+    ),
     "composite": build_schema({"k": "int32", "l": "string", "val": "int32", "text": "string"}, ["k", "l"]),
 }
 
 
 def key_values(schema: Schema, number: int) -> Row:
-    values = {"int64": number, "int32": number // 3, "string": f"{number:03}\0" if number % 2 else f"{number:03}"}
+    values = {
+        "int64": number,
+        "int32": number // 3,
+        "string": f"{number:03}\0" if number % 2 else f"{number:03}",
+    }
     return tuple(values[c.type.name] for c in schema.key_columns)
 
 
@@ -124,7 +130,7 @@ class MiniTablet:
     # --- changing the layout --------------------------------------------------------------------------
 
     def flush(self, snapshot: int | None = None) -> None:
-        """Flush as of `snapshot` and carry later changes over; not when a row was inserted since: a flush freezes first."""
+        """Flush as of `snapshot` and carry later changes over. Not when a row came since: a flush freezes first."""
         at = self.now if snapshot is None else snapshot
         memory, image = self.memory, self.memory.image(at)
         image.check()
@@ -158,7 +164,9 @@ class MiniTablet:
                 rowset = rowset.with_frozen_deltas()
                 path = f"{self.take_id()}.redo"
                 types = {c.id: c.type for c in self.schema.columns}
-                written = write_delta_file(self.files, f"{self.root}/{path}", "redo", rowset.frozen[0].runs(), types)
+                written = write_delta_file(
+                    self.files, f"{self.root}/{path}", "redo", rowset.frozen[0].runs(), types
+                )
                 file = self.open_delta(written.meta(self.take_id(), path))
                 self.disk[index] = rowset.with_flushed_deltas([file], self.now)
 
@@ -225,7 +233,14 @@ class MiniTablet:
 
 # --- the specification's example ------------------------------------------------------------------
 
-EXAMPLE = {0: {}, 1: {(1,): (1, "a")}, 2: {(1,): (2, "a")}, 3: {}, 4: {(1,): (3, "b")}, MAX_TIMESTAMP: {(1,): (3, "b")}}
+EXAMPLE = {
+    0: {},
+    1: {(1,): (1, "a")},
+    2: {(1,): (2, "a")},
+    3: {},
+    4: {(1,): (3, "b")},
+    MAX_TIMESTAMP: {(1,): (3, "b")},
+}
 
 
 def example(tablet: MiniTablet, after: dict[int, str]) -> MiniTablet:
@@ -286,7 +301,7 @@ steps = st.lists(batches | batches | layout, min_size=1, max_size=14)
 @pytest.mark.parametrize("kind", SCHEMAS)
 @given(script=steps, cached=st.booleans())
 def test_any_history_reads_as_the_dict_of_versions_says(kind, script, cached):
-    """Batches, flushes (also at an earlier snapshot), delta flushes and merges in any order: every moment is as it was."""
+    """Batches, flushes (also at earlier snapshots), delta flushes and merges in any order: each moment stays."""
     with tempfile.TemporaryDirectory() as directory:
         tablet = MiniTablet(SCHEMAS[kind], directory, cache_bytes=1 << 20 if cached else 0)
         for step in script:

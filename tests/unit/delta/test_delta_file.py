@@ -1,0 +1,244 @@
+"""Delta files: what was written is read back, damage is named, and nothing that does not matter is opened."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nyala.cfile.cache import BlockCache
+from nyala.cfile.column import DELTA_ROWID, DELTA_TIMESTAMP, DELTA_VALUE
+from nyala.delta.compaction import merge_delta_files
+from nyala.delta.delta_file import DeltaFile, DeltaMeta, write_delta_file
+from nyala.delta.run import LIVENESS, DeltaRun, build_run
+from nyala.env.files import PosixFiles
+from nyala.errors import CorruptionError, InvalidArgumentError, StorageError
+from nyala.schema.types import ColumnType
+
+FILES = PosixFiles()
+TYPES = {10: ColumnType("int32"), 11: ColumnType("string"), 12: ColumnType("decimal", 20, 2)}
+ARROW = {**{number: type.arrow for number, type in TYPES.items()}, LIVENESS: pa.bool_()}
+
+
+def ints(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def run_of(kind: str, *records: tuple[int, int, object], type: pa.DataType = ARROW[10]) -> DeltaRun:
+    rowids, times, values = ([record[i] for record in records] for i in range(3))
+    return build_run(kind, ints(*rowids), ints(*times), pa.array(values, type))  # type: ignore[arg-type]
+
+
+def write(folder, runs: dict[int, DeltaRun], kind: str = "redo", name: str = "1.redo") -> DeltaMeta:
+    written = write_delta_file(FILES, f"{folder}/{name}", kind, runs, TYPES)  # type: ignore[arg-type]
+    return written.meta(1, name)
+
+
+def same(left: DeltaRun | None, right: DeltaRun) -> bool:
+    return (
+        left is not None
+        and left.kind == right.kind
+        and left.rowids.tolist() == right.rowids.tolist()
+        and left.timestamps.tolist() == right.timestamps.tolist()
+        and left.values.equals(right.values)
+    )
+
+
+@pytest.mark.parametrize("kind", ["redo", "undo"])
+@given(data=st.data())
+def test_every_run_is_read_back_as_it_was_written(kind, data, tmp_path_factory):
+    """Whatever columns were changed, alone or together, with NULLs and without."""
+    cells = {
+        10: st.none() | st.integers(-9, 9),
+        11: st.none() | st.text(max_size=4),
+        12: st.none() | st.decimals(-99, 99, places=2),
+        LIVENESS: st.booleans(),
+    }
+    runs = {}
+    places = st.sets(st.tuples(st.integers(0, 99), st.integers(1, 99)), min_size=1, max_size=20)
+    together = sorted(data.draw(places))
+    for number in data.draw(st.sets(st.sampled_from(list(cells)), min_size=1)):
+        where = together if data.draw(st.booleans()) else sorted(data.draw(places))
+        runs[number] = run_of(kind, *((r, t, data.draw(cells[number])) for r, t in where), type=ARROW[number])
+    folder = tmp_path_factory.mktemp("delta")
+    meta = write(folder, runs, kind)
+    file = DeltaFile.open(FILES, str(folder), meta, BlockCache(1 << 20))
+    file.check()
+    assert file.column_ids == set(runs)
+    for number, run in runs.items():
+        assert same(file.run(number), run)
+    assert (meta.timestamp_min, meta.timestamp_max) == (
+        min(run.timestamp_min for run in runs.values()),
+        max(run.timestamp_max for run in runs.values()),
+    )
+    file.close()
+
+
+def test_columns_written_together_share_their_vectors(tmp_path):
+    """An upsert of ten columns must not store its rowids and timestamps ten times."""
+    together = [(3, 5), (4, 5)]
+    meta = write(
+        tmp_path,
+        {
+            10: run_of("redo", *((r, t, 1) for r, t in together)),
+            11: run_of("redo", *((r, t, "x") for r, t in together), type=pa.string()),
+            LIVENESS: run_of("redo", (3, 9, False), type=pa.bool_()),
+        },
+    )
+    keys = [place.key for place in meta.places]
+    assert [key.role for key in keys].count(DELTA_ROWID) == 2
+    assert [key.role for key in keys].count(DELTA_TIMESTAMP) == 2
+    groups = {key.column_id: key.group for key in keys if key.role == DELTA_VALUE}
+    assert groups[10] == groups[11] != groups[LIVENESS]
+    assert meta.record_count == 3
+
+
+def test_a_file_is_relevant_only_where_a_record_may_apply(tmp_path):
+    """REDO newer than the snapshot and UNDO not newer than it are not opened: the present pays nothing for history."""
+    records = ((0, 5, 1), (0, 9, 2))
+    redo = DeltaFile.open(FILES, str(tmp_path), write(tmp_path, {10: run_of("redo", *records)}))
+    undo = DeltaFile.open(
+        FILES, str(tmp_path), write(tmp_path, {10: run_of("undo", *records)}, "undo", "1.undo")
+    )
+    assert [redo.relevant(t) for t in (4, 5, 9)] == [False, True, True]
+    assert [undo.relevant(t) for t in (4, 8, 9)] == [True, True, False]
+
+
+def test_reading_one_column_does_not_read_another(tmp_path):
+    """A scan of three columns never reads the deltas of the fourth: here it is damaged, and nobody notices."""
+    runs = {
+        10: run_of("redo", (0, 5, 1)),
+        11: run_of("redo", (1, 5, "damaged" * 9), type=pa.string()),
+    }
+    meta = write(tmp_path, runs)
+    data = bytearray((tmp_path / "1.redo").read_bytes())
+    data[data.index(b"damaged")] ^= 1
+    (tmp_path / "1.redo").write_bytes(data)
+    file = DeltaFile.open(FILES, str(tmp_path), meta)
+    assert same(file.run(10), runs[10])
+    assert file.run(99) is None
+    with pytest.raises(CorruptionError, match="1.redo"):
+        file.run(11)
+
+
+def test_a_run_is_built_once_while_it_is_in_use(tmp_path):
+    """A scan asks window by window; a writer with every batch."""
+    meta = write(tmp_path, {10: run_of("redo", (0, 5, 1))})
+    cached = DeltaFile.open(FILES, str(tmp_path), meta, BlockCache(1 << 20))
+    first = cached.run(10)
+    number = id(first)
+    del first
+    assert id(cached.run(10)) == number, "the cache holds it"
+    uncached = DeltaFile.open(FILES, str(tmp_path), meta)
+    held = uncached.run(10)
+    assert uncached.run(10) is held
+    crowded = DeltaFile.open(FILES, str(tmp_path), meta, BlockCache(0))
+    held = crowded.run(10)
+    assert crowded.run(10) is held, "a full cache does not matter to who holds the run"
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"timestamp_min": 6}, "F2"),
+        ({"timestamp_max": 8}, "F2"),
+        ({"kind": "undo"}, "F1"),
+        ({"column_ids": (10, 11)}, "no values of column 11"),
+    ],
+)
+def test_a_file_that_does_not_fit_its_entry_is_corruption(changed, words, tmp_path):
+    """A catalogue that names the wrong file must not give wrong rows."""
+    meta = write(tmp_path, {10: run_of("redo", (0, 5, 1), (0, 9, 2))})
+    file = DeltaFile.open(FILES, str(tmp_path), dataclasses.replace(meta, **changed))
+    with pytest.raises(CorruptionError, match=words) as caught:
+        file.check()
+    assert "1.redo" in str(caught.value)
+
+
+def test_records_out_of_order_are_corruption_with_their_place(tmp_path):
+    """F1, after reading: a writer with a mistake, or a forged checksum, gives an error and not an old value."""
+    good = run_of("redo", (0, 5, 1), (0, 9, 2))
+    broken = DeltaRun("redo", good.rowids, good.timestamps[::-1].copy(), good.values)
+    with pytest.raises(AssertionError, match="D1"):
+        write(tmp_path, {10: broken})  # F1, before writing
+    DeltaRun.check, check = lambda self: None, DeltaRun.check  # type: ignore[method-assign]
+    try:
+        meta = write(tmp_path, {10: broken})
+    finally:
+        DeltaRun.check = check  # type: ignore[method-assign]
+    with pytest.raises(CorruptionError, match=r"record 1 of column 10 \(rowid 0, timestamp 5\)"):
+        DeltaFile.open(FILES, str(tmp_path), meta).run(10)
+
+
+def test_a_flipped_byte_anywhere_is_an_error_or_no_difference(tmp_path):
+    """Every third byte of a small file, one after the other: never another value, never another kind of exception."""
+    runs = {
+        10: run_of("redo", (1, 5, 1), (1, 7, None), (8, 5, -3)),
+        LIVENESS: run_of("redo", (2, 6, False), type=pa.bool_()),
+    }
+    meta = write(tmp_path, runs)
+    good = (tmp_path / "1.redo").read_bytes()
+    wrong = 0
+    places = range(0, len(good), 3)
+    for place in places:
+        damaged = bytearray(good)
+        damaged[place] ^= 0x10
+        (tmp_path / "1.redo").write_bytes(damaged)
+        file = DeltaFile.open(FILES, str(tmp_path), meta)
+        try:
+            file.check()
+        except CorruptionError as error:
+            assert "1.redo" in str(error)
+            wrong += 1
+        except StorageError:  # the version field says a newer format
+            wrong += 1
+        file.close()
+    assert wrong == len(places)
+
+
+def test_a_failed_write_leaves_no_file(tmp_path):
+    """A full disk during a delta flush: nothing to clear away, nothing that could be taken for a file."""
+
+    class FullDisk(PosixFiles):
+        def create(self, path):
+            file = super().create(path)
+
+            def fail(*parts):
+                raise StorageError("no space left", path=path)
+
+            file.append = fail
+            return file
+
+    with pytest.raises(StorageError, match="no space"):
+        write_delta_file(FullDisk(), f"{tmp_path}/1.redo", "redo", {10: run_of("redo", (0, 5, 1))}, TYPES)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_merge_delta_files_keeps_every_record_and_drops_dropped_columns(tmp_path):
+    """Minor delta compaction, from files to a file: the merged file reads as all inputs one after the other."""
+    inputs = []
+    for number, time in enumerate((5, 7, 9)):
+        runs = {10: run_of("redo", (0, time, time), (number, time + 1, -time))}
+        if time == 7:
+            runs[11] = run_of("redo", (4, 7, "seven"), type=pa.string())
+            runs[LIVENESS] = run_of("redo", (4, 8, False), type=pa.bool_())
+        inputs.append(DeltaFile.open(FILES, str(tmp_path), write(tmp_path, runs, name=f"{number}.redo")))
+    written = merge_delta_files(FILES, f"{tmp_path}/merged", inputs, {10: TYPES[10]})
+    merged = DeltaFile.open(FILES, str(tmp_path), written.meta(9, "merged"))
+    merged.check()
+    assert merged.column_ids == {10, LIVENESS}, "column 11 is no longer in the schema; LIVENESS always is"
+    run = merged.run(10)
+    assert run is not None
+    assert run.rowids.tolist() == [0, 0, 0, 0, 1, 2]
+    assert run.timestamps.tolist() == [5, 6, 7, 9, 8, 10]
+    assert run.values.to_pylist() == [5, -5, 7, 9, -7, -9]
+    assert (merged.timestamp_min, merged.timestamp_max) == (5, 10)
+    only_text = [DeltaFile.open(FILES, str(tmp_path), write(
+        tmp_path, {11: run_of("redo", (4, 7, "seven"), type=pa.string())}, name="text.redo"
+    ))]  # fmt: skip
+    with pytest.raises(InvalidArgumentError, match="drop them"):
+        merge_delta_files(FILES, f"{tmp_path}/none", only_text, {10: TYPES[10]})

@@ -1,0 +1,376 @@
+"""The DiskRowSet by itself: finding keys, reading no more than needed, skipping by rule Z1."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nyala.cfile.cache import BlockCache
+from nyala.delta.compaction import insertion_undo
+from nyala.delta.delta_file import DeltaFile, write_delta_file
+from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, build_run
+from nyala.env.files import PosixFiles
+from nyala.errors import CorruptionError, StorageError
+from nyala.keys.codec import KeyCodec
+from nyala.keys.key_range import KeyRange
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.image import RowSetImage
+from nyala.rowset.stats import RowSetStats
+from nyala.rowset.writer import WrittenRowSet, write_rowset
+from nyala.schema.constraint import Constraint
+from nyala.schema.schema import Schema, build_schema, column
+
+FILES = PosixFiles()
+INSERTED = 100
+
+VALUES = {"v": column("int32", block_size=512), "t": "string"}  # v has many small blocks
+SCHEMAS = {
+    "int": build_schema({"k": column("int64", block_size=512), **VALUES}, ["k"]),
+    "text": build_schema({"k": column("string", block_size=512), **VALUES}, ["k"]),
+    "composite": build_schema({"k": "int64", "l": "string", **VALUES}, ["k", "l"]),
+}
+
+
+def key_columns(schema: Schema, numbers: list[int]) -> list[pa.Array]:
+    if schema.key_count == 2:
+        return [
+            pa.array([n // 10 for n in numbers], pa.int64()),
+            pa.array([f"l{n % 10}" for n in numbers], pa.string()),
+        ]
+    if schema.columns[0].type.name == "string":
+        return [pa.array([f"{n:06}" for n in numbers], pa.string())]
+    return [pa.array(numbers, pa.int64())]
+
+
+def encode(schema: Schema, numbers: list[int]):
+    return KeyCodec([c.type for c in schema.key_columns]).encode(key_columns(schema, numbers))
+
+
+def image(
+    schema: Schema, numbers: list[int], v: list[int | None], liveness: list[bool] | None = None
+) -> RowSetImage:
+    columns = dict(zip((c.id for c in schema.key_columns), key_columns(schema, numbers), strict=True))
+    columns[schema.by_name("v").id] = pa.array(v, pa.int32())
+    columns[schema.by_name("t").id] = pa.array([f"text {n}" for n in numbers])
+    rows = np.arange(len(numbers))
+    undo = {LIVENESS: insertion_undo(rows, np.full(len(rows), INSERTED))}
+    alive = None if liveness is None else pa.array(liveness)
+    return RowSetImage(encode(schema, numbers), columns, alive, undo, rows)
+
+
+def write(folder, schema: Schema, rows: RowSetImage) -> WrittenRowSet:
+    return write_rowset(FILES, str(folder), ".", 5, 1, rows, schema, deltas_durable=INSERTED)
+
+
+def open_(folder, schema: Schema, written: WrittenRowSet, cache_bytes: int = 1 << 20) -> DiskRowSet:
+    cache = BlockCache(cache_bytes)
+    assert written.undo is not None and written.undo_path is not None
+    undo = DeltaFile.open(FILES, str(folder), written.undo.meta(1, written.undo_path), cache)
+    return DiskRowSet.open(FILES, str(folder), written.meta, schema, cache, undo=[undo])
+
+
+def rowset(folder, kind: str = "int", count: int = 2000, **kwargs) -> tuple[Schema, list[int], DiskRowSet]:
+    """Even numbers as keys; v counts up, so that its blocks have narrow zones."""
+    schema, numbers = SCHEMAS[kind], list(range(0, 2 * count, 2))
+    written = write(folder, schema, image(schema, numbers, list(range(count))))
+    return schema, numbers, open_(folder, schema, written, **kwargs)
+
+
+def redo(folder, disk: DiskRowSet, name: str, runs: dict[int, DeltaRun], types) -> DeltaFile:
+    written = write_delta_file(FILES, f"{folder}/{name}", "redo", runs, types)
+    return DeltaFile.open(FILES, str(folder), written.meta(2, name))
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_find_gives_the_row_of_each_key_there_and_minus_one_for_others(kind, tmp_path):
+    """Bloom filter, value index and key blocks together, for keys before, between, behind, and repeated."""
+    count = 20_000 if kind == "composite" else 2000  # a column of encoded keys has blocks of 64 KiB
+    schema, numbers, disk = rowset(tmp_path, kind, count)
+    disk.check()
+    assert disk.keys._column.block_count > 3
+    rng = np.random.default_rng(5)
+    probes = sorted(rng.integers(0, 2 * count + 200, 500).tolist())
+    expected = [p // 2 if p % 2 == 0 and p < 2 * count else -1 for p in probes]
+    assert disk.find(encode(schema, probes)).tolist() == expected
+    assert disk.find(encode(schema, numbers)).tolist() == list(range(count))
+    assert disk.find(encode(schema, [])).tolist() == []
+    assert disk.find_live(encode(schema, [1, 2, 4]), snapshot=INSERTED - 1).tolist() == [-1, -1, -1]
+    assert disk.find_live(encode(schema, [1, 2, 4])).tolist() == [-1, 1, 2]
+    assert disk.keys_of(np.array([7, 3])).to_hashable() == encode(schema, [14, 6]).to_hashable()
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+@given(bounds=st.lists(st.none() | st.integers(-3, 260), min_size=2, max_size=2))
+def test_rowid_range_is_where_the_keys_are_in_the_range(kind, bounds, tmp_path_factory):
+    """A range scan reads from the first row at or above the lower bound to the last below the upper."""
+    if not hasattr(test_rowid_range_is_where_the_keys_are_in_the_range, kind):
+        folder = tmp_path_factory.mktemp("rows")
+        setattr(test_rowid_range_is_where_the_keys_are_in_the_range, kind, rowset(folder, kind, 128))
+    schema, numbers, disk = getattr(test_rowid_range_is_where_the_keys_are_in_the_range, kind)
+    bounds = [None if b is None or (b < 0 and kind != "int") else b for b in bounds]
+    lower, upper = (None if b is None else encode(schema, [b]).at(0) for b in bounds)
+    begin, end = disk.rowid_range(KeyRange(lower, upper))
+    inside = [
+        n for n in numbers if (bounds[0] is None or n >= bounds[0]) and (bounds[1] is None or n < bounds[1])
+    ]
+    assert numbers[begin:end] == inside
+
+
+def test_a_look_up_of_an_absent_key_reads_no_block(tmp_path):
+    """INSERT asks every overlapping rowset whether its keys are new: the bloom filter answers nearly always."""
+    schema, _, disk = rowset(tmp_path)
+    stats = RowSetStats()
+    assert (disk.find(encode(schema, [1]), stats) < 0).all()
+    assert stats.blocks_read == 0
+
+
+def test_point_reads_decode_only_the_blocks_they_touch(tmp_path):
+    """get() of one row of a large rowset must not decode a column."""
+    schema, _, disk = rowset(tmp_path, cache_bytes=0)
+    stats = RowSetStats()
+    v = schema.by_name("v")
+    assert disk.gather(v, MAX_TIMESTAMP, np.array([1999, 3, 4]), stats).to_pylist() == [1999, 3, 4]
+    assert stats.blocks_read == 2
+    stats = RowSetStats()
+    assert disk.find(encode(schema, [2000]), stats).tolist() == [1000]
+    assert stats.blocks_read == 1
+
+
+def test_the_present_without_redo_is_the_decoded_block_itself(tmp_path):
+    """No copy, and the UNDO file is not even opened: it is gone, and nobody notices."""
+    schema, _, disk = rowset(tmp_path)
+    (tmp_path / "5.base.undo").unlink()
+    v = schema.by_name("v")
+    first, again = (disk.column(v, INSERTED, 0, 64) for _ in range(2))
+    assert first.buffers()[1].address == again.buffers()[1].address
+    assert disk.liveness(INSERTED, 0, 2000) is None
+    with pytest.raises(StorageError):
+        disk.liveness(INSERTED - 1, 0, 2000)
+
+
+def test_a_scan_of_one_column_does_not_open_the_changes_of_another(tmp_path):
+    """REDO of column t is damaged; v is read all the same."""
+    schema, _, disk = rowset(tmp_path)
+    v, t = schema.by_name("v"), schema.by_name("t")
+    run = build_run("redo", np.array([3]), 200, pa.array(["changed"]))
+    disk = disk.with_flushed_deltas([redo(tmp_path, disk, "1.redo", {t.id: run}, {t.id: t.type})], 200)
+    (tmp_path / "1.redo").write_bytes(b"")
+    assert disk.column(v, MAX_TIMESTAMP, 0, 4).to_pylist() == [0, 1, 2, 3]
+    assert disk.column(t, 199, 0, 4).to_pylist()[3] == "text 6", (
+        "nor when the snapshot is older than the change"
+    )
+    with pytest.raises(CorruptionError, match="1.redo"):
+        disk.column(t, 200, 0, 4)
+
+
+def test_a_column_added_later_reads_its_default_and_its_changes(tmp_path):
+    """X4: the alteration writes nothing; an UPDATE of the new column of an old row is a REDO over its default."""
+    schema, _, disk = rowset(tmp_path, count=4)
+    added = dataclasses.replace(schema.by_name("v"), id=schema.next_column_id, name="added", read_default=7)
+    assert disk.zone(added.id) is None
+    assert disk.column(added, MAX_TIMESTAMP, 1, 3).to_pylist() == [7, 7]
+    disk.deltas.append(np.array([2]), 200, {added.id: pa.array([9], pa.int32())})
+    assert disk.column(added, MAX_TIMESTAMP, 1, 3).to_pylist() == [7, 9]
+    assert disk.column(added, 199, 1, 3).to_pylist() == [7, 7]
+    assert disk.gather(added, 200, np.array([2, 0])).to_pylist() == [9, 7]
+    eight, seven = Constraint.one_of([8]), Constraint.one_of([7])
+    assert disk.window_excluded(added, eight, 199, 0, 4)
+    assert not disk.window_excluded(added, seven, 199, 0, 4)
+    assert not disk.window_excluded(added, eight, 200, 0, 4), "the changed row may hold anything"
+    assert disk.window_excluded(added, eight, 200, 0, 2)
+
+
+def test_dead_rows_are_in_the_file_and_stay_dead(tmp_path):
+    """A row deleted before the flush is kept for its history; its base says that it is not there."""
+    schema = SCHEMAS["int"]
+    written = write(tmp_path, schema, image(schema, [1, 2, 3], [1, 2, 3], [True, False, True]))
+    disk = open_(tmp_path, schema, written)
+    disk.check()
+    assert disk.liveness(MAX_TIMESTAMP, 0, 3).tolist() == [True, False, True]
+    assert disk.liveness(MAX_TIMESTAMP, 2, 3) is None
+    assert disk.live(np.array([1, 0])).tolist() == [False, True]
+    disk.deltas.append(np.array([0]), 200, {LIVENESS: pa.array([False])})
+    assert disk.liveness(MAX_TIMESTAMP, 0, 3).tolist() == [False, False, True]
+    assert disk.liveness(199, 0, 3).tolist() == [True, False, True]
+
+
+def test_versions_share_files_and_leave_the_older_version_as_it_was(tmp_path):
+    """A scan holds the version it began with while deltas are frozen, flushed and merged."""
+    schema, _, first = rowset(tmp_path, count=4)
+    v = schema.by_name("v")
+    versions = [first]
+    for number, time in enumerate((200, 300, 400)):
+        disk = versions[-1]
+        disk.deltas.append(np.array([1]), time, {v.id: pa.array([time], pa.int32())})
+        frozen = disk.with_frozen_deltas()
+        assert frozen.timestamp_min == time and frozen.nbytes > 0
+        file = redo(tmp_path, disk, f"{number}.redo", frozen.frozen[0].runs(), {v.id: v.type})
+        versions += [frozen, frozen.with_flushed_deltas([file], time)]
+    last = versions[-1]
+    assert last.meta.deltas_durable == 400 and last.timestamp_min is None and last.nbytes == 0
+    from nyala.delta.compaction import merge_delta_files
+
+    written = merge_delta_files(FILES, f"{tmp_path}/merged", last.redo[1:], {v.id: v.type})
+    merged = last.with_merged_redo(
+        last.redo[1:], DeltaFile.open(FILES, str(tmp_path), written.meta(9, "merged"))
+    )
+    assert len(merged.redo) == 2
+    assert merged.size_bytes == merged.meta.size_bytes + sum(
+        f.size_bytes for f in (*merged.undo, *merged.redo)
+    )
+    for version in (last, merged):
+        version.check()
+        for snapshot, value in ((199, 1), (200, 200), (299, 200), (300, 300), (MAX_TIMESTAMP, 400)):
+            assert version.column(v, snapshot, 1, 2).to_pylist() == [value]
+            assert version.gather(v, snapshot, np.array([1])).to_pylist() == [value]
+    assert first.column(v, 200, 1, 2).to_pylist() == [200]
+
+
+def test_x2_files_out_of_time_order_are_corruption(tmp_path):
+    """R4: two REDO files that overlap in time would let the older value win."""
+    schema, _, disk = rowset(tmp_path, count=4)
+    v = schema.by_name("v")
+    late, early = (
+        redo(
+            tmp_path,
+            disk,
+            name,
+            {v.id: build_run("redo", np.array([0]), t, pa.array([1], pa.int32()))},
+            {v.id: v.type},
+        )
+        for name, t in (("late.redo", 300), ("early.redo", 200))
+    )
+    with pytest.raises(CorruptionError, match=r"late\.redo up to 300 before .*early\.redo from 200"):
+        DiskRowSet.open(FILES, str(tmp_path), disk.meta, schema, redo=[late, early])
+    DiskRowSet.open(FILES, str(tmp_path), disk.meta, schema, redo=[early, late])
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"row_count": 5}, "5 "),
+        ({"key_min": b"\0" * 8}, "keys from"),
+        ({"columns": ()}, "catalogue names|no column"),
+    ],
+)
+def test_a_base_file_that_does_not_fit_its_entry_is_corruption(changed, words, tmp_path):
+    """A catalogue that names the wrong file must not give wrong rows."""
+    schema, _, disk = rowset(tmp_path, count=4)
+    wrong = DiskRowSet.open(FILES, str(tmp_path), dataclasses.replace(disk.meta, **changed), schema)
+    with pytest.raises(CorruptionError, match=words):
+        wrong.check()
+
+
+# --- Z1 -------------------------------------------------------------------------------------------
+
+constraints = st.one_of(
+    st.lists(st.integers(-5, 70), min_size=1, max_size=3).map(Constraint.one_of),
+    st.tuples(st.none() | st.integers(-5, 70), st.none() | st.integers(-5, 70)).map(
+        lambda b: Constraint.between(SCHEMAS["int"].by_name("v").type, *b)
+    ),
+    st.sampled_from([Constraint(null="only"), Constraint()]),
+)
+changes = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 63), min_size=1, max_size=4, unique=True), st.none() | st.integers(-5, 70)
+    ),
+    max_size=6,
+)
+
+
+@given(
+    base=st.lists(st.none() | st.integers(0, 63), min_size=64, max_size=64),
+    ascending=st.booleans(),
+    script=changes,
+    constraint=constraints,
+    window=st.sampled_from([1, 8, 32, 64]),
+)
+def test_z1_a_skipped_window_holds_no_row_that_matches_at_the_snapshot(
+    base, ascending, script, constraint, window
+):
+    """Predicates on updated columns at past timestamps: REDO in files and in memory, UNDO, and the base's zone maps."""
+    schema = build_schema(
+        {"k": "int64", "v": column("int32", block_size=512, encoding="plain"), "t": "string"}, ["k"]
+    )
+    v = schema.by_name("v")
+    base = sorted(base, key=lambda x: (x is None, x or 0)) if ascending else base
+    with tempfile.TemporaryDirectory() as folder:
+        # 64 rows per row of the script, so that the column has several blocks of 128 rows.
+        cells = [cell for cell in base for _ in range(8)]
+        rows = image(schema, list(range(512)), cells)
+        history = build_run("undo", np.array([3, 77]), 90, pa.array([-4, 66], pa.int32()))
+        rows = dataclasses.replace(rows, undo={**rows.undo, v.id: history})
+        disk = open_(folder, schema, write(folder, schema, rows))
+        for step, (where, value) in enumerate(script):
+            at = np.sort(np.array(where)) * 8
+            disk.deltas.append(at, 200 + step, {v.id: pa.array([value] * len(at), pa.int32())})
+            if step % 3 == 1:
+                frozen = disk.with_frozen_deltas()
+                file = redo(folder, disk, f"{step}.redo", frozen.frozen[0].runs(), {v.id: v.type})
+                disk = frozen.with_flushed_deltas([file], 200 + step)
+        for snapshot in (80, INSERTED, 201, 203, MAX_TIMESTAMP):
+            values = disk.column(v, snapshot, 0, 512).to_pylist()
+            for lower in range(0, 512, 8 * window):
+                inside = values[lower : lower + 8 * window]
+                excluded = disk.window_excluded(v, constraint, snapshot, lower, lower + len(inside))
+                assert excluded == disk.blocks_excluded(
+                    v, constraint, snapshot, slice(lower, lower + len(inside))
+                )
+                if excluded:
+                    assert not any(constraint.admits(value) for value in inside)
+            if disk.excluded(v, constraint, snapshot):
+                assert not any(constraint.admits(value) for value in values)
+            changed = [
+                r
+                for f in disk.undo + disk.redo
+                for r in [f.run(v.id)]
+                if r is not None and r.relevant(snapshot)
+            ]
+            assert disk.delta_touches(v.id, snapshot) >= bool(changed)
+
+
+def test_z1_skips_the_blocks_that_neither_base_nor_changes_allow(tmp_path):
+    """Zone maps are only worth having if they skip: one changed row keeps one block, not all."""
+    schema, _, disk = rowset(tmp_path)
+    v = schema.by_name("v")
+    size = disk.reader.column(next(k for k in disk.meta.places if k.column_id == v.id)).rows_per_block
+    wanted = Constraint.one_of([size])
+    blocks = [(lower, min(lower + size, 2000)) for lower in range(0, 2000, size)]
+    assert [disk.window_excluded(v, wanted, INSERTED, *b) for b in blocks] == [
+        i != 1 for i in range(len(blocks))
+    ]
+    disk.deltas.append(np.array([5 * size]), 200, {v.id: pa.array([size], pa.int32())})
+    kept = [i for i, b in enumerate(blocks) if not disk.window_excluded(v, wanted, 200, *b)]
+    assert kept == [1, 5]
+    assert disk.window_excluded(v, wanted, 199, *blocks[5]), "the change is not yet there at 199"
+    frozen = disk.with_frozen_deltas()
+    disk = frozen.with_flushed_deltas(
+        [redo(tmp_path, disk, "1.redo", frozen.frozen[0].runs(), {v.id: v.type})], 200
+    )
+    other = Constraint.one_of([7 * size])
+    assert [i for i, b in enumerate(blocks) if not disk.window_excluded(v, other, 200, *b)] == [7], (
+        "the file's own bounds exclude the value: its changes keep no block"
+    )
+
+
+def test_writing_fails_without_leaving_a_file(tmp_path):
+    """A full disk during a flush leaves the folder as it was."""
+
+    class FullAtUndo(PosixFiles):
+        def create(self, path):
+            if path.endswith(".undo"):
+                raise StorageError("no space left", path=path)
+            return super().create(path)
+
+    schema = SCHEMAS["int"]
+    with pytest.raises(StorageError, match="no space"):
+        write_rowset(
+            FullAtUndo(), str(tmp_path), ".", 5, 1, image(schema, [1], [1]), schema, deltas_durable=1
+        )
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,154 @@
+"""docs/format/delta.md and rowset.md say what the code does: their tables, rules and worked examples.
+
+To renew the examples after a change of a format: `python -m tests.unit.rowset.test_format_pages`.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from nyala.cfile import column as roles
+from nyala.cfile import format
+from nyala.cfile.dump import dump
+from nyala.delta.batch import SharedBatch
+from nyala.delta.delta_file import WrittenDelta
+from nyala.delta.run import LIVENESS
+from nyala.env.files import PosixFiles
+from nyala.keys.codec import KeyCodec
+from nyala.rowset.mem_rowset import MemRowSet
+from nyala.rowset.writer import WrittenRowSet, write_rowset
+from nyala.schema.schema import Schema, build_schema
+
+FOLDER = Path(__file__).parents[3] / "docs" / "format"
+FILES = PosixFiles()
+
+
+def write(folder: str, schema: Schema, rows: MemRowSet, at: int) -> WrittenRowSet:
+    return write_rowset(FILES, folder, ".", 7, 2, rows.image(at), schema, deltas_durable=at)
+
+
+def specification_undo(folder: str) -> WrittenDelta:
+    """The specification's example, flushed after its last operation."""
+    schema = build_schema({"key": "string", "val": "int32"}, ["key"])
+    codec = KeyCodec([schema.columns[0].type])
+    rows = MemRowSet(codec, schema)
+    batch = SharedBatch({10: pa.array(["row"]), 11: pa.array([1], pa.int32())})
+    rows.insert(codec.encode([pa.array(["row"])]), batch, 0, 1, 1)
+    row = np.array([0])
+    rows.deltas.append(row, 2, {11: pa.array([2], pa.int32())})
+    rows.deltas.append(row, 3, {LIVENESS: pa.array([False])})
+    rows.deltas.append(row, 4, {LIVENESS: pa.array([True]), 11: pa.array([3], pa.int32())})
+    undo = write(folder, schema, rows, 4).undo
+    assert undo is not None
+    return undo
+
+
+def three_rows(folder: str) -> WrittenRowSet:
+    schema = build_schema({"host": "string", "time": "int64", "val": "int32"}, ["host", "time"])
+    codec = KeyCodec([column.type for column in schema.key_columns])
+    rows = MemRowSet(codec, schema)
+    columns = {10: pa.array(["a", "a", "b"]), 11: pa.array([5, 6, 5]), 12: pa.array([1, 2, None], pa.int32())}
+    rows.insert(codec.encode([columns[10], columns[11]]), SharedBatch(columns), 0, 3, 1)
+    rows.deltas.append(np.array([1]), 2, {LIVENESS: pa.array([False])})
+    return write(folder, schema, rows, 2)
+
+
+def lines_of(path: str, bytes: bool = False) -> list[str]:
+    folder, name = path.rsplit("/", 1)
+    return [line.replace(f"{folder}/./", "") for line in dump(FILES, f"{folder}/./{name}", bytes)]
+
+
+def parts_of(path: str, *titles: str) -> list[str]:
+    """The parts of a dump with bytes that have these titles."""
+    chosen: list[str] = []
+    inside = False
+    for line in lines_of(path, bytes=True):
+        if not line.startswith(" "):
+            inside = line in titles
+        if inside:
+            chosen.append(line)
+    return chosen
+
+
+def examples(folder: str) -> dict[str, list[str]]:
+    """Page -> the texts of its fenced blocks."""
+    specification_undo(folder)
+    undo = f"{folder}/7.base.undo"
+    delta = [
+        "\n".join(lines_of(undo)),
+        "\n".join(parts_of(undo, "block 0 of delta-timestamp/1/0", "block 0 of delta-value/1/-1")),
+    ]
+    FILES.unlink(undo)
+    FILES.unlink(f"{folder}/7.base")
+    three_rows(folder)
+    return {"delta.md": delta, "rowset.md": ["\n".join(lines_of(f"{folder}/7.base"))]}
+
+
+FENCE = re.compile(r"```\n(.*?)\n```", re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["delta.md", "rowset.md"])
+def test_the_worked_example_is_what_the_dump_prints(page, tmp_path):
+    """Who holds a hex editor against the page must see the same bytes."""
+    assert FENCE.findall((FOLDER / page).read_text()) == examples(str(tmp_path))[page]
+
+
+def test_the_example_table_has_the_records_of_the_file(tmp_path):
+    """The table is the specification's flushed row; the file written from that history holds exactly it."""
+    from nyala.delta.delta_file import DeltaFile
+
+    undo = specification_undo(str(tmp_path))
+    file = DeltaFile.open(FILES, str(tmp_path), undo.meta(1, "7.base.undo"))
+    records = []
+    for group, number in enumerate((11, LIVENESS)):
+        run = file.run(number)
+        assert run is not None
+        for record in zip(run.rowids.tolist(), run.timestamps.tolist(), run.values.to_pylist(), strict=True):
+            records.append([str(group), str(number), *map(str, record)])
+    rows = re.findall(
+        r"^\| (\d) \| (\S+) \(\w+\) \| (\d) \| (\d) \| (\w+) \|", (FOLDER / "delta.md").read_text(), re.M
+    )
+    assert [[cell.replace("−", "-") for cell in row] for row in rows] == records
+
+
+@pytest.mark.parametrize("page", ["delta.md", "rowset.md"])
+def test_roles_have_the_numbers_and_names_of_the_format(page):
+    """A role's number is on disk; the page must not call it something else."""
+    named = re.findall(r"^\| (\d+) \(([\w-]+)\) \|", (FOLDER / page).read_text(), re.M)
+    numbers = {int(number): name for number, name in named if int(number) in format.ROLES and name != "val"}
+    assert numbers == {number: format.ROLES[number] for number in numbers}
+    expected = {roles.DELTA_ROWID, roles.DELTA_TIMESTAMP, roles.DELTA_VALUE} if page == "delta.md" else {
+        roles.BASE, roles.KEY, roles.BLOOM,
+    }  # fmt: skip
+    assert set(numbers) == expected
+
+
+def test_the_files_are_named_as_the_page_says(tmp_path):
+    """Who looks into a store's folder finds what the page lists."""
+    written = three_rows(str(tmp_path))
+    assert written.paths == ["./7.base", "./7.base.undo"]
+    text = (FOLDER / "rowset.md").read_text()
+    assert "`<rowset id>.base`" in text and "`<rowset id>.base.undo`" in text
+    by_role = [(place.key.role, place.key.column_id) for place in written.meta.columns]
+    assert by_role == [(0, 10), (0, 11), (0, 12), (1, 0), (2, 0), (0, LIVENESS)]
+
+
+def fill(page: str, texts: Iterator[str]) -> str:
+    return FENCE.sub(lambda _: f"```\n{next(texts)}\n```", page)
+
+
+def renew() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for page, texts in examples(folder).items():
+            (FOLDER / page).write_text(fill((FOLDER / page).read_text(), iter(texts)))
+
+
+if __name__ == "__main__":
+    renew()

@@ -1,0 +1,72 @@
+"""The index of a MemRowSet's keys against a dict, in every layout of keys."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nyala.keys.codec import KeyCodec
+from nyala.keys.key_range import KeyRange
+from nyala.rowset import key_runs
+from nyala.rowset.key_runs import KeyRuns
+from nyala.schema.types import ColumnType
+
+CODECS = {
+    "int": KeyCodec([ColumnType("int32")]),
+    "fixed": KeyCodec([ColumnType("int64"), ColumnType("int16")]),
+    "binary": KeyCodec([ColumnType("string")]),
+}
+
+
+def encode(layout: str, numbers: list[int]):
+    codec = CODECS[layout]
+    arrays = {
+        "int": [numbers],
+        "fixed": [[n // 5 for n in numbers], [n % 5 for n in numbers]],
+        "binary": [[f"{n:04}" + "\0" * (n % 3) for n in numbers]],
+    }[layout]
+    return codec.encode([pa.array(a, t.arrow) for a, t in zip(arrays, codec.types, strict=True)])
+
+
+@pytest.mark.parametrize("layout", CODECS)
+@given(data=st.data())
+def test_every_key_is_found_with_its_row_and_no_other(layout, data):
+    """Small batches, large ones, and the merges between: a lost key would be inserted twice."""
+    limit, key_runs.TAIL_KEYS_MAX = key_runs.TAIL_KEYS_MAX, 7
+    try:
+        numbers = data.draw(st.permutations(range(60)))
+        index, rows, states = KeyRuns(CODECS[layout].empty()), {}, []
+        while numbers:
+            size = data.draw(st.integers(1, 12))
+            batch, numbers = sorted(numbers[:size]), numbers[size:]
+            index = index.insert(encode(layout, batch), len(rows))
+            rows |= {n: len(rows) + i for i, n in enumerate(batch)}
+            states.append((index, dict(rows)))
+        for index, rows in states:
+            index.check(len(rows))
+            probes = data.draw(st.lists(st.integers(-5, 65), max_size=20))
+            found = index.find(encode(layout, probes), len(rows))
+            assert found.tolist() == [rows.get(n, -1) for n in probes], "also asked of an older state"
+            bounds = sorted((data.draw(st.integers(0, 60)), data.draw(st.integers(0, 60))))
+            lower, upper = (encode(layout, [bound]).at(0) for bound in bounds)
+            inside = index.rowids_in(KeyRange(lower, upper), len(rows))
+            assert inside.tolist() == sorted(row for n, row in rows.items() if bounds[0] <= n < bounds[1])
+            whole = index.sorted(len(rows))
+            assert whole.rowids.tolist() == [rows[n] for n in sorted(rows)]
+    finally:
+        key_runs.TAIL_KEYS_MAX = limit
+
+
+def test_i2_a_hundred_thousand_single_inserts_make_few_runs():
+    """Each run is one more search for every look-up."""
+    index = KeyRuns(CODECS["int"].empty())
+    numbers = np.random.default_rng(3).permutation(100_000).tolist()
+    for row, number in enumerate(numbers[:30_000]):
+        index = index.insert(encode("int", [number]), row)
+    for row in range(30_000, 100_000, 700):
+        index = index.insert(encode("int", sorted(numbers[row : row + 700])), row)
+    index.check(100_000)
+    assert len(index._runs) <= 6
