@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import pytest
 
-from nyala.catalog.format import PLACES, ROWSETS, SHAPES, SUMS, TableShape
+from nyala.catalog.format import GARBAGE, PLACES, ROWSETS, SHAPES, SUMS, Row, TableShape
 from nyala.catalog.model import (
     CatalogChange,
     CatalogState,
@@ -116,7 +116,7 @@ def test_a_flipped_bit_anywhere_in_the_file(
     header = range(100)
     # The first bytes of each page hold its kind, its row count and the places of its rows.
     pages = [page + n for page in range(0, len(content), 4096) for n in range(24)]
-    anywhere = chance.sample(range(len(content)), 600)
+    anywhere = chance.sample(range(len(content)), 300)
     found = {"damage": 0, "same": 0}
     for offset in dict.fromkeys((*header, *pages, *anywhere)):
         bit = chance.randrange(8)
@@ -127,7 +127,7 @@ def test_a_flipped_bit_anywhere_in_the_file(
         except BaseException as error:
             error.add_note(f"bit {bit} of byte {offset} (byte {offset % 4096} of page {offset // 4096 + 1})")
             raise
-    assert found["damage"] > 300 and found["same"] > 0, found
+    assert found["damage"] > 150 and found["same"] > 0, found
 
 
 def test_a_cut_or_zeroed_file(original: tuple[bytes, CatalogState], tmp_path: Path) -> None:
@@ -229,21 +229,45 @@ def test_C3_a_table_of_an_older_version(original: tuple[bytes, CatalogState], tm
         Catalog.open(SYSTEM, str(path)).load()
 
 
-def test_rows_that_make_no_catalogue(original: tuple[bytes, CatalogState], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("shape", "row", "reason"),
+    [
+        (PLACES, (0, 777, 0, 0, 0, 10, 0, 1), r"places of rowsets \[777\]"),
+        (PLACES, (0, 1, 7, 0, 0, 10, 0, 1), r"place 7 of owner \(0, 1\) comes after 6"),
+        (PLACES, (-1, 1, 0, 0, 0, 10, 0, 1), "owner of kind -1"),
+        (ROWSETS, (99, 77, 1, b"a", b"b", 1, "data/1/99.base", 1), "M1: rowset 99 is of tablet 77"),
+        (GARBAGE, ("../../home", 1), "M4: the path '../../home' does not stay inside"),
+    ],
+    ids=["orphan", "gap", "kind", "reference", "path"],
+)
+def test_rows_that_make_no_catalogue(
+    original: tuple[bytes, CatalogState], tmp_path: Path, shape: TableShape, row: Row, reason: str
+) -> None:
     """Good checksums over nonsense (a tool that makes them, a mistake of ours): still not loaded."""
-    content, _ = original
+    content, state = original
     path = put(tmp_path, content)
+    (crc,) = shape.crcs([row])
+    edit(path, shape.insert_sql, (*row, crc))
     raw = sqlite3.connect(path)
-    (stored,) = raw.execute("SELECT row_count, crc_sum FROM sums WHERE name = 'places'").fetchall()
+    ((count, total),) = raw.execute("SELECT row_count, crc_sum FROM sums WHERE name = ?", (shape.name,))
     raw.close()
-    row = (0, 777, 0, 0, 0, 10, 0, 1)  # of a rowset that is not there
-    (crc,) = PLACES.crcs([row])
-    edit(path, f"INSERT INTO places VALUES ({','.join('?' * 9)})", (*row, crc))
-    sums = ("places", 3, stored[0] + 1, stored[1] + crc)
-    edit(path, "UPDATE sums SET row_count = ?, crc_sum = ?, crc = ? WHERE name = 'places'",
-         (*sums[2:], *SUMS.crcs([sums])))  # fmt: skip
-    with pytest.raises(CorruptionError, match=r"places of rowsets \[777\]"):
+    sums = (shape.name, state.version, count + 1, total + crc)
+    edit(path, "DELETE FROM sums WHERE name = ?", (shape.name,))
+    edit(path, SUMS.insert_sql, (*sums, *SUMS.crcs([sums])))
+    with pytest.raises(CorruptionError, match=reason):
         Catalog.open(SYSTEM, str(path)).load()
+
+
+def test_the_writer_finds_damage_that_no_row_shows(
+    original: tuple[bytes, CatalogState], tmp_path: Path
+) -> None:
+    """The list of free pages is damaged: readers lose nothing, but what is written next would be spoilt."""
+    content, state = original
+    damaged = bytearray(content)
+    damaged[39] ^= 1  # the number of free pages
+    path = put(tmp_path, bytes(damaged))
+    assert outcome(path, state, read_only=True) == "same"
+    assert outcome(path, state, read_only=False) == "damage"
 
 
 def edit(path: Path, sql: str, values: tuple[object, ...] = ()) -> None:
@@ -275,7 +299,7 @@ def test_a_flipped_bit_in_the_log_is_never_a_mixture(
     content, log, states = with_log
     chance = random.Random(int(request.config.getoption("hypothesis_seed")))
     older = 0
-    for offset in dict.fromkeys((*range(56), *chance.sample(range(len(log)), 200))):
+    for offset in dict.fromkeys((*range(56), *chance.sample(range(len(log)), 100))):
         damaged = bytearray(log)
         damaged[offset] ^= 1 << chance.randrange(8)
         path = put(tmp_path, content)
@@ -292,7 +316,7 @@ def test_a_flipped_bit_in_the_log_is_never_a_mixture(
             path.with_name("catalog.sqlite-wal").write_bytes(damaged)
             with pytest.raises(CorruptionError, match="but version 6 was committed"):
                 Catalog.open(SYSTEM, str(path), read_only=True).load(at_least=states[-1].version)
-    assert older > 100
+    assert older > 40
 
 
 def test_a_log_cut_anywhere_loses_whole_transactions(

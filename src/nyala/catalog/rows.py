@@ -198,7 +198,7 @@ def decode(rows: RowsByTable) -> CatalogState:
     """
     try:
         return _decode(rows)
-    except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
         # The asserts are those of Schema and Partition, whose numbered rules a row may break.
         raise ValueError(f"the rows make no catalogue: {type(error).__name__}: {error}") from error
 
@@ -284,6 +284,8 @@ def _decode_places(
     group: list[ColumnPlace] = []
     for owner_kind, owner_id, position, role, delta_group, column_id, offset, length in rows:
         if (owner_kind, owner_id) != owner:
+            if owner_kind not in (BASE_OWNER, DELTA_OWNER):
+                raise ValueError(f"a place has an owner of kind {owner_kind}")
             owner = (owner_kind, owner_id)
             group = places[owner_kind][owner_id] = []
         if position != len(group):
