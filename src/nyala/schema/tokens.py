@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import decimal
 import re
+from collections.abc import Iterator
 from typing import Final, NamedTuple, NoReturn
 
 from nyala.errors import InvalidArgumentError
 from nyala.schema.literals import NUMBER_DIGITS_MAX
 
-__all__ = ["DEPTH_MAX", "TEXT_LENGTH_MAX", "Token", "TokenStream", "syntax_error", "tokenize"]
+__all__ = ["DEPTH_MAX", "TEXT_LENGTH_MAX", "Token", "TokenStream", "scan", "syntax_error"]
 
 TEXT_LENGTH_MAX: Final = (
     500_000  # an IN list of some 50,000 numbers; longer lists are given with col(...).isin
@@ -78,33 +79,23 @@ def syntax_error(source: str, position: int, message: str) -> InvalidArgumentErr
     return InvalidArgumentError(f"{message} (at {where})\n  {shown}\n  {caret}")
 
 
-def tokenize(source: str, length_max: int = TEXT_LENGTH_MAX) -> list[Token]:
-    """All tokens of `source` and one of kind "end". Raises: InvalidArgumentError."""
-    if len(source) > length_max:
-        raise InvalidArgumentError(
-            f"the text has {len(source)} characters, more than {length_max}; "
-            "build a long predicate with nyala.col(...), for instance col('k').isin(values)"
-        )
-    tokens: list[Token] = []
+def scan(source: str) -> Iterator[Token]:
+    """The tokens of `source` one by one, and then for ever one of kind "end". Raises: InvalidArgumentError."""
     position = 0
     while position < len(source):
         match = _TOKEN.match(source, position)
         if match is None:
             char = source[position]
-            message = _UNENDED[char] if char in _UNENDED else f"unexpected character {char!r}"
-            raise syntax_error(source, position, message)
+            raise syntax_error(source, position, _UNENDED.get(char, f"unexpected character {char!r}"))
         kind, text = str(match.lastgroup), match.group()
         if kind != "space":
-            tokens.append(Token(kind, text, _value(source, kind, text, position), position))
+            yield Token(kind, text, _value(source, kind, text, position), position)
         position = match.end()
-        if (
-            kind == "number"
-            and position < len(source)
-            and (source[position].isalnum() or source[position] == "_")
-        ):
+        following = source[position : position + 1]
+        if kind == "number" and (following.isalnum() or following == "_"):
             raise syntax_error(source, position, "expected a space or an operator after the number")
-    tokens.append(Token("end", "", None, len(source)))
-    return tokens
+    while True:
+        yield Token("end", "", None, len(source))
 
 
 def _value(source: str, kind: str, text: str, position: int) -> str | bytes | int | decimal.Decimal | None:
@@ -142,25 +133,28 @@ class TokenStream:
     """A place in the tokens of one text. Not thread-safe; one parse owns it."""
 
     def __init__(self, source: str, length_max: int = TEXT_LENGTH_MAX) -> None:
+        if len(source) > length_max:
+            raise InvalidArgumentError(
+                f"the text has {len(source)} characters, more than {length_max}; "
+                "build a long predicate with nyala.col(...), for instance col('k').isin(values)"
+            )
         self.source = source
-        self._tokens = tokenize(source, length_max)
-        self._index = 0
+        self._tokens = scan(source)
+        self._following: Token | None = None
+        self.token = next(self._tokens)  # the one that comes next
         self._depth = 0
-
-    @property
-    def token(self) -> Token:
-        """The token that comes next."""
-        return self._tokens[self._index]
 
     def peek(self) -> Token:
         """The token after the next one."""
-        return self._tokens[min(self._index + 1, len(self._tokens) - 1)]
+        if self._following is None:
+            self._following = next(self._tokens)
+        return self._following
 
     def advance(self) -> Token:
         """Take the next token. The end is never passed."""
         token = self.token
-        if token.kind != "end":
-            self._index += 1
+        self.token = self.peek()
+        self._following = None
         return token
 
     def accept_keyword(self, *words: str) -> Token | None:

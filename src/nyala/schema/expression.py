@@ -1,0 +1,288 @@
+"""What `update(set={column: …})` assigns: a constant, or an SQL expression over the row.
+
+    sum      :=  term { + term | - term | || term }
+    term     :=  factor { * factor | / factor | % factor }
+    factor   :=  { - | + } primary
+    primary  :=  literal | column | ( sum ) | function ( sum, … )
+              |  CASE [column] { WHEN condition-or-literal THEN sum } [ELSE sum] END
+    function :=  abs | ceil | coalesce | floor | length | lower | round | upper
+
+Literals and conditions are those of predicates (`nyala.schema.parser`); a bool column also takes a condition.
+
+Which of the two a text is, is decided by the column's type (`parse_assignment`):
+    number, bool          an expression
+    date, timestamp       ISO text is a constant, any other an expression
+    text, binary          an expression if it reads as one of text: 'quoted', "column", a || b, f(x), CASE … END;
+                          otherwise the constant itself, so {"status": "done"} needs no quotes inside
+A constant that comes from elsewhere (a form, a file) is given as `pyarrow.scalar(text)`, which is never read.
+
+Values: integers are computed in 64 bits and decimals with all their digits; where a result does not fit, that row
+fails as out-of-range, as it does where a value would have to be rounded to fit its column: write round(x, 2). `/`
+always gives a double, and % the remainder with the sign of the dividend. Only to a float column doubles are rounded.
+
+Left out: conversion between numbers and text, arithmetic with dates, the present time.
+Source: shared contract, "Write" (`set=`) and "Values"; SQL:2016 part 2, 6.27 to 6.29, 6.12 (CASE).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nyala.errors import NULL, OUT_OF_RANGE, InvalidArgumentError, SchemaError
+from nyala.schema.array_cast import Failure, cast_array, range_text
+from nyala.schema.cast import cast_list
+from nyala.schema.evaluate import Arrays, decimal_doubles
+from nyala.schema.expression_nodes import ERROR_TEXTS, ColumnNode, Node, is_decimal, number_values, to_double
+from nyala.schema.expression_parser import (
+    CallTree,
+    CaseTree,
+    LiteralTree,
+    NameTree,
+    OperationTree,
+    build,
+    condition_node,
+    parse_tree,
+)
+from nyala.schema.literals import parse_timestamp, quote
+from nyala.schema.nodes import ColumnRef, Predicate, literal_to_sql, name_to_sql
+from nyala.schema.parser import parse_predicate
+from nyala.schema.row_errors import RowErrors
+from nyala.schema.schema import ColumnSchema, Schema
+
+__all__ = ["Assigned", "Expression", "parse_assignment", "parse_expression"]
+
+
+class Assigned(NamedTuple):
+    """The new values of a column, in its canonical type, and the rows that have none (NULL in `array`)."""
+
+    array: pa.Array
+    errors: RowErrors
+
+
+class Expression:
+    """A value for one column, computed from the row. Immutable, thread-safe; `str()` is its text."""
+
+    columns: frozenset[str]
+
+    def __init__(self, target: ColumnSchema, text: str) -> None:
+        self.target = target
+        self._text = text
+
+    def evaluate(self, arrays: Arrays, n: int) -> Assigned:
+        """The values for n rows.
+
+        arrays: column name to Arrow array of n canonical values, at least for `columns`.
+        Errors: codes out-of-range (overflow, division by zero, a value that does not fit), null (in a NOT NULL
+                column), value-too-large; each message names the column.
+        """
+        errors = RowErrors()
+        array, failures = self._values(arrays, n, errors)
+        where = f"column {self.target.name!r}: "
+        for failure in failures:
+            errors.add(failure.rows, failure.code, [where + message for message in failure.messages])
+        if not self.target.nullable and array.null_count:
+            nulls = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
+            errors.add(nulls, NULL, f"{where}NULL, but the column is NOT NULL; give a value")
+        return Assigned(array, errors)
+
+    __call__ = evaluate
+
+    def _values(self, arrays: Arrays, n: int, errors: RowErrors) -> tuple[pa.Array, list[Failure]]:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Expression({self.target.name!r}, {self._text!r})"
+
+
+class _Constant(Expression):
+    """One Python value for every row. One that does not fit fails each row, so that no row is no error."""
+
+    columns: frozenset[str] = frozenset()
+
+    def __init__(self, target: ColumnSchema, value: Any) -> None:
+        super().__init__(target, quote(value))
+        try:
+            if isinstance(value, pa.Scalar):
+                self._array, self._failures = cast_array(pa.repeat(value, 1), target.type)
+            else:
+                self._array, self._failures = cast_list([value], target.type)
+        except SchemaError as error:
+            raise SchemaError(f"column {target.name!r}: {error}") from None
+
+    def _values(self, arrays: Arrays, n: int, errors: RowErrors) -> tuple[pa.Array, list[Failure]]:
+        rows = np.arange(n)
+        return pa.repeat(self._array[0], n), [
+            Failure(rows, failure.code, [failure.messages[0]] * n) for failure in self._failures
+        ]
+
+
+class _Computed(Expression):
+    """A tree of nodes, whose result is brought to the column's type."""
+
+    def __init__(self, target: ColumnSchema, node: Node, text: str) -> None:
+        super().__init__(target, text)
+        self.columns = node.columns
+        self._node = node
+        self._fit(pa.array([], node.type))  # raises now what is wrong with the types
+
+    def _values(self, arrays: Arrays, n: int, errors: RowErrors) -> tuple[pa.Array, list[Failure]]:
+        try:
+            array, codes = self._node.compute(arrays, n)
+        except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
+            raise InvalidArgumentError(
+                f"column {self.target.name!r}: {quote(self._text)}: {error}"
+            ) from error
+        if codes is not None:
+            for code, text in ERROR_TEXTS.items():
+                message = f"column {self.target.name!r}: {quote(self._text)} {text}"
+                errors.add(np.flatnonzero(codes == code), OUT_OF_RANGE, message)
+            array = pc.if_else(pa.array(codes == 0), array, pa.scalar(None, array.type))
+        return self._fit(array)
+
+    def _fit(self, array: pa.Array) -> tuple[pa.Array, list[Failure]]:
+        """The array in the target's type, and the rows that do not fit."""
+        wanted = self.target.type
+        failures: list[Failure] = []
+        if wanted.name == "date" and (array.type == pa.int64() or is_decimal(array.type)):
+            # As days since 1970 it would be taken by mistake: 2013 - 01 - 01 is 2011.
+            raise SchemaError(
+                f"column {self.target.name!r}: {quote(self._text)} is a number and no date; write DATE '2013-01-31'"
+            )
+        if array.type == pa.float64() and (wanted.is_integer or wanted.name == "decimal"):
+            array, failures = _double_to_exact(array, self.target)
+        elif wanted.is_floating and (array.type == pa.float64() or is_decimal(array.type)):
+            array, failures = _round_to_floating(to_double(array), self.target)
+        try:
+            array, more = cast_array(array, wanted)
+        except SchemaError as error:
+            raise SchemaError(f"column {self.target.name!r}: {quote(self._text)}: {error}") from None
+        return array, failures + more
+
+
+def _failing(array: pa.Array, fits: npt.NDArray[np.bool_], column: ColumnSchema) -> list[Failure]:
+    """The rows that are not NULL and do not fit, each with its value."""
+    bad = ~fits
+    if array.null_count:
+        bad &= array.is_valid().to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(bad)
+    if not len(rows):
+        return []
+    wanted = range_text(column.type)
+    limit = 0.0 if column.type.value_max is None else column.type.value_max / 10.0 ** (column.type.scale or 0)
+    messages = [
+        f"{value!r} is no {wanted}" + ("; write round(…) to round it" if abs(value) <= limit else "")
+        for value in number_values(array)[rows].tolist()
+    ]
+    return [Failure(rows, OUT_OF_RANGE, messages)]
+
+
+def _double_to_exact(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array, list[Failure]]:
+    """Doubles as integers or decimals, where a double is the nearest one to such a value."""
+    type, values = column.type, number_values(array)
+    nulls = array.is_null().to_numpy(zero_copy_only=False)
+    if type.is_integer:
+        assert type.value_min is not None and type.value_max is not None
+        # value_max + 1 is a power of two and so a double; value_max of int64 is none.
+        fits = (values >= float(type.value_min)) & (values < float(type.value_max + 1))
+        fits &= np.trunc(values) == values
+        result = pa.array(np.where(fits, values, 0).astype(np.int64), mask=nulls | ~fits)
+        return result, _failing(array, fits, column)
+    assert type.precision is not None and type.scale is not None
+    fits = np.abs(values) < 10.0 ** (type.precision - type.scale)
+    # 76 digits, so that rounding up at the border has room; `cast_array` then looks at the column's own.
+    result = pa.array(np.where(fits, values, 0.0)).cast(pa.decimal256(76, type.scale))  # to the nearest
+    fits &= decimal_doubles(result) == values
+    return pc.if_else(pa.array(fits & ~nulls), result, pa.scalar(None, result.type)), _failing(
+        array, fits, column
+    )
+
+
+def _round_to_floating(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array, list[Failure]]:
+    """Doubles as floats, rounded; a finite one does not become infinite."""
+    if column.type.name == "double":
+        return array, []
+    values = number_values(array)
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = values.astype(np.float32)
+    fits = ~np.isinf(rounded) | np.isinf(values)
+    nulls = array.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(rounded, mask=nulls | ~fits), _failing(array, fits, column)
+
+
+# --- what a user assigns ----------------------------------------------------------------------------
+
+
+def parse_assignment(value: Any, schema: Schema, target: ColumnSchema) -> Expression:
+    """What a user gave for a column in `set=`: a constant, text, `col(...)`, or for a bool a condition.
+
+    Raises: SchemaError when it has nothing in common with the column's type, InvalidArgumentError for text that
+    is no expression, ColumnNotFoundError.
+    """
+    if isinstance(value, ColumnRef):
+        return _Computed(target, ColumnNode(schema.by_name(value.name)), name_to_sql(value.name))
+    if isinstance(value, Predicate):
+        return _Computed(target, condition_node(value, schema), str(value))
+    if not isinstance(value, str):
+        return _Constant(target, value)
+    type = target.type
+    if type.name in ("date", "timestamp") and parse_timestamp(value) is not None:
+        return _Constant(target, value)
+    if not type.is_variable:
+        return parse_expression(value, schema, target)
+    if _is_text_expression(value):
+        return parse_expression(value, schema, target)
+    if value in schema and schema.by_name(value).type.is_text == type.is_text:
+        raise InvalidArgumentError(
+            f"column {target.name!r}: {value!r} may be the column of that name or the text; write "
+            f"{literal_to_sql(value)!r} for the text, nyala.col({value!r}) for the column"
+        )
+    return _Constant(target, value)
+
+
+def _is_text_expression(text: str) -> bool:
+    """Whether `text` reads as an expression that only text can be meant by: no bare word, no number."""
+    try:
+        tree = parse_tree(text)
+    except InvalidArgumentError:
+        return False
+    match tree:
+        case LiteralTree(value=str() | bytes()) | NameTree(quoted=True) | OperationTree(op="||"):
+            return True
+    return isinstance(tree, CallTree | CaseTree)
+
+
+def parse_expression(text: str, schema: Schema, target: ColumnSchema) -> Expression:
+    """The text of an SQL expression whose value goes to `target`.
+
+    Raises: InvalidArgumentError with a caret below the place of a syntax error, ColumnNotFoundError, SchemaError
+    when types have nothing in common.
+    """
+    try:
+        node = _parse_node(text, schema, target)
+    except SchemaError as error:
+        raise SchemaError(f"column {target.name!r}: {quote(text)}: {error}") from None
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"column {target.name!r}: {error}") from None
+    return _Computed(target, node, text)
+
+
+def _parse_node(text: str, schema: Schema, target: ColumnSchema) -> Node:
+    if target.type.name != "bool":
+        return build(parse_tree(text), schema)
+    try:
+        predicate = parse_predicate(text)
+    except InvalidArgumentError as error:
+        try:
+            tree = parse_tree(text)
+        except InvalidArgumentError:
+            raise error from None
+        return build(tree, schema)
+    return condition_node(predicate, schema)
