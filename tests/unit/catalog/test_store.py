@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import random
 import shutil
 import sqlite3
 import subprocess
@@ -22,6 +23,7 @@ from nyala.catalog.model import CatalogChange, CatalogState, CommittedKey, apply
 from nyala.catalog.store import Catalog, find_store
 from nyala.env import Env, PosixFiles
 from nyala.errors import CorruptionError, InvalidArgumentError, ReadOnlyError, StorageError
+from nyala.testing.faulty_files import RecordingFiles
 
 Reopened = Callable[[], CatalogState]
 
@@ -293,6 +295,39 @@ def test_what_is_on_disk_when_commit_reports_is_the_whole_commit(
             (copy / f"catalog.sqlite{suffix}").write_bytes(content)
         with Catalog.open(env, str(copy / "catalog.sqlite")) as found:
             assert found.load() == state
+
+
+def test_a_power_cut_at_any_moment_leaves_a_whole_catalogue_or_none(
+    tmp_path: Path, env: Env, full_change: CatalogChange
+) -> None:
+    """Created or not, one version or the next: never a store that cannot be opened, never a lost commit."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    recording = RecordingFiles(PosixFiles(), str(folder))
+    env = dataclasses.replace(env, files=recording)
+    acknowledged: dict[int, int] = {}  # events so far to the version acknowledged by then
+    states: dict[int, CatalogState] = {}
+    path = str(folder / "catalog.sqlite")
+    with Catalog.create(env, path) as catalog:
+        for change in (None, full_change, CatalogChange(timestamp=70, collected=["wal/000001.log"])):
+            state = catalog.state if change is None else catalog.commit(change)
+            states[state.version] = state
+            acknowledged[len(recording.events)] = state.version
+    for upto in range(len(recording.events) + 1):
+        least = max((version for events, version in acknowledged.items() if events <= upto), default=0)
+        for seed in range(5):
+            image = tmp_path / f"{upto}-{seed}"
+            recording.crash_image(upto, random.Random(seed), str(image))
+            plain = dataclasses.replace(env, files=PosixFiles())
+            if find_store(plain, str(image)):
+                with Catalog.open(plain, str(image / "catalog.sqlite")) as found:
+                    state = found.load()
+            else:
+                with Catalog.create(plain, str(image / "catalog.sqlite")) as found:
+                    state = found.state
+                assert not least
+                continue
+            assert state.version >= least and state == states[state.version]
 
 
 # --- refusing ---------------------------------------------------------------------------------------
