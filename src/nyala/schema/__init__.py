@@ -1,10 +1,14 @@
 """Types, schemas, and the users' data and predicates brought into their terms.
 
-    types.py       the thirteen column types
-    cast.py        one rule per pair of types: what is cast, what fails and in which rows
-    schema.py      columns, their ids and defaults, the limits
-    row_errors.py  which rows of a batch failed, and why
-    convert.py     a user's data as canonical Arrow columns
+    types.py        the thirteen column types
+    array_cast.py   the table of casts: Arrow data to a column's type, and which rows fail
+    cast.py         Python lists and single values, by the same table
+    schema.py       columns, their ids and defaults, the limits
+    row_errors.py   which rows of a batch failed, and why
+    convert.py      a user's data as canonical Arrow columns
+    predicate.py    `where=`: from text or `col()` to rows, and to what may be skipped
+    expression.py   `update(set=)`: what is assigned, from text to values
 
-Import from the modules; this package re-exports nothing, so that `import nyala` loads only what it needs.
+The other modules serve one of the last two. Import from the modules; this package re-exports nothing, so that
+`import nyala` loads only what it needs.
 """

@@ -92,7 +92,7 @@ def one_array(data: pa.Array | pa.ChunkedArray) -> pa.Array:
         return pa.array([], data.type)
     chunks = data.chunks
     if _is_encoded(data.type):
-        # Each chunk may have a dictionary of its own, and other chunks decode to the same plain type.
+        # Each chunk may have a dictionary of its own, and all of them together be too many for its index type.
         chunks = [_plain(chunk) for chunk in chunks]
     return _within_2_gib(lambda: pa.concat_arrays(chunks))
 
@@ -444,8 +444,8 @@ def _without_zone(array: pa.Array) -> pa.Array:
     """The same moments in UTC, without a zone."""
     if array.type.tz is None:
         return array
-    # Arrow counts from 1970 in UTC whatever the zone, so its name goes and the numbers stay. It is not cast
-    # away: that would look the name up, and fail for one that this machine does not know.
+    # Arrow counts from 1970 in UTC whatever the zone, so its name goes and the numbers stay; also of a zone that
+    # this machine does not know.
     return array.view(pa.int64()).view(pa.timestamp(array.type.unit))
 
 

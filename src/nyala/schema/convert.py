@@ -38,7 +38,7 @@ from nyala.schema.array_cast import Cast, Failure, cast_array, copy_array, one_a
 from nyala.schema.cast import cast_datetime64, cast_list
 from nyala.schema.row_errors import RowErrors
 from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema, find_name
-from nyala.schema.types import ColumnType, to_canonical
+from nyala.schema.types import ColumnType
 
 __all__ = ["Converted", "InputColumns", "convert", "copy_array", "default_array", "read_input"]
 
@@ -314,6 +314,4 @@ def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] 
     if default is NO_DEFAULT or default is None:
         assert column.nullable, f"column {column.name!r} is NOT NULL and has no {which} default"
         return pa.nulls(n, column.type.arrow)
-    if column.type.name in ("date", "timestamp"):
-        default = to_canonical(column.type, default)  # a number, so that years beyond 9999 go too
     return pa.repeat(pa.scalar(default, column.type.arrow), n)
