@@ -1,0 +1,106 @@
+"""One block: what is left out of it, and what a reader believes of its header."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import google_crc32c
+import pyarrow as pa
+import pytest
+from tests.unit.cfile.memory import MemoryFiles
+
+from nyala.cfile import BASE, BlockCache, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, format
+from nyala.cfile.block import BlockHeader, column_validity, decode_block, encode_block
+from nyala.cfile.encoding import choose_encoding
+from nyala.cfile.physical import fill_holes, physical
+from nyala.errors import CorruptionError
+from nyala.schema.types import parse_type
+
+FORM = physical(parse_type("int32"))
+
+
+def block_of(array: pa.Array, compression: int = format.COMPRESSION_NONE) -> bytes:
+    encoding, encoder = choose_encoding("plain", FORM, fill_holes(array), array.null_count)
+    return b"".join(encode_block(encoding, encoder, compression, column_validity(array), 0, len(array)))
+
+
+def decoded(block: bytes, row_count: int) -> pa.Array:
+    return decode_block(FORM, pa.py_buffer(block), 0, row_count, None, "f", 64)
+
+
+def test_only_what_says_something_is_stored() -> None:
+    """A column that nobody fills would take as much room as a full one."""
+    values, some, none = (pa.array(column, pa.int32()) for column in ([1, 2, 3], [1, None, 3], [None] * 3))
+    headers = [BlockHeader.unpack(block_of(array)) for array in (values, some, none)]
+    assert [(header.null_count, header.validity_length, header.values_length) for header in headers] == [
+        (0, 0, 12),
+        (1, 1, 12),
+        (3, 0, 0),
+    ]
+    for array in (values, some, none):
+        block = block_of(array)
+        assert len(block) == BlockHeader.unpack(block).block_length and len(block) % 16 == 0
+        assert decoded(block, 3).equals(array)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("first_ordinal", 8, "rows from ordinal 0"),
+        ("row_count", 9, "block of 10 rows"),
+        ("row_count", (1 << 20) + 1, "at most 1048576 rows"),
+        ("null_count", 11, "no more NULLs than rows"),
+        ("null_count", 2, "8 values, found a bitmap of 7"),
+        ("validity_length", 1 << 30, "lengths that make"),
+        ("values_length", 1 << 30, "lengths that make"),
+        ("values_size", format.BLOCK_VALUES_BYTES_MAX + 1, "at most 67108864 bytes of values"),
+        ("values_size", 39, "uncompressed bytes"),
+        ("encoding", format.ENCODING_DICTIONARY, "an encoding of int32, found number 5"),
+        ("encoding", 99, "an encoding of int32, found number 99"),
+        ("encoding", format.ENCODING_BITSHUFFLE, "flags"),
+        ("compression", 9, "known compression"),
+        ("validity_compression", 9, "known compression"),
+    ],
+)
+def test_headers_that_cannot_be(field: str, value: int, reason: str) -> None:
+    """A block made to do harm would be read beyond its end, or take all memory."""
+    block = block_of(pa.array([1, None, 3, 4, None, 6, 7, None, 9, 10], pa.int32()))
+    header = dataclasses.replace(BlockHeader.unpack(block), **{field: value})
+    body = header.pack() + block[format.BLOCK_HEADER.size : -format.CRC.size]
+    with pytest.raises(CorruptionError, match=f"f at offset 64: expected .*{reason}"):
+        decoded(body + format.CRC.pack(google_crc32c.value(body)), 10)
+
+
+def test_ones_after_the_last_row_of_a_bitmap() -> None:
+    """The count of NULLs would be right for one reader of the bitmap and wrong for another."""
+    block = bytearray(block_of(pa.array([1, None, 3], pa.int32())))
+    block[format.BLOCK_HEADER.size] = 0b1001  # as many ones as there are values, but not among the three rows
+    block[-4:] = format.CRC.pack(google_crc32c.value(bytes(block[:-4])))
+    with pytest.raises(CorruptionError, match="zeros after the last row"):
+        decoded(bytes(block), 3)
+
+
+def test_a_block_of_nothing() -> None:
+    """A cut block would be an IndexError."""
+    for length in (0, 3, 35):
+        with pytest.raises(CorruptionError, match="expected a block, found"):
+            decoded(bytes(length), 3)
+
+
+def test_check_looks_at_the_file_and_not_at_the_cache() -> None:
+    """A store that is damaged on disk would pass its check until the cache forgets."""
+    files, key = MemoryFiles(), ColumnKey(BASE)
+    for array in (pa.array([1, 2, 3], pa.int32()), pa.array(["a", "b"] * 50)):
+        with CFileWriter(files, path := str(array.type)) as writer:
+            writer.append_column(ColumnWriteSpec(key, parse_type(path)), array)
+            writer.finish()
+        reader = CFileReader(files, path, BlockCache(1 << 20))
+        column = reader.column(key)
+        assert column is not None and column.read(0, len(array)).equals(array)
+        reader.check()
+        content = bytearray(files.content[path])
+        content[70] ^= 1  # in the first block: values, or the dictionary
+        files.content[path] = bytes(content)
+        assert column.read(0, len(array)).equals(array)
+        with pytest.raises(CorruptionError, match="at offset 32"):
+            reader.check()
