@@ -117,15 +117,22 @@ class Settlement:
 # ------------------------------------------------------------------------------------------------ prepare
 
 
-def prepare(table: TableState, name: str, data: Any, *, ignore: bool) -> PreparedOperation:
+def prepare(
+    table: TableState, name: str, data: Any, *, ignore: bool, errors: RowErrors | None = None
+) -> PreparedOperation:
     """Everything about one operation that does not depend on what the table holds.
+
+    errors: rows that failed before, while their values were computed.
 
     Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError for faults of the whole operation; faults
     of single rows go into `.errors`.
     """
     schema = table.schema
     converted = convert(data, schema, columns="key" if name == "delete" else "all", operation=name)
-    errors = converted.errors
+    if errors is None:
+        errors = converted.errors
+    else:
+        errors.extend(converted.errors)
     count = converted.row_count
     columns: dict[int, pa.Array] = {
         schema.by_name(column).id: array for column, array in converted.columns.items()

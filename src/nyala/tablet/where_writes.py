@@ -9,7 +9,7 @@ Source: shared contract, "`where` forms are evaluated and applied under the same
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,9 @@ import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError, InvalidValueError
 from nyala.schema.convert import convert
+from nyala.schema.expression import Expression, parse_assignment
 from nyala.schema.predicate import bind
+from nyala.schema.row_errors import RowErrors
 from nyala.tablet import read_path
 from nyala.tablet.read_path import ScanCounters, ScanSpec
 from nyala.tablet.result import WriteResult
@@ -33,11 +35,11 @@ def delete_where(store: Store, name: str, where: Any) -> WriteResult:
     """Delete the rows that `where` selects. Raises: what the predicate raises; StorageError."""
     store.check_writable()
 
-    def data(table: TableState) -> pa.Table:
+    def select(table: TableState) -> tuple[pa.Table, RowErrors]:
         key = [column.name for column in table.schema.key_columns]
-        return _select(store, table, key, where)
+        return _select(store, table, key, where), RowErrors()
 
-    return _write_selected(store, name, "delete", data)
+    return _write_selected(store, name, "delete", select)
 
 
 def update_where(
@@ -52,7 +54,7 @@ def update_where(
     if not assignments:
         raise InvalidArgumentError("update(set={}) names no column to change")
 
-    def data(table: TableState) -> pa.Table:
+    def select(table: TableState) -> tuple[pa.Table, RowErrors]:
         schema = table.schema
         keys = [column.name for column in schema.key_columns]
         for column in assignments:
@@ -61,8 +63,6 @@ def update_where(
                     f"column {column!r} is part of the key of {name!r} and cannot be updated: delete the row and "
                     "insert it anew"
                 )
-        from nyala.schema.expression import Expression, parse_assignment
-
         parsed: dict[str, Expression] = {
             column: parse_assignment(value, schema, schema.by_name(column))
             for column, value in assignments.items()
@@ -75,11 +75,13 @@ def update_where(
         rows = _select(store, table, needed, where)
         arrays = {column: rows.column(column).combine_chunks() for column in needed}
         out = {column: arrays[column] for column in keys}
+        errors = RowErrors()
         for column, expression in parsed.items():
-            out[column] = expression.evaluate(arrays, rows.num_rows)
-        return pa.table(out)
+            out[column], failed = expression.evaluate(arrays, rows.num_rows)
+            errors.extend(failed)
+        return pa.table(out), errors
 
-    return _write_selected(store, name, "update", data, collect=collect)
+    return _write_selected(store, name, "update", select, collect=collect)
 
 
 def _select(store: Store, table: TableState, columns: Sequence[str], where: Any) -> pa.Table:
@@ -91,14 +93,19 @@ def _select(store: Store, table: TableState, columns: Sequence[str], where: Any)
 
 
 def _write_selected(
-    store: Store, name: str, operation: str, data: Any, *, collect: bool = False
+    store: Store,
+    name: str,
+    operation: str,
+    select: Callable[[TableState], tuple[pa.Table, RowErrors]],
+    *,
+    collect: bool = False,
 ) -> WriteResult:
     request = Request(name, operation, None)
 
     def under_lock() -> tuple[Any, Ticket]:
         table = store.root.table(name)
-        rows = data(table)
-        prepared = [(table, prepare(table, operation, rows, ignore=False))]
+        rows, errors = select(table)
+        prepared = [(table, prepare(table, operation, rows, ignore=False, errors=errors))]
         settlements = settle_requests(store, [request], prepared, collect=collect)
         return settlements, commit(store, [settlement for settlement, _ in settlements])
 
