@@ -1,9 +1,10 @@
-"""The store against a plain dictionary of versions: any operations, at every moment of the past, through flush, kill and reopen.
+"""The store against a plain dictionary of versions: any operations, at every moment of the past, through
+flush, kill and reopen.
 
-The model is, per table and key, a list of (timestamp, row or None). Whatever the store says at a timestamp must be what the
-dictionary says: scans with and without predicates on updated columns, in key order, single rows, and what a reader process
-would see. Keys are few, so that every key meets every phase. Runs twice: with an integer key in one tablet, and with a key of
-text and integer in hash and range partitions.
+The model is, per table and key, a list of (timestamp, row or None). Whatever the store says at a timestamp
+must be what the dictionary says: scans with and without predicates on updated columns, in key order, single
+rows, and what a reader process would see. Keys are few, so that every key meets every phase. Runs twice:
+with an integer key in one tablet, and with a key of text and integer in hash and range partitions.
 
 A failure prints its steps; what was a bug becomes a script under tests/scripts.
 """

@@ -18,9 +18,11 @@ Source: shared design, section 3, "Every rowset is base + UNDO + REDO"; the loga
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise, repeat
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +32,24 @@ from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
 from nyala.rowset.meta import NO_ROWID
 
-__all__ = ["KeyRun", "KeyRuns"]
+__all__ = ["KeyRun", "KeyRuns", "SharedKeys"]
 
 # A key in a dict costs some 150 bytes and 0.2 microseconds to put and to get; a search of a run costs its NumPy
 # call however few the keys. A tail this long takes 0.6 MB, and single inserts sort once in 4,096.
 TAIL_KEYS_MAX: Final = 4096
 _TAIL_KEY_BYTES: Final = 150
+
+
+@dataclass(frozen=True, eq=False)
+class SharedKeys:
+    """Keys of a batch that several tablets share, as `SharedBatch` is its columns: taken apart once for all of them."""
+
+    keys: EncodedKeys
+
+    @cached_property
+    def hashable(self) -> list[Any]:
+        """The keys as a dictionary takes them."""
+        return self.keys.to_hashable()
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +84,15 @@ class KeyRun:
         return KeyRun(keys, np.concatenate([self.rowids, other.rowids])[order])
 
 
+class _TailPart(NamedTuple):
+    """One insert that went to the tail: keys [offset, offset + length) of `shared`, rows from `first_rowid` on."""
+
+    shared: SharedKeys
+    offset: int
+    length: int
+    first_rowid: int
+
+
 class KeyRuns:
     """The index (see the module). `insert` is for one thread, which holds the commit lock; the rest for any."""
 
@@ -80,21 +103,26 @@ class KeyRuns:
     ) -> None:
         self._empty = empty
         self._runs = runs
+        self.has_runs: Final = bool(runs)
+        """Whether there are keys outside the tail."""
         self._tail: dict[Any, int] = {}
-        self._tail_parts: list[tuple[EncodedKeys, int]] = []  # only ever grows: (keys, rowid of the first)
+        self.tail: Final[Mapping[Any, int]] = self._tail
+        """The newest keys, hashable, to their rows: for who looks into many tablets' tails in one pass."""
+        self._tail_parts: list[_TailPart] = []  # only ever grows
 
-    def insert(self, keys: EncodedKeys, first_rowid: int) -> KeyRuns:
-        """The index with new keys, ascending, of the rows from `first_rowid` on; maybe this one itself (I3).
+    def insert(self, shared: SharedKeys, offset: int, length: int, first_rowid: int) -> KeyRuns:
+        """The index with the keys [offset, offset + length) of `shared`, ascending, of the rows from `first_rowid` on.
 
-        Cost: O(1) calls; every TAIL_KEYS_MAX keys, merges.
+        Returns: a new index, or this one itself (I3).
+        Cost:    O(1) calls; every TAIL_KEYS_MAX keys, merges.
         """
-        if len(self._tail) + len(keys) <= TAIL_KEYS_MAX:
-            self._tail.update(
-                zip(keys.to_hashable(), range(first_rowid, first_rowid + len(keys)), strict=True)
-            )
-            self._tail_parts.append((keys, first_rowid))
+        part = _TailPart(shared, offset, length, first_rowid)
+        if len(self._tail) + length <= TAIL_KEYS_MAX:
+            rowids = range(first_rowid, first_rowid + length)
+            self._tail.update(zip(shared.hashable[offset : offset + length], rowids, strict=True))
+            self._tail_parts.append(part)
             return self
-        run = _run_of([*self._tail_parts, (keys, first_rowid)])
+        run = _run_of([*self._tail_parts, part])
         runs = list(self._runs)
         while runs and len(runs[-1]) <= 2 * len(run):
             last = runs.pop()
@@ -103,20 +131,23 @@ class KeyRuns:
 
     def find(self, keys: EncodedKeys, row_count: int) -> Rowids:
         """The row below `row_count` of each key, in any order, or -1."""
-        rowids = np.full(len(keys), NO_ROWID, np.int64)
-        if not len(keys):
-            return rowids
-        for run in self._runs:
-            at = run.keys.find(keys)
-            hit = np.flatnonzero(at >= 0)
-            if len(hit):
-                rowids[hit] = run.rowids[at[hit]]
-        if self._tail:
+        rowids = self.find_in_runs(keys)
+        if self._tail and len(keys):
             found = np.fromiter(
                 map(self._tail.get, keys.to_hashable(), repeat(NO_ROWID)), np.int64, count=len(keys)
             )
             np.maximum(rowids, found, out=rowids)
             rowids[rowids >= row_count] = NO_ROWID
+        return rowids
+
+    def find_in_runs(self, keys: EncodedKeys) -> Rowids:
+        """The row of each key that is not in the tail, or -1."""
+        rowids = np.full(len(keys), NO_ROWID, np.int64)
+        for run in self._runs if len(keys) else ():
+            at = run.keys.find(keys)
+            hit = np.flatnonzero(at >= 0)
+            if len(hit):
+                rowids[hit] = run.rowids[at[hit]]
         return rowids
 
     def rowids_in(self, key_range: KeyRange, row_count: int) -> Rowids:
@@ -137,9 +168,9 @@ class KeyRuns:
     def _all_runs(self, row_count: int) -> list[KeyRun]:
         """The runs, and the tail as one more."""
         parts = [
-            (keys.slice(0, min(len(keys), row_count - first)), first)
-            for keys, first in self._tail_parts
-            if first < row_count
+            part._replace(length=min(part.length, row_count - part.first_rowid))
+            for part in self._tail_parts
+            if part.first_rowid < row_count
         ]
         return [*self._runs, _run_of(parts)] if parts else list(self._runs)
 
@@ -159,8 +190,9 @@ class KeyRuns:
         assert (np.sort(whole.rowids) == np.arange(row_count)).all(), "I1: every row is in the index"
 
 
-def _run_of(parts: list[tuple[EncodedKeys, int]]) -> KeyRun:
+def _run_of(parts: list[_TailPart]) -> KeyRun:
     rowids: npt.NDArray[np.int64] = np.concatenate(
-        [np.arange(first, first + len(keys)) for keys, first in parts]
+        [np.arange(part.first_rowid, part.first_rowid + part.length) for part in parts]
     )
-    return KeyRun.sort(EncodedKeys.concat([keys for keys, _ in parts]), rowids)
+    keys = EncodedKeys.concat([part.shared.keys.slice(part.offset, part.length) for part in parts])
+    return KeyRun.sort(keys, rowids)

@@ -49,7 +49,7 @@ from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
 from nyala.rowset.image import RowSetImage
-from nyala.rowset.key_runs import KeyRuns
+from nyala.rowset.key_runs import KeyRuns, SharedKeys
 from nyala.rowset.meta import NO_ROWID
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.convert import default_array
@@ -237,7 +237,7 @@ class MemRowSet:
 
     def insert(
         self,
-        keys: EncodedKeys,
+        keys: EncodedKeys | SharedKeys,
         batch: SharedBatch,
         offset: int,
         length: int,
@@ -245,7 +245,8 @@ class MemRowSet:
     ) -> int:
         """Add the rows [offset, offset + length) of `batch`; returns the rowid of the first.
 
-        keys:       of these rows, strictly ascending; none of them has a row here, dead or alive (R2).
+        keys:       of these rows (or SharedKeys: of all rows of the batch), strictly ascending; none of them has a row
+                    here, dead or alive (R2).
         batch:      columns by column id, key columns among them. One that is missing reads as its read default.
         timestamps: of the insertion, one for all or one each.
         Caller:     holds the commit lock, and has checked everything: nothing fails here (design W3).
@@ -253,11 +254,14 @@ class MemRowSet:
                     join of them, every 4,096 keys a merge of keys.
         """
         assert self.frozen_at is None, "a frozen MemRowSet takes no inserts"
-        assert len(keys) == length, (len(keys), length)
         old = self._state
         if not length:
             return old.row_count
-        key_runs = old.keys.insert(keys, old.row_count)
+        if isinstance(keys, SharedKeys):
+            key_runs = old.keys.insert(keys, offset, length, old.row_count)
+        else:
+            assert len(keys) == length, (len(keys), length)
+            key_runs = old.keys.insert(SharedKeys(keys), 0, length, old.row_count)
         chunk = _Chunk.of_insert(batch, offset, length, timestamps)
         low, high = chunk.timestamp_min, chunk.timestamp_max
         chunks, starts = list(old.chunks), list(old.starts)
@@ -285,6 +289,11 @@ class MemRowSet:
         """The rowid of each key, in any order, or -1. Dead rows are found as well."""
         state = self._state
         return state.keys.find(keys, state.row_count)
+
+    @property
+    def key_runs(self) -> KeyRuns:
+        """The key index as it is now, for who looks into many tablets' tails at once. Under the commit lock."""
+        return self._state.keys
 
     def find_live(self, keys: EncodedKeys, snapshot: int = MAX_TIMESTAMP) -> Rowids:
         """The same, but -1 where the row is not there at `snapshot`."""

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Any, Final
 
 import numpy as np
@@ -43,6 +44,7 @@ from nyala.errors import (
     InvalidArgumentError,
 )
 from nyala.keys.encoded_keys import EncodedKeys
+from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.convert import convert, default_array
 from nyala.schema.row_errors import RowErrors
 from nyala.schema.schema import MAX_KEY_BYTES, NO_DEFAULT, ColumnSchema, Schema
@@ -270,16 +272,18 @@ def locate(
         np.full(count, ABSENT, np.int32), np.full(count, -1, np.int64), np.full(count, -1, np.int64), []
     )
     ordinals, offsets = tablet_slices(tablets)
-    for ordinal, begin, end in zip(
-        ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
-    ):
+    slices = list(zip(ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True))
+    _look_in_tails(found, table, keys, slices)
+    for ordinal, begin, end in slices:
         tablet = table.tablets[ordinal]
-        in_memory = [rowset for rowset in (tablet.memory, *tablet.frozen) if rowset.row_count]
-        if not in_memory and not tablet.rowsets:
+        key_runs = tablet.memory.key_runs
+        if not tablet.rowsets and not tablet.frozen and not key_runs.has_runs:
             continue
         part = keys if begin == 0 and end == count else keys.slice(begin, end - begin)
-        for rowset in in_memory:
-            _look_in(found, rowset, part, begin, ordinal, ghosts=rowset is tablet.memory)
+        if key_runs.has_runs:
+            _look_in(found, tablet.memory, part, begin, ordinal, rowids=key_runs.find_in_runs(part))
+        for frozen in tablet.frozen:
+            _look_in(found, frozen, part, begin, ordinal, rowids=frozen.find(part))
         if not tablet.rowsets:
             continue
         for disk, lower, upper in tablet.tree.candidates(part):
@@ -289,7 +293,7 @@ def locate(
                 eligible = newer_than[begin + lower : begin + upper] > disk.meta.deltas_durable
                 if not eligible.any():
                     continue
-            _look_in(found, disk, inside, begin + lower, ordinal, ghosts=False, eligible=eligible)
+            _look_in(found, disk, inside, begin + lower, ordinal, rowids=disk.find(inside), eligible=eligible)
     return found
 
 
@@ -309,6 +313,39 @@ def find_ghosts(table: TableState, keys: EncodedKeys, tablets: np.ndarray) -> np
     return ghosts
 
 
+def _look_in_tails(
+    found: Located, table: TableState, keys: EncodedKeys, slices: Sequence[tuple[int, int, int]]
+) -> None:
+    """The newest keys of all touched MemRowSets, which stand in dictionaries: one pass of C over the batch."""
+    memories = [table.tablets[ordinal].memory for ordinal, _, _ in slices]
+    occupied = [
+        (slice_, memory, tail)
+        for slice_, memory in zip(slices, memories, strict=True)
+        if (tail := memory.key_runs.tail)
+    ]
+    if not occupied:
+        return
+    hashable = keys.to_hashable()
+    lookups = [map(tail.get, hashable[begin:end], repeat(-1)) for (_, begin, end), _, tail in occupied]
+    rowids = np.fromiter(chain.from_iterable(lookups), np.int64)
+    ranges = [range(begin, end) for (_, begin, end), _, _ in occupied]
+    places = np.fromiter(chain.from_iterable(ranges), np.int64)
+    hit = np.flatnonzero(rowids >= 0)
+    if not len(hit):
+        return
+    number = np.repeat(np.arange(len(occupied)), list(map(len, ranges)))[hit]
+    rowids, at = rowids[hit], places[hit]
+    alive = np.ones(len(hit), np.bool_)
+    for index, (_, memory, _) in enumerate(occupied):
+        if LIVENESS in memory.deltas.column_ids:
+            mine = np.flatnonzero(number == index)
+            alive[mine] = memory.live(rowids[mine])
+    found.codes[at[alive]] = number[alive] + len(found.rowsets)
+    found.rowids[at[alive]] = rowids[alive]
+    found.ghosts[at[~alive]] = rowids[~alive]
+    found.rowsets += [(ordinal, memory) for (ordinal, _, _), memory, _ in occupied]
+
+
 def _look_in(
     found: Located,
     rowset: AnyRowSet,
@@ -316,17 +353,17 @@ def _look_in(
     begin: int,
     ordinal: int,
     *,
-    ghosts: bool,
+    rowids: np.ndarray,
     eligible: np.ndarray | None = None,
 ) -> None:
-    rowids = rowset.find(keys)
+    """Note where `keys` (rows of the batch from `begin` on) are live, given the rowids at which they stand, or -1."""
     hit = np.flatnonzero(rowids >= 0 if eligible is None else (rowids >= 0) & eligible)
     if not len(hit):
         return
     rowids = rowids[hit]
     live = rowset.live(rowids)
     if not live.all():
-        if ghosts:
+        if isinstance(rowset, MemRowSet) and rowset.frozen_at is None:
             dead = ~live
             found.ghosts[begin + hit[dead]] = rowids[dead]
         hit, rowids = hit[live], rowids[live]

@@ -38,6 +38,7 @@ from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS
 from nyala.errors import StorageError, write_error
 from nyala.keys.encoded_keys import EncodedKeys
+from nyala.rowset.key_runs import SharedKeys
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.row_errors import RowErrors
 from nyala.tablet.result import WriteResult
@@ -193,7 +194,7 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
         offset = store.log.append(record)
         for addition in additions:
             addition.apply(timestamp)
-        store.note_applied(timestamp, sum(addition.nbytes for addition in additions), idempotency_key)
+        store.note_applied(timestamp, sum([addition.nbytes for addition in additions]), idempotency_key)
     except BaseException as error:
         store.poison(error)
         raise StorageError(
@@ -218,7 +219,7 @@ def settled_group(settlement: Settlement, effect: Effect, batch: pa.RecordBatch)
         table_id=settlement.table.id,
         schema_version=settlement.table.schema.version,
         kind=effect.kind,
-        tablet_ids=tuple(tablets[ordinal].id for ordinal in ordinals.tolist()),
+        tablet_ids=tuple([tablets[ordinal].entry.id for ordinal in ordinals.tolist()]),
         offsets=tuple(offsets.tolist()),
         batch=batch,
     )
@@ -229,7 +230,7 @@ class InsertAddition:
     """New rows for one MemRowSet: rows [offset, offset + length) of a batch that many tablets share."""
 
     memory: MemRowSet
-    keys: EncodedKeys
+    keys: SharedKeys
     shared: SharedBatch
     offset: int
     length: int
@@ -237,7 +238,7 @@ class InsertAddition:
     order: np.ndarray | None = None
 
     def apply(self, timestamps: int | np.ndarray) -> None:
-        part = _timestamps_of(self, timestamps)
+        part = timestamps if isinstance(timestamps, int) else _timestamps_of(self, timestamps)
         self.memory.insert(self.keys, self.shared, self.offset, self.length, part)
 
 
@@ -254,20 +255,18 @@ class DeltaAddition:
     order: np.ndarray | None = None
 
     def apply(self, timestamps: int | np.ndarray) -> None:
-        part = _timestamps_of(self, timestamps)
+        part = timestamps if isinstance(timestamps, int) else _timestamps_of(self, timestamps)
         self.deltas.append(self.rowids, part, self.shared, self.offset)
 
 
 Addition = InsertAddition | DeltaAddition
 
 
-def _timestamps_of(addition: Addition, timestamps: int | np.ndarray) -> int | np.ndarray:
-    """The addition's part of the effect's timestamps: one for all, or (replay) one per row of the effect.
+def _timestamps_of(addition: Addition, timestamps: np.ndarray) -> np.ndarray:
+    """The addition's part of timestamps that are given one per row of the effect (replay).
 
     `order` says which row of the effect each shared row was; None: they are in the effect's order.
     """
-    if isinstance(timestamps, int):
-        return timestamps
     rows = slice(addition.offset, addition.offset + addition.length)
     return timestamps[rows] if addition.order is None else timestamps[addition.order[rows]]
 
@@ -349,13 +348,13 @@ def _plan_fresh(
     columns: dict[int, pa.Array],
     order: np.ndarray | None = None,
 ) -> list[Addition]:
-    shared = SharedBatch(columns)
+    shared, shared_keys = SharedBatch(columns), SharedKeys(keys)
     count = len(tablets)
     row_bytes = (sum(array.nbytes for array in columns.values()) + keys.nbytes) // max(count, 1)
     ordinals, offsets = tablet_slices(tablets)
     return [
         InsertAddition(
-            table.tablets[ordinal].memory, keys if end - begin == count else keys.slice(begin, end - begin),
+            table.tablets[ordinal].memory, shared_keys,
             shared, begin, end - begin, (row_bytes + 8) * (end - begin), order,
         )
         for ordinal, begin, end in zip(ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)

@@ -1,0 +1,83 @@
+"""Cost is counted in calls: a write over many tablets must not pay per tablet what it should pay once (design §3).
+
+Every Python function and every C function that the interpreter calls is counted. Calls into Arrow are
+written in Cython and do not show in that count; they are seen through the functions of ours that make them,
+and stand apart in the second test.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support import open_database
+
+import nyala
+
+COLUMNS = 16
+ROWS = 1000
+
+
+def count_calls(path: Path, tablets: int, columns: int = COLUMNS) -> dict[str, Counter[str]]:
+    """Calls of an upsert of 1,000 rows: new rows ("insert"), then the same rows again ("update")."""
+    db = open_database(path)
+    names = [f"c{number}" for number in range(columns - 1)]
+    table = db.create_table(
+        "t",
+        {"k": "int64", **dict.fromkeys(names, "int64")},
+        "k",
+        [nyala.hash_partition("k", buckets=tablets)],
+    )
+    # What is derived once per table and process is not the write's.
+    table.upsert({name: np.arange(-ROWS, 0) for name in ("k", *names)})
+    data = {name: np.arange(ROWS) for name in ("k", *names)}
+    out = {}
+    for step in ("insert", "update"):
+        calls: Counter[str] = Counter()
+
+        def note(frame: FrameType, event: str, argument: Any, calls: Counter[str] = calls) -> None:
+            if event == "c_call":
+                module = (
+                    getattr(argument, "__module__", None)
+                    or type(getattr(argument, "__self__", None)).__module__
+                )
+                calls[str(module).partition(".")[0]] += 1
+            elif event == "call":
+                calls["python"] += 1
+
+        sys.setprofile(note)
+        try:
+            table.upsert(data)
+        finally:
+            sys.setprofile(None)
+        out[step] = calls
+    db.close()
+    return out
+
+
+@pytest.mark.parametrize("step", ["insert", "update"])
+def test_an_upsert_over_64_tablets_makes_at_most_twice_the_calls_of_one_over_4(
+    tmp_path: Path, step: str
+) -> None:
+    """Else a table with many tablets would be slow to write, whatever its size."""
+    few, many = count_calls(tmp_path / "few", 4)[step], count_calls(tmp_path / "many", 64)[step]
+    assert few.total() > 500
+    assert many.total() <= 2 * few.total()
+    # Of NumPy's calls hardly any is made per tablet.
+    assert many["numpy"] <= 1.5 * few["numpy"]
+
+
+def test_the_calls_per_column_do_not_depend_on_the_tablets(tmp_path: Path) -> None:
+    """A column more costs the same number of calls over 4 tablets and over 64: rows are taken once, and
+    sliced when read."""
+    added = {}
+    for tablets in (4, 64):
+        narrow = count_calls(tmp_path / f"narrow{tablets}", tablets, 4)["insert"]
+        wide = count_calls(tmp_path / f"wide{tablets}", tablets, 24)["insert"]
+        added[tablets] = (wide.total() - narrow.total()) / 20
+    assert added[64] == pytest.approx(added[4], abs=1)
