@@ -177,13 +177,22 @@ def test_reads_stop_at_the_end_of_the_file(tmp_path: Path) -> None:
         file.read(0, 1)
 
 
-def test_a_large_read_is_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system gives at most 2 GiB a call: a large block would look cut."""
+def test_large_reads_and_writes_are_made_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system moves at most 2 GiB a call: a large block would look cut, or fail to be written."""
     monkeypatch.setattr(files, "_CALL_MAX_BYTES", 7)
     FILES.write_at(str(tmp_path / "f"), 0, bytes(range(100)))
     assert FILES.open(str(tmp_path / "f")).read(10, 50) == bytes(range(10, 60))
+    plain = os.writev
+    asked = []
+
+    def writev(fd: int, parts: list[memoryview]) -> int:
+        asked.append(sum(part.nbytes for part in parts))
+        return plain(fd, parts)
+
+    monkeypatch.setattr(os, "writev", writev)
     file = FILES.create(str(tmp_path / "g"))
     file.append(bytes(range(20)), bytes(range(20, 60)))
+    assert asked == [7] * 8 + [4]
     assert FILES.read_all(file.path) == bytes(range(60))
 
 
@@ -341,6 +350,28 @@ def test_a_lock_file_that_was_removed_under_us_is_not_the_lock(
     assert second is not None
     assert FILES.exists(path)
     assert FILES.lock(path) is None
+
+
+def test_a_lock_file_that_was_replaced_under_us_is_not_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same, when a third process has made and locked a new file in the meantime."""
+    path = str(tmp_path / "lock")
+    first = FILES.lock(path)
+    assert first is not None
+    plain = files.fcntl.flock
+    third = []
+
+    def flock(fd: int, operation: int) -> None:
+        if not third:
+            third.append(None)
+            first.release(unlink=True)
+            third.append(FILES.lock(path))
+        plain(fd, operation)
+
+    monkeypatch.setattr(files.fcntl, "flock", flock)
+    assert FILES.lock(path) is None
+    assert third[1] is not None
 
 
 def test_a_forked_child_cannot_unlock_its_parent(tmp_path: Path) -> None:

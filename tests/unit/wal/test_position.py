@@ -62,6 +62,24 @@ def test_a_later_versions_record_is_refused(tmp_path: Path) -> None:
         read_position(FILES, str(tmp_path / "position"))
 
 
+def test_a_reader_that_met_the_writer_half_way_reads_again(tmp_path: Path) -> None:
+    """A reader would take a store with a busy writer for one without a published moment."""
+
+    class Halfway(PosixFiles):
+        def __init__(self) -> None:
+            self.reads = 0
+
+        def read_all(self, path: str) -> bytes:
+            self.reads += 1
+            data = super().read_all(path)
+            return data if self.reads == 3 else data[:32] + bytes(32)
+
+    path = str(tmp_path / "position")
+    record = PositionRecord(3, 4096, 77, 12)
+    write_position(FILES, path, record)
+    assert read_position(Halfway(), path) == record
+
+
 def test_a_reader_never_sees_half_of_an_update(tmp_path: Path) -> None:
     """A reader that meets the writer half-way would join one moment's segment with another's offset."""
     path = str(tmp_path / "position")

@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,16 @@ from hypothesis import strategies as st
 
 from nyala.env import SYSTEM, MissingFileError, PosixFiles
 from nyala.errors import CorruptionError, StorageError
-from nyala.testing import RecordingFiles
+from nyala.testing import RecordingFiles, SeededRandomness
 from nyala.wal import LogPosition, LogReader, LogRecord, LogWriter, SettledGroup, recover
-from nyala.wal.format import FRAME_SIZE_BYTES, SEGMENT_HEADER, SEGMENT_HEADER_SIZE_BYTES, SEGMENT_MAGIC
+from nyala.wal.format import (
+    FRAME_SIZE_BYTES,
+    SEGMENT_HEADER,
+    SEGMENT_HEADER_SIZE_BYTES,
+    SEGMENT_MAGIC,
+    FrameHeader,
+    LogOffset,
+)
 from nyala.wal.reader import read_segment_header, walk
 
 Bench = Any  # of conftest.py, which pytest's importlib mode does not let us import
@@ -153,10 +161,17 @@ def test_a_closed_segment_that_was_cut_is_damage_once_a_later_one_exists(bench: 
     bench.write([1, 2], close=True)
     bench.write([3])
     good = bench.load(1)
-    for length in (0, 10, 64, borders(bench)[1], borders(bench)[2], len(good) - 1):
+    _, second, footer, _ = borders(bench)
+    for length in (0, 10, 64, second, len(good) - 1):
         bench.store(good[:length], 1)
         with pytest.raises(CorruptionError):
             bench.recover()
+    with pytest.raises(CorruptionError):
+        bench.timestamps()
+    bench.store(good[:footer], 1)
+    for read in (bench.recover, bench.timestamps):
+        with pytest.raises(CorruptionError, match="no footer"):
+            read()
     bench.store(good + bytes(64), 1)
     with pytest.raises(CorruptionError, match="after the footer"):
         bench.recover()
@@ -177,6 +192,19 @@ def test_a_missing_segment_is_damage(bench: Bench) -> None:
     os.unlink(bench.path(2))
     with pytest.raises(CorruptionError, match="missing"):
         bench.recover()
+
+
+def test_a_segment_that_was_replaced_by_another_is_damage(bench: Bench, new_bench: NewBench) -> None:
+    """A segment restored from an older backup, whole and good in itself, would be replayed with batches missing."""
+    other = new_bench()
+    bench.write([1, 2], close=True)
+    bench.write([3], close=True)
+    other.write([1], close=True)
+    bench.store(other.load(1), 1)
+    with pytest.raises(CorruptionError, match="bytes are missing"):
+        bench.recover()
+    with pytest.raises(CorruptionError, match="bytes are missing"):
+        list(bench.reader().read_to(2, len(bench.load(2)) - FRAME_SIZE_BYTES))
 
 
 def test_segments_of_two_stores_do_not_mix(bench: Bench, new_bench: NewBench) -> None:
@@ -210,6 +238,47 @@ def test_a_log_inside_a_users_value_is_not_taken_for_our_own(bench: Bench) -> No
     recovery = bench.recover()
     assert (recovery.record_count, recovery.torn is not None) == (0, True)
     assert bench.timestamps() == []
+
+
+def test_l4_a_header_with_another_segments_salt_is_no_witness(bench: Bench) -> None:
+    """The same, if he makes the header up so that even its log offset fits: only the salt he cannot know."""
+
+    def write(value: bytes) -> bytes:
+        writer = LogWriter(
+            replace(bench.env, randomness=SeededRandomness()), bench.directory, bench.recover()
+        )
+        values = pa.array([value, value], pa.binary())
+        batch = pa.RecordBatch.from_arrays([values], names=["10"])
+        writer.append(LogRecord(1, None, (SettledGroup(1, 1, "insert", (1,), (0, 2), batch),)))
+        writer.sync()
+        data = bench.load()
+        os.unlink(bench.path())
+        return bytes(data)
+
+    at = write(b"?" * FRAME_SIZE_BYTES).index(b"?" * FRAME_SIZE_BYTES)
+    assert at % 8 == 0
+    forged = FrameHeader(True, 12345, LogOffset(at), LogOffset(at), 1, 0, 0, 1).encode()
+    data = write(forged)
+    assert data[at : at + FRAME_SIZE_BYTES] == forged
+    bench.store(data[:-1])
+    recovery = bench.recover()
+    assert (recovery.record_count, recovery.torn is not None) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"ordinal": 5}, "is missing"), ({"timestamp": 1}, "ascend")]
+)
+def test_l2_records_that_do_not_follow_one_another_are_damage(
+    bench: Bench, change: dict[str, int], message: str
+) -> None:
+    """A writer that lost a record, or two writers on one log, would be noticed by nobody."""
+    bench.write([1, 2, 3], close=True)
+    data, place = bench.load(), borders(bench)[1]
+    header = replace(FrameHeader.decode(data, place, bench.path(), place), **change)  # type: ignore[arg-type]
+    bench.store(data[:place] + header.encode() + data[place + FRAME_SIZE_BYTES :])
+    with pytest.raises(CorruptionError, match=message) as raised:
+        bench.recover()
+    assert raised.value.offset == place
 
 
 def test_a_segment_whose_creation_did_not_come_through_is_removed(bench: Bench) -> None:

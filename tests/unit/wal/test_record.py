@@ -161,6 +161,13 @@ def test_s1_a_group_whose_rows_belong_to_no_tablet_is_neither_written_nor_read(
         decode_record(pa.py_buffer(bad), 1)
 
 
+def test_bytes_that_belong_to_no_group_are_corruption() -> None:
+    """A group that its meta forgot would be dropped without a word."""
+    payload = bytes(memoryview(payload_of(LogRecord(1, None, ()))))
+    with pytest.raises(CorruptionError, match="8 bytes after"):
+        decode_record(pa.py_buffer(payload + bytes(8)), 1)
+
+
 def test_a_record_without_rows_keeps_its_idempotency_key() -> None:
     """A Spark job whose batch changed nothing would be run a second time."""
     record = LogRecord(5, "job-1 ✓", ())
