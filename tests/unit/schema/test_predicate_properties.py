@@ -229,16 +229,12 @@ def comparisons(draw: st.DrawFn) -> Predicate:
     return draw(st.sampled_from([Constant(True), Constant(False), Constant(None), Compare(name, "<", None)]))
 
 
-predicates = st.recursive(
-    comparisons(),
-    lambda inner: st.one_of(
-        st.lists(inner, min_size=2, max_size=3).map(lambda parts: And(tuple(parts))),
-        st.lists(inner, min_size=2, max_size=3).map(lambda parts: Or(tuple(parts))),
-        inner.map(lambda part: ~part),
-    ),
-    max_leaves=6,
-)
+def combined(inner: st.SearchStrategy[Predicate]) -> st.SearchStrategy[Predicate]:
+    parts = st.lists(inner, min_size=2, max_size=3).map(tuple)
+    return st.one_of(parts.map(And), parts.map(Or), inner.map(lambda part: ~part))
 
+
+predicates = st.recursive(comparisons(), combined, max_leaves=6)
 Rows = list[dict[str, Any]]
 
 
@@ -329,7 +325,7 @@ def place_value(name: str, value: Any) -> Any:
 
 
 def compare(op: str, a: Any, b: Any) -> bool:
-    return {"=": a == b, "<>": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[op]
+    return bool({"=": a == b, "<>": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[op])
 
 
 def like(text: str, pattern: str, escape: str | None) -> bool:
@@ -339,7 +335,7 @@ def like(text: str, pattern: str, escape: str | None) -> bool:
         return text[:1] == pattern[1] and like(text[1:], pattern[2:], escape)
     if pattern[0] == "%":
         return any(like(text[start:], pattern[1:], escape) for start in range(len(text) + 1))
-    return bool(text) and pattern[0] in ("_", text[0]) and like(text[1:], pattern[1:], escape)
+    return text != "" and pattern[0] in ("_", text[0]) and like(text[1:], pattern[1:], escape)
 
 
 def truth(node: Predicate, row: Mapping[str, Any]) -> bool | None:
@@ -467,7 +463,8 @@ def zones(draw: st.DrawFn, rows: Rows, name: str) -> tuple[Any, Any, int | None,
     nulls = sum(value is None for value in values)
     numbers = [value for value in values if value is not None and value == value]
     has_nan = any(value is not None and value != value for value in values)
-    low, high = (min(numbers), max(numbers)) if numbers else (None, None)
+    low: Any = min(numbers, default=None)
+    high: Any = max(numbers, default=None)
     if numbers and type.is_variable:
         length = draw(st.integers(0, 3))
         low, high = cut_text(low, length, False), cut_text(high, length, True)
@@ -559,17 +556,7 @@ def duckdb_comparisons(draw: st.DrawFn) -> Predicate:
     )
 
 
-duckdb_predicates = st.recursive(
-    duckdb_comparisons(),
-    lambda inner: st.one_of(
-        st.lists(inner, min_size=2, max_size=3).map(lambda parts: And(tuple(parts))),
-        st.lists(inner, min_size=2, max_size=3).map(lambda parts: Or(tuple(parts))),
-        inner.map(lambda part: ~part),
-    ),
-    max_leaves=5,
-)
-
-
+duckdb_predicates = st.recursive(duckdb_comparisons(), combined, max_leaves=5)
 duckdb_cases = duckdb_predicates.flatmap(
     lambda predicate: st.tuples(tables(predicate, least=1), st.just(predicate))
 )

@@ -1,0 +1,379 @@
+"""What `update(set=…)` computes: constants and expressions, and the rows that fail."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nyala.errors import (
+    NULL,
+    OUT_OF_RANGE,
+    VALUE_TOO_LARGE,
+    ColumnNotFoundError,
+    InvalidArgumentError,
+    SchemaError,
+)
+from nyala.schema.expression import parse_assignment, parse_expression
+from nyala.schema.predicate import col
+from nyala.schema.schema import build_schema, column
+
+D = decimal.Decimal
+UTC = dt.UTC
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+SCHEMA = build_schema(
+    {
+        "id": "int64",
+        "tiny": "int8",
+        "n": "int64",
+        "must": column("int32", nullable=False),
+        "single": "float",
+        "x": "double",
+        "price": "decimal(5,2)",
+        "wide": "decimal(38,6)",
+        "code": "varchar(5)",
+        "name": "string",
+        "raw": "binary",
+        "time": "timestamp",
+        "day": "date",
+        "flag": "bool",
+        "done": "bool",
+        "other": "string",
+        "odd name": "string",
+    },
+    ["id"],
+)
+
+
+def assign(target: str, value: Any, **columns: list[Any]) -> tuple[list[Any], dict[int, str]]:
+    """The new values, and row -> error code. One row if no column is given."""
+    expression = parse_assignment(value, SCHEMA, SCHEMA.by_name(target))
+    assert expression.columns <= set(columns)
+    arrays = {name: pa.array(values, SCHEMA.by_name(name).type.arrow) for name, values in columns.items()}
+    count = len(next(iter(columns.values()))) if columns else 1
+    array, errors = expression.evaluate(arrays, count)
+    assert array.type == SCHEMA.by_name(target).type.arrow and len(array) == count
+    assert all(f"column {target!r}: " in message for message in errors.messages)
+    assert not any(array.is_valid().to_numpy(zero_copy_only=False)[errors.rows])
+    return array.to_pylist(), dict(zip(errors.rows.tolist(), errors.codes, strict=True))
+
+
+ASSIGNED: list[tuple[str, Any, dict[str, list[Any]], list[Any]]] = [
+    # constants
+    ("n", 5, {}, [5]),
+    ("n", None, {}, [None]),
+    ("n", "NULL", {}, [None]),
+    ("x", 0.5, {}, [0.5]),
+    ("price", D("1.5"), {}, [D("1.50")]),
+    ("flag", True, {}, [True]),
+    ("raw", b"\0", {}, [b"\0"]),
+    ("day", dt.date(2013, 1, 1), {}, [dt.date(2013, 1, 1)]),
+    ("day", "2013-01-01", {}, [dt.date(2013, 1, 1)]),
+    ("time", "2013-01-01T10:00+01:00", {}, [dt.datetime(2013, 1, 1, 9, tzinfo=UTC)]),
+    ("time", dt.datetime(2013, 1, 1), {}, [dt.datetime(2013, 1, 1, tzinfo=UTC)]),
+    ("name", "done and dusted", {}, ["done and dusted"]),
+    ("name", "nobody", {}, ["nobody"]),
+    ("name", "5", {}, ["5"]),
+    ("name", "n + 1", {}, ["n + 1"]),
+    ("name", "it's", {}, ["it's"]),
+    ("name", "", {}, [""]),
+    ("name", "'quoted'", {}, ["quoted"]),
+    ("name", pa.scalar("'quoted'"), {}, ["'quoted'"]),
+    ("name", pa.scalar("lower(name)"), {}, ["lower(name)"]),
+    ("code", "abcdefg", {}, ["abcde"]),
+    ("raw", "text", {}, [b"text"]),
+    # columns
+    ("n", "must", {"must": [1, 2]}, [1, 2]),
+    ("n", col("tiny"), {"tiny": [1, None]}, [1, None]),
+    ("name", '"odd name"', {"odd name": ["a"]}, ["a"]),
+    ("name", col("other"), {"other": ["a"]}, ["a"]),
+    ("code", "other || ''", {"other": ["abcdefg"]}, ["abcde"]),
+    ("time", "day", {"day": [dt.date(2013, 1, 1)]}, [dt.datetime(2013, 1, 1, tzinfo=UTC)]),
+    ("x", "single", {"single": [0.5, math.inf]}, [0.5, math.inf]),
+    # arithmetic
+    ("n", "n + 1", {"n": [1, None]}, [2, None]),
+    ("n", "2 + 3 * 4 - 6", {}, [8]),
+    ("n", "(2 + 3) * 4", {}, [20]),
+    ("n", "10 - 4 - 3", {}, [3]),
+    ("n", "- - 5 - -2", {}, [7]),
+    ("n", "-n * 2", {"n": [3]}, [-6]),
+    ("n", "-9223372036854775808", {}, [INT64_MIN]),
+    ("n", "-7 % 3", {}, [-1]),
+    ("n", "7 % -3", {}, [1]),
+    ("n", "n % -1", {"n": [INT64_MIN]}, [0]),
+    ("n", "8 / 2", {}, [4]),
+    ("x", "7 / 2", {}, [3.5]),
+    ("x", "x % 1", {"x": [1.5]}, [0.5]),
+    ("price", "price + 1", {"price": [D("1.23")]}, [D("2.23")]),
+    ("price", "price * 2", {"price": [D("1.23")]}, [D("2.46")]),
+    ("price", "-price", {"price": [D("1.23")]}, [D("-1.23")]),
+    ("price", "round(price * 1.15, 2)", {"price": [D("0.10")]}, [D("0.12")]),
+    ("price", "round(price / 3, 2)", {"price": [D("1.23"), D("1.00")]}, [D("0.41"), D("0.33")]),
+    ("wide", "wide + 0.000001", {"wide": [D("9" * 31)]}, [D("9" * 31 + ".000001")]),
+    ("n", "NULL + 1", {}, [None]),
+    ("single", "single * 1.1", {"single": [1.0]}, [float(np.float32(1.1))]),
+    # functions
+    ("n", "abs(n)", {"n": [-5, 5, None]}, [5, 5, None]),
+    ("price", "abs(price)", {"price": [D("-1.23")]}, [D("1.23")]),
+    ("n", "round(x)", {"x": [0.5, 1.5, -0.5, 2.4]}, [1, 2, -1, 2]),
+    ("n", "floor(x) + ceil(x)", {"x": [1.5, -1.5]}, [3, -3]),
+    ("n", "round(price)", {"price": [D("999.99"), D("-0.50")]}, [1000, -1]),
+    ("n", "ceil(price)", {"price": [D("999.99")]}, [1000]),
+    ("name", "upper(name) || '!'", {"name": ["ab", None]}, ["AB!", None]),
+    ("name", "LOWER(code)", {"code": ["Ab"]}, ["ab"]),
+    ("n", "length(name)", {"name": ["zürich"]}, [6]),
+    ("n", "length(raw)", {"raw": [b"a\0"]}, [2]),
+    ("raw", "raw || X'ff'", {"raw": [b"a"]}, [b"a\xff"]),
+    ("n", "coalesce(tiny, n, 7)", {"tiny": [1, None, None], "n": [2, 2, None]}, [1, 2, 7]),
+    ("flag", "coalesce(flag, FALSE)", {"flag": [True, None]}, [True, False]),
+    ("day", "coalesce(day, DATE '2000-01-01')", {"day": [None]}, [dt.date(2000, 1, 1)]),
+    # conditions
+    ("flag", "n > 5 AND NOT done", {"n": [6, 6, 5, None], "done": [False, None, None, True]},
+     [True, None, False, False]),
+    ("flag", col("n") > 5, {"n": [6, None]}, [True, None]),
+    ("flag", "done", {"done": [True, None]}, [True, None]),
+    ("n", "CASE WHEN n > 5 THEN 0 ELSE n END", {"n": [6, 5, None]}, [0, 5, None]),
+    ("n", "CASE WHEN n > 5 THEN 1 WHEN n > 3 THEN 2 END", {"n": [6, 4, 1]}, [1, 2, None]),
+    ("name", "CASE code WHEN 'a' THEN 'first' ELSE code END", {"code": ["a", "b"]}, ["first", "b"]),
+    ("x", "CASE WHEN flag THEN 1 ELSE 2.5 END", {"flag": [True, False]}, [1.0, 2.5]),
+    ("flag", "CASE WHEN n = 1 THEN TRUE END", {"n": [1, 2]}, [True, None]),
+    ("day", "CASE WHEN flag THEN '2013-01-01' END", {"flag": [True, False]}, [dt.date(2013, 1, 1), None]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "columns", "result"),
+    ASSIGNED,
+    ids=[f"{place}-{case[0]}-{case[1]}" for place, case in enumerate(ASSIGNED)],
+)  # fmt: skip
+def test_an_assignment_gives_the_value_that_it_says(
+    target: str, value: Any, columns: dict[str, list[Any]], result: list[Any]
+) -> None:
+    """A wrong value is written, acknowledged and kept."""
+    assert assign(target, value, **columns) == (result, {})
+
+
+FAILING: list[tuple[str, Any, dict[str, list[Any]], list[Any], dict[int, str]]] = [
+    ("n", "n + 1", {"n": [INT64_MAX, 1]}, [None, 2], {0: OUT_OF_RANGE}),
+    ("n", "n - 1", {"n": [INT64_MIN, 1]}, [None, 0], {0: OUT_OF_RANGE}),
+    ("n", "-n", {"n": [INT64_MIN, 1]}, [None, -1], {0: OUT_OF_RANGE}),
+    ("n", "abs(n)", {"n": [INT64_MIN]}, [None], {0: OUT_OF_RANGE}),
+    ("n", "n * n", {"n": [2**32, 2**31, None]}, [None, 2**62, None], {0: OUT_OF_RANGE}),
+    ("n", "n * -1", {"n": [INT64_MIN]}, [None], {0: OUT_OF_RANGE}),
+    ("n", "-1 * n", {"n": [INT64_MIN]}, [None], {0: OUT_OF_RANGE}),
+    ("tiny", "tiny * 2", {"tiny": [64, -64, 63]}, [None, -128, 126], {0: OUT_OF_RANGE}),
+    ("tiny", 300, {"n": [1, 2]}, [None, None], {0: OUT_OF_RANGE, 1: OUT_OF_RANGE}),
+    ("x", "1 / n", {"n": [0, 2, None]}, [None, 0.5, None], {0: OUT_OF_RANGE}),
+    ("n", "1 % n", {"n": [0, 2]}, [None, 1], {0: OUT_OF_RANGE}),
+    ("x", "x / 0", {"x": [0.0, None]}, [None, None], {0: OUT_OF_RANGE}),
+    ("n", "n / 2", {"n": [1, 2]}, [None, 1], {0: OUT_OF_RANGE}),
+    ("n", "round(x)", {"x": [2.0**63, -(2.0**63), math.nan, math.inf]}, [None, INT64_MIN, None, None],
+     {0: OUT_OF_RANGE, 2: OUT_OF_RANGE, 3: OUT_OF_RANGE}),
+    ("price", "price * 1.5", {"price": [D("1.01"), D("1.02")]}, [None, D("1.53")], {0: OUT_OF_RANGE}),
+    ("price", "price + 1", {"price": [D("999.00")]}, [None], {0: OUT_OF_RANGE}),
+    ("price", "x", {"x": [0.125, 1e300, math.nan, 0.25]}, [None, None, None, D("0.25")],
+     {0: OUT_OF_RANGE, 1: OUT_OF_RANGE, 2: OUT_OF_RANGE}),
+    ("single", "x", {"x": [1e39, 1e38, math.inf]}, [None, float(np.float32(1e38)), math.inf], {0: OUT_OF_RANGE}),
+    ("must", "n", {"n": [None, 1, 2**40]}, [None, 1, None], {0: NULL, 2: OUT_OF_RANGE}),
+    ("must", None, {"n": [1]}, [None], {0: NULL}),
+    ("name", "name || name", {"name": ["x" * 40_000, "y"]}, [None, "yy"], {0: VALUE_TOO_LARGE}),
+    # only the part that a row needs can fail it
+    ("n", "CASE WHEN n < 10 THEN n * n ELSE 0 END", {"n": [2**40, 3]}, [0, 9], {}),
+    ("n", "CASE WHEN n > 10 THEN n * n ELSE 0 END", {"n": [2**40, 3]}, [None, 0], {0: OUT_OF_RANGE}),
+    ("n", "CASE WHEN must = 0 THEN 0 ELSE n % must END", {"n": [5, 5], "must": [0, 3]}, [0, 2], {}),
+    ("n", "coalesce(tiny, n * n)", {"tiny": [1, None], "n": [2**40, 2**40]}, [1, None], {1: OUT_OF_RANGE}),
+    ("n", "coalesce(n * n, tiny)", {"tiny": [1, 1], "n": [2**40, None]}, [None, 1], {0: OUT_OF_RANGE}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "columns", "result", "codes"),
+    FAILING,
+    ids=[f"{place}-{case[0]}-{case[1]}" for place, case in enumerate(FAILING)],
+)  # fmt: skip
+def test_a_value_that_does_not_fit_fails_its_row_alone(
+    target: str, value: Any, columns: dict[str, list[Any]], result: list[Any], codes: dict[int, str]
+) -> None:
+    """A wrapped or rounded number is silent damage; a whole update refused for one row cannot be collected."""
+    if not isinstance(value, str):
+        columns = {"n": columns["n"]}
+    assert assign(target, value, **columns) == (result, codes)
+
+
+REFUSED: list[tuple[str, Any, type[Exception], str]] = [
+    ("n", "nn + 1", ColumnNotFoundError, "no column 'nn'"),
+    ("n", "n +", InvalidArgumentError, "expected a value, but the text ends"),
+    ("n", "n n", InvalidArgumentError, "expected an operator or the end, found n"),
+    ("n", "(n", InvalidArgumentError, "expected ')' or an operator"),
+    ("n", "n = 1", InvalidArgumentError, "expected an operator or the end, found ="),
+    ("n", "sqrt(n)", InvalidArgumentError, "expected one of the functions abs, ceil"),
+    ("n", "abs(n, 1)", InvalidArgumentError, "abs() takes one argument, not 2"),
+    ("n", "round(x, n)", InvalidArgumentError, "round() takes a number of digits"),
+    ("n", "CASE n THEN 1 END", InvalidArgumentError, "expected WHEN"),
+    ("n", "CASE WHEN n = 1 THEN 2", InvalidArgumentError, "expected WHEN, ELSE or END"),
+    ("n", "CASE WHEN n THEN 2 END", SchemaError, "a condition is a comparison"),
+    ("n", "end", InvalidArgumentError, 'a column of that name is written "end"'),
+    ("n", "", InvalidArgumentError, "expected a value"),
+    ("n", "'x'", SchemaError, "wanted int64"),
+    ("n", "n + 'x'", SchemaError, "+ takes numbers, not text"),
+    ("n", "n + flag", SchemaError, "+ takes numbers, not bool"),
+    ("n", "-name", SchemaError, "- takes a number, not text"),
+    ("n", "length(n)", SchemaError, "length() takes text or binary, not integer"),
+    ("n", "price % 2", SchemaError, "% takes integers or doubles"),
+    ("name", "upper(n)", SchemaError, "upper() takes text, not integer"),
+    ("name", "name || n", SchemaError, "|| joins text or binary, not integer"),
+    ("name", "length(name)", SchemaError, "wanted string"),
+    ("name", 5, SchemaError, "wanted string"),
+    ("n", "x'00'", SchemaError, "wanted int64"),
+    ("n", 1.5, SchemaError, "wanted int64"),
+    ("n", True, SchemaError, "wanted int64"),
+    ("n", "coalesce(n, 'x')", SchemaError, "nothing in common: integer and text"),
+    ("n", "CASE WHEN flag THEN 1 ELSE 'x' END", SchemaError, "nothing in common: integer and text"),
+    ("day", "2013 - 01 - 01", SchemaError, "is a number and no date"),
+    ("day", "2013-01-011", SchemaError, "is a number and no date"),
+    ("flag", "n >", InvalidArgumentError, "expected a value after >"),
+    ("flag", "n", SchemaError, "a condition is a comparison"),
+    ("flag", 1, SchemaError, "wanted bool"),
+    ("name", "other", InvalidArgumentError, "may be the column of that name or the text"),
+    ("wide", "wide * wide", InvalidArgumentError, "76 digits"),
+    ("n", "1" * 80, InvalidArgumentError, "76 digits"),
+    ("n", "n" + " + 1" * 10_000, InvalidArgumentError, "more than 150 steps"),
+    ("n", "(" * 10_000, InvalidArgumentError, "more than 100 levels deep"),
+    ("n", "abs(" * 10_000, InvalidArgumentError, "more than 100 levels deep"),
+    ("n", "CASE WHEN n = 1 THEN " * 1_000, InvalidArgumentError, "more than 100 levels deep"),
+    ("n", "1 + " * 250_000, InvalidArgumentError, "more than"),
+]
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "kind", "message"),
+    REFUSED,
+    ids=[f"{place}-{case[0]}-{str(case[1])[:30]}" for place, case in enumerate(REFUSED)],
+)
+def test_an_assignment_that_cannot_be_says_why(
+    target: str, value: Any, kind: type[Exception], message: str
+) -> None:
+    """Before any row is touched."""
+    with pytest.raises(kind) as caught:
+        parse_assignment(value, SCHEMA, SCHEMA.by_name(target))
+    assert message in str(caught.value)
+
+
+def test_a_thousand_signs_are_no_recursion() -> None:
+    """A text from outside may be anything."""
+    assert assign("n", "- " * 100_000 + "5") == ([5], {})
+
+
+def test_expressions_tell_what_they_read_and_show_themselves() -> None:
+    """Only the columns that are read are scanned."""
+    expression = parse_expression("CASE WHEN flag THEN n ELSE tiny + 1 END", SCHEMA, SCHEMA.by_name("n"))
+    assert expression.columns == {"flag", "n", "tiny"}
+    assert str(expression) == "CASE WHEN flag THEN n ELSE tiny + 1 END"
+    assert repr(parse_assignment(5, SCHEMA, SCHEMA.by_name("n"))) == "Expression('n', '5')"
+
+
+def test_columns_may_be_slices_chunks_and_dictionaries() -> None:
+    """Whatever the scan hands over."""
+    upper = parse_expression("upper(name) || '!'", SCHEMA, SCHEMA.by_name("name"))
+    plus = parse_expression("n + tiny", SCHEMA, SCHEMA.by_name("n"))
+    names = pa.chunked_array([pa.array(["a"]).dictionary_encode(), pa.array(["b", None]).dictionary_encode()])
+    assert upper.evaluate({"name": names.combine_chunks()}, 3).array.to_pylist() == ["A!", "B!", None]
+    numbers = {"n": pa.array([9, 1, None, 3])[1:], "tiny": pa.chunked_array([[1], [1, 2]], pa.int8())}
+    assert plus(numbers, 3).array.to_pylist() == [2, None, 5]
+    assert plus({"n": pa.array([], pa.int64()), "tiny": pa.array([], pa.int8())}, 0).array.to_pylist() == []
+
+
+# --- integers and decimals against Python's own -----------------------------------------------------
+
+INTEGERS = st.one_of(
+    st.none(),
+    st.integers(-5, 5),
+    st.sampled_from([INT64_MIN, INT64_MIN + 1, INT64_MAX, INT64_MAX - 1, 2**31, 2**32, -(2**32), 3037000500]),
+    st.integers(INT64_MIN, INT64_MAX),
+)
+
+
+class Failed(Exception):
+    """The oracle's row error."""
+
+
+def calculate(tree: Any, row: Mapping[str, Any]) -> Any:
+    """Python's unlimited integers and fractions; Failed where Nyala's row must fail."""
+    if isinstance(tree, str):
+        return row[tree]
+    if not isinstance(tree, tuple):
+        return tree
+    op, *parts = tree
+    values = [calculate(part, row) for part in parts]
+    if None in values:
+        return None
+    if op == "-" and len(values) == 1:
+        result = -values[0]
+    elif op == "%":
+        if values[1] == 0:
+            raise Failed
+        result = abs(values[0]) % abs(values[1]) * (1 if values[0] >= 0 else -1)
+    else:
+        result = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}[op](*values)
+    if not INT64_MIN <= result <= INT64_MAX:
+        raise Failed
+    return result
+
+
+def to_text(tree: Any) -> str:
+    if not isinstance(tree, tuple):
+        return str(tree)
+    op, *parts = tree
+    return f"(-{to_text(parts[0])})" if len(parts) == 1 else f"({to_text(parts[0])} {op} {to_text(parts[1])})"
+
+
+TREES = st.recursive(
+    st.one_of(st.sampled_from(["n", "id"]), st.sampled_from([-2, -1, 0, 1, 3, INT64_MAX, INT64_MIN])),
+    lambda inner: st.one_of(
+        st.tuples(st.sampled_from("+-*%"), inner, inner),
+        st.tuples(st.just("-"), inner.filter(lambda tree: not isinstance(tree, int))),
+    ),
+    max_leaves=5,
+)  # fmt: skip
+
+
+@given(TREES, st.lists(st.tuples(INTEGERS, INTEGERS), min_size=1, max_size=6))
+def test_integers_are_exact_or_an_error(tree: Any, rows: list[tuple[Any, Any]]) -> None:
+    """Nothing wraps around: Python's unlimited integers say what is right."""
+    columns = {"n": [n for n, _ in rows], "id": [other for _, other in rows]}
+    arrays = {name: pa.array(values, pa.int64()) for name, values in columns.items()}
+    array, errors = parse_expression(to_text(tree), SCHEMA, SCHEMA.by_name("n")).evaluate(arrays, len(rows))
+    failed = set(errors.rows.tolist())
+    for place, (n, other) in enumerate(rows):
+        try:
+            wanted = calculate(tree, {"n": n, "id": other})
+        except Failed:
+            # An error beside a NULL may be either: 1 % 0 + NULL has no value.
+            assert place in failed or None in (n, other)
+        else:
+            assert place not in failed and array[place].as_py() == wanted
+
+
+DECIMALS = st.decimals(-999, 999, places=2, allow_nan=False)
+
+
+@given(st.lists(st.tuples(DECIMALS, DECIMALS), min_size=1, max_size=6), st.sampled_from("+-*"))
+def test_decimals_keep_every_digit(rows: list[tuple[D, D]], op: str) -> None:
+    """Money is neither rounded nor turned into a double on the way."""
+    arrays = {
+        "price": pa.array([a for a, _ in rows], pa.decimal128(5, 2)),
+        "wide": pa.array([b for _, b in rows], pa.decimal128(38, 6)),
+    }
+    array, errors = parse_expression(f"price {op} wide", SCHEMA, SCHEMA.by_name("wide")).evaluate(
+        arrays, len(rows)
+    )
+    wanted = [{"+": a + b, "-": a - b, "*": a * b}[op] for a, b in rows]
+    assert not errors and array.to_pylist() == wanted
