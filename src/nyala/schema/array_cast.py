@@ -151,7 +151,9 @@ def _plain(array: pa.Array) -> pa.Array:
     if plain is None and types.is_decimal(type) and type.bit_width < 128:
         plain = pa.decimal128(type.precision, type.scale)
     if plain is None and types.is_decimal(type) and type.scale < 0:
-        plain = pa.decimal256(min(76, type.precision - type.scale), 0)
+        if type.precision - type.scale > 76:
+            raise SchemaError(f"given {type}, which has more than 76 digits; cast it to fewer first")
+        plain = pa.decimal256(type.precision - type.scale, 0)
     return array if plain is None else _within_2_gib(lambda: pc.cast(array, plain))
 
 
@@ -346,6 +348,11 @@ def _int_to_decimal(array: pa.Array, type: ColumnType) -> Cast:
 
 def _decimal_to_decimal(array: pa.Array, type: ColumnType) -> Cast:
     assert type.precision is not None and type.scale is not None
+    source = array.type
+    if source.scale < type.scale and source.precision - source.scale > type.precision - type.scale:
+        # Arrow multiplies without looking: 340.2824 as decimal(36,36) wraps around 128 bits to a small number.
+        fitting, failures = _decimals_within(array, type.precision - type.scale, type.scale, range_text(type))
+        return pc.cast(fitting, type.arrow), failures
     try:
         # Of the same type, but made elsewhere: nothing in Arrow keeps its digits within the precision.
         array.validate(full=True)
@@ -378,10 +385,13 @@ def _decimals_within(array: pa.Array, digits: int, scale: int, wanted: str) -> C
     limit = _unscaled(source, 10 ** (digits + source.scale) - 1)
     array, failures = _fail(array, pc.greater(pc.abs(array), limit), f"does not fit {wanted}")
     if source.scale > scale:
-        whole = pc.round(array, ndigits=scale, round_mode="towards_zero")
-        array, more = _fail(
-            array, pc.not_equal(whole, array), f"has more than {scale} digits after the point"
-        )
+        if source.scale - scale >= source.precision:
+            fraction = pc.not_equal(
+                array, _unscaled(source, 0)
+            )  # all its digits; Arrow will not round them away
+        else:
+            fraction = pc.not_equal(pc.round(array, ndigits=scale, round_mode="towards_zero"), array)
+        array, more = _fail(array, fraction, f"has more than {scale} digits after the point")
         failures += more
     return array, failures
 

@@ -112,6 +112,9 @@ CASTS: list[tuple[str, Any, str, list[Any], dict[int, str]]] = [
      [INT64_MAX, None, None], {1: OUT, 2: OUT}),
     ("decimal scale up", pa.array([Decimal("1.5"), Decimal("999.9"), Decimal("1000.0")]), "decimal(5,2)", [150, 99990, None], {2: OUT}),
     ("decimal scale down", pa.array([Decimal("1.500"), Decimal("1.505"), Decimal("-9.990")]), "decimal(3,2)", [150, None, -999], {1: OUT}),
+    ("a scale up that would wrap around 128 bits", [Decimal("340.2824"), Decimal("0.5")], "decimal(36,36)", [None, 5 * 10**35], {0: OUT}),
+    ("decimals without a whole digit", pa.array([Decimal("0.1234"), Decimal(0), None], pa.decimal128(4, 4)), "int8", [None, 0, None], {0: OUT}),
+    ("decimals of 76 digits behind the point", pa.array([Decimal("0.5"), Decimal(0)], pa.decimal256(76, 76)), "decimal(1,0)", [None, 0], {0: OUT}),
     ("decimal of 32 bits", pa.array([Decimal("1.50"), None], pa.decimal32(5, 2)), "decimal(38,2)", [150, None], {}),
     ("decimal of 64 bits", pa.array([Decimal("1.50")], pa.decimal64(15, 2)), "int16", [None], {0: OUT}),
     ("decimal of 256 bits", pa.array([Decimal(10) ** 60, Decimal("0.01")], pa.decimal256(70, 2)), "decimal(38,2)", [None, 1], {0: OUT}),
@@ -253,6 +256,7 @@ def test_a_value_keeps_its_meaning_or_its_row_fails(
 
 NOTHING_IN_COMMON: list[tuple[Any, str, str]] = [
     (pa.array([1.5]), "int64", "given double, wanted int64; round it"),
+    (pa.array([0], pa.decimal256(76, -1)), "int64", "given decimal256"),
     (pa.array([1.0]), "int8", "given double, wanted int8"),
     (pa.array([1.0]), "decimal(5,2)", r"given double, wanted decimal\(5,2\)"),
     (pa.array(["1"]), "int64", "given string, wanted int64; parse it"),
