@@ -130,6 +130,16 @@ def test_a_flipped_bit_anywhere_in_the_file(
     assert found["damage"] > 150 and found["same"] > 0, found
 
 
+def test_a_damaged_text_in_what_sqlite_says(original: tuple[bytes, CatalogState], tmp_path: Path) -> None:
+    """SQLite puts the damaged text into its message, where Python cannot decode it: still the right error."""
+    content, state = original
+    begin = content.index(b'CREATE TABLE "garbage"')
+    for offset in range(begin, begin + 120):
+        damaged = bytearray(content)
+        damaged[offset] ^= 0x80
+        assert outcome(put(tmp_path, bytes(damaged)), state, read_only=True) == "damage"
+
+
 def test_a_cut_or_zeroed_file(original: tuple[bytes, CatalogState], tmp_path: Path) -> None:
     """A file cut short, or with a page of zeros or of another page's bytes, is never taken for a smaller store."""
     content, state = original

@@ -256,11 +256,12 @@ def test_S1_an_answer_that_does_not_come(serve: Serve, tmp_path: Path) -> None:
 
 def test_stop_finishes_what_was_accepted(serve: Serve, tmp_path: Path) -> None:
     """Closing the database lets a job's running commit end, and the job gets its answer."""
-    begun, release = threading.Event(), threading.Event()
+    begun, release, done = threading.Event(), threading.Event(), threading.Event()
 
     def slow(*_: object) -> Any:
         begun.set()
         release.wait(20)
+        done.set()
         return {"done": True}, []
 
     server = serve(slow)
@@ -270,6 +271,7 @@ def test_stop_finishes_what_was_accepted(serve: Serve, tmp_path: Path) -> None:
     begun.wait(20)
     threading.Timer(0.1, release.set).start()
     server.stop()
+    assert done.is_set(), "when stop() returns nobody works on the store any more"
     client.join()
     assert answers == [({"done": True}, [])]
     assert not (tmp_path / "writer.sock").exists()
@@ -295,6 +297,23 @@ def test_S1_stop_refuses_what_was_not_accepted(serve: Serve, tmp_path: Path) -> 
         assert time.monotonic() - begin < 10
         assert half.recv(1) == bytes([handover_channel.CLOSING])
     assert not handled
+
+
+def test_S1_a_request_that_comes_as_the_server_stops(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read in full, but the database is closing: refused, not done behind the back of close()."""
+    server = serve(echo)
+    receive_frame = handover_channel._Wire.receive_frame
+
+    def closing(wire: handover_channel._Wire) -> Any:
+        frame = receive_frame(wire)
+        server._stopping = True
+        return frame
+
+    monkeypatch.setattr(handover_channel._Wire, "receive_frame", closing)
+    with pytest.raises(NoWriter, match="closing"):
+        ask(tmp_path, {})
 
 
 def test_many_jobs_at_once(serve: Serve, tmp_path: Path) -> None:

@@ -82,9 +82,9 @@ def test_waiting_ends_at_the_timeout(env: Env, clock: SteppedClock, tmp_path: Pa
     """lock_timeout is waited out, not more."""
     with StoreLock(env, str(tmp_path)):
         before = clock.monotonic_s()
-        with pytest.raises(LockedError, match=r"waited 3 s"):
-            StoreLock(env, str(tmp_path)).acquire(3)
-        assert clock.monotonic_s() - before == pytest.approx(3)
+        with pytest.raises(LockedError, match=r"waited 3\.01 s"):
+            StoreLock(env, str(tmp_path)).acquire(3.01)
+        assert clock.monotonic_s() - before == pytest.approx(3.01)
 
 
 def test_waiting_ends_when_the_holder_closes(tmp_path: Path) -> None:
@@ -114,6 +114,35 @@ def test_the_file_says_who(env: Env, tmp_path: Path) -> None:
     lock.release()
     lock.release()
     assert (tmp_path / "lock").read_bytes() == b""
+
+
+def test_a_reader_asks_whether_somebody_writes(env: Env, tmp_path: Path) -> None:
+    """A reader that follows a writer learns when he is gone, and leaves no trace of its question."""
+    question = StoreLock(env, str(tmp_path))
+    assert not question.is_taken()
+    assert os.listdir(tmp_path) == [], "asking makes no file"
+    with StoreLock(env, str(tmp_path)):
+        assert question.is_taken()
+    assert not question.is_taken()
+    with StoreLock(env, str(tmp_path)) as lock:
+        assert lock.held, "and what the question had for a moment is free again"
+
+
+def test_a_readers_question_does_not_turn_a_writer_away(
+    env: Env, clock: SteppedClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """connect() in the very moment in which a reader looks whether there is a writer still gets the lock."""
+    asked = env.files.lock(str(tmp_path / "lock"))
+    assert asked is not None
+    sleep_s = clock.sleep_s
+
+    def answered(seconds: float) -> None:
+        sleep_s(seconds)
+        asked.release()
+
+    monkeypatch.setattr(clock, "sleep_s", answered)
+    with StoreLock(env, str(tmp_path)) as lock:
+        assert lock.held
 
 
 def test_a_holder_that_has_not_said_who_it_is(env: Env, tmp_path: Path) -> None:
