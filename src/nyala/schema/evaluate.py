@@ -31,6 +31,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.errors import InvalidArgumentError
+from nyala.schema.arrow_values import (
+    STORAGE,
+    Mask,
+    decimal_doubles,
+    false_mask,
+    fixed_values,
+    has_fixed_values,
+    is_narrow,
+    true_mask,
+    validity,
+)
 from nyala.schema.like import LikePattern
 from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import ColumnType, from_canonical
@@ -47,26 +58,11 @@ __all__ = [
     "BoundLike",
     "BoundNull",
     "BoundOr",
-    "Mask",
-    "decimal_doubles",
-    "fixed_values",
-    "validity",
 ]
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
 Arrays: TypeAlias = Mapping[str, pa.Array]
 
 _US_PER_DAY: Final = 86_400_000_000
-_STORAGE: Final[dict[str, Any]] = {
-    "int8": np.int8,
-    "int16": np.int16,
-    "int32": np.int32,
-    "int64": np.int64,
-    "date": np.int32,
-    "timestamp": np.int64,
-    "float": np.float32,
-    "double": np.float64,
-}
 _ARROW_COMPARE: Final = {
     "=": pc.equal,
     "<>": pc.not_equal,
@@ -87,9 +83,6 @@ _NUMPY_COMPARE: Final[dict[str, Any]] = {
 _FEW: Final = 8
 
 
-# --- Arrow memory as NumPy --------------------------------------------------------------------------
-
-
 def _array(arrays: Arrays, column: ColumnSchema) -> pa.Array:
     """The column as one array of its canonical type, or as a dictionary of it."""
     array = arrays[column.name]
@@ -99,54 +92,6 @@ def _array(arrays: Arrays, column: ColumnSchema) -> pa.Array:
     if array.type == column.type.arrow or pa.types.is_dictionary(array.type):
         return array
     return array.cast(column.type.arrow)
-
-
-def validity(array: pa.Array) -> Mask | None:
-    """Which elements are not NULL; None for all of them."""
-    if array.null_count == 0:
-        return None
-    valid: Mask = array.is_valid().to_numpy(zero_copy_only=False)
-    return valid
-
-
-def fixed_values(array: pa.Array, type: ColumnType) -> npt.NDArray[Any]:
-    """The values of a numeric, date or timestamp column as a view, NULLs as whatever stands there.
-
-    Decimals of at most 18 digits: their unscaled values, which are the low halves of Arrow's 16 bytes.
-    """
-    data = array.buffers()[1]
-    if data is None or len(array) == 0:
-        return np.empty(0, _STORAGE.get(type.name, np.int64))
-    if type.name == "decimal":
-        assert is_narrow(type)
-        words = np.frombuffer(data, np.int64, count=2 * (array.offset + len(array)))
-        return words[2 * array.offset :: 2]
-    return np.frombuffer(data, _STORAGE[type.name], count=array.offset + len(array))[array.offset :]
-
-
-def is_narrow(type: ColumnType) -> bool:
-    """Whether it is a decimal whose unscaled values fit 64 bits."""
-    return type.precision is not None and type.precision <= 18
-
-
-def has_fixed_values(type: ColumnType) -> bool:
-    """Whether `fixed_values` takes it."""
-    return type.name in _STORAGE or is_narrow(type)
-
-
-def true_mask(array: pa.Array | pa.ChunkedArray) -> Mask:
-    """A boolean array as a mask of its own: NULL is False."""
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-    if array.null_count:
-        array = array.fill_null(False)
-    mask: Mask = array.to_numpy(zero_copy_only=False)  # bits become bytes: always a copy
-    return mask
-
-
-def false_mask(array: pa.Array) -> Mask:
-    """Where a boolean array is False, and not NULL."""
-    return ~true_mask(array.fill_null(True) if array.null_count else array)
 
 
 def _among_valid(mask: Mask, array: pa.Array) -> Mask:
@@ -323,7 +268,7 @@ class BoundIn(_OneColumn):
             return pa.array([from_canonical(type, value) for value in values], type.arrow)
         return pa.array(
             values,
-            pa.from_numpy_dtype(_STORAGE.get(type.name, np.int64)) if has_fixed_values(type) else type.arrow,
+            pa.from_numpy_dtype(STORAGE.get(type.name, np.int64)) if has_fixed_values(type) else type.arrow,
         )
 
 
@@ -403,20 +348,6 @@ def _doubles(array: pa.Array, type: ColumnType) -> npt.NDArray[np.float64]:
     if type.name == "decimal":
         return decimal_doubles(array)
     return fixed_values(array, type).astype(np.float64)
-
-
-def decimal_doubles(array: pa.Array) -> npt.NDArray[np.float64]:
-    """The nearest doubles of a decimal128 or decimal256 array, NULLs as anything.
-
-    Not by Arrow's own cast, which multiplies by an inexact power of ten: there 0.41 is not the double 0.41.
-    """
-    precision, scale = array.type.precision, array.type.scale
-    if precision <= 15:  # both below 2**53 and 10**22, so exact, and one division rounds once
-        narrow = ColumnType("decimal", precision, scale)
-        quotients: npt.NDArray[np.float64] = fixed_values(array.cast(narrow.arrow), narrow) / 10.0**scale
-        return quotients
-    doubles = array.cast(pa.string()).cast(pa.float64())  # parsing rounds correctly
-    return fixed_values(doubles, ColumnType("double")).astype(np.float64)
 
 
 def _compare_doubles(op: str, x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> Mask:

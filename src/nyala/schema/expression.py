@@ -35,8 +35,9 @@ import pyarrow.compute as pc
 
 from nyala.errors import NULL, OUT_OF_RANGE, InvalidArgumentError, SchemaError
 from nyala.schema.array_cast import Failure, cast_array, range_text
+from nyala.schema.arrow_values import decimal_doubles
 from nyala.schema.cast import cast_list
-from nyala.schema.evaluate import Arrays, decimal_doubles
+from nyala.schema.evaluate import Arrays
 from nyala.schema.expression_nodes import ERROR_TEXTS, ColumnNode, Node, is_decimal, number_values, to_double
 from nyala.schema.expression_parser import (
     CallTree,

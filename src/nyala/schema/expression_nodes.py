@@ -26,7 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.errors import InvalidArgumentError, SchemaError
-from nyala.schema.evaluate import Arrays, decimal_doubles, validity
+from nyala.schema.arrow_values import decimal_doubles, validity
+from nyala.schema.evaluate import Arrays
 from nyala.schema.predicate import BoundPredicate
 from nyala.schema.schema import ColumnSchema
 

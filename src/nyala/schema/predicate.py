@@ -7,7 +7,7 @@
         |
         |- .evaluate(arrays, n)      which rows are TRUE (evaluate.py, like.py)
         |- .constraints()            what partitions, rowsets and blocks are skipped by (constraint.py)
-        '- str(), .to_json()         how it goes to another process
+        '- str(), .to_json()         how it goes to another process (nodes.py, nodes_json.py)
 
 Invariants
     P1  A row is selected iff the predicate is TRUE: NULL matches no comparison.
@@ -28,8 +28,9 @@ import pyarrow.compute as pc
 
 from nyala.errors import InvalidArgumentError
 from nyala.schema import binding, nodes
+from nyala.schema.arrow_values import Mask
 from nyala.schema.constraint import EMPTY, Constraint
-from nyala.schema.evaluate import Arrays, Bound, BoundArrow, BoundConstant, Mask
+from nyala.schema.evaluate import Arrays, Bound, BoundArrow, BoundConstant
 from nyala.schema.nodes import (
     And,
     ArrowExpression,
@@ -44,9 +45,8 @@ from nyala.schema.nodes import (
     Or,
     Predicate,
     col,
-    from_json,
-    to_json,
 )
+from nyala.schema.nodes_json import from_json, to_json
 from nyala.schema.parser import parse_predicate
 from nyala.schema.schema import Schema
 
@@ -118,14 +118,14 @@ class BoundPredicate:
     def constraints(self) -> Mapping[str, Constraint]:
         """What each column must satisfy in a selected row; columns without a demand are left out.
 
-        If no row can be selected (`empty`), every column of the predicate has the empty constraint.
+        If no row can be selected (`empty`), every column that the predicate names has the empty constraint.
         """
         return self._constraints
 
     @functools.cached_property
     def _constraints(self) -> dict[str, Constraint]:
         found = binding.derive(self._bound)
-        return dict.fromkeys(self.columns, EMPTY) if found is None else found
+        return dict.fromkeys(sorted(nodes.names_in(self.tree)), EMPTY) if found is None else found
 
     @functools.cached_property
     def empty(self) -> bool:

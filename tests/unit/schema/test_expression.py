@@ -190,6 +190,7 @@ FAILING: list[tuple[str, Any, dict[str, list[Any]], list[Any], dict[int, str]]] 
     ("n", "CASE WHEN n > 10 THEN n * n ELSE 0 END", {"n": [2**40, 3]}, [None, 0], {0: OUT_OF_RANGE}),
     ("n", "CASE WHEN must = 0 THEN 0 ELSE n % must END", {"n": [5, 5], "must": [0, 3]}, [0, 2], {}),
     ("n", "coalesce(tiny, n * n)", {"tiny": [1, None], "n": [2**40, 2**40]}, [1, None], {1: OUT_OF_RANGE}),
+    ("n", "coalesce(n * n + tiny, 7)", {"tiny": [None, None], "n": [2**40, 1]}, [None, 7], {0: OUT_OF_RANGE}),
     ("n", "coalesce(n * n, tiny)", {"tiny": [1, 1], "n": [2**40, None]}, [None, 1], {0: OUT_OF_RANGE}),
 ]  # fmt: skip
 
