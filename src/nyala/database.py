@@ -37,6 +37,7 @@ from nyala.tablet.maintenance import Maintenance
 from nyala.tablet.reader_store import ReaderStore
 from nyala.tablet.root import Root, TableState
 from nyala.tablet.store import DURABILITIES, Store, StoreOptions
+from nyala.wal.writer import Durability
 
 DEFAULT_HISTORY: Final = dt.timedelta(days=7)
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -49,7 +50,7 @@ def connect(
     path: str | os.PathLike[str],
     *,
     read_only: bool = False,
-    durability: str = "commit",
+    durability: Durability = "commit",
     memory_limit: int | str = "1GB",
     maintenance: bool = True,
     lock_timeout: float = 0,
@@ -358,8 +359,9 @@ class Snapshot:
 # ------------------------------------------------------------------------------------------------ arguments
 
 
-def parse_history(history: dt.timedelta | str | float | None) -> int | None:
+def parse_history(given: dt.timedelta | str | float | None) -> int | None:
     """Microseconds of history to keep; None for ever. Raises: InvalidArgumentError."""
+    history: object = given
     if history is None:
         history = DEFAULT_HISTORY
     if isinstance(history, str):
@@ -381,8 +383,9 @@ def parse_history(history: dt.timedelta | str | float | None) -> int | None:
     return round(history * 1e6)
 
 
-def parse_size(size: int | str) -> int:
+def parse_size(given: int | str) -> int:
     """Bytes. Raises: InvalidArgumentError for less than 16 MB, or what is no size."""
+    size: object = given
     if isinstance(size, str):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?B?)", size.strip().upper())
         unit = (
@@ -398,7 +401,7 @@ def parse_size(size: int | str) -> int:
     return size
 
 
-def _check_name(name: str) -> None:
+def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name:
         raise InvalidArgumentError(f"a table's name is a text that is not empty, not {name!r}")
     try:

@@ -16,6 +16,7 @@ Source: shared contract, "Read"; design §3 "A scan token carries all that a rem
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pyarrow as pa
 
 from nyala.env import Env
-from nyala.errors import HistoryExpiredError, InvalidArgumentError
+from nyala.errors import ColumnNotFoundError, HistoryExpiredError, InvalidArgumentError
 from nyala.mvcc.timestamp import to_datetime
 from nyala.schema.predicate import BoundPredicate, bind
 from nyala.schema.schema import ColumnSchema
@@ -206,6 +207,15 @@ class Scan:
 
         return scan_to_spark(spark, self)
 
+    def narrowed(self, columns: Sequence[str]) -> Scan:
+        """The same rows at the same moment with only these of its columns. Raises: ColumnNotFoundError."""
+        root, table = self._take()
+        strange = [name for name in columns if name not in self.schema.names]
+        if strange:
+            raise ColumnNotFoundError(f"the scan has no column {strange[0]!r}; it has {self.schema.names}")
+        spec = dataclasses.replace(self._spec, columns=self._spec.schema.project(list(columns)))
+        return Scan(self._store, root, table, spec)
+
     # ---------------------------------------------------------------------------------------- inside
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -293,7 +303,8 @@ def make_spec(
     order_by_key: bool,
 ) -> ScanSpec:
     """Check what the user asked for. Raises: ColumnNotFoundError, InvalidArgumentError, SchemaError."""
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+    asked: object = limit
+    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 0):
         raise InvalidArgumentError(f"limit takes a number of rows, 0 or more, not {limit!r}")
     predicate: BoundPredicate | None = bind(where, table.schema)
     return ScanSpec(table.schema, resolve_columns(table, columns), snapshot, predicate, limit, order_by_key)

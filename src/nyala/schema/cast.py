@@ -169,7 +169,17 @@ def _exact_float(value: int) -> float | None:
 
 
 def _float(values: Sequence[Any], wanted: ColumnType) -> Cast:
-    return pa.array(values, pa.float64()), []
+    doubles = pa.array(values, pa.float64())
+    if wanted.name != "float":
+        return doubles, []
+    # A Python float is how a person writes a number: 0.1 means the nearest that the column has. (An Arrow or NumPy
+    # column of doubles says what it is, and is not rounded.) What is too large for a float stays as it was,
+    # and fails.
+    exact = doubles.to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore"):
+        rounded = exact.astype(np.float32).astype(np.float64)
+    rounded = np.where(np.isinf(rounded), exact, rounded)
+    return pa.array(rounded, mask=doubles.is_null().to_numpy(zero_copy_only=False)), []
 
 
 def _decimal(values: Sequence[Any], wanted: ColumnType) -> Cast:
@@ -268,7 +278,8 @@ def _other_of(cls: type) -> _Kind:
 
 
 def cast_datetime64(values: npt.NDArray[Any]) -> Cast:
-    """NumPy's datetime64 of any unit as an Arrow timestamp or date, and the rows beyond what Arrow's units hold."""
+    """NumPy's datetime64 of any unit as an Arrow timestamp or date, and the rows beyond what Arrow's units
+    hold."""
     unit, count = np.datetime_data(values.dtype)
     if unit == "generic":
         return pa.nulls(len(values)), []  # nothing but NaT

@@ -81,7 +81,8 @@ class ReaderStore:
         with contextlib.closing(
             Catalog.open(self.env, layout.catalog_path(self.root_path), read_only=True)
         ) as catalog:
-            state = catalog.load()
+            position = self._position()
+            state = catalog.load(at_least=0 if position is None else position.catalogue_version)
         lease.announce(state.version)
         root = open_root(self.env, self.root_path, state, self.cache)
         self._version = state.version

@@ -61,7 +61,7 @@ from nyala.tablet.opening import open_root, open_rowset, remove_orphans
 from nyala.tablet.root import Root, TableState, TabletState
 from nyala.tablet.staging import remove_expired_staging
 from nyala.tablet.write_path import DIRECT_COMMIT_BYTES, Ticket
-from nyala.wal.position import PositionRecord, write_position
+from nyala.wal.position import PositionRecord, read_position, write_position
 from nyala.wal.reader import recover
 from nyala.wal.writer import Durability, LogWriter
 
@@ -148,7 +148,9 @@ class Store:
             catalog = layout.open_or_create_catalog(env, path)
             undo.callback(catalog.close)
             remove_expired_staging(env, path)
-            state = catalog.load()
+            # A catalogue older than what was published is one whose last transactions are damaged.
+            position = read_position(env.files, layout.position_path(path))
+            state = catalog.load(at_least=0 if position is None else position.catalogue_version)
             cache = BlockCache(options.memory_limit_bytes // 4)
             remove_orphans(env, path, state)
             root = open_root(env, path, state, cache)
@@ -264,7 +266,12 @@ class Store:
             for key, stamp in self._keys.items()
             if key not in known and key not in mine
         ]
-        self.state = self._catalog.commit(change)
+        try:
+            self.state = self._catalog.commit(change)
+        except StorageError as error:
+            if error.outcome == "unknown":
+                self.poison(error)
+            raise
         self._keys.clear()
         self.install(after)
         self.log.drop(dropped)
@@ -325,7 +332,7 @@ class Store:
                 self.log.sync(ticket.log_offset)
             else:
                 self.log.write_pending()
-        except BaseException as error:
+        except Exception as error:  # not Ctrl-C: the log is alive, and its next sync makes up for this one
             self.poison(error)
             raise
         self.marks.advance_published(self.log.synced_timestamp)
@@ -336,7 +343,7 @@ class Store:
         broken."""
         try:
             self.log.sync()
-        except BaseException as error:
+        except Exception as error:  # not Ctrl-C: the log is alive, and its next sync makes up for this one
             self.poison(error)
             raise
         self.marks.advance_published(self.log.synced_timestamp)
@@ -345,7 +352,7 @@ class Store:
         """Durability "group": sync what has waited long enough. Called by the maintenance thread."""
         try:
             self.log.sync_if_due()
-        except BaseException as error:
+        except Exception as error:  # not Ctrl-C: the log is alive, and its next sync makes up for this one
             self.poison(error)
             raise
         self.publish()
@@ -434,7 +441,12 @@ class Store:
         return rowset, entries
 
     def discard_files(self, paths: Iterable[str]) -> None:
-        """Remove files that no transaction names; what cannot be removed is removed by the next open (P3)."""
+        """Remove files that no transaction names; what cannot be removed is removed by the next open (P3).
+
+        After a transaction of unknown outcome nothing is removed: it may be durable and name them.
+        """
+        if self._failure is not None:
+            return
         for path in paths:
             with contextlib.suppress(Error):
                 self.env.files.unlink(self.path(path), missing_ok=True)

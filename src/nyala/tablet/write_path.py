@@ -190,8 +190,8 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
         idempotency_key,
         tuple(settled_group(settlement, effect, batch) for settlement, effect, batch in groups),
     )
+    offset = store.log.append(record)  # refuses a full disk; nothing has happened then
     try:
-        offset = store.log.append(record)
         for addition in additions:
             addition.apply(timestamp)
         store.note_applied(timestamp, sum([addition.nbytes for addition in additions]), idempotency_key)

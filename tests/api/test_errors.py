@@ -1,0 +1,247 @@
+"""Bad input: each mistake is the error that the contract names, says what, where and what to do, and changes
+nothing."""
+
+# ruff: noqa: E501  (the cases are a table)
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import nyala
+from nyala.catalog.format import FORMAT_VERSION
+from nyala.database import Database
+from nyala.env import system_files
+from nyala.testing.faulty_files import FaultyFiles
+from tests.support import key_value_table, open_database, rows
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    db = open_database(tmp_path / "s")
+    table = db.create_table(
+        "t",
+        {
+            "a": "string",
+            "n": "int32",
+            "must": nyala.column("int8", nullable=False),
+            "text": "string",
+            "small": "varchar(3)",
+        },
+        ["a", "n"],
+        [nyala.range_partition("n", bounds=[(0, 100)])],
+    )
+    table.insert([{"a": "x", "n": 1, "must": 1, "text": "one", "small": "abc"}])
+    yield db
+    db.close()
+
+
+GOOD = {"a": "y", "n": 2, "must": 2}
+CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] = [
+    ("insert a taken key", lambda t: t.insert([{"a": "x", "n": 1, "must": 1}]), nyala.DuplicateKeyError, ["already-present"], "upsert"),
+    ("the same key twice", lambda t: t.insert([GOOD, GOOD]), nyala.DuplicateKeyError, ["already-present"], "taken"),
+    ("update a missing key", lambda t: t.update([GOOD]), nyala.KeyNotFoundError, ["not-found"], "on_missing"),
+    ("delete a missing key", lambda t: t.delete([{"a": "y", "n": 2}]), nyala.KeyNotFoundError, ["not-found"], "on_missing"),
+    ("no partition", lambda t: t.insert([{"a": "y", "n": 100, "must": 1}]), nyala.NoPartitionError, ["no-partition"], "range partition"),
+    ("NULL in the key", lambda t: t.insert([{**GOOD, "a": None}]), nyala.InvalidValueError, ["null"], "'a'"),
+    ("NULL where NOT NULL", lambda t: t.insert([{**GOOD, "must": None}]), nyala.InvalidValueError, ["null"], "'must'"),
+    ("a required column left out", lambda t: t.insert([{"a": "y", "n": 2}]), nyala.InvalidValueError, ["missing-column"], "'must'"),
+    ("upsert of a new row without it", lambda t: t.upsert([{"a": "y", "n": 2}]), nyala.InvalidValueError, ["missing-column"], "'must'"),
+    ("a key column left out", lambda t: t.upsert([{"a": "y", "must": 1}]), nyala.InvalidValueError, ["missing-column"], "'n'"),
+    ("a value out of range", lambda t: t.insert([{**GOOD, "must": 300}]), nyala.InvalidValueError, ["out-of-range"], "'must'"),
+    ("a cell too large", lambda t: t.insert([{**GOOD, "text": "x" * 65537}]), nyala.InvalidValueError, ["value-too-large"], "65536"),
+    ("a key too large", lambda t: t.insert([{**GOOD, "a": "k" * 17000}]), nyala.InvalidValueError, ["key-too-large"], "16384"),
+    ("invalid UTF-8", lambda t: t.insert(pa.table({"a": pa.array([b"\xff"]), "n": [2], "must": [1]})), nyala.InvalidValueError, ["invalid-utf8"], "'a'"),
+    ("two kinds of mistake", lambda t: t.insert([{"a": "x", "n": 1, "must": 1}, {"a": "y", "n": 200, "must": 1}]), nyala.WriteError, ["already-present", "no-partition"], "2 of 2"),
+    ("an unknown column", lambda t: t.insert([{**GOOD, "txt": "?"}]), nyala.ColumnNotFoundError, [], "'txt'"),
+    ("types with nothing in common", lambda t: t.insert({"a": ["y"], "n": ["two"], "must": [1]}), nyala.SchemaError, [], "'n'"),
+    ("update of the key alone", lambda t: t.update([{"a": "x", "n": 1}]), nyala.InvalidArgumentError, [], "no column to change"),
+    ("delete with a value", lambda t: t.delete([{"a": "x", "n": 1, "must": 1}]), nyala.SchemaError, [], "key columns only"),
+    ("update of a key column", lambda t: t.update(set={"n": "n + 1"}, where="n = 1"), nyala.InvalidArgumentError, [], "part of the key"),
+    ("an overflow in update where", lambda t: t.update(set={"must": "must + 127"}, where="n = 1"), nyala.InvalidValueError, ["out-of-range"], "'must'"),
+    ("delete of nothing said", lambda t: t.delete(), nyala.InvalidArgumentError, [], "where"),
+    ("data and set at once", lambda t: t.update([GOOD], set={"must": 1}), nyala.InvalidArgumentError, [], "not both"),
+    ("no data", lambda t: t.insert(17), nyala.InvalidArgumentError, [], "int"),
+    ("an unknown choice", lambda t: t.insert([GOOD], on_conflict="replace"), nyala.InvalidArgumentError, [], "'replace'"),
+    ("a predicate that does not parse", lambda t: t.scan(where="n = = 1"), nyala.InvalidArgumentError, [], "n = = 1"),
+    ("a predicate on no column", lambda t: t.scan(where="nn = 1"), nyala.ColumnNotFoundError, [], "'n'"),
+    ("a column that is not there", lambda t: t.scan(columns=["txt"]), nyala.ColumnNotFoundError, [], "'text'"),
+    ("columns as text", lambda t: t.scan(columns="text"), nyala.InvalidArgumentError, [], "list"),
+    ("a negative limit", lambda t: t.scan(limit=-1), nyala.InvalidArgumentError, [], "-1"),
+    ("no moment", lambda t: t.scan(at="yesterday"), nyala.InvalidArgumentError, [], "yesterday"),
+    ("half a key in get", lambda t: t.get({"a": "x"}), nyala.InvalidArgumentError, [], "'n'"),
+    ("a write to the past", lambda t: t.at(t.scan().timestamp).insert([GOOD]), nyala.ReadOnlyError, [], "cannot be changed"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "codes", "says"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_a_mistake_is_named_and_changes_nothing(
+    db: Database, act: Callable[[Any], Any], kind: type[Exception], codes: list[str], says: str
+) -> None:
+    """The error's class, the codes of its rows, and a sentence that names the culprit."""
+    table = db["t"]
+    before, now = rows(table), db.now()
+    with pytest.raises(kind) as error:
+        act(table)
+    assert type(error.value) is kind
+    assert says in str(error.value)
+    if codes:
+        assert sorted(error.value.errors.column("code").to_pylist()) == codes  # type: ignore[attr-defined]
+        assert error.value.errors.column_names == ["row", "operation", "code", "message", "a", "n"]  # type: ignore[attr-defined]
+    assert rows(table) == before and db.now() == now
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "says"),
+    [
+        (lambda db: db["nothing"], nyala.TableNotFoundError, "its tables are: t"),
+        (lambda db: db.drop_table("nothing"), nyala.TableNotFoundError, "nothing"),
+        (lambda db: db.create_table("t", {"k": "int8"}, "k"), nyala.TableExistsError, "exist_ok"),
+        (lambda db: db.create_table("t", {"k": "int8"}, "k", exist_ok=True), nyala.SchemaError, "other columns"),
+        (lambda db: db.create_table("", {"k": "int8"}, "k"), nyala.InvalidArgumentError, "not empty"),
+        (lambda db: db.create_table("é" * 200, {"k": "int8"}, "k"), nyala.InvalidArgumentError, "256"),
+        (lambda db: db.create_table("v", {"k": "double"}, "k"), nyala.SchemaError, "'k'"),
+        (lambda db: db.create_table("v", {"k": "int8"}, "q"), nyala.ColumnNotFoundError, "'q'"),
+        (lambda db: db.create_table("v", {"k": "int8"}, []), nyala.SchemaError, "key"),
+        (lambda db: db.create_table("v", {"k": "int7"}, "k"), nyala.SchemaError, "int7"),
+        (lambda db: db.create_table("v", {f"c{i}": "int8" for i in range(301)}, "c0"), nyala.SchemaError, "300"),
+        (lambda db: db.create_table("v", {"k": "int8", "v": "int8"}, "k", [nyala.hash_partition("v", buckets=2)]), nyala.InvalidArgumentError, "key"),
+        (lambda db: db.create_table("v", {"k": "int8"}, "k", [nyala.range_partition("k", splits=[1, 1])]), nyala.InvalidArgumentError, "split"),
+        (lambda db: db.create_table("v", {"k": "int8"}, "k", history="soon"), nyala.InvalidArgumentError, "7d"),
+        (lambda db: nyala.hash_partition("k", buckets=1), nyala.InvalidArgumentError, "two"),
+        (lambda db: db.rename_table("t", "t"), nyala.TableExistsError, "'t'"),
+        (lambda db: db["t"].merge([]), AttributeError, "upsert"),
+        (lambda db: nyala.connect(db.path, durability="maybe"), nyala.InvalidArgumentError, "maybe"),
+        (lambda db: nyala.connect(db.path, memory_limit="lots"), nyala.InvalidArgumentError, "512MB"),
+    ],
+)  # fmt: skip
+def test_mistakes_with_tables_and_stores(
+    db: Database, make: Callable[[Database], Any], kind: type[Exception], says: str
+) -> None:
+    """Names, schemas, partitions and arguments that cannot be."""
+    with pytest.raises(kind) as error:
+        make(db)
+    assert says in str(error.value)
+    assert db.list_tables() == ["t"]
+
+
+def test_an_empty_batch_and_an_empty_table_are_no_errors(db: Database) -> None:
+    """They answer zeros and the present timestamp."""
+    table, now = db["t"], db.now()
+    for result in (table.insert([]), table.upsert({}), table.delete([]), table.delete(where="n = 50")):
+        assert (result.timestamp, result.inserted, result.updated, result.deleted) == (now, 0, 0, 0)
+    empty = key_value_table(db, "empty")
+    assert empty.scan().to_arrow().num_rows == empty.count() == len(empty) == 0
+    assert empty.get({"k": 1}) is None and empty.get_many([]).num_rows == 0
+    db.flush()
+    assert rows(empty) == []
+
+
+def test_a_folder_that_is_no_store(tmp_path: Path) -> None:
+    """A folder with other things in it is left alone; a missing one cannot be read."""
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "a.txt").write_text("x")
+    with pytest.raises(nyala.StorageError, match=r"a\.txt"):
+        nyala.connect(tmp_path / "letters")
+    assert os.listdir(tmp_path / "letters") == ["a.txt"]
+    with pytest.raises(nyala.StorageError, match="no Nyala store"):
+        nyala.connect(tmp_path / "nothing", read_only=True)
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_store_of_a_future_version(tmp_path: Path) -> None:
+    """It is refused with its version, and left as it is."""
+    nyala.connect(tmp_path / "s").close()
+    with sqlite3.connect(tmp_path / "s" / "catalog.sqlite") as connection:
+        connection.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
+        connection.execute("UPDATE store SET format_version = ?", (FORMAT_VERSION + 1,))
+    connection.close()
+    for read_only in (False, True):
+        with pytest.raises(nyala.StorageError, match=str(FORMAT_VERSION + 1)):
+            nyala.connect(tmp_path / "s", read_only=read_only)
+
+
+def test_a_second_writer_is_told_who_has_the_store(tmp_path: Path) -> None:
+    """At once, with pid and host; the lock of a killed writer is simply taken."""
+    script = "import nyala, sys; db = nyala.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "s")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdin is not None and child.stdout is not None
+    assert child.stdout.readline() == "open\n"
+    with pytest.raises(nyala.LockedError, match=f"process {child.pid} on"):
+        nyala.connect(tmp_path / "s")
+    child.kill()
+    child.wait()
+    child.stdin.close()
+    child.stdout.close()
+    with nyala.connect(tmp_path / "s") as db:
+        with pytest.raises(nyala.LockedError, match="this process"):
+            nyala.connect(tmp_path / "s")
+        reader = nyala.connect(tmp_path / "s", read_only=True)
+        with pytest.raises(nyala.ReadOnlyError, match="read_only"):
+            reader.create_table("t", {"k": "int8"}, "k")
+        reader.close()
+        assert db.list_tables() == []
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """Writes and flushes fail with a sentence, reads go on, nothing acknowledged is lost, and freeing space
+    heals it."""
+    files = FaultyFiles(system_files(), kind="enospc")
+    db = open_database(tmp_path / "s", files=files)
+    table = key_value_table(db)
+    table.insert({"k": list(range(100)), "v": list(range(100))})
+    files.fail_at = len(files.operations) + 1
+    with pytest.raises(nyala.StorageError, match=r"(?i)space|disk"):
+        db.flush()
+    with pytest.raises(nyala.StorageError, match=r"(?i)space|disk") as refused:
+        table.insert({"k": [1000], "v": [0]})
+    assert refused.value.outcome is None
+    assert table.count() == 100
+    files.heal()
+    files.fail_at = None
+    table.insert({"k": [1000], "v": [0]})
+    db.flush()
+    assert table.count() == 101
+    db.close()
+    again = open_database(tmp_path / "s")
+    assert again["t"].count() == 101
+    again.close()
+
+
+def test_a_streamed_call_that_fails_says_what_was_applied(db: Database) -> None:
+    """Of a RecordBatchReader each batch is atomic by itself; `.applied` counts the rows before the failing one."""
+    schema = pa.schema({"a": pa.string(), "n": pa.int32(), "must": pa.int8()})
+    batches = [
+        pa.record_batch({"a": ["y", "z"], "n": [1, 2], "must": [1, 1]}, schema=schema),
+        pa.record_batch({"a": ["p", "x"], "n": [1, 1], "must": [1, 1]}, schema=schema),
+    ]
+    with pytest.raises(nyala.DuplicateKeyError) as error:
+        db["t"].insert(pa.RecordBatchReader.from_batches(schema, iter(batches)))
+    assert error.value.applied == 2
+    assert [row[0] for row in rows(db["t"])] == ["x", "y", "z"]
+    reader = pa.RecordBatchReader.from_batches(schema, iter(batches))
+    result = db["t"].upsert(reader)
+    assert (result.inserted, result.updated) == (1, 3)
+
+
+def test_messages_are_sentences_for_people(db: Database) -> None:
+    """No Python or Arrow internals: no class names, no addresses, no empty text."""
+    for _, act, kind, _, _ in CASES:
+        with pytest.raises(kind) as error:
+            act(db["t"])
+        text = str(error.value)
+        assert len(text) > 20 and " object at 0x" not in text and "ArrowInvalid" not in text, text

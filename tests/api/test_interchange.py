@@ -1,0 +1,138 @@
+"""Rows into and out of the libraries that people use beside Nyala."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import nyala
+from tests.support import open_database, rows
+
+EXPECTED = [(1, "a", 1.5), (2, "b", None), (3, "a", 3.5)]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[Any]:
+    db = open_database(tmp_path / "s")
+    yield db.create_table("t", {"k": "int64", "s": "string", "v": "double"}, "k")
+    db.close()
+
+
+SOURCES = {
+    "list of dicts": lambda: [{"k": 1, "s": "a", "v": 1.5}, {"k": 2, "s": "b"}, {"k": 3, "s": "a", "v": 3.5}],
+    "dict of columns": lambda: {"k": np.array([1, 2, 3]), "s": ["a", "b", "a"], "v": [1.5, None, 3.5]},
+    "pyarrow table": lambda: pa.table({"k": [1, 2, 3], "s": ["a", "b", "a"], "v": [1.5, None, 3.5]}),
+    "chunked, dictionary, large": lambda: pa.table(
+        {
+            "k": pa.chunked_array([[1], [2, 3]]),
+            "s": pa.array(["a", "b", "a"]).dictionary_encode(),
+            "v": pa.array([1.5, None, 3.5]),
+        }
+    ),
+    "polars": lambda: pl.DataFrame({"k": [1, 2, 3], "s": ["a", "b", "a"], "v": [1.5, None, 3.5]}),
+    "pandas": lambda: pd.DataFrame({"k": [1, 2, 3], "s": ["a", "b", "a"], "v": [1.5, None, 3.5]}, index=[7, 8, 9]),
+    "duckdb": lambda: duckdb.sql("SELECT * FROM (VALUES (1, 'a', 1.5::DOUBLE), (2, 'b', NULL), (3, 'a', 3.5)) t(k, s, v)"),
+    "record batch reader": lambda: pa.table({"k": [1, 2, 3], "s": ["a", "b", "a"], "v": [1.5, None, 3.5]}).to_reader(1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_anything_arrow_can_be_written(table: Any, source: str) -> None:
+    """Each common container of rows, as it is."""
+    result = table.upsert(SOURCES[source]())
+    assert result.inserted == 3
+    assert rows(table) == EXPECTED
+
+
+def test_another_tables_scan_can_be_written(table: Any) -> None:
+    """A scan is Arrow too."""
+    table.insert(SOURCES["polars"]())
+    copy = table._database.create_table("copy", table.schema, "k")
+    copy.insert(table.scan(where="s = 'a'"))
+    assert rows(copy) == [EXPECTED[0], EXPECTED[2]]
+
+
+def test_what_was_given_may_be_changed_afterwards(table: Any) -> None:
+    """A write keeps nothing of the user's memory."""
+    keys, values = np.array([1, 2, 3]), np.array([1.0, 2.0, 3.0])
+    table.insert({"k": keys, "v": values})
+    keys[:] = 9
+    values[:] = 9
+    assert rows(table) == [(1, None, 1.0), (2, None, 2.0), (3, None, 3.0)]
+
+
+def test_out_to_every_library(table: Any) -> None:
+    """Arrow, pandas, polars (also lazily), DuckDB (also by its replacement scan), the stream protocol."""
+    table.insert(SOURCES["polars"]())
+    scan = table.scan(order_by_key=True)
+    assert list(zip(*scan.to_arrow().to_pydict().values(), strict=True)) == EXPECTED
+    assert pa.table(scan).num_rows == pa.table(table).num_rows == 3
+    assert scan.to_pandas()["k"].tolist() == [1, 2, 3]
+    assert scan.to_polars().rows() == EXPECTED
+    assert pl.DataFrame(table).height == 3
+    assert scan.to_duckdb(duckdb.connect()).aggregate("sum(v)").fetchall() == [(5.0,)]
+    assert duckdb.sql("SELECT s, sum(v) FROM scan GROUP BY s ORDER BY s").fetchall() == [
+        ("a", 5.0),
+        ("b", None),
+    ]
+    lazy = scan.to_polars_lazy().filter(pl.col("v") > 2).select("s", "k")
+    assert lazy.collect().rows() == [("a", 3)]
+    assert scan.to_polars_lazy().head(2).collect().height == 2
+
+
+def test_a_pyarrow_expression_is_evaluated_exactly(table: Any) -> None:
+    """It prunes nothing, and `explain()` says so."""
+    table.insert(SOURCES["polars"]())
+    expression = (pc.field("v") > 1.5) | pc.field("v").is_null()
+    assert [row[0] for row in rows(table, where=expression)] == [2, 3]
+    assert "prunes nothing" in str(table.scan(where=expression).explain())
+    assert [row[0] for row in rows(table, where=(nyala.col("k") >= 2) & (nyala.col("s") == "a"))] == [3]
+
+
+def test_projection_limit_order_and_predicates_on_other_columns(table: Any) -> None:
+    """Columns come in the order asked; a predicate may name others; `limit` and key order hold."""
+    table.insert({"k": list(range(100)), "s": ["x"] * 100, "v": [float(-k) for k in range(100)]})
+    table._database.flush()
+    table.insert({"k": [1000, -5], "s": ["y", "y"], "v": [0.0, 0.0]})
+    found = table.scan(columns=["v", "s"], where="k < 0 OR k >= 98", order_by_key=True).to_arrow()
+    assert found.column_names == ["v", "s"]
+    assert found.column("v").to_pylist() == [0.0, -98.0, -99.0, 0.0]
+    assert table.scan(limit=7).to_arrow().num_rows == 7
+    assert table.head(3).column("k").to_pylist() == [-5, 0, 1]
+    assert table.scan(columns=[]).to_arrow().num_rows == table.count() == 102
+    assert table.scan(limit=0).to_arrow().num_rows == 0
+
+
+def test_moments(table: Any) -> None:
+    """`at` takes a timestamp, a result, a datetime and ISO text; a view and a snapshot read one moment."""
+    first = table.insert({"k": [1], "v": [1.0]})
+    table.update({"k": [1], "v": [2.0]})
+    second = table.scan().timestamp
+    assert nyala.to_datetime(first.timestamp) == first.time
+    for at in (first, first.timestamp, first.time, first.time.isoformat(), first.time.replace(tzinfo=None)):
+        assert rows(table, at=at) == [(1, None, 1.0)]
+    view = table.at(first)
+    assert view.get({"k": 1})["v"] == 1.0 and len(view) == 1
+    with table._database.snapshot() as snapshot:
+        table.update({"k": [1], "v": [3.0]})
+        assert snapshot.timestamp == second
+        assert rows(snapshot["t"]) == [(1, None, 2.0)]
+    with pytest.raises(nyala.InvalidArgumentError, match="future"):
+        table.scan(at=dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
+
+
+def test_get_many_answers_in_the_order_of_the_keys(table: Any) -> None:
+    """Missing keys are left out; a key asked twice comes twice."""
+    table.insert({"k": [1, 2, 3], "v": [1.0, 2.0, 3.0]})
+    found = table.get_many({"k": [3, 9, 1, 3]}, columns=["v"])
+    assert found.column("v").to_pylist() == [3.0, 1.0, 3.0]

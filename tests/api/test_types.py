@@ -1,0 +1,134 @@
+"""All thirteen types, with their extreme values, through memory, files and reopening; in the key and outside
+it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import nyala
+from tests.support import open_database, rows
+
+UTC = dt.UTC
+# Per type: values that it holds, in key order; and one that does not fit.
+VALUES: dict[str, list[Any]] = {
+    "bool": [False, True],
+    "int8": [-128, -1, 0, 127],
+    "int16": [-(2**15), 0, 2**15 - 1],
+    "int32": [-(2**31), 0, 2**31 - 1],
+    "int64": [-(2**63), -1, 0, 2**63 - 1],
+    "date": [dt.date(1, 1, 1), dt.date(1970, 1, 1), dt.date(9999, 12, 31)],
+    "timestamp": [
+        dt.datetime(1, 1, 1, tzinfo=UTC),
+        dt.datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+        dt.datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+    ],
+    "float": [-math.inf, -1.5, 0.0, 3.4028234663852886e38, math.inf],
+    "double": [-math.inf, -5e-324, 0.0, 1.7976931348623157e308, math.inf],
+    "decimal(9,2)": [Decimal("-9999999.99"), Decimal("0.00"), Decimal("9999999.99")],
+    "decimal(18,0)": [Decimal(-(10**18) + 1), Decimal(0), Decimal(10**18 - 1)],
+    "decimal(38,38)": [Decimal("-0." + "9" * 38), Decimal("0." + "0" * 38), Decimal("0." + "9" * 38)],
+    "varchar(3)": ["", "a", "aé€", "zzz"],
+    "string": ["", "\0", "a", "a\0", "a\0b", "aa", "é" * 100, "\U0001f600"],
+    "binary": [b"", b"\0", b"\0\0", b"a", b"a\0", b"\xff" * 3],
+}
+KEYS = [name for name in VALUES if name not in ("bool", "float", "double")]
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_come_back_as_they_were(tmp_path: Path, name: str) -> None:
+    """From memory, from files, after a reopen, at an earlier moment, and with NULL among them."""
+    db = open_database(tmp_path / "s")
+    table = db.create_table("t", {"k": "int32", "v": name}, "k")
+    values = [*VALUES[name], None]
+    written = table.insert({"k": list(range(len(values))), "v": values})
+    expected = list(enumerate(values))
+    for _ in range(2):
+        assert rows(table) == expected
+        db.flush()
+    reversed_ = table.update({"k": list(range(len(values))), "v": values[::-1]})
+    assert rows(table) == list(enumerate(values[::-1]))
+    db.flush()
+    db.close()
+    db = open_database(tmp_path / "s")
+    assert rows(db["t"], at=written) == expected
+    assert rows(db["t"], at=reversed_) == list(enumerate(values[::-1]))
+    assert [db["t"].get({"k": k})["v"] for k, _ in expected] == values[::-1]  # type: ignore[index]
+    db.close()
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_keys_are_ordered_and_found(tmp_path: Path, name: str) -> None:
+    """Every key type alone and first in a composite key: order, look-up, uniqueness, hash partition."""
+    db = open_database(tmp_path / "s")
+    values = VALUES[name]
+    single = db.create_table("single", {"k": name, "v": "int32"}, "k", [nyala.hash_partition("k", buckets=3)])
+    double = db.create_table("double", {"k": name, "n": "int8", "v": "int32"}, ["k", "n"])
+    single.insert({"k": values[::-1], "v": list(range(len(values)))})
+    double.insert({"k": values * 2, "n": [1] * len(values) + [-1] * len(values), "v": [0] * 2 * len(values)})
+    for _ in range(2):
+        assert [row[0] for row in rows(single)] == values
+        assert [row[:2] for row in rows(double)] == [(value, n) for value in values for n in (-1, 1)]
+        assert single.get_many({"k": values}).column("k").to_pylist() == values
+        assert double.get({"k": values[0], "n": 1}) is not None
+        with pytest.raises(nyala.DuplicateKeyError):
+            single.insert({"k": values[:1]})
+        db.flush()
+    db.close()
+
+
+def test_nan_is_kept_and_is_greater_than_all_else(tmp_path: Path) -> None:
+    """NaN and -0.0 come back, and predicates on them mean the same in memory and on disk."""
+    db = open_database(tmp_path / "s")
+    table = db.create_table("t", {"k": "int32", "v": "double"}, "k")
+    table.insert({"k": [1, 2, 3, 4], "v": pa.array([math.nan, math.inf, -0.0, None])})
+    for _ in range(2):
+        assert table.count("v > 1e308") == 2
+        assert [row[0] for row in rows(table, where="v = 0")] == [3]
+        assert math.copysign(1, rows(table)[2][1]) == -1
+        assert math.isnan(rows(table)[0][1])
+        db.flush()
+    db.close()
+
+
+def test_varchar_is_cut_by_characters(tmp_path: Path) -> None:
+    """Text longer than its column is cut at the length in characters, not in bytes, in the key too."""
+    db = open_database(tmp_path / "s")
+    table = db.create_table("t", {"k": "varchar(2)", "v": "varchar(4)"}, "k")
+    table.insert({"k": ["ééé"], "v": ["€uro zone"]})
+    assert rows(table) == [("éé", "€uro")]
+    with pytest.raises(nyala.DuplicateKeyError):
+        table.insert({"k": ["éé€"], "v": ["x"]})
+    db.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad"),
+    [
+        ("int8", 128), ("int64", 2**63), ("date", "0000-01-01"), ("decimal(4,2)", Decimal("100")),
+        ("decimal(4,2)", Decimal("0.001")), ("int32", 1.5), ("timestamp", "2026-13-01"), ("float", 1e300),
+    ],
+)  # fmt: skip
+def test_a_value_that_does_not_fit_is_a_row_error(tmp_path: Path, kind: str, bad: Any) -> None:
+    """It is `out-of-range` for its row, names the column, and the other rows can be applied."""
+    db = open_database(tmp_path / "s")
+    table = db.create_table("t", {"k": "int32", "v": kind}, "k")
+    data = [{"k": 1, "v": bad}, {"k": 2, "v": None}]
+    if isinstance(bad, float) and kind == "int32":
+        with pytest.raises((nyala.SchemaError, nyala.InvalidValueError)):
+            table.insert(data)
+    else:
+        with pytest.raises(nyala.InvalidValueError, match="'v'") as error:
+            table.insert(data)
+        assert error.value.errors.select(["row", "code", "k"]).to_pylist() == [
+            {"row": 0, "code": "out-of-range", "k": 1}
+        ]
+        assert table.insert(data, errors="collect").inserted == 1
+        assert rows(table) == [(2, None)]
+    db.close()

@@ -1,0 +1,68 @@
+"""The examples of README and docs run as they are written, and what they say they print is what they print."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [text for kind, text in BLOCK.findall(page.read_text()) if kind == language]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page's Python blocks run one after the other in one namespace, in an empty folder.
+
+    Blocks that begin with `spark.` or `df.` belong to the tests with Spark. `print(…)   # text` must print
+    that text; a line `expression   # -> value` must have that value.
+    """
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {}
+    for number, text in enumerate(blocks(page, "python")):
+        ast.parse(text)
+        if re.search(r"\bspark\b|\bdf\b", text):
+            continue
+        expected = [
+            match[1].strip() for match in re.finditer(r"^\s*print\(.*\)\s+# (.*)$", text, re.MULTILINE)
+        ]
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(text, f"{page.name}[{number}]", "exec"), namespace)
+        if expected:
+            assert printed.getvalue().splitlines() == expected
+
+
+def test_readme_shows_both_commands_and_they_exist() -> None:
+    """The two commands of the README are targets of the Makefile."""
+    makefile = (ROOT / "Makefile").read_text()
+    for command in ("demo", "test"):
+        assert f"make {command}" in (ROOT / "README.md").read_text()
+        assert re.search(rf"^{command}:", makefile, re.MULTILINE)
+
+
+def test_paths_and_names_in_the_prose_exist() -> None:
+    """Files named in backticks or links, and functions named beside a file, are there (prose ages silently
+    otherwise)."""
+    missing = []
+    for page in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *PAGES[1:]]:
+        text = page.read_text()
+        for target in re.findall(r"\]\(([^)#:]+)\)", text):
+            if not (page.parent / target).exists():
+                missing.append((page.name, target))
+        for path in re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)(?:: (\w+))?`", text):
+            file = ROOT / "src" / "nyala" / path[0]
+            if not file.exists() and not (ROOT / path[0]).exists():
+                missing.append((page.name, path[0]))
+            elif path[1] and f"def {path[1]}(" not in file.read_text():
+                missing.append((page.name, f"{path[0]}: {path[1]}"))
+    assert missing == []
