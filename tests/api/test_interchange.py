@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (the sources are a table)
 """Rows into and out of the libraries that people use beside Nyala."""
 
 from __future__ import annotations
