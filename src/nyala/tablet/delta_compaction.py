@@ -19,8 +19,8 @@ from nyala.delta.compaction import merge_delta_files
 from nyala.delta.compaction_policy import choose_redo_files
 from nyala.delta.delta_file import DeltaFile
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.tablet.flush import delta_entry, delta_types
-from nyala.tablet.opening import entry_of
+from nyala.tablet.flush import delta_types
+from nyala.tablet.opening import delta_entry, entry_of
 from nyala.tablet.root import TableState
 
 if TYPE_CHECKING:

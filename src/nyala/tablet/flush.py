@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from nyala.catalog.model import CatalogChange, DeltaEntry, RowSetEntry
+from nyala.catalog.model import CatalogChange, RowSetEntry
 from nyala.delta.delta_file import WrittenDelta, write_delta_file
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS
@@ -41,6 +41,7 @@ from nyala.rowset.mem_rowset import MemRowSet, RowSetImage
 from nyala.rowset.writer import WrittenRowSet, write_rowset
 from nyala.schema.schema import Schema
 from nyala.schema.types import ColumnType
+from nyala.tablet.opening import delta_entry
 from nyala.tablet.root import TableState, TabletState
 
 if TYPE_CHECKING:
@@ -276,11 +277,3 @@ def _installed_tablet(
         tuple(memory for memory in tablet.frozen if id(memory) not in flushed),
         tuple(rowsets),
     )
-
-
-def delta_entry(number: int, rowset_id: int, path: str, written: WrittenDelta) -> DeltaEntry:
-    """The catalogue's row for a delta file that was just written; `path` relative to the store's folder."""
-    return DeltaEntry(
-        number, rowset_id, written.kind, path, written.file.size_bytes, written.timestamp_min, written.timestamp_max,
-        written.record_count, tuple(written.column_ids), tuple(written.file.columns),
-    )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from nyala.catalog.model import CatalogState, DeltaEntry, RowSetEntry
 from nyala.cfile.cache import BlockCache
-from nyala.delta.delta_file import DeltaFile
+from nyala.delta.delta_file import DeltaFile, WrittenDelta
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.env import Env
 from nyala.rowset.disk_rowset import DiskRowSet
@@ -66,6 +66,14 @@ def open_rowset(
         redo=tuple(file for kind, file in files if kind == "redo"),
         deltas=DeltaMemStore(),
     )
+
+
+def delta_entry(number: int, rowset_id: int, path: str, written: WrittenDelta) -> DeltaEntry:
+    """The catalogue's row for a delta file that was just written; `path` relative to the store's folder."""
+    return DeltaEntry(
+        number, rowset_id, written.kind, path, written.file.size_bytes, written.timestamp_min, written.timestamp_max,
+        written.record_count, tuple(written.column_ids), tuple(written.file.columns),
+    )  # fmt: skip
 
 
 def entry_of(file: DeltaFile) -> DeltaEntry:

@@ -1,4 +1,4 @@
-"""What a write returns."""
+"""What a write returns: to the user, and from under the lock to the thread that waits for the sync."""
 
 from __future__ import annotations
 
@@ -36,3 +36,11 @@ class WriteResult:
             f"WriteResult(timestamp={self.timestamp}, inserted={self.inserted}, updated={self.updated}, "
             f"deleted={self.deleted}, ignored={self.ignored}, errors={failed} rows)"
         )
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A batch that is applied: what its caller has yet to wait for. `log_offset` None: nothing was logged."""
+
+    timestamp: int
+    log_offset: int | None

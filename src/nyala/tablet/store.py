@@ -57,10 +57,10 @@ from nyala.schema.schema import Schema
 from nyala.tablet import layout
 from nyala.tablet.bootstrap import Replayer
 from nyala.tablet.locks import OwnedLock
-from nyala.tablet.opening import open_root, open_rowset, remove_orphans
+from nyala.tablet.opening import delta_entry, open_root, open_rowset, remove_orphans
+from nyala.tablet.result import Ticket
 from nyala.tablet.root import Root, TableState, TabletState
 from nyala.tablet.staging import remove_expired_staging
-from nyala.tablet.write_path import DIRECT_COMMIT_BYTES, Ticket
 from nyala.wal.position import PositionRecord, read_position, write_position
 from nyala.wal.reader import recover
 from nyala.wal.writer import Durability, LogWriter
@@ -71,6 +71,9 @@ DURABILITIES: Final = ("commit", "group", "os")
 # Records of flushed data are dropped with their segments; what is left is replayed at the next open.
 LOG_LIMIT_BYTES: Final = 64 << 20
 WAIT_FOR_MEMORY_S: Final = 30.0
+# A batch whose rows take more than this is written as rowset and delta files and never passes through the
+# log, so that no byte of a bulk load is written twice and the log stays within its 64 MB (design §3).
+DIRECT_COMMIT_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -382,23 +385,19 @@ class Store:
         """Bytes in MemRowSets and DeltaMemStores, about."""
         return self._memory_bytes
 
+    def memory_is_full(self) -> bool:
+        """Whether a write must wait until a flush has made room."""
+        return self._memory_bytes >= self.options.memory_limit_bytes
+
     def wait_for_memory(self) -> None:
-        """Hold a write back while memory is at its limit; a flush in the background makes room.
+        """Hold a write back until the background's flush has made room.
 
         Raises: StorageError after 30 seconds without room.
         """
-        limit = self.options.memory_limit_bytes
-        if self._memory_bytes < limit:
-            return
         self.pressure.set()
-        if not self.options.maintenance:
-            from nyala.tablet.flush import flush
-
-            flush(self)
-            return
         with self._relief:
             if not self._relief.wait_for(
-                lambda: self._memory_bytes < limit or self._failure is not None, WAIT_FOR_MEMORY_S
+                lambda: not self.memory_is_full() or self._failure is not None, WAIT_FOR_MEMORY_S
             ):
                 raise StorageError(
                     f"{self._memory_bytes / 1e6:.0f} MB wait in memory to be flushed, which is memory_limit, and no "
@@ -429,8 +428,6 @@ class Store:
 
     def adopt_rowset(self, written: WrittenRowSet, schema: Schema) -> tuple[DiskRowSet, list[DeltaEntry]]:
         """Open a rowset that was just written, and the catalogue's entries for its delta files."""
-        from nyala.tablet.flush import delta_entry
-
         entries = []
         if written.undo is not None and written.undo_path is not None:
             number = self.allocate("delta")

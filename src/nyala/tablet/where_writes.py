@@ -22,10 +22,10 @@ from nyala.schema.predicate import bind
 from nyala.schema.row_errors import RowErrors
 from nyala.tablet import read_path
 from nyala.tablet.read_path import ScanCounters, ScanSpec
-from nyala.tablet.result import WriteResult
+from nyala.tablet.result import Ticket, WriteResult
 from nyala.tablet.root import TableState
 from nyala.tablet.settle import prepare
-from nyala.tablet.write_path import Request, Ticket, commit, locked, results_of, settle_requests
+from nyala.tablet.write_path import Request, commit, locked, results_of, settle_requests
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store

@@ -14,7 +14,7 @@
       publish            readers may see it (W1)
       return             counts, timestamp, row errors
 
-Batches above `DIRECT_COMMIT_BYTES` leave this path after `settle` and are written as files (`direct_commit`, W6).
+Batches above `store.direct_commit_bytes` leave this path after `settle` and are written as files (`direct_commit`, W6).
 
 Invariants
     P1  After the log append nothing may fail; if it does, or a sync fails, the store takes no more writes
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +41,9 @@ from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.key_runs import SharedKeys
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.row_errors import RowErrors
-from nyala.tablet.result import WriteResult
+from nyala.tablet.direct_commit import commit_directly
+from nyala.tablet.flush import flush
+from nyala.tablet.result import Ticket, WriteResult
 from nyala.tablet.root import TableState
 from nyala.tablet.settle import (
     Effect,
@@ -56,10 +58,6 @@ from nyala.wal.record import LogRecord, SettledGroup
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
-
-# A batch whose rows take more than this is written as rowset and delta files and never passes through the
-# log, so that no byte of a bulk load is written twice and the log stays within its 64 MB (design §3).
-DIRECT_COMMIT_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,11 @@ def locked(store: Store, under_lock: Callable[[], tuple[_Outcome, Ticket]]) -> t
     A batch that turns out too large for the log is run again with the flush lock held as well, because a direct
     commit flushes; taking the flush lock second would be the wrong order (flush_lock before commit_lock, always).
     """
-    store.wait_for_memory()
+    if store.memory_is_full():
+        if store.options.maintenance:
+            store.wait_for_memory()
+        else:
+            flush(store)
     try:
         with store.commit_lock:
             store.check_writable()
@@ -161,14 +163,6 @@ def settle_requests(
 # ------------------------------------------------------------------------------------------------ commit
 
 
-@dataclass(frozen=True)
-class Ticket:
-    """A batch that is applied: what its caller has yet to wait for. `log_offset` None: nothing was logged."""
-
-    timestamp: int
-    log_offset: int | None
-
-
 def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str | None = None) -> Ticket:
     """Log and apply settled effects under one timestamp. Under the commit lock."""
     groups = [
@@ -179,9 +173,6 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
     if sum(batch.nbytes for _, _, batch in groups) > store.direct_commit_bytes:
         if not store.flush_lock.held():
             raise TooLargeForLog
-        # Imported here: direct commits rest on the flush, which rests on this module's types.
-        from nyala.tablet.direct_commit import commit_directly
-
         return Ticket(commit_directly(store, settlements, idempotency_key), None)
     additions = [addition for settlement, effect, _ in groups for addition in plan_apply(settlement, effect)]
     timestamp = store.clock.next()
