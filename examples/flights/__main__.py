@@ -85,7 +85,7 @@ class Screen:
         self._step_began = time.monotonic()
 
     def say(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False)
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def checked(self, text: str) -> None:
         self.console.print(f"  [green]✓[/green] {text}", highlight=False)
@@ -94,21 +94,22 @@ class Screen:
         return DayBar(self.console, title, feed)
 
     def answers(self, columns: dict[str, list[Row]]) -> None:
-        """The five largest airlines, three months: minutes late, a column for each moment."""
-        table = Table(title="mean departure delay in minutes, as of", title_justify="left", box=None)
-        table.add_column("airline")
+        """The five largest airlines, three months: minutes late; then flights of all airlines. A column per moment."""
+        table = Table(title="Mean departure delay in minutes, as of …", title_justify="left", box=None)
+        table.add_column("airline", no_wrap=True, max_width=22)
         table.add_column("month", justify="right")
         for name in columns:
             table.add_column(name, justify="right")
-        by_moment = {name: {(row.carrier, row.month): row for row in rows} for name, rows in columns.items()}
+        by_moment = [{(row.carrier, row.month): row for row in rows} for rows in columns.values()]
         for carrier in CARRIERS_SHOWN:
             for month in MONTHS_SHOWN:
-                cells = [rows[carrier, month] for rows in by_moment.values()]
-                table.add_row(
-                    cells[0].name,
-                    f"2013-{month:02}",
-                    *("·" if row.mean_delay is None else f"{row.mean_delay:.2f}" for row in cells),
-                )
+                cells = [rows[carrier, month] for rows in by_moment]
+                delays = ("·" if row.mean_delay is None else f"{row.mean_delay:.2f}" for row in cells)
+                table.add_row(cells[0].name, f"2013-{month:02}", *delays)
+        table.add_section()
+        for what in ("scheduled", "flown"):
+            totals = (f"{sum(row[what] for row in rows):,}" for rows in columns.values())
+            table.add_row(f"all flights, {what}", "", *totals)
         self.console.print(table)
 
     @property

@@ -28,11 +28,7 @@ QUESTION = """
     GROUP BY f.carrier, a.name, f.month
     ORDER BY f.carrier, f.month
 """
-QUESTION_COLUMNS = {
-    "flights": ["carrier", "month", "origin", "time_hour", "dep_delay"],
-    "airlines": ["carrier", "name"],
-    "weather": ["origin", "time_hour", "precip"],
-}
+QUESTION_COLUMNS = ["carrier", "month", "origin", "time_hour", "dep_delay"]
 
 
 class CheckFailed(Exception):
@@ -43,13 +39,11 @@ class CheckFailed(Exception):
 class State:
     """What `flights` holds: the feed up to and including a day, and what became of the cancelled flights.
 
-    cancelled    the flights that never left, of the days up to this one, are deleted; None: not yet
-    reinstated   so many of them, the first by key, are there again
+    reinstated   None: nothing is deleted yet; else they are, but for so many that are there again, the first by key
     """
 
     through: dt.date | None = None
-    cancelled: dt.date | None = None
-    reinstated: int = 0
+    reinstated: int | None = None
 
 
 def never_left(csv: DataFrame, until: dt.date) -> DataFrame:
@@ -58,34 +52,38 @@ def never_left(csv: DataFrame, until: dt.date) -> DataFrame:
     return csv.where(F.col("dep_time").isNull() & (_date() <= F.lit(until))).withColumn("rank", rank)
 
 
-def expected(csv: DataFrame, state: State) -> DataFrame:
-    """The rows of table `flights` in `state`, from the plain CSV."""
+def expected(csv: DataFrame, cancelled: DataFrame, state: State) -> DataFrame:
+    """The rows of table `flights` in `state`, from the plain CSV; `cancelled` is what `never_left` gave."""
     happened = F.lit(False) if state.through is None else _date() <= F.lit(state.through)
     departed = happened & F.col("dep_time").isNotNull()
     rows = csv
-    if state.cancelled is not None:
-        gone = never_left(csv, state.cancelled).where(F.col("rank") > state.reinstated)
-        rows = rows.join(gone.select(*KEY), KEY, "left_anti")
+    if state.reinstated is not None:
+        gone = cancelled.where(F.col("rank") > state.reinstated)
+        rows = rows.join(F.broadcast(gone.select(*KEY)), KEY, "left_anti")
     return rows.select(*KEY, *SCHEDULED, *(F.when(departed, F.col(name)).alias(name) for name in ACTUAL))
 
 
 def ask(spark: SparkSession, flights: DataFrame, airlines: DataFrame, weather: DataFrame) -> list[Row]:
     """Mean delay by carrier and month, with the airline's name and the weather at departure."""
-    return spark.sql(QUESTION, flights=flights, airlines=airlines, weather=weather).collect()
+    # Spark knows no sizes of a Python data source, so it is told which sides are small.
+    tables = {"flights": flights, "airlines": F.broadcast(airlines), "weather": F.broadcast(weather)}
+    return spark.sql(QUESTION, None, **tables).collect()
 
 
 def same_rows(what: str, found: DataFrame, wanted: DataFrame) -> int:
     """Both hold the same rows, all columns; returns how many. Order does not matter, duplicates do."""
     wanted = wanted.select(*(F.col(f.name).cast(f.dataType).alias(f.name) for f in found.schema.fields))
-    of_found, of_wanted = _fingerprint(found), _fingerprint(wanted)
-    if of_found != of_wanted:
+    # One job for both sides: a small one costs mostly its start.
+    sides = _fingerprint(found, "found").union(_fingerprint(wanted, "wanted")).collect()
+    by_side = {row.side: (row.count_, row.total) for row in sides}
+    if by_side["found"] != by_side["wanted"]:
         odd = found.exceptAll(wanted).limit(3).collect()
         missing = wanted.exceptAll(found).limit(3).collect()
         raise CheckFailed(
-            f"{what}: Nyala has {of_found[0]:,} rows, Spark over the CSV {of_wanted[0]:,}.\n"
+            f"{what}: Nyala has {by_side['found'][0]:,} rows, Spark over the CSV {by_side['wanted'][0]:,}.\n"
             f"  only in Nyala: {odd}\n  only in the CSV: {missing}"
         )
-    return of_found[0]
+    return int(by_side["found"][0])
 
 
 def same_answers(what: str, found: list[Row], wanted: list[Row]) -> int:
@@ -107,9 +105,9 @@ def _date() -> Column:
     return F.make_date("year", "month", "day")
 
 
-def _fingerprint(df: DataFrame) -> tuple[int, int]:
+def _fingerprint(df: DataFrame, side: str) -> DataFrame:
+    """One row: how many rows `df` has, and the sum of their hashes."""
     columns = [F.col(name) for name in df.columns]
     # NULL does not enter Spark's hash, so that (NULL, 5) and (5, NULL) would be one: it is told apart by itself.
     hashed = F.xxhash64(*columns, *(F.isnull(c) for c in columns)).cast("decimal(38,0)")
-    count, total = df.agg(F.count("*"), F.sum(hashed)).first() or (0, None)
-    return int(count), int(total or 0)
+    return df.agg(F.lit(side).alias("side"), F.count("*").alias("count_"), F.sum(hashed).alias("total"))

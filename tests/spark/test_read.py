@@ -231,3 +231,16 @@ def test_a_snapshot_that_nobody_reads_is_given_up(spark: SparkSession, eight: Pa
             df.count()
         assert load(spark, eight, "t").count() == 8
         assert db["t"].scan().count() == 8
+
+
+def test_a_scan_to_spark_has_its_rows_and_its_snapshot(spark: SparkSession, eight: Path) -> None:
+    """`scan.to_spark(spark)`: the scan's columns, rows and moment, whatever happens to the table after it."""
+    with nyala.connect(eight) as db:
+        df = db["t"].scan(columns=["v", "k"], where="k >= 2").to_spark(spark)
+        few = db["t"].scan(limit=3).to_spark(spark)
+        none = db["t"].scan(where="k > 99").to_spark(spark)
+        db["t"].delete(where="TRUE")
+        db["t"].flush()
+    assert df.columns == ["v", "k"]
+    assert rows(df) == [(10 * k, k) for k in range(2, 8)]
+    assert (few.count(), none.count()) == (3, 0)

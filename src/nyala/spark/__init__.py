@@ -8,7 +8,7 @@
     source.py    the data source: Spark's way in
     reader.py    planning on the driver (one snapshot, scan tokens), reading on the executors
     writer.py    staging on the executors, one commit on the driver
-    session.py   `register(spark)` and `write(df, ...)`, for the driver's program
+    session.py   `register(spark)`, `write(df, ...)`, `scan.to_spark(spark)`, for the driver's program
 
 Where each runs matters more here than anywhere else in Nyala:
 
@@ -31,7 +31,7 @@ try:
 except ImportError as error:
     raise ImportError("nyala.spark needs PySpark: pip install 'nyala[spark]'") from error
 
-from nyala.spark.session import register, write
+from nyala.spark.session import register, scan_to_spark, write
 from nyala.spark.source import NyalaDataSource
 
-__all__ = ["NyalaDataSource", "register", "write"]
+__all__ = ["NyalaDataSource", "register", "scan_to_spark", "write"]

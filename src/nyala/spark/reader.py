@@ -21,6 +21,7 @@ import gc
 import itertools
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -42,9 +43,9 @@ __all__ = [
     "NyalaReader",
     "TokenPartition",
     "freeze_gc_once",
-    "keep_lease",
     "lease_of_version",
     "pack",
+    "partitions_wanted",
     "table_schema",
 ]
 
@@ -58,6 +59,11 @@ def table_schema(options: ReadOptions) -> tuple[pa.Schema, int]:
     with nyala.connect(options.path, read_only=True) as db:
         scan = db.table(options.table).scan(columns=options.columns, where=options.where, at=options.at)
         return scan.schema, scan.timestamp
+
+
+def partitions_wanted() -> int:
+    """How many partitions a read may have: tablets are packed into as many."""
+    return PARTITIONS_PER_CORE * (os.cpu_count() or 1)
 
 
 class TokenPartition(InputPartition):
@@ -86,7 +92,7 @@ class NyalaReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        wanted = options.partitions or PARTITIONS_PER_CORE * (os.cpu_count() or 1)
+        wanted = options.partitions or partitions_wanted()
         at = options.at if self._timestamp is None else self._timestamp
         with nyala.connect(options.path, read_only=True) as db:
             # Taken while this process' own lease stands, and for a version that is not newer than the scan's: there
@@ -98,12 +104,33 @@ class NyalaReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TokenPartition)
-        freeze_gc_once()
-        schema = arrow_schema(self._schema)
-        for token in partition.tokens:
-            keep_lease(self._options.path, partition.lease, self._options.lease_s)
-            for batch in read_token(token):
-                yield conform(batch, schema)
+        lease = HeldLease(self._options.path, partition.lease, self._options.lease_s)
+        return read_tokens(partition.tokens, lease, arrow_schema(self._schema))
+
+
+@dataclass(frozen=True)
+class HeldLease:
+    """A lease as tasks carry it: where, its name, and for how long each read renews it."""
+
+    path: str
+    name: str
+    lease_s: int
+
+    def keep(self) -> None:
+        """Renew it, unless most of its time is left. Raises: HistoryExpiredError when it is over."""
+        lease = open_remote_lease(SYSTEM, self.path, self.name)
+        assert lease.expires_us is not None
+        if lease.expires_us - SYSTEM.clock.now_us() < self.lease_s * 1_000_000 * RENEWED_BELOW:
+            handover.renew_lease(self.path, self.name, self.lease_s)
+
+
+def read_tokens(tokens: list[bytes], lease: HeldLease, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of the tokens, in exactly `schema`. In a task, on an executor."""
+    freeze_gc_once()
+    for token in tokens:
+        lease.keep()
+        for batch in read_token(token):
+            yield conform(batch, schema)
 
 
 # Leases that this planner worker has taken and that later DataFrames over the same version may share.
@@ -111,7 +138,10 @@ _leases: dict[tuple[str, int, int], str] = {}
 
 
 def lease_of_version(path: str, version: int, lease_s: int) -> str:
-    """The name of a lease on a version of the catalogue, for at least `lease_s` seconds from now."""
+    """The name of a lease on a version of the catalogue, for at least `lease_s` seconds from now.
+
+    To be called while something else still keeps that version: an open reader, or a root in this process.
+    """
     wanted = (path, version, lease_s)
     name = _leases.get(wanted)
     if name is not None:
@@ -124,14 +154,6 @@ def lease_of_version(path: str, version: int, lease_s: int) -> str:
         del _leases[old]
     _leases[wanted] = lease.name
     return lease.name
-
-
-def keep_lease(path: str, name: str, lease_s: int) -> None:
-    """Renew a lease, unless most of its time is left. Raises: HistoryExpiredError when it is over."""
-    lease = open_remote_lease(SYSTEM, path, name)
-    assert lease.expires_us is not None
-    if lease.expires_us - SYSTEM.clock.now_us() < lease_s * 1_000_000 * RENEWED_BELOW:
-        handover.renew_lease(path, name, lease_s)
 
 
 _frozen = False

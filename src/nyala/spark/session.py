@@ -14,13 +14,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nyala.env import SYSTEM
+from nyala.spark.options import LEASE_DEFAULT_S
+from nyala.spark.reader import HeldLease, lease_of_version, pack, partitions_wanted, read_tokens
 from nyala.spark.source import NyalaDataSource
+from nyala.spark.types import arrow_schema, spark_schema
 from nyala.tablet.result import WriteResult
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["register", "write"]
+    from nyala.scan import Scan
+
+__all__ = ["register", "scan_to_spark", "write"]
 
 
 def register(spark: SparkSession) -> None:
@@ -67,6 +74,28 @@ def write(
             found = SYSTEM.files.read_all(os.path.join(folder, "errors.parquet"))
             failed = pq.read_table(pa.BufferReader(found))
         return WriteResult(**outcome, errors=failed)
+
+
+def scan_to_spark(spark: SparkSession, scan: Scan) -> DataFrame:
+    """See `Scan.to_spark`. Reads some 1.5 times as fast as `format("nyala")`, which passes each row through more hands.
+
+    The order of the rows is not kept. Works as long as somebody reads it once an hour.
+    """
+    schema = spark_schema(scan.schema)
+    exact = arrow_schema(schema)
+    root, _ = scan._take()
+    path = scan._store.root_path
+    lease = HeldLease(path, lease_of_version(path, root.version, LEASE_DEFAULT_S), LEASE_DEFAULT_S)
+    groups = pack(scan.tokens(), partitions_wanted())
+    del root
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from read_tokens(groups[number], lease, exact)
+
+    df = spark.range(0, len(groups), 1, len(groups)).mapInArrow(read, schema)
+    return df if scan._spec.limit is None else df.limit(scan._spec.limit)
 
 
 def _is_classic(spark: SparkSession) -> bool:

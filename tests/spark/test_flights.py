@@ -1,0 +1,91 @@
+"""The demo: it runs, its checks notice what is wrong, and it removes nobody's data."""
+
+from __future__ import annotations
+
+import datetime as dt
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+import nyala
+from examples.flights import checks
+from examples.flights.__main__ import clear_earlier_demo
+from examples.flights.data import prepare
+from examples.flights.pipeline import LAST_DAY_OF_STEP_2
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.timeout(600)
+def test_the_pipeline_runs_and_all_its_checks_hold(store: Path) -> None:
+    """`make demo`, with three days of each month: six steps, two Spark sessions, every answer equal to the CSV's."""
+    run = subprocess.run(
+        [sys.executable, "-m", "examples.flights", "--quick", "--store", str(store)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=590,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "All checks passed" in run.stdout
+    assert "second process" in run.stdout
+    with nyala.connect(store, read_only=True) as db:
+        assert db.list_tables() == ["airlines", "airports", "flights", "planes", "weather"]
+
+
+def test_the_feed_and_the_csv_are_one_truth(tmp_path: Path) -> None:
+    """Each departure of the year is in exactly one file of the feed, and none that did not happen."""
+    sources = prepare(tmp_path)
+    assert [day.date for day in sources.feed] == [dt.date(2013, 1, 1) + dt.timedelta(n) for n in range(365)]
+    assert sum(day.departures for day in sources.feed) == 328_521
+    assert sources.csv["flights"].read_text().count("\n") == 336_776 + 1
+    assert LAST_DAY_OF_STEP_2 in {day.date for day in sources.feed}
+
+
+def test_a_check_notices_a_wrong_row(spark: SparkSession) -> None:
+    """One value off in one row of a thousand, a NULL in the next column, a row twice: each stops the demo."""
+    wanted = spark.range(1000).selectExpr("id AS k", "id * 2 AS v", "CAST(NULL AS bigint) AS w")
+    assert checks.same_rows("right", wanted.orderBy("v"), wanted) == 1000
+    for wrong in (
+        wanted.selectExpr("k", "IF(k = 500, 0, v) AS v", "w"),
+        wanted.selectExpr("k", "IF(k = 500, NULL, v) AS v", "IF(k = 500, v, NULL) AS w"),
+        wanted.union(wanted.where("k = 7")),
+        wanted.where("k <> 7"),
+    ):
+        with pytest.raises(checks.CheckFailed, match="Spark over the CSV"):
+            checks.same_rows("wrong", wrong, wanted)
+
+
+def test_a_check_notices_a_wrong_answer() -> None:
+    """A mean that differs in its last bit, or a group that is missing, is a failed check."""
+    right = [Row(carrier="UA", mean=0.1), Row(carrier="US", mean=0.2)]
+    assert checks.same_answers("right", right, list(right)) == 2
+    with pytest.raises(checks.CheckFailed, match="Nyala says"):
+        checks.same_answers("wrong", [right[0], Row(carrier="US", mean=0.1 + 0.1 + 1e-17 + 2e-16)], right)
+    with pytest.raises(checks.CheckFailed, match="1 rows"):
+        checks.same_answers("wrong", right[:1], right)
+
+
+def test_the_demo_removes_only_its_own_store(tmp_path: Path) -> None:
+    """Pointed at somebody's folder or store, the demo refuses and touches nothing."""
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years of work")
+    with pytest.raises(SystemExit, match="no store of this demo"):
+        clear_earlier_demo(folder)
+    assert (folder / "thesis.txt").exists()
+
+    with nyala.connect(tmp_path / "mine") as db:
+        db.create_table("orders", {"k": "int64"}, ["k"])
+    with pytest.raises(SystemExit, match=r"tables that are not this demo's \(orders\)"):
+        clear_earlier_demo(tmp_path / "mine")
+    assert (tmp_path / "mine").exists()
+
+    with nyala.connect(tmp_path / "demo") as db:
+        db.create_table("flights", {"k": "int64"}, ["k"])
+    clear_earlier_demo(tmp_path / "demo")
+    assert not (tmp_path / "demo").exists()
+    clear_earlier_demo(tmp_path / "demo")

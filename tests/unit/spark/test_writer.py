@@ -1,0 +1,150 @@
+"""The writer's protocol without a Spark session: attempts, one commit, and an abort that undoes nothing."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+import nyala
+from nyala.errors import InvalidArgumentError, SchemaError
+from nyala.spark import writer as writer_module
+from nyala.spark.options import WriteOptions
+from nyala.spark.source import NyalaDataSource
+from nyala.spark.writer import NyalaWriter, StagedFile
+
+SCHEMA = StructType([StructField("k", LongType()), StructField("v", StringType())])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with nyala.connect(tmp_path / "store") as db:
+        db.create_table("t", {"k": "int64", "v": "string"}, ["k"])
+    return tmp_path / "store"
+
+
+def make_writer(store: Path, **options: str) -> NyalaWriter:
+    """As it comes out of planning: pickled once."""
+    parsed = WriteOptions.parse({"path": str(store), "table": "t", **options})
+    return pickle.loads(pickle.dumps(NyalaWriter(parsed, SCHEMA)))
+
+
+@pytest.fixture
+def run_task(monkeypatch: pytest.MonkeyPatch):
+    """Runs one attempt of one task, as an executor's worker would: on a copy of its own."""
+    attempts = iter(range(100))
+
+    def run(writer: NyalaWriter, partition: int, *batches: dict[str, list[object]]) -> StagedFile:
+        context = SimpleNamespace(partitionId=lambda: partition, taskAttemptId=lambda: next(attempts))
+        monkeypatch.setattr(writer_module.TaskContext, "get", lambda: context)
+        copy = pickle.loads(pickle.dumps(writer))
+        schema = pa.schema([("k", pa.int64()), ("v", pa.string())])
+        message = copy.write(pa.record_batch(batch, schema=schema) for batch in batches)
+        assert isinstance(message, StagedFile)
+        return message
+
+    return run
+
+
+def content(store: Path) -> list[tuple[int, str]]:
+    with nyala.connect(store, read_only=True) as db:
+        return [(row["k"], row["v"]) for row in db["t"].scan(order_by_key=True).to_arrow().to_pylist()]
+
+
+def staged(store: Path) -> list[str]:
+    return [path.name for path in (store / "staging").rglob("*") if path.is_file()]
+
+
+def test_of_two_attempts_the_one_that_reported_counts(store: Path, run_task) -> None:
+    """A task that ran twice (a retry, or speculation) puts its rows into the table once."""
+    writer = make_writer(store, operation="insert")
+    run_task(writer, 0, {"k": [1], "v": ["lost"]})
+    kept = run_task(writer, 0, {"k": [1], "v": ["kept"]})
+    writer.commit([kept])
+    assert content(store) == [(1, "kept")]
+    assert staged(store) == []
+
+
+def test_a_commit_that_is_asked_for_twice_is_applied_once(store: Path, run_task) -> None:
+    """When the answer to a commit is lost and it is sent again, nothing is inserted twice and nothing fails."""
+    writer = make_writer(store, operation="insert")
+    message = run_task(writer, 0, {"k": [1], "v": ["a"]})
+    first, second = pickle.dumps(writer), pickle.dumps(writer)
+    folder = store / "staging"
+    saved = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    pickle.loads(first).commit([message])
+    for path, data in saved.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+    pickle.loads(second).commit([message])
+    assert content(store) == [(1, "a")]
+
+
+def test_an_abort_after_the_commit_takes_nothing_back(store: Path, run_task) -> None:
+    """Spark aborts when a commit raised, also when what raised came after it went through."""
+    writer = make_writer(store)
+    writer.commit([run_task(writer, 0, {"k": [1], "v": ["a"]})])
+    writer.abort([None])
+    assert content(store) == [(1, "a")]
+
+
+def test_an_abort_removes_what_was_staged(store: Path, run_task) -> None:
+    """A failed job leaves no file behind; failed tasks have no message."""
+    writer = make_writer(store)
+    message = run_task(writer, 0, {"k": [1], "v": ["a"]})
+    assert staged(store) != []
+    writer.abort([message, None])
+    assert staged(store) == []
+    assert content(store) == []
+
+
+def test_rows_apply_in_the_order_of_partitions(store: Path, run_task) -> None:
+    """Tasks may end in any order; the later row of a key is the one of the later partition."""
+    writer = make_writer(store)
+    late = run_task(writer, 1, {"k": [1], "v": ["second"]})
+    early = run_task(writer, 0, {"k": [1], "v": ["first"]}, {"k": [], "v": []}, {"k": [2], "v": ["x"]})
+    writer.commit([late, early])
+    assert content(store) == [(1, "second"), (2, "x")]
+
+
+def test_a_task_without_rows_stages_no_file(store: Path, run_task) -> None:
+    """Hundreds of empty partitions must not become hundreds of files."""
+    writer = make_writer(store)
+    before = staged(store)
+    message = run_task(writer, 3, {"k": [], "v": []})
+    assert (message.name, message.row_count, staged(store)) == (None, 0, before)
+    writer.commit([message, run_task(writer, 4)])
+    assert content(store) == []
+
+
+def test_failing_rows_are_not_passed_over_in_silence(
+    store: Path, run_task, caplog: pytest.LogCaptureFixture
+) -> None:
+    """errors="collect" without a place for the errors: they are at least told, by code, with the first messages."""
+    with nyala.connect(store) as db:
+        db["t"].insert({"k": list(range(9)), "v": ["x"] * 9})
+    writer = make_writer(store, operation="insert", errors="collect")
+    message = run_task(writer, 0, {"k": list(range(10)), "v": ["y"] * 10})
+    with caplog.at_level("WARNING", logger="nyala.spark"):
+        writer.commit([message])
+    assert "9 rows were not applied (9 already-present)" in caplog.text
+    assert content(store)[-1] == (9, "y")
+
+
+def test_two_columns_of_one_name_are_refused(store: Path) -> None:
+    """A join that left two columns `k` must not write one of them at random."""
+    twice = StructType([*SCHEMA.fields, StructField("k", LongType())])
+    with pytest.raises(SchemaError, match="two columns named 'k'"):
+        NyalaWriter(WriteOptions.parse({"path": str(store), "table": "t"}), twice)
+
+
+def test_overwrite_is_refused_before_anything_is_staged(store: Path) -> None:
+    """mode("overwrite") would have to remove rows; until it does, it says so and leaves no folder."""
+    source = NyalaDataSource({"path": str(store), "table": "t"})
+    with pytest.raises(InvalidArgumentError, match="cannot overwrite it"):
+        source.writer(schema=SCHEMA, overwrite=True)
+    assert staged(store) == []
