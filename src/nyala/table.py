@@ -195,9 +195,9 @@ class Table(_Readable):
     ) -> WriteResult:
         """Change columns of rows that are there: by key (`data`), or of all rows that `where` selects (`set`).
 
-        `set` maps columns to constants, or to SQL expressions over the row as text; a text constant is
-        written as in SQL, with quotes inside: {"status": "'done'", "n": "n + 1"}; a plain word that is no
-        expression is taken as the constant.
+        `set` maps columns to constants, or to SQL expressions over the row as text: {"status": "done", "n": "n + 1"}.
+        For a text column a string counts as an expression only if it reads as one ('quoted', "column", a || b, a
+        function, CASE); text that comes from elsewhere is given as `pyarrow.scalar(text)`, which is never evaluated.
         Raises: KeyNotFoundError for a missing key, unless `on_missing="ignore"`.
         """
         ignore = _choice("on_missing", on_missing, "ignore")

@@ -119,7 +119,7 @@ class ScanSpec:
 
     @cached_property
     def can_match(self) -> bool:
-        return not any(constraint.empty for constraint in self.constraints.values())
+        return self.predicate is None or not self.predicate.empty
 
 
 def plan(table: TableState, spec: ScanSpec, counters: ScanCounters) -> list[ScanUnit]:
