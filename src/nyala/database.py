@@ -9,6 +9,7 @@ Source: shared contract, "Open".
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
 import re
 import weakref
@@ -24,6 +25,7 @@ from nyala.errors import (
     InvalidArgumentError,
     ReadOnlyError,
     SchemaError,
+    StorageError,
     TableExistsError,
     TableNotFoundError,
 )
@@ -38,6 +40,8 @@ from nyala.tablet.reader_store import ReaderStore
 from nyala.tablet.root import Root, TableState
 from nyala.tablet.store import DURABILITIES, Store, StoreOptions
 from nyala.wal.writer import Durability
+
+logger = logging.getLogger("nyala.store")
 
 DEFAULT_HISTORY: Final = dt.timedelta(days=7)
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -105,8 +109,15 @@ class Database:
             self._maintenance = Maintenance(store, self._expire_scans)
             if store.options.maintenance:
                 self._maintenance.start()
-            self._server = HandoverServer(store)
-            self._server.start()
+            server = HandoverServer(store)
+            try:
+                server.start()
+                self._server = server
+            except StorageError as error:
+                # A file system without sockets: other processes' commits wait for the lock instead.
+                logger.warning(
+                    "commits of other processes must wait until this one closes the store: %s", error
+                )
 
     # ---------------------------------------------------------------------------------------- tables
 

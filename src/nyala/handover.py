@@ -86,7 +86,7 @@ def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str
         except NoWriter:
             pass
         try:
-            store = Store.open(env, path, StoreOptions(maintenance=False))
+            store = Store.open(env, path, StoreOptions(maintenance=False, lock_purpose="commit"))
         except LockedError:
             # A writer is just coming up, or going down: its socket answers soon or its lock is free soon.
             if env.clock.monotonic_s() > deadline_s:

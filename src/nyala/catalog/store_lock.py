@@ -1,8 +1,9 @@
 """The writer's lock: at most one process, and in it one `Database`, writes to a store.
 
 The file `lock` in the store's folder is locked (flock) for as long as the writer lives; the system frees it
-when the process dies, so the lock of a killed writer is simply taken. Its content, {pid, host, started}, is
-for the message to others only. The file stays when the lock is given back, empty.
+when the process dies, so the lock of a killed writer is simply taken. Its content, {pid, host, started,
+purpose}, is for others: for their message, and to tell a writer from a passing commit. The file stays when the
+lock is given back, empty.
 
 flock belongs to the open file, not to the process: a second `connect` in one process is refused too.
 Source: design §1 (5) and §3, "One process holds the writer's lock".
@@ -15,17 +16,21 @@ import json
 import os
 import socket
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from nyala.catalog.format import LOCK_NAME
 from nyala.env import Env, FileLock, MissingFileError
 from nyala.errors import LockedError, StorageError
 
-__all__ = ["LockHolder", "StoreLock"]
+__all__ = ["LockHolder", "Purpose", "StoreLock"]
+
+Purpose: TypeAlias = Literal["writer", "commit"]
 
 _POLL_S: Final = 0.05
 # `is_taken` has the lock for a moment: who finds it taken looks again before he believes it.
 _PATIENCE_S: Final = 0.1
+# Nobody is turned away because of a commit that was handed over while no writer was there: it ends by itself.
+_COMMIT_WAIT_S: Final = 60.0
 _NAME_WAIT_S: Final = 0.2  # between the moment of locking and the moment of writing who it was
 
 
@@ -36,6 +41,7 @@ class LockHolder:
     pid: int
     host: str
     started: str
+    purpose: Purpose = "writer"
 
 
 class StoreLock:
@@ -52,27 +58,31 @@ class StoreLock:
     def held(self) -> bool:
         return self._lock is not None and self._pid == os.getpid()
 
-    def acquire(self, timeout_s: float = 0.0) -> None:
+    def acquire(self, timeout_s: float = 0.0, purpose: Purpose = "writer") -> None:
         """Take the lock, waiting at most `timeout_s` seconds for it.
 
+        purpose: "writer" for who keeps it as long as it pleases; "commit" for who takes it for one commit that
+                 was handed over and gives it back at once: such a holder is waited for in any case (a minute).
         Raises: LockedError naming the holder's pid and host.
         """
         assert self._lock is None, "the lock is held already"
         clock = self._env.clock
-        deadline_s = clock.monotonic_s() + max(timeout_s, _PATIENCE_S)
+        start_s = clock.monotonic_s()
         while True:
             lock = self._env.files.lock(self.path)
             if lock is not None:
                 break
-            left_s = deadline_s - clock.monotonic_s()
+            holder = self.holder()
+            patience_s = _COMMIT_WAIT_S if holder is not None and holder.purpose == "commit" else _PATIENCE_S
+            left_s = start_s + max(timeout_s, patience_s) - clock.monotonic_s()
             if left_s <= 0:
                 raise self._locked(timeout_s)
             clock.sleep_s(min(_POLL_S, left_s))
         self._lock, self._pid = lock, os.getpid()
         started = dt.datetime.fromtimestamp(clock.now_us() / 1e6, dt.UTC).isoformat(timespec="seconds")
-        holder = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
+        who = {"pid": os.getpid(), "host": socket.gethostname(), "started": started, "purpose": purpose}
         try:
-            lock.write(json.dumps(holder).encode() + b"\n")
+            lock.write(json.dumps(who).encode() + b"\n")
         except BaseException:
             self.release()
             raise
@@ -103,7 +113,8 @@ class StoreLock:
         """Who has the lock, or had it when it was killed; None when the file does not say."""
         try:
             fields = json.loads(self._env.files.read_lock_content(self.path).partition(b"\n")[0])
-            return LockHolder(int(fields["pid"]), str(fields["host"]), str(fields["started"]))
+            purpose: Purpose = "commit" if fields["purpose"] == "commit" else "writer"
+            return LockHolder(int(fields["pid"]), str(fields["host"]), str(fields["started"]), purpose)
         except (StorageError, ValueError, KeyError, TypeError):
             return None
 

@@ -25,6 +25,7 @@ from nyala.errors import Error
 from nyala.mvcc.timestamp import physical_us
 from nyala.tablet.delta_compaction import compact_deltas
 from nyala.tablet.flush import flush
+from nyala.tablet.staging import remove_expired_staging
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
@@ -185,10 +186,12 @@ class Maintenance:
             report = flush(store, chosen)
             self.counters.flushes += 1
             self.counters.rows_flushed += report.rows
-            self.counters.running = "minor delta compaction"
-            self.counters.delta_compactions += compact_deltas(store)
+        # Also when nothing was flushed here: who flushes by hand leaves files as well.
+        self.counters.running = "minor delta compaction"
+        self.counters.delta_compactions += compact_deltas(store)
         self.counters.running = "collection"
         self._every_tick()
         self.counters.files_collected += store.collect_garbage()
+        remove_expired_staging(store.env, store.root_path)
         self.counters.running = ""
         self.counters.last_error = ""

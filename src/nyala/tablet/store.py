@@ -42,12 +42,13 @@ from nyala.catalog.model import (
     dropping_tables,
 )
 from nyala.catalog.store import Catalog
-from nyala.catalog.store_lock import StoreLock
+from nyala.catalog.store_lock import Purpose, StoreLock
 from nyala.cfile.cache import BlockCache
 from nyala.delta.delta_file import DeltaFile
 from nyala.env import Env
 from nyala.errors import Error, StorageError, TableExistsError
 from nyala.mvcc.hybrid_clock import HybridClock
+from nyala.mvcc.timestamp import physical_us
 from nyala.mvcc.watermarks import Watermarks
 from nyala.partition.levels import Partition, PartitionSchema
 from nyala.rowset.disk_rowset import DiskRowSet
@@ -71,6 +72,8 @@ DURABILITIES: Final = ("commit", "group", "os")
 # Records of flushed data are dropped with their segments; what is left is replayed at the next open.
 LOG_LIMIT_BYTES: Final = 64 << 20
 WAIT_FOR_MEMORY_S: Final = 30.0
+# A job that retries its commit does so within hours; its staged files live for a day.
+KEY_RETENTION_US: Final = 7 * 24 * 3600 * 1_000_000
 # A batch whose rows take more than this is written as rowset and delta files and never passes through the
 # log, so that no byte of a bulk load is written twice and the log stays within its 64 MB (design §3).
 DIRECT_COMMIT_BYTES: Final = 64 << 20
@@ -84,6 +87,7 @@ class StoreOptions:
     memory_limit_bytes: int = 1 << 30
     maintenance: bool = True
     lock_timeout_s: float = 0.0
+    lock_purpose: Purpose = "writer"
     log_limit_bytes: int = LOG_LIMIT_BYTES
     direct_commit_bytes: int = DIRECT_COMMIT_BYTES
 
@@ -145,7 +149,7 @@ class Store:
         """
         layout.prepare_folder(env, path)
         lock = StoreLock(env, path)
-        lock.acquire(options.lock_timeout_s)
+        lock.acquire(options.lock_timeout_s, options.lock_purpose)
         with contextlib.ExitStack() as undo:
             undo.callback(lock.release)
             catalog = layout.open_or_create_catalog(env, path)
@@ -263,6 +267,11 @@ class Store:
         dropped = self._forget_log(change, after) if forget_log else []
         change.timestamp = max(change.timestamp, self.clock.latest)
         known = self.state.committed_keys
+        change.drop_committed_keys += [
+            key
+            for key, entry in known.items()
+            if physical_us(entry.timestamp) < self.env.clock.now_us() - KEY_RETENTION_US
+        ]
         mine = {key.key for key in change.committed_keys}
         change.committed_keys += [
             CommittedKey(key, stamp)

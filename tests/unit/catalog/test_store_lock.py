@@ -109,7 +109,7 @@ def test_the_file_says_who(env: Env, tmp_path: Path) -> None:
     lock.acquire()
     content = json.loads((tmp_path / "lock").read_text())
     assert content == {
-        "pid": os.getpid(), "host": socket.gethostname(), "started": "2023-11-14T22:13:20+00:00"
+        "pid": os.getpid(), "host": socket.gethostname(), "started": "2023-11-14T22:13:20+00:00", "purpose": "writer"
     }  # fmt: skip
     lock.release()
     lock.release()
@@ -171,3 +171,15 @@ def test_a_forked_child_does_not_end_its_parents_lock(env: Env, tmp_path: Path) 
     with pytest.raises(LockedError):
         StoreLock(env, str(tmp_path)).acquire()
     lock.release()
+
+
+def test_a_passing_commit_is_waited_for(tmp_path: Path) -> None:
+    """A hand-over that takes the lock for one commit turns nobody away who comes meanwhile."""
+    passing, writer = StoreLock(SYSTEM, str(tmp_path)), StoreLock(SYSTEM, str(tmp_path))
+    passing.acquire(purpose="commit")
+    timer = threading.Timer(0.5, passing.release)
+    timer.start()
+    writer.acquire(timeout_s=0)
+    timer.join()
+    assert writer.held
+    writer.release()
