@@ -239,8 +239,6 @@ def _decode_bounds(form: Physical, data: bytes, start: int, count: int) -> tuple
         raise ValueError(f"expected the lengths of {count} bounds, found {len(data) - start} bytes")
     ends = start + count + np.cumsum(np.frombuffer(data, np.uint8, count, start), dtype=np.int64)
     positions = [start + count, *ends.tolist()]
-    if positions[-1] > len(data):
-        raise ValueError(f"expected bounds up to byte {positions[-1]}, found {len(data)} bytes")
     bounds = [data[a:b] for a, b in itertools.pairwise(positions)]
     if form.type.is_text:
         for bound in bounds:

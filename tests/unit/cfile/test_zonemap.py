@@ -110,6 +110,11 @@ def test_merging_keeps_the_wider_bound() -> None:
     zones = [Zone(3, 9, 1, 4), Zone(None, None, 2, 2), Zone(-5, 4, 0, 3, has_nan=True)]
     merged = zones[0].merge(zones[1]).merge(zones[2])
     assert merged == Zone(-5, 9, 3, 9, has_nan=True)
+    for left, right in (
+        (Zone("b", "c", 0, 1), Zone("a", None, 0, 1)),
+        (Zone("a", "c", 0, 1), Zone("b", None, 0, 1)),
+    ):
+        assert left.merge(right) == right.merge(left) == Zone("a", None, 0, 2), "open above stays open"
     cut = Zone("a", "zz", 0, 1, min_truncated=True).merge(Zone("b", "zzz", 0, 1, max_truncated=True))
     assert cut == Zone("a", "zzz", 0, 2, min_truncated=True, max_truncated=True)
 

@@ -1,0 +1,219 @@
+"""A column's footer and the directory: what a reader believes of them."""
+
+from __future__ import annotations
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.unit.cfile.memory import MemoryFiles, make_values
+
+from nyala.cfile import BASE, KEY, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, Zone, format
+from nyala.cfile.footer import ColumnFooter
+from nyala.errors import CorruptionError, StorageError
+from nyala.schema.types import parse_type
+
+PATH = "f"
+COLUMN = ColumnKey(BASE, 0, 10)
+
+
+@pytest.fixture
+def written(files: MemoryFiles) -> MemoryFiles:
+    with CFileWriter(files, PATH) as writer:
+        words = pa.array(["red", "green"] * 500)
+        writer.append_column(ColumnWriteSpec(COLUMN, parse_type("string"), block_size_bytes=1024), words)
+        writer.append_column(ColumnWriteSpec(ColumnKey(KEY), parse_type("binary")), pa.array([b"k"]))
+        writer.finish()
+    return files
+
+
+def footer_of(files: MemoryFiles) -> tuple[bytes, int]:
+    column = CFileReader(files, PATH).column(COLUMN)
+    assert column is not None
+    place = column.place
+    return files.content[PATH][place.offset : place.offset + place.length], place.offset
+
+
+def changed(footer: bytes, field: str, value: int) -> bytes:
+    """The footer with another value in a field, or in the first entry of a vector, and the right CRC."""
+    starts = {name: (start, size) for name, start, size in format.FOOTER.fields}
+    block_count = int.from_bytes(footer[starts["block count"][0] :][:4], "little")
+    starts["block offset"] = (format.FOOTER.size, 8)
+    starts["block length"] = (format.FOOTER.size + 8 * block_count, 4)
+    start, size = starts[field]
+    body = footer[:start] + value.to_bytes(size, "little") + footer[start + size : -format.CRC.size]
+    return body + format.CRC.pack(google_crc32c.value(body))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("magic", 0, "expected magic"),
+        ("role", 3, "expected column base/0/10"),
+        ("column id", 11, "expected column base/0/10"),
+        ("type", 2, "expected a type, found number 2"),
+        ("type", format.TYPE_DECIMAL64, "expected a type, found number 16"),
+        ("type", format.TYPE_VARCHAR, "expected a type, found number 19"),
+        ("type", format.TYPE_BLOOM, "expected a type for role 0, found bloom"),
+        ("type", format.TYPE_INT64, "expected an encoding"),
+        ("encoding", format.ENCODING_BITSHUFFLE, "expected an encoding"),
+        ("encoding", 200, "expected an encoding"),
+        ("compression", 200, "expected an encoding and a compression"),
+        ("rows per block log2", 21, r"at most 2\^20 rows"),
+        ("rows per block log2", 3, "expected the blocks of 1000 rows"),
+        ("null count", 1001, "no more NULLs than rows"),
+        ("row count", 1 << 60, "expected the blocks"),
+        ("row count", 1001 + 512, "expected the blocks"),
+        ("block count", 0, "expected the blocks"),
+        ("zone map length", 1 << 31, "parts that make"),
+        ("first keys length", 16, "parts that make"),
+        ("compatible flags", format.COLUMN_HAS_ZONE_MAP | format.COLUMN_HAS_FIRST_KEYS, "expected a header"),
+        ("dictionary offset", 0, "expected the dictionary between"),
+        ("dictionary offset", 1 << 63, "expected the dictionary between"),
+        ("dictionary length", (1 << 32) - 1, "expected the dictionary between"),
+        ("dictionary count", 1 << 31, r"dictionary of at most 2\^20"),
+        ("block offset", 0, "expected blocks between"),
+        ("block offset", 31, "expected blocks between"),
+        ("block offset", (1 << 64) - 8, "expected blocks between"),
+        ("block length", (1 << 32) - 1, "expected blocks between"),
+    ],
+)
+def test_footers_that_cannot_be(written: MemoryFiles, field: str, value: int, reason: str) -> None:
+    """A footer made to do harm would have the reader allocate, or read, what is not there."""
+    footer, offset = footer_of(written)
+    assert ColumnFooter.decode(footer, COLUMN, PATH, offset).row_count == 1000
+    with pytest.raises(CorruptionError, match=f"f at offset {offset}: column footer: .*{reason}"):
+        ColumnFooter.decode(changed(footer, field, value), COLUMN, PATH, offset)
+
+
+def test_a_key_column_of_numbers(files: MemoryFiles) -> None:
+    """Keys are bytes; what is not could not be searched for."""
+    with CFileWriter(files, PATH) as writer:
+        writer.append_column(ColumnWriteSpec(COLUMN, parse_type("int64")), pa.array([1]))
+        writer.finish()
+    footer, offset = footer_of(files)
+    with pytest.raises(CorruptionError, match="expected a type for role 1, found int64"):
+        ColumnFooter.decode(changed(footer, "role", KEY), ColumnKey(KEY, 0, 10), PATH, offset)
+
+
+def test_flags_of_the_future(written: MemoryFiles) -> None:
+    """Bytes with a new meaning would be read with the old one; or a harmless addition refuse the whole store."""
+    footer, offset = footer_of(written)
+    with pytest.raises(StorageError, match="newer version of Nyala .*0x0004"):
+        ColumnFooter.decode(changed(footer, "incompatible flags", 4), COLUMN, PATH, offset)
+    flags = format.COLUMN_HAS_ZONE_MAP | 0x8000
+    assert (
+        ColumnFooter.decode(changed(footer, "compatible flags", flags), COLUMN, PATH, offset).zone_map
+        is not None
+    )
+
+
+def test_the_same_footer_comes_back() -> None:
+    """An attribute of a column would be lost by closing the store."""
+    for type in ("decimal(30,7)", "varchar(12)", "timestamp"):
+        files = MemoryFiles()
+        with CFileWriter(files, PATH) as writer:
+            spec = ColumnWriteSpec(COLUMN, parse_type(type), "plain", "zstd", 600)
+            writer.append_column(spec, make_values(type, 500, null_share=0.2))
+            writer.finish()
+        data, offset = footer_of(files)
+        footer = ColumnFooter.decode(data, None, PATH, offset)
+        assert footer.zone_map is not None
+        zones = [footer.zone_map.zone(block) for block in range(footer.block_count)]
+        assert footer.encode(zones) == data
+        assert (footer.form.type, footer.key, footer.row_count) == (parse_type(type), COLUMN, 500)
+
+
+# -- directory and tail ------------------------------------------------------------------------------------
+
+
+def with_directory(content: bytes, entries: list[bytes], more: bytes = b"", shift: int = 0) -> bytes:
+    """The file with other directory entries, `more` bytes before them, and the right CRC."""
+    tail = len(content) - format.TAIL.size
+    offset, count, *_ = format.TAIL.unpack(content[tail:])
+    covered = format.TAIL.pack(offset + shift, len(entries), 1, 0, 0, 0, 0, b"")[:20]
+    directory = b"".join(entries)
+    crc = format.CRC.pack(google_crc32c.value(directory + covered))
+    assert count == 2
+    return content[:offset] + more + directory + covered + crc + format.TAIL_MAGIC
+
+
+def entries_of(content: bytes) -> list[bytes]:
+    end, size = len(content) - format.TAIL.size, format.DIRECTORY_ENTRY.size
+    return [content[start : start + size] for start in range(end - 2 * size, end, size)]
+
+
+def test_directories_that_cannot_be(written: MemoryFiles) -> None:
+    """One of two columns of a name would hide the other; a footer would be read where there is none."""
+    content = written.content[PATH]
+    entries = entries_of(content)
+    assert with_directory(content, entries) == content
+    end = len(content) - format.TAIL.size - len(entries) * format.DIRECTORY_ENTRY.size
+    role, zero, group, column_id, length, _ = format.DIRECTORY_ENTRY.unpack(entries[0])
+    for offset in (0, end - length + 1, 1 << 62):
+        outside = format.DIRECTORY_ENTRY.pack(role, zero, group, column_id, length, offset)
+        written.content[PATH] = with_directory(content, [outside, entries[1]])
+        with pytest.raises(CorruptionError, match="expected one footer before"):
+            CFileReader(written, PATH).columns()
+    written.content[PATH] = with_directory(content, [entries[0], entries[0]])
+    with pytest.raises(CorruptionError, match="expected one footer before"):
+        CFileReader(written, PATH).columns()
+    for shift in (-1, 1, 1 << 60):
+        written.content[PATH] = with_directory(content, entries, shift=shift)
+        with pytest.raises(CorruptionError, match="expected a directory of 2 columns"):
+            CFileReader(written, PATH).columns()
+
+
+def test_check_accounts_for_every_byte(written: MemoryFiles) -> None:
+    """Something could hide in a file, or a block be read that belongs to another column."""
+    content = written.content[PATH]
+    entries = entries_of(content)
+    written.content[PATH] = with_directory(content, entries, more=bytes(16), shift=16)
+    with pytest.raises(CorruptionError, match="expected the directory at"):
+        CFileReader(written, PATH).check()
+    written.content[PATH] = with_directory(content, entries[1:])
+    with pytest.raises(CorruptionError, match="expected a block or footer at 32"):
+        CFileReader(written, PATH).check()
+
+
+def test_check_compares_what_is_said_twice(files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file whose zone maps, counts or first keys are wrong would pass, and scans would skip rows."""
+
+    def check() -> None:
+        files.content.clear()
+        with CFileWriter(files, PATH) as writer:
+            writer.append_column(ColumnWriteSpec(COLUMN, parse_type("int64")), pa.array([1, None, 3]))
+            writer.append_column(ColumnWriteSpec(ColumnKey(KEY), parse_type("binary")), pa.array([b"k"]))
+            writer.finish()
+        CFileReader(files, PATH).check()
+
+    check()
+    encode = ColumnFooter.encode
+
+    def lying(**changes: object) -> object:
+        def encode_lie(self: ColumnFooter, zones: list | None) -> bytes:  # type: ignore[type-arg]
+            applies = {name: value for name, value in changes.items() if getattr(self, name) is not None}
+            return encode(type(self)(**{**vars(self), **applies}), zones)
+
+        return encode_lie
+
+    monkeypatch.setattr(ColumnFooter, "encode", lying(null_count=0))
+    with pytest.raises(CorruptionError, match="expected 0 NULLs, found 1"):
+        check()
+    monkeypatch.setattr(ColumnFooter, "encode", lying(first_keys=pa.array([b"j"], pa.large_binary())))
+    with pytest.raises(CorruptionError, match="first key"):
+        check()
+    monkeypatch.setattr(ColumnFooter, "encode", encode)
+    monkeypatch.setattr("nyala.cfile.writer.zone_of", lambda form, stored: Zone(2, 3, 1, 3))
+    with pytest.raises(CorruptionError, match=r"expected Zone\(min=2"):
+        check()
+
+
+def test_offsets_of_blocks_are_read_as_they_lie(written: MemoryFiles) -> None:
+    """A block would be looked for at another block's place."""
+    data, offset = footer_of(written)
+    footer = ColumnFooter.decode(data, COLUMN, PATH, offset)
+    assert footer.block_count > 4
+    ends = footer.block_offsets + footer.block_lengths
+    assert np.array_equal(footer.block_offsets[1:], ends[:-1])
+    assert footer.dictionary_offset + footer.dictionary_length == footer.block_offsets[0]
