@@ -32,7 +32,9 @@ hypothesis.settings.load_profile("quick")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite-scripts", action="store_true", help="write what scripts print into their files")
+    parser.addoption(
+        "--rewrite-scripts", action="store_true", help="write what scripts print into their files"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
