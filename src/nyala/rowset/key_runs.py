@@ -85,9 +85,12 @@ class KeyRun:
 
 
 class _TailPart(NamedTuple):
-    """One insert that went to the tail: keys [offset, offset + length) of `shared`, rows from `first_rowid` on."""
+    """One insert that went to the tail: `keys[offset:offset + length]`, of the rows from `first_rowid` on.
 
-    shared: SharedKeys
+    Not the SharedKeys: its list of Python objects, of all tablets, would live as long as any tablet's tail.
+    """
+
+    keys: EncodedKeys
     offset: int
     length: int
     first_rowid: int
@@ -116,7 +119,7 @@ class KeyRuns:
         Returns: a new index, or this one itself (I3).
         Cost:    O(1) calls; every TAIL_KEYS_MAX keys, merges.
         """
-        part = _TailPart(shared, offset, length, first_rowid)
+        part = _TailPart(shared.keys, offset, length, first_rowid)
         if len(self._tail) + length <= TAIL_KEYS_MAX:
             rowids = range(first_rowid, first_rowid + length)
             self._tail.update(zip(shared.hashable[offset : offset + length], rowids, strict=True))
@@ -194,5 +197,5 @@ def _run_of(parts: list[_TailPart]) -> KeyRun:
     rowids: npt.NDArray[np.int64] = np.concatenate(
         [np.arange(part.first_rowid, part.first_rowid + part.length) for part in parts]
     )
-    keys = EncodedKeys.concat([part.shared.keys.slice(part.offset, part.length) for part in parts])
+    keys = EncodedKeys.concat([part.keys.slice(part.offset, part.length) for part in parts])
     return KeyRun.sort(keys, rowids)

@@ -97,6 +97,16 @@ def test_columns_written_together_share_their_vectors(tmp_path):
     assert meta.record_count == 3
 
 
+def test_columns_of_the_same_rows_at_other_moments_do_not_share(tmp_path):
+    """Taking one column's timestamps for another's would show its value too early or too late."""
+    runs = {
+        10: run_of("redo", (3, 5, 1), (4, 5, 2)),
+        11: run_of("redo", (3, 6, "x"), (4, 5, "y"), type=pa.string()),
+    }
+    file = DeltaFile.open(FILES, str(tmp_path), write(tmp_path, runs))
+    assert same(file.run(10), runs[10]) and same(file.run(11), runs[11])
+
+
 def test_a_file_is_relevant_only_where_a_record_may_apply(tmp_path):
     """REDO newer than the snapshot and UNDO not newer than it are not opened: the present pays nothing for history."""
     records = ((0, 5, 1), (0, 9, 2))

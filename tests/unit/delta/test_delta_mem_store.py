@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 import numpy as np
 import pyarrow as pa
@@ -134,6 +135,45 @@ def test_small_appends_do_not_stay_objects():
         row: max(t for t in range(1, 4001) if t % 100 == row) for row in range(100)
     }
     store.check()
+
+
+def test_a_column_that_does_not_change_keeps_its_run():
+    """A writer asks for LIVENESS with every batch: a thousand updates of another column must not make it sort again."""
+    store = DeltaMemStore()
+    store.append(np.arange(1000), 1, {LIVENESS: pa.array([False] * 1000)})
+    (run,) = store.levels(LIVENESS)
+    latest = run.latest
+    for time in range(2, 1002):
+        store.append(np.arange(time % 50 + 1), time, {10: pa.array([time] * (time % 50 + 1))})
+        store.levels(10)
+        (again,) = store.levels(LIVENESS)
+        assert again is run and again.latest is latest
+
+
+def test_run_is_up_to_date_after_every_append():
+    """A flush writes `run`: one that was asked for before and kept must not miss what came after."""
+    store = DeltaMemStore()
+    store.append(np.arange(100), 1, {10: pa.array([1] * 100)})
+    for time in (2, 3):
+        store.append(np.array([5]), time, {10: pa.array([time])})
+        run = store.run(10)
+        assert run is not None and len(run) == 99 + time
+        assert store.run(10) is run, "and is kept while nothing comes"
+
+
+def test_columns_that_were_all_read_let_the_batch_go():
+    """A batch is shared by many tablets: once its values stand in runs it must not stay in memory beside them."""
+    store = DeltaMemStore()
+    batches = [SharedBatch({10: pa.array([time, 7]), 11: pa.array(["x", "y"])}) for time in (1, 2)]
+    for time, batch in enumerate(batches, start=1):
+        store.append(np.array([0]), time, batch, offset=0)
+    gone = [weakref.ref(batch) for batch in batches]
+    del batch, batches
+    store.levels(10)
+    assert all(ref() is not None for ref in gone)
+    store.levels(11)
+    assert all(ref() is None for ref in gone)
+    assert contents(store, 10) == {0: 2} and contents(store, 11) == {0: "x"}
 
 
 def test_an_empty_store_has_nothing():

@@ -111,6 +111,21 @@ def test_merging_runs_keeps_every_record_whatever_their_time_order(parts, undo):
     assert {(r, t): v for r, t, v in records} == seen
 
 
+@pytest.mark.parametrize("kind", ["redo", "undo"])
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_runs_that_follow_one_another_in_time_merge_in_any_order(kind, newest_first):
+    """The quick way (no sort by time) may be taken only when the parts come in the order of their kind."""
+    parts = [
+        run_of(kind, [(1, 5, 50), (2, 5, 51)]),
+        run_of(kind, [(1, 7, 70)]),
+        run_of(kind, [(0, 9, 90), (1, 9, 91)]),
+    ]
+    merged = merge_runs(parts[::-1] if newest_first else parts)
+    merged.check()
+    assert merged.rowids.tolist() == [0, 1, 1, 1, 2]
+    assert merged.timestamps.tolist()[1:4] == ([5, 7, 9] if kind == "redo" else [9, 7, 5])
+
+
 def test_d1_redo_ascends_and_undo_descends_in_time():
     """The order is what is on disk; the other one would give the oldest instead of the newest value."""
     records = [(1, 5, 50), (0, 9, 90), (1, 7, 70)]

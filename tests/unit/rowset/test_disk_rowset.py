@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nyala.cfile.bloom import Bloom
 from nyala.cfile.cache import BlockCache
 from nyala.delta.compaction import insertion_undo
 from nyala.delta.delta_file import DeltaFile, write_delta_file
@@ -103,6 +104,22 @@ def test_find_gives_the_row_of_each_key_there_and_minus_one_for_others(kind, tmp
     assert disk.find_live(encode(schema, [1, 2, 4]), snapshot=INSERTED - 1).tolist() == [-1, -1, -1]
     assert disk.find_live(encode(schema, [1, 2, 4])).tolist() == [-1, 1, 2]
     assert disk.keys_of(np.array([7, 3])).to_hashable() == encode(schema, [14, 6]).to_hashable()
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_keys_that_only_seem_to_be_there_are_told_from_those_that_are(kind, tmp_path, monkeypatch):
+    """One absent key in 800 passes the bloom filter: the key blocks must decide, below the first key as well."""
+    schema, numbers, disk = rowset(tmp_path, kind, 300)
+    present = encode(schema, numbers[50:])
+    monkeypatch.setattr(Bloom, "may_contain", lambda self, hashes: np.ones(len(hashes), np.bool_))
+    part = image(schema, numbers[50:], list(range(50, 300)))
+    disk = open_(
+        tmp_path, schema, write_rowset(FILES, str(tmp_path), ".", 6, 1, part, schema, deltas_durable=1)
+    )
+    probes = list(range(700))
+    expected = [p // 2 - 50 if p % 2 == 0 and 100 <= p < 600 else -1 for p in probes]
+    assert disk.find(encode(schema, probes)).tolist() == expected
+    assert disk.find(present).tolist() == list(range(250))
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
@@ -211,6 +228,8 @@ def test_versions_share_files_and_leave_the_older_version_as_it_was(tmp_path):
         frozen = disk.with_frozen_deltas()
         assert frozen.timestamp_min == time and frozen.nbytes > 0
         file = redo(tmp_path, disk, f"{number}.redo", frozen.frozen[0].runs(), {v.id: v.type})
+        assert frozen.column(v, MAX_TIMESTAMP, 1, 2).to_pylist() == [time], "while it waits to be written"
+        assert frozen.delta_touches(v.id, time) and frozen.live(np.array([1])).all()
         versions += [frozen, frozen.with_flushed_deltas([file], time)]
     last = versions[-1]
     assert last.meta.deltas_durable == 400 and last.timestamp_min is None and last.nbytes == 0
@@ -333,6 +352,37 @@ def test_z1_a_skipped_window_holds_no_row_that_matches_at_the_snapshot(
                 if r is not None and r.relevant(snapshot)
             ]
             assert disk.delta_touches(v.id, snapshot) >= bool(changed)
+
+
+def test_z1_what_undo_brings_back_keeps_its_block(tmp_path):
+    """A predicate on a past moment: the base's zone map knows the present only."""
+    schema = SCHEMAS["int"]
+    v = schema.by_name("v")
+    rows = image(schema, list(range(2000)), list(range(2000)))
+    history = build_run("undo", np.array([700]), 90, pa.array([5000], pa.int32()))
+    disk = open_(
+        tmp_path,
+        schema,
+        write(tmp_path, schema, dataclasses.replace(rows, undo={**rows.undo, v.id: history})),
+    )
+    wanted = Constraint.one_of([5000])
+    assert disk.excluded(v, wanted, INSERTED)
+    assert disk.excluded(v, wanted, 90), "the change at 90 is seen at 90"
+    assert not disk.excluded(v, wanted, 89)
+    assert not disk.window_excluded(v, wanted, 89, 640, 768)
+    assert disk.window_excluded(v, wanted, 89, 768, 896)
+    assert disk.delta_touches(v.id, 89) and not disk.delta_touches(v.id, INSERTED), "by file, unopened"
+
+
+def test_z1_a_store_set_aside_keeps_its_blocks(tmp_path):
+    """Between freeze and flush a change is in neither file nor DeltaMemStore."""
+    schema, _, disk = rowset(tmp_path)
+    v = schema.by_name("v")
+    disk.deltas.append(np.array([700]), 200, {v.id: pa.array([5000], pa.int32())})
+    frozen = disk.with_frozen_deltas()
+    wanted = Constraint.one_of([5000])
+    assert not frozen.window_excluded(v, wanted, 200, 640, 768)
+    assert frozen.window_excluded(v, wanted, 199, 640, 768)
 
 
 def test_z1_skips_the_blocks_that_neither_base_nor_changes_allow(tmp_path):

@@ -158,17 +158,23 @@ class MiniTablet:
             undo = [self.open_delta(written.undo.meta(self.take_id(), written.undo_path))]
         return DiskRowSet.open(self.files, self.root, written.meta, self.schema, self.cache, undo=undo)
 
-    def flush_deltas(self) -> None:
+    def freeze_deltas(self) -> None:
+        """The first half of a delta flush; the second may come much later, or fail and be tried again."""
         for index, rowset in enumerate(self.disk):
             if rowset.deltas.record_count:
-                rowset = rowset.with_frozen_deltas()
+                self.disk[index] = rowset.with_frozen_deltas()
+
+    def flush_deltas(self) -> None:
+        self.freeze_deltas()
+        for index, rowset in enumerate(self.disk):
+            files = []
+            for store in rowset.frozen:
                 path = f"{self.take_id()}.redo"
                 types = {c.id: c.type for c in self.schema.columns}
-                written = write_delta_file(
-                    self.files, f"{self.root}/{path}", "redo", rowset.frozen[0].runs(), types
-                )
-                file = self.open_delta(written.meta(self.take_id(), path))
-                self.disk[index] = rowset.with_flushed_deltas([file], self.now)
+                written = write_delta_file(self.files, f"{self.root}/{path}", "redo", store.runs(), types)
+                files.append(self.open_delta(written.meta(self.take_id(), path)))
+            if files:
+                self.disk[index] = rowset.with_flushed_deltas(files, self.now)
 
     def merge_deltas(self) -> None:
         for index, rowset in enumerate(self.disk):
@@ -264,6 +270,8 @@ def example(tablet: MiniTablet, after: dict[int, str]) -> MiniTablet:
         {1: "flush", 3: "flush_deltas"},
         {1: "flush", 2: "flush_deltas", 3: "flush_deltas merge_deltas"},
         {1: "flush", 2: "flush_deltas", 3: "flush_deltas merge_deltas", 4: "flush"},
+        {1: "flush", 2: "freeze_deltas", 3: "freeze_deltas"},
+        {1: "flush", 2: "freeze_deltas", 3: "flush_deltas"},
     ],
     ids=str,
 )
@@ -294,7 +302,7 @@ texts = st.none() | st.sampled_from(["", "x", "\0", "long " * 5])
 whole_row = st.tuples(values, texts)
 change = st.one_of(whole_row, whole_row, st.tuples(values), st.none())
 batches = st.dictionaries(st.integers(0, 11), change, min_size=1, max_size=6)
-layout = st.sampled_from(["flush", "flush_deltas", "merge_deltas"]) | st.integers(0, 3)
+layout = st.sampled_from(["flush", "freeze_deltas", "flush_deltas", "merge_deltas"]) | st.integers(0, 3)
 steps = st.lists(batches | batches | layout, min_size=1, max_size=14)
 
 

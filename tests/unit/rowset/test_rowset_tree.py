@@ -76,6 +76,20 @@ def test_in_range_are_exactly_the_rowsets_whose_bounds_meet_the_range(layout, sp
     assert [r.least for r in found] == sorted(r.least for r in expected)
 
 
+@pytest.mark.parametrize("layout", CODECS)
+def test_a_wide_rowset_reaches_over_the_narrow_ones_behind_it(layout):
+    """The rowset that begins first may end last: it must be found, and those it covers must not."""
+    wide, narrow, behind = (rowset(layout, *span) for span in ((0, 40), (5, 6), (50, 55)))
+    tree = RowSetTree([behind, narrow, wide])
+    assert [(r, lower, upper) for r, lower, upper in tree.candidates(encode(layout, [30, 30, 45]))] == [
+        (wide, 0, 2)
+    ]
+    assert [r for r, *_ in tree.candidates(encode(layout, [6, 52]))] == [wide, narrow, behind]
+    lower, upper = (encode(layout, [bound]).at(0) for bound in (30, 35))
+    assert tree.in_range(KeyRange(lower, upper)) == [wide]
+    assert tree.in_range(KeyRange(None, lower)) == [wide, narrow]
+
+
 def test_a_tree_without_rowsets_has_no_candidates():
     """A new tablet has nothing on disk."""
     tree = RowSetTree(())
