@@ -13,7 +13,7 @@ from nyala.cfile import format
 from nyala.cfile.compression import compress, decompress
 from nyala.cfile.encoding import EncodedValues, choose_encoding, encoding_by_code
 from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
-from nyala.cfile.encoding.dictionary import codeword_dtype
+from nyala.cfile.encoding.dictionary import _sample_repeats, codeword_dtype
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
 from nyala.cfile.physical import fill_holes, physical, slice_bitmap
 from nyala.schema.types import parse_type
@@ -53,10 +53,19 @@ def test_many_distinct_values_fall_back_to_plain() -> None:
     assert chosen("dictionary", "string", distinct.slice(0, 1000)) == "plain"
     large = pa.array([str(number) * 1000 for number in range(600)] * 3)
     assert chosen("dictionary", "string", large) == "plain", "the dictionary alone is above 1 MiB"
+    assert not _sample_repeats(distinct), "and this costs a look at a sample, not a dictionary of all values"
     repeated = pa.array([f"name {number // 10}" for number in range(200_000)])
     assert chosen("dictionary", "string", repeated) == "dictionary", "repeated among neighbours only"
     assert chosen("dictionary", "string", pa.array([""] * 1000)) == "dictionary"
     assert chosen("dictionary", "string", pa.array([], pa.string())) == "plain"
+
+
+def test_the_sample_decides_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every flush would build a dictionary of every column of distinct values, and throw it away."""
+    repeated = pa.array(["red", "green"] * 100_000)
+    assert chosen("dictionary", "string", repeated) == "dictionary"
+    monkeypatch.setattr("nyala.cfile.encoding.dictionary._sample_repeats", lambda values: False)
+    assert chosen("dictionary", "string", repeated) == "plain"
 
 
 @pytest.mark.parametrize(("count", "width"), [(1, 1), (256, 1), (257, 2), (65_536, 2), (65_537, 4)])

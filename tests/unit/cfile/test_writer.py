@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +59,16 @@ def test_a_few_long_texts_do_not_cut_the_column_into_crumbs() -> None:
     largest = pa.array(["x" * 65_536] * 2000)
     rows = 1 << rows_per_block_log2(physical(parse_type("string")), largest, 1 << 30)
     assert rows * 65_537 <= format.BLOCK_SIZE_BYTES_MAX
+
+
+def test_one_long_stretch_does_not_make_one_huge_block() -> None:
+    """A block would pass the limit that readers believe, and the file could be written but not read."""
+    short = pa.array(["a"]).take(pa.array([0] * 650_000))
+    array = pa.concat_arrays([short, pa.array(["x" * 65_536] * 320), short])
+    rows = 1 << rows_per_block_log2(physical(parse_type("string")), array, 16 << 20)
+    ends = [0, *pc.cumulative_sum(pc.binary_length(array).cast(pa.int64())).to_pylist()]
+    borders = [*range(0, len(array), rows), len(array)]
+    assert max(ends[b] - ends[a] for a, b in itertools.pairwise(borders)) <= format.BLOCK_SIZE_BYTES_MAX
 
 
 def test_an_unfinished_file_is_no_file(files: MemoryFiles) -> None:
