@@ -1,0 +1,50 @@
+"""The command `nyala`: what a person types at a shell.
+
+    nyala demo [FOLDER]                    make a small store and show it round
+    nyala table list|describe|scan|load|export|stats FOLDER [TABLE]
+    nyala tablet list FOLDER [TABLE]
+    nyala cfile dump FILE                  what is in a column file
+    nyala wal dump FOLDER                  what is in the log
+
+    app       the root command: options of all commands, errors and exit codes
+    demo, tables, transfer, insides        the commands
+    stores    opening a store, finding a table in it
+    sources   Parquet and CSV files, read and written in bounded memory
+    output, cells, progress                tables, JSON, values as text, bars
+
+Invariants
+    L1  stdout has the answer, and with `--json` exactly one JSON document; everything else goes to stderr.
+    L2  Exit codes: 0 fine, 1 error, 2 usage, 130 Ctrl-C. (3, problems found by a check, waits for its command.)
+    L3  Commands that only read open the store read-only: they work beside its writer.
+    L4  Modules here import nothing but click and the standard library when they are loaded; the library, pyarrow and
+        rich are imported inside commands, so that `--help` answers at once.
+
+click and rich are the extra `cli`. Without click there is one sentence; without rich, plain text.
+Left out: the shell, `fs check`, `perf loadgen`, `serve`.
+Source: shared contract, "Command line".
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+__all__ = ["main"]
+
+
+def main() -> NoReturn:
+    """The console script. Never returns: it ends the process with the command's exit code (L2)."""
+    try:
+        try:
+            import click  # noqa: F401
+        except ModuleNotFoundError as error:
+            if error.name != "click":
+                raise
+            print("nyala: the commands need click and rich: pip install 'nyala[cli]'", file=sys.stderr)
+            sys.exit(1)
+        from nyala.cli.app import app
+
+        app()
+    except KeyboardInterrupt:  # while modules were still being loaded
+        sys.exit(130)
+    raise AssertionError("click ends the process")

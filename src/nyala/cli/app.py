@@ -1,0 +1,104 @@
+"""The root command, and what an error looks like.
+
+    nyala: App ── demo
+              ├── table: Group ── list, describe, scan, load, export, stats
+              ├── tablet: Group ── list
+              └── cfile, wal: Group ── dump
+
+An error of the library's own is a line or two on stderr, with `--json` one JSON object there; only `--debug`
+shows its traceback. What is no error that we know keeps its traceback: it is our mistake, and worth a report.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+from typing import Any, Final
+
+import click
+
+from nyala.cli.base import Command, Failure, Group, settings, shared_options
+from nyala.cli.demo import demo
+from nyala.cli.insides import cfile, tablet, wal
+from nyala.cli.tables import table
+from nyala.cli.transfer import export, load
+
+__all__ = ["app"]
+
+EXIT_ERROR: Final = 1
+EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells count
+
+
+class App(click.Group):
+    """The root: turns exceptions into messages and exit codes (L2)."""
+
+    command_class = Command
+    group_class = Group
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += shared_options()
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from nyala.errors import Error
+
+        try:
+            result = super().invoke(ctx)
+            # A reader that went away (`| head`) is noticed here, not when the interpreter ends.
+            sys.stdout.flush()
+            return result
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("Stopped.", err=True)
+            ctx.exit(EXIT_INTERRUPTED)
+        except (Error, Failure, OSError) as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                raise  # click ends quietly then
+            if settings(ctx).debug:
+                import traceback
+
+                traceback.print_exc()
+            _report(error, settings(ctx).json)
+            ctx.exit(EXIT_ERROR)
+
+
+def _report(error: Exception, as_json: bool) -> None:
+    message = str(error) or type(error).__name__
+    if not as_json:
+        click.echo(f"Error: {message}", err=True)
+        return
+    kind, details = (error.kind, error.details) if isinstance(error, Failure) else (type(error).__name__, {})
+    document = {"error": {"type": kind, "message": message, **details}}
+    click.echo(json.dumps(document, ensure_ascii=False), err=True)
+
+
+def _print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if not value or context.resilient_parsing:
+        return
+    from nyala import __version__
+
+    as_json = settings(context).json
+    click.echo(json.dumps({"version": __version__}) if as_json else f"nyala {__version__}")
+    context.exit()
+
+
+@click.group(
+    cls=App,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Begin with: nyala demo",
+)
+@click.option(
+    "--version", is_flag=True, expose_value=False, callback=_print_version, help="Say the version and exit."
+)
+def app() -> None:
+    """Tables with an enforced key and a past: look into a store, load it, dump its files.
+
+    FOLDER is the store's folder. Commands that only read work beside a process that writes.
+    """
+
+
+table.add_command(load)
+table.add_command(export)
+_COMMANDS: Final[tuple[click.Command, ...]] = (demo, table, tablet, cfile, wal)
+for _command in _COMMANDS:
+    app.add_command(_command)

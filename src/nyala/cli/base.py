@@ -1,0 +1,88 @@
+"""What every command is made of: the shared options, and an error of the command line's own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+__all__ = ["Command", "Failure", "Group", "Settings", "program", "settings", "shared_options"]
+
+
+@dataclass
+class Settings:
+    """What `--json` and `--debug` say, wherever on the line they stand."""
+
+    json: bool = False
+    debug: bool = False
+
+
+class Failure(Exception):
+    """An error of the command line's own: exit code 1. `kind` and `details` go into its JSON form."""
+
+    def __init__(self, message: str, kind: str = "Failure", details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.details = dict(details or {})
+
+
+def settings(context: click.Context | None = None) -> Settings:
+    """Those of a command; None: of the one that runs."""
+    found = (context or click.get_current_context()).find_root().ensure_object(Settings)
+    assert isinstance(found, Settings)
+    return found
+
+
+def shared_options() -> list[click.Parameter]:
+    """`--json` and `--debug`: on every command, and before it."""
+    return [
+        _switch("json", "One JSON document on stdout."),
+        _switch("debug", "Show the traceback of an error."),
+    ]
+
+
+def _switch(name: str, help: str) -> click.Option:
+    def set_it(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        if value:
+            setattr(settings(context), name, True)
+
+    # Eager: what prints and exits while options are read, such as --version, already knows.
+    return click.Option(
+        [f"--{name}"], is_flag=True, expose_value=False, is_eager=True, callback=_as_any(set_it), help=help
+    )
+
+
+def _as_any(callback: Callable[..., None]) -> Callable[..., Any]:
+    return callback
+
+
+class Command(click.Command):
+    """A command with the shared options."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += shared_options()
+
+
+class Group(click.Group):
+    """A noun; its verbs are commands with the shared options."""
+
+    command_class = Command
+
+
+def program() -> str:
+    """How this program was called, for lines that a person is to type."""
+    called = sys.argv[0]
+    if os.path.basename(called) != "nyala":
+        return f"{os.path.basename(sys.executable)} -m nyala.cli"
+    import shutil
+
+    found = shutil.which("nyala")
+    if found is not None and os.path.realpath(found) == os.path.realpath(called):
+        return "nyala"
+    shown = os.path.relpath(called)
+    return shown if not shown.startswith("..") else called

@@ -1,0 +1,136 @@
+"""Values of a table as text for people, and as JSON for programs.
+
+    type            text                            JSON
+    NULL            NULL                            null
+    bool, ints      true, 5                         true, 5
+    float, double   0.5, NaN, Infinity              0.5, "NaN", "Infinity", "-Infinity" (JSON has no such numbers)
+    decimal         1.20                            "1.20"  (exact)
+    timestamp       2026-11-20T10:00:00.5Z          the same, as a string
+    date            2026-11-20                      the same, as a string
+    string          as it is, control signs as \\n   as it is
+    binary          x'00ff'                         "00ff"
+
+A timestamp outside the years 1 to 9999 is a number: microseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+
+__all__ = ["has_odd_years", "is_number", "json_columns", "json_value", "text_columns", "text_value"]
+
+_YEAR_1_US: Final = -62_135_596_800_000_000
+_YEAR_10000_US: Final = 253_402_300_800_000_000
+
+# Control signs could move a terminal's cursor, part one row in two, or turn the direction of the line.
+_ESCAPES: Final = {
+    **{code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))},
+    **{code: f"\\u{code:04x}" for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A))},
+    **{ord(sign): escape for sign, escape in (("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))},
+}
+
+
+def is_number(type: pa.DataType) -> bool:
+    """Whether a column of this type is set flush right."""
+    return bool(pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type))
+
+
+def json_columns(batch: pa.RecordBatch | pa.Table) -> list[list[Any]]:
+    """The columns of a batch as values that `json.dumps` takes."""
+    return [_convert(column, json_value) for column in batch.columns]
+
+
+def text_columns(batch: pa.RecordBatch | pa.Table) -> list[list[str]]:
+    """The columns of a batch as text."""
+    return [_convert(column, text_value) for column in batch.columns]
+
+
+def json_value(value: Any) -> Any:
+    """One Python value as `json.dumps` takes it."""
+    import decimal
+
+    if isinstance(value, float) and not math.isfinite(value):
+        return _special(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, decimal.Decimal):
+        return f"{value:f}"
+    return _moment(value)
+
+
+def text_value(value: Any) -> str:
+    """One Python value as text."""
+    import decimal
+
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value if value.isprintable() else value.translate(_ESCAPES)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else _special(value)
+    if isinstance(value, bytes):
+        return f"x'{value.hex()}'"
+    if isinstance(value, decimal.Decimal):
+        return f"{value:f}"
+    return str(_moment(value))
+
+
+def _special(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _moment(value: Any) -> Any:
+    """ISO text of a date or datetime (which is in UTC); anything else as it is."""
+    import datetime as dt
+
+    if isinstance(value, dt.datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return value.isoformat() if isinstance(value, dt.date) else value
+
+
+def _convert(column: Any, one: Callable[[Any], Any]) -> list[Any]:
+    type = column.type
+    if pa.types.is_timestamp(type):
+        values: list[Any] = _timestamps(column)
+    elif pa.types.is_float32(type):
+        # The shortest text that means this float, and not the double nearest to it: 0.1.
+        values = [None if text is None else float(text) for text in column.cast(pa.string()).to_pylist()]
+    else:
+        values = column.to_pylist()
+    return [one(value) for value in values]
+
+
+def has_odd_years(column: Any) -> bool:
+    """Whether timestamps of this column lie outside the years 1 to 9999: Arrow would write them with a wrong year."""
+    import pyarrow.compute as pc
+
+    bounds = pc.min_max(column.cast(pa.int64()))
+    lower, upper = bounds["min"].as_py(), bounds["max"].as_py()
+    return lower is not None and not (_YEAR_1_US <= lower and upper < _YEAR_10000_US)
+
+
+def _timestamps(column: Any) -> list[str | int | None]:
+    """ISO text, without a fraction of zeros; a year that ISO has no place for: microseconds since 1970."""
+    column = column.cast(pa.timestamp("us", tz="UTC"))
+    if not has_odd_years(column):
+        return [text and _iso(text) for text in column.cast(pa.string()).to_pylist()]
+    numbers = column.cast(pa.int64())
+    return [
+        _timestamps(column.slice(index, 1))[0]
+        if number is not None and _YEAR_1_US <= number < _YEAR_10000_US
+        else number
+        for index, number in enumerate(numbers.to_pylist())
+    ]
+
+
+def _iso(text: str) -> str:
+    day, _, time = text.removesuffix("Z").partition(" ")
+    whole, _, fraction = time.partition(".")
+    fraction = fraction.rstrip("0")
+    return f"{day}T{whole}.{fraction}Z" if fraction else f"{day}T{whole}Z"

@@ -1,0 +1,121 @@
+"""`nyala tablet list`, `nyala cfile dump`, `nyala wal dump`: the store's parts, down to the byte."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import click
+
+from nyala.cli.base import Group, settings
+from nyala.cli.output import echo_json, echo_rows, size
+from nyala.cli.stores import reader
+from nyala.cli.tables import folder_argument, table_argument
+
+__all__ = ["cfile", "tablet", "wal"]
+
+bytes_option = click.option("--bytes", "show_bytes", is_flag=True, help="Every byte: offset, hex, meaning.")
+
+
+@click.group(cls=Group)
+def tablet() -> None:
+    """Tablets: a table's parts."""
+
+
+@tablet.command("list")
+@folder_argument
+@table_argument
+def list_tablets(folder: str, table: str | None) -> None:
+    """The tablets of one table, or of all: partition, rowsets, rows, size."""
+    with reader(folder) as database:
+        wanted = database.list_tables() if table is None else [table]
+        found = [(name, one) for name in wanted for one in database.table(name).tablets()]
+        if settings().json:
+            documents = [
+                {
+                    "table": name,
+                    "id": one["id"],
+                    "partition": one["partition"],
+                    "rowsets": one["rowsets"],
+                    "rows": one["rows"],
+                    "bytes": one["bytes"],
+                    "memory_bytes": one["memory"],
+                }
+                for name, one in found
+            ]
+            echo_json({"store": database.path, "tablets": documents})
+            return
+        echo_rows(
+            ["table", "tablet", "rows", "rowsets", "size", "memory", "partition"],
+            [
+                [
+                    name,
+                    str(one["id"]),
+                    f"{one['rows']:,}",
+                    str(one["rowsets"]),
+                    size(one["bytes"]),
+                    size(one["memory"]),
+                    one["partition"],
+                ]
+                for name, one in found
+            ],
+            right=("tablet", "rows", "rowsets", "size", "memory"),
+        )
+
+
+@click.group(cls=Group)
+def cfile() -> None:
+    """Column files and delta files."""
+
+
+@cfile.command("dump")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@bytes_option
+def dump_cfile(file: str, show_bytes: bool) -> None:
+    """What is in a column file or a delta file: columns, blocks, zones.
+
+    Of a damaged file everything up to the damage is shown, and then the error.
+    """
+    from nyala.cfile.dump import dump
+    from nyala.env import SYSTEM
+
+    _echo_lines(file, dump(SYSTEM.files, file, show_bytes))
+
+
+@click.group(cls=Group)
+def wal() -> None:
+    """The log."""
+
+
+@wal.command("dump")
+@folder_argument
+@bytes_option
+def dump_wal(folder: str, show_bytes: bool) -> None:
+    """What is in the store's log: segments, records, rows by tablet; damage and torn tails are told apart.
+
+    FOLDER is the store's folder, or its folder of log segments.
+    """
+    from nyala.env import SYSTEM
+    from nyala.errors import StorageError
+    from nyala.tablet.layout import wal_path
+    from nyala.wal.dump import dump
+    from nyala.wal.reader import segment_numbers
+
+    directory = folder if segment_numbers(SYSTEM.files, folder) else wal_path(folder)
+    if not os.path.isdir(directory):
+        raise StorageError(f"there is no log at {folder!r}: give a store's folder", path=folder)
+    _echo_lines(directory, dump(SYSTEM.files, directory, show_bytes))
+
+
+def _echo_lines(path: str, lines: Iterator[str]) -> None:
+    """The lines one by one; as JSON, those before an error too."""
+    if not settings().json:
+        for line in lines:
+            click.echo(line)
+        return
+    shown: list[str] = []
+    try:
+        shown.extend(lines)
+    finally:
+        if shown:
+            echo_json({"path": path, "lines": shown})

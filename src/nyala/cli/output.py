@@ -1,0 +1,187 @@
+"""Answers on stdout: tables, facts, JSON documents.
+
+A terminal gets tables drawn by rich, anything else plain aligned text: the same cells, so that `| grep` finds
+what the eye saw. Rows are written as they come, never gathered (the terminal's few aside).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from rich.console import Console
+
+__all__ = [
+    "TERMINAL_ROWS",
+    "duration",
+    "echo_facts",
+    "echo_json",
+    "echo_rows",
+    "echo_stream",
+    "echo_stream_json",
+    "is_terminal",
+    "moment",
+    "rich_console",
+    "size",
+]
+
+# Without --limit a terminal gets so many rows of a scan; more would only scroll away.
+TERMINAL_ROWS: Final = 100
+# Rows after which plain text is written with the widths known so far; wider cells later push theirs only.
+_CHUNK_ROWS: Final = 1000
+
+
+def is_terminal() -> bool:
+    """Whether a person looks at stdout."""
+    return sys.stdout.isatty()
+
+
+def rich_console(*, stderr: bool = False) -> Console | None:
+    """rich's console when a person looks at the stream and rich is there."""
+    if not (sys.stderr if stderr else sys.stdout).isatty():
+        return None
+    try:
+        from rich.console import Console
+    except ModuleNotFoundError:
+        return None
+    return Console(stderr=stderr, highlight=False)
+
+
+# ------------------------------------------------------------------------------------------------ words
+
+
+def moment(timestamp: int) -> dict[str, Any]:
+    """A timestamp as documents have it: ours, to give back with --at, and ISO time."""
+    from nyala.cli.cells import json_value
+    from nyala.mvcc.timestamp import to_datetime
+
+    return {"timestamp": timestamp, "time": json_value(to_datetime(timestamp))}
+
+
+def size(count: float) -> str:
+    """Bytes, in thousands: 6.1 MB."""
+    if count < 1000:
+        return f"{count:.0f} B"
+    for unit in ("KB", "MB", "GB"):
+        count /= 1000
+        if count < 999.95:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1000:.1f} TB"
+
+
+def duration(seconds: float) -> str:
+    """A time that something took: 12 ms, 3.4 s."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+# ------------------------------------------------------------------------------------------------ small answers
+
+
+def echo_json(document: Any) -> None:
+    click.echo(json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def echo_facts(facts: Mapping[str, str]) -> None:
+    """A line for each fact, names aligned; a fact of several lines stays in its column."""
+    width = max(map(len, facts))
+    for name, fact in facts.items():
+        lines = fact.split("\n")
+        for number, line in enumerate(lines):
+            click.echo(f"{name if number == 0 else '':<{width}}  {line}".rstrip())
+
+
+def echo_rows(names: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[str] = ()) -> None:
+    """A table that is all there; the columns in `right` are set flush right."""
+    flush_right = set(right)
+    console = rich_console()
+    if console is None:
+        right_of = [name in flush_right for name in names]
+        click.echo("\n".join(_lines([names, *rows], [0] * len(names), right_of)))
+    else:
+        _echo_rich(console, names, rows, [name in flush_right for name in names], frozenset())
+
+
+def _lines(rows: Sequence[Sequence[str]], widths: list[int], right: Sequence[bool]) -> Iterator[str]:
+    """Aligned lines; `widths` grows to what these rows need."""
+    for index in range(len(widths)):
+        widths[index] = max(widths[index], *(len(row[index]) for row in rows))
+    for row in rows:
+        yield "  ".join(
+            cell.rjust(width) if flush else cell.ljust(width)
+            for cell, width, flush in zip(row, widths, right, strict=True)
+        ).rstrip()
+
+
+def _echo_rich(
+    console: Console,
+    names: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    right: Sequence[bool],
+    keys: frozenset[str],
+) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
+    for name, flush in zip(names, right, strict=True):
+        drawn.add_column(
+            Text(name, style="bold underline" if name in keys else "bold"),
+            justify="right" if flush else "left",
+            overflow="fold",
+        )
+    for row in rows:
+        drawn.add_row(*(Text(cell, style="dim" if cell == "NULL" else "") for cell in row))
+    console.print(drawn)
+
+
+# ------------------------------------------------------------------------------------------------ many rows
+
+
+def echo_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch], keys: frozenset[str]) -> int:
+    """The rows of a scan as a table. Returns how many."""
+    from nyala.cli.cells import is_number, text_columns
+
+    names, right = schema.names, [is_number(field.type) for field in schema]
+    chunks = (
+        list(zip(*text_columns(batch.slice(start, _CHUNK_ROWS)), strict=True))
+        for batch in batches
+        for start in range(0, batch.num_rows, _CHUNK_ROWS)
+    )
+    count = 0
+    console = rich_console()
+    if console is not None:
+        rows = [row for chunk in chunks for row in chunk]
+        _echo_rich(console, names, rows, right, keys)
+        return len(rows)
+    widths = [len(name) for name in names]
+    first = True
+    for chunk in chunks:
+        click.echo("\n".join(_lines([names, *chunk] if first else chunk, widths, right)))
+        first = False
+        count += len(chunk)
+    if first:
+        click.echo("  ".join(names))
+    return count
+
+
+def echo_stream_json(head: Mapping[str, Any], names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> int:
+    """One document: `head`, then "rows", a line each, and at last "row_count". Returns how many."""
+    from nyala.cli.cells import json_columns
+
+    click.echo(json.dumps(head, ensure_ascii=False)[:-1] + ', "rows": [', nl=False)
+    count = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, _CHUNK_ROWS):
+            rows = list(zip(*json_columns(batch.slice(start, _CHUNK_ROWS)), strict=True))
+            lines = [json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in rows]
+            click.echo(("\n" if count == 0 else ",\n") + ",\n".join(lines), nl=False)
+            count += len(rows)
+    click.echo(f'\n], "row_count": {count}}}')
+    return count

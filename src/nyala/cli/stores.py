@@ -1,0 +1,126 @@
+"""Opening a store and finding a table in it, and what a table is, said in words.
+
+A folder is never made by a slip of the finger: only `load --create` and `demo` make stores.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nyala.cli.base import program
+
+if TYPE_CHECKING:
+    from nyala.database import Database
+    from nyala.schema.schema import ColumnSchema
+    from nyala.table import Table
+    from nyala.tablet.root import TableState
+
+__all__ = ["describe_columns", "find_table", "history_text", "partition_text", "reader", "state_of", "writer"]
+
+
+@contextmanager
+def reader(folder: str) -> Iterator[Database]:
+    """The store, read-only: beside a writer, if there is one (L3)."""
+    from nyala.database import connect
+
+    _require_store(folder)
+    with connect(folder, read_only=True) as database:
+        yield database
+
+
+@contextmanager
+def writer(folder: str, *, create: bool = False) -> Iterator[Database]:
+    """The store, with this process as its writer; made when missing only if `create`."""
+    from nyala.database import connect
+
+    if not create:
+        _require_store(folder)
+    with connect(folder) as database:
+        yield database
+
+
+def _require_store(folder: str) -> None:
+    from nyala.env import SYSTEM
+    from nyala.errors import StorageError
+    from nyala.tablet.layout import catalog_path
+
+    if not SYSTEM.files.exists(catalog_path(folder)):
+        there = "" if os.path.isdir(folder) else " (there is no such folder)"
+        raise StorageError(
+            f"there is no Nyala store at {folder!r}{there}: `{program()} demo {shlex.quote(folder)}` would make "
+            "one to look at, `table load --create` one of your own data",
+            path=folder,
+        )
+
+
+def find_table(database: Database, name: str | None) -> Table:
+    """The table of that name; None: the store's only one. Raises: TableNotFoundError, click.UsageError."""
+    if name is not None:
+        return database.table(name)
+    names = database.list_tables()
+    if len(names) == 1:
+        return database.table(names[0])
+    if not names:
+        from nyala.errors import TableNotFoundError
+
+        raise TableNotFoundError("the store has no tables yet: `table load --create` makes one from a file")
+    raise click.UsageError(f"the store has {len(names)} tables, name one: {', '.join(names)}")
+
+
+# -- what a table is. The library has no public words for some of it, hence its state. ---------------------
+
+
+def state_of(database: Database, name: str) -> TableState:
+    """The table's definition and tablets. Raises: TableNotFoundError."""
+    return database._root().table(name)
+
+
+def partition_text(state: TableState) -> str:
+    """HASH (host, metric) BUCKETS 4, RANGE (time)"""
+    from nyala.partition.describe import describe_schema
+
+    return describe_schema(state.entry.partition_schema, state.schema)
+
+
+def history_text(history_us: int | None) -> str:
+    """How far back the table can be read."""
+    if history_us is None:
+        return "forever"
+    seconds = history_us / 1e6
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= length and seconds % length == 0:
+            count = int(seconds // length)
+            return f"{count} {unit}" + ("" if count == 1 else "s")
+    return f"{seconds:g} seconds"
+
+
+def describe_columns(state: TableState) -> list[dict[str, Any]]:
+    """The columns as JSON has them; `key` is the place in the primary key, from 1, or null."""
+    from nyala.cli.cells import json_value
+
+    return [
+        {
+            "name": column.name,
+            "type": str(column.type),
+            "key": place if place <= state.schema.key_count else None,
+            "nullable": column.nullable,
+            "default": json_value(_default(column)),
+            "encoding": column.encoding,
+            "compression": column.compression,
+            "block_size": column.block_size_bytes,
+            "comment": column.comment,
+        }
+        for place, column in enumerate(state.schema.columns, start=1)
+    ]
+
+
+def _default(column: ColumnSchema) -> Any:
+    from nyala.schema.schema import NO_DEFAULT
+
+    return None if column.write_default is NO_DEFAULT else column.write_default

@@ -1,0 +1,265 @@
+"""`nyala table list|describe|scan|stats`: what is in a store. Read-only, beside a writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from nyala.cli.base import Group, settings
+from nyala.cli.output import (
+    TERMINAL_ROWS,
+    echo_facts,
+    echo_json,
+    echo_rows,
+    echo_stream,
+    echo_stream_json,
+    is_terminal,
+    moment,
+    size,
+)
+from nyala.cli.stores import describe_columns, find_table, history_text, partition_text, reader, state_of
+
+__all__ = ["folder_argument", "names", "scan_options", "table", "table_argument"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+folder_argument = click.argument("folder", type=click.Path())
+table_argument = click.argument("table", metavar="[TABLE]", required=False)
+
+
+@click.group(cls=Group)
+def table() -> None:
+    """Tables: list, describe, scan, load, export."""
+
+
+def names(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
+    """`a,b` as names; for names with commas, a JSON list."""
+    if value is None:
+        return None
+    if value.lstrip().startswith("["):
+        import json
+
+        try:
+            found = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise click.BadParameter(f"{value!r} is no JSON list: {error}", context, parameter) from None
+        if not all(isinstance(name, str) for name in found):
+            raise click.BadParameter(f"{value!r} is no list of names", context, parameter)
+    else:
+        found = [name.strip() for name in value.split(",")]
+    if not found or not all(found):
+        raise click.BadParameter(f"{value!r} leaves a name empty", context, parameter)
+    return [str(name) for name in found]
+
+
+def scan_options(function: F) -> F:
+    """What scan and export have in common: which rows, which columns, when."""
+    for option in (
+        click.option("--order", is_flag=True, help="In key order."),
+        click.option("--limit", type=click.IntRange(min=0), metavar="N", help="At most N rows."),
+        click.option(
+            "--at", metavar="TIME", help="As of then: ISO time (UTC unless it says), or a timestamp of ours."
+        ),
+        click.option(
+            "--where",
+            metavar="TEXT",
+            help="Only rows for which this holds, e.g. \"host = 'a' AND time >= 5\".",
+        ),
+        click.option("--columns", metavar="A,B", callback=names, help="Only these columns, in this order."),
+    ):
+        function = option(function)
+    return function
+
+
+@table.command("list")
+@folder_argument
+def list_tables(folder: str) -> None:
+    """The store's tables: key, partition, rows, size."""
+    with reader(folder) as database:
+        found = []
+        for name in database.list_tables():
+            state, stats = state_of(database, name), database.table(name).stats()
+            found.append(
+                {
+                    "name": name,
+                    "key": list(state.schema.key_names),
+                    "partition": partition_text(state),
+                    "tablets": stats["tablets"],
+                    "rows": stats["rows"],
+                    "bytes": stats["bytes"],
+                    "memory_bytes": stats["memory_bytes"],
+                    "comment": state.entry.comment,
+                }
+            )
+        if settings().json:
+            echo_json({"store": database.path, **moment(database.now()), "tables": found})
+        elif not found:
+            click.echo("The store has no tables.", err=True)
+        else:
+            echo_rows(
+                ["table", "rows", "size", "tablets", "key", "partition"],
+                [
+                    [
+                        one["name"],
+                        f"{one['rows']:,}",
+                        size(one["bytes"] + one["memory_bytes"]),
+                        str(one["tablets"]),
+                        ", ".join(one["key"]),
+                        one["partition"],
+                    ]
+                    for one in found
+                ],
+                right=("rows", "size", "tablets"),
+            )
+
+
+@table.command()
+@folder_argument
+@table_argument
+def describe(folder: str, table: str | None) -> None:
+    """One table: columns, key, partition, history, size."""
+    with reader(folder) as database:
+        found = find_table(database, table)
+        state, stats = state_of(database, found.name), found.stats()
+        history_us = state.entry.history_us
+        columns = describe_columns(state)
+        if settings().json:
+            echo_json(
+                {
+                    "store": database.path,
+                    "name": found.name,
+                    "comment": state.entry.comment,
+                    "key": found.primary_key,
+                    "partition": partition_text(state),
+                    "history_seconds": None if history_us is None else history_us / 1e6,
+                    "columns": columns,
+                    "tablets": stats["tablets"],
+                    "rows": stats["rows"],
+                    "bytes": stats["bytes"],
+                    "memory_bytes": stats["memory_bytes"],
+                    **moment(stats["timestamp"]),
+                }
+            )
+            return
+        when = moment(stats["timestamp"])
+        facts = {
+            "table": found.name,
+            "comment": state.entry.comment,
+            "key": ", ".join(found.primary_key),
+            "partition": partition_text(state),
+            "tablets": str(stats["tablets"]),
+            "history": history_text(history_us),
+            "rows": f"{stats['rows']:,}",
+            "size": f"{size(stats['bytes'])} on disk, {size(stats['memory_bytes'])} in memory",
+            "as of": f"{when['time']} (timestamp {when['timestamp']})",
+        }
+        echo_facts({name: fact for name, fact in facts.items() if fact})
+        click.echo()
+        echo_rows(
+            ["column", "type", "key", "null", "default", "encoding", "compression", "comment"],
+            [
+                [
+                    one["name"],
+                    one["type"],
+                    "" if one["key"] is None else str(one["key"]),
+                    "yes" if one["nullable"] else "no",
+                    "" if one["default"] is None else str(one["default"]),
+                    one["encoding"],
+                    one["compression"],
+                    one["comment"],
+                ]
+                for one in columns
+            ],
+            right=("key",),
+        )
+
+
+@table.command()
+@folder_argument
+@table_argument
+@scan_options
+def scan(
+    folder: str,
+    table: str | None,
+    columns: list[str] | None,
+    where: str | None,
+    at: str | None,
+    limit: int | None,
+    order: bool,
+) -> None:
+    """Rows of one table, as of now or of any moment of its history.
+
+    On a terminal the first 100 rows, unless --limit says otherwise; into a pipe, a file or JSON all of them.
+    """
+    as_json = settings().json
+    cut = limit is None and not as_json and is_terminal()
+    with reader(folder) as database:
+        found = find_table(database, table)
+        wanted = TERMINAL_ROWS + 1 if cut else limit
+        rows = found.scan(columns=columns, where=where, at=at, limit=wanted, order_by_key=order)
+        if as_json:
+            types = {
+                column.name: str(column.type) for column in state_of(database, found.name).schema.columns
+            }
+            head = {
+                "store": database.path,
+                "table": found.name,
+                **moment(rows.timestamp),
+                "columns": [{"name": name, "type": types[name]} for name in rows.schema.names],
+            }
+            echo_stream_json(head, rows.schema.names, rows.to_reader())
+            return
+        keys = frozenset(found.primary_key)
+        if not cut:
+            count, more = echo_stream(rows.schema, rows.to_reader(), keys), ""
+        else:
+            whole = rows.to_arrow()
+            count = echo_stream(rows.schema, whole.slice(0, TERMINAL_ROWS).to_batches(), keys)
+            more = "" if whole.num_rows <= TERMINAL_ROWS else ", and there are more: --limit N shows N"
+        if is_terminal():
+            when = moment(rows.timestamp)
+            click.echo(f"{count:,} rows as of {when['time']} (timestamp {when['timestamp']}){more}")
+
+
+_FIGURES = (
+    "rows",
+    "tablets",
+    "rowsets",
+    "bytes",
+    "base_bytes",
+    "redo_bytes",
+    "undo_bytes",
+    "memory_bytes",
+    "redo_files",
+)
+
+
+@table.command()
+@folder_argument
+@table_argument
+def stats(folder: str, table: str | None) -> None:
+    """Rows, rowsets and bytes of one table, or of all: base data, REDO, UNDO, memory."""
+    with reader(folder) as database:
+        wanted = database.list_tables() if table is None else [table]
+        found = [(name, database.table(name).stats()) for name in wanted]
+        if settings().json:
+            documents = [
+                {"name": name, **moment(one["timestamp"]), **{key: one[key] for key in _FIGURES}}
+                for name, one in found
+            ]
+            echo_json({"store": database.path, "tables": documents})
+            return
+        if not found:
+            click.echo("The store has no tables.", err=True)
+            return
+        headings = ["table", *(key.removesuffix("_bytes").replace("_", " ") for key in _FIGURES)]
+        echo_rows(
+            headings,
+            [
+                [name, *(size(one[key]) if "bytes" in key else f"{one[key]:,}" for key in _FIGURES)]
+                for name, one in found
+            ],
+            right=headings[1:],
+        )

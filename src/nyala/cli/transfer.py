@@ -1,0 +1,468 @@
+"""`nyala table load` and `nyala table export`: Parquet and CSV into a table, and out of it.
+
+    load    file ── batches of up to 100,000 rows ── one atomic write each ── counted
+    export  scan, one snapshot ── batches ── FILE.<pid>.partial ── synced, renamed to FILE
+
+Invariants
+    E1  A load that fails or is stopped leaves whole batches only, and says how many rows they were. A table
+        that it made and put nothing into is dropped again.
+    E2  Ctrl-C waits for the batch that is being written; a second one does not.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from nyala.cli.base import Command, Failure, settings
+from nyala.cli.output import duration, echo_json, moment
+from nyala.cli.progress import Bar, finish_first
+from nyala.cli.sources import STDIO, CsvDialect, format_of, infer_types, open_sink, read_batches
+from nyala.cli.stores import find_table, reader, state_of, writer
+from nyala.cli.tables import folder_argument, names, scan_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from nyala.database import Database
+    from nyala.table import Table
+    from nyala.tablet.result import WriteResult
+
+__all__ = ["export", "load"]
+
+OPERATIONS: Final = (
+    "insert", "insert-ignore", "upsert", "update", "update-ignore", "delete", "delete-ignore",
+)  # fmt: skip
+# Failing rows that are told one by one.
+_ERRORS_TEXT: Final = 5
+_ERRORS_JSON: Final = 100
+
+# What the library says of these names its own arguments; here it is options.
+_MESSAGES: Final = {
+    "already-present": "the key is taken; --operation upsert would change that row, insert-ignore passes over it",
+    "not-found": "there is no such key; --operation {verb}-ignore passes over it",
+}
+
+format_option = click.option(
+    "--format", "format_", type=click.Choice(["parquet", "csv"]), help="What FILE is; else its name says."
+)
+delimiter_option = click.option(
+    "--delimiter",
+    metavar="SIGN",
+    help="Between the fields of a CSV: a comma, and in .tsv a tab, unless said.",
+)
+
+
+def _delimiter(text: str | None) -> str | None:
+    if text in ("\\t", "tab"):
+        return "\t"
+    if text is not None and len(text.encode()) != 1:
+        raise click.UsageError(f"--delimiter takes one sign, not {text!r}")
+    return text
+
+
+# -- load --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Loaded:
+    """What was done so far, over all files and batches."""
+
+    rows: int = 0
+    batches: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    ignored: int = 0
+    timestamp: int = 0
+    failed: Counter[str] = field(default_factory=Counter)  # by code
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, result: WriteResult, operation: str, path: str, first_row: int, rows: int) -> None:
+        self.rows += rows
+        self.batches += 1
+        self.inserted += result.inserted
+        self.updated += result.updated
+        self.deleted += result.deleted
+        self.ignored += result.ignored
+        self.timestamp = result.timestamp
+        if result.errors is not None and len(result.errors):
+            self.failed.update(result.errors.column("code").to_pylist())
+            room = _ERRORS_JSON - len(self.errors)
+            self.errors += row_errors(result.errors.slice(0, max(room, 0)), operation, path, first_row)
+
+
+def row_errors(errors: pa.Table, operation: str, path: str, first_row: int) -> list[dict[str, Any]]:
+    """Failing rows, with the place in the file: `row` counts its rows from 1, without the header."""
+    from nyala.cli.cells import json_columns
+
+    rows = zip(*json_columns(errors), strict=True)
+    found = []
+    for row, _, code, message, *key in rows:
+        names = errors.column_names[4:]
+        found.append(
+            {
+                "file": path,
+                "row": row + first_row + 1,
+                "code": code,
+                "message": _MESSAGES.get(code, message).replace("{verb}", operation.partition("-")[0]),
+                "key": dict(zip(names, key, strict=True)),
+            }
+        )
+    return found
+
+
+def _row_text(error: Mapping[str, Any]) -> str:
+    key = ", ".join(f"{name} = {value!r}" for name, value in error["key"].items())
+    return f"{error['file']}, row {error['row']} ({key}): {error['message']}"
+
+
+@click.command(cls=Command)
+@folder_argument
+@click.argument("table")
+@click.argument(
+    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(exists=True, allow_dash=True)
+)
+@click.option(
+    "--operation",
+    type=click.Choice(OPERATIONS),
+    default="upsert",
+    show_default=True,
+    help="What to do with each row.",
+)
+@click.option(
+    "--errors",
+    type=click.Choice(["raise", "collect"]),
+    default="raise",
+    show_default=True,
+    help="raise: a failing row stops the load; collect: it is told and left out.",
+)
+@click.option("--columns", metavar="A,B", callback=names, help="Only these columns of the file.")
+@click.option("--create", is_flag=True, help="Make the table (and the store), with the file's columns.")
+@click.option("--key", metavar="A,B", callback=names, help="With --create: the primary key.")
+@click.option(
+    "--hash",
+    "hashes",
+    metavar="A,B/N",
+    multiple=True,
+    help="With --create: N buckets by a hash; may be repeated.",
+)
+@click.option("--range", "range_", metavar="A=V1,V2", help="With --create: ranges of A, parted at V1 and V2.")
+@click.option(
+    "--type",
+    "types",
+    metavar="A=TYPE",
+    multiple=True,
+    help="With --create: the type of column A; may be repeated.",
+)
+@format_option
+@delimiter_option
+@click.option(
+    "--null", "nulls", metavar="WORD", multiple=True, help="A word that means NULL in a CSV; may be repeated."
+)
+def load(
+    folder: str,
+    table: str,
+    files: tuple[str, ...],
+    operation: str,
+    errors: str,
+    columns: list[str] | None,
+    create: bool,
+    key: list[str] | None,
+    hashes: tuple[str, ...],
+    range_: str | None,
+    types: tuple[str, ...],
+    format_: str | None,
+    delimiter: str | None,
+    nulls: tuple[str, ...],
+) -> None:
+    """Load Parquet or CSV files into a table, in batches of up to 100,000 rows; `-` is a CSV on stdin.
+
+    Each batch is atomic and durable when it is counted. Columns go by name; those that the file lacks keep
+    their values in an upsert or update, or get their defaults. In a CSV, an empty field is NULL.
+    """
+    if create and not key:
+        raise click.UsageError("--create needs --key: the columns that tell the rows apart")
+    if not create and (key or hashes or range_ or types):
+        raise click.UsageError("--key, --hash, --range and --type describe a new table: add --create")
+    if create and STDIO in files:
+        raise click.UsageError("--create looks at the file before it loads it, and stdin comes only once")
+    if files.count(STDIO) > 1:
+        raise click.UsageError("stdin comes only once")
+    dialect = CsvDialect(_delimiter(delimiter), nulls)
+    formats = [format_of(path, format_) for path in files]
+    if any(path == STDIO and format != "csv" for path, format in zip(files, formats, strict=True)):
+        raise click.UsageError("a Parquet file cannot be read from stdin")
+    done, began_s = Loaded(), time.monotonic()
+    spec = None
+    if create:
+        assert key is not None
+        schema = infer_types(files[0], formats[0], dialect, columns)
+        spec = _new_table(schema, key, hashes, range_, types)
+    with writer(folder, create=create) as database:
+        target = _existing(database, table) if spec is None else database.create_table(table, **spec)
+        try:
+            _load_files(database, target, files, formats, dialect, operation, errors, columns, done)
+        except BaseException as error:
+            _tell_stopped(database, target, create, done, error)
+            raise
+        if not done.batches:
+            done.timestamp = database.now()
+        seconds = time.monotonic() - began_s
+        if settings().json:
+            echo_json(
+                {
+                    "store": database.path,
+                    "table": table,
+                    "created": create,
+                    "operation": operation,
+                    "files": list(files),
+                    "rows": done.rows,
+                    "batches": done.batches,
+                    "inserted": done.inserted,
+                    "updated": done.updated,
+                    "deleted": done.deleted,
+                    "ignored": done.ignored,
+                    "failed": done.failed.total(),
+                    "errors": done.errors,
+                    **moment(done.timestamp),
+                    "seconds": round(seconds, 3),
+                }
+            )
+        else:
+            _tell_loaded(table, done, seconds)
+
+
+def _existing(database: Database, name: str) -> Table:
+    from nyala.errors import TableNotFoundError
+
+    try:
+        return database.table(name)
+    except TableNotFoundError as error:
+        raise TableNotFoundError(f"{error}; --create --key COLUMNS would make it") from None
+
+
+def _load_files(
+    database: Database,
+    table: Table,
+    files: Sequence[str],
+    formats: Sequence[Any],
+    dialect: CsvDialect,
+    operation: str,
+    errors: str,
+    columns: Sequence[str] | None,
+    done: Loaded,
+) -> None:
+    from nyala.errors import WriteError
+
+    types = {column.name: column.type for column in state_of(database, table.name).schema.columns}
+    with Bar(f"loading {table.name}", len(files), quiet=settings().json) as bar:
+        for number, (path, format) in enumerate(zip(files, formats, strict=True)):
+            first_row = 0
+            for part in read_batches(path, format, dialect, types, columns):
+                with finish_first():  # E2
+                    try:
+                        result = _write(table, operation, part.batch, errors)
+                    except WriteError as error:
+                        raise _failing_rows(error, operation, path, first_row, done) from error
+                    done.add(result, operation, path, first_row, part.batch.num_rows)
+                first_row += part.batch.num_rows
+                bar.update(number + (part.done or 0), f"{done.rows:,} rows")
+
+
+def _write(table: Table, operation: str, batch: pa.RecordBatch, errors: Any) -> WriteResult:
+    verb, _, ignore = operation.partition("-")
+    if verb == "insert":
+        return table.insert(batch, on_conflict="ignore" if ignore else "error", errors=errors)
+    if verb == "upsert":
+        return table.upsert(batch, errors=errors)
+    if verb == "update":
+        return table.update(batch, on_missing="ignore" if ignore else "error", errors=errors)
+    return table.delete(batch, on_missing="ignore" if ignore else "error", errors=errors)
+
+
+def _failing_rows(error: Any, operation: str, path: str, first_row: int, done: Loaded) -> Failure:
+    """A batch whose rows failed, in terms of the file."""
+    if error.errors is None or not len(error.errors):
+        return Failure(f"{path}: {error}", type(error).__name__, {"rows_loaded": done.rows})
+    told = row_errors(error.errors.slice(0, _ERRORS_JSON), operation, path, first_row)
+    count = len(error.errors)
+    more = "" if count == 1 else f" ({count:,} rows of this batch fail)"
+    message = f"{_row_text(told[0])}{more}; --errors collect leaves such rows out and loads the others"
+    return Failure(message, type(error).__name__, {"rows_loaded": done.rows, "failed": count, "errors": told})
+
+
+def _tell_stopped(
+    database: Database, table: Table, created: bool, done: Loaded, error: BaseException
+) -> None:
+    """What of an unfinished load stays (E1)."""
+    if created and not done.rows:
+        database.drop_table(table.name, missing_ok=True)
+    elif done.rows and not settings().json:
+        click.echo(f"{done.rows:,} rows are loaded and stay; the rest is not.", err=True)
+    if isinstance(error, Failure):
+        error.details.setdefault("rows_loaded", done.rows)
+
+
+def _tell_loaded(table: str, done: Loaded, seconds: float) -> None:
+    counts = {
+        "inserted": done.inserted,
+        "updated": done.updated,
+        "deleted": done.deleted,
+        "ignored": done.ignored,
+        "failed": done.failed.total(),
+    }
+    shown = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "nothing to do"
+    when = moment(done.timestamp)
+    click.echo(
+        f"{table}: {done.rows:,} rows in {duration(seconds)}: {shown}; "
+        f"as of {when['time']} (timestamp {when['timestamp']})"
+    )
+    for code, count in done.failed.most_common():
+        click.echo(f"failed, {code}: {count:,} rows", err=True)
+    for error in done.errors[:_ERRORS_TEXT]:
+        click.echo(f"  {_row_text(error)}", err=True)
+    if done.failed.total() > _ERRORS_TEXT:
+        click.echo(f"  … (--json tells the first {_ERRORS_JSON})", err=True)
+
+
+# -- a new table -------------------------------------------------------------------------------------------
+
+
+def _new_table(
+    schema: pa.Schema, key: Sequence[str], hashes: Sequence[str], range_: str | None, types: Sequence[str]
+) -> dict[str, Any]:
+    """Arguments for `create_table`. Raises: click.UsageError, and what `create_table` raises."""
+    import nyala
+    from nyala.errors import ColumnNotFoundError
+    from nyala.schema.schema import find_name
+    from nyala.schema.types import parse_type
+
+    named = {}
+    for text in types:
+        name, separator, type = text.partition("=")
+        if not separator:
+            raise click.UsageError(f"--type {text!r}: write it as column=type, for instance zip=string")
+        if name not in schema.names:
+            raise ColumnNotFoundError(
+                f"--type: no column {name!r} in the file" + find_name(name, schema.names)
+            )
+        named[name] = parse_type(type)
+    columns = {
+        field.name: nyala.column(named.get(field.name, field.type), nullable=field.nullable)
+        for field in schema
+    }
+    partition_by: list[Any] = []
+    for text in hashes:
+        left, separator, buckets = text.rpartition("/")
+        if not separator or not buckets.strip().isdigit():
+            raise click.UsageError(
+                f"--hash {text!r}: write it as columns/buckets, for instance host,metric/4"
+            )
+        partition_by.append(
+            nyala.hash_partition(*(name.strip() for name in left.split(",")), buckets=int(buckets))
+        )
+    if range_ is not None:
+        name, separator, values = range_.partition("=")
+        name = name.strip()
+        if not separator or not values:
+            raise click.UsageError(
+                f"--range {range_!r}: write it as column=value,value, for instance time=2026-01-01,2026-07-01"
+            )
+        if name not in columns:
+            raise ColumnNotFoundError(f"--range: no column {name!r}" + find_name(name, list(columns)))
+        splits = [_typed(value.strip(), columns[name].type) for value in values.split(",")]
+        partition_by.append(nyala.range_partition(name, splits=splits))
+    return {"schema": columns, "primary_key": list(key), "partition_by": partition_by}
+
+
+def _typed(text: str, type: Any) -> Any:
+    """A value of a range split; ISO times and text are understood as they are."""
+    import decimal
+
+    try:
+        if type.is_integer:
+            return int(text)
+        if type.name == "decimal":
+            return decimal.Decimal(text)
+        if type.name == "binary":
+            return bytes.fromhex(text)
+    except (ValueError, decimal.InvalidOperation):
+        raise click.UsageError(f"--range: {text!r} is no {type}") from None
+    return text
+
+
+# -- export ------------------------------------------------------------------------------------------------
+
+
+@click.command(cls=Command)
+@folder_argument
+@click.argument("table")
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@scan_options
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it is there.")
+@format_option
+@delimiter_option
+def export(
+    folder: str,
+    table: str,
+    file: str,
+    columns: list[str] | None,
+    where: str | None,
+    at: str | None,
+    limit: int | None,
+    order: bool,
+    overwrite: bool,
+    format_: str | None,
+    delimiter: str | None,
+) -> None:
+    """Write rows of a table to a Parquet or CSV file; `-` is CSV on stdout.
+
+    One snapshot, in bounded memory. FILE is there when all of it is written, and not before.
+    """
+    format, dialect = format_of(file, format_), CsvDialect(_delimiter(delimiter))
+    if file == STDIO and settings().json:
+        raise click.UsageError("--json and FILE `-` both want stdout")
+    if file != STDIO and os.path.exists(file) and not overwrite:
+        raise Failure(f"{file} is there already: --overwrite replaces it", "FileExists")
+    began_s = time.monotonic()
+    with reader(folder) as database:
+        rows = find_table(database, table).scan(
+            columns=columns, where=where, at=at, limit=limit, order_by_key=order
+        )
+        count = 0
+        quiet = settings().json or file == STDIO
+        with (
+            Bar(f"exporting {table}", None, quiet=quiet) as bar,
+            open_sink(file, format, rows.schema, dialect) as sink,
+        ):
+            for batch in rows.to_reader():
+                sink.write_batch(batch)
+                count += batch.num_rows
+                bar.update(count, f"{count:,} rows")
+        seconds = time.monotonic() - began_s
+        if settings().json:
+            echo_json(
+                {
+                    "store": database.path,
+                    "table": table,
+                    "file": file,
+                    "format": format,
+                    "rows": count,
+                    "bytes": os.path.getsize(file),
+                    **moment(rows.timestamp),
+                    "seconds": round(seconds, 3),
+                }
+            )
+        elif file != STDIO:
+            when = moment(rows.timestamp)
+            click.echo(
+                f"{file}: {count:,} rows in {duration(seconds)}, as of {when['time']} "
+                f"(timestamp {when['timestamp']})"
+            )

@@ -1,0 +1,140 @@
+"""Commands run in this process through click's runner, and a small store for them to look at."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import pyarrow as pa
+import pytest
+
+import nyala
+from nyala.cli.app import app
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command left: its exit code and what it said."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    exception: BaseException | None
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.stdout)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.stdout.splitlines()
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run() -> Run:
+    """run("table", "list", folder): exit code 0 is expected unless `code` says otherwise."""
+
+    def run_it(*args: object, code: int = 0, stdin: str | bytes | None = None) -> Ran:
+        found = click.testing.CliRunner().invoke(
+            app, [str(arg) for arg in args], input=stdin, prog_name="nyala"
+        )
+        if found.exception is not None and not isinstance(found.exception, SystemExit):
+            raise found.exception
+        ran = Ran(found.exit_code, found.stdout, found.stderr, found.exception)
+        assert ran.exit_code == code, f"exit code {ran.exit_code}: {ran.stdout}\n{ran.stderr}"
+        return ran
+
+    return run_it
+
+
+ALL_TYPES = {
+    "k": "int64",
+    "bool": "bool",
+    "int8": "int8",
+    "int16": "int16",
+    "int32": "int32",
+    "date": "date",
+    "timestamp": "timestamp",
+    "float": "float",
+    "double": "double",
+    "decimal": "decimal(15,2)",
+    "varchar": "varchar(40)",
+    "string": "string",
+    "binary": "binary",
+}
+ALL_ROWS: list[dict[str, Any]] = [
+    {
+        "k": 1,
+        "bool": True,
+        "int8": -128,
+        "int16": 32767,
+        "int32": -(2**31),
+        "date": dt.date(2026, 11, 20),
+        "timestamp": dt.datetime(2026, 11, 20, 10, 0, 0, 500_000, dt.UTC),
+        "float": 0.1,
+        "double": float("nan"),
+        "decimal": decimal.Decimal("-1234567890123.40"),
+        "varchar": "čaj",
+        "string": 'a "quoted", text\nof two lines',
+        "binary": b"\x00\xff,\n",
+    },
+    {"k": 2**62, "double": float("-inf"), "string": "", "varchar": "NA", "binary": b""},
+    {"k": -5},
+]
+
+
+def all_types_table() -> pa.Table:
+    schema = pa.schema([pa.field(name, nyala.column(type).type.arrow) for name, type in ALL_TYPES.items()])
+    return pa.Table.from_pylist(ALL_ROWS, schema=schema)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A store with tables `metrics` (six rows, hash and range) and `types`; `first`: before the last update."""
+
+    path: Path
+    first: int
+    last: int
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Example:
+    path = tmp_path / "store"
+    with nyala.connect(path) as db:
+        metrics = db.create_table(
+            "metrics",
+            {
+                "host": "string",
+                "time": "timestamp",
+                "value": nyala.column("double", default=0.5, comment="a share"),
+                "unit": nyala.column("varchar(8)", nullable=False, default="%", encoding="dictionary"),
+            },
+            primary_key=["host", "time"],
+            partition_by=[
+                nyala.hash_partition("host", buckets=2),
+                nyala.range_partition("time", splits=["2026-01-02"]),
+            ],
+            comment="how busy",
+            history="12h",
+        )
+        rows = [
+            {"host": host, "time": f"2026-01-0{day}T00:00:00", "value": day + number / 10}
+            for number, host in enumerate(("a", "b", "c"))
+            for day in (1, 2)
+        ]
+        first = metrics.insert(rows).timestamp
+        metrics.flush()
+        last = metrics.update(
+            [{"host": "a", "time": "2026-01-01T00:00:00", "value": None}],
+        ).timestamp
+        db.create_table("types", ALL_TYPES, primary_key="k").insert(all_types_table())
+    return Example(path, first, last)

@@ -1,0 +1,223 @@
+"""The root command: help, version, errors, exit codes, Ctrl-C, and what it loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import nyala
+from nyala.cli import stores
+from nyala.cli.app import app
+
+from .conftest import Example, Run
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(nyala.__file__).parents[1])}
+
+
+def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=60, env=ENVIRONMENT
+    )
+
+
+def commands(
+    command: click.Command, path: tuple[str, ...] = ()
+) -> list[tuple[tuple[str, ...], click.Command]]:
+    """Every command that does something, with the words that name it."""
+    if not isinstance(command, click.Group):
+        return [(path, command)]
+    return [found for name, child in command.commands.items() for found in commands(child, (*path, name))]
+
+
+@pytest.mark.parametrize("path", [path for path, _ in commands(app)], ids=" ".join)
+def test_every_command_has_help_and_the_shared_options(run: Run, path: tuple[str, ...]) -> None:
+    """A command that explains nothing is found out by trial and error, on real data."""
+    for flag in ("--help", "-h"):
+        said = run(*path, flag).stdout
+        assert f"Usage: nyala {' '.join(path)}" in said
+        assert "--json" in said and "--debug" in said
+        assert len(said.splitlines()[2].strip()) > 10
+
+
+def test_version(run: Run) -> None:
+    """A bug report cannot say what it is about."""
+    assert run("--version").stdout == f"nyala {nyala.__version__}\n"
+    assert run("--json", "--version").json == {"version": nyala.__version__}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tabel list x",
+        "table lst x",
+        "table list",
+        "table list x --nothing",
+        "table scan x t --limit many",
+        "table scan x t --limit -1",
+        "table scan x t --columns a,,b",
+        "table load x t nofile.parquet",
+        "cfile dump nofile",
+    ],
+)
+def test_usage_errors_are_exit_code_2(run: Run, line: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """A script cannot tell a slip in its own text from a store that is in trouble."""
+    monkeypatch.chdir(tmp_path)
+    ran = run(*line.split(), code=2)
+    assert ran.stdout == "" and "Error: " in ran.stderr
+    assert not os.listdir(tmp_path)
+
+
+def test_an_error_is_one_line_and_exit_code_1(run: Run, example: Example) -> None:
+    """A person meets a traceback instead of the sentence that helps."""
+    ran = run("table", "scan", example.path, "metric", code=1)
+    assert ran.stdout == ""
+    assert ran.stderr == "Error: no table 'metric' in this store; its tables are: metrics, types\n"
+    assert run("table", "scan", example.path, "metrics", "--columns", "valu", code=1).stderr == (
+        "Error: no column 'valu'; did you mean 'value'?\n"
+    )
+
+
+def test_an_error_in_json(run: Run, example: Example) -> None:
+    """A program that asked for JSON has to parse prose."""
+    for line in (["--json", "table", "scan"], ["table", "scan", "--json"]):
+        ran = run(*line, example.path, "metrics", "--where", "value >", code=1)
+        assert ran.stdout == ""
+        error = json.loads(ran.stderr)["error"]
+        assert error["type"] == "InvalidArgumentError" and "expected a value" in error["message"]
+
+
+def test_debug_shows_the_traceback(run: Run, example: Example) -> None:
+    """Whoever reports an error cannot show where it arose."""
+    ran = run("table", "scan", example.path, "nothing", "--debug", code=1)
+    assert "Traceback" in ran.stderr and ran.stderr.splitlines()[-1].startswith("Error: no table")
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(run: Run, example: Example, monkeypatch: Any) -> None:
+    """A defect would be told as if it were the user's, in one line that helps nobody."""
+
+    def broken(*args: object) -> None:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr("nyala.cli.tables.partition_text", broken)
+    with pytest.raises(ZeroDivisionError):
+        run("table", "list", example.path)
+
+
+@pytest.mark.parametrize("folder", ["nothing", "empty", "other"])
+def test_reading_what_is_no_store(run: Run, tmp_path: Path, folder: str) -> None:
+    """A mistyped folder becomes an empty store, and the command says that there are no tables."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "photo.jpg").touch()
+    for line in (["list"], ["describe"], ["scan"], ["stats"], ["load", "t", __file__, "--format", "csv"]):
+        ran = run("table", line[0], tmp_path / folder, *line[1:], code=1)
+        assert "there is no Nyala store at" in ran.stderr and len(ran.stderr.splitlines()) == 1
+    assert "there is no log at" in run("wal", "dump", tmp_path / folder, code=1).stderr
+    assert sorted(os.listdir(tmp_path)) == ["empty", "other"]
+    assert os.listdir(tmp_path / "empty") == []
+
+
+def test_ctrl_c_is_exit_code_130(run: Run, example: Example, monkeypatch: Any) -> None:
+    """A shell loop goes on with its next command although the person pressed Ctrl-C."""
+
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nyala.cli.tables.find_table", interrupted)
+    ran = run("table", "scan", example.path, "metrics", code=130)
+    assert ran.stdout == "" and ran.stderr == "Stopped.\n"
+
+
+def test_a_reader_that_goes_away_is_no_error(example: Example) -> None:
+    """`nyala table scan … | head` ends in a traceback about a broken pipe."""
+    with nyala.connect(example.path) as db:
+        long = db.create_table("long", {"k": "int64", "text": "string"}, "k")
+        long.insert({"k": list(range(20_000)), "text": ["x" * 40] * 20_000})
+    with subprocess.Popen(
+        [sys.executable, "-m", "nyala.cli", "table", "scan", str(example.path), "long"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+    ) as child:
+        assert child.stdout is not None and child.stderr is not None
+        assert child.stdout.readline().split() == [b"k", b"text"]
+        child.stdout.close()
+        complaint = child.stderr.read()
+    assert complaint == b""
+
+
+def test_without_click_there_is_one_sentence() -> None:
+    """Who installed the library without its extra `cli` meets a ModuleNotFoundError."""
+    found = python("import sys; sys.modules['click'] = None; import nyala.cli; nyala.cli.main()")
+    assert found.returncode == 1 and found.stdout == ""
+    assert found.stderr == "nyala: the commands need click and rich: pip install 'nyala[cli]'\n"
+
+
+def test_without_rich_there_is_plain_text(run: Run, example: Example, monkeypatch: Any) -> None:
+    """Where only click is installed, nothing works on a terminal."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert "metrics" in run("table", "list", example.path).stdout
+
+
+def test_the_commands_load_nothing_heavy_before_one_runs() -> None:
+    """`nyala --help` and every Tab of a shell's completion wait for pyarrow, rich and the whole library.
+
+    The package's own `__init__` is left out here: it is not the command line's.
+    """
+    code = f"""
+import json, sys, types
+package = types.ModuleType("nyala")
+package.__path__ = [{str(Path(nyala.__file__).parent)!r}]
+sys.modules["nyala"] = package
+sys.argv = ["nyala", *sys.argv[1:]]
+import nyala.cli
+try:
+    nyala.cli.main()
+except SystemExit as end:
+    assert end.code == 0
+heavy = {{"pyarrow", "numpy", "rich", "pandas", "decimal", "subprocess"}} & set(sys.modules)
+print(json.dumps(sorted(heavy) + [name for name in sys.modules if name.startswith("nyala.") and ".cli" not in name]))
+"""
+    for line in (["--help"], ["table", "--help"], ["table", "load", "--help"]):
+        found = python(code, *line)
+        assert found.returncode == 0, found.stderr
+        loaded = set(json.loads(found.stdout.splitlines()[-1]))
+        assert loaded <= {"nyala.errors"}, line
+
+
+def test_readers_are_read_only(run: Run, example: Example, monkeypatch: Any) -> None:
+    """Looking at a table locks out the program that writes it, or fails beside it."""
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("opened for writing")
+
+    monkeypatch.setattr(stores, "writer", refuse)
+    with nyala.connect(example.path) as db:
+        db["metrics"].insert([{"host": "z", "time": "2026-01-05T00:00:00"}])
+        assert run("table", "list", example.path, "--json").json["tables"][0]["rows"] == 7
+        for line in (
+            "table describe {} metrics",
+            "table scan {} metrics",
+            "table stats {}",
+            "tablet list {}",
+            "table export {} metrics -",
+        ):
+            run(*line.format(example.path).split())
+
+
+def test_a_second_writer_is_told_who_the_first_is(run: Run, example: Example, tmp_path: Path) -> None:
+    """A load that cannot start does not say which process to end, or wait for."""
+    file = tmp_path / "x.csv"
+    file.write_text("host,time\na,2026-01-01\n")
+    with nyala.connect(example.path):
+        ran = run("table", "load", example.path, "metrics", file, "--json", code=1)
+        assert json.loads(ran.stderr)["error"]["type"] == "LockedError"
+        assert str(os.getpid()) in ran.stderr

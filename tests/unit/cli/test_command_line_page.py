@@ -1,0 +1,130 @@
+"""docs/how-to/command-line.md says what the commands do: names, options, exit codes, JSON keys; its examples run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from nyala.cli import app as app_module
+from nyala.cli import demo as demo_module
+from nyala.cli.app import app
+from nyala.cli.base import shared_options
+
+from .conftest import Example, Run
+from .test_app import ENVIRONMENT, commands
+
+PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "command-line.md").read_text()
+COMMANDS = commands(app)
+
+
+def section(heading: str) -> str:
+    """The text under a heading, up to the next one."""
+    parts = re.split(rf"^#+ {re.escape(heading)}$", PAGE, flags=re.MULTILINE)
+    assert len(parts) == 2, f"the page has no heading {heading!r}, or two"
+    return re.split(r"^#+ ", parts[1], flags=re.MULTILINE)[0]
+
+
+def heading_of(path: tuple[str, ...], command: click.Command) -> str:
+    arguments = [
+        p.make_metavar(click.Context(command)) for p in command.params if isinstance(p, click.Argument)
+    ]
+    return f"`{' '.join(['nyala', *path, *arguments])}`"
+
+
+def options_of(parameters: list[click.Parameter]) -> dict[str, str]:
+    """Option, with the metavar that it was given, to help."""
+    return {
+        f"{p.opts[0]} {p.metavar}" if p.metavar else p.opts[0]: p.help or ""
+        for p in parameters
+        if isinstance(p, click.Option)
+    }
+
+
+def options_in(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^\| `(--[^`]+)` \| (.*) \|$", text, re.MULTILINE))
+
+
+def test_every_command_has_its_section_and_no_other() -> None:
+    """A command is found by nobody, or a command is described that is not there."""
+    headings = re.findall(r"^### (.*)$", PAGE, re.MULTILINE)
+    assert sorted(headings) == sorted(heading_of(path, command) for path, command in COMMANDS)
+
+
+@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS])
+def test_every_option_is_described(path: tuple[str, ...], command: click.Command) -> None:
+    """An option is found by nobody, or does not do what the page says."""
+    shared = options_of(shared_options())
+    expected = {name: help for name, help in options_of(command.params).items() if name not in shared}
+    assert options_in(section(heading_of(path, command))) == expected
+    assert options_in(section("Commands")) == shared
+
+
+def test_exit_codes() -> None:
+    """A script tests for a number that never comes."""
+    codes = re.findall(r"^\| (\d+) \| (\S+)", PAGE, re.MULTILINE)
+    assert [int(code) for code, _ in codes] == [
+        0,
+        app_module.EXIT_ERROR,
+        click.UsageError.exit_code,
+        app_module.EXIT_INTERRUPTED,
+    ]
+
+
+def keys_of(document: Any) -> set[str]:
+    """All keys but those that are a user's column names."""
+    if isinstance(document, list):
+        return {key for one in document for key in keys_of(one)}
+    if not isinstance(document, dict):
+        return set()
+    nested = {
+        key for name, value in document.items() if name not in ("rows", "key") for key in keys_of(value)
+    }
+    return set(document) | nested
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "table list {store}",
+        "table describe {store} metrics",
+        "table scan {store} metrics",
+        "table load {store} metrics {csv} --errors collect",
+        "table export {store} metrics {tmp}/out.csv",
+        "table stats {store}",
+        "tablet list {store}",
+        "cfile dump {cfile}",
+        "wal dump {store}",
+    ],
+)
+def test_json_keys(run: Run, example: Example, tmp_path: Path, line: str) -> None:
+    """A program asks for a key that the page promises and the document has not."""
+    (tmp_path / "x.csv").write_text("host,time,unit\na,2026-01-01,%\nb,2026-01-01,\n")
+    cfile = min((example.path / "data").rglob("*.base"))
+    words = line.format(store=example.path, csv=tmp_path / "x.csv", tmp=tmp_path, cfile=cfile).split()
+    heading = next(
+        heading_of(path, command) for path, command in COMMANDS if path == tuple(words[: len(path)])
+    )
+    promised = re.search(r"In JSON: (.*?)\.(?:\s|$)", section(heading).replace("\n", " "))
+    assert promised is not None
+    optional = {"row_count"} if "scan" in words else set()
+    assert set(re.findall(r"`(\w+)`", promised[1])) | optional == keys_of(run(*words, "--json").json)
+
+
+def test_the_examples_run(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    """The first lines that a newcomer copies do not work."""
+    monkeypatch.setenv(
+        "PYTHONPATH", ENVIRONMENT["PYTHONPATH"]
+    )  # a relative one would not survive the next line
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo_module, "TIMES", 50)
+    block = re.search(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+    assert block is not None
+    lines = [shlex.split(line, comments=True) for line in block[1].splitlines()]
+    assert len(lines) >= 5 and all(line[0] == "nyala" for line in lines)
+    for line in lines:
+        assert run(*line[1:]).stdout

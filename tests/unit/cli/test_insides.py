@@ -1,0 +1,75 @@
+"""`nyala tablet list`, `nyala cfile dump`, `nyala wal dump`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import nyala
+from nyala.cfile.dump import dump as dump_cfile
+from nyala.env import SYSTEM
+from nyala.wal.dump import dump as dump_wal
+
+from .conftest import Example, Run
+
+
+def test_tablets(run: Run, example: Example) -> None:
+    """An operator cannot see that one tablet holds all the rows."""
+    lines = run("tablet", "list", example.path, "metrics").lines
+    assert lines[0].split() == ["table", "tablet", "rows", "rowsets", "size", "memory", "partition"]
+    assert len(lines) == 5
+    assert "HASH (host) BUCKET 0 OF 2, RANGE (time) (unbounded, 2026-01-02)" in lines[1]
+    found = run("tablet", "list", example.path, "--json").json["tablets"]
+    assert [one["table"] for one in found] == ["metrics"] * 4 + ["types"]
+    assert sum(one["rows"] for one in found) == 9
+    with nyala.connect(example.path, read_only=True) as db:
+        expected = [{"table": "metrics", **one} for one in db["metrics"].tablets()]
+    assert [{**one, "memory": one["memory_bytes"]} for one in found[:4]] == [
+        {**one, "memory_bytes": one["memory"]} for one in expected
+    ]
+
+
+@pytest.fixture
+def cfile(example: Example) -> Path:
+    return min((example.path / "data").rglob("*.base"))
+
+
+@pytest.mark.parametrize("flags", [[], ["--bytes"]])
+def test_cfile_dump(run: Run, cfile: Path, flags: list[str]) -> None:
+    """What stands in a column file is shown cut, or as something else."""
+    expected = list(dump_cfile(SYSTEM.files, str(cfile), bool(flags)))
+    assert len(expected) > 20
+    assert run("cfile", "dump", *flags, cfile).lines == expected
+    assert run("cfile", "dump", *flags, cfile, "--json").json == {"path": str(cfile), "lines": expected}
+
+
+def test_cfile_dump_of_a_damaged_file(run: Run, cfile: Path) -> None:
+    """Of a damaged file nothing is shown, or nothing is said of the damage."""
+    whole = run("cfile", "dump", "--bytes", cfile).lines
+    data = bytearray(cfile.read_bytes())
+    last_block = re.findall(
+        r"^  block \d+ +offset (\d+),", "\n".join(run("cfile", "dump", cfile).lines), re.MULTILINE
+    )[-1]
+    data[int(last_block)] ^= 0xFF
+    cfile.write_bytes(data)
+    ran = run("cfile", "dump", "--bytes", cfile, code=1)
+    assert ran.lines and ran.lines == whole[: len(ran.lines)]
+    assert str(cfile) in ran.stderr and "offset" in ran.stderr
+    ran = run("cfile", "dump", "--bytes", cfile, "--json", code=1)
+    assert ran.json["lines"] and json.loads(ran.stderr)["error"]["type"] == "CorruptionError"
+    ran = run("cfile", "dump", __file__, "--json", code=1)
+    assert ran.stdout == "" and json.loads(ran.stderr)["error"]["type"] == "CorruptionError"
+
+
+@pytest.mark.parametrize("flags", [[], ["--bytes"]])
+def test_wal_dump(run: Run, example: Example, flags: list[str]) -> None:
+    """What stands in the log is shown cut, or only when one knows its folder inside the store."""
+    log = example.path / "wal"
+    expected = list(dump_wal(SYSTEM.files, str(log), bool(flags)))
+    assert any("update 1 rows" in line for line in expected)
+    assert run("wal", "dump", *flags, example.path).lines == expected
+    assert run("wal", "dump", *flags, log).lines == expected
+    assert run("wal", "dump", *flags, example.path, "--json").json == {"path": str(log), "lines": expected}

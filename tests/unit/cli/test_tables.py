@@ -1,0 +1,341 @@
+"""`nyala table list|describe|scan|stats` and values as they are shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nyala
+from nyala.cli import output
+from nyala.cli.cells import json_columns, text_columns
+
+from .conftest import Example, Run
+
+
+def test_list(run: Run, example: Example) -> None:
+    """A person does not learn what is in the store."""
+    lines = run("table", "list", example.path).lines
+    assert lines[0].split() == ["table", "rows", "size", "tablets", "key", "partition"]
+    assert lines[1].startswith("metrics     6  ")
+    assert lines[1].endswith("4  host, time  HASH (host) BUCKETS 2, RANGE (time)")
+    assert lines[2].endswith("1  k           UNPARTITIONED")
+
+    found = run("table", "list", example.path, "--json").json
+    assert found["store"] == str(example.path)
+    assert nyala.to_datetime(found["timestamp"]).isoformat().replace("+00:00", "Z") == found["time"]
+    metrics, types = found["tables"]
+    assert metrics.pop("bytes") > 0 and metrics.pop("memory_bytes") > 0
+    assert metrics == {
+        "name": "metrics",
+        "key": ["host", "time"],
+        "partition": "HASH (host) BUCKETS 2, RANGE (time)",
+        "tablets": 4,
+        "rows": 6,
+        "comment": "how busy",
+    }
+    assert types["rows"] == 3
+
+
+def test_an_empty_store(run: Run, tmp_path: Path) -> None:
+    """A new store looks like a broken one."""
+    nyala.connect(tmp_path / "s").close()
+    assert run("table", "list", tmp_path / "s").stdout == ""
+    assert run("table", "list", tmp_path / "s", "--json").json["tables"] == []
+    assert run("table", "stats", tmp_path / "s", "--json").json["tables"] == []
+    assert run("tablet", "list", tmp_path / "s", "--json").json["tablets"] == []
+    assert "no tables yet" in run("table", "scan", tmp_path / "s", code=1).stderr
+
+
+def test_an_empty_table(run: Run, tmp_path: Path) -> None:
+    """A table without rows is shown without its columns, or as an error."""
+    with nyala.connect(tmp_path / "s") as db:
+        db.create_table("t", {"key": "int64", "v": "string"}, "key")
+    assert run("table", "scan", tmp_path / "s").lines == ["key  v"]
+    found = run("table", "scan", tmp_path / "s", "--json").json
+    assert found["rows"] == [] and found["row_count"] == 0
+
+
+def test_describe(run: Run, example: Example) -> None:
+    """A person cannot see by which key rows are told apart, what a column may hold, how far back it goes."""
+    lines = run("table", "describe", example.path, "metrics").lines
+    assert lines[:6] == [
+        "table      metrics",
+        "comment    how busy",
+        "key        host, time",
+        "partition  HASH (host) BUCKETS 2, RANGE (time)",
+        "tablets    4",
+        "history    12 hours",
+    ]
+    unit = lines[-1].split()
+    assert unit == ["unit", "varchar(8)", "no", "%", "dictionary", "default"]
+
+    found = run("table", "describe", example.path, "metrics", "--json").json
+    assert found["key"] == ["host", "time"] and found["history_seconds"] == 12 * 3600
+    assert found["rows"] == 6 and found["timestamp"] >= example.last
+    host, time, value, unit = found["columns"]
+    assert (host["key"], time["key"], value["key"]) == (1, 2, None)
+    assert value["default"] == 0.5 and value["nullable"] and value["comment"] == "a share"
+    assert host["default"] is None and not unit["nullable"] and unit["type"] == "varchar(8)"
+
+
+@pytest.mark.parametrize(
+    ("history", "said"),
+    [
+        ("forever", "forever"),
+        ("7d", "7 days"),
+        ("1d", "1 day"),
+        ("90m", "90 minutes"),
+        (2.5, "2.5 seconds"),
+        (0, "0 seconds"),
+    ],
+)
+def test_history(run: Run, tmp_path: Path, history: Any, said: str) -> None:
+    """A person believes that more, or less, of the past can be read than can."""
+    with nyala.connect(tmp_path / "s") as db:
+        db.create_table("t", {"k": "int64"}, "k", history=history)
+    assert f"history    {said}" in run("table", "describe", tmp_path / "s").lines
+
+
+def test_which_table(run: Run, example: Example) -> None:
+    """Without a table's name the wrong table is shown."""
+    ran = run("table", "scan", example.path, code=2)
+    assert "name one: metrics, types" in ran.stderr
+    with nyala.connect(example.path) as db:
+        db.drop_table("types")
+    assert len(run("table", "scan", example.path).lines) == 7
+
+
+def test_scan(run: Run, example: Example) -> None:
+    """The rows at the shell are not those that the library reads."""
+    assert run("table", "scan", example.path, "metrics", "--order").lines == [
+        "host  time                  value  unit",
+        "a     2026-01-01T00:00:00Z   NULL  %",
+        "a     2026-01-02T00:00:00Z    2.0  %",
+        "b     2026-01-01T00:00:00Z    1.1  %",
+        "b     2026-01-02T00:00:00Z    2.1  %",
+        "c     2026-01-01T00:00:00Z    1.2  %",
+        "c     2026-01-02T00:00:00Z    2.2  %",
+    ]
+    where = run(
+        "table", "scan", example.path, "metrics", "--where", "value > 2", "--columns", "value,host", "--order"
+    )
+    assert where.lines == ["value  host", "  2.1  b", "  2.2  c"]
+    assert len(run("table", "scan", example.path, "metrics", "--limit", 2).lines) == 3
+
+
+def test_scan_json(run: Run, example: Example) -> None:
+    """A program cannot tell which moment it was given, or whether the end of the answer is missing."""
+    found = run("table", "scan", example.path, "metrics", "--order", "--limit", 2, "--json").json
+    assert found.pop("timestamp") >= example.last and found.pop("time").endswith("Z")
+    assert found == {
+        "store": str(example.path),
+        "table": "metrics",
+        "columns": [
+            {"name": "host", "type": "string"},
+            {"name": "time", "type": "timestamp"},
+            {"name": "value", "type": "double"},
+            {"name": "unit", "type": "varchar(8)"},
+        ],
+        "rows": [
+            {"host": "a", "time": "2026-01-01T00:00:00Z", "value": None, "unit": "%"},
+            {"host": "a", "time": "2026-01-02T00:00:00Z", "value": 2.0, "unit": "%"},
+        ],
+        "row_count": 2,
+    }
+
+
+def test_scan_at(run: Run, example: Example) -> None:
+    """Time travel at the shell shows another moment than the one asked for."""
+    line = (
+        "table",
+        "scan",
+        example.path,
+        "metrics",
+        "--where",
+        "host = 'a'",
+        "--order",
+        "--columns",
+        "value",
+        "--json",
+    )
+    iso = nyala.to_datetime(example.first).isoformat()
+    for at in (example.first, iso, iso.replace("+00:00", "Z")):
+        found = run(*line, "--at", at).json
+        assert [row["value"] for row in found["rows"]] == [1.0, 2.0]
+        assert found["time"] == iso.replace("+00:00", "Z")
+    assert run(*line, "--at", example.first).json["timestamp"] == example.first
+    assert [row["value"] for row in run(*line, "--at", example.last).json["rows"]] == [None, 2.0]
+    assert "neither a timestamp nor ISO time" in run(*line, "--at", "yesterday", code=1).stderr
+    assert "lies in the future" in run(*line, "--at", "2040-01-01", code=1).stderr
+
+
+def test_scan_values(run: Run, example: Example) -> None:
+    """A value of some type is shown as another value, or breaks the table or the JSON."""
+    found = run("table", "scan", example.path, "types", "--order", "--json").json["rows"]
+    assert found[1] == {
+        "k": 1,
+        "bool": True,
+        "int8": -128,
+        "int16": 32767,
+        "int32": -(2**31),
+        "date": "2026-11-20",
+        "timestamp": "2026-11-20T10:00:00.5Z",
+        "float": 0.1,
+        "double": "NaN",
+        "decimal": "-1234567890123.40",
+        "varchar": "čaj",
+        "string": 'a "quoted", text\nof two lines',
+        "binary": "00ff2c0a",
+    }
+    assert found[2]["double"] == "-Infinity" and found[2]["string"] == "" and found[2]["binary"] == ""
+    assert set(found[0].values()) == {None, -5}
+
+    text = run("table", "scan", example.path, "types", "--where", "k = 1").lines
+    assert len(text) == 2
+    for cell in (
+        "true",
+        "-128",
+        "2026-11-20T10:00:00.5Z",
+        "0.1",
+        "NaN",
+        "-1234567890123.40",
+        "x'00ff2c0a'",
+        "lines",
+    ):
+        assert cell in text[1]
+    assert r"text\nof" in text[1]
+
+
+def test_names_with_commas(run: Run, tmp_path: Path) -> None:
+    """A column with a comma in its name cannot be asked for."""
+    with nyala.connect(tmp_path / "s") as db:
+        db.create_table("t", {"k": "int64", "a,b": "int64"}, "k").insert({"k": [1], "a,b": [2]})
+    assert run("table", "scan", tmp_path / "s", "--columns", '["a,b"]').lines == ["a,b", "  2"]
+    assert "is no JSON list" in run("table", "scan", tmp_path / "s", "--columns", "[a,b", code=2).stderr
+
+
+def test_on_a_terminal(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    """A table of a million rows scrolls by for minutes, or is cut without a word."""
+    with nyala.connect(tmp_path / "s") as db:
+        db.create_table("t", {"k": "int64", "v": "string"}, "k").insert(
+            {"k": list(range(101)), "v": ["[bold]x[/bold]\x1b[31m"] * 101}
+        )
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setattr("nyala.cli.tables.is_terminal", lambda: True)
+    lines = run("table", "scan", tmp_path / "s", "--order").lines
+    assert len(lines) == 102 and lines[-1].startswith("100 rows as of 2")
+    assert lines[-1].endswith("and there are more: --limit N shows N")
+    lines = run("table", "scan", tmp_path / "s", "--limit", 101).lines
+    assert len(lines) == 103 and lines[-1].startswith("101 rows") and "more" not in lines[-1]
+    lines = run("table", "scan", tmp_path / "s", "--where", "k < 100").lines
+    assert lines[-1].startswith("100 rows") and "more" not in lines[-1]
+    assert len(run("table", "scan", tmp_path / "s", "--json").json["rows"]) == 101
+
+
+def test_what_rich_draws_is_what_is_there(capsys: Any) -> None:
+    """Brackets or control signs in a value colour the table, or vanish."""
+    from rich.console import Console
+
+    console = Console(width=60, force_terminal=True, no_color=True)
+    batch = pa.record_batch({"k": [1], "v": ["[bold]x[/bold]\x1b[31m"]})
+    rows = list(zip(*text_columns(batch), strict=True))
+    output._echo_rich(console, ["k", "v"], rows, [True, False], frozenset(["k"]))
+    said = capsys.readouterr().out
+    assert r"[bold]x[/bold]\x1b[31m" in said
+
+
+def test_stats(run: Run, example: Example) -> None:
+    """An operator cannot see what takes the room."""
+    lines = run("table", "stats", example.path).lines
+    assert lines[0].split("  ")[0] == "table" and len(lines) == 3
+    all_tables = run("table", "stats", example.path, "--json").json
+    assert [one["name"] for one in all_tables["tables"]] == ["metrics", "types"]
+    one = run("table", "stats", example.path, "metrics", "--json").json["tables"]
+    assert (
+        len(one) == 1
+        and one[0]["rows"] == 6
+        and one[0]["tablets"] == 4
+        and one[0]["timestamp"] >= example.last
+    )
+    with nyala.connect(example.path, read_only=True) as db:
+        assert one[0]["bytes"] == db["metrics"].stats()["bytes"]
+
+
+# -- values and lines ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "said"),
+    [
+        (0, "1970-01-01T00:00:00Z"),
+        (-1, "1969-12-31T23:59:59.999999Z"),
+        (-62_135_596_800_000_000, "0001-01-01T00:00:00Z"),
+        (253_402_300_799_999_999, "9999-12-31T23:59:59.999999Z"),
+        (253_402_300_800_000_000, 253_402_300_800_000_000),
+        (-(2**63), -(2**63)),
+        (2**63 - 1, 2**63 - 1),
+    ],
+)
+def test_every_timestamp_can_be_shown(microseconds: int, said: Any) -> None:
+    """One row of the year 10000 ends the scan of a whole table."""
+    batch = pa.record_batch({"t": pa.array([microseconds, None, 0], pa.timestamp("us", tz="UTC"))})
+    assert json_columns(batch) == [[said, None, "1970-01-01T00:00:00Z"]]
+    assert text_columns(batch) == [[str(said), "NULL", "1970-01-01T00:00:00Z"]]
+
+
+@given(st.lists(st.tuples(st.text(), st.one_of(st.none(), st.floats()), st.binary()), max_size=20))
+def test_text_is_one_line_a_row_and_json_is_json(rows: list[tuple[str, float | None, bytes]]) -> None:
+    """Some text of a user's breaks the lines of a table, or the document."""
+    batch = pa.record_batch(
+        {
+            "s": pa.array([row[0] for row in rows], pa.string()),
+            "f": pa.array([row[1] for row in rows], pa.float64()),
+            "b": pa.array([row[2] for row in rows], pa.binary()),
+        }
+    )
+    text = list(zip(*text_columns(batch), strict=True))
+    lines = list(output._lines([["s", "f", "b"], *text], [0, 0, 0], [False, True, False]))
+    assert len("\n".join(lines).splitlines()) == len(rows) + 1
+    parsed = json.loads(json.dumps(json_columns(batch), allow_nan=False))
+    assert parsed[0] == [row[0] for row in rows] and parsed[2] == [row[2].hex() for row in rows]
+    for shown, (_, value, _) in zip(parsed[1], rows, strict=True):
+        assert shown == value or (isinstance(shown, str) and str(float(shown)) == str(value))
+
+
+def test_widths_grow_and_columns_stay_aligned() -> None:
+    """In a long answer, columns of later rows do not stand under their names."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.string())])
+    batches = [
+        pa.record_batch([pa.array([1]), pa.array(["x"])], schema=schema),
+        pa.record_batch([pa.array([1000]), pa.array(["yy"])], schema=schema),
+    ]
+    widths = [1, 1]
+    lines = [
+        line
+        for batch in batches
+        for line in output._lines(list(zip(*text_columns(batch), strict=True)), widths, [True, False])
+    ]
+    assert lines == ["1  x", "1000  yy"] and widths == [4, 2]
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 KB"),
+        (999_960, "1.0 MB"),
+        (6_100_000, "6.1 MB"),
+        (2.5e12, "2.5 TB"),
+        (3e15, "3000.0 TB"),
+    ],
+)
+def test_size(count: float, said: str) -> None:
+    """A size is read a thousand times too small."""
+    assert output.size(count) == said

@@ -1,0 +1,489 @@
+"""`nyala table load` and `nyala table export`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nyala
+from nyala.cli import sources, transfer
+from nyala.cli.sources import CsvDialect, open_sink, read_batches
+from nyala.schema.types import parse_type
+
+from .conftest import ALL_TYPES, Example, Run
+
+
+def rows(folder: Path, table: str, **options: Any) -> list[dict[str, Any]]:
+    with nyala.connect(folder, read_only=True) as db:
+        found: list[dict[str, Any]] = db[table].scan(order_by_key=True, **options).to_arrow().to_pylist()
+        return found
+
+
+# -- there and back ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.csv", "t.tsv", "t.csv.gz", "t.csv.zst", "t.csv.bz2"])
+def test_what_export_wrote_load_reads_back(run: Run, example: Example, tmp_path: Path, name: str) -> None:
+    """A backup, or a move to another store, changes values on the way."""
+    file = tmp_path / name
+    said = run("table", "export", example.path, "types", file, "--json").json
+    assert said["rows"] == 3 and said["bytes"] == file.stat().st_size and said["file"] == str(file)
+    types = [f"--type={column}={type}" for column, type in ALL_TYPES.items()]
+    said = run(
+        "table", "load", tmp_path / "new", "types", file, "--create", "--key", "k", *types, "--json"
+    ).json
+    assert (said["rows"], said["inserted"], said["failed"], said["created"]) == (3, 3, 0, True)
+    assert repr(rows(tmp_path / "new", "types")) == repr(rows(example.path, "types"))
+    assert os.listdir(tmp_path).count(name) == 1 and not any("partial" in one for one in os.listdir(tmp_path))
+
+
+CELLS = {
+    "k": (st.integers(-(2**63), 2**63 - 1), "int64"),
+    "s": (st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=8), "string"),
+    "f": (st.none() | st.floats(), "double"),
+    "d": (st.none() | st.decimals(-(10**12) + 1, 10**12 - 1, places=3), "decimal(15,3)"),
+    "b": (st.none() | st.binary(max_size=8), "binary"),
+    "t": (st.none() | st.datetimes(timezones=st.just(dt.UTC)), "timestamp"),
+    "o": (st.none() | st.booleans(), "bool"),
+}
+
+
+@given(
+    st.lists(st.tuples(*(cells for cells, _ in CELLS.values())), min_size=1, max_size=10),
+    st.sampled_from(",;|\t"),
+)
+def test_any_csv_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, found: list[tuple[Any, ...]], sign: str
+) -> None:
+    """Some text, a quote or an empty field, comes back as another value, or as NULL."""
+    types = {name: parse_type(type) for name, (_, type) in CELLS.items()}
+    schema = pa.schema([(name, type.arrow) for name, type in types.items()])
+    batch = pa.RecordBatch.from_pylist([dict(zip(CELLS, row, strict=True)) for row in found], schema=schema)
+    path = str(tmp_path_factory.mktemp("csv") / "x.csv")
+    dialect = CsvDialect(sign)
+    with open_sink(path, "csv", schema, dialect) as sink:
+        sink.write_batch(batch)
+    back = pa.Table.from_batches([part.batch for part in read_batches(path, "csv", dialect, types, None)])
+    texts = back.column("t").to_pylist()
+    times = pa.array(
+        [None if text is None else dt.datetime.fromisoformat(text) for text in texts], schema.field("t").type
+    )
+    back = back.set_column(5, "t", times).cast(schema)
+    assert repr(back.to_pylist()) == repr(batch.to_pylist())
+
+
+def test_an_export_is_one_moment(run: Run, example: Example, tmp_path: Path) -> None:
+    """A file holds rows of two moments, or others than the scan with the same words."""
+    file = tmp_path / "x.parquet"
+    words = (
+        "--at",
+        example.first,
+        "--where",
+        "host <> 'c'",
+        "--columns",
+        "value,host",
+        "--order",
+        "--limit",
+        3,
+    )
+    said = run("table", "export", example.path, "metrics", file, *words, "--json").json
+    assert said["timestamp"] == example.first
+    assert pq.read_table(file).to_pylist() == [
+        {"value": 1.0, "host": "a"},
+        {"value": 2.0, "host": "a"},
+        {"value": 1.1, "host": "b"},
+    ]
+
+
+def test_export_to_stdout(run: Run, example: Example) -> None:
+    """A pipe gets more, or less, than the CSV."""
+    ran = run("table", "export", example.path, "metrics", "-", "--order", "--limit", 1, "--delimiter", ";")
+    assert (
+        ran.stdout == '"host";"time";"value";"unit"\n"a";2026-01-01 00:00:00.000000Z;;"%"\n'
+        and ran.stderr == ""
+    )
+    run("table", "export", example.path, "metrics", "-", "--json", code=2)
+
+
+def test_export_does_not_overwrite(run: Run, example: Example, tmp_path: Path) -> None:
+    """A slip of the finger replaces a file."""
+    file = tmp_path / "x.csv"
+    file.write_text("mine")
+    assert "--overwrite" in run("table", "export", example.path, "metrics", file, code=1).stderr
+    assert file.read_text() == "mine"
+    run("table", "export", example.path, "metrics", file, "--overwrite")
+    assert file.read_text().startswith('"host"')
+    assert "--format" in run("table", "export", example.path, "metrics", tmp_path / "x.dat", code=2).stderr
+
+
+def test_a_failed_export_leaves_nothing(run: Run, example: Example, tmp_path: Path, monkeypatch: Any) -> None:
+    """Half a file looks like a whole one."""
+    file = tmp_path / "x.parquet"
+    file.write_text("mine")
+
+    def full(self: object, batch: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_batch", full)
+    ran = run("table", "export", example.path, "metrics", file, "--overwrite", code=1)
+    assert "No space left on device" in ran.stderr
+    assert file.read_text() == "mine" and sorted(os.listdir(tmp_path)) == ["store", "x.parquet"]
+
+
+def test_a_time_that_csv_cannot_say(run: Run, tmp_path: Path) -> None:
+    """A time beyond the year 9999 is exported with a wrong year."""
+    with nyala.connect(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64", "t": "timestamp"}, "k")
+        table.insert(pa.table({"k": [1], "t": pa.array([2**62], pa.timestamp("us", tz="UTC"))}))
+    assert (
+        "outside the years" in run("table", "export", tmp_path / "s", "t", tmp_path / "x.csv", code=1).stderr
+    )
+    run("table", "export", tmp_path / "s", "t", tmp_path / "x.parquet")
+    assert sorted(os.listdir(tmp_path)) == ["s", "x.parquet"]
+
+
+# -- load into a table that is there -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Path:
+    """A store with table t (k int64, v int8, s string): keys 0 to 4."""
+    path = tmp_path / "numbers"
+    with nyala.connect(path) as db:
+        table = db.create_table("t", {"k": "int64", "v": "int8", "s": "string"}, "k")
+        table.insert({"k": list(range(5)), "v": [0] * 5, "s": ["old"] * 5})
+    return path
+
+
+def csv(folder: Path, text: str, name: str = "x.csv") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("operation", "columns", "expected"),
+    [
+        ("upsert", "k,v", {3: (7, "old"), 4: (7, "old"), 5: (7, None)}),
+        ("insert-ignore", "k,v", {3: (0, "old"), 4: (0, "old"), 5: (7, None)}),
+        ("update-ignore", "k,v", {3: (7, "old"), 4: (7, "old")}),
+        ("delete-ignore", "k", {}),
+    ],
+)
+def test_operations(
+    run: Run, numbers: Path, tmp_path: Path, operation: str, columns: str, expected: dict[int, Any]
+) -> None:
+    """A load does something else to the rows than it was told to."""
+    file = csv(tmp_path, "k,v\n3,7\n4,7\n5,7\n")
+    said = run(
+        "table", "load", numbers, "t", file, "--operation", operation, "--columns", columns, "--json"
+    ).json
+    assert said["operation"] == operation and said["rows"] == 3 and said["created"] is False
+    assert said["inserted"] + said["updated"] + said["deleted"] + said["ignored"] == 3
+    assert {row["k"]: (row["v"], row["s"]) for row in rows(numbers, "t") if row["k"] > 2} == expected
+
+
+@pytest.mark.parametrize(
+    ("operation", "code"), [("insert", "already-present"), ("update", "not-found"), ("delete", "not-found")]
+)
+def test_a_failing_row_stops_the_load(
+    run: Run, numbers: Path, tmp_path: Path, operation: str, code: str
+) -> None:
+    """A load half done is told as done, or the row to mend is not named."""
+    file = csv(tmp_path, "k,v\n" + ("9,1\n3,1\n" if operation == "insert" else "3,1\n9,1\n"))
+    columns = "k" if operation == "delete" else "k,v"
+    before = rows(numbers, "t")
+    ran = run("table", "load", numbers, "t", file, "--operation", operation, "--columns", columns, code=1)
+    assert f"x.csv, row 2 (k = {3 if operation == 'insert' else 9}): " in ran.stderr
+    assert "--errors collect" in ran.stderr and len(ran.stderr.splitlines()) == 1
+    ran = run(
+        "table", "load", numbers, "t", file, "--operation", operation, "--columns", columns, "--json", code=1
+    )
+    error = json.loads(ran.stderr)["error"]
+    assert error["type"] == ("DuplicateKeyError" if operation == "insert" else "KeyNotFoundError")
+    assert error["rows_loaded"] == 0 and error["failed"] == 1 and error["errors"][0]["code"] == code
+    assert rows(numbers, "t") == before
+
+
+def test_collected_rows_are_named(run: Run, numbers: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Of a long file with bad rows it is not known which they are, counted over batches and files."""
+    monkeypatch.setattr(sources, "_BATCH_ROWS", 4)
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    pq.write_table(pa.table({"k": list(range(10, 20)), "v": [1] * 5 + [1000] + [1] * 4}), files[0])
+    pq.write_table(pa.table({"k": [20, 21, 22], "v": [1, 1, -129]}), files[1])
+    said = run("table", "load", numbers, "t", *files, "--errors", "collect", "--json").json
+    assert (said["rows"], said["batches"], said["inserted"], said["failed"]) == (13, 4, 11, 2)
+    assert [(one["file"], one["row"], one["code"], one["key"]) for one in said["errors"]] == [
+        (str(files[0]), 6, "out-of-range", {"k": 15}),
+        (str(files[1]), 3, "out-of-range", {"k": 22}),
+    ]
+    assert len(rows(numbers, "t")) == 16
+    ran = run("table", "load", numbers, "t", *files, "--errors", "collect")
+    assert "11 updated, 2 failed" in ran.stdout
+    assert "failed, out-of-range: 2 rows" in ran.stderr and "a.parquet, row 6 (k = 15): " in ran.stderr
+
+
+def test_earlier_batches_of_a_failed_load_stay(
+    run: Run, numbers: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Who has to load again does not know what is there already."""
+    monkeypatch.setattr(sources, "_BATCH_ROWS", 4)
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"k": list(range(10, 20)), "v": [1] * 9 + [1000]}), file)
+    ran = run("table", "load", numbers, "t", file, code=1)
+    assert ran.stderr.splitlines()[0] == "8 rows are loaded and stay; the rest is not."
+    assert "a.parquet, row 10 (k = 19): column 'v': " in ran.stderr
+    assert len(rows(numbers, "t")) == 13
+
+
+def test_a_bad_field_in_a_csv(run: Run, numbers: Path, tmp_path: Path) -> None:
+    """Of a file of a million lines it is not said which cannot be read."""
+    for text, complaint in (
+        (
+            "k,v\n1,2\n2,many\n",
+            "row 2, column 'v': int64: invalid value 'many' (if that means NULL: --null WORD)",
+        ),
+        ("k,v\n1,2\n2\n", "row 2: Expected 2 columns, got 1: 2"),
+        ("", "Empty CSV file"),
+    ):
+        file = csv(tmp_path, text)
+        assert run("table", "load", numbers, "t", file, code=1).stderr == f"Error: {file}: {complaint}\n"
+    assert rows(numbers, "t")[2]["v"] == 0
+
+
+def test_decimals_and_binary_of_a_csv(run: Run, tmp_path: Path) -> None:
+    """A decimal goes through a float and loses its last digit; bad hex is loaded as something."""
+    with nyala.connect(tmp_path / "s") as db:
+        db.create_table("t", {"k": "int64", "d": "decimal(38,2)", "b": "binary"}, "k")
+    file = csv(tmp_path, "k,d,b\n1,123456789012345678901234567890123456.78,0x00FF\n2,0.005,\n3,1e2,\n")
+    said = run("table", "load", tmp_path / "s", "t", file, "--errors", "collect", "--json").json
+    assert [(error["row"], error["code"]) for error in said["errors"]] == [(2, "out-of-range")]
+    found = run("table", "scan", tmp_path / "s", "--order", "--json").json["rows"]
+    assert found[0] == {"k": 1, "d": "123456789012345678901234567890123456.78", "b": "00ff"}
+    assert found[1] == {"k": 3, "d": "100.00", "b": None}
+    for text, complaint in (
+        ("k,d\n1,x\n", "column 'd': "),
+        ("k,b\n1,0\n", "column 'b': '0' is no binary value in hex"),
+    ):
+        assert complaint in run("table", "load", tmp_path / "s", "t", csv(tmp_path, text), code=1).stderr
+
+
+def test_null_in_a_csv(run: Run, numbers: Path, tmp_path: Path) -> None:
+    """The country code NA is loaded as NULL; or a file's own word for NULL as text."""
+    text = 'k,s\n10,NA\n11,\n12,""\n13,nan\n'
+    run("table", "load", numbers, "t", csv(tmp_path, text))
+    assert [row["s"] for row in rows(numbers, "t", where="k >= 10")] == ["NA", None, "", "nan"]
+    run("table", "load", numbers, "t", csv(tmp_path, text), "--null", "NA", "--null", "nan")
+    assert [row["s"] for row in rows(numbers, "t", where="k >= 10")] == [None, None, "", None]
+
+
+def test_stdin(run: Run, numbers: Path) -> None:
+    """The end of a pipe cannot be loaded."""
+    assert run("table", "load", numbers, "t", "-", "--json", stdin="k;v\n50;5\n", code=1).stderr
+    assert (
+        run("table", "load", numbers, "t", "-", "--delimiter", ";", "--json", stdin="k;v\n50;5\n").json[
+            "inserted"
+        ]
+        == 1
+    )
+    assert rows(numbers, "t")[-1] == {"k": 50, "v": 5, "s": None}
+    run("table", "load", numbers, "t", "-", "-", stdin="", code=2)
+    run("table", "load", numbers, "t", "-", "--format", "parquet", stdin="", code=2)
+    run("table", "load", numbers, "t", "-", "--create", "--key", "k", stdin="", code=2)
+
+
+def test_columns_that_are_not_there(run: Run, numbers: Path, tmp_path: Path) -> None:
+    """A column is left out without a word, because its name is written otherwise."""
+    file = csv(tmp_path, "k,w\n1,2\n")
+    assert "a column 'w' that the table has not" in run("table", "load", numbers, "t", file, code=1).stderr
+    assert (
+        f"{file}: Column 'x'" in run("table", "load", numbers, "t", file, "--columns", "k,x", code=1).stderr
+    )
+    parquet = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"k": [1], "w": [2]}), parquet)
+    assert (
+        "has no column 'v'" in run("table", "load", numbers, "t", parquet, "--columns", "k,v", code=1).stderr
+    )
+    run("table", "load", numbers, "t", parquet, "--columns", "k")
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1", b"no parquet at all"])
+def test_what_is_no_parquet_file(run: Run, numbers: Path, tmp_path: Path, data: bytes) -> None:
+    """A download that was cut off ends in a traceback of Arrow's."""
+    file = tmp_path / "x.parquet"
+    file.write_bytes(data)
+    ran = run("table", "load", numbers, "t", file, code=1)
+    assert ran.stderr == f"Error: {file}: this is no Parquet file, or it was cut off\n"
+
+
+def test_a_file_without_rows(run: Run, numbers: Path, tmp_path: Path) -> None:
+    """An empty delivery is an error, and the nightly job stops."""
+    pq.write_table(pa.table({"k": pa.array([], pa.int64())}), tmp_path / "x.parquet")
+    for file in (csv(tmp_path, "k,v\n"), tmp_path / "x.parquet"):
+        said = run("table", "load", numbers, "t", file, "--json").json
+        assert said["rows"] == 0 and said["failed"] == 0 and said["timestamp"] > 0
+    assert "nothing to do" in run("table", "load", numbers, "t", tmp_path / "x.csv").stdout
+
+
+def test_memory_is_bounded_by_batches(tmp_path: Path, monkeypatch: Any) -> None:
+    """A large file is read whole."""
+    monkeypatch.setattr(sources, "_BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr(sources, "_CSV_BLOCK_BYTES", 1 << 20)
+    file = tmp_path / "wide.parquet"
+    text = pa.array([os.urandom(20_000).hex() for _ in range(100)])
+    pq.write_table(pa.table({"k": pa.array(range(100)), "s": text}), file, use_dictionary=False)
+    sizes = [part.batch.nbytes for part in read_batches(str(file), "parquet", CsvDialect(), {}, None)]
+    assert len(sizes) >= 3 and max(sizes) <= sources._BATCH_BYTES * 1.1
+    with gzip.open(tmp_path / "long.csv.gz", "wt", compresslevel=1) as packed:
+        packed.write("k,s\n" + "".join(f"{number},{'x' * 100}\n" for number in range(40_000)))
+    parts = list(read_batches(str(tmp_path / "long.csv.gz"), "csv", CsvDialect(), {}, None))
+    assert len(parts) >= 3 and sum(part.batch.num_rows for part in parts) == 40_000
+    done = [part.done or 0 for part in parts]
+    assert done == sorted(done) and 0 < done[0] and done[-1] == 1.0
+
+
+def test_ctrl_c_ends_a_load_between_batches(
+    run: Run, numbers: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Ctrl-C during a load leaves a batch half told, or a store that has to be mended."""
+    monkeypatch.setattr(sources, "_BATCH_ROWS", 4)
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"k": list(range(10, 30))}), file)
+    write, calls = transfer._write, []
+
+    def interrupted(*args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return write(*args)
+
+    monkeypatch.setattr(transfer, "_write", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    ran = run("table", "load", numbers, "t", file, code=130)
+    assert ran.stderr == "8 rows are loaded and stay; the rest is not.\nStopped.\n"
+    assert [row["k"] for row in rows(numbers, "t", where="k >= 10")] == list(range(10, 18))
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+# -- load into a new table -----------------------------------------------------------------------------------
+
+
+def test_create(run: Run, tmp_path: Path) -> None:
+    """A new table has other types, another key or other partitions than the words said."""
+    file = csv(
+        tmp_path,
+        "zip,day,at,n,share,ok,note,price,clock\n00501,2026-11-20,2026-11-20T10:00:00Z,7,0.5,true,,1.20,10:00:00\n",
+    )
+    said = run(
+        "table", "load", tmp_path / "s", "t", file, "--create", "--key", "zip, day",
+        "--hash", "zip/3", "--range", "day=2026-01-01,2026-07-01", "--type", "zip=varchar(5)", "--type", "n=int16",
+        "--type", "price=decimal(9,2)", "--json",
+    ).json  # fmt: skip
+    assert said["created"] and said["inserted"] == 1
+    found = run("table", "describe", tmp_path / "s", "--json").json
+    assert found["key"] == ["zip", "day"] and found["tablets"] == 9
+    assert found["partition"] == "HASH (zip) BUCKETS 3, RANGE (day)"
+    assert {column["name"]: column["type"] for column in found["columns"]} == {
+        "zip": "varchar(5)", "day": "date", "at": "timestamp", "n": "int16", "share": "double", "ok": "bool",
+        "note": "string", "price": "decimal(9,2)", "clock": "string",
+    }  # fmt: skip
+    row = run("table", "scan", tmp_path / "s", "--json").json["rows"][0]
+    assert (row["zip"], row["price"], row["at"]) == ("00501", "1.20", "2026-11-20T10:00:00Z")
+    bounds = [one["partition"] for one in run("tablet", "list", tmp_path / "s", "--json").json["tablets"]]
+    assert any("[2026-01-01, 2026-07-01)" in one for one in bounds)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--create"], "--create needs --key"),
+        (["--key", "k"], "add --create"),
+        (["--create", "--key", "k", "--hash", "k"], "write it as columns/buckets"),
+        (["--create", "--key", "k", "--hash", "k/x"], "write it as columns/buckets"),
+        (["--create", "--key", "k", "--range", "k"], "write it as column=value,value"),
+        (["--create", "--key", "k", "--range", "k=1,x"], "'x' is no int64"),
+        (["--create", "--key", "k", "--type", "k"], "write it as column=type"),
+        (["--delimiter", "||"], "takes one sign"),
+    ],
+)
+def test_words_that_make_no_table(run: Run, tmp_path: Path, words: list[str], complaint: str) -> None:
+    """A slip in the words makes a table with another key or other partitions, or a store with none."""
+    ran = run("table", "load", tmp_path / "s", "t", csv(tmp_path, "k,v\n1,2\n"), *words, code=2)
+    assert complaint in ran.stderr and not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--key", "kk"], "'kk' is not in the schema; did you mean 'k'?"),
+        (["--key", "k", "--type", "kk=int8"], "no column 'kk'"),
+        (["--key", "k", "--type", "v=int"], "use int32 or int64"),
+        (["--key", "k", "--range", "kk=1"], "no column 'kk'"),
+        (["--key", "k", "--hash", "k/1"], "at least two hash buckets"),
+        (["--key", "k", "--hash", "v/2"], "v"),
+        (["--key", "v"], "v"),
+    ],
+)
+def test_a_table_that_cannot_be(run: Run, tmp_path: Path, words: list[str], complaint: str) -> None:
+    """What is wrong with a new table is not said, or the table is made all the same."""
+    file = csv(tmp_path, "k,v\n1,2.5\n")
+    ran = run("table", "load", tmp_path / "s", "t", file, "--create", *words, code=1)
+    assert complaint in ran.stderr
+    if (tmp_path / "s").exists():
+        assert run("table", "list", tmp_path / "s", "--json").json["tables"] == []
+
+
+def test_create_twice(run: Run, numbers: Path, tmp_path: Path) -> None:
+    """A second --create replaces the table of the first."""
+    ran = run("table", "load", numbers, "t", csv(tmp_path, "k\n1\n"), "--create", "--key", "k", code=1)
+    assert "'t'" in ran.stderr
+    assert len(rows(numbers, "t")) == 5
+    ran = run("table", "load", numbers, "u", csv(tmp_path, "k\n1\n"), code=1)
+    assert "no table 'u'" in ran.stderr and "--create" in ran.stderr
+
+
+def test_a_new_table_that_got_nothing_is_gone(run: Run, numbers: Path, tmp_path: Path) -> None:
+    """After mending the file, the same line fails because the table is there, with too narrow a column."""
+    line = ("table", "load", numbers, "u", tmp_path / "x.csv", "--create", "--key", "k")
+    csv(tmp_path, "k,v\n1,1000\n")
+    assert "row 1 (k = 1)" in run(*line, "--type", "v=int8", code=1).stderr
+    with nyala.connect(numbers, read_only=True) as db:
+        assert db.list_tables() == ["t"]
+    run(*line)
+    assert rows(numbers, "u") == [{"k": 1, "v": 1000}]
+
+
+def test_new_table_from_parquet(run: Run, tmp_path: Path) -> None:
+    """A Parquet file's own types and NOT NULL are lost."""
+    schema = pa.schema(
+        [
+            pa.field("k", pa.int32(), nullable=False),
+            pa.field("d", pa.dictionary(pa.int8(), pa.string())),
+            pa.field("n", pa.timestamp("ns")),
+            pa.field("r", pa.float32(), nullable=False),
+        ]
+    )
+    data = pa.table({"k": [1], "d": ["x"], "n": [dt.datetime(2026, 1, 1)], "r": [0.5]}).cast(schema)
+    pq.write_table(data, tmp_path / "x.parquet")
+    run("table", "load", tmp_path / "s", "t", tmp_path / "x.parquet", "--create", "--key", "k")
+    columns = run("table", "describe", tmp_path / "s", "--json").json["columns"]
+    assert [(one["name"], one["type"], one["nullable"]) for one in columns] == [
+        ("k", "int32", False),
+        ("d", "string", True),
+        ("n", "timestamp", True),
+        ("r", "float", False),
+    ]
+    assert run("table", "scan", tmp_path / "s", "--json").json["rows"] == [
+        {"k": 1, "d": "x", "n": "2026-01-01T00:00:00Z", "r": 0.5}
+    ]
