@@ -1,25 +1,27 @@
 """Staging folders: where jobs in other processes put files before they are committed (rule P3).
 
-    staging/<key>/entry.json     {"body": {"key", "expires_us"} as text, "crc32c"}: who may still need the folder
-    staging/<key>/…              the job's files
+    staging/<expires>-<token>/…     the job's files; the folder's name is the job's key
 
-A folder whose entry is missing, damaged or over is removed by the writer's next open.
-Source: design §6 P3.
+`expires` is the moment, in microseconds since the epoch as 14 hexadecimal digits, until which the job may need its folder;
+`token` is random. That the entry *is* the name makes it whole from the first moment: there is no folder that a
+collector could meet before it says how long it must stay. The writer removes folders whose time is over, at open and from
+time to time; at open also what has no such name.
+
+Source: design §6 P3. Departure: an entry is a name and not a row of the catalogue, so that a job makes one without the
+writer's lock.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import re
 from typing import Final
 
-import google_crc32c
-
 from nyala.env import Env
-from nyala.errors import Error, InvalidArgumentError
+from nyala.errors import InvalidArgumentError
 from nyala.tablet import layout
 
-ENTRY_NAME: Final = "entry.json"
+_KEY: Final = re.compile(r"([0-9a-f]{14})-[0-9a-f]{32}")
 
 
 def plain_name(name: str) -> str:
@@ -30,38 +32,31 @@ def plain_name(name: str) -> str:
 
 
 def staging_folder(path: str, key: str) -> str:
-    return os.path.join(path, layout.STAGING_NAME, plain_name(key))
+    """The absolute folder of a job. Raises: InvalidArgumentError for what is no job's key."""
+    if _KEY.fullmatch(key) is None:
+        raise InvalidArgumentError(f"{key!r} is no key of a staged job: new_staging() gives one")
+    return os.path.join(path, layout.STAGING_NAME, key)
 
 
 def make_staging(env: Env, path: str, ttl_s: float) -> tuple[str, str]:
-    """A new staging folder: (key, absolute path). Raises: StorageError when there is no store."""
+    """A new staging folder that lives for `ttl_s` seconds: (key, absolute path). Raises: StorageError: no store."""
     layout.require_store(env, path)
-    key = env.randomness.token_hex(16)
+    key = f"{max(env.clock.now_us() + int(ttl_s * 1e6), 0):014x}-{env.randomness.token_hex(16)}"
     folder = staging_folder(path, key)
     env.files.make_dirs(folder)
-    body = json.dumps({"key": key, "expires_us": env.clock.now_us() + int(ttl_s * 1e6)})
-    entry = json.dumps({"body": body, "crc32c": google_crc32c.value(body.encode())})
-    env.files.write_atomic(os.path.join(folder, ENTRY_NAME), entry.encode())
     return key, folder
 
 
-def remove_expired_staging(env: Env, path: str) -> int:
-    """Remove the staging folders that nobody may need any more; returns how many. For the writer, at open."""
+def remove_expired_staging(env: Env, path: str, *, strangers: bool = False) -> int:
+    """Remove the staging folders that nobody may need any more; returns how many. For the writer.
+
+    strangers: also what no job has made; for the open, when nobody can be just making it.
+    """
     folder = os.path.join(path, layout.STAGING_NAME)
     removed = 0
     for name in env.files.list_dir(folder):
-        if _expires_us(env, os.path.join(folder, name)) <= env.clock.now_us():
+        match = _KEY.fullmatch(name)
+        if strangers if match is None else int(match[1], 16) <= env.clock.now_us():
             env.files.remove_tree(os.path.join(folder, name))
             removed += 1
     return removed
-
-
-def _expires_us(env: Env, folder: str) -> int:
-    """0 for an entry that cannot be read."""
-    try:
-        entry = json.loads(env.files.read_all(os.path.join(folder, ENTRY_NAME)))
-        if google_crc32c.value(entry["body"].encode()) != entry["crc32c"]:
-            return 0
-        return int(json.loads(entry["body"])["expires_us"])
-    except (Error, ValueError, KeyError, TypeError, AttributeError):
-        return 0
