@@ -23,8 +23,7 @@ def blocks(page: Path, language: str) -> list[str]:
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page's Python blocks run one after the other in one namespace, in an empty folder.
 
-    Blocks that begin with `spark.` or `df.` belong to the tests with Spark. `print(…)   # text` must print
-    that text; a line `expression   # -> value` must have that value.
+    Blocks that name `spark` or `df` belong to the tests with Spark. `print(…)   # text` must print that text.
     """
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}

@@ -13,8 +13,9 @@ Invariants
     B2  The touched rowsets have nothing in memory when their REDO file is added (R4), and a rowset that is
         committed here has deltas_durable = t while `inserts_durable` of its tablet stays (R2).
 
-Simplification: the lock is held while files are written, so other writers wait for the whole load. Loads through
-Spark, which write before they lock, are the answer where that hurts.
+Simplification: the lock is held while files are written, so other writers wait for the whole load (a large job of
+Spark's too, whose staged rows are written here). The way out is to write before the lock is taken, and to check under
+it that no key has moved.
 Source: design §3 "One log per database", §6 W6, R2, R4.
 """
 
