@@ -133,6 +133,7 @@ class Store:
         self._closed = False
         self._pid = os.getpid()
         self._publish_lock = threading.Lock()
+        self._released = False
         self._memory_bytes = root.memory_bytes()
         self._rowset_ids: Iterator[int] = itertools.count(state.next_rowset_id)
         self._delta_ids: Iterator[int] = itertools.count(state.next_delta_id)
@@ -154,7 +155,7 @@ class Store:
             undo.callback(lock.release)
             catalog = layout.open_or_create_catalog(env, path)
             undo.callback(catalog.close)
-            remove_expired_staging(env, path)
+            remove_expired_staging(env, path, strangers=True)
             # A catalogue older than what was published is one whose last transactions are damaged.
             position = read_position(env.files, layout.position_path(path))
             state = catalog.load(at_least=0 if position is None else position.catalogue_version)
@@ -192,11 +193,15 @@ class Store:
         self._closed = True
         if os.getpid() != self._pid:
             return
+        with self._relief:
+            self._relief.notify_all()
         try:
             with self.flush_lock, self.commit_lock:
                 self.log.close()
                 self.publish()
         finally:
+            with self._publish_lock:
+                self._released = True
             self._catalog.close()
             self._lock.release()
 
@@ -219,8 +224,8 @@ class Store:
         self.check_open()
         if self._failure is not None:
             raise StorageError(
-                f"the store takes no more writes since an earlier one failed ({self._failure}): close it and "
-                "connect() again, which finds out what is durable",
+                f"the store takes no more writes since an earlier one failed ({_reason(self._failure)}): close it "
+                "and connect() again, which finds out what is durable",
                 path=self.root_path,
             ) from self._failure
 
@@ -228,7 +233,9 @@ class Store:
         """No more writes and no more flushes until the store is opened again (W3)."""
         if self._failure is None:
             self._failure = error
-            logger.error("the store takes no more writes: %s", error)
+            logger.error("the store takes no more writes: %s", _reason(error))
+            with self._relief:  # who waits for memory need not wait for the end of his 30 seconds
+                self._relief.notify_all()
 
     # ---------------------------------------------------------------------------------------- root
 
@@ -259,7 +266,9 @@ class Store:
 
         `root_at` gives the new root for the new version. With `forget_log`, segments of the log that the new
         root no longer needs become garbage in the same transaction (R3).
-        Raises: StorageError when the catalogue cannot be written: nothing changed then.
+        Raises: StorageError when the catalogue cannot be written: nothing changed then, unless its outcome is
+        "unknown". Ctrl-C from the commit on leaves the store broken too (W3): what it interrupted may be durable,
+        and files that the transaction names must not be removed.
         """
         assert self.commit_lock.held(), "R7: roots are swapped under the commit lock"
         self.log_sync_all()  # W2: the transaction names nothing that the log is not synced through
@@ -278,20 +287,22 @@ class Store:
             for key, stamp in self._keys.items()
             if key not in known and key not in mine
         ]
+        before = self.state
         try:
             self.state = self._catalog.commit(change)
-        except StorageError as error:
-            if error.outcome == "unknown":
+            self._keys.clear()
+            self.install(after)
+            self.log.drop(dropped)
+            # The log is synced through everything applied, and what was not in the log is in the catalogue now.
+            self.marks.advance_published(self.marks.applied)
+            self._memory_bytes = after.memory_bytes()
+            with self._relief:
+                self._relief.notify_all()
+        except BaseException as error:
+            refused = isinstance(error, Exception) and getattr(error, "outcome", None) != "unknown"
+            if not refused or self.state is not before:
                 self.poison(error)
             raise
-        self._keys.clear()
-        self.install(after)
-        self.log.drop(dropped)
-        # The log is synced through everything applied, and what was not in the log is in the catalogue now.
-        self.marks.advance_published(self.marks.applied)
-        self._memory_bytes = after.memory_bytes()
-        with self._relief:
-            self._relief.notify_all()
         self.publish()
 
     def _forget_log(self, change: CatalogChange, after: Root) -> list[int]:
@@ -370,15 +381,24 @@ class Store:
         self.publish()
 
     def publish(self) -> None:
-        """Tell reader processes how far they may read: the position record."""
+        """Tell reader processes how far they may read: the position record.
+
+        What it tells of is durable already, so a record that cannot be written is no failure of the batch: readers
+        see it with the next one.
+        """
         with self._publish_lock:
+            if self._released:  # the record is another writer's now
+                return
             # With "group" and "os" other processes see a batch once the system has its record.
             mark = self.log.synced if self.options.durability == "commit" else self.log.written
             published = min(self.marks.published, max(mark.timestamp, self.state.timestamp_max))
             record = PositionRecord(
                 mark.position.segment, mark.position.offset, published, self.state.version
             )
-            write_position(self.env.files, layout.position_path(self.root_path), record)
+            try:
+                write_position(self.env.files, layout.position_path(self.root_path), record)
+            except StorageError as error:
+                logger.warning("reader processes see the newest batches later: %s", error)
 
     def committed(self, key: str) -> int | None:
         """The timestamp at which a batch with this idempotency key was committed, if one was."""
@@ -406,7 +426,8 @@ class Store:
         self.pressure.set()
         with self._relief:
             if not self._relief.wait_for(
-                lambda: not self.memory_is_full() or self._failure is not None, WAIT_FOR_MEMORY_S
+                lambda: not self.memory_is_full() or self._failure is not None or self._closed,
+                WAIT_FOR_MEMORY_S,
             ):
                 raise StorageError(
                     f"{self._memory_bytes / 1e6:.0f} MB wait in memory to be flushed, which is memory_limit, and no "
@@ -556,3 +577,8 @@ class Store:
             "cache_hits": self.cache.hits,
             "cache_misses": self.cache.misses,
         }
+
+
+def _reason(error: BaseException) -> str:
+    """The error's sentence; Ctrl-C has none."""
+    return str(error) or type(error).__name__

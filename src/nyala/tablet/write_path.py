@@ -26,6 +26,9 @@ Source: design §4 and §6 (W1–W6).
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
+import decimal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -82,11 +85,12 @@ def write(
     Raises: WriteError or one of its classes (nothing changed); errors of `prepare`; StorageError.
     """
     store.check_writable()
-    prepared = [_prepare(store.root.table(request.table), request) for request in requests]
+    root = store.root  # one root for all, so that a name stands for one table
+    prepared = [_prepare(root.table(request.table), request) for request in requests]
 
     def under_lock() -> tuple[list[tuple[Settlement, list[int]]], Ticket]:
         if idempotency_key is not None and (earlier := store.committed(idempotency_key)) is not None:
-            return [], Ticket(earlier, None)
+            return [], Ticket(earlier, store.log.end_offset)  # it may be another thread's, not yet durable
         settlements = settle_requests(store, requests, prepared, collect=collect)
         return settlements, commit(store, [settlement for settlement, _ in settlements], idempotency_key)
 
@@ -110,14 +114,15 @@ def locked(store: Store, under_lock: Callable[[], tuple[_Outcome, Ticket]]) -> t
             store.wait_for_memory()
         else:
             flush(store)
-    try:
-        with store.commit_lock:
-            store.check_writable()
-            outcome, ticket = under_lock()
-    except TooLargeForLog:
+    done: tuple[_Outcome, Ticket] | None = None
+    with contextlib.suppress(TooLargeForLog), store.commit_lock:
+        store.check_writable()
+        done = under_lock()
+    if done is None:
         with store.flush_lock, store.commit_lock:
             store.check_writable()
-            outcome, ticket = under_lock()
+            done = under_lock()
+    outcome, ticket = done
     store.finish(ticket)
     return outcome, ticket
 
@@ -181,16 +186,18 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
         idempotency_key,
         tuple(settled_group(settlement, effect, batch) for settlement, effect, batch in groups),
     )
-    offset = store.log.append(record)  # refuses a full disk; nothing has happened then
     try:
+        offset = store.log.append(record)
         for addition in additions:
             addition.apply(timestamp)
         store.note_applied(timestamp, sum([addition.nbytes for addition in additions]), idempotency_key)
     except BaseException as error:
+        if store.log.appended.timestamp != timestamp:
+            raise  # refused, as by a full disk, or interrupted before: nothing has happened
         store.poison(error)
         raise StorageError(
-            f"a batch failed after it was logged ({error}): its outcome is known when the store is opened again; "
-            "until then this store takes no more writes",
+            f"a batch failed after it was logged ({str(error) or type(error).__name__}): its outcome is known when "
+            "the store is opened again; until then this store takes no more writes",
             outcome="unknown",
         ) from error
     return Ticket(timestamp, offset)
@@ -375,13 +382,20 @@ def _failure(settlement: Settlement, requests: Sequence[Request]) -> Exception:
     ]
     errors = pa.concat_tables(tables)
     first = errors.slice(0, 1).to_pylist()[0]
-    key = ", ".join(f"{name}={first[name]!r}" for name in errors.column_names[4:])
+    key = ", ".join(f"{name}={_shown(first[name])}" for name in errors.column_names[4:])
     total = sum(operation.row_count for operation in operations)
     message = (
         f"{len(errors)} of {total} rows failed and nothing was written: row {first['row']} ({key}): {first['message']}"
         " (all failing rows are in .errors)"
     )
     return write_error(set(errors.column("code").unique().to_pylist()), message, errors)
+
+
+def _shown(value: Any) -> str:
+    """A key's value as a person writes it."""
+    if isinstance(value, dt.datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return str(value) if isinstance(value, dt.date | decimal.Decimal) else repr(value)
 
 
 def results_of(

@@ -1,0 +1,255 @@
+"""The open store: what the catalogue named stays, what failed says so, what was told is true."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import key_value_table, open_database, rows
+
+import nyala
+from nyala.env import PosixFiles
+from nyala.errors import StorageError
+from nyala.tablet import store as store_module
+
+
+class _Switchable(PosixFiles):
+    """Overwriting the position record fails while `broken` is set."""
+
+    broken = False
+
+    def write_at(self, path: str, offset: int, data: bytes) -> None:
+        if self.broken:
+            raise StorageError(f"cannot write {path}: made so by the test", path=path)
+        super().write_at(path, offset, data)
+
+
+# --- what the catalogue named stays ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["flush", "direct commit", "delta compaction"])
+def test_files_that_a_transaction_named_stay_when_something_fails_behind_it(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else an error in telling the readers would delete rows that the catalogue has, and nothing else."""
+    files = _Switchable()
+    db = open_database(tmp_path / "s", files=files, direct_commit_bytes=1000)
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    if what == "delta compaction":
+        for value in range(6):
+            db.flush()
+            table.update({"k": [1], "v": [value]})
+    files.broken = True
+    if what == "flush":
+        db.flush()
+    elif what == "direct commit":
+        table.insert({"k": list(range(10, 500)), "v": [0] * 490})
+    else:
+        db.flush()
+        from nyala.tablet.delta_compaction import compact_deltas
+
+        assert compact_deltas(db._writer()) == 1
+    assert "reader processes" in caplog.text
+    files.broken = False
+    expected = rows(table)
+    assert len(expected) == (491 if what == "direct commit" else 1)
+    db.close()
+    again = open_database(tmp_path / "s")
+    assert rows(again["t"]) == expected
+    again.close()
+
+
+def test_a_position_record_that_cannot_be_written_is_no_failure_of_a_write(tmp_path: Path) -> None:
+    """Else a batch that is durable and visible would be told to have failed, and be written twice."""
+    files = _Switchable()
+    db = open_database(tmp_path / "s", files=files)
+    table = key_value_table(db)
+    files.broken = True
+    result = table.insert({"k": [1], "v": [1]})
+    assert db.now() == result.timestamp and rows(table) == [(1, 1)]
+    reader = nyala.connect(tmp_path / "s", read_only=True)
+    assert reader.list_tables() == ["t"] and rows(reader["t"]) == []
+    files.broken = False
+    table.insert({"k": [2], "v": [2]})
+    assert rows(reader["t"]) == [(1, 1), (2, 2)]
+    reader.close()
+    db.close()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_interrupt_in_the_commit_removes_nothing_that_may_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Ctrl-C while the catalogue commits a flush must not cost a row, whether it came through or not."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    store = db._writer()
+    commit = store._catalog.commit
+
+    def interrupted(change: Any) -> Any:
+        if moment == "after":
+            commit(change)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store._catalog, "commit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        db.flush()
+    monkeypatch.undo()
+    assert rows(table) == [(1, 1)]
+    with pytest.raises(StorageError, match=r"KeyboardInterrupt.*connect\(\) again"):
+        table.insert({"k": [2], "v": [2]})
+    db.close()
+    again = open_database(tmp_path / "s")
+    assert rows(again["t"]) == [(1, 1)]
+    again["t"].insert({"k": [2], "v": [2]})
+    again.flush()
+    assert rows(again["t"]) == [(1, 1), (2, 2)]
+    again.close()
+
+
+def test_a_refused_transaction_leaves_the_store_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk in a flush is no reason to reopen: nothing changed, and the files that were written are gone."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    store = db._writer()
+
+    def full(change: object) -> None:
+        raise StorageError("database or disk is full")
+
+    monkeypatch.setattr(store._catalog, "commit", full)
+    with pytest.raises(StorageError, match="full"):
+        db.flush()
+    monkeypatch.undo()
+    assert not list((tmp_path / "s" / "data").rglob("*.base"))
+    table.insert({"k": [2], "v": [2]})
+    db.flush()
+    assert rows(table) == [(1, 1), (2, 2)]
+    db.close()
+
+
+def test_a_write_that_outlives_its_store_leaves_the_next_writers_record_alone(tmp_path: Path) -> None:
+    """Else readers would be sent back to where an earlier writer had been."""
+    db = open_database(tmp_path / "s")
+    key_value_table(db).insert({"k": [1], "v": [1]})
+    old = db._writer()
+    db.close()
+    again = open_database(tmp_path / "s")
+    again["t"].insert({"k": [2], "v": [2]})
+    record = (tmp_path / "s" / "wal" / "position").read_bytes()
+    old.publish()  # what a thread does that is still in `finish` when the store is closed
+    assert (tmp_path / "s" / "wal" / "position").read_bytes() == record
+    again.close()
+
+
+# --- memory ---------------------------------------------------------------------------------------------
+
+
+def _fill(store: Any) -> None:
+    store._memory_bytes = store.options.memory_limit_bytes + 1
+
+
+def _wait_in_thread(table: Any) -> tuple[threading.Thread, list[BaseException | None]]:
+    outcome: list[BaseException | None] = []
+
+    def write() -> None:
+        try:
+            table.insert({"k": [100], "v": [1]})
+            outcome.append(None)
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    return thread, outcome
+
+
+class _Waiting:
+    """A store with full memory and "maintenance" that nobody runs; tells when a writer waits."""
+
+    def __init__(self, path: Path) -> None:
+        self.db = open_database(path)
+        self.table = key_value_table(self.db)
+        self.table.insert({"k": [1], "v": [1]})
+        self.store: Any = self.db._writer()
+        object.__setattr__(self.store.options, "maintenance", True)
+        _fill(self.store)
+
+
+def test_a_write_at_the_memory_limit_waits_for_a_flush(tmp_path: Path) -> None:
+    """Else memory would grow past its limit, or the write would fail though room comes soon."""
+    waiting = _Waiting(tmp_path / "s")
+    thread, outcome = _wait_in_thread(waiting.table)
+    assert waiting.store.pressure.wait(10)
+    assert outcome == []
+    waiting.db.flush()
+    thread.join(10)
+    assert outcome == [None]
+    assert rows(waiting.table) == [(1, 1), (100, 1)]
+    waiting.db.close()
+
+
+def test_a_write_that_finds_no_room_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 30 seconds it fails with what to do, and has changed nothing; it does not hang for ever."""
+    waiting = _Waiting(tmp_path / "s")
+    monkeypatch.setattr(store_module, "WAIT_FOR_MEMORY_S", 0.02)
+    with pytest.raises(StorageError, match="raise memory_limit"):
+        waiting.table.insert({"k": [2], "v": [2]})
+    assert rows(waiting.table) == [(1, 1)]
+    waiting.db.close()
+
+
+@pytest.mark.parametrize("end", ["poison", "close"])
+def test_a_waiting_write_learns_at_once_that_no_room_will_come(tmp_path: Path, end: str) -> None:
+    """A store that is broken or closed meanwhile does not keep its writers for 30 seconds."""
+    waiting = _Waiting(tmp_path / "s")
+    thread, outcome = _wait_in_thread(waiting.table)
+    assert waiting.store.pressure.wait(10)
+    if end == "poison":
+        waiting.store.poison(OSError("the disk is gone"))
+    else:
+        waiting.db.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    (error,) = outcome
+    assert isinstance(error, StorageError)
+    assert ("the disk is gone" if end == "poison" else "is closed") in str(error)
+    waiting.db.close()
+
+
+def test_without_maintenance_the_write_itself_makes_room(tmp_path: Path) -> None:
+    """Else a store that nobody looks after would refuse writes for ever once memory is full."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    _fill(db._writer())
+    table.insert({"k": [2], "v": [2]})
+    assert len(db._writer().root.table("t").tablets[0].rowsets) == 1
+    assert rows(table) == [(1, 1), (2, 2)]
+    db.close()
+
+
+def test_memory_and_log_report_pressure_to_the_background(tmp_path: Path) -> None:
+    """Above half of the memory limit, or above the log's limit, the background is woken; below it sleeps."""
+    db = open_database(tmp_path / "s", memory_limit_bytes=400_000, log_limit_bytes=1 << 30)
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    assert not db._writer().pressure.is_set()
+    table.insert({"k": list(range(2, 20_000)), "v": list(range(2, 20_000))})
+    assert db._writer().pressure.is_set()
+    db.close()
+    db = open_database(tmp_path / "l", log_limit_bytes=20_000)
+    table = key_value_table(db)
+    while not db._writer().pressure.is_set():
+        table.upsert({"k": list(range(100)), "v": list(range(100))})
+    assert 20_000 < db._writer().log.size_bytes < 40_000
+    db.close()
+
+
+# --- group durability -----------------------------------------------------------------------------------
