@@ -10,24 +10,12 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from examples.flights.data import ACTUAL, KEY, SCHEDULED
 
-# Averages of whole numbers: exact sums, one division, so both sides must agree to the last bit.
-QUESTION = """
-    SELECT f.carrier, a.name, f.month,
-           count(*)                                          AS scheduled,
-           count(f.dep_delay)                                AS flown,
-           avg(f.dep_delay)                                  AS mean_delay,
-           avg(CASE WHEN w.precip > 0 THEN f.dep_delay END)  AS mean_delay_in_rain
-    FROM {flights} f
-         JOIN {airlines} a ON a.carrier = f.carrier
-         LEFT JOIN {weather} w ON w.origin = f.origin AND w.time_hour = f.time_hour
-    GROUP BY f.carrier, a.name, f.month
-    ORDER BY f.carrier, f.month
-"""
+# What the question needs of table `flights`: a Python data source is not told by Spark, so it is said.
 QUESTION_COLUMNS = ["carrier", "month", "origin", "time_hour", "dep_delay"]
 
 
@@ -63,11 +51,22 @@ def expected(csv: DataFrame, cancelled: DataFrame, state: State) -> DataFrame:
     return rows.select(*KEY, *SCHEDULED, *(F.when(departed, F.col(name)).alias(name) for name in ACTUAL))
 
 
-def ask(spark: SparkSession, flights: DataFrame, airlines: DataFrame, weather: DataFrame) -> list[Row]:
-    """Mean delay by carrier and month, with the airline's name and the weather at departure."""
-    # Spark knows no sizes of a Python data source, so it is told which sides are small.
-    tables = {"flights": flights, "airlines": F.broadcast(airlines), "weather": F.broadcast(weather)}
-    return spark.sql(QUESTION, None, **tables).collect()
+def ask(flights: DataFrame, airlines: DataFrame, weather: DataFrame) -> list[Row]:
+    """The question: mean delay by carrier and month, with the airline's name and the weather at departure."""
+    raining = F.col("precip") > 0
+    answer = (
+        flights.join(F.broadcast(airlines.select("carrier", "name")), "carrier")
+        .join(F.broadcast(weather.select("origin", "time_hour", "precip")), ["origin", "time_hour"], "left")
+        .groupBy("carrier", "name", "month")
+        .agg(
+            F.count("*").alias("scheduled"),
+            F.count("dep_delay").alias("flown"),
+            # Averages of whole numbers: exact sums, one division, so both sides agree to the last bit.
+            F.avg("dep_delay").alias("mean_delay"),
+            F.avg(F.when(raining, F.col("dep_delay"))).alias("mean_delay_in_rain"),
+        )
+    )
+    return sorted(answer.collect(), key=lambda row: (row.carrier, row.month))
 
 
 def same_rows(what: str, found: DataFrame, wanted: DataFrame) -> int:

@@ -231,14 +231,14 @@ class Pipeline:
 
     def _ask(self, moment: Moment) -> list[Row]:
         flights = self.read("flights", checks.QUESTION_COLUMNS, at=moment.timestamp)
-        return checks.ask(self.spark, flights, self.airlines, self.weather)
+        return checks.ask(flights, self.airlines, self.weather)
 
     def _answered(self, moment: Moment) -> Moment:
         began = time.monotonic()
         found = self._ask(moment)
         took = time.monotonic() - began
         flights = self._expected(moment.state)
-        wanted = checks.ask(self.spark, flights, self.csv["airlines"], self.csv["weather"])
+        wanted = checks.ask(flights, self.csv["airlines"], self.csv["weather"])
         rows = checks.same_answers(f"the question as of {moment.name}", found, wanted)
         self.screen.checked(f"{rows} rows as of {moment.name}, in {took:.1f} s")
         return replace(moment, answer=tuple(found))

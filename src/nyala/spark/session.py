@@ -11,7 +11,6 @@ import warnings
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from nyala.env import SYSTEM
 from nyala.spark.options import LEASE_DEFAULT_S
@@ -71,6 +70,8 @@ def write(
         outcome = json.loads(SYSTEM.files.read_all(os.path.join(folder, "result.json")))
         failed = None
         if outcome.pop("errors"):
+            import pyarrow.parquet as pq
+
             found = SYSTEM.files.read_all(os.path.join(folder, "errors.parquet"))
             failed = pq.read_table(pa.BufferReader(found))
         return WriteResult(**outcome, errors=failed)

@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
@@ -119,6 +118,8 @@ def _tell(options: WriteOptions, outcome: dict[str, Any]) -> None:
         files = SYSTEM.files
         files.make_dirs(options.result)
         if failed:
+            import pyarrow.parquet as pq
+
             buffer = pa.BufferOutputStream()
             pq.write_table(errors, buffer)
             files.write_atomic(os.path.join(options.result, "errors.parquet"), buffer.getvalue().to_pybytes())
