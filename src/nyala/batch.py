@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from nyala.errors import InvalidArgumentError
+from nyala.table import choice
 from nyala.tablet.result import WriteResult
 from nyala.tablet.write_path import Request, write
 
@@ -32,11 +33,12 @@ class Batch:
         self._database = database
         self._requests: list[Request] = []
         self._open = False
+        self._used = False
         self.results: list[WriteResult] = []
 
     def insert(self, table: str, data: Any, on_conflict: Literal["error", "ignore"] = "error") -> None:
         """See `Table.insert`."""
-        self._add(table, "insert", data, on_conflict == "ignore")
+        self._add(table, "insert", data, choice("on_conflict", on_conflict, "ignore"))
 
     def upsert(self, table: str, data: Any) -> None:
         """See `Table.upsert`."""
@@ -44,11 +46,11 @@ class Batch:
 
     def update(self, table: str, data: Any, on_missing: Literal["error", "ignore"] = "error") -> None:
         """See `Table.update`; the form with `where` is not for batches."""
-        self._add(table, "update", data, on_missing == "ignore")
+        self._add(table, "update", data, choice("on_missing", on_missing, "ignore"))
 
     def delete(self, table: str, keys: Any, on_missing: Literal["error", "ignore"] = "error") -> None:
         """See `Table.delete`; the form with `where` is not for batches."""
-        self._add(table, "delete", keys, on_missing == "ignore")
+        self._add(table, "delete", keys, choice("on_missing", on_missing, "ignore"))
 
     def _add(self, table: str, operation: str, data: Any, ignore: bool) -> None:
         if not self._open:
@@ -57,10 +59,10 @@ class Batch:
         self._requests.append(Request(table, operation, data, ignore))
 
     def __enter__(self) -> Batch:
-        if self._open or self.results:
+        if self._used:
             raise InvalidArgumentError("a batch can be used once: make another with db.batch()")
         self._database._writer().check_writable()
-        self._open = True
+        self._open = self._used = True
         return self
 
     def __exit__(

@@ -176,7 +176,7 @@ class Table(_Readable):
         Raises: DuplicateKeyError, InvalidValueError, NoPartitionError, WriteError (a mixture): nothing was
         written; ColumnNotFoundError, SchemaError; StorageError.
         """
-        return self._write("insert", data, _choice("on_conflict", on_conflict, "ignore"), errors)
+        return self._write("insert", data, choice("on_conflict", on_conflict, "ignore"), errors)
 
     append = insert
 
@@ -200,7 +200,7 @@ class Table(_Readable):
         function, CASE); text that comes from elsewhere is given as `pyarrow.scalar(text)`, which is never evaluated.
         Raises: KeyNotFoundError for a missing key, unless `on_missing="ignore"`.
         """
-        ignore = _choice("on_missing", on_missing, "ignore")
+        ignore = choice("on_missing", on_missing, "ignore")
         if (data is None) == (set is None):
             raise InvalidArgumentError(
                 "update takes either data (keys and columns) or set= with where=, and not both"
@@ -225,7 +225,7 @@ class Table(_Readable):
 
         Raises: KeyNotFoundError for a missing key, unless `on_missing="ignore"`.
         """
-        ignore = _choice("on_missing", on_missing, "ignore")
+        ignore = choice("on_missing", on_missing, "ignore")
         if (keys is None) == (where is None):
             raise InvalidArgumentError(
                 "delete takes either keys or where=, and not both; where='TRUE' deletes all rows"
@@ -342,7 +342,8 @@ def _collect(errors: str) -> bool:
     return errors == "collect"
 
 
-def _choice(argument: str, value: str, ignore: str) -> bool:
+def choice(argument: str, value: str, ignore: str) -> bool:
+    """Whether the argument says to pass over such rows. Raises: InvalidArgumentError for an unknown word."""
     if value not in ("error", ignore):
         raise InvalidArgumentError(f"{argument} takes 'error' or {ignore!r}, not {value!r}")
     return value == ignore

@@ -58,7 +58,3 @@ class HybridClock:
     def observe(self, timestamp: int) -> None:
         """Take note of a timestamp read from the log or the catalogue."""
         self.latest = max(self.latest, timestamp)
-
-    def wall(self) -> int:
-        """The greatest timestamp of the present microsecond."""
-        return from_physical(self._clock.now_us() + 1) - 1

@@ -69,7 +69,7 @@ def parse_at(at: object) -> int:
         return at
     if isinstance(at, str):
         text = at.strip()
-        if text.isdigit():
+        if text.isdecimal():
             return parse_at(int(text))
         try:
             at = dt.datetime.fromisoformat(text)

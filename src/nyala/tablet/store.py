@@ -132,6 +132,7 @@ class Store:
         self._failure: BaseException | None = None
         self._closed = False
         self._pid = os.getpid()
+        self._collect_lock = threading.Lock()
         self._publish_lock = threading.Lock()
         self._released = False
         self._memory_bytes = root.memory_bytes()
@@ -479,7 +480,11 @@ class Store:
                 self.env.files.unlink(self.path(path), missing_ok=True)
 
     def collect_garbage(self) -> int:
-        """Unlink garbage that nobody can see any more (P2); returns how many files."""
+        """Unlink garbage that nobody can see any more (P2); returns how many files. One call at a time."""
+        with self._collect_lock:
+            return self._collect_garbage()
+
+    def _collect_garbage(self) -> int:
         with self.commit_lock:
             self.check_writable()
             garbage = dict(self.state.garbage)
@@ -487,7 +492,8 @@ class Store:
                 return 0
         # Listed after the transactions that made the garbage, as P2 asks.
         leased = oldest_needed(self.env, self.root_path, self.env.clock.now_us())
-        mine = min((root.version for root in list(self._roots)), default=self.state.version)
+        with self.commit_lock:  # no root is installed while they are walked through
+            mine = min((root.version for root in self._roots), default=self.state.version)
         oldest = mine if leased is None else min(mine, leased)
         paths = collectable(garbage, oldest)
         for path in paths:

@@ -253,3 +253,93 @@ def test_memory_and_log_report_pressure_to_the_background(tmp_path: Path) -> Non
 
 
 # --- group durability -----------------------------------------------------------------------------------
+
+# --- garbage --------------------------------------------------------------------------------------------
+
+
+def test_two_collections_at_once(tmp_path: Path) -> None:
+    """A collection by hand beside that of the background must not fail, nor end the background's thread."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    store = db._writer()
+    listed, go_on = threading.Event(), threading.Event()
+
+    class Listing(PosixFiles):
+        def list_dir(self, path: str) -> list[str]:
+            if path.endswith("leases"):
+                listed.set()
+                assert go_on.wait(10)
+            return super().list_dir(path)
+
+    table.insert({"k": [1], "v": [1]})
+    db.flush()
+    assert len(store.state.garbage) == 1
+    object.__setattr__(store.env, "files", Listing())
+    counts: list[int | BaseException] = []
+
+    def collect() -> None:
+        try:
+            counts.append(store.collect_garbage())
+        except BaseException as error:
+            counts.append(error)
+
+    threads = [threading.Thread(target=collect) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert listed.wait(10)
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(str, counts)) == ["0", "1"]
+    assert not store.state.garbage
+    db.close()
+
+
+def test_roots_are_counted_while_others_install_them(tmp_path: Path) -> None:
+    """A collection that walks through the roots in use is not disturbed by a thread that makes a new one."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    store = db._writer()
+    table.insert({"k": [1], "v": [1]})
+    db.flush()
+    held: list[bool] = []
+
+    class Watched:
+        def __init__(self, roots: Any) -> None:
+            self.roots = roots
+
+        def __iter__(self) -> Any:
+            held.append(store.commit_lock.held())
+            return iter(list(self.roots))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.roots, name)
+
+    store._roots = Watched(store._roots)  # type: ignore[assignment]
+    assert store.collect_garbage() == 1
+    assert held == [True]
+    db.close()
+
+
+def test_garbage_waits_for_the_roots_and_leases_that_need_it(tmp_path: Path) -> None:
+    """A scan that is still held keeps its files; when the last one is gone, so are they (P2)."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    table.insert({"k": [1, 2], "v": [1, 2]})
+    db.flush()
+    store = db._writer()
+    store.collect_garbage()
+    scan = table.scan()
+    db.drop_table("t")
+    names = set(store.state.garbage)
+    assert any(name.endswith(".base") for name in names)
+    store.collect_garbage()
+    assert {name for name in store.state.garbage if name.startswith("data")} == {
+        name for name in names if name.startswith("data")
+    }
+    assert scan.count() == 2
+    del scan
+    assert store.collect_garbage() >= 2
+    assert not store.state.garbage and not list((tmp_path / "s" / "data").rglob("*.*"))
+    assert store.collect_garbage() == 0
+    db.close()

@@ -1,0 +1,109 @@
+"""The clock that stamps batches: close to the wall clock, and always forward (T1)."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nyala.errors import StorageError
+from nyala.mvcc.hybrid_clock import BACKWARD_BOUND_US, HybridClock
+from nyala.mvcc.timestamp import TIMESTAMP_MAX, from_physical, physical_us
+from nyala.testing.clock import ManualClock
+
+NOW_US = 1_767_225_600_000_000
+DAY_US = 24 * 3600 * 1_000_000
+
+
+def test_a_timestamp_is_the_wall_clocks_time() -> None:
+    """Else `at="2026-01-01"` would read some other day's state."""
+    clock = HybridClock(ManualClock(NOW_US))
+    assert clock.next() == from_physical(NOW_US)
+
+
+def test_c2_within_a_microsecond_the_counter_goes_on() -> None:
+    """Batches come faster than microseconds; each has its own timestamp, in the order in which it came."""
+    clock = HybridClock(ManualClock(NOW_US))
+    given_ = [clock.next() for _ in range(5000)]
+    assert given_ == list(range(from_physical(NOW_US), from_physical(NOW_US) + 5000))
+
+
+def test_c1_what_was_observed_is_passed() -> None:
+    """After a reopen no batch is stamped before one that is in the log or the catalogue."""
+    clock = HybridClock(ManualClock(NOW_US), latest=from_physical(NOW_US + 50))
+    assert clock.next() == from_physical(NOW_US + 50) + 1
+    clock.observe(from_physical(NOW_US + 99))
+    clock.observe(5)
+    assert clock.next() == from_physical(NOW_US + 99) + 1 == clock.latest
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("step"), st.integers(-DAY_US // 8, DAY_US // 8)),
+            st.tuples(st.just("observe"), st.integers(0, DAY_US // 8)),
+            st.tuples(st.just("next"), st.just(0)),
+        ),
+        max_size=30,
+    )
+)
+def test_c1_never_twice_never_backwards(steps: list[tuple[str, int]]) -> None:
+    """Whatever the machine's clock does within a day: no two batches share a timestamp, and later is greater."""
+    wall = ManualClock(NOW_US)
+    clock = HybridClock(wall)
+    greatest = 0
+    for step, argument in steps:
+        if step == "step":
+            wall.set_now_us(max(wall.now_us() + argument, NOW_US - DAY_US // 4))
+        elif step == "observe":
+            seen = from_physical(NOW_US + argument)
+            clock.observe(seen)
+            greatest = max(greatest, seen)
+        else:
+            timestamp = clock.next()
+            assert timestamp > greatest and timestamp >= from_physical(wall.now_us())
+            greatest = timestamp
+    assert clock.latest == greatest
+
+
+def test_a_step_back_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The user's log names the fault, and is not filled by it; NTP's small steps are no fault."""
+    wall = ManualClock(NOW_US)
+    clock = HybridClock(wall)
+    clock.next()
+    wall.set_now_us(NOW_US - 1_000_000)
+    clock.next()
+    assert caplog.records == []
+    wall.set_now_us(NOW_US - 60_000_000)
+    with caplog.at_level(logging.WARNING, "nyala.clock"):
+        first = clock.next()
+        assert clock.next() == first + 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "the clock stepped back by 60.0 s; timestamps go on from the store's newest"
+    ]
+
+
+def test_a_clock_a_day_behind_is_refused_and_gives_nothing_away() -> None:
+    """A machine that woke up in the wrong year must not stamp rows that nobody can name; set right, it goes on."""
+    wall = ManualClock(NOW_US)
+    clock = HybridClock(wall)
+    newest = clock.next()
+    wall.set_now_us(NOW_US - BACKWARD_BOUND_US)
+    newest = clock.next()
+    wall.set_now_us(NOW_US - BACKWARD_BOUND_US - 1)
+    with pytest.raises(StorageError, match=r"2025-12-30T23:59:59\.999999.*2026-01-01.*set the clock right"):
+        clock.next()
+    assert clock.latest == newest
+    wall.set_now_us(NOW_US)
+    assert clock.next() == newest + 1
+
+
+def test_the_end_of_time_is_an_error_not_an_overflow() -> None:
+    """In May 2041 a write fails with a sentence; a wrapped number would be a time before all others."""
+    end_us = physical_us(TIMESTAMP_MAX)
+    clock = HybridClock(ManualClock(end_us), latest=TIMESTAMP_MAX - 2)
+    assert clock.next() == TIMESTAMP_MAX - 1
+    with pytest.raises(StorageError, match="May 2041"):
+        clock.next()

@@ -1,0 +1,109 @@
+"""What a user may say for a moment, and which number it is."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nyala.errors import InvalidArgumentError
+from nyala.mvcc.timestamp import (
+    LOGICAL_BITS,
+    LOGICAL_MAX,
+    TIMESTAMP_MAX,
+    TIMESTAMP_ZERO,
+    from_physical,
+    microseconds_of,
+    parse_at,
+    physical_us,
+    to_datetime,
+)
+from nyala.tablet.result import WriteResult
+
+SECOND = 1_000_000
+NEW_YEAR_US = 1_767_225_600 * SECOND  # 2026-01-01T00:00:00Z
+END = LOGICAL_MAX
+
+
+@pytest.mark.parametrize(
+    ("at", "timestamp"),
+    [
+        (0, 0),
+        (12345, 12345),
+        (TIMESTAMP_MAX, TIMESTAMP_MAX),
+        ("12345", 12345),
+        (" 12345 ", 12345),
+        ("2026-01-01", from_physical(NEW_YEAR_US, END)),
+        ("2026-01-01T00:00:00Z", from_physical(NEW_YEAR_US, END)),
+        ("2026-01-01 00:00:00", from_physical(NEW_YEAR_US, END)),
+        ("2026-01-01T02:30:00+02:30", from_physical(NEW_YEAR_US, END)),
+        ("2026-01-01T00:00:00.000001", from_physical(NEW_YEAR_US + 1, END)),
+        (dt.datetime(2026, 1, 1), from_physical(NEW_YEAR_US, END)),
+        (dt.datetime(2026, 1, 1, tzinfo=dt.UTC), from_physical(NEW_YEAR_US, END)),
+        (dt.datetime(2026, 1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=1))), from_physical(NEW_YEAR_US, END)),
+        (dt.datetime(1969, 7, 20), TIMESTAMP_ZERO),
+        ("1969-07-20", TIMESTAMP_ZERO),
+        (WriteResult(777), 777),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_parse_at(at: object, timestamp: int) -> None:
+    """Each way to say a moment that the contract names; another number would read another state of the table."""
+    assert parse_at(at) == timestamp
+
+
+@pytest.mark.parametrize(
+    "at",
+    [-1, TIMESTAMP_MAX + 1, str(TIMESTAMP_MAX + 1), True, 1.5, None, "", "yesterday", "12:00", "2026-13-01", "²",
+     "-5", dt.date(2026, 1, 1), b"12345", WriteResult(-1), []],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_no_moment_is_refused(at: object) -> None:
+    """A word that names no moment must not be read as some other moment, nor end in Python's own errors."""
+    with pytest.raises(InvalidArgumentError, match="at="):
+        parse_at(at)
+
+
+def test_a_datetime_is_the_end_of_its_microsecond() -> None:
+    """Else `at=result.time` would not show the write itself."""
+    for logical in (0, 1, LOGICAL_MAX):
+        written = from_physical(NEW_YEAR_US, logical)
+        assert parse_at(to_datetime(written)) >= written
+        assert parse_at(to_datetime(written) - dt.timedelta(microseconds=1)) < written
+        assert parse_at(WriteResult(written).time) >= written
+
+
+@given(
+    st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2041, 5, 1), timezones=st.just(dt.UTC)),
+    st.integers(0, LOGICAL_MAX),
+)
+def test_microseconds_come_and_go_unchanged(moment: dt.datetime, logical: int) -> None:
+    """A time that a user writes down and reads back is the same time, to the microsecond."""
+    timestamp = from_physical(microseconds_of(moment), logical)
+    assert to_datetime(timestamp) == moment
+    assert physical_us(timestamp) == microseconds_of(moment)
+    assert timestamp & ((1 << LOGICAL_BITS) - 1) == logical
+    assert parse_at(moment.isoformat()) == parse_at(moment) == timestamp | LOGICAL_MAX
+    assert microseconds_of(moment.replace(tzinfo=None)) == microseconds_of(moment)
+
+
+@given(
+    st.integers(0, 2**51 - 1), st.integers(0, 2**51 - 1), st.integers(0, LOGICAL_MAX), st.integers(0, LOGICAL_MAX)
+)  # fmt: skip
+def test_timestamps_order_as_time_and_then_counter(left: int, right: int, a: int, b: int) -> None:
+    """Comparing two numbers must be comparing two moments, or snapshots would mix batches."""
+    assert (from_physical(left, a) < from_physical(right, b)) == ((left, a) < (right, b))
+
+
+def test_the_last_moment_is_in_may_2041() -> None:
+    """The documents say so; who keeps a store until then learns it here."""
+    assert to_datetime(TIMESTAMP_MAX).date() == dt.date(2041, 5, 10)
+
+
+@pytest.mark.parametrize("wrong", ["x", None, 2**80, []])
+def test_what_is_no_timestamp_has_no_time(wrong: object) -> None:
+    """`nyala.to_datetime` of nonsense says so, in words of ours."""
+    with pytest.raises(InvalidArgumentError, match="not a timestamp"):
+        to_datetime(wrong)  # type: ignore[arg-type]
