@@ -12,6 +12,7 @@ import datetime as dt
 import logging
 import os
 import re
+import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -35,6 +36,7 @@ from nyala.partition.levels import HashSpec, RangeSpec, build_partitions
 from nyala.scan import Scan, make_spec
 from nyala.schema.schema import MAX_IDENTIFIER_BYTES, build_schema
 from nyala.table import Table, TableView
+from nyala.tablet.group_sync import GroupSync
 from nyala.tablet.maintenance import Maintenance
 from nyala.tablet.reader_store import ReaderStore
 from nyala.tablet.root import Root, TableState
@@ -48,6 +50,7 @@ _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _SIZES: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
                  "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
 _MEMORY_MIN_BYTES: Final = 16 << 20
+_SCANS_CHECKED_EVERY_S: Final = 60.0
 
 
 def connect(
@@ -103,9 +106,15 @@ class Database:
     def __init__(self, store: Store | ReaderStore) -> None:
         self._store = store
         self._scans: weakref.WeakSet[Scan] = weakref.WeakSet()
+        self._scans_lock = threading.Lock()  # a set cannot be walked through while another thread adds to it
         self._maintenance: Maintenance | None = None
         self._server: HandoverServer | None = None
+        self._group_sync: GroupSync | None = None
+        self._scans_checked_s = store.env.clock.monotonic_s()
         if isinstance(store, Store):
+            if store.options.durability == "group":
+                self._group_sync = GroupSync(store)
+                self._group_sync.start()
             self._maintenance = Maintenance(store, self._expire_scans)
             if store.options.maintenance:
                 self._maintenance.start()
@@ -251,6 +260,8 @@ class Database:
             self._maintenance.stop()
         if self._server is not None:
             self._server.stop()
+        if self._group_sync is not None:
+            self._group_sync.stop()
         self._store.close()
 
     def __enter__(self) -> Database:
@@ -307,11 +318,18 @@ class Database:
         order_by_key: bool,
     ) -> Scan:
         scan = Scan(self._store, root, table, make_spec(table, snapshot, columns, where, limit, order_by_key))
-        self._scans.add(scan)
+        with self._scans_lock:
+            self._scans.add(scan)
+        # A reader process, and a writer without maintenance, have no thread that would do it.
+        if self._store.env.clock.monotonic_s() - self._scans_checked_s > _SCANS_CHECKED_EVERY_S:
+            self._expire_scans()
         return scan
 
     def _expire_scans(self) -> None:
-        for scan in list(self._scans):
+        self._scans_checked_s = self._store.env.clock.monotonic_s()
+        with self._scans_lock:
+            scans = list(self._scans)
+        for scan in scans:
             scan.expire_if_unread()
 
     def _wait_for(self, timestamp: int) -> None:

@@ -1,9 +1,8 @@
 """When to flush, compact and collect: a pure choice, and one background thread that carries it out.
 
     every TICK_S, or at once when a write reports pressure
-      group durability    sync what has waited long enough
-      memory or log over  flush the tablets that hold most, or what pins the log's oldest segment
-      old data in memory  flush it after `FLUSH_AGE_S`, so that an idle store is all files
+      memory or log over  flush the tablets that hold most, or all that the log is kept for
+      old data in memory  flush it after `FLUSH_AGE_S`, if it is `FLUSH_AGE_MIN_BYTES` or more
       REDO files          minor delta compactions that are due
       garbage             unlink what nobody can see any more (P2)
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nyala.maintenance")
 
-TICK_S: Final = 0.1  # also the bound on how long "group" durability leaves a batch unsynced
+TICK_S: Final = 0.1
 FLUSH_AGE_S: Final = 120.0  # Kudu's flush_threshold_secs
 # A flush for age is worth its files only from this much data; below it the log is the better place.
 FLUSH_AGE_MIN_BYTES: Final = 1 << 20
@@ -136,7 +135,7 @@ class Maintenance:
             self._thread.join()
 
     def pause(self) -> None:
-        """No more background work (but "group" syncs) until `resume`."""
+        """No more background work until `resume`."""
         self._paused = True
         with self._busy:
             pass
@@ -160,22 +159,21 @@ class Maintenance:
                 return
             tick += 1
             try:
-                if store.options.durability == "group":
-                    store.sync_if_due()
                 if not self._paused and (pressed or tick % self._IDLE_TICKS == 0):
                     self._wake.clear()
                     with self._busy:
                         self.run_once(store)
-            except Error as error:
+            except Exception as error:  # whatever it was: without this thread no memory would ever be freed
                 self._failed(error)
             del store
 
-    def _failed(self, error: Error) -> None:
+    def _failed(self, error: Exception) -> None:
         self.counters.failures += 1
         self.counters.running = ""
         if self.counters.last_error != str(error):
             # Once per kind of trouble: a full disk would otherwise fill the log of the user's program too.
-            logger.warning("background work failed and will be tried again: %s", error)
+            trace = None if isinstance(error, Error) else error
+            logger.warning("background work failed and will be tried again: %s", error, exc_info=trace)
         self.counters.last_error = str(error)
 
     def run_once(self, store: Store) -> None:

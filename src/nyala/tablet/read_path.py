@@ -305,7 +305,9 @@ def in_parallel(items: Iterable[_Item], work: Callable[[_Item], _Out]) -> Iterat
 
 def run(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> Iterator[pa.RecordBatch]:
     """The rows of the scan as record batches of at most `WINDOW_ROWS` rows; in key order if the spec says so."""
-    batches = _ordered(units, spec, counters) if spec.order_by_key else _unordered(units, spec, counters)
+    # Rows without columns are all alike: there is nothing to bring into order, and nothing to merge them by.
+    ordered = spec.order_by_key and spec.columns
+    batches = _ordered(units, spec, counters) if ordered else _unordered(units, spec, counters)
     return batches if spec.limit is None else _limited(batches, spec.limit)
 
 

@@ -16,6 +16,7 @@ Invariants
     P3  A position record that names a newer catalogue than we hold is not read up to before the catalogue is
         reloaded: a batch may have gone into files there (W6), and log records behind it may rest on it.
     P4  The lease of an earlier version is kept until the last root of it in this process is gone.
+    P5  What is published never goes back, also when the writer commits to the catalogue while it is loaded.
 
 Threads: any. Source: design §6 P1, P2.
 """
@@ -94,7 +95,12 @@ class ReaderStore:
         self._lease = lease
         # P4: the lease lives as long as the last scan of this root.
         weakref.finalize(root, _release, lease)
-        self._follow(self._position())
+        newest = self._position()
+        if position is not None and newest is not None and newest.catalogue_version > state.version:
+            # P5: the writer has gone on since. What was published before we looked at the catalogue is readable in
+            # any case: it is in this catalogue's files or in the log that they leave.
+            newest = position
+        self._follow(newest)
 
     def _position(self) -> PositionRecord | None:
         return read_position(self.env.files, layout.position_path(self.root_path))

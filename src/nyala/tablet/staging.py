@@ -2,13 +2,13 @@
 
     staging/<expires>-<token>/…     the job's files; the folder's name is the job's key
 
-`expires` is the moment, in microseconds since the epoch as 14 hexadecimal digits, until which the job may need its folder;
-`token` is random. That the entry *is* the name makes it whole from the first moment: there is no folder that a
-collector could meet before it says how long it must stay. The writer removes folders whose time is over, at open and from
-time to time; at open also what has no such name.
+`expires` is the moment, in microseconds since the epoch as 14 hexadecimal digits, until which the job may
+need its folder; `token` is random. That the entry *is* the name makes it whole from the first moment: there
+is no folder that a collector could meet before it says how long it must stay. The writer removes folders
+whose time is over, at open and from time to time; at open also what has no such name.
 
-Source: design §6 P3. Departure: an entry is a name and not a row of the catalogue, so that a job makes one without the
-writer's lock.
+Source: design §6 P3. Departure: an entry is a name and not a row of the catalogue, so that a job makes one
+without the writer's lock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def staging_folder(path: str, key: str) -> str:
 
 
 def make_staging(env: Env, path: str, ttl_s: float) -> tuple[str, str]:
-    """A new staging folder that lives for `ttl_s` seconds: (key, absolute path). Raises: StorageError: no store."""
+    """A new staging folder that lives for `ttl_s` seconds: (key, absolute path). Raises: StorageError: no
+    store."""
     layout.require_store(env, path)
     key = f"{max(env.clock.now_us() + int(ttl_s * 1e6), 0):014x}-{env.randomness.token_hex(16)}"
     folder = staging_folder(path, key)

@@ -372,14 +372,18 @@ class Store:
             raise
         self.marks.advance_published(self.log.synced_timestamp)
 
-    def sync_if_due(self) -> None:
-        """Durability "group": sync what has waited long enough. Called by the maintenance thread."""
+    def sync_if_due(self) -> float | None:
+        """Durability "group": sync what has waited long enough. Returns: seconds until more is due; None:
+        nothing waits.
+
+        Raises: StorageError(outcome="unknown"), and the store is broken.
+        """
         try:
-            self.log.sync_if_due()
-        except Exception as error:  # not Ctrl-C: the log is alive, and its next sync makes up for this one
+            left_s = self.log.sync_if_due()
+        except Exception as error:
             self.poison(error)
             raise
-        self.publish()
+        return left_s
 
     def publish(self) -> None:
         """Tell reader processes how far they may read: the position record.
@@ -416,8 +420,8 @@ class Store:
         return self._memory_bytes
 
     def memory_is_full(self) -> bool:
-        """Whether a write must wait until a flush has made room."""
-        return self._memory_bytes >= self.options.memory_limit_bytes
+        """Whether a write must wait until a flush has made room: the block cache has the other quarter."""
+        return self._memory_bytes >= self.options.memory_limit_bytes * 3 // 4
 
     def wait_for_memory(self) -> None:
         """Hold a write back until the background's flush has made room.

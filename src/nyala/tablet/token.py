@@ -25,7 +25,7 @@ import dataclasses
 import itertools
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import google_crc32c
@@ -101,8 +101,9 @@ def _make_token(root_path: str, spec: ScanSpec, ordinal: int, units: Sequence[Sc
         else:
             memory.append(unit)
     if memory:
-        batches = list(read_path.run(memory, spec, ScanCounters()))
-        rows = pa.Table.from_batches(batches, schema=spec.arrow_schema).combine_chunks()
+        carried = _with_merge_keys(spec)
+        batches = list(read_path.run(memory, carried, ScanCounters()))
+        rows = pa.Table.from_batches(batches, schema=carried.arrow_schema).combine_chunks()
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows)
@@ -155,12 +156,16 @@ def read_token(
         )
         rowset = dataclasses.replace(rowset, deltas=_deltas(part["deltas"], bodies))
         units.append(ScanUnit(rowset, meta["tablet"], part["lower"], part["upper"]))
-    batches = read_path.run(units, spec, ScanCounters())
-    memory = [] if meta["memory"] is None else _rows(bodies[meta["memory"]], wanted)
-    if spec.order_by_key and memory and units:
+    memory: list[pa.RecordBatch] = []
+    if meta["memory"] is not None and units and spec.order_by_key:
         # Both halves are ordered; together they are sorted anew, which one tablet's rows in memory can afford.
-        batches = _merged([*batches, *memory], spec)
-        memory = []
+        carried = _with_merge_keys(spec)
+        of_memory = _rows(bodies[meta["memory"]], carried.arrow_schema.names)
+        on_disk = read_path.run(units, carried, ScanCounters())
+        batches = _merged(itertools.chain(on_disk, of_memory), carried, wanted)
+    else:
+        batches = read_path.run(units, spec, ScanCounters())
+        memory = [] if meta["memory"] is None else _rows(bodies[meta["memory"]], wanted)
     left = spec.limit
     try:
         for batch in itertools.chain(memory, batches):
@@ -177,11 +182,28 @@ def read_token(
         ) from error
 
 
-def _merged(batches: Sequence[pa.RecordBatch], spec: ScanSpec) -> Iterator[pa.RecordBatch]:
+def _with_merge_keys(spec: ScanSpec) -> ScanSpec:
+    """The scan with those columns of the key besides by which its rows are brought into order.
+
+    Without order, and of rows without columns, which are all alike, nothing is added.
+    """
+    if not spec.order_by_key or not spec.columns:
+        return spec
+    missing = tuple(column for column in spec.schema.key_columns if column not in spec.columns)
+    return dataclasses.replace(spec, columns=(*spec.columns, *missing))
+
+
+def _merged(
+    batches: Iterable[pa.RecordBatch], spec: ScanSpec, wanted: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    if not spec.columns:
+        yield from batches
+        return
     names = [column.name for column in spec.schema.key_columns]
-    rows = pa.Table.from_batches(batches, schema=spec.arrow_schema).combine_chunks()
+    rows = pa.Table.from_batches(list(batches), schema=spec.arrow_schema).combine_chunks()
     keys = spec.codec.encode([rows.column(name).combine_chunks() for name in names])
-    yield from rows.take(pa.array(keys.sort_indices())).to_batches(max_chunksize=read_path.WINDOW_ROWS)
+    in_order = rows.select(wanted).take(pa.array(keys.sort_indices()))
+    yield from in_order.to_batches(max_chunksize=read_path.WINDOW_ROWS)
 
 
 def _open(data: bytes) -> tuple[Any, list[pa.Buffer]]:

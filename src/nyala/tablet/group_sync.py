@@ -1,0 +1,56 @@
+"""The thread that keeps the promise of `durability="group"`: what was acknowledged is synced within 100 ms.
+
+It does nothing else, so that no flush and no compaction stands before a sync, and it runs whether or not there is
+background maintenance. A batch waits at most `wal.writer.GROUP_SYNC_INTERVAL_S` and one `POLL_S` before its
+sync begins.
+
+Source: shared contract, `durability`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from typing import TYPE_CHECKING, Final
+
+from nyala.errors import Error
+
+if TYPE_CHECKING:
+    from nyala.tablet.store import Store
+
+logger = logging.getLogger("nyala.store")
+
+# How often the thread looks whether a batch has come, while none waits.
+POLL_S: Final = 0.02
+
+
+class GroupSync:
+    """The thread of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = weakref.ref(store)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="nyala-group-sync", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; what is not synced yet is synced by the log's close."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _loop(self) -> None:
+        while not self._stop.is_set():
+            store = self._store()
+            if store is None or store.closed:
+                return
+            try:
+                left_s = store.sync_if_due()
+            except Error as error:
+                logger.error("no more syncs: %s", error)  # the store takes no more writes (W3)
+                return
+            store.env.clock.wait(self._stop, POLL_S if left_s is None else min(left_s, POLL_S))
+            del store
