@@ -13,6 +13,9 @@ What may be relied on after a power cut (and nothing else):
         second sync would lie. The handle is dead; its owner must open the file again and read what is there.
     F4  `write_at` promises nothing at all: what it writes must be worth nothing after a power cut.
 
+Opened for reading, any number of files takes few descriptors: those not used for a while are closed and opened again
+(`_IdleDescriptors`). So a file must stay where it is until its last reader is done.
+
 Thread-safety: `Files` and `RandomFile` may be used from any thread. An `AppendFile` and a `FileLock` belong
 to one thread at a time.
 Left out: memory-mapped files (a cut file would be a SIGBUS and not an error), direct I/O, Windows.
@@ -22,17 +25,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from nyala.errors import StorageError
 
 try:
     import fcntl
+    import resource
 except ImportError:  # Windows: `system_files()` answers with a sentence.
     fcntl = None  # type: ignore[assignment]
 
@@ -329,31 +334,109 @@ class _PosixAppendFile:
             os.close(fd)
 
 
+# A store may have thousands of files and a process 256 descriptors (macOS) or 1,024 (Linux), of which the user's own
+# program wants some. So at most this share of them is kept open between two reads, and in no case more than the cap.
+_IDLE_SHARE: Final = 1 / 4
+_IDLE_CAP: Final = 1024
+
+
+class _IdleDescriptors:
+    """The descriptors of files that nobody is reading at the moment, those used longest ago first.
+
+    Who takes a descriptor out (one `dict.pop`, which no other thread can come between) owns it, and puts it back
+    after his read: so none is closed that is in use, without a lock. Two threads that read one file at one moment have
+    a descriptor each, and the second to put his back closes it.
+    """
+
+    def __init__(self) -> None:
+        self._descriptors: dict[int, int] = {}  # by the file's token
+        self._tokens = itertools.count()
+
+    def new_token(self) -> int:
+        return next(self._tokens)
+
+    def take(self, token: int, path: str) -> int:
+        """A descriptor of the file, to be given back. Raises: StorageError when it has to be opened, and cannot."""
+        fd = self._descriptors.pop(token, None)
+        return self.open(path) if fd is None else fd
+
+    def open(self, path: str) -> int:
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        try:
+            return os.open(path, flags)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise storage_error(error, "open", path) from error
+        self._shrink(0)
+        return _call("open", path, lambda: os.open(path, flags))
+
+    def give(self, token: int, fd: int) -> None:
+        if self._descriptors.setdefault(token, fd) != fd:
+            os.close(fd)
+        elif len(self._descriptors) > _IDLE_MIN and len(self._descriptors) > (most := _idle_max()):
+            self._shrink(most - most // 8)  # some at once: finding the oldest costs a pass
+
+    def drop(self, token: int) -> None:
+        fd = self._descriptors.pop(token, None)
+        if fd is not None:
+            os.close(fd)
+
+    def _shrink(self, most: int) -> None:
+        for token in list(self._descriptors)[: max(len(self._descriptors) - most, 0)]:
+            self.drop(token)
+
+
+_IDLE_MIN: Final = 64  # below this nobody asks the system for its limit
+
+
+def _idle_max() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _IDLE_CAP
+    return min(max(int(soft * _IDLE_SHARE), 1), _IDLE_CAP)
+
+
+_idle: Final = _IdleDescriptors()
+
+
 class _PosixRandomFile:
-    def __init__(self, path: str, fd: int) -> None:
+    """An open file, as its user sees it; its descriptor may be closed between two reads and be opened again."""
+
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._fd = fd
+        self._token = _idle.new_token()
+        self._closed = False
+        _idle.give(self._token, _idle.open(path))  # so that a missing file is missed now
 
     @property
     def path(self) -> str:
         return self._path
 
-    def _descriptor(self) -> int:
-        if self._fd < 0:
+    @contextlib.contextmanager
+    def _descriptor(self) -> Iterator[int]:
+        if self._closed:
             raise StorageError(f"cannot read {self._path}: it is closed", path=self._path, errno=errno.EBADF)
-        return self._fd
-
-    def size_bytes(self) -> int:
-        fd = self._descriptor()
+        fd = _idle.take(self._token, self._path)
         try:
-            return os.fstat(fd).st_size
+            yield fd
         except OSError as error:
             raise storage_error(error, "read", self._path) from error
+        finally:
+            self._give_back(fd)
+
+    def _give_back(self, fd: int) -> None:
+        if self._closed:
+            os.close(fd)
+        else:
+            _idle.give(self._token, fd)
+
+    def size_bytes(self) -> int:
+        with self._descriptor() as fd:
+            return os.fstat(fd).st_size
 
     def read(self, offset: int, length: int) -> bytes:
         assert min(offset, length) >= 0, (offset, length)
-        fd = self._descriptor()
-        try:
+        with self._descriptor() as fd:
             first = os.pread(fd, min(length, _CALL_MAX_BYTES), offset)
             if len(first) == length or not first:
                 return first
@@ -365,17 +448,16 @@ class _PosixRandomFile:
                     break
                 parts.append(part)
                 done += len(part)
-        except OSError as error:
-            raise storage_error(error, "read", self._path) from error
         return b"".join(parts)
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self._closed = True
+        _idle.drop(self._token)
 
     def __del__(self) -> None:
-        self.close()
+        self._closed = True
+        if hasattr(self, "_token"):
+            _idle.drop(self._token)
 
 
 class _PosixFileLock:
@@ -468,7 +550,7 @@ class PosixFiles:
         )
 
     def open(self, path: str) -> RandomFile:
-        return _PosixRandomFile(path, _call("open", path, lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC)))
+        return _PosixRandomFile(path)
 
     def read_all(self, path: str) -> bytes:
         file = self.open(path)

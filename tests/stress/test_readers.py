@@ -1,0 +1,105 @@
+"""Reader processes beside a writer that flushes, commits directly and collects: no error, and never back in time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import nyala
+from nyala.env import Env, PosixFiles, SystemClock, SystemRandomness
+from nyala.tablet.reader_store import ReaderStore
+from tests.support import key_value_table, open_database, rows
+
+
+class CallingFiles(PosixFiles):
+    """Calls `before` ahead of the n-th time that the position record is read."""
+
+    def __init__(self, number: int, before: Callable[[], None]) -> None:
+        self._left = number
+        self._before = before
+
+    def read_all(self, path: str) -> bytes:
+        if path.endswith("position"):
+            self._left -= 1
+            if not self._left:
+                self._before()
+        return super().read_all(path)
+
+
+def test_a_reader_that_opens_during_a_flush_sees_what_was_published_before(tmp_path: Path) -> None:
+    """The writer commits between its look at the catalogue and its look at the log: the store must not look empty."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        table.insert({"k": [1, 2], "v": [1, 2]})
+        env = Env(CallingFiles(2, db.flush), SystemClock(), SystemRandomness())
+        before = db.now()
+        reader = ReaderStore.open(env, str(tmp_path / "s"), 16 << 20)
+        assert reader.version == db.stats()["version"] - 1, "the flush came between"
+        with nyala.database.Database(reader) as follower:
+            assert follower.now() >= before
+            assert rows(follower["t"]) == rows(table)
+
+
+def test_a_reader_that_reloads_during_a_flush_never_goes_back(tmp_path: Path) -> None:
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        table.insert({"k": [1], "v": [1]})
+        for number in range(3, 9):  # wherever in the reload the flush comes
+            key = number * 10
+
+            def write_and_flush(key: int = key) -> None:
+                table.insert({"k": [key], "v": [0]})
+                db.flush()
+
+            env = Env(CallingFiles(number, write_and_flush), SystemClock(), SystemRandomness())
+            with nyala.database.Database(ReaderStore.open(env, str(tmp_path / "s"), 16 << 20)) as follower:
+                newest = 0
+                for step in range(4):
+                    seen = follower.now()
+                    assert seen >= newest
+                    assert len(follower["t"]) >= 1
+                    newest = seen
+                    table.insert({"k": [key + 1 + step], "v": [0]})
+                    db.flush()
+
+
+CHILD = """
+import sys, time, nyala
+newest = rows = scans = 0
+deadline = time.monotonic() + float(sys.argv[2])
+while time.monotonic() < deadline:
+    with nyala.connect(sys.argv[1], read_only=True) as db:
+        for _ in range(1 + scans % 7):
+            scan = db["t"].scan()
+            found = scan.to_arrow()
+            assert scan.timestamp >= newest, "back in time"
+            assert len(found) >= rows, "a published row is gone"
+            assert sum(found["v"].to_pylist()) == 0, "half a batch"
+            newest, rows, scans = scan.timestamp, len(found), scans + 1
+print(scans)
+"""
+
+
+def test_readers_come_and_go_while_the_writer_flushes_commits_and_collects(tmp_path: Path) -> None:
+    """Every batch's values sum to 0; the readers' own assertions say what a user would lose."""
+    seconds = 4.0
+    with open_database(
+        tmp_path / "s", maintenance=True, log_limit_bytes=20_000, direct_commit_bytes=30_000
+    ) as db:
+        table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", nyala.hash_partition("k", buckets=2))
+        command = [sys.executable, "-c", CHILD, str(tmp_path / "s"), str(seconds)]
+        readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        key, deadline = 0, time.monotonic() + seconds
+        while any(reader.poll() is None for reader in readers) and time.monotonic() < deadline + 60:
+            count = 2000 if key % 400 == 200 else 2  # a large one is committed directly
+            table.insert({"k": range(key, key + count), "v": [1, -1] * (count // 2)})
+            key += count
+            if key % 60 == 0:
+                table.update(set={"v": "0 - v"}, where=f"k >= {key - 40}")
+        answers = [reader.communicate() for reader in readers]
+        assert [reader.returncode for reader in readers] == [0, 0]
+        assert all(int(scans) > 2 for scans, _ in answers)
+        db.maintenance.run_once(db._store)  # type: ignore[arg-type]
