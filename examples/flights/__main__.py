@@ -12,6 +12,7 @@ from pathlib import Path
 from pyspark.sql import Row
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.status import Status
 from rich.table import Table
 
 import nyala
@@ -40,24 +41,27 @@ All checks passed, in {seconds:.0f} s. Now look at it yourself:
 class DayBar:
     """A bar over the days of the feed, with the date and whatever was noted last."""
 
-    def __init__(self, console: Console, title: str, feed: list[FeedDay]) -> None:
+    def __init__(self, screen: Screen, title: str, feed: list[FeedDay]) -> None:
+        self._screen = screen
         self._progress = Progress(
             TextColumn("  {task.description}"),
-            BarColumn(bar_width=30),
+            BarColumn(bar_width=18),
             MofNCompleteColumn(),
             TextColumn("{task.fields[date]}"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[note]}"),
-            console=console,
+            console=screen.console,
         )
         self._task = self._progress.add_task(title, total=len(feed), date="", note="")
 
     def __enter__(self) -> DayBar:
+        self._screen.working(None)
         self._progress.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._progress.stop()
+        self._screen.working("checking")
 
     def advance(self, day: FeedDay) -> None:
         self._progress.update(self._task, advance=1, date=str(day.date))
@@ -67,22 +71,33 @@ class DayBar:
 
 
 class Screen:
-    """Steps with their times, one line for each check."""
+    """Steps with their times, one line for each check; on a terminal also a sign that something is going on."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self._number = 0
+        self._status: Status | None = None
         self._began = self._step_began = time.monotonic()
 
     def step(self, title: str) -> None:
         self.end_step()
         self._number += 1
         self.console.print(f"\n[bold]{self._number}  {title}[/bold]")
+        self.working("working")
 
     def end_step(self) -> None:
+        self.working(None)
         if self._number:
             self.console.print(f"  [dim]{time.monotonic() - self._step_began:.1f} s[/dim]")
         self._step_began = time.monotonic()
+
+    def working(self, text: str | None) -> None:
+        """Show a spinner; None takes it away (a progress bar wants the last line for itself)."""
+        if self._status is not None:
+            self._status.stop()
+        self._status = None if text is None else self.console.status(f"{text} …")
+        if self._status is not None:
+            self._status.start()
 
     def say(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -91,7 +106,7 @@ class Screen:
         self.console.print(f"  [green]✓[/green] {text}", highlight=False)
 
     def days(self, title: str, feed: list[FeedDay]) -> DayBar:
-        return DayBar(self.console, title, feed)
+        return DayBar(self, title, feed)
 
     def answers(self, columns: dict[str, list[Row]]) -> None:
         """The five largest airlines, three months: minutes late; then flights of all airlines. A column per moment."""
@@ -142,9 +157,11 @@ def run(store: Path, work: Path, screen: Screen, days_of_month: int) -> None:
     screen.say(
         "Nyala: a year of New York's flights through PySpark, each answer checked against Spark over the CSV."
     )
+    screen.working("starting Spark")
     began = time.monotonic()
     sources = prepare(work, days_of_month)
     spark = start_spark(log)
+    screen.working(None)
     screen.say(
         f"Spark {spark.version} and the data are ready ({time.monotonic() - began:.1f} s). Store: {store}"
     )
@@ -160,6 +177,7 @@ def run(store: Path, work: Path, screen: Screen, days_of_month: int) -> None:
         pipeline.reopen()
         screen.end_step()
     finally:
+        screen.working(None)
         if reader is not None:
             reader.end()
         spark.stop()

@@ -164,11 +164,13 @@ class Pipeline:
         self.state = replace(self.state, reinstated=REINSTATED + INSERTED_AGAIN)
         checks.same_number("rows inserted", result.inserted, INSERTED_AGAIN)
         checks.same_number("rows refused", result.errors.num_rows, ALREADY_THERE)
-        first = result.errors.slice(0, 1).to_pylist()[0]
         self._check_rows(
-            f"flights after {result.inserted} more; {result.errors.num_rows} were there already:"
+            f"flights after {result.inserted} more; {result.errors.num_rows} were there already, among them:"
         )
-        self.screen.say(f"  row {first['row']}: {first['code']}: {first['message']}")
+        first = result.errors.slice(0, 1).to_pylist()[0]
+        self.screen.say(
+            f"    {first['code']}: {first['carrier']} {first['flight']} of {first['time_hour']:%d %b %H:%M}"
+        )
         self._remember("cancelled")
 
     def ask(self) -> None:
@@ -186,7 +188,7 @@ class Pipeline:
                 self._bring_in(day)
                 bar.advance(day)
                 if reader.looks:
-                    bar.note(f"second process sees {reader.looks[-1]['departures']:,} departures")
+                    bar.note(f"reader sees {reader.looks[-1]['departures']:,}")
         self._check_looks(reader.looks)
         self._check_rows("flights at the end of the year")
         self._remember(f"{days[-1].date:%-d %b}")
