@@ -21,6 +21,7 @@ Source: Kudu facts §1.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -45,11 +46,16 @@ __all__ = ["KeyCodec"]
 _ESCAPED_ZERO: Final = b"\0\1"
 _END: Final = b"\0\0"
 _INT_WIDTH_MAX: Final = 8
-_NOTHING: Final = pa.scalar(b"", pa.large_binary())
 
 # A column, or half of a 128-bit one, or a terminator: a big-endian dtype and unsigned values, or one value
 # for all rows.
 _Part = tuple[str, Any]
+
+
+@functools.cache
+def _nothing() -> pa.Scalar:
+    """What stands between joined pieces. Not made at import: pyarrow's first scalar imports pandas where it is there."""
+    return pa.scalar(b"", pa.large_binary())
 
 
 class KeyCodec:
@@ -119,7 +125,7 @@ class KeyCodec:
                 pieces.append(_escape(raw))
                 pending.append((">u2", 0))
         flush()
-        return pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, _NOTHING)
+        return pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, _nothing())
 
     def decode(self, keys: EncodedKeys) -> list[pa.Array]:
         """The canonical arrays of the key columns: the inverse of `encode`.
