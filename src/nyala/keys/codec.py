@@ -54,7 +54,7 @@ _Part = tuple[str, Any]
 
 @functools.cache
 def _nothing() -> pa.Scalar:
-    """What stands between joined pieces. Not made at import: pyarrow's first scalar imports pandas where it is there."""
+    """What stands between joined pieces. Not made at import: pyarrow's first scalar imports pandas."""
     return pa.scalar(b"", pa.large_binary())
 
 
