@@ -168,9 +168,8 @@ class Pipeline:
             f"flights after {result.inserted} more; {result.errors.num_rows} were there already, among them:"
         )
         first = result.errors.slice(0, 1).to_pylist()[0]
-        self.screen.say(
-            f"    {first['code']}: {first['carrier']} {first['flight']} of {first['time_hour']:%d %b %H:%M}"
-        )
+        which = f"{first['carrier']} {first['flight']} of {first['time_hour']:%d %b %H:%M}"
+        self.screen.say(f"    row {first['row']}, {which}: {first['code']}")
         self._remember("cancelled")
 
     def ask(self) -> None:
