@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -40,7 +41,7 @@ class ReadOptions:
 
     path        the store's folder; a relative one is the driver's
     table
-    at          the moment to read: a timestamp of ours or ISO text; None: now
+    at          the moment to read: a timestamp of ours, ISO text or a WriteResult; None: now
     columns     None: all, in the table's order
     where       a predicate that is evaluated inside the store, on this `load()` only
     partitions  the greatest number of Spark partitions; None: two for each core of the driver's machine
@@ -134,8 +135,12 @@ def _path(given: Mapping[str, str]) -> str:
 
 
 def _moment(text: str | None) -> int | str | None:
+    """Spark makes text of whatever `.option("at", …)` is given, so a WriteResult arrives as its repr."""
     if not text:
         return None
+    result = re.match(r"WriteResult\(timestamp=(\d+),", text)
+    if result is not None:
+        return int(result[1])
     return int(text) if text.strip().isdigit() else text
 
 

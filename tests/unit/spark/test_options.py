@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+import nyala
 from nyala.errors import InvalidArgumentError
 from nyala.spark.options import LEASE_DEFAULT_S, OPERATIONS, ReadOptions, WriteOptions
 
@@ -39,6 +40,12 @@ def test_a_relative_path_is_the_drivers() -> None:
 def test_a_moment_is_a_timestamp_of_ours_or_text(text: str, at: object) -> None:
     """`db.now()` passes through Spark's text options as the number that it is."""
     assert ReadOptions.parse({**PLACE, "at": text}).at == at
+
+
+def test_a_moment_may_be_a_result() -> None:
+    """`.option("at", result)` reads as of that write, although Spark passes options as text."""
+    result = nyala.WriteResult(timestamp=7012345678901234, inserted=3)
+    assert ReadOptions.parse({**PLACE, "at": str(result)}).at == result.timestamp
 
 
 @pytest.mark.parametrize(
