@@ -10,7 +10,7 @@
     demo, tables, transfer, insides        the commands
     stores    opening a store, finding a table in it
     sources   Parquet and CSV files, read and written in bounded memory
-    output, cells, progress                tables, JSON, values as text, bars
+    output, cells, progress                tables, JSON, values as text, bars, Ctrl-C
 
 Invariants
     L1  stdout has the answer, and with `--json` exactly one JSON document; everything else goes to stderr.

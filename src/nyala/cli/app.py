@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import json
-import sys
 from typing import Any, Final
 
 import click
@@ -44,10 +43,7 @@ class App(click.Group):
         from nyala.errors import Error
 
         try:
-            result = super().invoke(ctx)
-            # A reader that went away (`| head`) is noticed here, not when the interpreter ends.
-            sys.stdout.flush()
-            return result
+            return super().invoke(ctx)
         except (KeyboardInterrupt, click.Abort):
             click.echo("Stopped.", err=True)
             ctx.exit(EXIT_INTERRUPTED)

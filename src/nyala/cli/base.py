@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,12 +52,8 @@ def _switch(name: str, help: str) -> click.Option:
 
     # Eager: what prints and exits while options are read, such as --version, already knows.
     return click.Option(
-        [f"--{name}"], is_flag=True, expose_value=False, is_eager=True, callback=_as_any(set_it), help=help
+        [f"--{name}"], is_flag=True, expose_value=False, is_eager=True, callback=set_it, help=help
     )
-
-
-def _as_any(callback: Callable[..., None]) -> Callable[..., Any]:
-    return callback
 
 
 class Command(click.Command):

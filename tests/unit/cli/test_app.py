@@ -49,7 +49,9 @@ def test_every_command_has_help_and_the_shared_options(run: Run, path: tuple[str
 def test_version(run: Run) -> None:
     """A bug report cannot say what it is about."""
     assert run("--version").stdout == f"nyala {nyala.__version__}\n"
-    assert run("--json", "--version").json == {"version": nyala.__version__}
+    assert (
+        run("--json", "--version").json == run("--version", "--json").json == {"version": nyala.__version__}
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,6 +153,23 @@ def test_a_reader_that_goes_away_is_no_error(example: Example) -> None:
         child.stdout.close()
         complaint = child.stderr.read()
     assert complaint == b""
+
+
+def test_a_reader_that_is_gone_before_the_first_line(example: Example) -> None:
+    """The little that was waiting to be written becomes a complaint of the interpreter's at its end."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        found = subprocess.run(
+            [sys.executable, "-m", "nyala.cli", "table", "export", str(example.path), "metrics", "-"],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            env=ENVIRONMENT,
+            timeout=60,
+        )
+    finally:
+        os.close(writing)
+    assert found.stderr == b"" and found.returncode == 1
 
 
 def test_without_click_there_is_one_sentence() -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import nyala
 from nyala.cli import sources, transfer
+from nyala.cli.progress import finish_first
 from nyala.cli.sources import CsvDialect, open_sink, read_batches
 from nyala.schema.types import parse_type
 
@@ -353,6 +354,37 @@ def test_memory_is_bounded_by_batches(tmp_path: Path, monkeypatch: Any) -> None:
     assert done == sorted(done) and 0 < done[0] and done[-1] == 1.0
 
 
+def test_a_field_of_many_lines_across_blocks(tmp_path: Path, monkeypatch: Any) -> None:
+    """A text of several lines is parted where a block of the file happens to end."""
+    monkeypatch.setattr(sources, "_CSV_BLOCK_BYTES", 300)
+    texts = [f"line\n{number},line\n" * 4 for number in range(100)]
+    file = csv(tmp_path, "k,s\n" + "".join(f'{number},"{text}"\n' for number, text in enumerate(texts)))
+    parts = list(read_batches(str(file), "csv", CsvDialect(), {}, None))
+    assert len(parts) > 10
+    assert [text for part in parts for text in part.batch.column("s").to_pylist()] == texts
+
+
+def test_who_ignores_ctrl_c_goes_on_to() -> None:
+    """A load in the background of a script ends when somebody presses Ctrl-C at its terminal."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with finish_first():
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_second_ctrl_c_does_not_wait() -> None:
+    """A write that hangs cannot be ended."""
+    reached = []
+    with pytest.raises(KeyboardInterrupt), finish_first():
+        os.kill(os.getpid(), signal.SIGINT)
+        reached.append(1)
+        os.kill(os.getpid(), signal.SIGINT)
+        reached.append(2)
+    assert reached == [1]
+
+
 def test_ctrl_c_ends_a_load_between_batches(
     run: Run, numbers: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -462,6 +494,26 @@ def test_a_new_table_that_got_nothing_is_gone(run: Run, numbers: Path, tmp_path:
         assert db.list_tables() == ["t"]
     run(*line)
     assert rows(numbers, "u") == [{"k": 1, "v": 1000}]
+
+
+def test_a_new_table_keeps_what_was_loaded(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    """Of a long load into a new table, rows that were told as durable are dropped with it."""
+    monkeypatch.setattr(sources, "_BATCH_ROWS", 4)
+    pq.write_table(pa.table({"k": list(range(10)), "v": [1] * 9 + [1000]}), tmp_path / "x.parquet")
+    line = (
+        "table",
+        "load",
+        tmp_path / "s",
+        "t",
+        tmp_path / "x.parquet",
+        "--create",
+        "--key",
+        "k",
+        "--type",
+        "v=int8",
+    )
+    assert "8 rows are loaded and stay" in run(*line, code=1).stderr
+    assert len(rows(tmp_path / "s", "t")) == 8
 
 
 def test_new_table_from_parquet(run: Run, tmp_path: Path) -> None:
