@@ -11,33 +11,36 @@ orders.scan(at=before).to_arrow()        # as it was
 
 from __future__ import annotations
 
-from nyala.batch import Batch
-from nyala.database import Database, Snapshot, connect
-from nyala.errors import (
-    ColumnNotFoundError,
-    CorruptionError,
-    DuplicateKeyError,
-    Error,
-    HistoryExpiredError,
-    InvalidArgumentError,
-    InvalidValueError,
-    KeyNotFoundError,
-    LockedError,
-    NoPartitionError,
-    ReadOnlyError,
-    SchemaError,
-    StorageError,
-    TableExistsError,
-    TableNotFoundError,
-    WriteError,
-)
-from nyala.mvcc.timestamp import to_datetime
-from nyala.partition.levels import hash_partition, range_partition
-from nyala.scan import Scan
-from nyala.schema.predicate import col
-from nyala.schema.schema import column
-from nyala.table import Table, TableView
-from nyala.tablet.result import WriteResult
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nyala.batch import Batch
+    from nyala.database import Database, Snapshot, connect
+    from nyala.errors import (
+        ColumnNotFoundError,
+        CorruptionError,
+        DuplicateKeyError,
+        Error,
+        HistoryExpiredError,
+        InvalidArgumentError,
+        InvalidValueError,
+        KeyNotFoundError,
+        LockedError,
+        NoPartitionError,
+        ReadOnlyError,
+        SchemaError,
+        StorageError,
+        TableExistsError,
+        TableNotFoundError,
+        WriteError,
+    )
+    from nyala.mvcc.timestamp import to_datetime
+    from nyala.partition.levels import hash_partition, range_partition
+    from nyala.scan import Scan
+    from nyala.schema.predicate import col
+    from nyala.schema.schema import column
+    from nyala.table import Table, TableView
+    from nyala.tablet.result import WriteResult
 
 __version__ = "0.1.0"
 
@@ -73,3 +76,51 @@ __all__ = [
     "range_partition",
     "to_datetime",
 ]
+
+# Where each name is loaded from when it is first used: `nyala --help` needs no pyarrow, and a script pays for what it
+# uses. A test holds this, `__all__` and the imports above to one another.
+_HOMES = {
+    "Batch": "nyala.batch",
+    "ColumnNotFoundError": "nyala.errors",
+    "CorruptionError": "nyala.errors",
+    "Database": "nyala.database",
+    "DuplicateKeyError": "nyala.errors",
+    "Error": "nyala.errors",
+    "HistoryExpiredError": "nyala.errors",
+    "InvalidArgumentError": "nyala.errors",
+    "InvalidValueError": "nyala.errors",
+    "KeyNotFoundError": "nyala.errors",
+    "LockedError": "nyala.errors",
+    "NoPartitionError": "nyala.errors",
+    "ReadOnlyError": "nyala.errors",
+    "Scan": "nyala.scan",
+    "SchemaError": "nyala.errors",
+    "Snapshot": "nyala.database",
+    "StorageError": "nyala.errors",
+    "Table": "nyala.table",
+    "TableExistsError": "nyala.errors",
+    "TableNotFoundError": "nyala.errors",
+    "TableView": "nyala.table",
+    "WriteError": "nyala.errors",
+    "WriteResult": "nyala.tablet.result",
+    "col": "nyala.schema.predicate",
+    "column": "nyala.schema.schema",
+    "connect": "nyala.database",
+    "hash_partition": "nyala.partition.levels",
+    "range_partition": "nyala.partition.levels",
+    "to_datetime": "nyala.mvcc.timestamp",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

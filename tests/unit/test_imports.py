@@ -1,10 +1,14 @@
-"""`import nyala` stays light: it loads pyarrow and numpy, and nothing that only some users need."""
+"""`import nyala` stays light, and what is used loads pyarrow and numpy and nothing that only some users need."""
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
+from pathlib import Path
+
+import nyala
 
 HEAVY = ("duckdb", "sqlglot", "pandas", "polars", "pyspark", "numcodecs", "click", "rich")
 
@@ -19,7 +23,7 @@ def loaded_by(statement: str) -> list[str]:
 
 def test_import_nyala_loads_no_extra() -> None:
     """A user of the core waits for no import of DuckDB, pandas, Spark or a codec that is not yet used."""
-    assert loaded_by("import nyala") == []
+    assert loaded_by("import nyala\nnyala.connect, nyala.col, nyala.Scan") == []
 
 
 def test_the_package_that_spark_discovers_never_raises() -> None:
@@ -31,3 +35,24 @@ def test_the_package_that_spark_discovers_never_raises() -> None:
     assert loaded_by(f"{hide}\nimport pyspark_nyala\nassert not hasattr(pyspark_nyala, 'DefaultSource')") == [
         "pyspark"
     ]
+
+
+def test_every_public_name_is_loaded_from_where_type_checkers_see_it() -> None:
+    """`__all__`, the table of homes and the imports for type checkers name the same things, and each is there."""
+    source = ast.parse(Path(nyala.__file__).read_text())
+    seen = {
+        alias.asname or alias.name: node.module
+        for node in ast.walk(source)
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("nyala.")
+        for alias in node.names
+    }
+    assert seen == nyala._HOMES
+    assert sorted([*seen, "__version__"]) == sorted(nyala.__all__)
+    assert all(getattr(nyala, name).__doc__ for name in seen)
+
+
+def test_a_plain_import_loads_neither_pyarrow_nor_numpy() -> None:
+    """`nyala --help` answers at once; what is heavy comes with the first name that is used."""
+    code = "import sys, nyala; print(sorted({'pyarrow', 'numpy'} & sys.modules.keys()))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out == "[]\n"
