@@ -8,6 +8,7 @@ real; what the log does byte by byte (R6) is in `tests/unit/wal`. Here each rule
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -222,6 +223,36 @@ def test_w6_a_crash_before_the_catalogue_transaction_leaves_nothing(
     assert again["t"].count() == 0
     assert not any((tmp_path / "s" / "data").rglob("*.base"))
     again.close()
+
+
+def test_r1_replay_goes_by_key_and_timestamp(tmp_path: Path) -> None:
+    """After a kill the log is replayed: what is durable is skipped, what is not finds its row wherever that
+    is now.
+
+    The four histories that forced the rule are scripts (tests/scripts/recovery), with a process that is
+    killed for real.
+    """
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
+    db.flush()  # inserts durable
+    table.update({"k": [1], "v": [10]})
+    db.flush()  # this delta durable
+    table.update({"k": [1, 2], "v": [11, 20]})  # in a DeltaMemStore
+    table.delete({"k": [3]})
+    again = table.insert({"k": [3, 4], "v": [30, 40]})  # in the MemRowSet
+    table.update({"k": [4], "v": [41]})
+    table.delete({"k": [3]})
+    last = table.insert({"k": [3], "v": [33]})  # a REINSERT there
+    shutil.copytree(tmp_path / "s", tmp_path / "killed", ignore=shutil.ignore_patterns("*.sock"))
+    db.close()
+    db = open_database(tmp_path / "killed")
+    assert rows(db["t"]) == [(1, 11), (2, 20), (3, 33), (4, 41)]
+    assert rows(db["t"], at=again) == [(1, 11), (2, 20), (3, 30), (4, 40)]
+    assert rows(db["t"], at=last.timestamp - 1) == [(1, 11), (2, 20), (4, 41)]
+    tablet = db._writer().root.table("t").tablets[0]
+    assert tablet.memory.row_count == 2 and tablet.rowsets[0].deltas.record_count == 3
+    db.close()
 
 
 def test_r2_durable_marks(tmp_path: Path) -> None:
