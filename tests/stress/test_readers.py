@@ -70,7 +70,7 @@ CHILD = """
 import sys, time, nyala
 newest = rows = scans = 0
 deadline = time.monotonic() + float(sys.argv[2])
-while time.monotonic() < deadline:
+while time.monotonic() < deadline or scans < 10:
     with nyala.connect(sys.argv[1], read_only=True) as db:
         for _ in range(1 + scans % 7):
             scan = db["t"].scan()
@@ -85,7 +85,7 @@ print(scans)
 
 def test_readers_come_and_go_while_the_writer_flushes_commits_and_collects(tmp_path: Path) -> None:
     """Every batch's values sum to 0; the readers' own assertions say what a user would lose."""
-    seconds = 4.0
+    seconds = 3.0
     with open_database(
         tmp_path / "s", maintenance=True, log_limit_bytes=20_000, direct_commit_bytes=30_000
     ) as db:
@@ -93,7 +93,7 @@ def test_readers_come_and_go_while_the_writer_flushes_commits_and_collects(tmp_p
         command = [sys.executable, "-c", CHILD, str(tmp_path / "s"), str(seconds)]
         readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
         key, deadline = 0, time.monotonic() + seconds
-        while any(reader.poll() is None for reader in readers) and time.monotonic() < deadline + 60:
+        while any(reader.poll() is None for reader in readers) and time.monotonic() < deadline + 90:
             count = 2000 if key % 400 == 200 else 2  # a large one is committed directly
             table.insert({"k": range(key, key + count), "v": [1, -1] * (count // 2)})
             key += count
@@ -101,5 +101,5 @@ def test_readers_come_and_go_while_the_writer_flushes_commits_and_collects(tmp_p
                 table.update(set={"v": "0 - v"}, where=f"k >= {key - 40}")
         answers = [reader.communicate() for reader in readers]
         assert [reader.returncode for reader in readers] == [0, 0]
-        assert all(int(scans) > 2 for scans, _ in answers)
+        assert all(int(scans) >= 10 for scans, _ in answers)
         db.maintenance.run_once(db._store)  # type: ignore[arg-type]

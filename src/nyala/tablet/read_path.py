@@ -277,6 +277,20 @@ def _workers() -> ThreadPoolExecutor:
     return _pool
 
 
+def _start(work: Callable[[_Item], _Out], item: _Item) -> Future[_Out]:
+    """Have a worker do it; or do it here, when there can be none."""
+    try:
+        return _workers().submit(work, item)
+    except RuntimeError:
+        # The main thread has ended, and with it the pool, while this one still reads; or no thread can be started.
+        done: Future[_Out] = Future()
+        try:
+            done.set_result(work(item))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
 def in_parallel(items: Iterable[_Item], work: Callable[[_Item], _Out]) -> Iterator[_Out]:
     """Results of `work` in the order of `items`, a few ahead of the consumer (so memory stays bounded)."""
     iterator = iter(items)
@@ -290,10 +304,10 @@ def in_parallel(items: Iterable[_Item], work: Callable[[_Item], _Out]) -> Iterat
     ahead = 2 * (os.cpu_count() or 1)
     running: deque[Future[_Out]] = deque()
     try:
-        running.append(_workers().submit(work, first))
-        running.append(_workers().submit(work, second))
+        running.append(_start(work, first))
+        running.append(_start(work, second))
         for item in iterator:
-            running.append(_workers().submit(work, item))
+            running.append(_start(work, item))
             if len(running) >= ahead:
                 yield running.popleft().result()
         while running:

@@ -72,6 +72,9 @@ DURABILITIES: Final = ("commit", "group", "os")
 # Records of flushed data are dropped with their segments; what is left is replayed at the next open.
 LOG_LIMIT_BYTES: Final = 64 << 20
 WAIT_FOR_MEMORY_S: Final = 30.0
+# What a write adds to memory is estimated, and much of it is merged away later. So each time that the estimate has
+# grown by this part of the limit, what is there is counted anew.
+MEASURE_SHARE: Final = 64
 # A job that retries its commit does so within hours; its staged files live for a day.
 KEY_RETENTION_US: Final = 7 * 24 * 3600 * 1_000_000
 # A batch whose rows take more than this is written as rowset and delta files and never passes through the
@@ -135,7 +138,7 @@ class Store:
         self._collect_lock = threading.Lock()
         self._publish_lock = threading.Lock()
         self._released = False
-        self._memory_bytes = root.memory_bytes()
+        self._measure_memory(root)
         self._rowset_ids: Iterator[int] = itertools.count(state.next_rowset_id)
         self._delta_ids: Iterator[int] = itertools.count(state.next_delta_id)
         self.publish()
@@ -296,7 +299,7 @@ class Store:
             self.log.drop(dropped)
             # The log is synced through everything applied, and what was not in the log is in the catalogue now.
             self.marks.advance_published(self.marks.applied)
-            self._memory_bytes = after.memory_bytes()
+            self._measure_memory(after)
             with self._relief:
                 self._relief.notify_all()
         except BaseException as error:
@@ -327,6 +330,8 @@ class Store:
         """A logged batch is in memory. Under the commit lock."""
         self.marks.advance_applied(timestamp)
         self._memory_bytes += nbytes
+        if self._memory_bytes - self._measured_bytes > self.options.memory_limit_bytes // MEASURE_SHARE:
+            self._measure_memory(self._root)
         if idempotency_key is not None:
             self._keys[idempotency_key] = timestamp
         if self.options.durability != "commit":
@@ -418,6 +423,9 @@ class Store:
     def memory_bytes(self) -> int:
         """Bytes in MemRowSets and DeltaMemStores, about."""
         return self._memory_bytes
+
+    def _measure_memory(self, root: Root) -> None:
+        self._memory_bytes = self._measured_bytes = root.memory_bytes()
 
     def memory_is_full(self) -> bool:
         """Whether a write must wait until a flush has made room: the block cache has the other quarter."""

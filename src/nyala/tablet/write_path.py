@@ -31,7 +31,7 @@ import datetime as dt
 import decimal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -61,6 +61,10 @@ from nyala.wal.record import LogRecord, SettledGroup
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
+
+
+# What an addition to a memory store costs besides its rows, in objects, until it is merged with others.
+ADDITION_BYTES: Final = 2048
 
 
 @dataclass(frozen=True)
@@ -190,7 +194,8 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
         offset = store.log.append(record)
         for addition in additions:
             addition.apply(timestamp)
-        store.note_applied(timestamp, sum([addition.nbytes for addition in additions]), idempotency_key)
+        nbytes = sum([addition.nbytes + ADDITION_BYTES for addition in additions])
+        store.note_applied(timestamp, nbytes, idempotency_key)
     except BaseException as error:
         if store.log.appended.timestamp != timestamp:
             raise  # refused, as by a full disk, or interrupted before: nothing has happened

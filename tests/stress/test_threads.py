@@ -1,0 +1,296 @@
+"""Many threads on one store with limits so small that flush, delta compaction, direct commits and collection run all
+the time."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nyala
+from nyala.database import Database
+from nyala.scan import read_token
+from tests.support import key_value_table, open_database
+
+SECONDS = 4.0
+ACCOUNTS = 60
+OPENING = 100
+
+
+class Crowd:
+    """Threads that repeat their work until the time is over and enough has happened, or one of them fails."""
+
+    def __init__(self, seconds: float, enough: Callable[[], bool] = lambda: True) -> None:
+        self._enough = enough
+        self._began = time.monotonic()
+        self._seconds = seconds
+        self._threads: list[threading.Thread] = []
+        self.failures: list[BaseException] = []
+
+    def add(self, work: Callable[[random.Random], None]) -> None:
+        chance = random.Random(len(self._threads))
+
+        def repeat() -> None:
+            try:
+                while not self._is_over() and not self.failures:
+                    work(chance)
+            except BaseException as error:
+                self.failures.append(error)
+
+        self._threads.append(threading.Thread(target=repeat))
+
+    def _is_over(self) -> bool:
+        passed = time.monotonic() - self._began
+        return passed > self._seconds and (self._enough() or passed > 60)
+
+    def run(self) -> None:
+        for thread in self._threads:
+            thread.start()
+        for thread in self._threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in self._threads), "a deadlock"
+        if self.failures:
+            raise self.failures[0]
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """Threads change places a hundred times more often."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(5e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("durability", ["commit", "group"])
+def test_money_moves_and_none_is_made(tmp_path: Path, impatient: None, durability: str) -> None:
+    """Transfers in every form that a write has: each snapshot holds every account, and the same sum."""
+    options: dict[str, Any] = {"log_limit_bytes": 100_000, "direct_commit_bytes": 60_000}
+    with open_database(
+        tmp_path / "s", maintenance=True, memory_limit_bytes=4 << 20, durability=durability, **options
+    ) as db:
+        accounts = db.create_table(
+            "accounts",
+            {"k": "int64", "v": "int64", "note": "string"},
+            "k",
+            nyala.hash_partition("k", buckets=4),
+        )
+        links = db.create_table(
+            "links", {"k": "int64", "before": "int64"}, "k", nyala.hash_partition("k", buckets=3)
+        )
+        accounts.insert({"k": range(ACCOUNTS), "v": [OPENING] * ACCOUNTS})
+        locks = [threading.Lock() for _ in range(ACCOUNTS)]
+        newest = -1
+        acknowledged = 0
+
+        def transfer(chance: random.Random) -> None:
+            one, other = sorted(chance.sample(range(ACCOUNTS), 2))
+            with locks[one], locks[other]:
+                held = {
+                    row["k"]: row["v"]
+                    for row in accounts.get_many({"k": [one, other]}, ["k", "v"]).to_pylist()
+                }
+                after = {"k": [one, other], "v": [held[one] - 1, held[other] + 1]}
+                form = chance.randrange(10)
+                if form < 5:
+                    accounts.update(after)
+                elif form < 8:
+                    with db.batch() as batch:
+                        batch.delete("accounts", {"k": [one]})
+                        batch.insert("accounts", {"k": [one], "v": [held[one] - 1]})
+                        batch.upsert("accounts", {"k": [other], "v": [held[other] + 1]})
+                elif form < 9:
+                    accounts.update(
+                        set={"v": f"CASE WHEN k = {one} THEN v - 1 ELSE v + 1 END"},
+                        where=f"k IN ({one}, {other})",
+                    )
+                else:  # past the log
+                    accounts.update({**after, "note": ["n" * 40_000] * 2})
+
+        def link(chance: random.Random) -> None:
+            nonlocal newest, acknowledged
+            key = chance.randrange(2**60)
+            links.insert({"k": [key], "before": [newest]})
+            newest, acknowledged = key, acknowledged + 1
+
+        past: list[tuple[int, Any]] = []
+
+        def read(chance: random.Random) -> None:
+            scan = accounts.scan(columns=["k", "v"], order_by_key=chance.random() < 0.5)
+            found = scan.to_arrow().sort_by("k")
+            assert len(found) == ACCOUNTS, "an account is gone, or there twice"
+            assert sum(found["v"].to_pylist()) == ACCOUNTS * OPENING, "half a transfer"
+            assert scan.to_arrow().sort_by("k").equals(found), "the second reading differs"
+            past.append((scan.timestamp, found))
+            at, then = chance.choice(past)
+            assert accounts.scan(columns=["k", "v"], at=at, order_by_key=True).to_arrow().equals(then), (
+                "a moment moved"
+            )
+            if chance.random() < 0.2:
+                rows = [
+                    row for token in scan.tokens() for batch in read_token(token) for row in batch.to_pylist()
+                ]
+                assert sorted(rows, key=lambda row: row["k"]) == found.to_pylist(), "the tokens say otherwise"
+            if chance.random() < 0.2:
+                next(iter(scan.to_reader()))  # given up half-way
+
+        def follow(chance: random.Random) -> None:
+            at_least = acknowledged
+            found = links.to_arrow()
+            before = dict(zip(found["k"].to_pylist(), found["before"].to_pylist(), strict=True))
+            assert len(before) >= at_least, "an acknowledged row is not there"
+            ends = set(before) - set(before.values())
+            assert len(ends) <= 1, "a hole in the list"
+            length, at = 0, next(iter(ends), -1)
+            while at != -1:
+                length, at = length + 1, before[at]
+            assert length == len(before)
+
+        def background_has_worked() -> bool:
+            status = db.maintenance.status()
+            return bool(status["flushes"] > 3 and status["files_collected"])
+
+        crowd = Crowd(SECONDS, background_has_worked)
+        for work, count in ((transfer, 4), (link, 1), (read, 2), (follow, 1)):
+            for _ in range(count):
+                crowd.add(work)
+        crowd.run()
+        status = db.maintenance.status()
+        assert status["failures"] == 0, status["last_error"]
+        assert background_has_worked(), "limits too large?"
+        total = contents(db)
+    with open_database(tmp_path / "s") as db:
+        assert contents(db) == total, "the log gives back what memory held"
+        db.flush()
+        assert contents(db) == total
+
+
+def contents(db: Database) -> list[Any]:
+    return [db[name].scan(order_by_key=True).to_arrow().to_pydict() for name in ("accounts", "links")]
+
+
+def test_maintenance_looks_at_scans_while_others_are_made(tmp_path: Path, impatient: None) -> None:
+    """Otherwise its thread ends some day, and from then on memory fills and no file is ever collected."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+
+        def scan(chance: random.Random) -> None:
+            scans = [table.scan() for _ in range(chance.randrange(200))]
+            del scans
+
+        crowd = Crowd(1.0)
+        crowd.add(scan)
+        crowd.add(scan)
+        crowd.add(lambda _: db._expire_scans())
+        crowd.run()
+
+
+def test_maintenance_outlives_any_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that nobody thought of must not end the thread that makes room in memory."""
+    with open_database(tmp_path / "s", maintenance=True, log_limit_bytes=1) as db:
+        failures = [ZeroDivisionError("not foreseen")]
+
+        def collect() -> int:
+            if failures:
+                raise failures.pop()
+            return 0
+
+        monkeypatch.setattr(db._store, "collect_garbage", collect)
+        table = key_value_table(db)
+        table.insert({"k": [1], "v": [1]})
+        deadline = time.monotonic() + 20
+        while db.maintenance.status()["failures"] == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        table.insert({"k": [2], "v": [2]})
+        while db.maintenance.status()["flushes"] < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert db.maintenance.status()["flushes"] >= 2
+
+
+def test_tables_are_dropped_renamed_and_made_under_scans_writes_and_flushes(
+    tmp_path: Path, impatient: None
+) -> None:
+    """A snapshot keeps what it began with; a writer hears that its table is gone, or writes."""
+    with open_database(tmp_path / "s", maintenance=True, log_limit_bytes=30_000) as db:
+        keys = iter(range(10**6, 10**9))
+
+        def make() -> None:
+            table = db.create_table(
+                "t", {"k": "int64", "v": "int64"}, "k", nyala.hash_partition("k", buckets=4)
+            )
+            table.insert({"k": range(500), "v": [1] * 500})
+
+        def scan(chance: random.Random) -> None:
+            with db.snapshot() as snapshot:
+                if "t" in snapshot.list_tables():
+                    stream = iter(snapshot["t"].scan(order_by_key=True).to_reader())
+                    count = snapshot["t"].count()
+                    time.sleep(chance.random() / 50)
+                    assert sum(batch.num_rows for batch in stream) == count
+
+        def write(chance: random.Random) -> None:
+            try:
+                db["t"].insert({"k": [next(keys)], "v": [1]})
+                db["t"].update(set={"v": "v + 1"}, where="k < 50")
+            except nyala.TableNotFoundError:
+                pass
+
+        def change(chance: random.Random) -> None:
+            time.sleep(0.02)
+            db.rename_table("t", "u")
+            db.rename_table("u", "t")
+            db.drop_table("t")
+            make()
+
+        make()
+        crowd = Crowd(2.0)
+        for work in (scan, scan, write, change, lambda chance: db.flush()):
+            crowd.add(work)
+        crowd.run()
+        assert db.maintenance.status()["failures"] == 0, db.maintenance.status()["last_error"]
+
+
+def test_a_thread_reads_on_after_the_main_thread_has_ended(tmp_path: Path) -> None:
+    """Python ends its thread pools with the main thread, and waits for the other threads only then."""
+    script = """
+import sys, threading, nyala
+
+db = nyala.connect(sys.argv[1], maintenance=False, durability="os")
+table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", nyala.hash_partition("k", buckets=4))
+table.insert({"k": range(100), "v": [1] * 100})
+db.flush()
+
+def read():
+    threading.main_thread().join()
+    for _ in range(20):
+        assert table.count(where="v = 1") == 100
+        assert len(table.to_arrow()) == 100
+    print(table.update(set={"v": "v + 1"}).updated)
+    db.close()
+
+threading.Thread(target=read).start()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "s")], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("100\n", "")
+
+
+def test_memory_of_small_writes_to_many_tablets_is_counted(tmp_path: Path) -> None:
+    """A row for each of 64 tablets costs ten times its bytes: the limit is on what is there, not on what was given."""
+    limit = 4 << 20
+    with open_database(tmp_path / "s", memory_limit_bytes=limit, durability="os") as db:
+        table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", nyala.hash_partition("k", buckets=64))
+        largest = 0
+        for start in range(0, 64 * 100, 64):
+            table.upsert({"k": range(start, start + 64), "v": [1] * 64})
+            largest = max(largest, db._store.root.memory_bytes())
+        assert largest < limit
+        assert len(table) == 64 * 100
