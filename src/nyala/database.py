@@ -49,7 +49,7 @@ DEFAULT_HISTORY: Final = dt.timedelta(days=7)
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _SIZES: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
                  "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
-_MEMORY_MIN_BYTES: Final = 16 << 20
+_MEMORY_MIN_BYTES: Final = 16_000_000
 _SCANS_CHECKED_EVERY_S: Final = 60.0
 
 
@@ -80,6 +80,7 @@ def connect(
         raise InvalidArgumentError(f"durability takes one of {', '.join(DURABILITIES)}, not {durability!r}")
     folder = os.path.abspath(os.fspath(path))
     limit = parse_size(memory_limit)
+    awaited = None if not_before is None else parse_at(not_before)
     store: Store | ReaderStore
     if read_only:
         store = ReaderStore.open(SYSTEM, folder, limit)
@@ -95,8 +96,12 @@ def connect(
             ),
         )
     database = Database(store)
-    if not_before is not None:
-        database._wait_for(parse_at(not_before))
+    if awaited is not None:
+        try:
+            database._wait_for(awaited)
+        except BaseException:
+            database.close()  # nobody else could: the lock would be held to the end of the process
+            raise
     return database
 
 
@@ -234,6 +239,7 @@ class Database:
 
     @property
     def read_only(self) -> bool:
+        """Whether this process only reads the store."""
         return self._store.read_only
 
     @property
@@ -367,6 +373,7 @@ class Snapshot:
         return self.table(name)
 
     def list_tables(self) -> list[str]:
+        """Names of the tables that there were, sorted."""
         return sorted(self._pinned().by_name)
 
     def close(self) -> None:
@@ -426,7 +433,7 @@ def parse_size(given: int | str) -> int:
             raise InvalidArgumentError(f"memory_limit={size!r} is no size: write it like '512MB' or '4GB'")
         size = int(float(match[1]) * _SIZES[unit])
     if isinstance(size, bool) or not isinstance(size, int) or size < _MEMORY_MIN_BYTES:
-        raise InvalidArgumentError(f"memory_limit={size!r}: give at least {_MEMORY_MIN_BYTES >> 20} MB")
+        raise InvalidArgumentError(f"memory_limit={size!r}: give at least {_MEMORY_MIN_BYTES // 10**6} MB")
     return size
 
 

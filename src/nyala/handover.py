@@ -28,10 +28,11 @@ from nyala.catalog.handover_channel import NoWriter, send
 from nyala.catalog.leases import Lease, create_lease, open_remote_lease
 from nyala.env import SYSTEM, Env, MissingFileError
 from nyala.errors import CorruptionError, InvalidArgumentError, LockedError
+from nyala.tablet import layout
 from nyala.tablet.result import WriteResult
 from nyala.tablet.staging import make_staging, plain_name, staging_folder
 from nyala.tablet.store import Store, StoreOptions
-from nyala.tablet.write_path import Request, write
+from nyala.tablet.write_path import Request, committed_before, write
 
 STAGING_TTL_S: Final = 24 * 3600.0
 OPERATIONS: Final = (
@@ -74,10 +75,11 @@ def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str
 
     job: {"key", "table", "operation" (one of OPERATIONS), "errors" ("raise" | "collect"), "files" (relative to the
     job's staging folder), "columns"}. Returns {"timestamp", "inserted", "updated", "deleted", "ignored",
-    "errors": table}.
+    "errors": table of the failing rows, or None}.
     Raises: what the write raises; LockedError when a writer neither answers nor ends within a minute.
     """
     path = os.path.abspath(path)
+    layout.require_store(env, path)  # a mistyped path shall not become a store
     deadline_s = env.clock.monotonic_s() + _LOCK_WAIT_S
     while True:
         try:
@@ -95,7 +97,8 @@ def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str
             continue
         try:
             result = apply_job(store, job)
-            return {**figures(result), "errors": result.errors}
+            failed = result.errors is not None and len(result.errors)
+            return {**figures(result), "errors": result.errors if failed else None}
         finally:
             store.close()
 
@@ -105,6 +108,8 @@ def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
     operation = job["operation"]
     if operation not in OPERATIONS:
         raise InvalidArgumentError(f"operation {operation!r} is none of {', '.join(OPERATIONS)}")
+    if (earlier := committed_before(store, job["key"])) is not None:
+        return earlier  # whether or not its files and its table are still there
     name, _, ignore = operation.partition("-")
     data = read_staged(store.env, staging_folder(store.root_path, job["key"]), job)
     request = Request(job["table"], name, data, bool(ignore))

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 # A scan that nobody reads for this long gives back its files (shared contract, "Read").
 UNREAD_LIMIT_S: Final = 15 * 60.0
-_BATCH_LIMIT_ROWS: Final = read_path.WINDOW_ROWS
 
 
 class ScannedStore(Protocol):
@@ -47,6 +46,8 @@ class ScannedStore(Protocol):
 
     env: Env
     root_path: str
+
+    def check_open(self) -> None: ...
 
 
 class Explanation:
@@ -229,6 +230,8 @@ class Scan:
         del root
 
     def _take(self) -> tuple[Root, TableState]:
+        # Who closes the store gives up its lock or lease, and with it the files.
+        self._store.check_open()
         with self._lock:
             root, table = self._root, self._table
             self._last_read_s = self._store.env.clock.monotonic_s()

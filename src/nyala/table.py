@@ -49,6 +49,7 @@ class _Readable:
 
     @property
     def name(self) -> str:
+        """The table's name."""
         return self._name
 
     @property
@@ -110,12 +111,15 @@ class _Readable:
         return self.scan(limit=n, order_by_key=True).to_arrow()
 
     def to_arrow(self) -> pa.Table:
+        """All rows as an Arrow table."""
         return self.scan().to_arrow()
 
     def to_pandas(self) -> pd.DataFrame:
+        """All rows as a pandas DataFrame."""
         return self.scan().to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
+        """All rows as a polars DataFrame."""
         return self.scan().to_polars()
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
@@ -144,6 +148,7 @@ class TableView(_Readable):
             raise InvalidArgumentError(
                 f"this view of {self._name!r} is fixed at {self._snapshot}: ask the table itself for another moment"
             )
+        self._database._store.check_open()
         return self._root, self._root.table(self._name), self._snapshot
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -36,7 +36,8 @@ def compact_deltas(store: Store) -> int:
     """
     done = 0
     with store.flush_lock:
-        for table, tablet in list(store.root.tablets()):
+        root = store.root  # held: a table may be dropped meanwhile, and its files must not go under the merge
+        for table, tablet in root.tablets():
             for rowset in tablet.rowsets:
                 chosen = choose_redo_files([(file.size_bytes, file.record_count) for file in rowset.redo])
                 if chosen is not None:

@@ -158,10 +158,12 @@ class Maintenance:
             if self._stop.is_set():
                 return
             tick += 1
+            if pressed:
+                # Before it looks, so that nothing that comes meanwhile is lost; also while paused, or this would spin.
+                self._wake.clear()
             try:
-                if not self._paused and (pressed or tick % self._IDLE_TICKS == 0):
-                    self._wake.clear()
-                    with self._busy:
+                with self._busy:
+                    if not self._paused and (pressed or tick % self._IDLE_TICKS == 0):
                         self.run_once(store)
             except Exception as error:  # whatever it was: without this thread no memory would ever be freed
                 self._failed(error)
@@ -178,18 +180,21 @@ class Maintenance:
 
     def run_once(self, store: Store) -> None:
         """Do what is due now. Raises what the work raises."""
-        chosen = choose_flush(pressure_of(store))
-        if chosen:
-            self.counters.running = f"flush of {len(chosen)} tablets"
-            report = flush(store, chosen)
-            self.counters.flushes += 1
-            self.counters.rows_flushed += report.rows
-        # Also when nothing was flushed here: who flushes by hand leaves files as well.
-        self.counters.running = "minor delta compaction"
-        self.counters.delta_compactions += compact_deltas(store)
-        self.counters.running = "collection"
-        self._every_tick()
-        self.counters.files_collected += store.collect_garbage()
-        remove_expired_staging(store.env, store.root_path)
+        try:
+            chosen = choose_flush(pressure_of(store))
+            if chosen:
+                self.counters.running = f"flush of {len(chosen)} tablets"
+                report = flush(store, chosen)
+                self.counters.flushes += 1
+                self.counters.rows_flushed += report.rows
+            # Also when nothing was flushed here: who flushes by hand leaves files as well.
+            self.counters.running = "minor delta compaction"
+            self.counters.delta_compactions += compact_deltas(store)
+        finally:
+            # Also when there was no space for a flush: this is what makes some.
+            self.counters.running = "collection"
+            self._every_tick()
+            self.counters.files_collected += store.collect_garbage()
+            remove_expired_staging(store.env, store.root_path)
         self.counters.running = ""
         self.counters.last_error = ""

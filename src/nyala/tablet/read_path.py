@@ -352,9 +352,13 @@ def _unordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters
 
 def _batch(arrays: Sequence[pa.Array], spec: ScanSpec, count: int) -> pa.RecordBatch:
     if not spec.columns:
-        # A batch without columns cannot say how many rows it has; a hidden column would be a lie.
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+        return rows_without_columns(count)
     return pa.RecordBatch.from_arrays(list(arrays), schema=spec.arrow_schema)
+
+
+def rows_without_columns(count: int) -> pa.RecordBatch:
+    """A batch that has rows, and knows how many, but no columns: arrays could not tell it."""
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
 
 
 def count(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> int:

@@ -147,5 +147,7 @@ def look_up(table: TableState, keys: Any, columns: Sequence[str] | None, snapsho
     if not len(order):
         return empty
     found, values = read_path.get_many(table, encoded.take(order), tablets[order], wanted, snapshot)
+    if not wanted:
+        return pa.Table.from_batches([read_path.rows_without_columns(len(found))])
     back = np.argsort(order[found], kind="stable")
     return pa.Table.from_arrays([array.take(pa.array(back)) for array in values], schema=empty.schema)

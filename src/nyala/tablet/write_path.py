@@ -104,6 +104,19 @@ def write(
     return results_of(requests, settlements, ticket.timestamp)
 
 
+def committed_before(store: Store, idempotency_key: str) -> WriteResult | None:
+    """The answer for a key that is used up: the first one's timestamp, once that batch is durable; None: it is not.
+
+    Raises: StorageError.
+    """
+    store.check_writable()
+    earlier = store.committed(idempotency_key)
+    if earlier is None:
+        return None
+    store.finish(Ticket(earlier, store.log.end_offset))
+    return WriteResult(earlier)
+
+
 _Outcome = TypeVar("_Outcome")
 
 

@@ -40,7 +40,8 @@ class ManualClock:
         self._now_us = now_us
 
     def sleep_s(self, seconds: float) -> None:
-        self.advance(seconds)
+        # A microsecond at least: who sleeps for the rest of his time, which may be less, must get to its end.
+        self.advance(max(seconds, 1e-6) if seconds > 0 else seconds)
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         until_us = self._monotonic_us + round(timeout_s * 1e6)

@@ -44,3 +44,17 @@ def test_the_same_seed_draws_the_same_tokens() -> None:
     assert [one.token_hex(8) for _ in range(3)] == [other.token_hex(8) for _ in range(3)]
     assert SeededRandomness(4).token_hex(8) != SeededRandomness(3).token_hex(8)
     assert len(one.token_hex(5)) == 10
+
+
+def test_manual_clock_gets_to_the_end_of_any_sleep() -> None:
+    """A loop that sleeps for the rest of its time would otherwise never end: what is left may be a nanosecond."""
+    clock = ManualClock()
+    clock.advance(0.1)
+    until_s = 0.1 + 1e-9
+    for _ in range(3):
+        if clock.monotonic_s() >= until_s:
+            break
+        clock.sleep_s(until_s - clock.monotonic_s())
+    assert clock.monotonic_s() >= until_s
+    clock.sleep_s(0)
+    assert clock.monotonic_s() < 0.1 + 1e-5

@@ -1,0 +1,417 @@
+"""The background: what it chooses to flush, and that it goes on, stops and pauses as it was told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support import key_value_table, open_database, rows
+
+from nyala.database import Database
+from nyala.delta.compaction import merge_delta_files
+from nyala.errors import HistoryExpiredError, StorageError
+from nyala.mvcc.timestamp import from_physical
+from nyala.tablet import delta_compaction, maintenance
+from nyala.tablet.maintenance import (
+    FLUSH_AGE_MIN_BYTES,
+    FLUSH_AGE_S,
+    Maintenance,
+    Pressure,
+    TabletMemory,
+    choose_flush,
+    pressure_of,
+)
+from nyala.tablet.store import Store
+from nyala.testing.clock import ManualClock
+
+MB = 1 << 20
+NOW_US = 1_767_225_600_000_000
+FRESH = from_physical(NOW_US - 1_000_000)
+OLD = from_physical(NOW_US - int(FLUSH_AGE_S * 1e6) - 1)
+
+
+def pressure(
+    tablets: list[tuple[int, int, int | None]], *, limit: int = 1000 * MB, log: int = 0, log_limit: int = 64 * MB
+) -> Pressure:  # fmt: skip
+    """tablets: (id, bytes, oldest timestamp)."""
+    return Pressure(
+        sum(size for _, size, _ in tablets), limit, log, log_limit, NOW_US,
+        [TabletMemory(number, size, oldest) for number, size, oldest in tablets],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given_", "chosen"),
+    [
+        pytest.param(pressure([]), set(), id="an empty store"),
+        pytest.param(pressure([(1, 400 * MB, FRESH)]), set(), id="below half of memory"),
+        pytest.param(pressure([(1, 500 * MB, FRESH)]), set(), id="exactly half"),
+        pytest.param(pressure([(1, 501 * MB, FRESH)]), {1}, id="above half"),
+        pytest.param(
+            pressure([(1, 100 * MB, FRESH), (2, 300 * MB, FRESH), (3, 140 * MB, FRESH)]),
+            {2},
+            id="the largest is enough",
+        ),
+        pytest.param(
+            pressure([(1, 200 * MB, FRESH), (2, 210 * MB, FRESH), (3, 190 * MB, FRESH)]),
+            {1, 2},
+            id="the largest until a quarter of the limit stays",
+        ),
+        pytest.param(
+            pressure([(n, 10 * MB, FRESH) for n in range(60)]),
+            set(range(35)),
+            id="of equals the first, until a quarter stays",
+        ),
+        pytest.param(pressure([(1, 600 * MB, None), (2, 1, FRESH)]), {2}, id="what holds no row cannot be flushed"),
+        pytest.param(pressure([(1, 1, FRESH), (2, 0, None)], log=64 * MB), set(), id="the log at its limit"),
+        pytest.param(pressure([(1, 1, FRESH), (2, 0, None)], log=64 * MB + 1), {1}, id="the log above its limit"),
+        pytest.param(pressure([(1, 1, FRESH), (2, 5, OLD)], log=70 * MB), {1, 2}, id="a long log frees all"),
+        pytest.param(pressure([], log=70 * MB), set(), id="a long log and nothing in memory"),
+        pytest.param(pressure([(1, FLUSH_AGE_MIN_BYTES, OLD)]), {1}, id="old and worth a file"),
+        pytest.param(pressure([(1, FLUSH_AGE_MIN_BYTES - 1, OLD)]), set(), id="old and not worth a file"),
+        pytest.param(
+            pressure([(1, MB // 2, OLD), (2, MB // 2, OLD), (3, 9 * MB, FRESH)]),
+            {1, 2},
+            id="old ones worth a file together",
+        ),
+        pytest.param(
+            pressure([(1, 9 * MB, from_physical(NOW_US - int(FLUSH_AGE_S * 1e6)))]), set(), id="not a moment too early"
+        ),
+        pytest.param(
+            pressure([(1, 600 * MB, FRESH), (2, MB, OLD), (3, 3, FRESH)]), {1, 2}, id="memory and age at once"
+        ),
+    ],
+)  # fmt: skip
+def test_choose_flush(given_: Pressure, chosen: set[int]) -> None:
+    """What is flushed when: too late and writes wait, too early and there are many small files."""
+    assert choose_flush(given_) == chosen
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 300 * MB), st.sampled_from([None, FRESH, OLD])), max_size=12, unique=False
+    ),
+    st.integers(16 * MB, 1000 * MB),
+    st.integers(0, 100 * MB),
+)
+def test_whatever_is_chosen_makes_room(
+    tablets: list[tuple[int, int | None]], limit: int, log: int
+) -> None:  # fmt: skip
+    """After a flush for memory at most a quarter of the limit stays, as far as tablets hold rows at all."""
+    given_ = pressure([(n, size, oldest) for n, (size, oldest) in enumerate(tablets)], limit=limit, log=log)
+    chosen = choose_flush(given_)
+    held = {tablet.tablet_id for tablet in given_.tablets if tablet.timestamp_min is not None}
+    assert chosen <= held
+    stays = sum(tablet.bytes for tablet in given_.tablets if tablet.tablet_id not in chosen)
+    if given_.memory_bytes > limit // 2:
+        assert stays <= limit // 4 or chosen == held
+    if log > given_.log_limit_bytes:
+        assert chosen == held
+
+
+# --- one round, by hand ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOW_US)
+
+
+@pytest.fixture
+def db(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
+    with open_database(tmp_path / "s", clock=clock) as db:
+        yield db
+
+
+def once(db: Database) -> Maintenance:
+    db.maintenance.run_once(db._writer())
+    return db.maintenance
+
+
+def test_the_figures_are_the_stores(db: Database) -> None:
+    """A choice that rests on wrong figures flushes the wrong tablet."""
+    table = key_value_table(db)
+    key_value_table(db, "empty")
+    stamp = table.insert({"k": list(range(100)), "v": list(range(100))}).timestamp
+    found = pressure_of(db._writer())
+    (first, second) = found.tablets
+    assert first.timestamp_min == stamp and second.timestamp_min is None
+    assert first.bytes > 1600 and found.memory_bytes == first.bytes + second.bytes
+    assert found.log_bytes == db._writer().log.size_bytes > 1600
+    assert (found.memory_limit_bytes, found.now_us) == (1 << 30, NOW_US)
+    db.flush()
+    table.update({"k": [1], "v": [5]})
+    found = pressure_of(db._writer())
+    assert found.tablets[0].timestamp_min is not None and found.tablets[0].timestamp_min > stamp
+
+
+def test_old_rows_are_flushed_and_an_idle_store_is_all_files(db: Database, clock: ManualClock) -> None:
+    """A store that was left alone opens without a replay."""
+    table = key_value_table(db)
+    table.insert({"k": list(range(100_000)), "v": list(range(100_000))})
+    assert once(db).counters.flushes == 0
+    clock.advance(FLUSH_AGE_S + 1)
+    counters = once(db).counters
+    assert (counters.flushes, counters.rows_flushed, counters.running) == (1, 100_000, "")
+    assert db._writer().log.segments() == [] and table.stats()["memory_bytes"] == 0
+    once(db)
+    assert not db._writer().state.garbage
+
+
+def test_small_delta_files_are_merged_in_the_background(db: Database) -> None:
+    """A year of daily updates would otherwise be 365 files that every scan opens."""
+    table = key_value_table(db)
+    table.insert({"k": list(range(50)), "v": [0] * 50})
+    for day in range(40):
+        db.flush()
+        table.update({"k": [day], "v": [1]})
+        once(db)
+    assert db.maintenance.counters.delta_compactions > 3
+    assert table.stats()["redo_files"] < 12
+    assert sorted(v for _, v in rows(table)) == [0] * 10 + [1] * 40
+
+
+def test_garbage_goes_also_when_a_flush_fails(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk the removal of old files is what makes room for the flush."""
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    db.flush()
+    assert db._writer().state.garbage
+    table.insert({"k": [2], "v": [2]})
+
+    def full(*_: object) -> None:
+        raise StorageError("no space left")
+
+    monkeypatch.setattr(maintenance, "choose_flush", lambda _: {1})
+    monkeypatch.setattr(maintenance, "flush", full)
+    with pytest.raises(StorageError, match="no space"):
+        once(db)
+    assert not db._writer().state.garbage
+    assert db.maintenance.counters.files_collected >= 1
+
+
+def test_a_compaction_keeps_the_files_of_a_table_that_is_dropped_meanwhile(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table dropped during the merge of its files is no failure of the background."""
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    for value in range(8):
+        db.flush()
+        table.update({"k": [1], "v": [value]})
+    db.flush()
+
+    def dropped(*arguments: Any) -> Any:
+        db.drop_table("t")
+        db._writer().collect_garbage()
+        return merge_delta_files(*arguments)
+
+    monkeypatch.setattr(delta_compaction, "merge_delta_files", dropped)
+    delta_compaction.compact_deltas(db._writer())
+    assert db.list_tables() == []
+    db._writer().collect_garbage()
+    assert not list(Path(db.path, "data").rglob("*.redo"))
+
+
+# --- scans that nobody reads ----------------------------------------------------------------------------
+
+
+def test_a_scan_unread_for_15_minutes_gives_back_its_files(db: Database, clock: ManualClock) -> None:
+    """A forgotten scan would keep dropped tables on the disk; the message says how to go on."""
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    db.flush()
+    forgotten, read = table.scan(), table.scan()
+    table.update({"k": [1], "v": [2]})
+    clock.advance(14 * 60)
+    assert read.count() == 1
+    once(db)
+    clock.advance(61)
+    once(db)
+    with pytest.raises(HistoryExpiredError, match=f"15 minutes.*at={forgotten.timestamp}"):
+        forgotten.to_arrow()
+    for method in (forgotten.count, forgotten.explain, forgotten.tokens, forgotten.to_reader().read_all):
+        with pytest.raises(HistoryExpiredError):
+            method()
+    assert rows(table, at=forgotten.timestamp) == [(1, 1)]
+    assert read.to_arrow().to_pydict() == {"k": [1], "v": [1]}
+    db.drop_table("t")
+    once(db)
+    assert list(Path(db.path, "data").rglob("*.base"))
+    clock.advance(15 * 60 + 1)
+    once(db)
+    once(db)
+    assert not list(Path(db.path, "data").rglob("*.base"))
+    with pytest.raises(HistoryExpiredError):
+        read.count()
+
+
+def test_a_stream_that_is_being_read_is_not_cut(db: Database, clock: ManualClock) -> None:
+    """A slow consumer, an hour between two batches, gets all of its rows."""
+    table = key_value_table(db)
+    for first in range(0, 40, 10):
+        table.insert({"k": list(range(first, first + 10)), "v": [0] * 10})
+        db.flush()
+    reader = table.scan().to_reader()
+    found = reader.read_next_batch().num_rows
+    clock.advance(3600)
+    once(db)
+    assert found + sum(batch.num_rows for batch in reader) == 40
+
+
+# --- the thread -----------------------------------------------------------------------------------------
+
+
+class Background:
+    """A maintenance thread whose rounds the test sees, and decides on; time stands still."""
+
+    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.maintenance = Maintenance(store)
+        self.begun, self.go_on = threading.Semaphore(0), threading.Semaphore(0)
+        self.rounds: list[Callable[[], None]] = []
+        monkeypatch.setattr(self.maintenance, "run_once", self._round)
+
+    def _round(self, store: Store) -> None:
+        self.begun.release()
+        assert self.go_on.acquire(timeout=20)
+        if self.rounds:
+            self.rounds.pop(0)()
+
+
+@pytest.fixture
+def background(db: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Background]:
+    background = Background(db._writer(), monkeypatch)
+    background.maintenance.start()
+    yield background
+    for _ in range(10):
+        background.go_on.release()
+    background.maintenance.stop()
+    assert not background.maintenance._thread.is_alive()
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Wait for another thread; the test's own timeout is the limit."""
+    event = threading.Event()
+    for _ in range(20_000):
+        if happened():
+            return
+        event.wait(0.001)
+    raise AssertionError("it never happened")
+
+
+def test_pressure_wakes_the_thread_at_once(db: Database, background: Background) -> None:
+    """A writer at the limit must not wait for a tick."""
+    db._writer().pressure.set()
+    assert background.begun.acquire(timeout=20)
+    background.go_on.release()
+    assert not background.begun.acquire(timeout=0.02)
+
+
+def test_without_pressure_it_looks_every_two_seconds(
+    db: Database, background: Background, clock: ManualClock
+) -> None:
+    """An idle store costs nothing, and what is old is found all the same."""
+    waits = 0
+    while not background.begun.acquire(timeout=0.005):
+        clock.advance(maintenance.TICK_S)
+        waits += 1
+        assert waits < 500
+    assert waits >= Maintenance._IDLE_TICKS - 1
+    background.go_on.release()
+
+
+@pytest.mark.parametrize(
+    "error", [StorageError("no space"), RuntimeError("a mistake of ours"), MemoryError()]
+)
+def test_the_thread_survives_a_failure(
+    db: Database, background: Background, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without it no memory would be freed any more, and every write would end in a wait of 30 seconds."""
+
+    def fail() -> None:
+        raise error
+
+    background.rounds = [fail, fail]
+    for count in (1, 2):
+        db._writer().pressure.set()
+        assert background.begun.acquire(timeout=20)
+        background.go_on.release()
+        until(lambda count=count: background.maintenance.counters.failures == count)  # type: ignore[misc]
+    db._writer().pressure.set()
+    assert background.begun.acquire(timeout=20)
+    background.go_on.release()
+    assert background.maintenance.status()["last_error"] == str(error)
+    told = [record for record in caplog.records if "background work failed" in record.message]
+    assert len(told) == (1 if str(error) else 0)
+
+
+def test_paused_it_neither_works_nor_spins(db: Database, background: Background) -> None:
+    """A paused store under pressure must not burn a processor; resumed, it does what was asked meanwhile."""
+    background.maintenance.pause()
+    db._writer().pressure.set()
+    until(lambda: not db._writer().pressure.is_set())
+    assert not background.begun.acquire(timeout=0.02)
+    assert background.maintenance.status()["paused"]
+    background.maintenance.resume()
+    assert background.begun.acquire(timeout=20)
+    background.go_on.release()
+    assert not background.maintenance.status()["paused"]
+
+
+def test_pause_returns_once_nothing_is_running(db: Database, background: Background) -> None:
+    """Who copies the folder after `pause` must not meet a flush in the middle."""
+    db._writer().pressure.set()
+    assert background.begun.acquire(timeout=20)
+    paused = threading.Event()
+
+    def pause() -> None:
+        background.maintenance.pause()
+        paused.set()
+
+    thread = threading.Thread(target=pause)
+    thread.start()
+    assert not paused.wait(0.02)
+    background.go_on.release()
+    thread.join(20)
+    assert paused.is_set()
+    db._writer().pressure.set()
+    assert not background.begun.acquire(timeout=0.02)
+
+
+def test_a_round_that_was_about_to_begin_sees_the_pause(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the thread's decision and its work there is no moment in which `pause` returns."""
+    background = Background(db._writer(), monkeypatch)
+    background.maintenance._busy.acquire()  # the thread stands before its round
+    background.maintenance.start()
+    db._writer().pressure.set()
+    until(lambda: not db._writer().pressure.is_set())
+    background.maintenance._paused = True  # what `pause` does first
+    background.maintenance._busy.release()
+    assert not background.begun.acquire(timeout=0.02)
+    background.maintenance.stop()
+
+
+def test_the_thread_ends_with_its_store(db: Database, background: Background, clock: ManualClock) -> None:
+    """A closed store leaves no thread behind."""
+    db._writer().close()
+    clock.advance(maintenance.TICK_S)
+    until(lambda: not background.maintenance._thread.is_alive())
+    background.maintenance.stop()
+
+
+def test_it_really_works_in_the_background(tmp_path: Path) -> None:
+    """With small limits, writes alone bring rows into files; nobody calls anything."""
+    with open_database(tmp_path / "s", maintenance=True, log_limit_bytes=20_000) as db:
+        table = key_value_table(db)
+        for first in range(0, 5000, 100):
+            table.insert({"k": list(range(first, first + 100)), "v": [0] * 100})
+        until(lambda: db.maintenance.status()["flushes"] > 0)
+        until(lambda: table.stats()["rowsets"] > 0)
+        assert table.count() == 5000

@@ -1,0 +1,366 @@
+"""Commits from other processes: staged files, handed to whoever has the store open, once per key (H1, H2)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.support import key_value_table, open_database, rows
+
+import nyala
+from nyala.catalog.handover_channel import send
+from nyala.env import SYSTEM, Env, SystemRandomness, system_files
+from nyala.errors import (
+    CorruptionError,
+    DuplicateKeyError,
+    HistoryExpiredError,
+    InvalidArgumentError,
+    KeyNotFoundError,
+    LockedError,
+    StorageError,
+    TableNotFoundError,
+)
+from nyala.handover import (
+    OPERATIONS,
+    commit_staged,
+    discard_staging,
+    new_staging,
+    read_staged,
+    remote_lease,
+    renew_lease,
+    write_staged,
+)
+from nyala.testing.clock import ManualClock
+
+SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64()})
+
+
+def stage(
+    path: Path, rows_: list[tuple[int, int | None]], operation: str = "upsert", errors: str = "raise", files: int = 1,
+    table: str = "t",
+) -> dict[str, Any]:  # fmt: skip
+    """A job whose rows lie in `files` staged files."""
+    key, folder = new_staging(str(path))
+    deletes = operation.startswith("delete")
+    schema = pa.schema([SCHEMA.field("k")]) if deletes else SCHEMA
+    names = []
+    for number in range(files):
+        part = [dict(zip(schema.names, row, strict=False)) for row in rows_[number::files]]
+        batch = pa.RecordBatch.from_pylist(part, schema=schema)
+        assert write_staged(SYSTEM, f"{folder}/{number}.arrow", schema, iter([batch])) == len(part)
+        names.append(f"{number}.arrow")
+    return {"key": key, "table": table, "operation": operation, "errors": errors, "files": names,
+            "columns": schema.names}  # fmt: skip
+
+
+# --- a real second process ------------------------------------------------------------------------------
+
+CHILD = """
+import json, sys
+from nyala.errors import WriteError
+from nyala.handover import commit_staged
+for line in sys.stdin:
+    path, job = json.loads(line)
+    try:
+        answer = commit_staged(path, job)
+        errors = answer.pop("errors")
+    except Exception as error:
+        answer = {"raised": type(error).__name__, "says": str(error)}
+        errors = getattr(error, "errors", None)
+    answer["failed"] = None if errors is None else errors.to_pylist()
+    print(json.dumps(answer), flush=True)
+"""
+
+
+class Other:
+    """Another process that commits what it is told to."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def commit(self, path: Path, job: dict[str, Any]) -> dict[str, Any]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps([str(path), job]) + "\n")
+        self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[Other]:
+    other = Other()
+    yield other
+    assert other.process.stdin is not None and other.process.stdout is not None
+    other.process.stdin.close()
+    other.process.wait(20)
+    other.process.stdout.close()
+
+
+def test_a_second_process_commits_while_the_first_has_the_store_open(tmp_path: Path, other: Other) -> None:
+    """Spark writes while the driver's own Python is the writer: its rows are there at once, under one timestamp."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        table.insert({"k": [1], "v": [1]})
+        answer = other.commit(tmp_path / "s", stage(tmp_path / "s", [(1, 10), (2, 20), (3, 30)], files=2))
+        assert answer == {
+            "timestamp": db.now(), "inserted": 2, "updated": 1, "deleted": 0, "ignored": 0, "failed": None,
+        }  # fmt: skip
+        assert rows(table) == [(1, 10), (2, 20), (3, 30)]
+        assert rows(table, at=answer["timestamp"] - 1) == [(1, 1)]
+    again = open_database(tmp_path / "s")
+    assert rows(again["t"]) == [(1, 10), (2, 20), (3, 30)]
+    again.close()
+
+
+def test_h1_a_key_is_committed_once(tmp_path: Path, other: Other) -> None:
+    """An answer that was lost is asked for again; the rows must not be written twice, nor found to be taken."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        job = stage(tmp_path / "s", [(1, 1)], "insert")
+        first = other.commit(tmp_path / "s", job)
+        assert first["inserted"] == 1
+        table.update({"k": [1], "v": [5]})
+        second = other.commit(tmp_path / "s", job)
+        assert (second["timestamp"], second["inserted"]) == (first["timestamp"], 0)
+        assert rows(table) == [(1, 5)]
+        discard_staging(str(tmp_path / "s"), job["key"])  # what a job does once it was told that all is well
+        assert other.commit(tmp_path / "s", job)["timestamp"] == first["timestamp"]
+        db.flush()  # the key goes from the log into the catalogue
+        assert other.commit(tmp_path / "s", job)["timestamp"] == first["timestamp"]
+    with open_database(tmp_path / "s") as db:
+        db.drop_table("t")
+        assert other.commit(tmp_path / "s", job)["timestamp"] == first["timestamp"]
+    # And with nobody there.
+    assert other.commit(tmp_path / "s", job)["timestamp"] == first["timestamp"]
+
+
+@pytest.mark.parametrize("somebody", [True, False])
+def test_row_errors_collected_and_raised(tmp_path: Path, other: Other, somebody: bool) -> None:
+    """The other process learns which of its rows failed, as it would at home; raised, nothing was written."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    if not somebody:
+        db.close()
+    raised = other.commit(tmp_path / "s", stage(tmp_path / "s", [(1, 10), (2, 20)], "insert"))
+    assert raised["raised"] == "DuplicateKeyError" and "1 of 2 rows failed" in raised["says"]
+    assert [(row["row"], row["k"], row["code"]) for row in raised["failed"]] == [(0, 1, "already-present")]
+    collected = other.commit(tmp_path / "s", stage(tmp_path / "s", [(1, 10), (3, 30)], "insert", "collect"))
+    assert collected["inserted"] == 1
+    assert [(row["row"], row["operation"], row["k"], row["code"]) for row in collected["failed"]] == [
+        (0, "insert", 1, "already-present")
+    ]
+    missing = other.commit(tmp_path / "s", stage(tmp_path / "s", [(1, 10)], table="nothing"))
+    assert missing["raised"] == "TableNotFoundError" and "its tables are: t" in missing["says"]
+    if not somebody:
+        db = open_database(tmp_path / "s")
+    assert rows(db["t"]) == [(1, 1), (3, 30)]
+    db.close()
+
+
+def test_with_nobody_there_the_lock_is_taken_for_the_moment(tmp_path: Path, other: Other) -> None:
+    """A job runs also when no program has the store open, and leaves the store as free as it was."""
+    with open_database(tmp_path / "s") as db:
+        key_value_table(db)
+    for k in (1, 2):
+        assert other.commit(tmp_path / "s", stage(tmp_path / "s", [(k, k)], "insert"))["inserted"] == 1
+    with open_database(tmp_path / "s") as db:
+        assert rows(db["t"]) == [(1, 1), (2, 2)]
+
+
+# --- in one process -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_each_operation(tmp_path: Path, operation: str) -> None:
+    """What Spark's option `operation` can say."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        table.insert({"k": [1, 2], "v": [1, 2]})
+        job = stage(tmp_path / "s", [(2, 20), (3, 30)], operation)
+        expected = {
+            "insert": None, "insert-ignore": [(1, 1), (2, 2), (3, 30)], "upsert": [(1, 1), (2, 20), (3, 30)],
+            "update": None, "update-ignore": [(1, 1), (2, 20)], "delete": None, "delete-ignore": [(1, 1)],
+        }[operation]  # fmt: skip
+        if expected is None:
+            with pytest.raises(DuplicateKeyError if operation == "insert" else KeyNotFoundError):
+                commit_staged(str(tmp_path / "s"), job)
+            assert rows(table) == [(1, 1), (2, 2)]
+        else:
+            answer = commit_staged(str(tmp_path / "s"), job)
+            assert answer["ignored"] == (1 if operation.endswith("-ignore") else 0)
+            assert rows(table) == expected
+
+
+def test_a_job_without_rows(tmp_path: Path) -> None:
+    """An empty DataFrame is no error, with files that hold nothing and without any."""
+    with open_database(tmp_path / "s") as db:
+        key_value_table(db)
+        now = db.now()
+        for files in (1, 0):
+            answer = commit_staged(str(tmp_path / "s"), stage(tmp_path / "s", [], files=files))
+            assert answer["inserted"] == 0 and answer["errors"] is None
+        assert now <= answer["timestamp"] <= db.now()
+
+
+@pytest.mark.parametrize("somebody", [True, False])
+def test_the_answer_has_the_same_form_wherever_it_comes_from(tmp_path: Path, somebody: bool) -> None:
+    """The caller need not know who did the work: `errors` is a table, or None when no row failed."""
+    db = open_database(tmp_path / "s")
+    key_value_table(db)
+    if not somebody:
+        db.close()
+    answer = commit_staged(str(tmp_path / "s"), stage(tmp_path / "s", [(1, 1)], errors="collect"))
+    assert sorted(answer) == ["deleted", "errors", "ignored", "inserted", "timestamp", "updated"]
+    assert answer["errors"] is None
+    answer = commit_staged(str(tmp_path / "s"), stage(tmp_path / "s", [(1, 1)], "insert", "collect"))
+    assert isinstance(answer["errors"], pa.Table) and answer["errors"].num_rows == 1
+    db.close()
+
+
+def test_a_mistyped_path_does_not_become_a_store(tmp_path: Path) -> None:
+    """The rows would be gone into a folder that nobody looks at."""
+    with open_database(tmp_path / "s") as db:
+        key_value_table(db)
+        job = stage(tmp_path / "s", [(1, 1)])
+        with pytest.raises(StorageError, match="no Nyala store"):
+            commit_staged(str(tmp_path / "typo"), job)
+        with pytest.raises(StorageError, match="no Nyala store"):
+            new_staging(str(tmp_path / "typo"))
+    assert not (tmp_path / "typo").exists()
+
+
+def test_a_writer_that_neither_answers_nor_ends(tmp_path: Path) -> None:
+    """After a minute the job is told who holds the store, instead of waiting for ever."""
+    clock = ManualClock(SYSTEM.clock.now_us())
+    env = Env(system_files(), clock, SystemRandomness())
+    with open_database(tmp_path / "s") as db:
+        key_value_table(db)
+        assert db._server is not None
+        db._server.stop()
+        job = stage(tmp_path / "s", [(1, 1)])
+        with pytest.raises(LockedError, match="pid"):
+            commit_staged(str(tmp_path / "s"), job, env)
+        assert 60 <= clock.monotonic_s() < 70
+    assert commit_staged(str(tmp_path / "s"), job, env)["inserted"] == 1
+
+
+def test_what_the_writer_does_not_understand_is_refused(tmp_path: Path) -> None:
+    """A request of another version is answered with a sentence, and nothing is done."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        with pytest.raises(InvalidArgumentError, match="'dance'"):
+            send(SYSTEM, str(tmp_path / "s"), {"do": "dance"})
+        job = stage(tmp_path / "s", [(1, 1)])
+        with pytest.raises(InvalidArgumentError, match="'merge' is none of insert"):
+            commit_staged(str(tmp_path / "s"), {**job, "operation": "merge"})
+        with pytest.raises(InvalidArgumentError, match="no key of a staged job"):
+            commit_staged(str(tmp_path / "s"), {**job, "key": "../data"})
+        with pytest.raises(InvalidArgumentError, match="without folders"):
+            commit_staged(str(tmp_path / "s"), {**job, "files": ["../../catalog.sqlite"]})
+        with pytest.raises(TableNotFoundError):
+            commit_staged(str(tmp_path / "s"), {**job, "table": "u"})
+        assert rows(table) == []
+
+
+def test_a_large_job_goes_into_files(tmp_path: Path) -> None:
+    """A batch above the log's limit keeps its key in the catalogue: it too is committed once."""
+    with open_database(tmp_path / "s", direct_commit_bytes=1000) as db:
+        table = key_value_table(db)
+        job = stage(tmp_path / "s", [(k, k) for k in range(500)], "insert")
+        first = commit_staged(str(tmp_path / "s"), job)
+        assert first["inserted"] == 500 and table.stats()["rowsets"] == 1
+        assert commit_staged(str(tmp_path / "s"), job)["timestamp"] == first["timestamp"]
+        assert table.count() == 500
+
+
+# --- staged files ---------------------------------------------------------------------------------------
+
+
+def test_staged_files_are_read_in_the_order_of_the_job(tmp_path: Path) -> None:
+    """Of a key that stands in two of them the later row counts, so the order must be the job's."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        key, folder = new_staging(str(tmp_path / "s"))
+        for name, value in (("a", 1), ("b", 2)):
+            batch = pa.record_batch({"k": [7], "v": [value]}, schema=SCHEMA)
+            write_staged(SYSTEM, f"{folder}/{name}", SCHEMA, iter([batch, batch.slice(1)]))
+        job = {"key": key, "table": "t", "operation": "upsert", "files": ["b", "a"]}
+        found = read_staged(SYSTEM, folder, job)
+        assert found.column("v").to_pylist() == [2, 1] and found.schema == SCHEMA
+        assert (commit_staged(str(tmp_path / "s"), job)["inserted"], rows(table)) == (1, [(7, 1)])
+
+
+def test_damaged_staged_files_are_told(tmp_path: Path) -> None:
+    """A flipped or missing byte is CorruptionError naming the file, never other rows than those that were staged."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        job = stage(tmp_path / "s", [(1, 1), (2, 2)])
+        file = tmp_path / "s" / "staging" / job["key"] / "0.arrow"
+        good = file.read_bytes()
+        damaged = [good[:length] for length in (0, 3, 4, len(good) // 2, len(good) - 1)]
+        damaged += [
+            good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :] for at in range(0, len(good), 37)
+        ]  # fmt: skip
+        for bytes_ in damaged:
+            file.write_bytes(bytes_)
+            with pytest.raises(CorruptionError, match="run the job again") as error:
+                commit_staged(str(tmp_path / "s"), job)
+            assert error.value.path == str(file)
+        file.unlink()
+        with pytest.raises(CorruptionError, match="gone"):
+            commit_staged(str(tmp_path / "s"), job)
+        assert rows(table) == []
+        file.write_bytes(good)
+        assert commit_staged(str(tmp_path / "s"), job)["inserted"] == 2
+
+
+def test_discarding_twice_and_after_the_commit(tmp_path: Path) -> None:
+    """Cleaning up must not fail: it runs where another error is on its way out."""
+    with open_database(tmp_path / "s") as db:
+        key_value_table(db)
+        job = stage(tmp_path / "s", [(1, 1)])
+        commit_staged(str(tmp_path / "s"), job)
+        discard_staging(str(tmp_path / "s"), job["key"])
+        discard_staging(str(tmp_path / "s"), job["key"])
+        assert list((tmp_path / "s" / "staging").iterdir()) == []
+
+
+# --- leases ---------------------------------------------------------------------------------------------
+
+
+def test_a_remote_lease_keeps_files_until_it_is_over(tmp_path: Path) -> None:
+    """Spark's tasks read files that the writer has replaced meanwhile; a job that died frees them in the end."""
+    clock = ManualClock()
+    env = Env(system_files(), clock, SystemRandomness())
+    with open_database(tmp_path / "s", clock=clock) as db:
+        table = key_value_table(db)
+        table.insert({"k": [1], "v": [1]})
+        db.flush()
+        db._writer().collect_garbage()
+        lease = remote_lease(str(tmp_path / "s"), 60, env)
+        db.drop_table("t")
+        clock.advance(50)
+        renew_lease(str(tmp_path / "s"), lease.name, 60, env)
+        clock.advance(50)
+        db._writer().collect_garbage()
+        assert list((tmp_path / "s" / "data").rglob("*.base"))
+        clock.advance(11)
+        with pytest.raises(HistoryExpiredError, match="load again"):
+            renew_lease(str(tmp_path / "s"), lease.name, 60, env)
+        db._writer().collect_garbage()
+        assert not list((tmp_path / "s" / "data").rglob("*.base"))
+
+
+def test_nyala_says_who_writes(tmp_path: Path) -> None:
+    """A second long-lived writer is still refused at once: only commits are handed over."""
+    with open_database(tmp_path / "s"), pytest.raises(LockedError):
+        nyala.connect(tmp_path / "s")

@@ -1,0 +1,288 @@
+"""The public face: exactly these names, each explained; how `connect` and its arguments are read; a light import."""
+
+from __future__ import annotations
+
+import ast
+import datetime as dt
+import inspect
+import json
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from tests.support import key_value_table, open_database
+
+import nyala
+from nyala.database import parse_history, parse_size
+from nyala.errors import InvalidArgumentError, StorageError
+
+ROOT = Path(__file__).parent.parent.parent
+
+NAMES = {
+    "open": {"connect", "Database", "Snapshot", "Batch", "Table", "TableView", "Scan", "WriteResult"},
+    "say": {"col", "column", "hash_partition", "range_partition", "to_datetime", "__version__"},
+    "errors": {
+        "Error", "TableNotFoundError", "TableExistsError", "ColumnNotFoundError", "SchemaError",
+        "InvalidArgumentError", "WriteError", "DuplicateKeyError", "KeyNotFoundError", "NoPartitionError",
+        "InvalidValueError", "CorruptionError", "LockedError", "HistoryExpiredError", "ReadOnlyError", "StorageError",
+    },
+}  # fmt: skip
+
+
+def public() -> list[str]:
+    return [name for name in nyala.__all__ if name != "__version__"]
+
+
+# --- names ----------------------------------------------------------------------------------------------
+
+
+def test_all_is_exact() -> None:
+    """What is listed is what a user may rely on: nothing slips in by an import, nothing is lost in a cleaning."""
+    assert set(nyala.__all__) == set().union(*NAMES.values())
+    assert len(nyala.__all__) == len(set(nyala.__all__))
+    loose = {
+        name
+        for name in dir(nyala)
+        if not name.startswith("_") and not isinstance(getattr(nyala, name), types.ModuleType)
+    }
+    assert loose - {"annotations", "Any", "TYPE_CHECKING"} == set(public())
+    with pytest.raises(AttributeError, match="no attribute 'conect'"):
+        nyala.conect  # noqa: B018
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", nyala.__version__)
+
+
+@pytest.mark.parametrize("name", public())
+def test_each_name_is_explained(name: str) -> None:
+    """`help(nyala.…)` says what it is, and what its public methods do; no text is borrowed from a base class."""
+    thing = getattr(nyala, name)
+    assert thing.__doc__ and len(thing.__doc__.strip()) > 10
+    if not inspect.isclass(thing) or issubclass(thing, BaseException):
+        return
+    assert "__doc__" in vars(thing)
+    bare = [
+        method
+        for method, value in inspect.getmembers(thing)
+        if not method.startswith("_")
+        and (inspect.isfunction(value) or isinstance(value, property))
+        and not inspect.getdoc(value)
+    ]
+    assert bare == []
+
+
+@pytest.mark.parametrize("name", sorted(set(public()) - {"Error"}))
+def test_each_name_is_in_a_document(name: str) -> None:
+    """Who reads README and docs meets every name; a name that no page has is one that nobody finds."""
+    pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")]
+    word = re.compile(rf"\b{name}\b")
+    found = any(word.search(page.read_text()) for page in pages)
+    return_types = {"Batch", "Database", "Scan", "Snapshot", "Table", "TableView"}
+    assert found or name in return_types, f"no page names nyala.{name}"
+
+
+def test_each_public_signature_is_typed() -> None:
+    """`py.typed` promises it: every argument and every result of what a user calls has a type."""
+    assert (ROOT / "src" / "nyala" / "py.typed").exists()
+    untyped = []
+    for name in public():
+        thing = getattr(nyala, name)
+        functions = [(name, thing)] if inspect.isfunction(thing) else []
+        if inspect.isclass(thing) and not issubclass(thing, BaseException):
+            functions = [
+                (f"{name}.{method}", value)
+                for method, value in inspect.getmembers(thing, inspect.isfunction)
+                if not method.startswith("_")
+            ]
+        for label, function in functions:
+            parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+            annotations = function.__annotations__
+            if "return" not in annotations or any(p.name not in annotations for p in parameters):
+                untyped.append(label)
+    assert untyped == []
+
+
+def test_the_error_tree_is_the_one_that_the_contract_draws() -> None:
+    """`except ValueError` around a schema, `except KeyError` around a name, `except OSError` around a disk: each
+    catches what it should."""
+    tree = {
+        "TableNotFoundError": ("Error", KeyError),
+        "TableExistsError": ("Error",),
+        "ColumnNotFoundError": ("Error", KeyError),
+        "SchemaError": ("Error", ValueError),
+        "InvalidArgumentError": ("Error", ValueError),
+        "WriteError": ("Error",),
+        "DuplicateKeyError": ("WriteError",),
+        "KeyNotFoundError": ("WriteError",),
+        "NoPartitionError": ("WriteError",),
+        "InvalidValueError": ("WriteError", ValueError),
+        "CorruptionError": ("Error",),
+        "LockedError": ("Error",),
+        "HistoryExpiredError": ("Error",),
+        "ReadOnlyError": ("Error",),
+        "StorageError": ("Error", OSError),
+    }
+    assert set(tree) | {"Error"} == NAMES["errors"]
+    for name, bases in tree.items():
+        expected = tuple(getattr(nyala, base) if isinstance(base, str) else base for base in bases)
+        assert getattr(nyala, name).__bases__ == expected
+
+
+def test_the_example_of_the_package_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first thing that `help(nyala)` shows works as it stands."""
+    text = nyala.__doc__ or ""
+    code = "\n".join(text.split("\n")[2:])
+    ast.parse(code)
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {}
+    exec(code, namespace)
+    before = namespace["orders"].scan(at=namespace["before"]).to_arrow()  # type: ignore[attr-defined]
+    assert before.to_pydict() == {"id": [1], "status": ["new"]}
+    assert namespace["orders"].get({"id": 1}) == {"id": 1, "status": "paid"}  # type: ignore[attr-defined]
+    namespace["db"].close()  # type: ignore[attr-defined]
+
+
+# --- a light import -------------------------------------------------------------------------------------
+
+
+def test_import_nyala_is_light() -> None:
+    """The first use of `nyala` costs what pyarrow and NumPy cost, counted in modules: seconds depend on the machine."""
+    code = (
+        "import json, sys, numpy, pyarrow, pyarrow.compute, pyarrow.ipc; before = set(sys.modules); import nyala;"
+        "nyala.connect, nyala.Scan, nyala.col;"
+        "print(json.dumps([sorted(set(sys.modules) - before), sorted(sys.modules)]))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    added, all_ = json.loads(found.stdout)
+    packages = {name.partition(".")[0] for name in added} - set(sys.stdlib_module_names)
+    packages = {name for name in packages if not name.startswith("_sysconfigdata")}
+    assert packages <= {"nyala", "google_crc32c", "numpy", "pyarrow"}
+    own = [name for name in added if name.startswith("nyala")]
+    parts = {name.split(".")[1] for name in own if "." in name}
+    assert not parts & {"cli", "spark", "testing", "engines"}, "what only some users need is loaded when used"
+    assert len(own) <= 130 and len(added) <= len(own) + 110
+    heavy = {"asyncio", "multiprocessing", "unittest", "http", "email", "xml", "pyarrow.parquet", "pyarrow.dataset",
+             "pyarrow.flight", "pyarrow.pandas_compat"}  # fmt: skip
+    assert not heavy & set(added)
+    assert not {"duckdb", "sqlglot", "pandas", "polars", "pyspark", "numcodecs"} & set(all_)
+
+
+# --- arguments of connect and create_table --------------------------------------------------------------
+
+DAY = 24 * 3600 * 10**6
+
+
+@pytest.mark.parametrize(
+    ("history", "microseconds"),
+    [
+        (None, 7 * DAY), ("7d", 7 * DAY), ("1h", DAY // 24), ("90s", 90 * 10**6), ("30m", DAY // 48), ("2w", 14 * DAY),
+        (" 1.5 D ", DAY * 3 // 2), ("0s", 0), (0, 0), (0.25, 250_000), (3600, DAY // 24),
+        (dt.timedelta(days=1, microseconds=1), DAY + 1), (dt.timedelta(0), 0), ("forever", None), (" Forever ", None),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_parse_history(history: dt.timedelta | str | float | None, microseconds: int | None) -> None:
+    """How long the past is kept; a misread unit would drop it a day too early."""
+    assert parse_history(history) == microseconds
+
+
+@pytest.mark.parametrize(
+    "history",
+    ["", "7", "d", "7 days", "-1d", "1e3s", "soon", -1, float("nan"), float("inf"), True, [7],
+     dt.timedelta(days=-1), b"7d"],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_no_history_is_refused(history: object) -> None:
+    """It must not become some other length in silence."""
+    with pytest.raises(InvalidArgumentError, match="history"):
+        parse_history(history)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("size", "size_bytes"),
+    [
+        ("1GB", 10**9), ("4 gb", 4 * 10**9), ("1.5GB", 15 * 10**8), ("512MB", 512 * 10**6), ("512M", 512 * 10**6),
+        ("64MiB", 64 << 20), ("64Mi", 64 << 20), ("1GiB", 1 << 30), ("2T", 2 * 10**12), ("20000KB", 20_000_000),
+        ("20000000", 20_000_000), ("20000000B", 20_000_000), (20_000_000, 20_000_000),
+        ("16MB", 16_000_000), (16_000_000, 16_000_000), (" 16 MiB ", 16 << 20),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_parse_size(size: int | str, size_bytes: int) -> None:
+    """A memory limit as people write it, down to the least that the message names."""
+    assert parse_size(size) == size_bytes
+
+
+@pytest.mark.parametrize(
+    "size",
+    ["", "GB", "1 potato", "1PB", "-1GB", "1,5GB", "15MB", 15_999_999, 0, -1, True, 1e9, None, "1I"],
+    ids=repr,
+)
+def test_what_is_no_size_is_refused(size: object) -> None:
+    """A typing error must not become a limit of a few bytes, under which every write waits."""
+    with pytest.raises(InvalidArgumentError, match="memory_limit"):
+        parse_size(size)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("not_before", ["yesterday", -1, 2**63])
+def test_a_bad_not_before_leaves_the_store_free(tmp_path: Path, not_before: object) -> None:
+    """Else the lock would be held, by a Database that nobody has, until the process ends."""
+    with pytest.raises(InvalidArgumentError):
+        nyala.connect(tmp_path / "s", not_before=not_before)  # type: ignore[arg-type]
+    nyala.connect(tmp_path / "s").close()
+
+
+def test_a_moment_that_does_not_come_leaves_the_store_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its ten seconds `connect` fails and holds nothing: neither lock nor lease nor thread."""
+    nyala.connect(tmp_path / "s").close()
+    seconds = iter(range(0, 100_000, 6))
+    monkeypatch.setattr("nyala.env.clock.SystemClock.monotonic_s", lambda self: float(next(seconds)))
+    monkeypatch.setattr("nyala.env.clock.SystemClock.sleep_s", lambda self, seconds: None)
+    for read_only in (True, False):
+        with pytest.raises(InvalidArgumentError, match="did not become visible"):
+            nyala.connect(tmp_path / "s", not_before=2**62, read_only=read_only, maintenance=False)
+    monkeypatch.undo()
+    assert not list((tmp_path / "s" / "leases").iterdir())
+    with nyala.connect(tmp_path / "s") as db:
+        assert db.list_tables() == []
+
+
+def test_not_before_waits_for_what_another_process_was_told(tmp_path: Path) -> None:
+    """A reader that was handed a token never answers from before it."""
+    with open_database(tmp_path / "s") as db:
+        stamp = key_value_table(db).insert({"k": [1], "v": [1]}).timestamp
+        with nyala.connect(tmp_path / "s", read_only=True, not_before=stamp) as reader:
+            assert reader.now() >= stamp and reader["t"].count() == 1
+
+
+# --- closed ---------------------------------------------------------------------------------------------
+
+
+def test_after_close_everything_says_so(tmp_path: Path) -> None:
+    """Also a scan, a view and a snapshot taken before: their files may go as soon as another writer opens."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    db.flush()
+    scan, view, snapshot, maintenance = table.scan(), table.at(db.now()), db.snapshot(), db.maintenance
+    db.close()
+    db.close()
+    for act in (
+        scan.to_arrow, scan.count, scan.explain, scan.tokens, lambda: view.get({"k": 1}), view.count, view.scan,
+        lambda: snapshot["t"].get({"k": 1}), lambda: snapshot["t"].count(), table.count, lambda: table.get({"k": 1}),
+        lambda: table.insert({"k": [2]}), lambda: table.delete(where="TRUE"), table.flush, table.stats, db.flush,
+        db.now, db.stats, db.list_tables, db.snapshot, lambda: db.drop_table("t"), lambda: db["t"],
+        lambda: db.create_table("u", {"k": "int8"}, "k"), lambda: key_value_table(db, "u"),
+    ):  # fmt: skip
+        with pytest.raises(StorageError, match="closed"):
+            act()
+    assert maintenance.status()["failures"] == 0
+    assert "closed" in repr(db)
+    snapshot.close()
+    with open_database(tmp_path / "s") as again:
+        assert again.list_tables() == ["t"]
