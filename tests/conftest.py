@@ -48,7 +48,8 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"random cases: --hypothesis-seed={config.option.hypothesis_seed}"
 
 
-@pytest.hookimpl(trylast=True)
+# Before pytest's own hook, which deselects by `-m`.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SPARK_TESTS in item.path.parents:
