@@ -1,0 +1,366 @@
+"""Replay of the log (R1): whatever is gathered, the state is that of a replay record by record, and that before.
+
+Each example makes a table in one store, writes and flushes, and takes the records that went to the log. They are
+replayed on the catalogue as it is then: rows that were flushed must not come twice, others must all come.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support import open_database
+
+import nyala
+from nyala.cfile.cache import BlockCache
+from nyala.database import Database
+from nyala.tablet import bootstrap
+from nyala.tablet.bootstrap import Replayer, ReplayReport
+from nyala.tablet.opening import open_root
+from nyala.tablet.read_path import ScanCounters, ScanSpec, plan, run
+from nyala.tablet.root import Root
+from nyala.wal.record import LogRecord, SettledGroup
+
+SHARED_MEMORY = "/dev/shm"
+ALL_AT_ONCE = 1 << 18
+
+
+@dataclass
+class World:
+    """A store whose log records are kept as they are appended."""
+
+    db: Database
+    records: list[LogRecord] = field(default_factory=list)
+    tables: int = 0
+
+    def __post_init__(self) -> None:
+        log = self.db._writer().log
+        append = log.append
+
+        def kept(record: LogRecord) -> Any:
+            self.records.append(record)
+            return append(record)
+
+        log.append = kept  # type: ignore[method-assign]
+
+    def table(self) -> Any:
+        """A new table, in four tablets, and nothing recorded yet."""
+        self.tables += 1
+        self.records.clear()
+        partitions = [nyala.hash_partition("k", buckets=2), nyala.range_partition("k", splits=[2])]
+        columns = {"k": "int32", "a": "int64", "b": nyala.column("int8", nullable=False, default=7)}
+        return self.db.create_table(f"t{self.tables}", columns, "k", partitions)
+
+    def catalogue_root(self) -> Root:
+        """What an open finds in the catalogue: files, and empty memory."""
+        store = self.db._writer()
+        store.log_sync_all()
+        return open_root(store.env, store.root_path, store.state, BlockCache(1 << 20))
+
+    def replayed(self, *, drain_each: bool = False) -> tuple[Root, ReplayReport]:
+        root = self.catalogue_root()
+        replayer = Replayer(root)
+        if drain_each:
+            for record in self.records:
+                replayer.feed([record])
+                replayer.drain()
+        else:
+            replayer.feed(self.records)
+            replayer.drain()
+        return root, replayer.report
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    folder = tempfile.mkdtemp(
+        prefix="nyala-unit-", dir=SHARED_MEMORY if os.path.isdir(SHARED_MEMORY) else None
+    )
+    db = open_database(Path(folder) / "s")
+    yield World(db)
+    db.close()
+    shutil.rmtree(folder)
+
+
+def rows_of(root: Root, name: str, at: int) -> list[tuple[Any, ...]]:
+    table = root.table(name)
+    spec = ScanSpec(table.schema, table.schema.columns, at, order_by_key=True)
+    batches = list(run(plan(table, spec, ScanCounters()), spec, ScanCounters()))
+    found = pa.Table.from_batches(batches, schema=spec.arrow_schema)
+    return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+
+def same_everywhere(world: World, name: str, roots: list[Root], moments: list[int]) -> None:
+    """Each root reads as the live store does, at every moment and just before it."""
+    live = world.db._writer().root
+    for at in sorted({m - d for m in moments for d in (0, 1)}):
+        expected = rows_of(live, name, at)
+        for root in roots:
+            assert rows_of(root, name, at) == expected
+    for root in roots:
+        for _, tablet in root.tablets():
+            for rowset in tablet.all_rowsets():
+                rowset.check()
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from(["insert", "upsert", "update", "delete"]),
+            st.lists(st.integers(0, 5), min_size=1, max_size=4),
+            st.sampled_from([("a",), ("b",), ("a", "b")]),
+            st.integers(0, 9),
+        ),
+        st.tuples(st.sampled_from(["batch", "flush", "flush", "failed flush"])),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+def perform(world: World, table: Any, steps: Any) -> list[int]:
+    moments = [world.db.now()]
+    for number, step in enumerate(steps):
+        if step == ("flush",):
+            table.flush()
+            continue
+        if step == ("failed flush",):
+            catalog = world.db._writer()._catalog
+            catalog.commit = _full
+            with pytest.raises(nyala.StorageError):
+                table.insert({"k": [100 + number], "a": [0]})
+                table.flush()
+            del catalog.commit
+            continue
+        if step == ("batch",):
+            with world.db.batch() as batch:
+                batch.upsert(table.name, {"k": [0, 3], "a": [number, number]})
+                batch.delete(table.name, {"k": [0]})
+                batch.insert(table.name, {"k": [0], "b": [5]})
+            moments.append(batch.results[0].timestamp)
+            continue
+        operation, keys, columns, value = step
+        data: dict[str, Any] = {"k": keys}
+        if operation != "delete":
+            data |= {name: [value] * len(keys) for name in columns}
+        moments.append(getattr(table, operation)(data, errors="collect").timestamp)
+    return moments
+
+
+def _full(change: object) -> Any:
+    raise nyala.StorageError("the disk is full")
+
+
+@given(steps=STEPS)
+def test_r1_a_replay_in_one_gather_record_by_record_and_the_store_itself_are_the_same(
+    world: World, steps: Any
+) -> None:
+    """Any history, flushed anywhere: after a crash every moment reads as before, however replay groups its work."""
+    table = world.table()
+    moments = perform(world, table, steps)
+    roots = [world.replayed(drain_each=True)[0]]
+    with pytest.MonkeyPatch.context() as patch:
+        for gather in (1, 3, ALL_AT_ONCE):
+            patch.setattr(bootstrap, "GATHER_ROWS", gather)
+            roots.append(world.replayed()[0])
+    same_everywhere(world, table.name, roots, moments)
+    world.db.drop_table(table.name)
+
+
+@given(steps=STEPS, cut=st.integers(0, 14))
+def test_a_reader_that_follows_comes_to_the_same(world: World, steps: Any, cut: int) -> None:
+    """A reader process replays a part, serves scans, and goes on: no moment that it showed may change."""
+    table = world.table()
+    moments = perform(world, table, [step for step in steps if "flush" not in step[0]])
+    root = world.catalogue_root()
+    replayer = Replayer(root)
+    first = world.records[:cut]
+    replayer.feed(first)
+    replayer.drain()
+    shown = [record.timestamp for record in first]
+    seen = {at: rows_of(root, table.name, at) for at in shown}
+    replayer.feed(world.records[cut:])
+    replayer.drain()
+    assert seen == {at: rows_of(root, table.name, at) for at in shown}
+    same_everywhere(world, table.name, [root], moments)
+    world.db.drop_table(table.name)
+
+
+# --- named cases ----------------------------------------------------------------------------------------
+
+
+def test_deletes_in_between(world: World) -> None:
+    """insert, update, delete, insert again, update again, of one key: five records that must not be mixed."""
+    table = world.table()
+    moments = [
+        table.insert({"k": [1], "a": [1]}).timestamp,
+        table.update({"k": [1], "a": [2]}).timestamp,
+        table.delete({"k": [1]}).timestamp,
+        table.insert({"k": [1], "b": [3]}).timestamp,
+        table.update({"k": [1], "a": [4]}).timestamp,
+        table.delete({"k": [1]}).timestamp,
+    ]
+    root, report = world.replayed()
+    assert (report.records, report.rows, report.timestamp_max) == (6, 6, moments[-1])
+    same_everywhere(world, table.name, [root], moments)
+    assert rows_of(root, table.name, moments[4]) == [(1, 4, 3)]
+    memory = next(tablet.memory for tablet in root.table(table.name).tablets if tablet.memory.row_count)
+    assert memory.row_count == 1  # the row came back to life where it lay (R5)
+
+
+@pytest.mark.parametrize("gather", [1, 2, ALL_AT_ONCE])
+def test_what_is_durable_is_passed_over(world: World, monkeypatch: pytest.MonkeyPatch, gather: int) -> None:
+    """A record at the durable mark is in the files, one behind it is not: neither is lost nor doubled."""
+    monkeypatch.setattr(bootstrap, "GATHER_ROWS", gather)
+    table = world.table()
+    first = table.insert({"k": [1, 2], "a": [1, 2]}).timestamp
+    table.update({"k": [2], "a": [3]})
+    table.flush()
+    last = table.insert({"k": [3], "a": [3]}).timestamp
+    table.update({"k": [1], "a": [10]})
+    table.delete({"k": [2]})
+    root, _ = world.replayed()
+    tablets = root.table(table.name).tablets
+    assert sum(tablet.memory.row_count for tablet in tablets) == 1
+    marks = {tablet.entry.inserts_durable for tablet in tablets}
+    assert max(marks) >= first and max(marks) < last
+    changes = sum(rowset.deltas.record_count for tablet in tablets for rowset in tablet.rowsets)
+    assert changes == 2
+    same_everywhere(world, table.name, [root], [first, last, world.db.now()])
+
+
+def test_records_of_a_table_or_tablet_that_is_gone(world: World) -> None:
+    """A dropped table does not come back, and does not stop the replay of the others."""
+    gone = world.table()
+    first_records = world.records
+    gone.insert({"k": [1, 2, 3], "a": [1, 2, 3]})
+    kept = list(first_records)
+    world.db.drop_table(gone.name)
+    table = world.table()
+    table.insert({"k": [1], "a": [1]})
+    world.records[:0] = kept
+    root, report = world.replayed()
+    assert report.records == 2 and rows_of(root, table.name, report.timestamp_max) == [(1, 1, 7)]
+    # One tablet of a table that is still there: its rows are passed over, the others are not.
+    (group,) = world.records[-1].groups
+    ids = [tablet.id for tablet in root.table(table.name).tablets]
+    unknown = max(ids) + 1000
+    stamp = report.timestamp_max + 1
+    for kind, rows_ in (
+        ("insert", {"k": [4, 5], "a": [4, 5], "b": [0, 0]}),
+        ("update", {"k": [4, 5], "a": [6, 6]}),
+    ):
+        batch = pa.record_batch(
+            [pa.array(rows_["k"], pa.int32()), *(pa.array(v, t) for v, t in zip(list(rows_.values())[1:], (pa.int64(), pa.int8()), strict=False))],
+            names=group.batch.schema.names[: len(rows_)],
+        )  # fmt: skip
+        # 4 and 5 belong to one tablet of the catalogue and to one that it does not know.
+        home = table_of_key(world, table, 4)
+        world.records.append(
+            LogRecord(stamp, None, (SettledGroup(group.table_id, group.schema_version, kind, (home, unknown), (0, 1, 2), batch),))
+        )  # fmt: skip
+        stamp += 1
+    root, report = world.replayed()
+    assert rows_of(root, table.name, report.timestamp_max) == [(1, 1, 7), (4, 6, 0)]
+
+
+def table_of_key(world: World, table: Any, key: int) -> int:
+    """The id of the tablet that houses the key."""
+    state = world.db._writer().root.table(table.name)
+    ordinal = state.router.route({"k": pa.array([key], pa.int32())}, 1)[0]
+    return state.tablets[ordinal].id
+
+
+def test_two_tables_in_turn(world: World) -> None:
+    """Records of several tables in one batch and in turns keep to their own."""
+    one = world.table()
+    two = world.db.create_table("other", {"k": "int64", "v": "string"}, "k")
+    moments = []
+    for number in range(6):
+        with world.db.batch() as batch:
+            batch.upsert(one.name, {"k": [number % 3], "a": [number]})
+            batch.upsert("other", {"k": [number % 2], "v": [f"{number}"]})
+        moments.append(batch.results[0].timestamp)
+        moments.append(two.delete({"k": [number % 2]}).timestamp)
+    root, report = world.replayed()
+    assert report.records == 12
+    same_everywhere(world, one.name, [root], moments)
+    same_everywhere(world, "other", [root], moments)
+    world.db.drop_table("other")
+
+
+def test_idempotency_keys_come_back(world: World) -> None:
+    """A job that asks again after a crash is told that its batch was committed, also when it changed nothing."""
+    from nyala.tablet.write_path import Request, write
+
+    table = world.table()
+    store = world.db._writer()
+    (first,) = write(store, [Request(table.name, "upsert", {"k": [1], "a": [1]})], idempotency_key="job 1")
+    (empty,) = write(store, [Request(table.name, "upsert", {"k": [], "a": []})], idempotency_key="job 2")
+    table.update({"k": [1], "a": [2]})
+    _, report = world.replayed()
+    assert report.idempotency_keys == {"job 1": first.timestamp, "job 2": empty.timestamp}
+    assert report.records == 3
+
+
+def test_work_is_counted_per_gather_and_not_per_record(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a million small records would otherwise take minutes at each open."""
+    table = world.table()
+    for k in range(60):
+        table.upsert({"k": [k], "a": [k]})
+        table.update({"k": [k // 2], "a": [-k]})
+    calls: list[tuple[str, int]] = []
+    apply = bootstrap._apply
+
+    def counted(state: Any, kind: str, gathered: Any) -> None:
+        calls.append((kind, gathered.rows))
+        apply(state, kind, gathered)
+
+    monkeypatch.setattr(bootstrap, "_apply", counted)
+    root, _ = world.replayed()
+    assert calls == [("insert", 60), ("update", 60)]
+    calls.clear()
+    monkeypatch.setattr(bootstrap, "GATHER_ROWS", 10)
+    again, _ = world.replayed()
+    assert max(rows for _, rows in calls) <= 10 and sum(rows for _, rows in calls) == 120
+    same_everywhere(world, table.name, [root, again], [world.db.now()])
+
+
+def test_a_record_of_a_key_that_lives_nowhere_is_passed_over(world: World) -> None:
+    """An update or delete whose row was flushed and deleted in files is durable; it must raise nothing."""
+    table = world.table()
+    table.insert({"k": [1], "a": [1]})
+    (record,) = world.records
+    names = record.groups[0].batch.schema.names
+    batch = pa.record_batch([pa.array([55], pa.int32()), pa.array([1], pa.int64())], names=names[:2])
+    home = table_of_key(world, table, 55)
+    for number, kind in enumerate(("update", "delete"), 1):
+        part = batch if kind == "update" else batch.select(names[:1])
+        group = SettledGroup(record.groups[0].table_id, 1, kind, (home,), (0, 1), part)
+        world.records.append(LogRecord(record.timestamp + number, None, (group,)))
+    root, report = world.replayed()
+    assert report.records == 3
+    assert rows_of(root, table.name, report.timestamp_max) == [(1, 1, 7)]
+
+
+def test_rows_of_a_group_may_stand_in_any_order(world: World) -> None:
+    """What is gathered from many records is not in key order; memory needs it so."""
+    table = world.table()
+    chance = np.random.default_rng(5)
+    keys = chance.permutation(200)
+    for part in np.array_split(keys, 20):
+        table.insert({"k": part.tolist(), "a": part.tolist()})
+    for part in np.array_split(chance.permutation(200), 13):
+        table.update({"k": part.tolist(), "a": (-part).tolist()})
+    root, _ = world.replayed()
+    same_everywhere(world, table.name, [root], [record.timestamp for record in world.records])
+    assert rows_of(root, table.name, world.db.now()) == [(k, -k, 7) for k in range(200)]
