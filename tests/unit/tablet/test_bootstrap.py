@@ -57,9 +57,9 @@ class World:
         """A new table, in four tablets, and nothing recorded yet."""
         self.tables += 1
         self.records.clear()
-        partitions = [nyala.hash_partition("k", buckets=2), nyala.range_partition("k", splits=[2])]
+        hashes, ranges = nyala.hash_partition("k", buckets=2), nyala.range_partition("k", splits=[2])
         columns = {"k": "int32", "a": "int64", "b": nyala.column("int8", nullable=False, default=7)}
-        return self.db.create_table(f"t{self.tables}", columns, "k", partitions)
+        return self.db.create_table(f"t{self.tables}", columns, "k", [hashes, ranges])
 
     def catalogue_root(self) -> Root:
         """What an open finds in the catalogue: files, and empty memory."""
@@ -134,7 +134,7 @@ def perform(world: World, table: Any, steps: Any) -> list[int]:
             table.flush()
             continue
         if step == ("failed flush",):
-            catalog = world.db._writer()._catalog
+            catalog: Any = world.db._writer()._catalog
             catalog.commit = _full
             with pytest.raises(nyala.StorageError):
                 table.insert({"k": [100 + number], "a": [0]})
@@ -255,29 +255,25 @@ def test_records_of_a_table_or_tablet_that_is_gone(world: World) -> None:
     ids = [tablet.id for tablet in root.table(table.name).tablets]
     unknown = max(ids) + 1000
     stamp = report.timestamp_max + 1
-    for kind, rows_ in (
-        ("insert", {"k": [4, 5], "a": [4, 5], "b": [0, 0]}),
-        ("update", {"k": [4, 5], "a": [6, 6]}),
-    ):
-        batch = pa.record_batch(
-            [pa.array(rows_["k"], pa.int32()), *(pa.array(v, t) for v, t in zip(list(rows_.values())[1:], (pa.int64(), pa.int8()), strict=False))],
-            names=group.batch.schema.names[: len(rows_)],
-        )  # fmt: skip
-        # 4 and 5 belong to one tablet of the catalogue and to one that it does not know.
-        home = table_of_key(world, table, 4)
-        world.records.append(
-            LogRecord(stamp, None, (SettledGroup(group.table_id, group.schema_version, kind, (home, unknown), (0, 1, 2), batch),))
-        )  # fmt: skip
+    names = group.batch.schema.names
+    keys, numbers = pa.array([4, 5], pa.int32()), pa.array([6, 6], pa.int64())
+    inserted = pa.record_batch([keys, numbers, pa.array([0, 0], pa.int8())], names=names)
+    updated = pa.record_batch([keys, pa.array([8, 8], pa.int64())], names=names[:2])
+    # Key 4 stands in a tablet of the catalogue, 5 in one that it does not know.
+    homes = (home_of(world, table, 4), unknown)
+    for kind, batch in (("insert", inserted), ("update", updated)):
+        part = SettledGroup(group.table_id, group.schema_version, kind, homes, (0, 1, 2), batch)
+        world.records.append(LogRecord(stamp, None, (part,)))
         stamp += 1
     root, report = world.replayed()
-    assert rows_of(root, table.name, report.timestamp_max) == [(1, 1, 7), (4, 6, 0)]
+    assert rows_of(root, table.name, report.timestamp_max) == [(1, 1, 7), (4, 8, 0)]
 
 
-def table_of_key(world: World, table: Any, key: int) -> int:
+def home_of(world: World, table: Any, key: int) -> int:
     """The id of the tablet that houses the key."""
     state = world.db._writer().root.table(table.name)
     ordinal = state.router.route({"k": pa.array([key], pa.int32())}, 1)[0]
-    return state.tablets[ordinal].id
+    return int(state.tablets[ordinal].id)
 
 
 def test_two_tables_in_turn(world: World) -> None:
@@ -342,7 +338,7 @@ def test_a_record_of_a_key_that_lives_nowhere_is_passed_over(world: World) -> No
     (record,) = world.records
     names = record.groups[0].batch.schema.names
     batch = pa.record_batch([pa.array([55], pa.int32()), pa.array([1], pa.int64())], names=names[:2])
-    home = table_of_key(world, table, 55)
+    home = home_of(world, table, 55)
     for number, kind in enumerate(("update", "delete"), 1):
         part = batch if kind == "update" else batch.select(names[:1])
         group = SettledGroup(record.groups[0].table_id, 1, kind, (home,), (0, 1), part)
