@@ -115,6 +115,8 @@ class ReaderStore:
         self._replayer.drain()
         if upto is None:
             self._published = max(self._published, self._replayer.report.timestamp_max, self._floor)
+            if position is not None:
+                position.check_reached(self._published, layout.position_path(self.root_path))
         elif position is not None:
             self._published = max(self._published, position.timestamp)
 

@@ -177,6 +177,8 @@ class Store:
                     recovered.torn.length,
                 )
             latest = max(state.timestamp_max, recovered.timestamp_max)
+            if position is not None:
+                position.check_reached(latest, layout.position_path(path))
             clock = HybridClock(env.clock, latest)
             log = LogWriter(env, layout.wal_path(path), recovered, durability=options.durability)
             undo.callback(log.close)
@@ -403,7 +405,11 @@ class Store:
             mark = self.log.synced if self.options.durability == "commit" else self.log.written
             published = min(self.marks.published, max(mark.timestamp, self.state.timestamp_max))
             record = PositionRecord(
-                mark.position.segment, mark.position.offset, published, self.state.version
+                mark.position.segment,
+                mark.position.offset,
+                published,
+                self.state.version,
+                synced=self.log.synced.offset >= mark.offset,
             )
             try:
                 write_position(self.env.files, layout.position_path(self.root_path), record)

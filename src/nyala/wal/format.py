@@ -45,6 +45,7 @@ __all__ = [
     "POSITION",
     "POSITION_FILE",
     "POSITION_MAGIC",
+    "POSITION_SYNCED",
     "RECORD_MAGIC",
     "SEGMENT_HEADER",
     "SEGMENT_HEADER_SIZE_BYTES",
@@ -226,6 +227,9 @@ POSITION: Final = Layout(
         ("reserved_2", "Q"),
     ),
 )
+
+# In `compatible_flags` of the position record: everything that it publishes was durable when it was written.
+POSITION_SYNCED: Final = 1
 
 SEGMENT_HEADER_SIZE_BYTES: Final = 64
 FRAME_SIZE_BYTES: Final = 64

@@ -1,8 +1,9 @@
 """How far the log may be read: one small record that the writer overwrites after each sync (P1).
 
 A reader process learns from it, without asking the writer, which moment is published and up to which byte the log
-holds it. The record is written in place without a sync (F4): it means nothing after a power cut, when the writer's
-recovery says again what is there. Its checksum tells a reader that it met the writer half-way; then it reads again.
+holds it. The record is written in place without a sync (F4): after a power cut it may be an old one, and the
+writer's recovery says again what is there; what it calls synced must be there even then. Its checksum tells
+a reader that it met the writer half-way; then it reads again.
 
 Page: docs/format/position.md.
 """
@@ -14,12 +15,12 @@ from typing import Final
 
 from nyala.env import Files, MissingFileError
 from nyala.errors import CorruptionError, StorageError
-from nyala.wal.format import FORMAT_VERSION, POSITION, POSITION_MAGIC
+from nyala.wal.format import FORMAT_VERSION, POSITION, POSITION_MAGIC, POSITION_SYNCED
 
 __all__ = ["LogPosition", "PositionRecord", "read_position", "write_position"]
 
-# A write of 64 bytes takes about 10 µs and a read about 5: to meet the writer half-way again and again so many times
-# is not chance but damage.
+# A write of 64 bytes takes about 10 µs and a read about 5: to meet the writer half-way again and again so
+# many times is not chance but damage.
 _READ_ATTEMPTS: Final = 100
 
 
@@ -36,12 +37,17 @@ class LogPosition:
 
 @dataclass(frozen=True)
 class PositionRecord:
-    """What is published: every record with a timestamp ≤ `timestamp` ends at or before (segment, offset)."""
+    """What is published: every record with a timestamp ≤ `timestamp` ends at or before (segment, offset).
+
+    synced: all of that was durable when the record was written. Then a log and a catalogue that do not reach
+            `timestamp` have lost something: damage, which a torn tail cannot explain (R6).
+    """
 
     segment: int
     offset: int
     timestamp: int
     catalogue_version: int
+    synced: bool = False
 
     @property
     def position(self) -> LogPosition:
@@ -52,7 +58,7 @@ class PositionRecord:
             {
                 "magic": POSITION_MAGIC,
                 "format_version": FORMAT_VERSION,
-                "compatible_flags": 0,
+                "compatible_flags": POSITION_SYNCED if self.synced else 0,
                 "segment": self.segment,
                 "offset": self.offset,
                 "timestamp": self.timestamp,
@@ -75,7 +81,26 @@ class PositionRecord:
                 f"version {FORMAT_VERSION}: use a later one",
                 path=path,
             )
-        return cls(values["segment"], values["offset"], values["timestamp"], values["catalogue_version"])
+        return cls(
+            values["segment"],
+            values["offset"],
+            values["timestamp"],
+            values["catalogue_version"],
+            bool(values["compatible_flags"] & POSITION_SYNCED),
+        )
+
+    def check_reached(self, timestamp: int, path: str) -> None:
+        """Compare with the newest timestamp that log and catalogue hold.
+
+        Raises: CorruptionError when what was published as durable is not there any more.
+        """
+        if self.synced and timestamp < self.timestamp:
+            raise CorruptionError(
+                f"the log ends before what was synced: batches up to timestamp {self.timestamp} were published, and "
+                f"log and catalogue reach {timestamp}; the end of the last segment was cut off: restore the store from "
+                "a backup (or, to go on without these batches, remove this file)",
+                path,
+            )
 
 
 def write_position(files: Files, path: str, record: PositionRecord) -> None:
