@@ -18,7 +18,7 @@ from rich.table import Table
 import nyala
 from examples.flights.checks import CheckFailed
 from examples.flights.data import TABLES, FeedDay, prepare
-from examples.flights.pipeline import Pipeline, ReaderProcess
+from examples.flights.pipeline import Moment, Pipeline, ReaderProcess
 from examples.flights.session import start_spark
 
 CARRIERS_SHOWN = ("UA", "B6", "EV", "DL", "AA")
@@ -29,7 +29,9 @@ All checks passed, in {seconds:.0f} s. Now look at it yourself:
 
   {bin}/nyala table list {store}
   {bin}/nyala table describe {store} flights
-  {bin}/nyala table scan {store} flights --where "carrier = 'HA' AND dep_delay > 120" --limit 10
+  {bin}/nyala table scan {store} flights --columns carrier,flight,time_hour,dep_delay --where "dep_delay > 600"
+
+as it stood on the evening of {then.name}: the same with --at {then.timestamp}
 
   {bin}/python
   >>> import nyala
@@ -152,7 +154,8 @@ def clear_earlier_demo(store: Path) -> None:
     shutil.rmtree(store)
 
 
-def run(store: Path, work: Path, screen: Screen, days_of_month: int) -> None:
+def run(store: Path, work: Path, screen: Screen, days_of_month: int) -> Moment:
+    """The six steps; returns the first of the moments that were asked about."""
     log = work / "spark.log"
     screen.say(
         "Nyala: a year of New York's flights through PySpark, each answer checked against Spark over the CSV."
@@ -176,6 +179,7 @@ def run(store: Path, work: Path, screen: Screen, days_of_month: int) -> None:
         pipeline.second_process(reader)
         pipeline.reopen()
         screen.end_step()
+        return pipeline.moments[0]
     finally:
         screen.working(None)
         if reader is not None:
@@ -183,21 +187,22 @@ def run(store: Path, work: Path, screen: Screen, days_of_month: int) -> None:
         spark.stop()
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.flights", description=__doc__)
     parser.add_argument(
         "--store", type=Path, default=Path("demo-store"), help="the folder to write (default: demo-store)"
     )
     parser.add_argument("--quick", action="store_true", help="only the first three days of each month")
-    arguments = parser.parse_args()
-    store = arguments.store
+    options = parser.parse_args(arguments)
+    store = options.store
     clear_earlier_demo(store)
     screen = Screen(Console())
     work = Path(tempfile.mkdtemp(prefix="nyala-flights-"))
     try:
-        run(store, work, screen, 3 if arguments.quick else 31)
+        then = run(store, work, screen, 3 if options.quick else 31)
     except CheckFailed as failure:
-        screen.console.print(f"\n[bold red]A check failed.[/bold red] {failure}", highlight=False)
+        screen.console.print("\n[bold red]A check failed.[/bold red]")
+        screen.say(str(failure))
         screen.say(f"The store is kept in {store}, Spark's log in {work}.")
         return 1
     except KeyboardInterrupt:
@@ -208,7 +213,9 @@ def main() -> int:
         screen.say(f"\nStopped by an error. The store is kept in {store}, Spark's log in {work}.")
         raise
     shutil.rmtree(work)
-    screen.say(NEXT.format(seconds=screen.seconds, bin=_short(Path(sys.executable).parent), store=store))
+    screen.say(
+        NEXT.format(seconds=screen.seconds, bin=_short(Path(sys.executable).parent), store=store, then=then)
+    )
     return 0
 
 

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 import nyala
+from examples.flights import __main__ as screen
 from examples.flights import checks
 from examples.flights.__main__ import clear_earlier_demo
 from examples.flights.data import prepare
@@ -89,3 +90,19 @@ def test_the_demo_removes_only_its_own_store(tmp_path: Path) -> None:
     clear_earlier_demo(tmp_path / "demo")
     assert not (tmp_path / "demo").exists()
     clear_earlier_demo(tmp_path / "demo")
+
+
+def test_a_failed_check_stops_the_demo_with_exit_code_1(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was wrong is said as it is, rows in brackets included, and no line says that all went well."""
+
+    def run(*_: object) -> None:
+        raise checks.CheckFailed("flights: Nyala has 2 rows\n  only in Nyala: [Row(carrier='UA', x=[1])]")
+
+    monkeypatch.setattr(screen, "run", run)
+    assert screen.main(["--store", str(store)]) == 1
+    said = capsys.readouterr().out
+    assert "A check failed." in said
+    assert "only in Nyala: [Row(carrier='UA', x=[1])]" in said
+    assert "passed" not in said
