@@ -126,7 +126,8 @@ def plan(table: TableState, spec: ScanSpec, counters: ScanCounters) -> list[Scan
     """The rowsets that the scan has to look into. Reads key indexes at most, no data."""
     counters.tablets_total = len(table.tablets)
     if not spec.can_match or spec.key_range.is_empty:
-        counters.rowsets_total = sum(1 for tablet in table.tablets for _ in tablet.all_rowsets())
+        every = (rowset for tablet in table.tablets for rowset in tablet.all_rowsets())
+        counters.rowsets_total = sum(1 for rowset in every if rowset.row_count)
         return []
     keep = prune(spec.constraints, table.entry.partition_schema, table.partitions, table.schema)
     units: list[ScanUnit] = []
@@ -318,7 +319,11 @@ def in_parallel(items: Iterable[_Item], work: Callable[[_Item], _Out]) -> Iterat
 
 
 def run(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> Iterator[pa.RecordBatch]:
-    """The rows of the scan as record batches of at most `WINDOW_ROWS` rows; in key order if the spec says so."""
+    """The rows of the scan as record batches; in key order if the spec says so.
+
+    Without order a batch has at most `WINDOW_ROWS` rows; a merge may join a window of each rowset that overlaps, and
+    all of what is in memory.
+    """
     # Rows without columns are all alike: there is nothing to bring into order, and nothing to merge them by.
     ordered = spec.order_by_key and spec.columns
     batches = _ordered(units, spec, counters) if ordered else _unordered(units, spec, counters)

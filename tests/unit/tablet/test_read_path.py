@@ -1,0 +1,614 @@
+"""The life of a scan, against plain Python over a list of versions, with windows of a few rows.
+
+One store serves all examples: rows in several rowsets that overlap, in a frozen and in a living MemRowSet, updated and
+deleted at many moments, by deltas in files and in memory. `World.states` says what there was at each moment.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support import open_database
+
+import nyala
+from nyala.database import Database
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.stats import RowSetStats
+from nyala.scan import make_spec
+from nyala.tablet import read_path
+from nyala.tablet.read_path import (
+    ScanCounters,
+    ScanSpec,
+    ScanUnit,
+    block_count,
+    get_many,
+    in_parallel,
+    plan,
+    read_window,
+    run,
+    windows,
+)
+from nyala.tablet.root import TableState
+
+Row = dict[str, Any]
+NAMES = ("s", "n", "a", "f", "t")
+KEYS = [(text, n) for text in ("", "a", "a\0", "b", "zz") for n in range(-4, 26)]
+
+
+@dataclass
+class World:
+    db: Database
+    states: list[tuple[int, dict[tuple[str, int], Row]]] = field(default_factory=list)
+
+    @property
+    def table(self) -> TableState:
+        return self.db._writer().root.table("t")
+
+    def at(self, timestamp: int) -> list[Row]:
+        """The rows at a moment, in key order."""
+        found = next((state for stamp, state in reversed(self.states) if stamp <= timestamp), {})
+        return [found[key] for key in sorted(found, key=lambda key: (key[0].encode(), key[1]))]
+
+
+def full(change: object) -> Any:
+    raise nyala.StorageError("the disk is full")
+
+
+def build(db: Database) -> World:
+    hashes = nyala.hash_partition("s", buckets=2)
+    ranges = nyala.range_partition("n", splits=[12])
+    columns = {
+        "s": "string",
+        "n": "int32",
+        "a": nyala.column("int64", block_size=512),
+        "f": "double",
+        "t": nyala.column("string", block_size=512),
+    }
+    table = db.create_table("t", columns, ["s", "n"], [hashes, ranges])
+    world, now = World(db), dict[tuple[str, int], Row]()
+    chance = np.random.default_rng(1)
+
+    def commit(timestamp: int) -> None:
+        world.states.append((timestamp, {key: dict(row) for key, row in now.items()}))
+
+    def fresh(key: tuple[str, int]) -> Row:
+        a = int(chance.integers(-5, 6))
+        return {
+            "s": key[0],
+            "n": key[1],
+            "a": None if a == 5 else a,
+            "f": [None, math.nan, -1.5, 0.0, 2.5][chance.integers(0, 5)],
+            "t": [None, "", "x", "xy", "é"][chance.integers(0, 5)],
+        }
+
+    def insert(keys: list[tuple[str, int]]) -> None:
+        rows_ = [fresh(key) for key in keys]
+        now.update(zip(keys, rows_, strict=True))
+        commit(table.insert(rows_).timestamp)
+
+    def change(count: int) -> None:
+        keys = [list(now)[i] for i in chance.choice(len(now), count, replace=False)]
+        for key in keys:
+            now[key] = {**now[key], "a": int(chance.integers(-9, 10)), "t": "changed"}
+        commit(table.update([{name: now[k][name] for name in ("s", "n", "a", "t")} for k in keys]).timestamp)
+
+    def delete(count: int) -> None:
+        keys = [list(now)[i] for i in chance.choice(len(now), count, replace=False)]
+        for key in keys:
+            del now[key]
+        commit(table.delete([{"s": s, "n": n} for s, n in keys]).timestamp)
+
+    commit(db.now())
+    order = [KEYS[i] for i in chance.permutation(len(KEYS))]
+    insert(order[:50])
+    change(20)
+    table.flush()
+    delete(10)
+    insert([key for key in order[50:90] if key not in now])
+    change(25)
+    table.flush()
+    change(15)
+    insert([key for key in KEYS if key not in now][:10])  # some of them lie dead on disk
+    catalog: Any = db._writer()._catalog
+    catalog.commit = full
+    with pytest.raises(nyala.StorageError):
+        table.flush()
+    del catalog.commit
+    delete(12)
+    insert([key for key in order[90:130] if key not in now])
+    change(20)
+    delete(9)
+    insert([key for key in KEYS if key not in now][:8])
+    return world
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with open_database(tmp_path_factory.mktemp("read") / "s") as db:
+        yield build(db)
+
+
+# --- predicates, as text and in Python ------------------------------------------------------------------
+
+Truth = bool | None
+
+
+def compare(left: Any, op: str, right: Any) -> Truth:
+    if left is None:
+        return None
+    if isinstance(left, str):
+        left, right = left.encode(), right.encode()
+    if isinstance(left, float):  # NaN equals NaN and is greater than all else
+        left, right = ((math.isnan(x), 0 if math.isnan(x) else x) for x in (left, float(right)))
+    return bool({"=": left == right, "<>": left != right, "<": left < right, "<=": left <= right, ">": left > right,
+                 ">=": left >= right}[op])  # fmt: skip
+
+
+LITERALS: dict[str, list[Any]] = {
+    "s": ["", "a", "a\0", "b", "c"],
+    "n": [-5, 0, 3, 12, 25],
+    "a": [-9, 0, 3, 7],
+    "f": [-1.5, 0.0, 3.0],
+    "t": ["", "changed", "x", "é"],
+}
+
+
+def sql(value: Any) -> str:
+    return "'" + value + "'" if isinstance(value, str) else str(value)
+
+
+@st.composite
+def terms(draw: st.DrawFn) -> tuple[str, Callable[[Row], Truth]]:
+    name = draw(st.sampled_from(["s", "n", "n", "a", "a", "f", "t"]))
+    kind = draw(st.sampled_from(["compare", "compare", "in", "null", "between"]))
+    if kind == "null":
+        word = draw(st.sampled_from(["IS NULL", "IS NOT NULL"]))
+        return f"{name} {word}", lambda row: (row[name] is None) == (word == "IS NULL")
+    values = draw(st.lists(st.sampled_from(LITERALS[name]), min_size=2, max_size=3))
+    if kind == "in":
+        return (
+            f"{name} IN ({', '.join(map(sql, values))})",
+            lambda row: (
+                None if row[name] is None else any(compare(row[name], "=", value) for value in values)
+            ),
+        )
+    if kind == "between":
+        lower, upper = values[:2]
+        return (
+            f"{name} BETWEEN {sql(lower)} AND {sql(upper)}",
+            lambda row: (
+                None
+                if row[name] is None
+                else bool(compare(row[name], ">=", lower)) and bool(compare(row[name], "<=", upper))
+            ),
+        )
+    op = draw(st.sampled_from(["=", "<>", "<", "<=", ">", ">="]))
+    return f"{name} {op} {sql(values[0])}", lambda row: compare(row[name], op, values[0])
+
+
+def three_valued(truths: list[Truth], decides: bool) -> Truth:
+    if decides in truths:
+        return decides
+    return None if None in truths else not decides
+
+
+@st.composite
+def predicates(draw: st.DrawFn) -> tuple[str | None, Callable[[Row], Truth]]:
+    shape = draw(st.sampled_from(["none", "one", "and", "and", "or", "not"]))
+    if shape == "none":
+        return None, lambda row: True
+    parts = draw(st.lists(terms(), min_size=1, max_size=1 if shape in ("one", "not") else 3))
+    if shape == "not":
+        ((text, holds),) = parts
+        return f"NOT ({text})", lambda row: None if holds(row) is None else not holds(row)
+    word = "OR" if shape == "or" else "AND"
+    text = f" {word} ".join(f"({part})" for part, _ in parts)
+    return text, lambda row: three_valued([holds(row) for _, holds in parts], word == "OR")
+
+
+# --- scans against brute force --------------------------------------------------------------------------
+
+
+def as_tuples(table: pa.Table) -> list[tuple[Any, ...]]:
+    return [tuple("NaN" if value != value else value for value in row.values()) for row in table.to_pylist()]
+
+
+def expected_rows(rows: list[Row], columns: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    return [tuple("NaN" if row[name] != row[name] else row[name] for name in columns) for row in rows]
+
+
+def of_value(value: Any) -> Any:
+    return tuple((x is not None, str(type(x)), x if x is not None else 0) for x in value)
+
+
+@pytest.fixture
+def tiny() -> Iterator[Callable[[int], None]]:
+    """Sets the rows of a window."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def set_rows(rows: int) -> None:
+            patch.setattr(read_path.windows, "__defaults__", (rows,))
+            patch.setattr(read_path, "WINDOW_ROWS", rows)
+
+        yield set_rows
+
+
+@given(data=st.data())
+def test_a_scan_is_what_the_versions_say(world: World, data: st.DataObject) -> None:
+    """Any predicate at any moment, any columns, any window: the rows that plain Python finds, no other."""
+    with pytest.MonkeyPatch.context() as patch:
+        rows = data.draw(st.sampled_from([1, 2, 3, 8, 33, 1 << 17]))
+        patch.setattr(read_path.windows, "__defaults__", (rows,))
+        moment = data.draw(st.sampled_from([stamp - d for stamp, _ in world.states for d in (0, 1)]))
+        where, holds = data.draw(predicates())
+        columns = tuple(data.draw(st.lists(st.sampled_from(NAMES), unique=True)))
+        limit = data.draw(st.one_of(st.none(), st.integers(0, 12)))
+        wanted = [row for row in world.at(moment) if holds(row) is True]
+        spec = make_spec(world.table, moment, columns, where, limit, False)
+        found = collect(world, spec)
+        assert found.schema.names == list(columns)
+        expected = expected_rows(wanted, columns)
+        if limit is None:
+            assert sorted(as_tuples(found), key=of_value) == sorted(expected, key=of_value)
+        else:
+            assert found.num_rows == min(limit, len(wanted))
+            left = list(expected)
+            for row in as_tuples(found):
+                left.remove(row)  # each is one of the rows, and none comes twice
+        counters = ScanCounters()
+        units = plan(world.table, spec, counters)
+        assert read_path.count(units, spec, counters) == found.num_rows
+
+
+@given(data=st.data())
+def test_a_scan_in_key_order(world: World, data: st.DataObject) -> None:
+    """Rows of rowsets that overlap, of memory and of files come as one ascending sequence, cut where asked."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read_path.windows, "__defaults__", (data.draw(st.sampled_from([1, 2, 5, 1 << 17])),))
+        moment = data.draw(st.sampled_from([stamp for stamp, _ in world.states]))
+        where, holds = data.draw(predicates())
+        columns = tuple(data.draw(st.lists(st.sampled_from(NAMES), unique=True)))
+        limit = data.draw(st.one_of(st.none(), st.integers(0, 30)))
+        wanted = [row for row in world.at(moment) if holds(row) is True][:limit]
+        found = collect(world, make_spec(world.table, moment, columns, where, limit, True))
+        assert found.num_rows == len(wanted)
+        assert as_tuples(found) == expected_rows(wanted, columns)
+
+
+def collect(world: World, spec: ScanSpec) -> pa.Table:
+    batches = list(run(plan(world.table, spec, ScanCounters()), spec, ScanCounters()))
+    assert all(batch.num_rows for batch in batches)
+    return pa.Table.from_batches(batches, schema=spec.arrow_schema)
+
+
+@given(
+    keys=st.lists(st.sampled_from([*KEYS, ("nobody", 1)]), max_size=20),
+    columns=st.lists(st.sampled_from(NAMES), min_size=1, unique=True),
+    moment=st.integers(0, 100),
+)
+def test_single_rows_are_what_the_versions_say(
+    world: World, keys: list[tuple[str, int]], columns: list[str], moment: int
+) -> None:
+    """Rows by key, in the order asked for, each as often as asked for, at any moment."""
+    stamp = world.states[moment % len(world.states)][0]
+    there = {(row["s"], row["n"]): row for row in world.at(stamp)}
+    found = world.db["t"].get_many([{"s": s, "n": n} for s, n in keys], columns, at=stamp)
+    assert as_tuples(found) == expected_rows([there[key] for key in keys if key in there], tuple(columns))
+
+
+# --- windows --------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 300), st.integers(0, 300), st.integers(1, 70))
+def test_windows_cover_the_unit_once_and_end_at_multiples(lower: int, length: int, rows: int) -> None:
+    """Blocks nest in windows; a window that ended elsewhere would decode blocks twice, or leave rows out."""
+    pieces = list(windows(ScanUnit(None, 0, lower, lower + length), rows))  # type: ignore[arg-type]
+    assert [row for begin, end in pieces for row in range(begin, end)] == list(range(lower, lower + length))
+    assert all(begin < end <= begin + rows for begin, end in pieces)
+    assert all(end % rows == 0 for _, end in pieces[:-1])
+    assert all(begin % rows == 0 for begin, _ in pieces[1:])
+
+
+def test_without_order_a_batch_is_a_window_at_most(world: World, tiny: Callable[[int], None]) -> None:
+    """Who reads a stream in bounded memory gets bounded batches."""
+    tiny(7)
+    now = world.states[-1][0]
+    spec = make_spec(world.table, now, None, None, None, False)
+    sizes = [batch.num_rows for batch in run(plan(world.table, spec, ScanCounters()), spec, ScanCounters())]
+    assert max(sizes) <= 7 and sum(sizes) == len(world.at(now)) and len(sizes) > 10
+
+
+def test_few_selected_rows_are_gathered_and_many_are_read_whole(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A predicate that finds one row must not decode all other columns; the rows are the same either way."""
+    now = world.states[-1][0]
+    everything = make_spec(world.table, now, ("s", "n"), None, None, False)
+    unit = max(
+        (u for u in plan(world.table, everything, ScanCounters()) if isinstance(u.rowset, DiskRowSet)),
+        key=lambda u: u.upper - u.lower,
+    )
+    _, (texts, numbers) = read_window(
+        unit, everything, unit.lower, unit.upper, everything.columns, ScanCounters()
+    )
+    where = f"s = '{texts[3].as_py()}' AND n = {numbers[3].as_py()} OR a = 100"
+    spec = make_spec(world.table, now, ("t", "f"), where, None, False)
+    results = []
+    for share in (0.0, 1.1):
+        calls: list[str] = []
+        for method in ("gather", "column"):
+            real = getattr(DiskRowSet, method)
+
+            def noted(
+                self: Any, column: Any, *rest: Any, method: str = method, real: Any = real, calls: list[str] = calls
+            ) -> Any:  # fmt: skip
+                calls.append(method + " " + column.name)
+                return real(self, column, *rest)
+
+            monkeypatch.setattr(DiskRowSet, method, noted)
+        monkeypatch.setattr(read_path, "GATHER_SHARE", share)
+        selected, arrays = read_window(unit, spec, unit.lower, unit.upper, spec.columns, ScanCounters())
+        monkeypatch.undo()
+        results.append(([] if selected is None else selected.tolist(), [a.to_pylist() for a in arrays]))
+        others = {call for call in calls if call.split()[1] in ("t", "f")}
+        assert others == ({"gather t", "gather f"} if share else {"column t", "column f"})
+    assert results[0] == results[1] and len(results[0][0]) == 1
+
+
+def test_columns_of_rows_that_are_not_selected_are_not_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a predicate finds nothing in a window, no other column is decoded."""
+    spec = make_spec(world.table, world.states[-1][0], ("t",), "a = 77 OR f = 77", None, False)
+    read: list[str] = []
+    for method in ("gather", "column"):
+        real = getattr(DiskRowSet, method)
+
+        def noted(self: Any, column: Any, *rest: Any, real: Any = real) -> Any:
+            read.append(column.name)
+            return real(self, column, *rest)
+
+        monkeypatch.setattr(DiskRowSet, method, noted)
+    assert collect(world, spec).num_rows == 0
+    assert set(read) == {"a", "f"}
+
+
+# --- Z1 -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def zoned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """1,000 rows with v = k in blocks of 128 rows and more, flushed."""
+    with open_database(tmp_path_factory.mktemp("zoned") / "s") as db:
+        columns = {"k": "int64", "v": nyala.column("int64", block_size=1024), "w": "int64"}
+        table = db.create_table("t", columns, "k")
+        table.insert({"k": list(range(1000)), "v": list(range(1000)), "w": [0] * 1000})
+        table.flush()
+        yield table
+
+
+def windows_read(table: Any, where: str, at: Any = None) -> tuple[int, list[int]]:
+    scan = table.scan(columns=["k"], where=where, at=at, order_by_key=True)
+    facts = scan.explain().to_dict()
+    return facts["windows_total"] - facts["windows_skipped"], scan.to_arrow().column("k").to_pylist()
+
+
+def test_z1_windows_are_skipped_by_their_zone_maps(zoned: Any, tiny: Callable[[int], None]) -> None:
+    """Of 8 windows a narrow predicate reads one or two; without that every scan would read everything."""
+    tiny(128)
+    assert windows_read(zoned, "v = 700") == (1, [700])
+    assert windows_read(zoned, "v BETWEEN 120 AND 135") == (2, list(range(120, 136)))
+    assert windows_read(zoned, "v IN (3, 999)") == (2, [3, 999])
+    assert windows_read(zoned, "v < 0") == (0, [])
+    assert windows_read(zoned, "v IS NULL") == (0, [])
+    assert windows_read(zoned, "v <> 3")[0] == 8
+    assert windows_read(zoned, "v = 700 OR w = 1")[0] == 8  # OR over several columns prunes nothing
+
+
+@pytest.mark.parametrize("where_the_change_is", ["in memory", "in a REDO file"])
+def test_z1_a_window_with_a_change_of_the_column_is_read(
+    zoned: Any, tiny: Callable[[int], None], where_the_change_is: str
+) -> None:
+    """The base's zone map says nothing of what was updated since; at an earlier moment it does."""
+    tiny(128)
+    before = zoned._database.now()
+    zoned.update({"k": [500], "v": [5000]})
+    zoned.update({"k": [900], "w": [5000]})
+    if where_the_change_is == "in a REDO file":
+        zoned.flush()
+    assert windows_read(zoned, "v = 5000") == (1, [500])
+    assert windows_read(zoned, "v = 700") == (2 if where_the_change_is == "in memory" else 1, [700])
+    assert windows_read(zoned, "v = 500")[1] == []
+    assert windows_read(zoned, "v = 500", at=before) == (1, [500])
+    assert windows_read(zoned, "v = 5000", at=before) == (0, [])
+
+
+def test_z1_undo_speaks_for_the_past(
+    tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[int], None]
+) -> None:
+    """A value that was overwritten before the flush is not in the base; a scan of its time must find it."""
+    tiny(16)
+    with open_database(tmp_path_factory.mktemp("undo") / "s") as db:
+        table = db.create_table("t", {"k": "int64", "v": nyala.column("int64", block_size=512)}, "k")
+        before = table.insert({"k": list(range(64)), "v": [1000 + k for k in range(64)]})
+        table.update({"k": list(range(64)), "v": list(range(64))})
+        table.flush()
+        assert windows_read(table, "v = 1020", at=before)[1] == [20]
+        assert windows_read(table, "v = 1020") == (0, [])
+        assert windows_read(table, "v = 20", at=before)[1] == []
+
+
+@given(data=st.data())
+def test_z1_a_skipped_window_has_no_matching_row(world: World, data: st.DataObject) -> None:
+    """Whatever is skipped by a zone map would have given nothing: checked by reading it all the same."""
+    moment = data.draw(st.sampled_from([stamp for stamp, _ in world.states]))
+    where, _ = data.draw(predicates())
+    rows = data.draw(st.sampled_from([1, 4, 16]))
+    spec = make_spec(world.table, moment, ("s", "n"), where, None, False)
+    for unit in plan(world.table, spec, ScanCounters()):
+        for lower, upper in windows(unit, rows):
+            honest, _ = read_path._read_window(unit, spec, lower, upper, (), RowSetStats())
+            counters = ScanCounters()
+            found, _ = read_window(unit, spec, lower, upper, (), counters)
+            assert (honest is None) == (found is None)
+            assert honest is None or found is None or honest.tolist() == found.tolist()
+            if counters.windows_skipped:
+                assert honest is not None and not len(honest)
+
+
+# --- plan -----------------------------------------------------------------------------------------------
+
+
+def planned(world: World, where: str | None) -> tuple[list[ScanUnit], ScanCounters]:
+    counters = ScanCounters()
+    spec = make_spec(world.table, world.states[-1][0], ("s",), where, None, False)
+    return plan(world.table, spec, counters), counters
+
+
+def test_plan_prunes_tablets_rowsets_and_rowids(world: World) -> None:
+    """A key's scan must not touch other tablets, and of a rowset only the rows between the bounds."""
+    every, counters = planned(world, None)
+    assert (counters.tablets_total, counters.tablets_read) == (4, 4)
+    assert counters.rowsets_total == counters.rowsets_read == len(every) > 8
+    some, counters = planned(world, "s = 'a' AND n < 3")
+    assert counters.tablets_read == 1 and {unit.tablet for unit in some} == {some[0].tablet}
+    assert counters.rowsets_total == len(every) and 0 < counters.rowsets_read <= 4
+    for unit in some:
+        if isinstance(unit.rowset, DiskRowSet):
+            assert unit.upper - unit.lower < unit.rowset.row_count
+        else:
+            assert unit.rowids is not None and len(unit.rowids) < unit.rowset.row_count
+    assert len({id(unit.rowset) for unit in every}) == len(every)
+
+
+@pytest.mark.parametrize(
+    "where", ["n = 99999999999", "a = 1 AND a = 2", "FALSE", "n < 3 AND n > 5", "s IS NULL"]
+)
+def test_what_cannot_match_reads_nothing(world: World, where: str) -> None:
+    """An impossible question is answered from the schema alone; the counts still say what there is."""
+    units, counters = planned(world, where)
+    assert units == [] and counters.tablets_read == 0
+    assert counters.rowsets_total == planned(world, None)[1].rowsets_total
+
+
+def test_blocks_are_counted_for_the_columns_that_are_asked_for(world: World) -> None:
+    """`explain()` says how many blocks there are and how many were skipped; both of the scan's own columns."""
+    now = world.states[-1][0]
+    one = block_count(world.table, make_spec(world.table, now, ("a",), None, None, False))
+    both = block_count(world.table, make_spec(world.table, now, ("a", "f"), None, None, False))
+    by_predicate = block_count(world.table, make_spec(world.table, now, ("a",), "f > 0", None, False))
+    assert 0 < one < both == by_predicate
+    facts = world.db["t"].scan(columns=["a"], where="f = 1000").explain().to_dict()
+    assert facts["blocks_total"] == both and 0 < facts["blocks_skipped"] <= both
+
+
+# --- many windows at once -------------------------------------------------------------------------------
+
+
+def test_results_come_in_order_and_a_few_ahead() -> None:
+    """A scan of a large table keeps only some windows in memory, whatever the consumer does."""
+    begun: list[int] = []
+    ahead = 2 * (read_path.os.cpu_count() or 1)  # type: ignore[attr-defined]
+    lock = threading.Lock()
+
+    def work(item: int) -> int:
+        with lock:
+            begun.append(item)
+        return item * item
+
+    results = in_parallel(range(1000), work)
+    for number in range(100):
+        assert next(results) == number * number
+        assert len(begun) <= number + 1 + ahead
+    results.close()  # type: ignore[attr-defined]
+    assert len(begun) <= 100 + ahead
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 50])
+def test_any_number_of_windows(count: int) -> None:
+    """Also none, and the one that is worked on by the caller's own thread."""
+    threads: set[int] = set()
+
+    def work(item: int) -> int:
+        threads.add(threading.get_ident())
+        return -item
+
+    assert list(in_parallel(range(count), work)) == [-number for number in range(count)]
+    assert (threading.get_ident() in threads) == (count == 1)
+
+
+def test_an_error_in_a_window_reaches_the_consumer() -> None:
+    """A damaged block must end the scan with its error, not leave rows out."""
+
+    def work(item: int) -> int:
+        if item == 7:
+            raise nyala.CorruptionError("a block is damaged")
+        return item
+
+    found = []
+    with pytest.raises(nyala.CorruptionError, match="damaged"):
+        for result in in_parallel(range(20), work):
+            found.append(result)
+    assert found == list(range(7))
+
+
+def test_a_scan_goes_on_where_no_thread_can_be_had(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the interpreter shuts down, or the system has no more threads, the reading thread works alone."""
+
+    class None_:
+        def submit(self, *_: object) -> None:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(read_path, "_workers", None_)
+    now = world.states[-1][0]
+    assert collect(world, make_spec(world.table, now, ("s",), None, None, False)).num_rows == len(
+        world.at(now)
+    )
+
+    def fails(item: int) -> int:
+        raise nyala.CorruptionError("damaged")
+
+    with pytest.raises(nyala.CorruptionError):
+        list(in_parallel(range(3), fails))
+
+
+# --- single rows ----------------------------------------------------------------------------------------
+
+
+def test_get_many_says_which_keys_it_found(world: World) -> None:
+    """Places ascend, and values stand in their order, though rows come from several rowsets."""
+    now = world.states[-1][0]
+    table = world.table
+    rows = world.at(now)
+    names = [column.name for column in table.schema.key_columns]
+    arrays = [pa.array([key[0] for key in KEYS]), pa.array([key[1] for key in KEYS], pa.int32())]
+    keys = table.codec.encode(arrays)
+    tablets = table.router.route(dict(zip(names, arrays, strict=True)), len(keys))
+    order = np.lexsort((np.argsort(keys.sort_indices()), tablets))
+    found, (numbers,) = get_many(table, keys.take(order), tablets[order], table.schema.project(["a"]), now)
+    there = {(row["s"], row["n"]): row["a"] for row in rows}
+    assert found.tolist() == sorted(found.tolist())
+    assert {KEYS[order[i]]: a for i, a in zip(found.tolist(), numbers.to_pylist(), strict=True)} == there
+    nothing, (empty,) = get_many(table, keys.take(order), tablets[order], table.schema.project(["a"]), 0)
+    assert len(nothing) == len(empty) == 0 and empty.type == pa.int64()
+
+
+def test_rows_without_columns_are_counted(world: World) -> None:
+    """`scan(columns=[])` and `get(columns=[])` still say how many rows there are, and that a row is there."""
+    now = world.states[-1][0]
+    table, rows = world.db["t"], world.at(now)
+    for order in (False, True):
+        assert table.scan(columns=[], order_by_key=order).to_arrow().num_rows == len(rows)
+        assert table.scan(columns=[], order_by_key=order, limit=3).to_arrow().num_rows == 3
+    key = {"s": rows[0]["s"], "n": rows[0]["n"]}
+    assert table.get(key, columns=[]) == {} and table.get({"s": "nobody", "n": 0}, columns=[]) is None
+    assert table.get_many([key, key, {"s": "nobody", "n": 0}], columns=[]).num_rows == 2
