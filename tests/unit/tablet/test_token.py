@@ -1,0 +1,272 @@
+"""Scan tokens: one tablet's part of a scan, read without catalogue and log, is what the scan gives (K1)."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support import key_value_table, open_database
+
+import nyala
+from nyala.database import Database
+from nyala.errors import ColumnNotFoundError, CorruptionError, HistoryExpiredError, InvalidArgumentError
+from nyala.scan import Scan, read_token
+from nyala.tablet.token import MAGIC, VERSION
+
+NAMES = ("s", "n", "a", "t")
+WHERES = (
+    None,
+    "a > 2",
+    "a IS NULL OR t = 'new'",
+    "s = 'a' AND n BETWEEN 2 AND 9",
+    "NOT (t IN ('old', 'x'))",
+    "n = 3 AND s >= 'a'",
+)
+
+
+MOMENTS: list[int] = []
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """Rows in four tablets: in files, in a frozen and a living MemRowSet; deltas in files and in memory."""
+    with open_database(tmp_path_factory.mktemp("token") / "s") as db:
+        hashes, ranges = nyala.hash_partition("s", buckets=2), nyala.range_partition("n", splits=[6])
+        columns = {"s": "string", "n": "int32", "a": "int64", "t": "string"}
+        table = db.create_table("t", columns, ["s", "n"], [hashes, ranges])
+
+        MOMENTS.append(db.now())
+
+        def upsert(first: int, last: int, text: str) -> None:
+            keys = [(s, n) for n in range(first, last) for s in ("", "a", "a\0", "zz")]
+            rows = [{"s": s, "n": n, "a": None if n % 5 == 4 else n % 5, "t": text} for s, n in keys]
+            MOMENTS.append(table.upsert(rows).timestamp)
+
+        upsert(0, 8, "old")
+        table.flush()
+        upsert(4, 10, "new")
+        MOMENTS.append(table.delete([{"s": "a", "n": n} for n in (0, 5)]).timestamp)
+        table.flush()
+        table.update([{"s": "zz", "n": n, "a": n} for n in range(3, 9)])
+        upsert(10, 12, "x")
+        catalog: Any = db._writer()._catalog
+
+        def full(change: object) -> None:
+            raise nyala.StorageError("the disk is full")
+
+        catalog.commit = full
+        with pytest.raises(nyala.StorageError):
+            table.flush()
+        del catalog.commit
+        MOMENTS.append(table.delete([{"s": "", "n": n} for n in (1, 10)]).timestamp)
+        table.update([{"s": "zz", "n": n, "a": -n, "t": None} for n in (3, 11)])
+        upsert(12, 13, "young")
+        yield db
+
+
+def rows_of(scan: Scan, columns: list[str] | None = None) -> list[list[dict[str, Any]]]:
+    """The rows of each token."""
+    return [
+        [row for batch in read_token(token, columns=columns) for row in batch.to_pylist()]
+        for token in scan.tokens()
+    ]
+
+
+def in_any_order(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return sorted(
+        (tuple((v is not None, v if v is not None else 0) for v in row.values()) for row in rows), key=repr
+    )
+
+
+# --- what they give -------------------------------------------------------------------------------------
+
+
+@given(
+    where=st.sampled_from(WHERES),
+    columns=st.lists(st.sampled_from(NAMES), unique=True),
+    order=st.booleans(),
+    moment=st.integers(0, 20),
+    data=st.data(),
+)
+def test_k1_the_rows_of_its_tokens_are_those_of_the_scan(
+    db: Database, where: str | None, columns: list[str], order: bool, moment: int, data: st.DataObject
+) -> None:
+    """Spark's tasks read tokens; a row that were missing or doubled there is a wrong answer of the whole job."""
+    at = MOMENTS[moment % len(MOMENTS)]
+    scan = db["t"].scan(columns=columns, where=where, at=at, order_by_key=order)
+    expected = scan.to_arrow()
+    tokens = scan.tokens()
+    batches = [list(read_token(token)) for token in tokens]
+    assert all(batch.schema == scan.schema for part in batches for batch in part)
+    assert sum(batch.num_rows for part in batches for batch in part) == expected.num_rows
+    found = [row for part in batches for batch in part for row in batch.to_pylist()]
+    assert in_any_order(found) == in_any_order(expected.to_pylist())
+    if order and columns:
+        everything = expected.to_pylist()
+        for part in batches:  # each token's rows are a subsequence of the whole order
+            rest = iter(everything)
+            assert all(any(row == other for other in rest) for batch in part for row in batch.to_pylist())
+    narrower = data.draw(st.lists(st.sampled_from(columns), unique=True) if columns else st.just([]))
+    narrow = [
+        row for token in tokens for batch in read_token(token, columns=narrower) for row in batch.to_pylist()
+    ]
+    assert in_any_order(narrow) == in_any_order(
+        [{name: row[name] for name in narrower} for row in expected.to_pylist()]
+    )
+
+
+def test_the_past_through_tokens(db: Database) -> None:
+    """A token of an earlier moment reads UNDO, and none of the deltas that came later."""
+    table = db["t"]
+    counts = set()
+    for at in (stamp - d for stamp in MOMENTS for d in (0, 1)):
+        scan = table.scan(at=at, order_by_key=True)
+        assert in_any_order([row for part in rows_of(scan) for row in part]) == in_any_order(
+            scan.to_arrow().to_pylist()
+        )
+        counts.add(scan.count())
+    assert len(counts) > 4
+
+
+def test_the_order_holds_without_the_keys_columns(db: Database) -> None:
+    """A token in key order whose scan leaves the key out still merges files and memory by the key."""
+    scan = db["t"].scan(columns=["a"], order_by_key=True)
+    whole = db["t"].scan(order_by_key=True)
+    for part, full in zip(rows_of(scan), rows_of(whole), strict=True):
+        assert part == [{"a": row["a"]} for row in full]
+        assert [(row["s"], row["n"]) for row in full] == sorted((row["s"], row["n"]) for row in full)
+
+
+@pytest.mark.parametrize("order", [False, True])
+@pytest.mark.parametrize("limit", [0, 1, 3, 1000])
+def test_a_limit_holds_per_token(db: Database, limit: int, order: bool) -> None:
+    """A task need not read more than the limit; which rows these are follows from the order asked for."""
+    scan = db["t"].scan(limit=limit, order_by_key=order)
+    whole = rows_of(db["t"].scan(order_by_key=order))
+    found = rows_of(scan)
+    assert [len(part) for part in found] == [min(limit, len(part)) for part in whole]
+    if order:
+        assert found == [part[:limit] for part in whole]
+
+
+def test_a_token_does_not_move(db: Database) -> None:
+    """What is written and flushed after the token was made is not in it, though it shares files and stores."""
+    with db.batch() as batch:
+        batch.upsert("t", [{"s": "a", "n": 3, "a": 77}])
+    scan = db["t"].scan(order_by_key=True)
+    tokens, before = scan.tokens(), scan.to_arrow().to_pylist()
+    db["t"].update(set={"a": 5}, where="TRUE")
+    db["t"].delete([{"s": "zz", "n": 2}])
+    db["t"].flush()
+    found = [row for token in tokens for batch in read_token(token) for row in batch.to_pylist()]
+    assert in_any_order(found) == in_any_order(before)
+
+
+def test_only_tablets_that_can_match_make_a_token(db: Database) -> None:
+    """Spark starts no task for a tablet that the predicate excludes, and none where nothing can match."""
+    assert len(db["t"].scan().tokens()) == 4
+    assert len(db["t"].scan(where="s = 'a' AND n = 3").tokens()) == 1
+    assert db["t"].scan(where="n > 5 AND n < 3").tokens() == []
+    with open_database(Path(db.path).parent / "empty") as other:
+        assert key_value_table(other).scan().tokens() == []
+
+
+def test_what_cannot_travel_is_refused_where_it_is_asked_for(db: Database) -> None:
+    """A pyarrow expression cannot be put into bytes: better said here than in a task on another machine."""
+    with pytest.raises(InvalidArgumentError, match="cannot travel"):
+        db["t"].scan(where=pc.field("a") > 3).tokens()
+    token = db["t"].scan(columns=["s", "a"]).tokens()[0]
+    with pytest.raises((InvalidArgumentError, ColumnNotFoundError), match="'t'"):
+        list(read_token(token, columns=["t"]))
+
+
+# --- damage ---------------------------------------------------------------------------------------------
+
+
+def test_any_damage_is_corruption(db: Database) -> None:
+    """A flipped bit, a cut or something else altogether: CorruptionError, never other rows."""
+    token = db["t"].scan(columns=["s", "a"], where="a >= 0").tokens()[0]
+    good = list(read_token(token))
+    assert good
+    positions = {*range(64), *range(64, len(token), max(1, len(token) // 200)), len(token) - 1}
+    for at in sorted(positions):
+        damaged = token[:at] + bytes([token[at] ^ (1 << at % 8)]) + token[at + 1 :]
+        with pytest.raises(CorruptionError):
+            list(read_token(damaged))
+    for length in {0, 1, 7, 19, 20, 21, len(token) // 2, len(token) - 1}:
+        with pytest.raises(CorruptionError):
+            list(read_token(token[:length]))
+    with pytest.raises(CorruptionError):
+        list(read_token(token + b"\0"))
+    with pytest.raises(CorruptionError, match="no scan token"):
+        list(read_token(b"x" * 100))
+    assert list(read_token(token)) == good
+
+
+def test_a_token_of_another_version_is_refused(db: Database) -> None:
+    """A newer Nyala may lay tokens out otherwise: they must not be read as ours."""
+    token = db["t"].scan().tokens()[0]
+    newer = MAGIC + struct.pack("<I", VERSION + 1) + token[12:]
+    with pytest.raises(CorruptionError, match=f"version {VERSION}"):
+        list(read_token(newer))
+
+
+def test_the_layout_is_the_documented_one(db: Database) -> None:
+    """Magic, version, CRC-32C of all behind, length of the JSON; in it the files, inside the store's folder (K2)."""
+    token = db["t"].scan(where="a > 0").tokens()[0]
+    magic, version, crc, length = struct.unpack_from("<8sIII", token)
+    assert (magic, version, crc) == (MAGIC, VERSION, google_crc32c.value(token[16:]))
+    meta = json.loads(token[20 : 20 + length])
+    assert meta["path"] == db.path and meta["where"] is not None and meta["columns"] == list(NAMES)
+    paths = [part["meta"]["path"] for part in meta["rowsets"]]
+    paths += [file["path"] for part in meta["rowsets"] for file in part["files"]]
+    assert paths and all((Path(db.path) / path).is_file() and ".." not in path for path in paths)
+
+
+# --- files that are gone --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [False, True])
+@pytest.mark.parametrize("memory", [False, True])
+def test_files_that_are_gone_are_history(tmp_path: Path, order: bool, memory: bool) -> None:
+    """A task that comes too late is told to load again, not that a file was not found."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        table.insert({"k": [1, 2], "v": [1, 2]})
+        db.flush()
+        if memory:
+            table.insert({"k": [0, 3], "v": [0, 3]})
+        (token,) = table.scan(order_by_key=order).tokens()
+        assert [row["k"] for batch in read_token(token) for row in batch.to_pylist()] in (
+            [[0, 1, 2, 3], [0, 3, 1, 2]] if memory else [[1, 2]]
+        )
+        db.drop_table("t")
+        db._writer().collect_garbage()
+        with pytest.raises(HistoryExpiredError, match=r"\.base.*load again"):
+            list(read_token(token))
+
+
+def test_a_token_needs_neither_catalogue_nor_log(tmp_path: Path) -> None:
+    """The executors read straight from the files, whatever the writer does to the rest meanwhile."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    table.insert({"k": [1, 2], "v": [1, 2]})
+    db.flush()
+    table.update({"k": [1], "v": [10]})
+    table.insert({"k": [3], "v": [3]})
+    (token,) = table.scan(order_by_key=True).tokens()
+    db.close()
+    (tmp_path / "s" / "catalog.sqlite").unlink()
+    for segment in (tmp_path / "s" / "wal").iterdir():
+        segment.unlink()
+    found = pa.Table.from_batches(list(read_token(token)))
+    assert found.to_pydict() == {"k": [1, 2, 3], "v": [10, 2, 3]}
