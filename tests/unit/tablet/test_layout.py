@@ -1,0 +1,83 @@
+"""What lies where in a store's folder, and what is no store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.support import key_value_table, open_database
+
+from nyala.env import SYSTEM
+from nyala.errors import StorageError
+from nyala.tablet import layout
+
+
+def test_a_store_is_laid_out_as_documented(tmp_path: Path) -> None:
+    """Tools, backups and readers of other languages look for these names."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    root = str(tmp_path / "s")
+    tablet = db._writer().root.table("t").tablets[0].id
+    assert os.path.isfile(layout.catalog_path(root)) and layout.catalog_path(root).endswith("/catalog.sqlite")
+    assert os.path.isfile(layout.position_path(root)) and layout.position_path(root).endswith("/wal/position")
+    assert os.path.isfile(os.path.join(layout.wal_path(root), "wal-000000001"))
+    db.flush()
+    files = [path for path in (tmp_path / "s" / layout.tablet_directory(tablet)).iterdir() if path.is_file()]
+    assert sorted(path.suffix for path in files) == [".base", ".undo"]
+    assert {"lock", "staging", "data", "wal"} <= set(os.listdir(root))
+    for path in [*db._writer().state.files(), *db._writer().state.garbage]:
+        assert not os.path.isabs(path) and "\\" not in path
+    db.close()
+
+
+def test_paths_are_relative_to_the_store(tmp_path: Path) -> None:
+    """A store that is moved or copied is the same store."""
+    inside = os.path.join(str(tmp_path), "wal", "wal-000000001")
+    assert layout.relative(str(tmp_path), inside) == "wal/wal-000000001"
+    db = open_database(tmp_path / "s")
+    key_value_table(db).insert({"k": [1], "v": [1]})
+    db.flush()
+    db["t"].update({"k": [1], "v": [2]})
+    db.close()
+    os.rename(tmp_path / "s", tmp_path / "moved")
+    again = open_database(tmp_path / "moved")
+    assert again["t"].get({"k": 1}) == {"k": 1, "v": 2}
+    again.close()
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
+    """A mistyped path must not spread a store over somebody's letters."""
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "a.txt").write_text("x")
+    with pytest.raises(StorageError, match=r"a\.txt"):
+        layout.prepare_folder(SYSTEM, str(tmp_path / "letters"))
+    assert os.listdir(tmp_path / "letters") == ["a.txt"]
+    layout.prepare_folder(SYSTEM, str(tmp_path / "new" / "deep"))
+    assert (tmp_path / "new" / "deep").is_dir()
+    layout.prepare_folder(SYSTEM, str(tmp_path / "new" / "deep"))  # empty: it may become one
+
+
+def test_only_a_catalogue_makes_a_store(tmp_path: Path) -> None:
+    """What can be read is said by one file."""
+    with pytest.raises(StorageError, match="no Nyala store at") as error:
+        layout.require_store(SYSTEM, str(tmp_path))
+    assert error.value.path == str(tmp_path)
+    layout.open_or_create_catalog(SYSTEM, str(tmp_path)).close()
+    layout.require_store(SYSTEM, str(tmp_path))
+    assert {"data", "staging", "wal"} <= set(os.listdir(tmp_path))
+    state = layout.open_or_create_catalog(SYSTEM, str(tmp_path))
+    assert state.load().version == 1
+    state.close()
+
+
+def test_what_is_missing_beside_the_catalogue_is_made_again(tmp_path: Path) -> None:
+    """A copy that left out empty folders is still the store."""
+    open_database(tmp_path / "s").close()
+    for name in ("staging", "data"):
+        (tmp_path / "s" / name).rmdir()
+    db = open_database(tmp_path / "s")
+    key_value_table(db).insert({"k": [1], "v": [1]})
+    db.flush()
+    db.close()

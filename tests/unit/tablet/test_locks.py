@@ -1,0 +1,76 @@
+"""The lock that knows its owner: what asserts that rules are kept must itself be right."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from nyala.tablet.locks import OwnedLock
+
+
+def in_thread(work: object) -> None:
+    thread = threading.Thread(target=work)  # type: ignore[arg-type]
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_it_knows_who_holds_it() -> None:
+    """A write that asked for another thread's lock would take it for its own, and wait in the wrong order."""
+    lock = OwnedLock()
+    assert not lock.held()
+    seen: list[bool] = []
+    with lock:
+        assert lock.held()
+        in_thread(lambda: seen.append(lock.held()))
+    assert seen == [False] and not lock.held()
+    in_thread(lambda: (lock.acquire(), seen.append(lock.held())))
+    assert (
+        seen == [False, True] and not lock.held()
+    )  # a thread that ended still holds it, and this one does not
+
+
+def test_it_may_be_taken_again_by_its_owner() -> None:
+    """A direct commit flushes under locks that it has already."""
+    lock = OwnedLock()
+    with lock:
+        with lock:
+            assert lock.held()
+        assert lock.held()
+        taken: list[bool] = []
+        in_thread(lambda: taken.append(lock.acquire(timeout_s=0)))
+        assert taken == [False]
+    assert not lock.held()
+    in_thread(lambda: taken.append(lock.acquire(timeout_s=0)))
+    assert taken == [False, True]
+
+
+def test_an_exception_gives_it_back() -> None:
+    """A failed write must not stop all others for ever."""
+    lock = OwnedLock()
+    with pytest.raises(ZeroDivisionError), lock:
+        raise ZeroDivisionError
+    assert not lock.held()
+    assert lock.acquire(timeout_s=0)
+    lock.release()
+
+
+def test_one_at_a_time() -> None:
+    """Batches are given their timestamps, logged and applied one after the other."""
+    lock, inside, most, total = OwnedLock(), [0], [0], [0]
+
+    def work() -> None:
+        for _ in range(200):
+            with lock:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                total[0] += 1
+                inside[0] -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (most[0], total[0]) == (1, 800)

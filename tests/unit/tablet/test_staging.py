@@ -1,0 +1,103 @@
+"""Staging folders: a job's files stay as long as its name says, and no longer (P3)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support import key_value_table, open_database
+
+from nyala.env import Env, system_files
+from nyala.errors import InvalidArgumentError, StorageError
+from nyala.tablet.staging import make_staging, plain_name, remove_expired_staging, staging_folder
+from nyala.testing.clock import ManualClock, SeededRandomness
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def env(clock: ManualClock) -> Env:
+    return Env(system_files(), clock, SeededRandomness())
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Path:
+    with open_database(tmp_path / "s", clock=clock) as db:
+        key_value_table(db)
+    return tmp_path / "s"
+
+
+def names(store: Path) -> list[str]:
+    return sorted(path.name for path in (store / "staging").iterdir())
+
+
+def test_a_folder_lives_as_long_as_it_was_told(store: Path, env: Env, clock: ManualClock) -> None:
+    """A running job's files must not go, and those of a job that died must not stay for ever."""
+    short, folder = make_staging(env, str(store), 60)
+    long, _ = make_staging(env, str(store), 3600)
+    Path(folder, "0.arrow").write_bytes(b"rows")
+    assert staging_folder(str(store), short) == folder and short != long
+    clock.advance(59.999)
+    assert remove_expired_staging(env, str(store)) == 0
+    clock.advance(0.001)
+    assert remove_expired_staging(env, str(store)) == 1
+    assert names(store) == [long]
+    clock.advance(3600)
+    assert remove_expired_staging(env, str(store)) == 1 and names(store) == []
+    assert remove_expired_staging(env, str(store)) == 0
+
+
+def test_strangers_go_at_open_only(store: Path, env: Env, clock: ManualClock) -> None:
+    """What no job has made is cleared away when nobody can be just making it; a running store leaves it alone."""
+    key, _ = make_staging(env, str(store), 60)
+    (store / "staging" / "notes").mkdir()
+    (store / "staging" / "notes" / "x").write_bytes(b"x")
+    assert remove_expired_staging(env, str(store)) == 0
+    with open_database(store, clock=clock):
+        assert names(store) == [key]
+    clock.advance(61)
+    with open_database(store, clock=clock) as db:
+        assert names(store) == []
+        make_staging(env, str(store), -1)
+        db.maintenance.run_once(db._writer())
+        assert names(store) == []
+
+
+def test_a_lifetime_before_all_time_is_over(store: Path, env: Env) -> None:
+    """A nonsensical time to live makes a folder that goes at once, not a name that nothing understands."""
+    make_staging(env, str(store), -1e12)
+    assert remove_expired_staging(env, str(store)) == 1
+
+
+def test_there_must_be_a_store(tmp_path: Path, env: Env) -> None:
+    """Else a mistyped path would be filled with files that nobody commits."""
+    with pytest.raises(StorageError, match="no Nyala store"):
+        make_staging(env, str(tmp_path / "nothing"), 60)
+    assert not (tmp_path / "nothing").exists()
+    assert remove_expired_staging(env, str(tmp_path / "nothing")) == 0
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", ".", "..", "../data", "a/b", "0" * 14, "0" * 14 + "-" + "g" * 32, "0" * 14 + "-" + "0" * 33, "x\0"],
+)
+def test_a_key_leads_into_staging_and_nowhere_else(tmp_path: Path, key: str) -> None:
+    """A key comes from another process; it must not name the store's own folders, which are removed after use."""
+    with pytest.raises(InvalidArgumentError, match="no key of a staged job"):
+        staging_folder(str(tmp_path), key)
+
+
+@given(st.text(max_size=8))
+def test_a_plain_name_has_no_folder(name: str) -> None:
+    """The same for the names of its files."""
+    try:
+        assert plain_name(name) == name
+    except InvalidArgumentError:
+        assert "/" in name or name in ("", ".", "..")
+    else:
+        assert "/" not in name and name not in ("", ".", "..")
