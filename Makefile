@@ -38,7 +38,7 @@ $(VENV)/.installed: $(VENV)/.locked pyproject.toml
 java:
 	@tools/check-java
 
-demo: setup java  ## the main job: a year of real flights through PySpark into Nyala (about two minutes)
+demo: java setup  ## the main job: a year of real flights through PySpark into Nyala (some minutes; ARGS=--quick for one)
 	@$(BIN)/python -m examples.flights --store $(DEMO_STORE) $(ARGS)
 
 lint: setup  ## ruff, mypy --strict, import layers
@@ -51,13 +51,13 @@ fmt: setup  ## format and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: setup java lint  ## the gate: lint, then all tests, those with Spark last
+test: java setup lint  ## the gate: lint, then all tests, those with Spark last
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --hypothesis-profile ci -m "not long" $(ARGS)
 
 test-fast: setup  ## the tests that need no Spark, without lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long and not spark" $(ARGS)
 
-test-long: setup java  ## what takes minutes: many more random cases, and the tests marked `long`
+test-long: java setup  ## what takes minutes: many more random cases, and the tests marked `long`
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --hypothesis-profile nightly --timeout 3600 $(ARGS)
 
 lock: setup  ## resolve the dependencies anew and write requirements/*.lock (needs uv)

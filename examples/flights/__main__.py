@@ -35,7 +35,7 @@ as it stood on the evening of {then.name}: the same with --at {then.timestamp}
 
   {bin}/python
   >>> import nyala
-  >>> flights = nyala.connect("{store}")["flights"]
+  >>> flights = nyala.connect("{store}", read_only=True)["flights"]
   >>> flights.scan(where="dest = 'HNL'", limit=5)
 """
 
@@ -135,12 +135,16 @@ class Screen:
 
 
 def clear_earlier_demo(store: Path) -> None:
-    """Remove the store of an earlier run, and nothing else."""
+    """Remove the store of an earlier run, and nothing else: not while somebody writes it."""
     if not store.exists() or (store.is_dir() and not any(store.iterdir())):
         return
     try:
         with nyala.connect(str(store), read_only=True) as db:
             strange = set(db.list_tables()) - set(TABLES)
+        if not strange:
+            nyala.connect(str(store)).close()  # refuses if another process is its writer
+    except nyala.LockedError as error:
+        raise SystemExit(f"error: {error}.\n       Or name another folder: --store FOLDER") from None
     except (nyala.Error, OSError) as error:
         raise SystemExit(
             f"error: {store} is there and is no store of this demo ({error}).\n"
@@ -151,6 +155,7 @@ def clear_earlier_demo(store: Path) -> None:
             f"error: the store {store} has tables that are not this demo's ({', '.join(sorted(strange))}).\n"
             "       Name another folder: --store FOLDER"
         )
+    print(f"Removing the store of an earlier run in {store}.")
     shutil.rmtree(store)
 
 
@@ -206,7 +211,8 @@ def main(arguments: list[str] | None = None) -> int:
         screen.say(f"The store is kept in {store}, Spark's log in {work}.")
         return 1
     except KeyboardInterrupt:
-        screen.say("\nStopped. What was acknowledged is in the store; `make demo` begins anew.")
+        kept = f"What was acknowledged is in {store}" if store.exists() else "Nothing was written yet"
+        screen.say(f"\nStopped. {kept}; `make demo` begins anew.")
         shutil.rmtree(work)
         return 130
     except BaseException:

@@ -251,7 +251,8 @@ class Scan:
     def __repr__(self) -> str:
         root, table = self._take()
         counters = ScanCounters()
-        spec = ScanSpec(self._spec.schema, self._spec.columns, self._spec.snapshot, self._spec.predicate, 10)
+        shown = 10 if self._spec.limit is None else min(10, self._spec.limit)
+        spec = dataclasses.replace(self._spec, limit=shown)
         head = pa.Table.from_batches(
             list(read_path.run(read_path.plan(table, spec, counters), spec, counters)), schema=self.schema
         )

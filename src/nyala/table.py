@@ -86,6 +86,10 @@ class _Readable:
     ) -> dict[str, Any] | None:
         """One row by its whole key, as a dict; None when there is none. Raises: InvalidArgumentError,
         ColumnNotFoundError."""
+        given: object = key
+        if not isinstance(given, Mapping):
+            names = ", ".join(f"{name!r}: …" for name in self.primary_key)
+            raise InvalidArgumentError(f"get takes the key as a dict, {{{names}}}, not {key!r}")
         rows = self.get_many([dict(key)], columns, at).to_pylist()
         return rows[0] if rows else None
 
