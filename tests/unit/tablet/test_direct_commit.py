@@ -1,0 +1,231 @@
+"""Batches too large for the log: files and one catalogue transaction, and the same rows as through the log (W6)."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support import key_value_table, open_database, rows
+
+import nyala
+from nyala.database import Database
+from nyala.env import system_files
+from nyala.errors import StorageError
+from nyala.tablet import flush as flush_module
+from nyala.tablet.write_path import Request, write
+from nyala.testing.faulty_files import FaultyFiles
+
+SHARED_MEMORY = "/dev/shm"
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with open_database(tmp_path / "s", direct_commit_bytes=1000) as db:
+        yield db
+
+
+def many(first: int, last: int, value: int = 0) -> dict[str, list[int]]:
+    return {"k": list(range(first, last)), "v": [value] * (last - first)}
+
+
+def log_records(db: Database) -> int:
+    return sum(segment.size_bytes for segment in db._writer().log.segments())
+
+
+# --- the same as through the log ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[tuple[Database, Database]]:
+    """A store that sends everything through the log, and one that sends everything into files."""
+    where = SHARED_MEMORY if os.path.isdir(SHARED_MEMORY) else None
+    with tempfile.TemporaryDirectory(prefix="nyala-unit-", dir=where) as folder:
+        logged = open_database(Path(folder) / "logged")
+        direct = open_database(Path(folder) / "direct", direct_commit_bytes=0)
+        yield logged, direct
+        logged.close()
+        direct.close()
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["insert", "upsert", "update", "delete", "batch", "flush"]),
+        st.lists(st.integers(0, 6), min_size=1, max_size=5),
+        st.sampled_from([("a",), ("b",), ("a", "b")]),
+        st.integers(0, 9),
+    ),
+    max_size=6,
+)
+TABLES = iter(range(10_000))
+
+
+@given(steps=OPERATIONS)
+def test_w6_the_rows_are_those_of_the_log_path(both: tuple[Database, Database], steps: Any) -> None:
+    """Whether a batch was large or small must not show: counts, errors, rows at every moment, invariants."""
+    name = f"t{next(TABLES)}"
+    hashes = nyala.hash_partition("k", buckets=2)
+    columns = {"k": "int64", "a": "int64", "b": nyala.column("int8", nullable=False, default=7)}
+    tables = [db.create_table(name, columns, "k", hashes) for db in both]
+    moments: list[tuple[int, int]] = [(both[0].now(), both[1].now())]
+    for operation, keys, given_, value in steps:
+        outcomes: list[tuple[Any, int]] = []
+        for db, table in zip(both, tables, strict=True):
+            if operation == "flush":
+                table.flush()
+                outcomes.append(((), db.now()))
+            elif operation == "batch":
+                with db.batch() as batch:
+                    batch.upsert(name, {"k": keys, "a": [value] * len(keys)})
+                    batch.delete(name, {"k": keys[:1]})
+                    batch.insert(name, {"k": keys[:1], "b": [1]})
+                counts = tuple((r.inserted, r.updated, r.deleted) for r in batch.results)
+                outcomes.append((counts, batch.results[0].timestamp))
+            else:
+                data: dict[str, Any] = {"k": keys}
+                if operation != "delete":
+                    data |= {column: [value] * len(keys) for column in given_}
+                result = getattr(table, operation)(data, errors="collect")
+                failed = tuple(result.errors.column("row").to_pylist())
+                outcomes.append(((result.inserted, result.updated, result.deleted, failed), result.timestamp))
+        assert outcomes[0][0] == outcomes[1][0]
+        moments.append((outcomes[0][1], outcomes[1][1]))
+    for logged_at, direct_at in moments:
+        for back in (0, 1):
+            assert rows(tables[0], at=logged_at - back) == rows(tables[1], at=direct_at - back)
+    for tablet in both[1]._writer().root.table(name).tablets:
+        assert not tablet.memory.row_count
+        for rowset in tablet.rowsets:
+            assert not rowset.deltas.record_count, "B2: nothing of it is in memory"
+            rowset.check()
+    for db in both:
+        db.drop_table(name)
+
+
+# --- one commit point -----------------------------------------------------------------------------------
+
+
+def test_b1_nothing_of_it_goes_through_the_log(db: Database) -> None:
+    """No byte of a bulk load is written twice, and the log stays short enough to be replayed at the next open."""
+    table = key_value_table(db)
+    table.insert({"k": [-1], "v": [0]})
+    before = log_records(db)
+    result = table.insert(many(0, 5000))
+    assert log_records(db) <= before  # what was in memory was flushed, and its segment may be gone
+    assert (result.inserted, table.count(), table.count(at=result.timestamp - 1)) == (5000, 5001, 1)
+    assert db._writer().marks.published == result.timestamp == db.now()
+
+
+def test_marks(db: Database) -> None:
+    """R2: the rowset holds all up to the commit; the tablet's mark stays where its memory was frozen."""
+    table = key_value_table(db)
+    first = table.insert({"k": [-1], "v": [0]}).timestamp
+    loaded = table.insert(many(0, 500)).timestamp
+    tablet = db._writer().root.table("t").tablets[0]
+    assert tablet.entry.inserts_durable == first
+    assert [rowset.meta.deltas_durable for rowset in tablet.rowsets] == [first, loaded]
+    changed = table.upsert(many(-1, 600, 9)).timestamp
+    tablet = db._writer().root.table("t").tablets[0]
+    assert tablet.entry.inserts_durable == first
+    assert [rowset.meta.deltas_durable for rowset in tablet.rowsets] == [changed] * 3
+
+
+@pytest.mark.parametrize("operation", ["insert", "upsert", "delete"])
+def test_b1_a_failure_leaves_nothing_and_the_store_goes_on(tmp_path: Path, operation: str) -> None:
+    """A disk that is full in the middle of a load costs neither rows nor files, wherever it is met."""
+    for fail_at in range(1, 40, 3):
+        files = FaultyFiles(system_files(), kind="enospc", only=lambda op: "/data/" in op.path)
+        folder = tmp_path / f"{operation}{fail_at}"
+        with open_database(folder, files=files, direct_commit_bytes=1000) as db:
+            table = key_value_table(db)
+            table.insert(many(0, 300))
+            table.update({"k": [5], "v": [5]})
+            before, now = rows(table), db.now()
+            files.fail_at = len(files.operations) + fail_at
+            data = many(0, 600, 1) if operation == "upsert" else many(300, 600)
+            given_: Any = {"k": list(range(200))} if operation == "delete" else data
+            try:
+                getattr(table, operation)(given_)
+            except StorageError as error:
+                assert error.outcome is None
+                assert (rows(table), db.now()) == (before, now)
+                files.fail_at = None
+                files.heal()
+                getattr(table, operation)(given_)
+            else:
+                assert len(files.operations) < files.fail_at, "it never came to that operation"
+                break
+            finally:
+                files.fail_at = None
+                files.heal()
+            named = set(db._writer().state.files()) | set(db._writer().state.garbage)
+            there = {str(path.relative_to(folder)) for path in (folder / "data").rglob("*") if path.is_file()}
+            assert there <= named, "what was written for nothing is gone"
+            after = rows(table)
+        with open_database(folder) as again:
+            assert rows(again["t"]) == after != before
+    else:
+        raise AssertionError("more operations than the test looks at")
+
+
+def test_one_transaction_for_several_tables(db: Database) -> None:
+    """A batch that is large in one table commits all its tables with it, at one timestamp."""
+    t, u = key_value_table(db, "t"), key_value_table(db, "u")
+    u.insert({"k": [1, 2], "v": [1, 2]})
+    version = db._writer().state.version
+    with db.batch() as batch:
+        batch.insert("t", many(0, 400))
+        batch.update("u", {"k": [1], "v": [10]})
+        batch.delete("u", {"k": [2]})
+        batch.insert("u", {"k": [3], "v": [3]})
+    (stamp,) = {result.timestamp for result in batch.results}
+    assert db._writer().state.version == version + 2  # the flush of what was in memory, then the batch
+    assert (t.count(), rows(u)) == (400, [(1, 10), (3, 3)])
+    assert (t.count(at=stamp - 1), rows(u, at=stamp - 1)) == (0, [(1, 1), (2, 2)])
+
+
+def test_a_large_load_makes_rowsets_of_the_target_size(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rowset of any size would be rewritten whole by a compaction; each key is in one of them."""
+    monkeypatch.setattr(flush_module, "ROWSET_TARGET_BYTES", 4000)
+    table = key_value_table(db)
+    table.insert({"k": list(range(2000))[::-1], "v": list(range(2000))})
+    rowsets = db._writer().root.table("t").tablets[0].rowsets
+    assert len(rowsets) >= 8
+    bounds = [(rowset.meta.key_min, rowset.meta.key_max) for rowset in rowsets]
+    assert all(left[1] < right[0] for left, right in itertools.pairwise(bounds))
+    assert rows(table) == [(k, 1999 - k) for k in range(2000)]
+
+
+def test_keys_of_retried_jobs(db: Database) -> None:
+    """The idempotency key is committed with the files, in the same transaction."""
+    table = key_value_table(db)
+    store = db._writer()
+    (first,) = write(store, [Request("t", "insert", many(0, 300))], idempotency_key="job")
+    assert store.state.committed_keys["job"].timestamp == first.timestamp
+    (second,) = write(store, [Request("t", "insert", many(0, 300))], idempotency_key="job")
+    assert (second.timestamp, second.inserted) == (first.timestamp, 0) and table.count() == 300
+
+
+def test_dead_and_living_keys_meet_a_load(db: Database) -> None:
+    """Keys that are dead on disk become new rows, those in memory move to disk first, others are changed there."""
+    table = key_value_table(db)
+    table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
+    db.flush()
+    table.delete({"k": [2]})
+    table.insert({"k": [4, 5], "v": [4, 5]})
+    table.delete({"k": [5]})
+    result = table.upsert(many(0, 200, 9))
+    assert (result.inserted, result.updated) == (197, 3)
+    assert rows(table) == [(k, 9) for k in range(200)]
+    assert rows(table, at=result.timestamp - 1) == [(1, 1), (3, 3), (4, 4)]
+    gone = table.delete({"k": list(range(100, 200))})
+    table.insert(many(150, 300, 1))
+    assert (table.count(), table.count(at=gone)) == (250, 100)
+    for rowset in db._writer().root.table("t").tablets[0].all_rowsets():
+        rowset.check()
