@@ -28,5 +28,10 @@ def test_the_format_is_known_by_itself_and_by_a_call(spark: SparkSession, store:
 def test_another_python_is_told(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without PYSPARK_PYTHON Spark's workers run some python3 that may not have Nyala: the cure is said early."""
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "/usr/bin/some-python3")
-    with pytest.warns(UserWarning, match="PYSPARK_PYTHON"):
+    try:
+        with pytest.warns(UserWarning, match="PYSPARK_PYTHON"):
+            nyala.spark.register(spark)
+    finally:
+        # What was registered remembers that Python for the rest of the session, which other tests share.
+        monkeypatch.undo()
         nyala.spark.register(spark)
