@@ -55,7 +55,7 @@ ROWSET_TARGET_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True)
 class FlushReport:
-    """What a round did. All zero when there was nothing in memory."""
+    """What a round wrote; delta files are those of UNDO, too. All zero when there was nothing in memory."""
 
     rowsets: int = 0
     delta_files: int = 0
@@ -197,7 +197,7 @@ def _install(store: Store, frozen: list[_FrozenTablet], timestamp: int) -> Flush
         root = store.root
         change = CatalogChange(timestamp=store.clock.latest)
         changed: dict[int, TabletState] = {}
-        rows = size = 0
+        rows = rowsets = size = 0
         for part in frozen:
             table = root.tables.get(part.table.id)
             ordinal = None if table is None else table.ordinal_of.get(part.tablet_id)
@@ -210,18 +210,20 @@ def _install(store: Store, frozen: list[_FrozenTablet], timestamp: int) -> Flush
                 continue
             state = _installed_tablet(store, table, table.tablets[ordinal], part, timestamp, change)
             changed[part.tablet_id] = state
-            rows += sum(len(image.keys) for _, image, _ in part.new_rowsets)
-        size = sum(entry.size_bytes for entry in change.put_rowsets)
+            new = [result for _, _, files in part.new_rowsets for _, _, result in files]
+            rows += sum(result.meta.row_count for result in new)
+            size += sum(result.meta.size_bytes for result in new)
+            rowsets += len(new)
         size += sum(entry.size_bytes for entry in change.put_deltas)
         after = root.with_tablets(changed)
         store.transact(change, lambda version: after.with_tablets({}, version), forget_log=True)
     logger.info(
         "flushed %d rows into %d rowsets and %d delta files",
         rows,
-        len(change.put_rowsets),
+        rowsets,
         len(change.put_deltas),
     )
-    return FlushReport(len(change.put_rowsets), len(change.put_deltas), rows, size)
+    return FlushReport(rowsets, len(change.put_deltas), rows, size)
 
 
 def _installed_tablet(
