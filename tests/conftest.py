@@ -10,6 +10,8 @@ xdist worker, so that one JVM serves them.
 from __future__ import annotations
 
 import random
+import signal
+import threading
 from pathlib import Path
 
 import hypothesis
@@ -40,6 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the run's seed here, before Hypothesis' own plugin looks, so that it can be printed."""
+    # A run that a shell started in the background (as CI may) ignores Ctrl-C, and so would what the tests interrupt.
+    if (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("hypothesis_seed", default=None) is None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
 
