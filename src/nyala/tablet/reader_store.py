@@ -71,12 +71,14 @@ class ReaderStore:
     def _load(self) -> None:
         # P1: nothing that was there when the catalogue is read can go before the lease says which version it
         # keeps.
+        self._loaded = False
         lease = create_lease(self.env, self.root_path)
         try:
             self._load_under(lease)
         except BaseException:
             lease.release()
             raise
+        self._loaded = True
 
     def _load_under(self, lease: Lease) -> None:
         with contextlib.closing(
@@ -132,7 +134,8 @@ class ReaderStore:
         self.check_open()
         with self._lock:
             position = self._position()
-            if position is not None and position.catalogue_version > self._version:
+            newer = position is not None and position.catalogue_version > self._version
+            if newer or not self._loaded:  # a load that failed half-way left a root without a lease
                 self._load()
             else:
                 self._follow(position)

@@ -1,0 +1,357 @@
+"""A process that only reads: it follows the writer, never goes back, and leaves the store as it is (P1, P2)."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import key_value_table, open_database, rows
+
+import nyala
+from nyala.catalog.store import Catalog
+from nyala.database import Database
+from nyala.env import SYSTEM, Env, SystemRandomness, system_files
+from nyala.errors import HistoryExpiredError, ReadOnlyError, StorageError
+from nyala.tablet.reader_store import ReaderStore
+from nyala.testing.clock import ManualClock
+from nyala.wal.reader import LogReader
+
+LIMIT = 64 << 20
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with open_database(tmp_path / "s") as db:
+        yield db
+
+
+def reader_of(db: Database, env: Env = SYSTEM) -> Database:
+    return Database(ReaderStore.open(env, db.path, LIMIT))
+
+
+def store_of(reader: Database) -> ReaderStore:
+    assert isinstance(reader._store, ReaderStore)
+    return reader._store
+
+
+def leases(db: Database) -> int:
+    return len(list((Path(db.path) / "leases").iterdir()))
+
+
+# --- it follows -----------------------------------------------------------------------------------------
+
+
+def test_it_sees_what_was_acknowledged_at_each_new_look(db: Database) -> None:
+    """Rows of memory and of files, through flush, compaction, direct commits, created and dropped tables."""
+    table = key_value_table(db)
+    with reader_of(db) as reader:
+        steps: list[Callable[[], object]] = [
+            lambda: table.insert({"k": [1, 2], "v": [1, 2]}),
+            lambda: table.update({"k": [1], "v": [10]}),
+            db.flush,
+            lambda: table.delete({"k": [2]}),
+            lambda: table.insert({"k": [2, 3], "v": [20, 30]}),
+            db.flush,
+            lambda: table.update(set={"v": "v + 1"}, where="TRUE"),
+            lambda: setattr(db._writer(), "direct_commit_bytes", 100),
+            lambda: table.upsert({"k": list(range(50)), "v": [5] * 50}),
+            lambda: setattr(db._writer(), "direct_commit_bytes", 1 << 20),
+            lambda: table.update({"k": [7], "v": [7]}),
+            lambda: key_value_table(db, "u").insert({"k": [1], "v": [1]}),
+        ]
+        moments = [db.now()]
+        for step in steps:
+            step()
+            moments.append(db.now())
+            assert reader.now() == db.now()
+            assert rows(reader["t"]) == rows(table)
+            assert reader.list_tables() == db.list_tables()
+        for at in moments:
+            assert rows(reader["t"], at=at) == rows(table, at=at)
+        db.drop_table("t")
+        with pytest.raises(nyala.TableNotFoundError):
+            reader["t"].count()
+        assert rows(reader["u"]) == [(1, 1)]
+
+
+def test_a_snapshot_does_not_move_while_it_follows(db: Database) -> None:
+    """Replaying on into the same memory must not show through a snapshot that was taken before."""
+    table = key_value_table(db)
+    table.insert({"k": [1, 2], "v": [1, 2]})
+    with reader_of(db) as reader:
+        snapshot, scan = reader.snapshot(), reader["t"].scan(order_by_key=True)
+        table.update({"k": [1], "v": [10]})
+        table.delete({"k": [2]})
+        table.insert({"k": [2, 3], "v": [20, 3]})
+        assert rows(reader["t"]) == [(1, 10), (2, 20), (3, 3)]
+        db.flush()
+        assert rows(reader["t"]) == [(1, 10), (2, 20), (3, 3)]
+        assert (
+            rows(snapshot["t"])
+            == [(1, 1), (2, 2)]
+            == list(zip(*scan.to_arrow().to_pydict().values(), strict=True))
+        )
+
+
+def test_what_is_not_published_is_not_seen(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W1 across processes: a record that is in the log but not yet published does not count, though it is there."""
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    with reader_of(db) as reader:
+        assert rows(reader["t"]) == [(1, 1)]
+        monkeypatch.setattr(db._writer(), "publish", lambda: None)
+        table.insert({"k": [2], "v": [2]})
+        assert rows(reader["t"]) == [(1, 1)] and reader.now() < db.now()
+        monkeypatch.undo()
+        db._writer().publish()
+        assert rows(reader["t"]) == [(1, 1), (2, 2)]
+
+
+def test_p5_it_never_goes_back_while_the_writer_commits(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A catalogue transaction in the moment of loading must not show an older state, or none at all."""
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    with reader_of(db) as reader:
+        seen = reader.now()
+        store = store_of(reader)
+        load = Catalog.load
+        numbers = itertools.count()
+
+        def overtaken(self: Catalog, **options: Any) -> Any:
+            state = load(self, **options)
+            number = next(numbers)
+            db.create_table(f"x{number}", {"k": "int8"}, "k")  # the writer goes on while we load
+            table.update({"k": [1], "v": [number]})
+            return state
+
+        db.create_table("y", {"k": "int8"}, "k")
+        monkeypatch.setattr(Catalog, "load", overtaken)
+        for _ in range(3):
+            scan = reader["t"].scan()
+            assert scan.timestamp >= seen
+            assert scan.to_arrow().to_pylist() == table.scan(at=scan.timestamp).to_arrow().to_pylist() != []
+            seen = scan.timestamp
+        assert next(numbers) >= 3
+        monkeypatch.undo()
+        assert reader.now() == db.now() and rows(reader["t"]) == rows(table)
+        assert store.version == db._writer().state.version
+
+
+def test_p3_a_newer_catalogue_is_loaded_before_its_log_is_read(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records behind a direct commit change rows that only the newer catalogue has."""
+    db._writer().direct_commit_bytes = 100
+    table = key_value_table(db)
+    with reader_of(db) as reader:
+        reader.now()
+        store = store_of(reader)
+        before = store._position()
+        table.insert({"k": list(range(50)), "v": [0] * 50})
+        db._writer().direct_commit_bytes = 1 << 20
+        table.update({"k": [7], "v": [7]})
+        newer = store._position()
+        assert before is not None and newer is not None and newer.catalogue_version > store.version
+        root = store._root
+        store._follow(newer)  # asked to follow all the same
+        assert store._root is root and store._published <= before.timestamp
+        assert reader["t"].get({"k": 7}) == {"k": 7, "v": 7}
+
+
+# --- without a writer -----------------------------------------------------------------------------------
+
+
+def test_without_a_writer_it_reads_all_that_is_durable(tmp_path: Path) -> None:
+    """After a crash the last acknowledged batch is there, whatever the position record had come to say."""
+    script = (
+        "import nyala, os, sys; db = nyala.connect(sys.argv[1], maintenance=False);"
+        "t = db.create_table('t', {'k': 'int64', 'v': 'int64'}, 'k');"
+        "t.insert({'k': [0], 'v': [0]}); db._writer().publish = lambda: None;"
+        "t.insert({'k': [1], 'v': [1]}); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "s")], check=False)
+    segment = tmp_path / "s" / "wal" / "wal-000000001"
+    with open(segment, "ab") as file:
+        file.write(b"\x07" * 100)  # a torn tail: the writer's to cut, not ours
+    before = {path: path.read_bytes() for path in (tmp_path / "s" / "wal").iterdir()}
+    with nyala.connect(tmp_path / "s", read_only=True) as reader:
+        assert rows(reader["t"]) == [(0, 0), (1, 1)]
+        first = reader.now()
+        with open_database(tmp_path / "s") as db:
+            assert rows(reader["t"]) == [(0, 0), (1, 1)] and reader.now() >= first
+            db["t"].insert({"k": [2], "v": [2]})
+            assert rows(reader["t"]) == [(0, 0), (1, 1), (2, 2)]
+        assert rows(reader["t"]) == [(0, 0), (1, 1), (2, 2)]
+    assert before[segment] != segment.read_bytes()  # the writer has cut it since
+
+
+def test_it_changes_nothing_but_its_lease(db: Database) -> None:
+    """Readers may be many, and may have no right to write but in `leases/`."""
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    db.flush()
+    table.insert({"k": [2], "v": [2]})
+
+    def picture() -> dict[str, tuple[int, bytes]]:
+        return {
+            str(path): (path.stat().st_mtime_ns, path.read_bytes())
+            for path in sorted(Path(db.path).rglob("*"))
+            if path.is_file() and "leases" not in path.parts and not path.name.endswith("-shm")
+        }
+
+    before = picture()
+    with reader_of(db) as reader:
+        assert reader["t"].count() == 2 and reader.stats()["tables"] == 1
+    assert picture() == before
+
+
+# --- leases ---------------------------------------------------------------------------------------------
+
+
+def test_p4_a_lease_lives_as_long_as_what_was_read_under_it(db: Database) -> None:
+    """A scan that began before a reload keeps its files; when it is gone, so is its lease."""
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    db.flush()
+    with reader_of(db) as reader:
+        assert leases(db) == 1
+        scan = reader["t"].scan()
+        db.drop_table("t")
+        assert reader.list_tables() == []
+        assert leases(db) == 2
+        db._writer().collect_garbage()
+        assert scan.to_arrow().to_pydict() == {"k": [1], "v": [1]}
+        del scan
+        gc.collect()
+        assert leases(db) == 1
+        assert db._writer().collect_garbage() >= 2
+        assert not list((Path(db.path) / "data").rglob("*.base"))
+    assert leases(db) == 0
+
+
+def test_a_reload_that_fails_gives_its_lease_back_and_is_tried_again(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unreadable moment (a file system that is away) must not leave leases that hold everything for ever."""
+    key_value_table(db).insert({"k": [1], "v": [1]})
+    with reader_of(db) as reader:
+        assert rows(reader["t"]) == [(1, 1)]
+        db.flush()
+
+        def away(self: Catalog, **_: Any) -> Any:
+            raise StorageError("the file system is away")
+
+        monkeypatch.setattr(Catalog, "load", away)
+        for _ in range(3):
+            with pytest.raises(StorageError, match="is away"):
+                reader.now()
+        assert leases(db) == 1
+        monkeypatch.undo()
+        assert rows(reader["t"]) == [(1, 1)]
+
+
+def test_a_reload_whose_log_cannot_be_read_is_done_again(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a load must not be taken for a whole one: its root would be read without a lease that keeps its files."""
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    with reader_of(db) as reader:
+        reader.now()
+        db.flush()
+        table.update({"k": [1], "v": [2]})
+        for name in ("read_to", "read_to_end"):
+
+            def away(self: LogReader, *_: Any) -> Any:
+                raise StorageError("the file system is away")
+
+            monkeypatch.setattr(LogReader, name, away)
+        with pytest.raises(StorageError, match="is away"):
+            reader.now()
+        monkeypatch.undo()
+        scan = reader["t"].scan()
+        assert leases(db) == 1
+        table.delete({"k": [1]})
+        db.drop_table("t")
+        db._writer().collect_garbage()
+        assert scan.to_arrow().to_pydict() == {"k": [1], "v": [2]}
+
+
+def test_an_open_that_fails_leaves_no_lease(tmp_path: Path, db: Database) -> None:
+    """The same for the first load."""
+    shutil.copytree(db.path, tmp_path / "copy", ignore=shutil.ignore_patterns("*.sock"))
+    catalogue = tmp_path / "copy" / "catalog.sqlite"
+    catalogue.write_bytes(b"x" * len(catalogue.read_bytes()))
+    with pytest.raises(nyala.CorruptionError):
+        nyala.connect(tmp_path / "copy", read_only=True)
+    assert not list((tmp_path / "copy" / "leases").iterdir())
+    with pytest.raises(StorageError, match="no Nyala store"):
+        nyala.connect(tmp_path / "nothing", read_only=True)
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_scan_of_a_reader_expires_too(db: Database) -> None:
+    """A reader has no background thread; what it forgot is found when it looks the next time."""
+    clock = ManualClock(SYSTEM.clock.now_us())
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    with reader_of(db, Env(system_files(), clock, SystemRandomness())) as reader:
+        scan = reader["t"].scan()
+        clock.advance(14 * 60)
+        assert reader["t"].scan().count() == 1 and scan.count() == 1
+        clock.advance(15 * 60 + 1)
+        reader["t"].scan()
+        with pytest.raises(HistoryExpiredError, match="15 minutes"):
+            scan.count()
+
+
+# --- what it refuses ------------------------------------------------------------------------------------
+
+
+def test_it_does_not_write(db: Database) -> None:
+    """Every way to change something says how to open the store for it."""
+    key_value_table(db).insert({"k": [1], "v": [1]})
+    with reader_of(db) as reader:
+        table = reader["t"]
+        acts: list[Callable[[], object]] = [
+            lambda: table.insert({"k": [2], "v": [2]}), lambda: table.upsert({"k": [2]}),
+            lambda: table.update({"k": [1], "v": [2]}), lambda: table.update(set={"v": 1}),
+            lambda: table.delete({"k": [1]}), lambda: table.delete(where="TRUE"), table.flush, reader.flush,
+            reader.batch, lambda: reader.drop_table("t"), lambda: reader.rename_table("t", "u"),
+            lambda: reader.create_table("u", {"k": "int8"}, "k"), lambda: reader.maintenance,
+            lambda: store_of(reader).check_writable(),
+        ]  # fmt: skip
+        for act in acts:
+            with pytest.raises(ReadOnlyError, match="read_only=True"):
+                act()
+        assert reader.read_only and not db.read_only
+        assert rows(table) == [(1, 1)]
+
+
+def test_closed_and_forked(db: Database) -> None:
+    """A closed reader says so, and a forked child is told to connect for itself."""
+    key_value_table(db)
+    reader = reader_of(db)
+    store = store_of(reader)
+    store._pid = os.getpid() + 1
+    with pytest.raises(StorageError, match=r"forked child.*connect\(\) in the child"):
+        reader.now()
+    reader.close()
+    assert leases(db) == 1, "the parent's lease is not the child's to give back"
+    store._pid = os.getpid()
+    store._closed = False
+    reader.close()
+    reader.close()
+    assert leases(db) == 0 and store.closed
+    with pytest.raises(StorageError, match="closed"):
+        reader.now()
