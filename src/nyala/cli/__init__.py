@@ -26,6 +26,7 @@ Source: shared contract, "Command line".
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
@@ -44,7 +45,20 @@ def main() -> NoReturn:
             sys.exit(1)
         from nyala.cli.app import app
 
-        app()
+        try:
+            app()
+        except SystemExit:
+            _end_quietly_if_nobody_reads()
+            raise
     except KeyboardInterrupt:  # while modules were still being loaded
         sys.exit(130)
     raise AssertionError("click ends the process")
+
+
+def _end_quietly_if_nobody_reads() -> None:
+    """Whoever read our output is gone (`nyala … | head`): the interpreter would complain of what is still buffered."""
+    try:
+        if sys.__stdout__ is not None:
+            sys.__stdout__.flush()
+    except BrokenPipeError:
+        os._exit(1)
