@@ -59,7 +59,9 @@ __all__ = [
 
 
 class Error(Exception):
-    """Root of all errors of Nyala."""
+    """Root of all errors of Nyala. `applied`: rows of earlier batches of a streamed call, which stay written."""
+
+    applied: int = 0
 
     def __str__(self) -> str:
         # KeyError's own __str__ shows the repr of its argument; ours is a sentence for people.

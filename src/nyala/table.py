@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pyarrow as pa
 
-from nyala.errors import InvalidArgumentError, ReadOnlyError, WriteError
+from nyala.errors import Error, InvalidArgumentError, ReadOnlyError
 from nyala.mvcc.timestamp import parse_at, to_datetime
 from nyala.partition.describe import describe
 from nyala.scan import Scan, preview
@@ -252,7 +252,7 @@ class Table(_Readable):
         for batch in data:
             try:
                 result = write(store, [Request(self._name, operation, batch, ignore)], collect=collect)[0]
-            except WriteError as error:
+            except Error as error:
                 error.applied = done
                 raise
             total = result if total is None else _sum(total, result, done)

@@ -39,7 +39,7 @@ import pyarrow as pa
 from nyala.delta.batch import SharedBatch
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS
-from nyala.errors import StorageError, write_error
+from nyala.errors import InvalidArgumentError, StorageError, write_error
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.key_runs import SharedKeys
 from nyala.rowset.mem_rowset import MemRowSet
@@ -152,6 +152,17 @@ def _prepare(table: TableState, request: Request) -> tuple[TableState, PreparedO
     return table, prepare(table, request.operation, request.data, ignore=request.ignore)
 
 
+def _prepare_again(table: TableState, request: Request, before: PreparedOperation) -> PreparedOperation:
+    """Raises: InvalidArgumentError when the data can be read only once, and was."""
+    _, operation = _prepare(table, request)
+    if operation.row_count != before.row_count:
+        raise InvalidArgumentError(
+            f"table {table.name!r} was changed while this batch was being prepared, and its data, a stream, can be "
+            "read only once; nothing was written: give the data again"
+        )
+    return operation
+
+
 def settle_requests(
     store: Store,
     requests: Sequence[Request],
@@ -171,7 +182,7 @@ def settle_requests(
         table = store.root.table(requests[indexes[0]].table)
         operations = [
             # The schema or the partitions moved between preparing and locking: check the data again.
-            operation if seen.entry is table.entry else _prepare(table, requests[index])[1]
+            operation if seen.entry is table.entry else _prepare_again(table, requests[index], operation)
             for index in indexes
             for seen, operation in [prepared[index]]
         ]

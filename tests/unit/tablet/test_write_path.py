@@ -2,13 +2,56 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.support import key_value_table, open_database, rows
 
-from nyala.errors import StorageError
+import nyala
+from nyala.database import Database
+from nyala.env import AppendFile, PosixFiles
+from nyala.errors import InvalidArgumentError, StorageError
+from nyala.tablet import write_path
+from nyala.tablet.write_path import Request, committed_before, write
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with open_database(tmp_path / "s") as db:
+        yield db
+
+
+class HeldSync(PosixFiles):
+    """Syncs of the log wait until the test lets them go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.waiting = threading.Event(), threading.Event()
+        self.gate.set()
+
+    def create(self, path: str) -> AppendFile:
+        file = super().create(path)
+        gate, waiting = self.gate, self.waiting
+
+        class Held:
+            path = file.path
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(file, name)
+
+            def sync(self) -> None:
+                waiting.set()
+                assert gate.wait(20)
+                file.sync()
+
+        return Held() if "/wal/" in path else file
+
+
+# --- all or nothing -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("taken", [False, True])
@@ -44,3 +87,315 @@ def test_an_interrupt_in_the_log_append(tmp_path: Path, monkeypatch: pytest.Monk
     again["t"].upsert({"k": [1], "v": [3]})
     assert rows(again["t"]) == [(0, 0), (1, 3)]
     again.close()
+
+
+def test_w3_a_failure_while_applying_is_of_unknown_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the log has and memory does not is not published; no more is written on top of it; the next open has it."""
+    db = open_database(tmp_path / "s")
+    t, u = key_value_table(db, "t"), key_value_table(db, "u")
+    t.insert({"k": [0], "v": [0]})
+    published = db.now()
+
+    def broken(self: Any, timestamps: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(write_path.InsertAddition, "apply", broken)
+    with pytest.raises(StorageError, match=r"failed after it was logged \(MemoryError\)") as error:
+        with db.batch() as batch:
+            batch.update("t", {"k": [0], "v": [1]})
+            batch.insert("u", {"k": [1], "v": [1]})
+    monkeypatch.undo()
+    assert error.value.outcome == "unknown"
+    assert db.now() == published and rows(t) == [(0, 0)] and rows(u) == []
+    for act in (lambda: t.insert({"k": [5], "v": [5]}), db.flush, lambda: db.drop_table("u")):
+        with pytest.raises(StorageError, match="takes no more writes"):
+            act()
+    db.close()
+    with open_database(tmp_path / "s") as again:
+        assert (rows(again["t"]), rows(again["u"])) == ([(0, 1)], [(1, 1)])
+
+
+def test_a_log_that_refuses_changes_nothing(tmp_path: Path) -> None:
+    """No space for the record: nothing was applied or published, and as soon as there is space it goes on."""
+
+    class Full(PosixFiles):
+        full = False
+
+        def free_bytes(self, path: str) -> int:
+            return 0 if self.full else super().free_bytes(path)
+
+    files = Full()
+    with open_database(tmp_path / "s", files=files) as db:
+        table = key_value_table(db)
+        now = table.insert({"k": [1], "v": [1]}).timestamp
+        files.full = True
+        with pytest.raises(StorageError, match="free some space") as error:
+            table.upsert({"k": [1, 2], "v": [2, 2]})
+        assert error.value.outcome is None
+        assert (db.now(), db._writer().marks.applied, rows(table)) == (now, now, [(1, 1)])
+        files.full = False
+        table.upsert({"k": [1, 2], "v": [2, 2]})
+        assert rows(table) == [(1, 2), (2, 2)]
+
+
+def test_a_failing_row_of_one_table_stops_the_others(db: Database) -> None:
+    """Several tables in one batch: nothing of any of them is there, and the error says which row it was."""
+    t, u = key_value_table(db, "t"), key_value_table(db, "u")
+    u.insert({"k": [1], "v": [1]})
+    now = db.now()
+    with pytest.raises(nyala.DuplicateKeyError, match=r"1 of 2 rows failed.*row 1 \(k=1\).*'u'") as error:
+        with db.batch() as batch:
+            batch.insert("t", {"k": [1], "v": [1]})
+            batch.insert("u", {"k": [2, 1], "v": [2, 2]})
+    assert error.value.errors is not None
+    assert error.value.errors.select(["row", "operation", "k"]).to_pylist() == [
+        {"row": 1, "operation": "insert", "k": 1}
+    ]
+    assert (rows(t), rows(u), db.now()) == ([], [(1, 1)], now)
+
+
+def test_failing_rows_of_several_kinds(db: Database) -> None:
+    """One class when all have one reason, WriteError for a mixture; collected, each row says its own."""
+    table = db.create_table(
+        "t", {"k": "int64", "v": nyala.column("int8", nullable=False)}, "k", nyala.range_partition("k", bounds=[(0, 9)])
+    )  # fmt: skip
+    table.insert({"k": [1], "v": [1]})
+    bad = {"k": [1, 2, 50, 3, None], "v": [1, 2, 1, 300, 1]}
+    with pytest.raises(nyala.WriteError, match="4 of 5 rows failed") as error:
+        table.insert(bad)
+    assert type(error.value) is nyala.WriteError
+    result = table.insert(bad, errors="collect")
+    assert (result.inserted, rows(table)) == (1, [(1, 1), (2, 2)])
+    assert result.errors.select(["row", "code", "k"]).to_pylist() == [
+        {"row": 0, "code": "already-present", "k": 1},
+        {"row": 2, "code": "no-partition", "k": 50},
+        {"row": 3, "code": "out-of-range", "k": 3},
+        {"row": 4, "code": "null", "k": None},
+    ]
+    ignored = table.delete({"k": [1, 7]}, on_missing="ignore", errors="collect")
+    assert (ignored.deleted, ignored.ignored, ignored.errors.num_rows) == (1, 1, 0)
+    mixed = table.insert({"k": [2, 99], "v": [1, 1]}, on_conflict="ignore", errors="collect")
+    assert mixed.errors.column("operation").to_pylist() == ["insert-ignore"] and mixed.ignored == 1
+
+
+def test_what_changes_nothing_is_not_logged(db: Database) -> None:
+    """Rows that are passed over, or cancel each other, cost no record and no sync; the timestamp is the present."""
+    table = key_value_table(db)
+    now = table.insert({"k": [1], "v": [1]}).timestamp
+    end = db._writer().log.end_offset
+    assert table.insert({"k": [1], "v": [2]}, on_conflict="ignore").timestamp == now
+    assert table.delete({"k": [9]}, on_missing="ignore").timestamp == now
+    assert table.delete(where="v = 100").timestamp == now
+    with db.batch() as batch:
+        batch.insert("t", {"k": [5], "v": [5]})
+        batch.delete("t", {"k": [5]})
+    assert [(r.timestamp, r.inserted, r.deleted) for r in batch.results] == [(now, 1, 0), (now, 0, 1)]
+    assert db._writer().log.end_offset == end and db.now() == now
+
+
+# --- the table moves between preparing and locking ------------------------------------------------------
+
+
+def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Do something when the next write has prepared its data and not yet the lock."""
+    locked = write_path.locked
+
+    def late(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        act()
+        return locked(*arguments)
+
+    monkeypatch.setattr(write_path, "locked", late)
+
+
+def test_a_table_that_was_made_anew_meanwhile(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data is checked again against the table that is there when the lock is held: other columns, other limits."""
+    table = key_value_table(db)
+
+    def anew() -> None:
+        db.drop_table("t")
+        db.create_table("t", {"k": "int64", "v": "int8"}, "k", nyala.hash_partition("k", buckets=3))
+
+    between(monkeypatch, anew)
+    with pytest.raises(nyala.InvalidValueError, match="'v'"):
+        table.insert({"k": [1, 2], "v": [1, 300]})
+    between(monkeypatch, anew)
+    assert table.insert({"k": [1, 2], "v": [1, 100]}).inserted == 2
+    assert rows(table) == [(1, 1), (2, 100)]
+    assert sum(tablet["rows"] for tablet in table.tablets()) == 2 and len(table.tablets()) == 3
+
+
+def test_a_table_that_is_gone_meanwhile(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropped, or renamed: the write says that it is not there, and writes nothing."""
+    table = key_value_table(db)
+    between(monkeypatch, lambda: db.rename_table("t", "u"))
+    with pytest.raises(nyala.TableNotFoundError, match="its tables are: u"):
+        table.insert({"k": [1], "v": [1]})
+    assert rows(db["u"]) == []
+
+
+class Once:
+    """Data that can be read once, as a database driver's result."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._reader = table.to_reader()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        return self._reader.__arrow_c_stream__(requested_schema)
+
+
+def test_a_stream_is_not_taken_for_empty_when_it_is_read_again(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a batch would be acknowledged of which not one row was written."""
+    table = key_value_table(db)
+    data = pa.table({"k": [1, 2], "v": [1, 2]})
+
+    def renamed_twice() -> None:
+        db.rename_table("t", "u")
+        db.rename_table("u", "t")
+
+    for stream in (Once(data), data.to_reader()):
+        between(monkeypatch, renamed_twice)
+        with pytest.raises((InvalidArgumentError, pa.ArrowInvalid)):
+            write(db._writer(), [Request("t", "insert", stream)])
+        monkeypatch.undo()
+        assert rows(table) == []
+    between(monkeypatch, renamed_twice)
+    assert table.insert(data).inserted == 2  # what can be read again is
+    assert table.upsert(Once(data)).updated == 2
+
+
+# --- retries --------------------------------------------------------------------------------------------
+
+
+def test_a_retry_waits_until_the_first_is_durable(tmp_path: Path) -> None:
+    """ "It is committed already" must be as true as the first answer would be, which is still on its way."""
+    files = HeldSync()
+    with open_database(tmp_path / "s", files=files) as db:
+        table = key_value_table(db)
+        table.insert({"k": [0], "v": [0]})
+        store = db._writer()
+        request = Request("t", "insert", {"k": [1], "v": [1]})
+        files.gate.clear()
+        files.waiting.clear()
+        answers: list[int] = []
+
+        def ask(how: Callable[[], int]) -> threading.Thread:
+            thread = threading.Thread(target=lambda: answers.append(how()))
+            thread.start()
+            return thread
+
+        def first() -> int:
+            return write(store, [request], idempotency_key="job")[0].timestamp
+
+        def looked_up() -> int:
+            found = committed_before(store, "job")
+            assert found is not None
+            return found.timestamp
+
+        threads = [ask(first)]
+        assert files.waiting.wait(20)
+        threads += [ask(first), ask(looked_up)]
+        for thread in threads:
+            thread.join(0.02)
+        assert answers == [] and db.now() < store.marks.applied
+        files.gate.set()
+        for thread in threads:
+            thread.join(20)
+        assert len(set(answers)) == 1 and len(answers) == 3
+        assert db.now() == answers[0] and rows(table) == [(0, 0), (1, 1)]
+        assert committed_before(store, "another") is None
+
+
+# --- too large for the log ------------------------------------------------------------------------------
+
+
+def test_locks_are_taken_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that finds itself too large gives the commit lock back before it asks for the flush lock; otherwise
+    it and a flush would wait for each other for ever."""
+    with open_database(tmp_path / "s", direct_commit_bytes=1000) as db:
+        table = key_value_table(db)
+        store = db._writer()
+        held: list[bool] = []
+        acquire = store.flush_lock.acquire
+
+        def watched(timeout_s: float = -1) -> bool:
+            if not store.flush_lock.held():
+                held.append(store.commit_lock.held())
+            return acquire(timeout_s)
+
+        monkeypatch.setattr(store.flush_lock, "acquire", watched)
+        table.insert({"k": list(range(500)), "v": [0] * 500})
+        table.update(set={"v": 1}, where="TRUE")
+        db.flush()
+        assert held and not any(held)
+
+
+def test_an_error_of_a_large_batch_is_the_users_error_only(tmp_path: Path) -> None:
+    """A traceback that begins with something of ours that was no error helps nobody."""
+    with open_database(tmp_path / "s", direct_commit_bytes=1000) as db:
+        table = key_value_table(db)
+        store = db._writer()
+        store.allocate = lambda what: (_ for _ in ()).throw(StorageError("made so by the test"))  # type: ignore[method-assign]
+        with pytest.raises(StorageError, match="made so") as error:
+            table.insert({"k": list(range(500)), "v": [0] * 500})
+        chain: list[BaseException | None] = [error.value]
+        while chain[-1] is not None:
+            chain.append(chain[-1].__context__)
+        assert not any(isinstance(link, write_path.TooLargeForLog) for link in chain)
+
+
+# --- streams --------------------------------------------------------------------------------------------
+
+
+SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64()})
+
+
+def stream(*batches: list[tuple[int, int]]) -> pa.RecordBatchReader:
+    made = [
+        pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in rows_], schema=SCHEMA) for rows_ in batches
+    ]
+    return pa.RecordBatchReader.from_batches(SCHEMA, iter(made))
+
+
+def test_a_stream_is_a_batch_each(db: Database) -> None:
+    """Bounded memory: each record batch has its own timestamp, and the counts are those of all."""
+    table = key_value_table(db)
+    result = table.upsert(stream([(1, 1), (2, 2)], [(2, 20)], [(3, 3), (1, 10)]))
+    assert (result.inserted, result.updated, result.timestamp) == (3, 2, db.now())
+    assert rows(table) == [(1, 10), (2, 20), (3, 3)]
+    failed = table.insert(stream([(9, 9), (1, 0)], [(8, 8)], [(2, 0), (3, 0)]), errors="collect")
+    assert failed.inserted == 2
+    assert failed.errors.select(["row", "k"]).to_pylist() == [
+        {"row": 1, "k": 1}, {"row": 3, "k": 2}, {"row": 4, "k": 3},
+    ]  # fmt: skip
+    empty = table.insert(stream())
+    assert (empty.inserted, empty.timestamp, empty.errors.num_rows) == (0, db.now(), 0)
+
+
+@pytest.mark.parametrize("kind", ["a failing row", "a failing disk"])
+def test_a_stream_that_fails_says_how_far_it_came(tmp_path: Path, kind: str) -> None:
+    """`.applied` rows stay written, whatever the error was: who goes on leaves them out."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        table.insert({"k": [7], "v": [7]})
+        written = [0]
+        append = db._writer().log.append
+
+        def counting(record: Any) -> Any:
+            written[0] += 1
+            if kind == "a failing disk" and written[0] == 3:
+                raise StorageError("no space for the log")
+            return append(record)
+
+        db._writer().log.append = counting  # type: ignore[method-assign]
+        with pytest.raises(nyala.Error) as error:
+            table.insert(
+                stream([(1, 1), (2, 2)], [(3, 3)], [(7 if kind == "a failing row" else 4, 0)], [(5, 5)])
+            )
+        assert error.value.applied == 3
+        assert rows(table) == [(1, 1), (2, 2), (3, 3), (7, 7)]
+        assert nyala.SchemaError("x").applied == 0
