@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ import pytest
 from tests.support import key_value_table, open_database, rows
 
 import nyala
+from nyala.catalog.model import CatalogChange
 from nyala.env import PosixFiles
 from nyala.errors import StorageError
 from nyala.tablet import store as store_module
+from nyala.tablet.write_path import Request, write
+from nyala.testing.clock import ManualClock
 
 
 class _Switchable(PosixFiles):
@@ -252,8 +256,6 @@ def test_memory_and_log_report_pressure_to_the_background(tmp_path: Path) -> Non
     db.close()
 
 
-# --- group durability -----------------------------------------------------------------------------------
-
 # --- garbage --------------------------------------------------------------------------------------------
 
 
@@ -343,3 +345,226 @@ def test_garbage_waits_for_the_roots_and_leases_that_need_it(tmp_path: Path) -> 
     assert not store.state.garbage and not list((tmp_path / "s" / "data").rglob("*.*"))
     assert store.collect_garbage() == 0
     db.close()
+
+
+# --- opening --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "step", ["open_or_create_catalog", "remove_orphans", "open_root", "recover", "LogWriter", "HybridClock"]
+)
+def test_an_open_that_fails_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """Else the store could not be opened again before the process ends."""
+    with open_database(tmp_path / "s") as db:
+        key_value_table(db).insert({"k": [1], "v": [1]})
+
+    def fails(*_: object, **__: object) -> None:
+        raise StorageError("made so by the test")
+
+    where = store_module.layout if step == "open_or_create_catalog" else store_module  # type: ignore[attr-defined]
+    monkeypatch.setattr(where, step, fails)
+    with pytest.raises(StorageError, match="made so"):
+        open_database(tmp_path / "s")
+    monkeypatch.undo()
+    with open_database(tmp_path / "s") as db:
+        assert rows(db["t"]) == [(1, 1)]
+
+
+def test_t1_timestamps_go_on_from_log_and_catalogue(tmp_path: Path) -> None:
+    """A clock that was set back while the store was closed gives no timestamp twice."""
+    clock = ManualClock()
+    with open_database(tmp_path / "s", clock=clock) as db:
+        table = key_value_table(db)
+        logged = table.insert({"k": [1], "v": [1]}).timestamp
+    clock.set_now_us(clock.now_us() - 3_600_000_000)
+    with open_database(tmp_path / "s", clock=clock) as db:
+        assert db.now() == logged
+        assert db["t"].insert({"k": [2], "v": [2]}).timestamp > logged
+        db.flush()
+        named = db._writer().state.timestamp_max
+    assert list((tmp_path / "s" / "wal").glob("wal-*"))
+    with open_database(tmp_path / "s", clock=clock) as db:
+        assert db.now() >= named
+        assert db["t"].insert({"k": [3], "v": [3]}).timestamp > named
+
+
+def test_ids_are_never_given_twice(tmp_path: Path) -> None:
+    """A file of a new rowset must not have the name of one that a scan still reads."""
+    seen: list[int] = []
+    for _ in range(3):
+        with open_database(tmp_path / "s") as db:
+            if not db.list_tables():
+                key_value_table(db)
+            store = db._writer()
+            for k in range(2):
+                db["t"].upsert({"k": [k], "v": [k]})
+                db.flush()
+            seen += [store.allocate("rowset"), store.allocate("rowset")]
+            names = [path.name for path in (tmp_path / "s" / "data").rglob("*.base")]
+            assert len(names) == len(set(names))
+            assert not {f"{number}.base" for number in seen[-2:]} & set(names)
+    assert len(set(store.state.rowsets)) == len(store.state.rowsets)
+
+
+def test_a_torn_tail_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Bytes that were never acknowledged are cut, and the user's log says how many."""
+    db = open_database(tmp_path / "s")
+    key_value_table(db).insert({"k": [1], "v": [1]})
+    shutil.copytree(tmp_path / "s", tmp_path / "killed", ignore=shutil.ignore_patterns("*.sock"))
+    db.close()
+    with open(tmp_path / "killed" / "wal" / "wal-000000001", "ab") as file:
+        file.write(b"\x07" * 100)
+    with open_database(tmp_path / "killed") as again:
+        assert rows(again["t"]) == [(1, 1)]
+    assert "100 bytes that were never acknowledged" in caplog.text
+
+
+def test_forked_and_closed(tmp_path: Path) -> None:
+    """A forked child is told to connect for itself, and its close leaves lock and log to the parent."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    store = db._writer()
+    store._pid += 1
+    with pytest.raises(StorageError, match="forked child"):
+        table.insert({"k": [1], "v": [1]})
+    store.close()
+    with pytest.raises(nyala.LockedError):
+        open_database(tmp_path / "s")
+    store._pid -= 1
+    store._closed = False
+    table.insert({"k": [1], "v": [1]})
+    db.close()
+    store.close()
+    with pytest.raises(StorageError, match="is closed"):
+        store.check_writable()
+    open_database(tmp_path / "s").close()
+
+
+# --- root, log and transactions -------------------------------------------------------------------------
+
+
+def test_a_view_is_never_newer_than_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R7: a flush and a batch between the two halves of a look must not lose rows: the timestamp is taken first."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    store = db._writer()
+    old = store.root
+    published = type(store.marks).published
+
+    def late(self: Any) -> int:
+        found = int(published.__get__(self))
+        monkeypatch.undo()
+        table.insert({"k": [2], "v": [2]})
+        db.flush()
+        return found
+
+    monkeypatch.setattr(type(store.marks), "published", property(late))
+    root, timestamp = store.view()
+    assert root is not old and root is store.root and timestamp < store.marks.published
+    db.close()
+
+
+def test_roots_are_swapped_under_the_commit_lock_only(tmp_path: Path) -> None:
+    """Two threads that swapped at once would lose one's table."""
+    with open_database(tmp_path / "s") as db:
+        store = db._writer()
+        with pytest.raises(AssertionError, match="R7"):
+            store.install(store.root)
+        with pytest.raises(AssertionError, match="R7"):
+            store.transact(CatalogChange(), lambda version: store.root)
+
+
+def test_r3_segments_go_when_nothing_in_them_is_needed(tmp_path: Path) -> None:
+    """A log that never shrank would fill the disk; one that shrank too early would lose rows in a crash."""
+    with open_database(tmp_path / "s") as db:
+        one, two = key_value_table(db, "one"), key_value_table(db, "two")
+        log = db._writer().log
+
+        def numbers() -> list[int]:
+            return [segment.number for segment in log.segments()]
+
+        one.insert({"k": [1], "v": [1]})
+        log.roll()
+        two.insert({"k": [1], "v": [1]})
+        log.roll()
+        one.insert({"k": [2], "v": [2]})
+        assert numbers() == [1, 2, 3]
+        one.flush()
+        assert numbers() == [2, 3], "the first held only what is flushed now"
+        assert db._writer().state.wal_start == 2 and "wal/wal-000000001" in db._writer().state.garbage
+        db.drop_table("two")
+        assert numbers() == [], "a dropped table needs no log"
+        assert (tmp_path / "s" / "wal" / "wal-000000002").exists()
+        db._writer().collect_garbage()
+        assert not list((tmp_path / "s" / "wal").glob("wal-*"))
+        one.insert({"k": [3], "v": [3]})
+    with open_database(tmp_path / "s") as db:
+        assert rows(db["one"]) == [(1, 1), (2, 2), (3, 3)] and db.list_tables() == ["one"]
+
+
+def test_keys_of_jobs_are_kept_for_a_week(tmp_path: Path) -> None:
+    """A retry within days finds its batch; keys of old jobs do not fill the catalogue for ever."""
+    clock = ManualClock()
+    with open_database(tmp_path / "s", clock=clock) as db:
+        key_value_table(db)
+        store = db._writer()
+        (first,) = write(store, [Request("t", "upsert", {"k": [1], "v": [1]})], idempotency_key="job")
+        assert store.committed("job") == first.timestamp and store.committed("other") is None
+        db.flush()
+        assert store.committed("job") == first.timestamp
+        clock.advance(store_module.KEY_RETENTION_US / 1e6 - 1)
+        db["t"].upsert({"k": [2], "v": [2]})
+        db.flush()
+        assert store.committed("job") == first.timestamp
+    clock.advance(2)
+    with open_database(tmp_path / "s", clock=clock) as db:
+        store = db._writer()
+        assert store.committed("job") == first.timestamp
+        db["t"].upsert({"k": [3], "v": [3]})
+        db.flush()
+        assert store.committed("job") is None
+
+
+def test_stats_tell_what_there_is(tmp_path: Path) -> None:
+    """Figures that a person looks at when the disk fills or memory grows."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        empty = db.stats()
+        assert (empty["tables"], empty["memory_bytes"] < 1000, empty["garbage_files"]) == (1, True, 0)
+        table.insert({"k": list(range(1000)), "v": list(range(1000))})
+        full = db.stats()
+        assert full["memory_bytes"] > 16_000 and full["log_bytes"] > 16_000 and full["timestamp"] == db.now()
+        db.flush()
+        flushed = db.stats()
+        assert flushed["memory_bytes"] < 1000 and flushed["log_bytes"] == 0 and flushed["garbage_files"] == 1
+        table.count(where="v > 3")
+        table.count(where="v > 3")
+        assert (
+            db.stats()["cache_misses"] > 0 and db.stats()["cache_hits"] > 0 and db.stats()["cache_bytes"] > 0
+        )
+
+
+def test_tables_are_made_renamed_and_dropped_durably(tmp_path: Path) -> None:
+    """Each is one transaction, visible at once and after a reopen, at a timestamp of its own."""
+    with open_database(tmp_path / "s") as db:
+        first = db.now()
+        key_value_table(db, "a").insert({"k": [1], "v": [1]})
+        assert db.now() > first
+        before = db.now()
+        db.rename_table("a", "b")
+        assert db.now() > before and db.list_tables() == ["b"] and rows(db["b"]) == [(1, 1)]
+        for act, kind in (
+            (lambda: db.rename_table("nothing", "c"), nyala.TableNotFoundError),
+            (lambda: key_value_table(db, "b"), nyala.TableExistsError),
+            (lambda: db.rename_table("b", "b"), nyala.TableExistsError),
+        ):
+            with pytest.raises(kind):
+                act()
+        key_value_table(db, "c")
+        db.drop_table("c")
+        db.drop_table("c", missing_ok=True)
+        version = db._writer().state.version
+    with open_database(tmp_path / "s") as db:
+        assert db.list_tables() == ["b"] and rows(db["b"]) == [(1, 1)]
+        assert db._writer().state.version == version
