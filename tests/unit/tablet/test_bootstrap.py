@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import open_database
 
@@ -161,6 +161,7 @@ def _full(change: object) -> Any:
 
 
 @given(steps=STEPS)
+@settings(max_examples=settings().max_examples // 2 + 10)
 def test_r1_a_replay_in_one_gather_record_by_record_and_the_store_itself_are_the_same(
     world: World, steps: Any
 ) -> None:
@@ -177,6 +178,7 @@ def test_r1_a_replay_in_one_gather_record_by_record_and_the_store_itself_are_the
 
 
 @given(steps=STEPS, cut=st.integers(0, 14))
+@settings(max_examples=settings().max_examples // 2 + 5)
 def test_a_reader_that_follows_comes_to_the_same(world: World, steps: Any, cut: int) -> None:
     """A reader process replays a part, serves scans, and goes on: no moment that it showed may change."""
     table = world.table()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import key_value_table, open_database, rows
 
@@ -67,6 +67,7 @@ TABLES = iter(range(10_000))
 
 
 @given(steps=OPERATIONS)
+@settings(max_examples=settings().max_examples // 2 + 5)
 def test_w6_the_rows_are_those_of_the_log_path(both: tuple[Database, Database], steps: Any) -> None:
     """Whether a batch was large or small must not show: counts, errors, rows at every moment, invariants."""
     name = f"t{next(TABLES)}"

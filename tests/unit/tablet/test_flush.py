@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import key_value_table, open_database, rows
 
@@ -91,6 +91,7 @@ TABLES = iter(range(10_000))
 
 
 @given(rounds=ROUNDS)
+@settings(max_examples=settings().max_examples // 2 + 5)
 def test_a_flush_changes_nothing_that_can_be_read(both: tuple[Database, Database], rounds: Any) -> None:
     """Writes before, during and after any number of flushes, failed ones too: every moment reads as without."""
     name = f"t{next(TABLES)}"
