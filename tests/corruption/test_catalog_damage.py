@@ -18,6 +18,7 @@ from nyala.catalog.model import (
     CatalogState,
     CommittedKey,
     DeltaEntry,
+    PartEntry,
     RowSetEntry,
     TableEntry,
     TabletEntry,
@@ -50,6 +51,7 @@ def some_change() -> CatalogChange:
             RowSetEntry(n, 1 + n % 4, n, b"a%d" % n, b"b%d" % n, n, f"data/{n % 4}/{n}.base", 10 * n, places)
             for n in range(1, ROWSET_COUNT + 1)
         ],
+        put_parts=[PartEntry(20 + n, n, f"data/{n % 4}/{20 + n}.part", 9, places[:2]) for n in range(1, 5)],
         put_deltas=[
             DeltaEntry(n, n, "undo", f"data/{n % 4}/{n}.undo", 9, 1, n, 3, (-1,), places[:3])
             for n in range(1, 9)

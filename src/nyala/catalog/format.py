@@ -1,6 +1,6 @@
 """Every number and every column of `catalog.sqlite`. On disk: never renumber, never reorder.
 
-The database has ten tables. Each is described once, here, as a `TableShape`; its CREATE, SELECT, INSERT and
+The database has eleven tables. Each is described once, here, as a `TableShape`; its CREATE, SELECT, INSERT and
 DELETE statements and the bytes under its checksums follow from that.
 
 Checksums (SQLite does not notice a flipped bit in its pages):
@@ -36,6 +36,8 @@ __all__ = [
     "GARBAGE",
     "LEASES_NAME",
     "LOCK_NAME",
+    "PARTS",
+    "PART_OWNER",
     "PLACES",
     "ROWSETS",
     "SCHEMAS",
@@ -57,10 +59,11 @@ LEASES_NAME: Final = "leases"
 SOCKET_NAME: Final = "writer.sock"
 
 APPLICATION_ID: Final = 0x4E79616C  # "Nyal", in the file's bytes 68 to 71
-FORMAT_VERSION: Final = 1  # PRAGMA user_version, and store.format_version
+FORMAT_VERSION: Final = 2  # PRAGMA user_version, and store.format_version
 
 BASE_OWNER: Final = 0  # places.owner_kind: the base file of rowset `owner_id`
 DELTA_OWNER: Final = 1  # places.owner_kind: the delta file `owner_id`
+PART_OWNER: Final = 2  # places.owner_kind: the part `owner_id`
 
 SUM_MODULUS: Final = 2**64
 
@@ -196,6 +199,7 @@ TABLES: Final = TableShape(
         ("history_us", _INT_OR_NULL),
         ("schema_version", _INT),
         ("partition_schema", _STR),
+        ("history_start", _INT),
     ),
 )
 SCHEMAS: Final = TableShape(
@@ -241,8 +245,12 @@ DELTAS: Final = TableShape(
         ("size_bytes", _INT),
     ),
 )
+PARTS: Final = TableShape(
+    "parts",  # files with columns of a rowset's base that were rewritten
+    (("id", _INT), ("rowset_id", _INT), ("path", _STR), ("size_bytes", _INT)),
+)
 PLACES: Final = TableShape(
-    "places",  # where, in the file of a rowset's base or of a delta, each column's footer lies
+    "places",  # where, in the file of a rowset's base, a part or a delta, each column's footer lies
     (
         ("owner_kind", _INT),
         ("owner_id", _INT),
@@ -266,5 +274,5 @@ SUMS: Final = TableShape(
 )
 
 SHAPES: Final = (
-    STORE, TABLES, SCHEMAS, TABLETS, ROWSETS, DELTAS, PLACES, GARBAGE, COMMITTED_KEYS, SUMS,
+    STORE, TABLES, SCHEMAS, TABLETS, ROWSETS, PARTS, DELTAS, PLACES, GARBAGE, COMMITTED_KEYS, SUMS,
 )  # fmt: skip

@@ -4,11 +4,12 @@
       tables    1 orders                               put_rowsets   9
       tablets   1, 2 of table 1                        put_tablets   2 (inserts_durable raised)
       rowsets   7, 8 of tablet 2            ──────►    drop_deltas   4
-      deltas    4 of rowset 7                          garbage       data/2/4.redo
+      parts     5 of rowset 7                          garbage       data/2/4.redo
+      deltas    4 of rowset 7
       garbage   data/1/3.base since version 12       apply(state, change) is version 18; 17 stays as it was
 
 Invariants
-    M1  Every tablet's table, every rowset's tablet and every delta's rowset is there.
+    M1  Every tablet's table, every rowset's tablet, every part's and every delta's rowset is there.
     M2  An id is never given twice: the `next_…` ids are greater than all that were ever put.
     M3  Table names are unique; a table's current schema is among its schemas.
     M4  Paths are relative to the store's folder and stay inside it; no file is named twice, and none that is
@@ -40,6 +41,7 @@ __all__ = [
     "CatalogState",
     "CommittedKey",
     "DeltaEntry",
+    "PartEntry",
     "RowSetEntry",
     "TableEntry",
     "TabletEntry",
@@ -50,15 +52,20 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TableEntry:
-    """A table: its current schema, and every earlier version that files or log records may still be of."""
+    """A table: its current schema, and every earlier version that files or log records may still be of.
+
+    history_us:    how long its past is kept, in microseconds; None: for ever.
+    history_start: the greatest timestamp at which its past was ever cut: what was before cannot be read.
+    """
 
     id: int
     name: str
     comment: str
-    history_us: int | None  # None: for ever
+    history_us: int | None
     schema: Schema
     schemas: Mapping[int, Schema]
     partition_schema: PartitionSchema
+    history_start: int = 0
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,21 @@ class RowSetEntry:
             key_max=self.key_max, deltas_durable=self.deltas_durable, path=self.path, columns=self.places,
             size_bytes=self.size_bytes,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PartEntry:
+    """A file with base columns of a rowset that were rewritten.
+
+    What it has stands in place of what an older part, or the base file, has of these columns. Its id is of the
+    sequence of the delta files.
+    """
+
+    id: int
+    rowset_id: int
+    path: str
+    size_bytes: int
+    places: tuple[ColumnPlace, ...]
 
 
 @dataclass(frozen=True)
@@ -149,6 +171,7 @@ class CatalogState:
     tables: Mapping[int, TableEntry]
     tablets: Mapping[int, TabletEntry]
     rowsets: Mapping[int, RowSetEntry]
+    parts: Mapping[int, PartEntry]
     deltas: Mapping[int, DeltaEntry]
     garbage: Mapping[str, int]  # path to the version with which it became garbage (P2)
     committed_keys: Mapping[str, CommittedKey]
@@ -158,7 +181,22 @@ class CatalogState:
         """The first version of a new store's catalogue. Ids begin at 1: 0 is never anything's id."""
         nothing: Mapping[Any, Any] = MappingProxyType({})
         return CatalogState(
-            1, store_id, created_us, 0, 1, 1, 1, 1, 1, nothing, nothing, nothing, nothing, nothing, nothing
+            1,
+            store_id,
+            created_us,
+            0,
+            1,
+            1,
+            1,
+            1,
+            1,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
         )
 
     def tablets_by_table(self) -> dict[int, list[TabletEntry]]:
@@ -168,6 +206,10 @@ class CatalogState:
     def rowsets_by_tablet(self) -> dict[int, list[RowSetEntry]]:
         """The rowsets of each tablet, in the order of their ids. Cost: all rowsets."""
         return _grouped(self.rowsets.values(), "tablet_id")
+
+    def parts_by_rowset(self) -> dict[int, list[PartEntry]]:
+        """The parts of each rowset, oldest first. Cost: all parts."""
+        return _grouped(self.parts.values(), "rowset_id")
 
     def deltas_by_rowset(self) -> dict[int, list[DeltaEntry]]:
         """The delta files of each rowset, by their timestamps, oldest first. Cost: all delta files."""
@@ -180,6 +222,8 @@ class CatalogState:
         """The paths of all files in use."""
         for rowset in self.rowsets.values():
             yield rowset.path
+        for part in self.parts.values():
+            yield part.path
         for delta in self.deltas.values():
             yield delta.path
 
@@ -191,6 +235,9 @@ class CatalogState:
         for rowset in self.rowsets.values():
             if rowset.tablet_id not in self.tablets:
                 yield f"M1: rowset {rowset.id} is of tablet {rowset.tablet_id}, which is not there"
+        for part in self.parts.values():
+            if part.rowset_id not in self.rowsets:
+                yield f"M1: part {part.id} is of rowset {part.rowset_id}, which is not there"
         for delta in self.deltas.values():
             if delta.rowset_id not in self.rowsets:
                 yield f"M1: delta file {delta.id} is of rowset {delta.rowset_id}, which is not there"
@@ -199,6 +246,7 @@ class CatalogState:
             ("tablet", self.tablets, self.next_tablet_id),
             ("rowset", self.rowsets, self.next_rowset_id),
             ("delta", self.deltas, self.next_delta_id),
+            ("delta", self.parts, self.next_delta_id),
         ):
             if max(cast("Mapping[int, object]", entries), default=0) >= next_id:
                 yield f"M2: the next {what} id is {next_id}, and {max(entries)} is given already"
@@ -222,6 +270,7 @@ class CatalogState:
                 *(rowset.deltas_durable for rowset in self.rowsets.values()),
                 *(delta.timestamp_max for delta in self.deltas.values()),
                 *(key.timestamp for key in self.committed_keys.values()),
+                *(table.history_start for table in self.tables.values()),
             ),
             default=0,
         )
@@ -245,6 +294,8 @@ class CatalogChange:
     drop_tablets: list[int] = field(default_factory=list)
     put_rowsets: list[RowSetEntry] = field(default_factory=list)
     drop_rowsets: list[int] = field(default_factory=list)
+    put_parts: list[PartEntry] = field(default_factory=list)
+    drop_parts: list[int] = field(default_factory=list)
     put_deltas: list[DeltaEntry] = field(default_factory=list)
     drop_deltas: list[int] = field(default_factory=list)
     garbage: list[str] = field(default_factory=list)
@@ -284,12 +335,13 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
             *(rowset.deltas_durable for rowset in change.put_rowsets),
             *(delta.timestamp_max for delta in change.put_deltas),
             *(key.timestamp for key in keys),
+            *(table.history_start for table in change.put_tables),
         ),
         wal_start=state.wal_start if change.wal_start is None else change.wal_start,
         next_table_id=_next_id(state.next_table_id, change.put_tables),
         next_tablet_id=_next_id(state.next_tablet_id, change.put_tablets),
         next_rowset_id=_next_id(state.next_rowset_id, change.put_rowsets),
-        next_delta_id=_next_id(state.next_delta_id, change.put_deltas),
+        next_delta_id=_next_id(_next_id(state.next_delta_id, change.put_deltas), change.put_parts),
         tables=_changed(state.tables, {table.id: table for table in change.put_tables}, change.drop_tables),
         tablets=_changed(
             state.tablets, {entry.id: entry for entry in change.put_tablets}, change.drop_tablets
@@ -297,6 +349,7 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
         rowsets=_changed(
             state.rowsets, {entry.id: entry for entry in change.put_rowsets}, change.drop_rowsets
         ),
+        parts=_changed(state.parts, {entry.id: entry for entry in change.put_parts}, change.drop_parts),
         deltas=_changed(state.deltas, {entry.id: entry for entry in change.put_deltas}, change.drop_deltas),
         garbage=garbage,
         committed_keys=_changed(
@@ -312,6 +365,7 @@ def _assert_applied(new: CatalogState, change: CatalogChange) -> None:
     assert new.wal_start >= 1, "segments are numbered from 1"
     assert all(tablet.table_id in new.tables for tablet in change.put_tablets), "M1: tablet without table"
     assert all(rowset.tablet_id in new.tablets for rowset in change.put_rowsets), "M1: rowset without tablet"
+    assert all(part.rowset_id in new.rowsets for part in change.put_parts), "M1: part without rowset"
     assert all(delta.rowset_id in new.rowsets for delta in change.put_deltas), "M1: delta without rowset"
     if change.drop_tables:
         assert all(t.table_id in new.tables for t in new.tablets.values()), "M1: a dropped table has tablets"
@@ -320,12 +374,14 @@ def _assert_applied(new: CatalogState, change: CatalogChange) -> None:
             "M1: a dropped tablet has rowsets"
         )
     if change.drop_rowsets:
+        assert all(p.rowset_id in new.rowsets for p in new.parts.values()), "M1: a dropped rowset has parts"
         assert all(d.rowset_id in new.rowsets for d in new.deltas.values()), "M1: a dropped rowset has deltas"
     if change.put_tables:
         assert len({table.name for table in new.tables.values()}) == len(new.tables), "M3: one name twice"
         for table in change.put_tables:
             assert table.schemas.get(table.schema.version) == table.schema, "M3: current schema missing"
-    for path in (*(r.path for r in change.put_rowsets), *(d.path for d in change.put_deltas)):
+    put: list[_WithPath] = [*change.put_rowsets, *change.put_parts, *change.put_deltas]
+    for path in _paths(put):
         assert _is_inside(path), f"M4: {path!r} does not stay inside the store's folder"
         assert path not in new.garbage, f"M4: {path!r} is in use and garbage"
 
@@ -336,15 +392,26 @@ def dropping_tables(state: CatalogState, table_ids: Collection[int], timestamp: 
     within = set(tablets)
     rowsets = [rowset for rowset in state.rowsets.values() if rowset.tablet_id in within]
     within = {rowset.id for rowset in rowsets}
+    parts = [part for part in state.parts.values() if part.rowset_id in within]
     deltas = [delta for delta in state.deltas.values() if delta.rowset_id in within]
     return CatalogChange(
         timestamp=timestamp,
         drop_tables=list(table_ids),
         drop_tablets=tablets,
         drop_rowsets=[rowset.id for rowset in rowsets],
+        drop_parts=[part.id for part in parts],
         drop_deltas=[delta.id for delta in deltas],
-        garbage=[*(rowset.path for rowset in rowsets), *(delta.path for delta in deltas)],
+        garbage=_paths([*rowsets, *parts, *deltas]),
     )
+
+
+class _WithPath(Protocol):
+    @property
+    def path(self) -> str: ...
+
+
+def _paths(entries: Iterable[_WithPath]) -> list[str]:
+    return [entry.path for entry in entries]
 
 
 class _WithId(Protocol):

@@ -22,6 +22,8 @@ from nyala.catalog.format import (
     DELTAS,
     FORMAT_VERSION,
     GARBAGE,
+    PART_OWNER,
+    PARTS,
     PLACES,
     ROWSETS,
     SCHEMAS,
@@ -35,6 +37,7 @@ from nyala.catalog.model import (
     CatalogState,
     CommittedKey,
     DeltaEntry,
+    PartEntry,
     RowSetEntry,
     TableEntry,
     TabletEntry,
@@ -68,6 +71,7 @@ def _rows_of_table(rows: RowsByTable, table: TableEntry) -> None:
             table.history_us,
             table.schema.version,
             table.partition_schema.to_json(),
+            table.history_start,
         )
     )
     rows[SCHEMAS.name] += [(table.id, version, schema.to_json()) for version, schema in table.schemas.items()]
@@ -91,6 +95,11 @@ def _rows_of_rowset(rows: RowsByTable, rowset: RowSetEntry) -> None:
         )
     )  # fmt: skip
     _rows_of_places(rows, BASE_OWNER, rowset.id, rowset.places)
+
+
+def _rows_of_part(rows: RowsByTable, part: PartEntry) -> None:
+    rows[PARTS.name].append((part.id, part.rowset_id, part.path, part.size_bytes))
+    _rows_of_places(rows, PART_OWNER, part.id, part.places)
 
 
 def _rows_of_delta(rows: RowsByTable, delta: DeltaEntry) -> None:
@@ -131,7 +140,18 @@ def touched_rows(state: CatalogState, change: CatalogChange) -> RowsByTable:
     """The rows that stand, in `state`, for what `change` touches."""
     rows: RowsByTable = {
         shape.name: []
-        for shape in (STORE, TABLES, SCHEMAS, TABLETS, ROWSETS, DELTAS, PLACES, GARBAGE, COMMITTED_KEYS)
+        for shape in (
+            STORE,
+            TABLES,
+            SCHEMAS,
+            TABLETS,
+            ROWSETS,
+            PARTS,
+            DELTAS,
+            PLACES,
+            GARBAGE,
+            COMMITTED_KEYS,
+        )
     }
     rows[STORE.name].append(_rows_of_store(state))
     for table in _found(state.tables, (entry.id for entry in change.put_tables), change.drop_tables):
@@ -140,6 +160,8 @@ def touched_rows(state: CatalogState, change: CatalogChange) -> RowsByTable:
         _rows_of_tablet(rows, tablet)
     for rowset in _found(state.rowsets, (entry.id for entry in change.put_rowsets), change.drop_rowsets):
         _rows_of_rowset(rows, rowset)
+    for part in _found(state.parts, (entry.id for entry in change.put_parts), change.drop_parts):
+        _rows_of_part(rows, part)
     for delta in _found(state.deltas, (entry.id for entry in change.put_deltas), change.drop_deltas):
         _rows_of_delta(rows, delta)
     for key in _found(
@@ -181,6 +203,7 @@ def all_rows(state: CatalogState) -> RowsByTable:
             drop_tables=list(state.tables),
             drop_tablets=list(state.tablets),
             drop_rowsets=list(state.rowsets),
+            drop_parts=list(state.parts),
             drop_deltas=list(state.deltas),
             collected=list(state.garbage),
             drop_committed_keys=list(state.committed_keys),
@@ -211,11 +234,13 @@ def _decode(rows: RowsByTable) -> CatalogState:
     for table_id, version, text in cast("list[tuple[int, int, str]]", rows[SCHEMAS.name]):
         schemas.setdefault(table_id, {})[version] = Schema.from_json(text)
     tables = {}
-    for id, name, comment, history_us, version, partition in cast("list[tuple[Any, ...]]", rows[TABLES.name]):
+    for id, name, comment, history_us, version, partition, history_start in cast(
+        "list[tuple[Any, ...]]", rows[TABLES.name]
+    ):
         versions = schemas.pop(id)
         tables[id] = TableEntry(
             id, name, comment, history_us, versions[version], MappingProxyType(versions),
-            PartitionSchema.from_json(partition),
+            PartitionSchema.from_json(partition), history_start,
         )  # fmt: skip
     if schemas:
         raise ValueError(f"schemas of tables that are not there: {sorted(schemas)}")
@@ -225,7 +250,7 @@ def _decode(rows: RowsByTable) -> CatalogState:
             "list[tuple[Any, ...]]", rows[TABLETS.name]
         )
     }
-    base_places, delta_places = _decode_places(cast("list[tuple[int, ...]]", rows[PLACES.name]))
+    base_places, delta_places, part_places = _decode_places(cast("list[tuple[int, ...]]", rows[PLACES.name]))
     rowsets = {}
     for id, tablet_id, row_count, key_min, key_max, durable, path, size_bytes in cast(
         "list[tuple[Any, ...]]", rows[ROWSETS.name]
@@ -234,6 +259,10 @@ def _decode(rows: RowsByTable) -> CatalogState:
         rowsets[id] = RowSetEntry(
             id, tablet_id, row_count, key_min, key_max, durable, path, size_bytes, places
         )
+    parts = {
+        id: PartEntry(id, rowset_id, path, size_bytes, tuple(part_places.pop(id, ())))
+        for id, rowset_id, path, size_bytes in cast("list[tuple[Any, ...]]", rows[PARTS.name])
+    }
     deltas = {}
     for id, rowset_id, kind, timestamp_min, timestamp_max, record_count, column_ids, path, size_bytes in cast(
         "list[tuple[Any, ...]]", rows[DELTAS.name]
@@ -243,9 +272,10 @@ def _decode(rows: RowsByTable) -> CatalogState:
             id, rowset_id, kind, path, size_bytes, timestamp_min, timestamp_max, record_count,
             tuple(json.loads(column_ids)), places,
         )  # fmt: skip
-    if base_places or delta_places:
+    if base_places or delta_places or part_places:
         raise ValueError(
-            f"places of rowsets {sorted(base_places)} and deltas {sorted(delta_places)} not there"
+            f"places of rowsets {sorted(base_places)}, deltas {sorted(delta_places)} and parts {sorted(part_places)} "
+            "not there"
         )
     keys = {
         key: CommittedKey(key, timestamp, result, version)
@@ -264,6 +294,7 @@ def _decode(rows: RowsByTable) -> CatalogState:
         tables=MappingProxyType(tables),
         tablets=MappingProxyType(tablets),
         rowsets=MappingProxyType(rowsets),
+        parts=MappingProxyType(parts),
         deltas=MappingProxyType(deltas),
         garbage=MappingProxyType(dict(cast("list[tuple[str, int]]", rows[GARBAGE.name]))),
         committed_keys=MappingProxyType(keys),
@@ -276,15 +307,15 @@ def _decode(rows: RowsByTable) -> CatalogState:
 
 def _decode_places(
     rows: Sequence[tuple[int, ...]],
-) -> tuple[dict[int, list[ColumnPlace]], dict[int, list[ColumnPlace]]]:
-    """The places of each rowset's base, and of each delta file, by id."""
-    places: tuple[dict[int, list[ColumnPlace]], dict[int, list[ColumnPlace]]] = ({}, {})
+) -> tuple[dict[int, list[ColumnPlace]], ...]:
+    """The places of each rowset's base, of each delta file, and of each part, by id."""
+    places: tuple[dict[int, list[ColumnPlace]], ...] = ({}, {}, {})
     keys: dict[tuple[int, int, int], ColumnKey] = {}  # few different ones, each made once
     owner: tuple[int, int] | None = None
     group: list[ColumnPlace] = []
     for owner_kind, owner_id, position, role, delta_group, column_id, offset, length in rows:
         if (owner_kind, owner_id) != owner:
-            if owner_kind not in (BASE_OWNER, DELTA_OWNER):
+            if owner_kind not in (BASE_OWNER, DELTA_OWNER, PART_OWNER):
                 raise ValueError(f"a place has an owner of kind {owner_kind}")
             owner = (owner_kind, owner_id)
             group = places[owner_kind][owner_id] = []

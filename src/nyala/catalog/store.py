@@ -453,6 +453,13 @@ def _check_identity(connection: sqlite3.Connection, path: str) -> None:
                 f"reads versions up to {FORMAT_VERSION}: update Nyala (pip install --upgrade nyala)",
                 path=path,
             )
+    if version == 1 and _stored_format_version(connection) == 1:
+        raise StorageError(
+            f"the store {os.path.dirname(path)} has format version 1, which was never released, and "
+            f"this version of Nyala reads version {FORMAT_VERSION}: export its tables with the version that wrote them, "
+            "and load them into a new store",
+            path=path,
+        )
     if version != FORMAT_VERSION:
         raise CorruptionError(f"user_version is {version}, expected {FORMAT_VERSION}", path)
     if not as_expected:

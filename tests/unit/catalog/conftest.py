@@ -13,6 +13,7 @@ from nyala.catalog.model import (
     CatalogChange,
     CommittedKey,
     DeltaEntry,
+    PartEntry,
     RowSetEntry,
     TableEntry,
     TabletEntry,
@@ -75,7 +76,7 @@ def table(id: int = 1, name: str = "flights") -> TableEntry:
         ["carrier", "day"],
     )
     return TableEntry(
-        id, name, "a comment", None, schema, MappingProxyType({0: schema}), PartitionSchema((), ())
+        id, name, "a comment", None, schema, MappingProxyType({0: schema}), PartitionSchema((), ()), 50
     )
 
 
@@ -98,6 +99,10 @@ def delta(id: int = 1, rowset_id: int = 1, kind: str = "redo") -> DeltaEntry:
     )  # type: ignore[arg-type]
 
 
+def part(id: int = 3, rowset_id: int = 1) -> PartEntry:
+    return PartEntry(id, rowset_id, f"data/1/{id}.part", 700, places(1))
+
+
 @pytest.fixture
 def full_change() -> CatalogChange:
     """One of everything, for an empty catalogue."""
@@ -106,6 +111,7 @@ def full_change() -> CatalogChange:
         put_tables=[table()],
         put_tablets=[tablet(1), tablet(2)],
         put_rowsets=[rowset(1, 1), rowset(2, 2)],
+        put_parts=[part(3, 1)],
         put_deltas=[delta(1, 1, "undo"), delta(2, 1, "redo")],
         garbage=["wal/000001.log", "data/1/ü.base"],
         wal_start=2,

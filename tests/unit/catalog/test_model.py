@@ -101,19 +101,20 @@ def test_ids_grow_and_are_never_used_again(state: CatalogState) -> None:
         2,
         3,
         3,
-        3,
+        4,
     )
 
 
 def test_grouping_for_the_open(state: CatalogState) -> None:
     """Tablets in id order, delta files of a rowset in time order: what visibility rests on (R4)."""
-    later = dataclasses.replace(state.deltas[2], id=3, path="data/1/3.redo", timestamp_min=1, timestamp_max=9)
+    later = dataclasses.replace(state.deltas[2], id=4, path="data/1/4.redo", timestamp_min=1, timestamp_max=9)
     state = apply(state, CatalogChange(put_deltas=[later]))
     assert [tablet.id for tablet in state.tablets_by_table()[1]] == [1, 2]
     assert [rowset.id for rowset in state.rowsets_by_tablet()[2]] == [2]
-    assert [delta.id for delta in state.deltas_by_rowset()[1]] == [3, 1, 2]
+    assert [delta.id for delta in state.deltas_by_rowset()[1]] == [4, 1, 2]
+    assert [part.id for part in state.parts_by_rowset()[1]] == [3]
     assert sorted(state.files()) == sorted(
-        ["data/1/1.base", "data/2/2.base", "data/1/1.undo", "data/1/2.redo", "data/1/3.redo"]
+        ["data/1/1.base", "data/2/2.base", "data/1/1.undo", "data/1/2.redo", "data/1/4.redo", "data/1/3.part"]
     )
 
 
