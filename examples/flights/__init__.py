@@ -1,6 +1,7 @@
 """The flights of New York, 2013, through PySpark into Nyala and back: `python -m examples.flights`.
 
-__main__.py        the screen: options, progress, what to type next
+__main__.py        the way in, which Ctrl-C leaves quietly from its first moment
+screen.py          the screen: options, progress, what to type next
 pipeline.py        the six steps, as one would write them
 data.py            the real data: where it lies, its columns, the daily feed
 checks.py          every answer compared with Spark over the plain CSV

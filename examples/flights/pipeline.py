@@ -280,6 +280,7 @@ class ReaderProcess:
             text=True,
             bufsize=1,
             cwd=Path(__file__).parents[2],
+            process_group=0,  # Ctrl-C is the first process's to hear, who then ends this one
         )
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,11 +19,17 @@ JAVA_OPTIONS = f"-Dlog4j2.configurationFile={LOG4J} -XX:TieredStopAtLevel=1"
 
 
 def start_spark(log: Path, cores: int = 2) -> SparkSession:
-    """`local[cores]` and no jar. What Spark, its JVM and its Python workers print goes to `log`."""
+    """`local[cores]` and no jar. What Spark, its JVM, its Python workers and Python's loggers print goes to `log`.
+
+    Ctrl-C stays what it was: Spark's own handler would speak to the JVM in the middle of another call, and fail.
+    """
     # Without this the workers run whatever `python3` is first on the PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Py4J tells of an interrupt with a traceback, by the root logger.
+    logging.getLogger().addHandler(logging.FileHandler(log))
+    before = signal.getsignal(signal.SIGINT)
     with _stderr_to(log):
-        return (
+        spark: SparkSession = (
             SparkSession.builder.master(f"local[{cores}]")
             .appName("nyala-flights")
             .config("spark.ui.enabled", "false")
@@ -34,6 +42,8 @@ def start_spark(log: Path, cores: int = 2) -> SparkSession:
             .config("spark.sql.shuffle.partitions", str(2 * cores))
             .getOrCreate()
         )
+    signal.signal(signal.SIGINT, before)
+    return spark
 
 
 @contextmanager

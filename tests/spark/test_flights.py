@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from pyspark.sql import Row, SparkSession
 
 import nyala
-from examples.flights import __main__ as screen
-from examples.flights import checks
-from examples.flights.__main__ import clear_earlier_demo
+from examples.flights import checks, screen
 from examples.flights.data import prepare
 from examples.flights.pipeline import LAST_DAY_OF_STEP_2
+from examples.flights.screen import clear_earlier_demo
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,8 +35,32 @@ def test_the_pipeline_runs_and_all_its_checks_hold(store: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     assert "All checks passed" in run.stdout
     assert "second process" in run.stdout
+    steps = [line.split("  ")[0] for line in run.stdout.splitlines() if " of 6  " in line]
+    assert steps == [f"{number} of 6" for number in range(1, 7)]
     with nyala.connect(store, read_only=True) as db:
         assert db.list_tables() == ["airlines", "airports", "flights", "planes", "weather"]
+
+
+@pytest.mark.parametrize("line", ["Nyala: a year", "1 of 6"])
+def test_ctrl_c_ends_with_one_sentence(store: Path, line: str) -> None:
+    """While Spark starts, and while it works: exit code 130, and no traceback of Python's or Py4J's."""
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "examples.flights", "--quick", "--store", str(store)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # a terminal sends Ctrl-C to all processes of a job
+    ) as demo:
+        assert demo.stdout is not None
+        for said in demo.stdout:
+            if said.startswith(line):
+                break
+        time.sleep(2)
+        os.killpg(demo.pid, signal.SIGINT)
+        rest = demo.stdout.read()
+    assert demo.returncode == 130, rest
+    assert "Traceback" not in rest and rest.count("Stopped. ") == 1 and rest.endswith("begins anew.\n"), rest
 
 
 def test_the_feed_and_the_csv_are_one_truth(tmp_path: Path) -> None:

@@ -1,0 +1,243 @@
+"""The screen: options, steps and their times, what to type next; and how a run ends, Ctrl-C included."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from pyspark.sql import Row
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.status import Status
+from rich.table import Table
+
+import nyala
+from examples.flights.checks import CheckFailed
+from examples.flights.data import TABLES, FeedDay, prepare
+from examples.flights.pipeline import Moment, Pipeline, ReaderProcess
+from examples.flights.session import start_spark
+
+STEPS = 6
+CARRIERS_SHOWN = ("UA", "B6", "EV", "DL", "AA")
+MONTHS_SHOWN = (1, 6, 11)
+
+NEXT = """
+All checks passed, in {seconds:.0f} s. Now look at it yourself:
+
+  {bin}/nyala table list {store}
+  {bin}/nyala table describe {store} flights
+  {bin}/nyala table scan {store} flights --columns carrier,flight,time_hour,dep_delay --where "dep_delay > 600"
+
+as it stood on the evening of {then.name}: the same with --at {then.timestamp}
+
+  {bin}/python
+  >>> import nyala
+  >>> flights = nyala.connect("{store}", read_only=True)["flights"]
+  >>> flights.scan(where="dest = 'HNL'", limit=5)
+"""
+
+
+class DayBar:
+    """A bar over the days of the feed, with the date and whatever was noted last."""
+
+    def __init__(self, screen: Screen, title: str, feed: list[FeedDay]) -> None:
+        self._screen = screen
+        self._progress = Progress(
+            TextColumn("  {task.description}"),
+            BarColumn(bar_width=18),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[date]}"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=screen.console,
+        )
+        self._task = self._progress.add_task(title, total=len(feed), date="", note="")
+
+    def __enter__(self) -> DayBar:
+        self._screen.working(None)
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._progress.stop()
+        self._screen.working("checking")
+
+    def advance(self, day: FeedDay) -> None:
+        self._progress.update(self._task, advance=1, date=str(day.date))
+
+    def note(self, text: str) -> None:
+        self._progress.update(self._task, note=text)
+
+
+class Screen:
+    """Steps with their times, one line for each check; on a terminal also a sign that something is going on."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._number = 0
+        self._status: Status | None = None
+        self._began = self._step_began = time.monotonic()
+
+    def step(self, title: str) -> None:
+        self.end_step()
+        self._number += 1
+        self.console.print(f"\n[bold]{self._number} of {STEPS}  {title}[/bold]", highlight=False)
+        self.working("working")
+
+    def end_step(self) -> None:
+        self.working(None)
+        if self._number:
+            self.console.print(f"  [dim]{time.monotonic() - self._step_began:.1f} s[/dim]")
+        self._step_began = time.monotonic()
+
+    def working(self, text: str | None) -> None:
+        """Show a spinner; None takes it away (a progress bar wants the last line for itself)."""
+        if self._status is not None:
+            self._status.stop()
+        self._status = None if text is None else self.console.status(f"{text} …")
+        if self._status is not None:
+            self._status.start()
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def checked(self, text: str) -> None:
+        self.console.print(f"  [green]✓[/green] {text}", highlight=False)
+
+    def days(self, title: str, feed: list[FeedDay]) -> DayBar:
+        return DayBar(self, title, feed)
+
+    def answers(self, columns: dict[str, list[Row]]) -> None:
+        """The five largest airlines, three months: minutes late; then flights of all airlines. A column per moment."""
+        table = Table(title="Mean departure delay in minutes, as of …", title_justify="left", box=None)
+        table.add_column("airline", no_wrap=True, max_width=22)
+        table.add_column("month", justify="right")
+        for name in columns:
+            table.add_column(name, justify="right")
+        by_moment = [{(row.carrier, row.month): row for row in rows} for rows in columns.values()]
+        for carrier in CARRIERS_SHOWN:
+            for month in MONTHS_SHOWN:
+                cells = [rows[carrier, month] for rows in by_moment]
+                delays = ("·" if row.mean_delay is None else f"{row.mean_delay:.2f}" for row in cells)
+                table.add_row(cells[0].name, f"2013-{month:02}", *delays)
+        table.add_section()
+        for what in ("scheduled", "flown"):
+            totals = (f"{sum(row[what] for row in rows):,}" for rows in columns.values())
+            table.add_row(f"all flights, {what}", "", *totals)
+        self.console.print(table)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+
+def clear_earlier_demo(store: Path) -> None:
+    """Remove the store of an earlier run, and nothing else: not while somebody writes it."""
+    if not store.exists() or (store.is_dir() and not any(store.iterdir())):
+        return
+    try:
+        with nyala.connect(str(store), read_only=True) as db:
+            strange = set(db.list_tables()) - set(TABLES)
+        if not strange:
+            nyala.connect(str(store)).close()  # refuses if another process is its writer
+    except nyala.LockedError as error:
+        raise SystemExit(f"error: {error}.\n       Or name another folder: --store FOLDER") from None
+    except (nyala.Error, OSError) as error:
+        raise SystemExit(
+            f"error: {store} is there and is no store of this demo ({error}).\n"
+            "       Name another folder: --store FOLDER"
+        ) from None
+    if strange:
+        raise SystemExit(
+            f"error: the store {store} has tables that are not this demo's ({', '.join(sorted(strange))}).\n"
+            "       Name another folder: --store FOLDER"
+        )
+    print(f"Removing the store of an earlier run in {store}.")
+    shutil.rmtree(store)
+
+
+def run(store: Path, work: Path, screen: Screen, days_of_month: int) -> Moment:
+    """The six steps; returns the first of the moments that were asked about."""
+    log = work / "spark.log"
+    screen.say(
+        "Nyala: a year of New York's flights through PySpark, each answer checked against Spark over the CSV."
+    )
+    screen.working("starting Spark")
+    began = time.monotonic()
+    sources = prepare(work, days_of_month)
+    spark = start_spark(log)
+    screen.working(None)
+    screen.say(
+        f"Spark {spark.version} and the data are ready ({time.monotonic() - began:.1f} s). Store: {store}"
+    )
+    reader: ReaderProcess | None = None
+    try:
+        pipeline = Pipeline(spark, store, sources, screen)
+        pipeline.schedule()
+        pipeline.feed()
+        pipeline.cancel()
+        reader = ReaderProcess(store, work / "spark-of-second-process.log")
+        pipeline.ask()
+        pipeline.second_process(reader)
+        pipeline.reopen()
+        screen.end_step()
+        return pipeline.moments[0]
+    finally:
+        screen.working(None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would cut short what takes a second
+        if reader is not None:
+            reader.end()
+        with contextlib.suppress(Exception):  # what the first one cut off may be Spark's own connection
+            spark.stop()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.flights",
+        description="A year of New York's flights through PySpark into Nyala, each answer checked (`make demo`).",
+    )
+    parser.add_argument(
+        "--store", type=Path, default=Path("demo-store"), help="the folder to write (default: demo-store)"
+    )
+    parser.add_argument("--quick", action="store_true", help="only the first three days of each month")
+    options = parser.parse_args(arguments)
+    store = options.store
+    clear_earlier_demo(store)
+    screen = Screen(Console())
+    work = Path(tempfile.mkdtemp(prefix="nyala-flights-"))
+    try:
+        then = run(store, work, screen, 3 if options.quick else 31)
+    except CheckFailed as failure:
+        screen.console.print("\n[bold red]A check failed.[/bold red]")
+        screen.say(str(failure))
+        screen.say(f"The store is kept in {store}, Spark's log in {work}.")
+        return 1
+    except KeyboardInterrupt:
+        screen.working(None)
+        kept = f"What was acknowledged is in {store}" if store.exists() else "Nothing was written yet"
+        screen.say(f"\nStopped. {kept}; `make demo` begins anew.")
+        shutil.rmtree(work, ignore_errors=True)  # Spark may still be writing its log
+        return 130
+    except BaseException:
+        screen.say(f"\nStopped by an error. The store is kept in {store}, Spark's log in {work}.")
+        raise
+    shutil.rmtree(work)
+    screen.say(
+        NEXT.format(seconds=screen.seconds, bin=_short(Path(sys.executable).parent), store=store, then=then)
+    )
+    return 0
+
+
+def _short(path: Path) -> Path:
+    """As one would type it from here."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
