@@ -223,7 +223,7 @@ class Database:
     def snapshot(self, at: Any = None) -> Snapshot:
         """One moment over all tables, pinned until closed: a context manager with `s["orders"]` and
         `s.timestamp`."""
-        root, timestamp = self._view(None if at is None else parse_at(at))
+        root, timestamp = self._view(at)
         return Snapshot(self, root, timestamp)
 
     def now(self) -> int:
@@ -300,11 +300,11 @@ class Database:
 
     def _view(self, at: Any) -> tuple[Root, int]:
         """(root, snapshot) for a scan at `at` (T2). Raises: InvalidArgumentError for a moment later than the
-        clock."""
+        clock, and for what `parse_at` refuses."""
         root, published = self._store.view()
         if at is None:
             return root, published
-        timestamp = parse_at(at)
+        timestamp = parse_at(at, published)
         now_us = self._store.env.clock.now_us()
         if timestamp > max(from_physical(now_us + 1), published):
             raise InvalidArgumentError(

@@ -278,7 +278,8 @@ class Table(_Readable):
 
     def at(self, at: Any) -> TableView:
         """A read-only view of the table at a moment."""
-        root, table, snapshot = self._view(parse_at(at))
+        parse_at(at)  # None, which is now to a scan, is no moment here
+        root, table, snapshot = self._view(at)
         del table
         return TableView(self._database, self._name, root, snapshot)
 

@@ -130,6 +130,15 @@ def test_moments(table: Any) -> None:
         assert rows(snapshot["t"]) == [(1, None, 2.0)]
     with pytest.raises(nyala.InvalidArgumentError, match="future"):
         table.scan(at=dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
+    seconds = int(first.time.timestamp())
+    for read in (table.scan, table.count, table.at, table._database.snapshot):
+        with pytest.raises(
+            nyala.InvalidArgumentError, match=f"at={seconds} .* if it means seconds since 1970"
+        ):
+            read(at=seconds)
+    assert table.count(at=0) == table.count(at="1970-01-02") == table.at("1970-01-02").count() == 0
+    with pytest.raises(nyala.InvalidArgumentError, match="NoneType"):
+        table.at(None)
 
 
 def test_get_many_answers_in_the_order_of_the_keys(table: Any) -> None:

@@ -17,6 +17,7 @@ Source: design, "Timestamps are HybridTime"; Kudu facts §4.1. Departure from Ku
 from __future__ import annotations
 
 import datetime as dt
+import numbers
 from typing import Final
 
 from nyala.errors import InvalidArgumentError
@@ -26,6 +27,11 @@ LOGICAL_MAX: Final = (1 << LOGICAL_BITS) - 1
 TIMESTAMP_MAX: Final = 2**63 - 1
 # Before the first write of a store: sees nothing.
 TIMESTAMP_ZERO: Final = 0
+
+# 2000-01-01 as a timestamp. Unix times of our days, in any unit from seconds to nanoseconds, are smaller numbers.
+_CENTURY: Final = 946_684_800_000_000 << LOGICAL_BITS
+_UNIX_UNITS: Final = {"seconds": 10**9, "milliseconds": 10**6, "microseconds": 10**3, "nanoseconds": 1}
+_YEAR_2100_NS: Final = 4_102_444_800 * 10**9
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -54,23 +60,31 @@ def microseconds_of(moment: dt.datetime) -> int:
     return (aware - _EPOCH) // dt.timedelta(microseconds=1)
 
 
-def parse_at(at: object) -> int:
+def parse_at(at: object, published: int | None = None) -> int:
     """The timestamp that `at` names: an int of ours, a datetime, a date's ISO text, or anything with `.timestamp`.
 
+    published: the newest timestamp of the store that is to be read. If that lies after 2000-01-01, then an int (or
+    its text) that would lie before is refused: no write of such a store is that old unless its clock was wrong, but
+    every Unix time of our days, in seconds, milli-, micro- or nanoseconds, is so small a number, and would read an
+    empty table. 0, before the first write, stays; older moments can be named by a datetime. A store on a
+    test's clock of small numbers is not concerned.
     Raises: InvalidArgumentError when it names no moment.
     """
     if isinstance(at, bool):
         raise InvalidArgumentError(
             "at=… takes a timestamp, a datetime, ISO text or a WriteResult, not a bool"
         )
-    if isinstance(at, int):
-        if not 0 <= at <= TIMESTAMP_MAX:
+    if isinstance(at, numbers.Integral):  # NumPy's too
+        number = int(at)
+        if not 0 <= number <= TIMESTAMP_MAX:
             raise InvalidArgumentError(f"at={at} is outside the timestamps 0..{TIMESTAMP_MAX}")
-        return at
+        if published is not None and 0 < number < _CENTURY <= published:
+            raise InvalidArgumentError(_unix_time_text(number))
+        return number
     if isinstance(at, str):
         text = at.strip()
         if text.isdecimal():
-            return parse_at(int(text))
+            return parse_at(int(text), published)
         try:
             at = dt.datetime.fromisoformat(text)
         except ValueError as error:
@@ -82,6 +96,18 @@ def parse_at(at: object) -> int:
     stamp = getattr(at, "timestamp", None)
     if isinstance(stamp, int):
         return parse_at(stamp)
+    if isinstance(at, float) and 0 < at < _YEAR_2100_NS:
+        raise InvalidArgumentError(_unix_time_text(at))
     raise InvalidArgumentError(
         f"at=… takes a timestamp (int), a datetime, ISO text or a WriteResult, not {type(at).__name__}"
+    )
+
+
+def _unix_time_text(at: int | float) -> str:
+    """What is wrong with a Unix time as `at`, and how to write it."""
+    unit, scale = next((unit, scale) for unit, scale in _UNIX_UNITS.items() if at * scale < _YEAR_2100_NS)
+    moment = (_EPOCH + dt.timedelta(microseconds=round(at * scale / 1000))).isoformat().replace("+00:00", "Z")
+    return (
+        f"at={at} is no timestamp of Nyala's, which are microseconds since 1970 times {1 << LOGICAL_BITS}; if it means "
+        f"{unit} since 1970, that is {moment}: write at='{moment}', or give a datetime"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +47,7 @@ END = LOGICAL_MAX
         (dt.datetime(1969, 7, 20), TIMESTAMP_ZERO),
         ("1969-07-20", TIMESTAMP_ZERO),
         (WriteResult(777), 777),
+        (np.int64(12345), 12345),
     ],
     ids=repr,
 )  # fmt: skip
@@ -64,6 +66,47 @@ def test_what_is_no_moment_is_refused(at: object) -> None:
     """A word that names no moment must not be read as some other moment, nor end in Python's own errors."""
     with pytest.raises(InvalidArgumentError, match="at="):
         parse_at(at)
+
+
+UNIX_TIMES = [
+    (1_767_225_600, "seconds", "2026-01-01T00:00:00Z"),
+    (1_767_225_600_500, "milliseconds", "2026-01-01T00:00:00.500000Z"),
+    (NEW_YEAR_US, "microseconds", "2026-01-01T00:00:00Z"),
+    (NEW_YEAR_US * 1000, "nanoseconds", "2026-01-01T00:00:00Z"),
+    (1, "seconds", "1970-01-01T00:00:01Z"),
+]
+
+
+@pytest.mark.parametrize(
+    ("at", "unit", "meant"), UNIX_TIMES, ids=[case[1] + str(case[0]) for case in UNIX_TIMES]
+)
+def test_a_unix_time_is_no_timestamp(at: int, unit: str, meant: str) -> None:
+    """It would be a moment in 1970 to 1984, at which every table is empty, and nobody would be told."""
+    published = from_physical(NEW_YEAR_US + SECOND)
+    for number in (at, str(at), np.int64(at)):
+        with pytest.raises(InvalidArgumentError) as error:
+            parse_at(number, published)
+        assert f"{unit} since 1970, that is {meant}: write at='{meant}'" in str(error.value)
+    assert parse_at(meant, published) >> LOGICAL_BITS == at * 10**9 // 1000 // {
+        "seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9
+    }[unit]  # fmt: skip
+
+
+def test_a_unix_time_as_a_float() -> None:
+    """`time.time()` is the first that comes to mind."""
+    with pytest.raises(InvalidArgumentError, match=r"that is 2026-01-01T00:00:00.250000Z: write at='2026"):
+        parse_at(NEW_YEAR_US / 1e6 + 0.25)
+
+
+def test_small_numbers_stay_timestamps_where_they_can_be() -> None:
+    """The beginning, an old moment by its date, and stores on a test's clock, which begins at 0 or so."""
+    published = from_physical(NEW_YEAR_US)
+    assert parse_at(0, published) == 0
+    assert parse_at("1999-12-31", published) == parse_at("1999-12-31")
+    assert parse_at(WriteResult(777), published) == 777
+    assert parse_at(from_physical(946_684_800 * SECOND), published) == from_physical(946_684_800 * SECOND)
+    for at in (1, 10 << LOGICAL_BITS, 1_767_225_600):
+        assert parse_at(at, from_physical(SECOND)) == parse_at(at) == at
 
 
 def test_a_datetime_is_the_end_of_its_microsecond() -> None:
