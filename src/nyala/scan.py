@@ -17,6 +17,7 @@ Source: shared contract, "Read"; design §3 "A scan token carries all that a rem
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -261,16 +262,33 @@ class Scan:
 
 
 def preview(table: pa.Table, width: int = 24) -> str:
-    """A few rows as text, a line each, cells cut at `width`."""
-    names = table.column_names
-    rows = [names] + [
-        ["NULL" if value is None else str(value) for value in row.values()] for row in table.to_pylist()
-    ]
-    cut = [[cell if len(cell) <= width else cell[: width - 1] + "…" for cell in row] for row in rows]
-    widths = [max(len(row[index]) for row in cut) for index in range(len(names))]
+    """A few rows as text, a line each, cells cut at `width`; not so times, whose end is their fraction and zone."""
+
+    def cut(text: str) -> str:
+        return text if len(text) <= width else text[: width - 1] + "…"
+
+    columns = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_timestamp(column.type):
+            cells = [_time_text(value) for value in column.cast(pa.int64()).to_pylist()]
+        else:
+            cells = ["NULL" if value is None else cut(str(value)) for value in column.to_pylist()]
+        columns.append([cut(name), *cells])
+    widths = [max(map(len, column)) for column in columns]
     return "\n".join(
-        "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in cut
+        "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
+        for row in zip(*columns, strict=True)
     )
+
+
+def _time_text(microseconds: int | None) -> str:
+    """ISO text; a year that Python has no dates for: microseconds since 1970."""
+    if microseconds is None:
+        return "NULL"
+    try:
+        return (dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=microseconds)).isoformat() + "Z"
+    except OverflowError:
+        return str(microseconds)
 
 
 def read_token(
