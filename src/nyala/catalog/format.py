@@ -200,6 +200,7 @@ TABLES: Final = TableShape(
         ("schema_version", _INT),
         ("partition_schema", _STR),
         ("history_start", _INT),
+        ("created", _INT),
     ),
 )
 SCHEMAS: Final = TableShape(

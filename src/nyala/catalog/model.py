@@ -56,6 +56,7 @@ class TableEntry:
 
     history_us:    how long its past is kept, in microseconds; None: for ever.
     history_start: the greatest timestamp at which its past was ever cut: what was before cannot be read.
+    created:       the timestamp of its creation: there is nothing of it before.
     """
 
     id: int
@@ -66,6 +67,7 @@ class TableEntry:
     schemas: Mapping[int, Schema]
     partition_schema: PartitionSchema
     history_start: int = 0
+    created: int = 0
 
 
 @dataclass(frozen=True)
@@ -270,7 +272,7 @@ class CatalogState:
                 *(rowset.deltas_durable for rowset in self.rowsets.values()),
                 *(delta.timestamp_max for delta in self.deltas.values()),
                 *(key.timestamp for key in self.committed_keys.values()),
-                *(table.history_start for table in self.tables.values()),
+                *(max(table.history_start, table.created) for table in self.tables.values()),
             ),
             default=0,
         )
@@ -335,7 +337,7 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
             *(rowset.deltas_durable for rowset in change.put_rowsets),
             *(delta.timestamp_max for delta in change.put_deltas),
             *(key.timestamp for key in keys),
-            *(table.history_start for table in change.put_tables),
+            *(max(table.history_start, table.created) for table in change.put_tables),
         ),
         wal_start=state.wal_start if change.wal_start is None else change.wal_start,
         next_table_id=_next_id(state.next_table_id, change.put_tables),

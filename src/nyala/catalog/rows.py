@@ -72,6 +72,7 @@ def _rows_of_table(rows: RowsByTable, table: TableEntry) -> None:
             table.schema.version,
             table.partition_schema.to_json(),
             table.history_start,
+            table.created,
         )
     )
     rows[SCHEMAS.name] += [(table.id, version, schema.to_json()) for version, schema in table.schemas.items()]
@@ -234,13 +235,13 @@ def _decode(rows: RowsByTable) -> CatalogState:
     for table_id, version, text in cast("list[tuple[int, int, str]]", rows[SCHEMAS.name]):
         schemas.setdefault(table_id, {})[version] = Schema.from_json(text)
     tables = {}
-    for id, name, comment, history_us, version, partition, history_start in cast(
+    for id, name, comment, history_us, version, partition, history_start, created in cast(
         "list[tuple[Any, ...]]", rows[TABLES.name]
     ):
         versions = schemas.pop(id)
         tables[id] = TableEntry(
             id, name, comment, history_us, versions[version], MappingProxyType(versions),
-            PartitionSchema.from_json(partition), history_start,
+            PartitionSchema.from_json(partition), history_start, created,
         )  # fmt: skip
     if schemas:
         raise ValueError(f"schemas of tables that are not there: {sorted(schemas)}")

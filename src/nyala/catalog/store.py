@@ -455,9 +455,9 @@ def _check_identity(connection: sqlite3.Connection, path: str) -> None:
             )
     if version == 1 and _stored_format_version(connection) == 1:
         raise StorageError(
-            f"the store {os.path.dirname(path)} has format version 1, which was never released, and "
-            f"this version of Nyala reads version {FORMAT_VERSION}: export its tables with the version that wrote them, "
-            "and load them into a new store",
+            f"the store {os.path.dirname(path)} has format version 1, which was never released; this "
+            f"version of Nyala reads version {FORMAT_VERSION}: export its tables with the version that wrote them, and "
+            "load them into a new store",
             path=path,
         )
     if version != FORMAT_VERSION:

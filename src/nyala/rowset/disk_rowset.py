@@ -1,26 +1,25 @@
-"""The DiskRowSet: rows in key order in one immutable base file, with what happened to them before and since.
+"""The DiskRowSet: rows in key order in immutable base files, with what happened to them before and since.
 
       undo (newest first)        base            redo (oldest first)      frozen        deltas
     +--------+--------+     +------------+     +--------+--------+      +--------+    +----------+
     | UNDO 1 | UNDO 0 | <-- | 40.base    | --> | REDO 0 | REDO 1 | -->  | memory | -> | memory   |
     +--------+--------+     +------------+     +--------+--------+      +--------+    +----------+
-      files                   one file           files                  being         takes
-                              per column         delta flushes          flushed       changes
+      files                   one file, and      files                  being         takes
+                              parts (`part`)     delta flushes          flushed       changes
 
 A version of a rowset is an immutable value: the `with_…` methods make the next one, which the tablet installs. Versions
 share the open files; only the newest DeltaMemStore grows, at its end, with timestamps that no reader was promised yet.
 
 Invariants
     X1  Rowids are ordinals of the base file, whose keys ascend strictly.
-    X2  Stores follow one another in time: undo, redo, frozen, deltas, each with later timestamps than the one before
-        (design R4; REDO and UNDO of one column never cross, D4).
+    X2  For each column, stores follow one another in time: undo, redo, frozen, deltas, each with later timestamps than
+        the one before (D4). REDO stores do so as a whole (design R4); UNDO files need not: a major delta compaction of
+        some columns makes one while changes of the others, of the same time, stay REDO.
     X3  Skipping obeys Z1: what the base's zone map excludes is skipped only where no change that the snapshot may
         apply says otherwise.
     X4  A column without a place in the base file was added after it was written: its base is its read default.
 
 Threads: any thread may read; `deltas.append` by the holder of the commit lock.
-Left out: base columns in several files (a major delta compaction will write them; `_base_column` is the only place that
-knows); images for merging compactions.
 Source: Kudu docs/design-docs/tablet.md, "Historical MVCC in DiskRowSets" to "Summary of delta file processing".
 """
 
@@ -41,16 +40,19 @@ from nyala.cfile.column import BASE, ColumnKey
 from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats
 from nyala.cfile.zonemap import Zone
 from nyala.delta.applier import decide, patch, resolve_at
+from nyala.delta.compaction import join_undo, redo_to_undo
 from nyala.delta.delta_file import DeltaFile
 from nyala.delta.mem_store import DeltaMemStore
-from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids
+from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids, merge_runs
 from nyala.env.files import Files
 from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
+from nyala.rowset.image import RowSetImage
 from nyala.rowset.key_index import KeyIndex
 from nyala.rowset.meta import NO_ROWID, RowSetMeta
+from nyala.rowset.part import Part
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.constraint import Constraint
 from nyala.schema.convert import default_array
@@ -70,6 +72,7 @@ class DiskRowSet:
     reader: CFileReader
     keys: KeyIndex
     codec: KeyCodec
+    parts: tuple[Part, ...] = ()  # oldest first
     undo: tuple[DeltaFile, ...] = ()  # newest first
     redo: tuple[DeltaFile, ...] = ()  # oldest first
     frozen: tuple[DeltaMemStore, ...] = ()  # oldest first: set aside, waiting to be written
@@ -83,13 +86,14 @@ class DiskRowSet:
         schema: Schema,
         cache: BlockCache | None = None,
         *,
+        parts: Sequence[Part] = (),
         undo: Sequence[DeltaFile] = (),
         redo: Sequence[DeltaFile] = (),
         deltas: DeltaMemStore | None = None,
     ) -> DiskRowSet:
         """A rowset of the store in the folder `root`. Nothing is read, nor a file opened, before it is needed.
 
-        undo: newest first; redo: oldest first.
+        parts: oldest first; undo: newest first; redo: oldest first.
         Raises: CorruptionError when the files' timestamps say otherwise (X2).
         """
         reader = CFileReader(files, os.path.join(root, meta.path), cache, meta.columns)
@@ -97,7 +101,9 @@ class DiskRowSet:
         key_column_id = schema.key_columns[0].id if schema.key_count == 1 else None
         keys = KeyIndex(reader, codec, key_column_id, meta.row_count)
         memory = DeltaMemStore() if deltas is None else deltas
-        rowset = DiskRowSet(meta, reader, keys, codec, tuple(undo), tuple(redo), (), memory)
+        rowset = DiskRowSet(
+            meta, reader, keys, codec, tuple(parts), tuple(undo), tuple(redo), (), memory
+        )  # fmt: skip
         rowset._check_order()
         return rowset
 
@@ -115,7 +121,18 @@ class DiskRowSet:
     @property
     def size_bytes(self) -> int:
         """Bytes on disk: base, UNDO and REDO."""
-        return self.meta.size_bytes + sum(file.size_bytes for file in (*self.undo, *self.redo))
+        return self.base_bytes + sum(file.size_bytes for file in (*self.undo, *self.redo))
+
+    @property
+    def base_bytes(self) -> int:
+        """Bytes on disk of the base file and the parts."""
+        return self.meta.size_bytes + sum(part.size_bytes for part in self.parts)
+
+    @property
+    def paths(self) -> list[str]:
+        """All its files, relative to the store's folder."""
+        deltas = [file.entry.path for file in (*self.undo, *self.redo)]
+        return [self.meta.path, *(part.path for part in self.parts), *deltas]
 
     @property
     def nbytes(self) -> int:
@@ -131,6 +148,8 @@ class DiskRowSet:
     def close(self) -> None:
         """Let go of all files. Only when no version of the rowset is read any more."""
         self.reader.close()
+        for part in self.parts:
+            part.reader.close()
         for file in (*self.undo, *self.redo):
             file.close()
 
@@ -156,6 +175,33 @@ class DiskRowSet:
         assert self.redo[first : first + len(inputs)] == tuple(inputs), "only neighbours are merged (R4)"
         redo = (*self.redo[:first], merged, *self.redo[first + len(inputs) :])
         return dataclasses.replace(self, redo=redo)
+
+    def with_major_compaction(
+        self, inputs: Sequence[DeltaFile], rest: DeltaFile | None, part: Part | None, undo: DeltaFile | None
+    ) -> DiskRowSet:
+        """Put what a major delta compaction made in the place of its inputs: the oldest REDO files.
+
+        rest: REDO of the columns that were not compacted; part: the new base columns; undo: their past.
+        """
+        assert self.redo[: len(inputs)] == tuple(inputs), (
+            "a major delta compaction takes the oldest REDO files"
+        )
+        redo = (*(() if rest is None else (rest,)), *self.redo[len(inputs) :])
+        parts = self.parts
+        if part is not None:
+            parts = (*(old for old in parts if not old.column_ids <= part.column_ids), part)
+        return dataclasses.replace(
+            self, redo=redo, parts=parts, undo=self.undo if undo is None else (undo, *self.undo)
+        )
+
+    def with_undo(self, inputs: Sequence[DeltaFile], merged: DeltaFile | None) -> DiskRowSet:
+        """Put one UNDO file, or none, in the place of `inputs`."""
+        gone = set(map(id, inputs))
+        assert len(gone) == len([file for file in self.undo if id(file) in gone]), (
+            "inputs are UNDO files of its own"
+        )
+        kept = tuple(file for file in self.undo if id(file) not in gone)
+        return dataclasses.replace(self, undo=kept if merged is None else (*kept, merged))
 
     # --- looking up -------------------------------------------------------------------------------
 
@@ -200,7 +246,7 @@ class DiskRowSet:
         self, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
     ) -> Bools | None:
         """Whether each of the rows [lower, upper) is there at `snapshot`; None when all are."""
-        base = self._base_column(LIVENESS)
+        base = self.base_column(LIVENESS)
         alive: Bools | None = None
         if base is not None:
             alive = base.read(lower, upper, stats=stats).to_numpy(zero_copy_only=False)
@@ -216,7 +262,7 @@ class DiskRowSet:
 
         Cost: O(rows asked for · log changes), whatever the rowset holds, once its files' runs are in the cache.
         """
-        base = self._base_column(LIVENESS)
+        base = self.base_column(LIVENESS)
         if base is None:
             alive = np.ones(len(rowids), np.bool_)
         else:
@@ -240,7 +286,7 @@ class DiskRowSet:
         Cost: the decoded base itself, without a copy, where no store holds a change that the snapshot applies; stores
               whose timestamps rule that out are not opened.
         """
-        reader = self._base_column(column.id)
+        reader = self.base_column(column.id)
         if reader is None:
             base = default_array(column, upper - lower, "read")
         else:
@@ -258,7 +304,7 @@ class DiskRowSet:
 
         Cost: of the base, only the blocks that hold one of the rows are decoded.
         """
-        reader = self._base_column(column.id)
+        reader = self.base_column(column.id)
         if reader is None:
             base = default_array(column, len(rowids), "read")
         else:
@@ -269,11 +315,82 @@ class DiskRowSet:
         _count(stats, len(places))
         return patch(base, places, _as(values, column))
 
+    # --- compacting -------------------------------------------------------------------------------
+
+    def image(self, schema: Schema, lower: int, upper: int, cut: int = 0) -> RowSetImage:
+        """The rows [lower, upper) as their files have them: base as after all REDO files, and UNDO to before.
+
+        What is in memory only is not in it: a compaction has it flushed first, and carries over what comes later.
+        cut: no UNDO record that only snapshots before this timestamp need; the rows all stay.
+        Cost: decodes those rows, and every delta file.
+        """
+        count = upper - lower
+        columns: dict[int, pa.Array] = {}
+        undo: dict[int, DeltaRun] = {}
+        for column in schema.columns:
+            reader = self.base_column(column.id)
+            if reader is None:
+                base = default_array(column, count, "read")
+            else:
+                base = _as(reader.read(lower, upper), column)
+            columns[column.id], past = self._compacted(column.id, base, lower, upper, cut, column)
+            if past is not None:
+                undo[column.id] = past
+        reader = self.base_column(LIVENESS)
+        base = pa.array(np.ones(count, np.bool_)) if reader is None else reader.read(lower, upper)
+        liveness, past = self._compacted(LIVENESS, base, lower, upper, cut, None)
+        if past is not None:
+            undo[LIVENESS] = past
+        return RowSetImage(
+            self.keys.read(lower, upper),
+            columns,
+            None if liveness.true_count == count else liveness,
+            undo,
+            np.arange(count),
+        )
+
+    def compacted_column(
+        self, column_id: int, column: ColumnSchema | None, cut: int = 0
+    ) -> tuple[pa.Array, DeltaRun | None]:
+        """One column after a major delta compaction: (base as after all REDO files, UNDO of those changes).
+
+        column: its schema; None for LIVENESS. The UNDO is of the REDO only, without what is UNDO already.
+        """
+        count = self.row_count
+        reader = self.base_column(column_id)
+        if column is None:
+            base = pa.array(np.ones(count, np.bool_)) if reader is None else reader.read(0, count)
+        elif reader is None:
+            base = default_array(column, count, "read")
+        else:
+            base = _as(reader.read(0, count), column)
+        redo = _runs_of(self.redo, column_id)
+        if not redo:
+            return base, None
+        base, past = redo_to_undo(base, _typed(merge_runs(redo), column))
+        return base, past.between(cut, MAX_TIMESTAMP)
+
+    def _compacted(
+        self, column_id: int, base: pa.Array, lower: int, upper: int, cut: int, column: ColumnSchema | None
+    ) -> tuple[pa.Array, DeltaRun | None]:
+        redo = _runs_of(self.redo, column_id)
+        past: DeltaRun | None = None
+        if redo:
+            changes = _typed(merge_runs([run.window(lower, upper) for run in redo]), column)
+            base, past = redo_to_undo(base, changes)
+        undo = _runs_of(self.undo, column_id)
+        if undo:
+            older = _typed(merge_runs([run.window(lower, upper) for run in undo]), column)
+            past = join_undo(older, past)
+        if past is not None:
+            past = past.between(cut, MAX_TIMESTAMP)
+        return base, past if past is not None and len(past) else None
+
     # --- skipping ---------------------------------------------------------------------------------
 
     def zone(self, column_id: int) -> Zone | None:
         """Bounds of the column's base; None when it has none in the file (X4)."""
-        reader = self._base_column(column_id)
+        reader = self.base_column(column_id)
         return None if reader is None else reader.column_zone()
 
     def delta_touches(self, column_id: int, snapshot: int) -> bool:
@@ -325,7 +442,7 @@ class DiskRowSet:
         return self.window_excluded(column, constraint, snapshot, window.start, window.stop)
 
     def _base_excluded(self, column: ColumnSchema, constraint: Constraint, lower: int, upper: int) -> bool:
-        reader = self._base_column(column.id)
+        reader = self.base_column(column.id)
         if reader is None:
             default = column.read_default
             value = None if default is NO_DEFAULT else to_canonical(column.type, default)
@@ -340,15 +457,22 @@ class DiskRowSet:
     def _memory(self) -> tuple[DeltaMemStore, ...]:
         return (*self.frozen, self.deltas)
 
-    def _base_column(self, column_id: int) -> ColumnReader | None:
+    def base_column(self, column_id: int) -> ColumnReader | None:
+        """The column's base, in the newest file that has it; None when no file has (X4). Raises: CorruptionError."""
         key = ColumnKey(BASE, 0, column_id)
-        if key not in self.meta.places:
-            return None
-        reader = self.reader.column(key)
+        for part in reversed(self.parts):
+            if column_id in part.column_ids:
+                file = part.reader
+                break
+        else:
+            if key not in self.meta.places:
+                return None
+            file = self.reader
+        reader = file.column(key)
         if reader is None or reader.row_count != self.row_count:
             found = "none" if reader is None else f"one with {reader.row_count}"
             raise CorruptionError(
-                f"expected column {column_id} with {self.row_count} rows, found {found}", self.reader.path
+                f"expected column {column_id} with {self.row_count} rows, found {found}", file.path
             )
         return reader
 
@@ -357,16 +481,20 @@ class DiskRowSet:
     ) -> tuple[list[DeltaRun], list[DeltaRun]]:
         """(UNDO, REDO) of the column that `snapshot` may apply, in the order of application."""
         undo = list(_relevant(self.undo, column_id, snapshot, stats))
+        if len(undo) > 1:  # newest first, which their files as a whole need not be (X2)
+            undo.sort(key=lambda run: -run.timestamp_min)
         redo = list(_relevant(self.redo, column_id, snapshot, stats))
         for store in self._memory():
             redo += [run for run in store.levels(column_id) if run.relevant(snapshot)]
         return undo, redo
 
     def _check_order(self) -> None:
-        files = (*reversed(self.undo), *self.redo)
-        kinds = [file.kind for file in files] == ["undo"] * len(self.undo) + ["redo"] * len(self.redo)
-        for older, newer in pairwise(files):
-            if not kinds or (older.kind == newer.kind and older.timestamp_max > newer.timestamp_min):
+        for kind, files in (("undo", self.undo), ("redo", self.redo)):
+            strange = next((file for file in files if file.kind != kind), None)
+            if strange is not None:
+                raise CorruptionError(f"expected {kind} records, the entry says {strange.kind}", strange.path)
+        for older, newer in pairwise(self.redo):
+            if older.timestamp_max > newer.timestamp_min:
                 raise CorruptionError(
                     f"expected delta files of rowset {self.id} in the order of their timestamps, found "
                     f"{older.path} up to {older.timestamp_max} before {newer.path} from {newer.timestamp_min}",
@@ -377,6 +505,8 @@ class DiskRowSet:
         """Read everything and compare. Raises: CorruptionError for files, AssertionError for our own mistakes."""
         self._check_order()
         self.reader.check()
+        for part in self.parts:
+            part.reader.check()
         self.keys.check()
         bounds = self.keys.read(0, 1).at(0), self.keys.read(self.row_count - 1, self.row_count).at(0)
         if bounds != (self.meta.key_min, self.meta.key_max):
@@ -385,11 +515,12 @@ class DiskRowSet:
                 f"{bounds[0].hex()} to {bounds[1].hex()}",
                 self.reader.path,
             )
-        for key in self.meta.places:
+        for key in (*self.meta.places, *(place.key for part in self.parts for place in part.entry.places)):
             if key.role == BASE:
-                self._base_column(key.column_id)
-        last = -1
-        for file in (*reversed(self.undo), *self.redo):
+                self.base_column(key.column_id)
+        last = max((file.timestamp_max for file in self.redo), default=-1)
+        reached: dict[int, int] = {}
+        for file in (*self.undo, *self.redo):
             file.check()
             for column_id in file.column_ids:
                 run = file.run(column_id)
@@ -397,12 +528,33 @@ class DiskRowSet:
                     raise CorruptionError(
                         f"a change of row {run.rowids[-1]}, the rowset has {self.row_count}", file.path
                     )
-            last = max(last, file.timestamp_max)
+        for column_id in {number for file in (*self.undo, *self.redo) for number in file.column_ids}:
+            undo = sorted(_runs_of(self.undo, column_id), key=lambda run: run.timestamp_min)
+            for run in (*undo, *_runs_of(self.redo, column_id)):
+                if run.timestamp_min < reached.get(column_id, -1):
+                    raise CorruptionError(
+                        f"changes of column {column_id} from {run.timestamp_min} on in one delta file of rowset "
+                        f"{self.id}, and up to {reached[column_id]} in an older one (X2)",
+                        self.reader.path,
+                    )
+                reached[column_id] = run.timestamp_max
         for store in self._memory():
             store.check()
             if store.timestamp_min is not None:
                 assert store.timestamp_min >= last, "X2: stores follow one another in time"
                 last = store.timestamp_max or last
+
+
+def _runs_of(files: Sequence[DeltaFile], column_id: int) -> list[DeltaRun]:
+    runs = (file.run(column_id) for file in files if column_id in file.column_ids)
+    return [run for run in runs if run is not None and len(run)]
+
+
+def _typed(run: DeltaRun, column: ColumnSchema | None) -> DeltaRun:
+    """The run with its values in the column's present type; None: LIVENESS, whose type never changes."""
+    if column is None or run.values.type == column.type.arrow:
+        return run
+    return DeltaRun(run.kind, run.rowids, run.timestamps, _as(run.values, column))
 
 
 def _relevant(

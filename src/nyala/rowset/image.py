@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.delta.run import DeltaRun, Rowids
+from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids, take
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.meta import NO_ROWID
 
@@ -57,6 +59,44 @@ class RowSetImage:
             liveness,
             {column_id: run for column_id, run in undo.items() if len(run)},
             np.where(inside, self.positions - lower, NO_ROWID),
+        )
+
+    def alive(self) -> npt.NDArray[np.bool_]:
+        """Per row whether it is there at the image's moment."""
+        if self.liveness is None:
+            return np.ones(self.row_count, np.bool_)
+        alive: npt.NDArray[np.bool_] = self.liveness.to_numpy(zero_copy_only=False)
+        return alive
+
+    def without_history(self, cut: int) -> RowSetImage:
+        """The image as snapshots from `cut` on need it: no older UNDO, no rows that were dead already.
+
+        Cost: nothing when there is nothing to leave out; otherwise a pass over the UNDO, and over all columns when
+              rows go.
+        """
+        undo = {column_id: run.between(cut, MAX_TIMESTAMP) for column_id, run in self.undo.items()}
+        image = dataclasses.replace(
+            self, undo={column_id: run for column_id, run in undo.items() if len(run)}
+        )
+        if self.liveness is None:
+            return image
+        needed = image.alive()
+        past = image.undo.get(LIVENESS)
+        if past is not None:
+            needed[past.rowids] = True  # dead now, and there at some moment after the cut
+        return image if needed.all() else image._only(np.flatnonzero(needed))
+
+    def _only(self, rows: npt.NDArray[np.int64]) -> RowSetImage:
+        place = np.full(self.row_count, NO_ROWID, np.int64)
+        place[rows] = np.arange(len(rows))
+        undo = {column_id: run.moved(place) for column_id, run in self.undo.items()}
+        liveness = None if self.liveness is None else take(self.liveness, rows)
+        return RowSetImage(
+            self.keys.take(rows),
+            {column_id: take(array, rows) for column_id, array in self.columns.items()},
+            None if liveness is None or liveness.true_count == len(rows) else liveness,
+            {column_id: run for column_id, run in undo.items() if len(run)},
+            np.where(self.positions >= 0, place[self.positions], NO_ROWID),
         )
 
     def check(self) -> None:

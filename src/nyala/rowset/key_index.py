@@ -68,6 +68,10 @@ class KeyIndex:
             )
         return self._codec.from_binary(first)
 
+    def block_keys(self) -> tuple[EncodedKeys, int]:
+        """The first key of every block, and how many rows a block has (the last one may have fewer): a sample."""
+        return self._first_keys, self._column.rows_per_block
+
     def read(self, lower: int, upper: int, stats: ReadStats | None = None) -> EncodedKeys:
         """The keys of the rows [lower, upper), ascending."""
         array = self._column.read(lower, upper, stats=stats)

@@ -361,7 +361,7 @@ class MemRowSet:
         """Whether each of the rows [lower, upper) is there at `snapshot`; None when all are."""
         alive: Bools | None = None
         if self._state.timestamp_max > snapshot:
-            alive = self._insertion_times(lower, upper) <= snapshot
+            alive = self.insertion_times(lower, upper) <= snapshot
         rows, values = decide((), self.deltas.levels(LIVENESS), snapshot, lower, upper)
         if values is not None:
             # A deletion or reinsertion is later than the insertion, so it has the last word.
@@ -383,6 +383,18 @@ class MemRowSet:
         if values is not None:
             alive[places] = values.to_numpy(zero_copy_only=False)
         return alive
+
+    def insertion_times(self, lower: int, upper: int) -> Timestamps:
+        """When each of the rows [lower, upper) was inserted: before, it was not there."""
+        times = np.empty(upper - lower, np.int64)
+        done = 0
+        for chunk, begin, end in self._chunks_in(lower, upper):
+            of_chunk = chunk.times()
+            times[done : done + end - begin] = (
+                of_chunk[begin:end] if isinstance(of_chunk, np.ndarray) else of_chunk
+            )
+            done += end - begin
+        return times
 
     def column(
         self,
@@ -428,7 +440,7 @@ class MemRowSet:
         ordered = state.keys.sorted(state.row_count)
         keys, rowids = ordered.keys, ordered.rowids
         if state.timestamp_max > snapshot:
-            there = np.flatnonzero(self._insertion_times(0, state.row_count)[rowids] <= snapshot)
+            there = np.flatnonzero(self.insertion_times(0, state.row_count)[rowids] <= snapshot)
             keys, rowids = keys.take(there), rowids[there]
         count = len(rowids)
         positions = np.full(state.row_count, NO_ROWID, np.int64)
@@ -482,17 +494,6 @@ class MemRowSet:
             return pa.array([], column.type.arrow)
         parts = [_as(part, column) for part in parts]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-
-    def _insertion_times(self, lower: int, upper: int) -> Timestamps:
-        times = np.empty(upper - lower, np.int64)
-        done = 0
-        for chunk, begin, end in self._chunks_in(lower, upper):
-            of_chunk = chunk.times()
-            times[done : done + end - begin] = (
-                of_chunk[begin:end] if isinstance(of_chunk, np.ndarray) else of_chunk
-            )
-            done += end - begin
-        return times
 
     def _chunks_in(self, lower: int, upper: int) -> Iterator[tuple[_Chunk, int, int]]:
         """The chunks that hold rows of [lower, upper), and which of theirs these are."""
@@ -556,7 +557,7 @@ class MemRowSet:
             )
         rowids = np.arange(state.row_count)
         assert (self.find(self.keys_of(rowids)) == rowids).all(), "R2: the index finds each row by its key"
-        times = self._insertion_times(0, state.row_count)
+        times = self.insertion_times(0, state.row_count)
         if state.row_count:
             assert (int(times.min()), int(times.max())) == (state.timestamp_min, state.timestamp_max)
         self.deltas.check()

@@ -28,7 +28,7 @@ from nyala.rowset.meta import RowSetMeta
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.schema.types import ColumnType
 
-__all__ = ["WrittenRowSet", "write_rowset"]
+__all__ = ["WrittenRowSet", "column_spec", "write_rowset"]
 
 
 @dataclass(frozen=True)
@@ -55,20 +55,24 @@ def write_rowset(
     schema: Schema,
     *,
     deltas_durable: int,
+    name: str | None = None,
 ) -> WrittenRowSet:
     """Write the image's rows as the rowset `rowset_id`, into `directory` of the store in the folder `root`.
 
+    name:           of the files, without suffix; by itself the rowset's id.
     deltas_durable: the moment of the image (design R2): later changes of its rows are not in these files.
     Raises: StorageError; then no file of it is left, or one that nothing names and the next open removes.
     """
     count = image.row_count
     assert count, "a rowset without rows"
-    path = f"{directory}/{rowset_id}.base"
+    path = f"{directory}/{rowset_id if name is None else name}.base"
     writer = CFileWriter(files, os.path.join(root, path))
     try:
         for column in schema.columns:
             writer.append_column(
-                _spec(column), image.columns[column.id], first_keys=_first_keys(column, schema, image.keys)
+                column_spec(column),
+                image.columns[column.id],
+                first_keys=_first_keys(column, schema, image.keys),
             )
         if schema.key_count > 1:
             spec = ColumnWriteSpec(ColumnKey(KEY), ColumnType("binary"))
@@ -104,7 +108,8 @@ def write_rowset(
     return WrittenRowSet(meta, undo, undo_path)
 
 
-def _spec(column: ColumnSchema) -> ColumnWriteSpec:
+def column_spec(column: ColumnSchema) -> ColumnWriteSpec:
+    """How the base of a column is to be stored."""
     return ColumnWriteSpec(
         ColumnKey(BASE, 0, column.id),
         column.type,

@@ -14,8 +14,8 @@ Invariants
         committed here has deltas_durable = t while `inserts_durable` of its tablet stays (R2).
 
 Simplification: the lock is held while files are written, so other writers wait for the whole load (a large job of
-Spark's too, whose staged rows are written here). The way out is to write before the lock is taken, and to check under
-it that no key has moved.
+Spark's too, whose staged rows are written here). The way out is to write before the lock is taken, and to
+check under it that no key has moved.
 Source: design §3 "One log per database", §6 W6, R2, R4.
 """
 
@@ -54,6 +54,9 @@ def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency
         for effect in settlement.effects
         for ordinal in np.unique(effect.tablets).tolist()
     }
+    # What a running compaction has read of them will not be all that there is (R4): it gives up.
+    tablets = [tablet for _, tablet in store.root.tablets() if tablet.id in touched]
+    store.reservations.revoke(rowset.id for tablet in tablets for rowset in tablet.rowsets)
     flush(store, touched)
     settlements = [
         settle(store.root.tables[settlement.table.id], settlement.operations)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -41,6 +41,7 @@ from nyala.rowset.mem_rowset import MemRowSet, RowSetImage
 from nyala.rowset.writer import WrittenRowSet, write_rowset
 from nyala.schema.schema import Schema
 from nyala.schema.types import ColumnType
+from nyala.tablet.history import note_cut
 from nyala.tablet.opening import delta_entry
 from nyala.tablet.root import TableState, TabletState
 
@@ -51,6 +52,14 @@ logger = logging.getLogger("nyala.flush")
 
 # Bytes of column data after which a flush begins another DiskRowSet (the specification's 32 MB).
 ROWSET_TARGET_BYTES: Final = 32 << 20
+
+
+Phase = Callable[[str], None]
+"""Told the name of each phase that has begun."""
+
+
+def no_phase(name: str) -> None:
+    """Nobody wants to know."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,7 @@ class _FrozenTablet:
     tablet_id: int
     memories: tuple[MemRowSet, ...]
     stores: dict[int, tuple[DeltaMemStore, ...]]  # by rowset id, oldest first
+    cut: int = 0  # what only older snapshots need was left out
     new_rowsets: list[tuple[MemRowSet, RowSetImage, list[tuple[int, int, WrittenRowSet]]]] = field(
         default_factory=list
     )
@@ -79,26 +89,48 @@ class _FrozenTablet:
     )  # rowset, delta id, path
 
 
-def flush(store: Store, chosen: Collection[int] | None = None) -> FlushReport:
+def flush(store: Store, chosen: Collection[int] | None = None, *, phase: Phase = no_phase) -> FlushReport:
     """Flush the memory of the tablets with these ids (None: all). Safe from any thread; one round at a time.
+
+    phase: called, without a lock but the flush lock, as "frozen" and as "written": tests put their changes
+    between.
 
     Raises: StorageError when a file cannot be written (F2) or the log cannot be synced.
     """
     with store.flush_lock:
-        frozen, timestamp = _freeze(store, chosen)
-        if not frozen:
-            return FlushReport()
-        store.log_sync_all()
-        written: list[str] = []
-        try:
-            for part in frozen:
-                _write(store, part, timestamp, written)
-            for directory in {path.rsplit("/", 1)[0] for path in written}:
-                store.env.files.sync_dir(store.path(directory))
-            return _install(store, frozen, timestamp)
-        except BaseException:
-            store.discard_files(written)
-            raise
+        return _round(store, *_freeze(store, chosen), phase)
+
+
+def flush_deltas(store: Store, rowset_ids: Collection[int]) -> int:
+    """Flush the DeltaMemStores of these rowsets only, reserved or not; returns the timestamp at which they
+    were set aside.
+
+    On return, what they hold is newer than that. For the beginning of a compaction; the caller holds the
+    flush lock.
+    Raises: as `flush`.
+    """
+    assert store.flush_lock.held(), "one round at a time"
+    frozen, timestamp = _freeze_deltas(store, rowset_ids)
+    _round(store, frozen, timestamp, no_phase)
+    return timestamp
+
+
+def _round(store: Store, frozen: list[_FrozenTablet], timestamp: int, phase: Phase) -> FlushReport:
+    if not frozen:
+        return FlushReport()
+    store.log_sync_all()
+    phase("frozen")
+    written: list[str] = []
+    try:
+        for part in frozen:
+            _write(store, part, timestamp, written)
+        for directory in {path.rsplit("/", 1)[0] for path in written}:
+            store.env.files.sync_dir(store.path(directory))
+        phase("written")
+        return _install(store, frozen, timestamp)
+    except BaseException:
+        store.discard_files(written)
+        raise
 
 
 # ------------------------------------------------------------------------------------------------ freeze
@@ -123,6 +155,31 @@ def _freeze(store: Store, chosen: Collection[int] | None) -> tuple[list[_FrozenT
         return frozen, timestamp
 
 
+def _freeze_deltas(store: Store, rowset_ids: Collection[int]) -> tuple[list[_FrozenTablet], int]:
+    wanted = set(rowset_ids)
+    with store.commit_lock:
+        store.check_writable()
+        root, timestamp = store.root, store.marks.applied
+        frozen: list[_FrozenTablet] = []
+        changed: dict[int, TabletState] = {}
+        for table, tablet in root.tablets():
+            if not any(rowset.id in wanted for rowset in tablet.rowsets):
+                continue
+            rowsets = tuple(
+                rowset.with_frozen_deltas(DeltaMemStore())
+                if rowset.id in wanted and rowset.deltas.record_count
+                else rowset
+                for rowset in tablet.rowsets
+            )
+            stores = {rowset.id: rowset.frozen for rowset in rowsets if rowset.id in wanted and rowset.frozen}
+            if stores:
+                frozen.append(_FrozenTablet(table, tablet.id, (), stores))
+                changed[tablet.id] = dataclasses.replace(tablet, rowsets=rowsets)
+        if changed:
+            store.install(root.with_tablets(changed))
+        return frozen, timestamp
+
+
 def freeze_tablet(store: Store, table: TableState, tablet: TabletState, timestamp: int) -> TabletState:
     """The tablet with everything in memory set aside at `timestamp`, and empty stores in its place."""
     state = tablet
@@ -132,7 +189,9 @@ def freeze_tablet(store: Store, table: TableState, tablet: TabletState, timestam
             state, memory=store.new_memory(table), frozen=(*tablet.frozen, tablet.memory)
         )
     rowsets = tuple(
-        rowset.with_frozen_deltas(DeltaMemStore()) if rowset.deltas.record_count else rowset
+        rowset.with_frozen_deltas(DeltaMemStore())
+        if rowset.deltas.record_count and not store.reservations.holds_deltas(rowset.id)
+        else rowset
         for rowset in tablet.rowsets
     )
     return state if rowsets == tablet.rowsets else dataclasses.replace(state, rowsets=rowsets)
@@ -147,6 +206,9 @@ def _write(store: Store, part: _FrozenTablet, timestamp: int, written: list[str]
     for memory in part.memories:
         assert memory.frozen_at is not None, "F1: only a frozen MemRowSet is flushed"
         image = memory.image(memory.frozen_at)
+        cut = store.history_cut(part.table.entry)
+        if any(run.timestamp_min <= cut for run in image.undo.values()):
+            image, part.cut = image.without_history(cut), max(part.cut, cut)
         files = []
         for lower, upper in roll(image):
             number = store.allocate("rowset")
@@ -216,6 +278,9 @@ def _install(store: Store, frozen: list[_FrozenTablet], timestamp: int) -> Flush
             rowsets += len(new)
         size += sum(entry.size_bytes for entry in change.put_deltas)
         after = root.with_tablets(changed)
+        for part in frozen:
+            if part.tablet_id in changed:
+                after = note_cut(change, after, part.table.id, part.cut)
         store.transact(change, lambda version: after.with_tablets({}, version), forget_log=True)
     logger.info(
         "flushed %d rows into %d rowsets and %d delta files",

@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from nyala.catalog.model import CatalogState, DeltaEntry, RowSetEntry
+from nyala.catalog.model import CatalogState, DeltaEntry, PartEntry, RowSetEntry
 from nyala.cfile.cache import BlockCache
 from nyala.delta.delta_file import DeltaFile, WrittenDelta
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.env import Env
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
+from nyala.rowset.part import Part
 from nyala.schema.schema import Schema
 from nyala.tablet import layout
 from nyala.tablet.root import Root, TableState, TabletState
@@ -25,11 +26,8 @@ logger = logging.getLogger("nyala.store")
 def open_root(env: Env, path: str, state: CatalogState, cache: BlockCache) -> Root:
     """The root of a catalogue state, with nothing in memory. Opens no data file: each is opened when first
     read."""
-    tablets_of, rowsets_of, deltas_of = (
-        state.tablets_by_table(),
-        state.rowsets_by_tablet(),
-        state.deltas_by_rowset(),
-    )
+    tablets_of, rowsets_of = state.tablets_by_table(), state.rowsets_by_tablet()
+    parts_of, deltas_of = state.parts_by_rowset(), state.deltas_by_rowset()
     tables = {}
     for entry in state.tables.values():
         bare = TableState(entry, ())
@@ -41,7 +39,15 @@ def open_root(env: Env, path: str, state: CatalogState, cache: BlockCache) -> Ro
                     MemRowSet(bare.codec, entry.schema),
                     (),
                     tuple(
-                        open_rowset(env, path, rowset, deltas_of.get(rowset.id, ()), cache, entry.schema)
+                        open_rowset(
+                            env,
+                            path,
+                            rowset,
+                            deltas_of.get(rowset.id, ()),
+                            cache,
+                            entry.schema,
+                            parts_of.get(rowset.id, ()),
+                        )
                         for rowset in rowsets_of.get(tablet.id, ())
                     ),
                 )
@@ -52,9 +58,15 @@ def open_root(env: Env, path: str, state: CatalogState, cache: BlockCache) -> Ro
 
 
 def open_rowset(
-    env: Env, path: str, entry: RowSetEntry, deltas: Sequence[DeltaEntry], cache: BlockCache, schema: Schema
+    env: Env,
+    path: str,
+    entry: RowSetEntry,
+    deltas: Sequence[DeltaEntry],
+    cache: BlockCache | None,
+    schema: Schema,
+    parts: Sequence[PartEntry] = (),
 ) -> DiskRowSet:
-    """One DiskRowSet with its delta files; `deltas` by their timestamps, oldest first."""
+    """One DiskRowSet with its files; `deltas` by their timestamps, and `parts` by their ids, oldest first."""
     files = [(delta.kind, DeltaFile.open(env.files, path, delta, cache)) for delta in deltas]
     return DiskRowSet.open(
         env.files,
@@ -62,6 +74,7 @@ def open_rowset(
         entry.meta(),
         schema,
         cache,
+        parts=[Part.open(env.files, path, part, cache) for part in parts],
         undo=tuple(file for kind, file in reversed(files) if kind == "undo"),
         redo=tuple(file for kind, file in files if kind == "redo"),
         deltas=DeltaMemStore(),
@@ -83,6 +96,12 @@ def entry_of(file: DeltaFile) -> DeltaEntry:
         "delta files of a store are opened from the catalogue's entries"
     )
     return description
+
+
+def part_entry_of(part: Part) -> PartEntry:
+    """The catalogue's entry of an open part."""
+    assert isinstance(part.entry, PartEntry), "parts of a store are opened from the catalogue's entries"
+    return part.entry
 
 
 def remove_orphans(env: Env, path: str, state: CatalogState) -> int:

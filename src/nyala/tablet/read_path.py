@@ -30,13 +30,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Final, TypeVar
+from functools import cached_property, partial
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from nyala.cfile.column import BASE, ColumnKey
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange, key_range_of
@@ -167,7 +166,7 @@ def block_count(table: TableState, spec: ScanSpec) -> int:
         for tablet in table.tablets
         for rowset in tablet.rowsets
         for column in columns
-        if (reader := rowset.reader.column(ColumnKey(BASE, 0, column.id))) is not None
+        if (reader := rowset.base_column(column.id)) is not None
     )
 
 
@@ -375,11 +374,14 @@ def count(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> 
 
 # ------------------------------------------------------------------------------------------------ key order
 
+KeyedRows: TypeAlias = tuple[EncodedKeys, pa.RecordBatch]
+"""Rows and their keys, which ascend."""
+
 
 class _Run:
     """One rowset's rows in key order, a window at a time."""
 
-    def __init__(self, pieces: Iterator[tuple[EncodedKeys, pa.RecordBatch]]) -> None:
+    def __init__(self, pieces: Iterator[KeyedRows]) -> None:
         self._pieces = pieces
         self.keys: EncodedKeys | None = None
         self.batch: pa.RecordBatch | None = None
@@ -393,7 +395,7 @@ class _Run:
             self.keys, self.batch = piece
         return True
 
-    def split(self, bound: bytes) -> tuple[EncodedKeys, pa.RecordBatch]:
+    def split(self, bound: bytes) -> KeyedRows:
         """Take out the rows with keys <= bound."""
         assert self.keys is not None and self.batch is not None
         at = _after(self.keys, bound)
@@ -408,13 +410,16 @@ def _after(keys: EncodedKeys, bound: bytes) -> int:
     return at + 1 if at < len(keys) and keys.at(at) == bound else at
 
 
-def _ordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> Iterator[pa.RecordBatch]:
-    """Merge by key: repeatedly, everything up to the smallest of the runs' last keys is complete and can go.
+def aligned_heads(
+    sources: Sequence[tuple[bytes, Callable[[], Iterator[KeyedRows]]]],
+) -> Iterator[list[KeyedRows]]:
+    """Rows of several rowsets, cut so that each list has all rows of its range of keys, and the ranges ascend.
 
-    Keys are unique across live rows at one snapshot (T1), so equal keys never meet.
-    Cost: each row is sorted once within its window; memory is one window per rowset that overlaps the place.
+    sources: (no key is less than this, how to begin); pieces of one come in key order, each key once.
+    Repeatedly, everything up to the smallest of the runs' last keys is complete and can go.
+    Cost: memory is one piece per rowset that overlaps the place.
     """
-    waiting = [(_unit_key_min(unit, spec), index, unit) for index, unit in enumerate(units)]
+    waiting = [(key_min, index, begin) for index, (key_min, begin) in enumerate(sources)]
     heapq.heapify(waiting)
     open_runs: list[_Run] = []
     while waiting or open_runs:
@@ -422,14 +427,23 @@ def _ordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) 
         if not open_runs:
             if not waiting:
                 return
-            open_runs.append(_Run(_sorted_windows(heapq.heappop(waiting)[2], spec, counters)))
+            open_runs.append(_Run(heapq.heappop(waiting)[2]()))
             continue
         bound = min(run.keys.at(len(run.keys) - 1) for run in open_runs if run.keys is not None)
         if waiting and waiting[0][0] <= bound:
-            open_runs.append(_Run(_sorted_windows(heapq.heappop(waiting)[2], spec, counters)))
+            open_runs.append(_Run(heapq.heappop(waiting)[2]()))
             continue
         heads = [run.split(bound) for run in open_runs]
-        heads = [head for head in heads if len(head[0])]
+        yield [head for head in heads if len(head[0])]
+
+
+def _ordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> Iterator[pa.RecordBatch]:
+    """Merge by key. Keys are unique across live rows at one snapshot (T1), so equal keys never meet.
+
+    Cost: each row is sorted once within its window.
+    """
+    sources = [(_unit_key_min(unit, spec), partial(_sorted_windows, unit, spec, counters)) for unit in units]
+    for heads in aligned_heads(sources):
         if len(heads) == 1:
             yield heads[0][1]
             continue
@@ -444,9 +458,7 @@ def _unit_key_min(unit: ScanUnit, spec: ScanSpec) -> bytes:
     return b""
 
 
-def _sorted_windows(
-    unit: ScanUnit, spec: ScanSpec, counters: ScanCounters
-) -> Iterator[tuple[EncodedKeys, pa.RecordBatch]]:
+def _sorted_windows(unit: ScanUnit, spec: ScanSpec, counters: ScanCounters) -> Iterator[KeyedRows]:
     keys_of: Callable[[np.ndarray], EncodedKeys] = unit.rowset.keys_of
     if isinstance(unit.rowset, MemRowSet):
         # Rows lie in order of arrival: select first, then sort what is left. It fits in memory, where it is.

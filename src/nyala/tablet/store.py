@@ -36,6 +36,7 @@ from nyala.catalog.model import (
     CatalogState,
     CommittedKey,
     DeltaEntry,
+    PartEntry,
     RowSetEntry,
     TableEntry,
     TabletEntry,
@@ -53,12 +54,15 @@ from nyala.mvcc.watermarks import Watermarks
 from nyala.partition.levels import Partition, PartitionSchema
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
+from nyala.rowset.part import Part
 from nyala.rowset.writer import WrittenRowSet
 from nyala.schema.schema import Schema
 from nyala.tablet import layout
 from nyala.tablet.bootstrap import Replayer
+from nyala.tablet.history import oldest_readable
 from nyala.tablet.locks import OwnedLock
 from nyala.tablet.opening import delta_entry, open_root, open_rowset, remove_orphans
+from nyala.tablet.reservations import Reservations
 from nyala.tablet.result import Ticket
 from nyala.tablet.root import Root, TableState, TabletState
 from nyala.tablet.staging import remove_expired_staging
@@ -125,6 +129,8 @@ class Store:
         self.commit_lock = OwnedLock()
         self.flush_lock = OwnedLock()
         self.direct_commit_bytes = options.direct_commit_bytes
+        self.reservations = Reservations()
+        self.changed = threading.Event()  # set when files came or went: compactions may be due
         self.pressure = threading.Event()  # set when memory or the log asks for a flush
         self._relief = threading.Condition()
         self._lock = lock
@@ -137,6 +143,7 @@ class Store:
         self._pid = os.getpid()
         self._collect_lock = threading.Lock()
         self._publish_lock = threading.Lock()
+        self._shown = 0  # what the position record says is published
         self._released = False
         self._measure_memory(root)
         self._rowset_ids: Iterator[int] = itertools.count(state.next_rowset_id)
@@ -302,6 +309,7 @@ class Store:
             # The log is synced through everything applied, and what was not in the log is in the catalogue now.
             self.marks.advance_published(self.marks.applied)
             self._measure_memory(after)
+            self.changed.set()
             with self._relief:
                 self._relief.notify_all()
         except BaseException as error:
@@ -413,8 +421,14 @@ class Store:
             )
             try:
                 write_position(self.env.files, layout.position_path(self.root_path), record)
+                self._shown = published
             except StorageError as error:
                 logger.warning("reader processes see the newest batches later: %s", error)
+
+    def history_cut(self, entry: TableEntry) -> int:
+        """What only snapshots before this timestamp need may be thrown away now; 0: nothing (see
+        `tablet.history`)."""
+        return oldest_readable(entry, self._shown, self.env.clock.now_us())
 
     def committed(self, key: str) -> int | None:
         """The timestamp at which a batch with this idempotency key was committed, if one was."""
@@ -474,6 +488,9 @@ class Store:
 
     def open_delta(self, entry: DeltaEntry) -> DeltaFile:
         return DeltaFile.open(self.env.files, self.root_path, entry, self.cache)
+
+    def open_part(self, entry: PartEntry) -> Part:
+        return Part.open(self.env.files, self.root_path, entry, self.cache)
 
     def adopt_rowset(self, written: WrittenRowSet, schema: Schema) -> tuple[DiskRowSet, list[DeltaEntry]]:
         """Open a rowset that was just written, and the catalogue's entries for its delta files."""
@@ -542,9 +559,11 @@ class Store:
                     f"table {name!r} exists already; open it with table({name!r}), or pass exist_ok=True"
                 )
             table_id = self.state.next_table_id
+            created = self._stamp()
             entry = TableEntry(
-                table_id, name, comment, history_us, schema, {schema.version: schema}, partition_schema
-            )
+                table_id, name, comment, history_us, schema, {schema.version: schema}, partition_schema,
+                created=created,
+            )  # fmt: skip
             # Nothing of an earlier table of this name can be replayed into it: the ids are new (R1).
             tablets = [
                 TabletEntry(self.state.next_tablet_id + index, table_id, partition, 0)
@@ -554,7 +573,7 @@ class Store:
             table = replace(
                 bare, tablets=tuple(TabletState(tablet, self.new_memory(bare)) for tablet in tablets)
             )
-            change = CatalogChange(timestamp=self._stamp(), put_tables=[entry], put_tablets=tablets)
+            change = CatalogChange(timestamp=created, put_tables=[entry], put_tablets=tablets)
             root = self._root
             self.transact(change, lambda version: root.with_table(table, version))
 

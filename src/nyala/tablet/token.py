@@ -32,9 +32,7 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from nyala.catalog.model import DeltaEntry, RowSetEntry
 from nyala.cfile.cache import BlockCache
-from nyala.cfile.column import ColumnKey, ColumnPlace
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS
 from nyala.env import SYSTEM, Env, MissingFileError
@@ -43,12 +41,12 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.predicate import BoundPredicate
 from nyala.schema.schema import Schema
 from nyala.tablet import read_path
-from nyala.tablet.opening import entry_of, open_rowset
+from nyala.tablet.entries import RowSetFiles
 from nyala.tablet.read_path import ScanCounters, ScanSpec, ScanUnit
 from nyala.tablet.root import TableState
 
 MAGIC: Final = b"nyalatok"
-VERSION: Final = 1
+VERSION: Final = 2
 _HEAD: Final = struct.Struct("<8sIII")
 _LENGTH: Final = struct.Struct("<Q")
 # A token is read by one task; it decodes each block once, so a small cache is enough.
@@ -90,11 +88,7 @@ def _make_token(root_path: str, spec: ScanSpec, ordinal: int, units: Sequence[Sc
                 {
                     "lower": unit.lower,
                     "upper": unit.upper,
-                    "meta": _encode_rowset(RowSetEntry.from_meta(unit.rowset.meta)),
-                    "files": [
-                        _encode_delta(entry_of(file))
-                        for file in (*reversed(unit.rowset.undo), *unit.rowset.redo)
-                    ],
+                    "files": RowSetFiles.of(unit.rowset).to_json(),
                     "deltas": deltas,
                 }
             )
@@ -150,10 +144,7 @@ def read_token(
     cache = BlockCache(_CACHE_BYTES)
     units = []
     for part in meta["rowsets"]:
-        entry = _decode_rowset(part["meta"])
-        rowset = open_rowset(
-            env, meta["path"], entry, [_decode_delta(delta) for delta in part["files"]], cache, schema
-        )
+        rowset = RowSetFiles.from_json(part["files"]).open(env, meta["path"], cache, schema)
         rowset = dataclasses.replace(rowset, deltas=_deltas(part["deltas"], bodies))
         units.append(ScanUnit(rowset, meta["tablet"], part["lower"], part["upper"]))
     memory: list[pa.RecordBatch] = []
@@ -252,46 +243,3 @@ def _deltas(parts: Sequence[Sequence[int]], bodies: Sequence[pa.Buffer]) -> Delt
                     {column_id: batch.column(2)},
                 )
     return store
-
-
-def _encode_places(places: Sequence[ColumnPlace]) -> list[list[int]]:
-    return [[p.key.role, p.key.group, p.key.column_id, p.offset, p.length] for p in places]
-
-
-def _decode_places(places: Sequence[Sequence[int]]) -> tuple[ColumnPlace, ...]:
-    return tuple(
-        ColumnPlace(ColumnKey(role, group, column), offset, length)
-        for role, group, column, offset, length in places
-    )
-
-
-def _encode_rowset(entry: RowSetEntry) -> dict[str, Any]:
-    fields = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
-    return {
-        **fields,
-        "key_min": entry.key_min.hex(),
-        "key_max": entry.key_max.hex(),
-        "places": _encode_places(entry.places),
-    }
-
-
-def _decode_rowset(fields: dict[str, Any]) -> RowSetEntry:
-    return RowSetEntry(
-        **{
-            **fields,
-            "key_min": bytes.fromhex(fields["key_min"]),
-            "key_max": bytes.fromhex(fields["key_max"]),
-            "places": _decode_places(fields["places"]),
-        }
-    )
-
-
-def _encode_delta(entry: DeltaEntry) -> dict[str, Any]:
-    fields = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
-    return {**fields, "column_ids": list(entry.column_ids), "places": _encode_places(entry.places)}
-
-
-def _decode_delta(fields: dict[str, Any]) -> DeltaEntry:
-    return DeltaEntry(
-        **{**fields, "column_ids": tuple(fields["column_ids"]), "places": _decode_places(fields["places"])}
-    )

@@ -14,7 +14,8 @@
       publish            readers may see it (W1)
       return             counts, timestamp, row errors
 
-Batches above `store.direct_commit_bytes` leave this path after `settle` and are written as files (`direct_commit`, W6).
+Batches above `store.direct_commit_bytes` leave this path after `settle` and are written as files
+(`direct_commit`, W6).
 
 Invariants
     P1  After the log append nothing may fail; if it does, or a sync fails, the store takes no more writes
@@ -105,7 +106,8 @@ def write(
 
 
 def committed_before(store: Store, idempotency_key: str) -> WriteResult | None:
-    """The answer for a key that is used up: the first one's timestamp, once that batch is durable; None: it is not.
+    """The answer for a key that is used up: the first one's timestamp, once that batch is durable; None: it
+    is not.
 
     Raises: StorageError.
     """
@@ -182,7 +184,7 @@ def settle_requests(
         table = store.root.table(requests[indexes[0]].table)
         operations = [
             # The schema or the partitions moved between preparing and locking: check the data again.
-            operation if seen.entry is table.entry else _prepare_again(table, requests[index], operation)
+            operation if _same_shape(seen, table) else _prepare_again(table, requests[index], operation)
             for index in indexes
             for seen, operation in [prepared[index]]
         ]
@@ -191,6 +193,13 @@ def settle_requests(
             raise _failure(settlement, [requests[index] for index in indexes])
         out.append((settlement, indexes))
     return out
+
+
+def _same_shape(seen: TableState, table: TableState) -> bool:
+    """Whether what was checked against `seen` holds for `table`: the same schema and the same tablets."""
+    return seen.schema is table.schema and (
+        seen.tablets is table.tablets or seen.partitions == table.partitions
+    )
 
 
 # ------------------------------------------------------------------------------------------------ commit

@@ -76,7 +76,7 @@ def table(id: int = 1, name: str = "flights") -> TableEntry:
         ["carrier", "day"],
     )
     return TableEntry(
-        id, name, "a comment", None, schema, MappingProxyType({0: schema}), PartitionSchema((), ()), 50
+        id, name, "a comment", None, schema, MappingProxyType({0: schema}), PartitionSchema((), ()), 50, 30
     )
 
 

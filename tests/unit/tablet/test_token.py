@@ -227,8 +227,8 @@ def test_the_layout_is_the_documented_one(db: Database) -> None:
     assert (magic, version, crc) == (MAGIC, VERSION, google_crc32c.value(token[16:]))
     meta = json.loads(token[20 : 20 + length])
     assert meta["path"] == db.path and meta["where"] is not None and meta["columns"] == list(NAMES)
-    paths = [part["meta"]["path"] for part in meta["rowsets"]]
-    paths += [file["path"] for part in meta["rowsets"] for file in part["files"]]
+    paths = [part["files"]["rowset"]["path"] for part in meta["rowsets"]]
+    paths += [file["path"] for part in meta["rowsets"] for file in part["files"]["deltas"]]
     assert paths and all((Path(db.path) / path).is_file() and ".." not in path for path in paths)
 
 

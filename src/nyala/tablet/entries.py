@@ -1,0 +1,93 @@
+"""The files of a rowset, as entries of the catalogue and as JSON: for a process that does not open the catalogue.
+
+Scan tokens and compaction jobs carry it. Nothing but numbers, texts and lists goes over: what comes in from outside is
+data, and never code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nyala.catalog.model import DeltaEntry, PartEntry, RowSetEntry
+from nyala.cfile.cache import BlockCache
+from nyala.cfile.column import ColumnKey, ColumnPlace
+from nyala.env import Env
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.schema.schema import Schema
+from nyala.tablet.opening import entry_of, open_rowset, part_entry_of
+
+
+@dataclass(frozen=True)
+class RowSetFiles:
+    """A rowset on disk: its entry, its parts oldest first, its delta files by their timestamps."""
+
+    rowset: RowSetEntry
+    parts: tuple[PartEntry, ...]
+    deltas: tuple[DeltaEntry, ...]
+
+    @staticmethod
+    def of(rowset: DiskRowSet) -> RowSetFiles:
+        return RowSetFiles(
+            RowSetEntry.from_meta(rowset.meta),
+            tuple(part_entry_of(part) for part in rowset.parts),
+            tuple(entry_of(file) for file in (*reversed(rowset.undo), *rowset.redo)),
+        )
+
+    def open(self, env: Env, root_path: str, cache: BlockCache | None, schema: Schema) -> DiskRowSet:
+        """The rowset in the store at `root_path`, with nothing in memory. Opens no file yet."""
+        return open_rowset(env, root_path, self.rowset, self.deltas, cache, schema, self.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rowset": {
+                **_fields(self.rowset),
+                "key_min": self.rowset.key_min.hex(),
+                "key_max": self.rowset.key_max.hex(),
+            },
+            "parts": [_fields(part) for part in self.parts],
+            "deltas": [{**_fields(delta), "column_ids": list(delta.column_ids)} for delta in self.deltas],
+        }
+
+    @staticmethod
+    def from_json(fields: dict[str, Any]) -> RowSetFiles:
+        rowset = fields["rowset"]
+        return RowSetFiles(
+            RowSetEntry(
+                **{
+                    **rowset,
+                    "key_min": bytes.fromhex(rowset["key_min"]),
+                    "key_max": bytes.fromhex(rowset["key_max"]),
+                    "places": decode_places(rowset["places"]),
+                }
+            ),
+            tuple(PartEntry(**{**part, "places": decode_places(part["places"])}) for part in fields["parts"]),
+            tuple(
+                DeltaEntry(
+                    **{
+                        **delta,
+                        "column_ids": tuple(delta["column_ids"]),
+                        "places": decode_places(delta["places"]),
+                    }
+                )
+                for delta in fields["deltas"]
+            ),
+        )
+
+
+def _fields(entry: RowSetEntry | PartEntry | DeltaEntry) -> dict[str, Any]:
+    fields = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
+    return {**fields, "places": encode_places(entry.places)}
+
+
+def encode_places(places: Sequence[ColumnPlace]) -> list[list[int]]:
+    return [[p.key.role, p.key.group, p.key.column_id, p.offset, p.length] for p in places]
+
+
+def decode_places(places: Sequence[Sequence[int]]) -> tuple[ColumnPlace, ...]:
+    return tuple(
+        ColumnPlace(ColumnKey(role, group, column), offset, length)
+        for role, group, column, offset, length in places
+    )

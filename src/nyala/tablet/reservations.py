@@ -1,0 +1,82 @@
+"""Which rowsets a running compaction has taken.
+
+    take      no other compaction takes them; if row ids will change, no flush takes their DeltaMemStores
+    either (R3) revoke    somebody who cannot wait (a direct commit, a dropped table) takes them back: the
+    compaction gives up release   at its end
+
+Invariants
+    V1  A rowset is of at most one reservation.
+    V2  A reservation that was revoked stays so: its holder installs nothing.
+
+Threads: any. Whoever installs a compaction, and whoever revokes one, holds the commit lock, so that a
+reservation that is good at the beginning of an install is good until its end.
+Source: design §6 R3, R4. Departure from Kudu's `compact_flush_lock` on each rowset: one place, and it can be
+revoked.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable
+
+
+class Reservation:
+    """Rowsets that one compaction has taken."""
+
+    def __init__(self, rowset_ids: frozenset[int], holds_deltas: bool) -> None:
+        self.rowset_ids = rowset_ids
+        self.holds_deltas = holds_deltas
+        """Whether their DeltaMemStores must stay as they are until the end, but for growing."""
+        self.revoked = threading.Event()
+
+
+class Reservations:
+    """All reservations of an open store (see the module)."""
+
+    def __init__(self) -> None:
+        self._by_rowset: dict[int, Reservation] = {}
+        self._changed = threading.Condition()
+
+    def take(self, rowset_ids: Collection[int], *, holds_deltas: bool) -> Reservation | None:
+        """Take all of these rowsets; None when one of them is taken (V1)."""
+        with self._changed:
+            if any(number in self._by_rowset for number in rowset_ids):
+                return None
+            reservation = Reservation(frozenset(rowset_ids), holds_deltas)
+            self._by_rowset.update(dict.fromkeys(rowset_ids, reservation))
+            return reservation
+
+    def release(self, reservation: Reservation) -> None:
+        """Give the rowsets back. May be called twice, and after a revocation."""
+        with self._changed:
+            for number in reservation.rowset_ids:
+                if self._by_rowset.get(number) is reservation:
+                    del self._by_rowset[number]
+            self._changed.notify_all()
+
+    def revoke(self, rowset_ids: Iterable[int]) -> int:
+        """Take these rowsets back from whoever has them; returns how many compactions this ends. Under the
+        commit lock."""
+        with self._changed:
+            found = {id(taken): taken for number in rowset_ids if (taken := self._by_rowset.get(number))}
+            for reservation in found.values():
+                reservation.revoked.set()
+                for number in reservation.rowset_ids:
+                    del self._by_rowset[number]
+            self._changed.notify_all()
+            return len(found)
+
+    def taken(self, rowset_id: int) -> bool:
+        return rowset_id in self._by_rowset
+
+    def holds_deltas(self, rowset_id: int) -> bool:
+        """Whether the rowset's DeltaMemStore must not be flushed now."""
+        reservation = self._by_rowset.get(rowset_id)
+        return reservation is not None and reservation.holds_deltas
+
+    def wait_free(self, rowset_ids: Collection[int], timeout_s: float) -> bool:
+        """Wait until none of these is taken; whether that came about in time."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not any(number in self._by_rowset for number in rowset_ids), timeout_s
+            )
