@@ -97,7 +97,7 @@ def bind_node(node: Predicate, schema: Schema) -> Predicate:
             return node
         case CompareColumns(left, op, right):
             _check_op(op)
-            a, b = schema.by_name(left), schema.by_name(right)
+            a, b = _beside(left, right, schema), _beside(right, left, schema)
             if not evaluate.comparable(a.type, b.type):
                 raise SchemaError(
                     f"column {left!r} has type {a.type}, column {right!r} has type {b.type}; "
@@ -116,6 +116,13 @@ def bind_node(node: Predicate, schema: Schema) -> Predicate:
             _arrow_columns(expression, schema)  # raises what is wrong with it
             return node
     raise InvalidArgumentError(f"{type(node).__name__} is no predicate of Nyala's")
+
+
+def _beside(name: str, other: str, schema: Schema) -> ColumnSchema:
+    """The column of that name, which is compared with `other`: perhaps a text in the wrong quotes."""
+    if other in schema and schema.by_name(other).type.name in ("string", "varchar", "date", "timestamp"):
+        return schema.by_quoted_name(name)
+    return schema.by_name(name)
 
 
 def _check_op(op: str) -> None:

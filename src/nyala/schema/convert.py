@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,10 +49,12 @@ class InputColumns:
     """A user's data, taken apart but not looked at: `columns` in his order, `row_count` values in each.
 
     A column is a pa.Array, a pa.ChunkedArray, a numpy.ndarray or a sequence of Python values.
+    index_names: those of a pandas DataFrame's index, which is not among the columns; None for an unnamed level.
     """
 
     columns: Mapping[str, Any]
     row_count: int
+    index_names: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,10 +81,12 @@ def convert(
     copy:      False lets columns share the user's memory (and start at an offset), for a caller that copies
                anyway or is done before the user goes on.
     Raises:    ColumnNotFoundError for a column that the table has not; SchemaError for types with nothing in
-               common, names given twice, and value columns in a delete; InvalidArgumentError for no data at all.
+               common, names given twice, and value columns in a delete; InvalidArgumentError for no data at all,
+               and for a key column that is a DataFrame's index.
     Cost:      Arrow and NumPy calls per column, never per row. An int64 column that needs nothing: one copy.
     """
     given = data if isinstance(data, InputColumns) else read_input(data)
+    _check_index(given, schema)
     _check_names(given.columns, schema, operation, key_only=columns == "key" or operation == "delete")
     errors = RowErrors()
     converted: dict[str, pa.Array] = {}
@@ -105,6 +110,15 @@ def _check_names(names: Mapping[str, Any], schema: Schema, operation: str, key_o
                 f"{operation} takes the key columns only ({', '.join(schema.key_names)}); leave out {extra[0]!r}"
                 + (f" and {len(extra) - 1} more" if len(extra) > 1 else "")
             )
+
+
+def _check_index(given: InputColumns, schema: Schema) -> None:
+    """A DataFrame's index is not written; but if it holds a part of the key, its owner thinks it is."""
+    lost = [name for name in schema.key_names if name not in given.columns and name in given.index_names]
+    if lost:
+        raise InvalidArgumentError(
+            f"key column {lost[0]!r} is the DataFrame's index, and an index is not data: give df.reset_index()"
+        )
 
 
 def _convert_column(raw: Any, column: ColumnSchema, errors: RowErrors, copy: bool) -> pa.Array:
@@ -195,9 +209,27 @@ def read_input(data: Any) -> InputColumns:
                 f"{_class_name(data)} is no table of columns in Arrow's eyes ({error}); "
                 "give one row per record, for instance a pyarrow.Table"
             ) from error
+    if isinstance(data, str | os.PathLike):
+        raise InvalidArgumentError(_path_text(os.fsdecode(data)))
+    if type(data).__name__ == "LazyFrame":
+        raise InvalidArgumentError(
+            f"{_class_name(data)} is a plan whose rows are not computed yet: collect() it first"
+        )
     raise InvalidArgumentError(
         f"{_class_name(data)} is no data that Nyala can read; give a dict of columns, a list of dicts, a pyarrow "
         "Table or RecordBatch, a pandas or polars DataFrame, or anything with __arrow_c_stream__"
+    )
+
+
+def _path_text(path: str) -> str:
+    """What to write instead of a path."""
+    suffix = os.path.splitext(path)[1].lower()
+    read = {".csv": "pyarrow.csv.read_csv", ".feather": "pyarrow.feather.read_table"}.get(
+        suffix, "pyarrow.parquet.read_table"
+    )
+    return (
+        f"{path[:200]!r} is text, and data is rows: if it is a file's path, give {read}({path[:200]!r}), or load it "
+        f"from the shell, nyala table load STORE TABLE {path[:200]}"
     )
 
 
@@ -226,7 +258,7 @@ def _from_pandas(frame: Any) -> InputColumns:
         raise InvalidArgumentError(f"the DataFrame's column {strange[0]!r} has no text for a name; rename it")
     # Column by column rather than by `__arrow_c_stream__`, which would bring the index along.
     columns = {name: _from_series(frame[name]) for name in frame.columns}
-    return InputColumns(columns, len(frame))
+    return InputColumns(columns, len(frame), tuple(frame.index.names))
 
 
 def _from_series(series: Any) -> Any:

@@ -228,8 +228,8 @@ def build(tree: Tree, schema: Schema) -> Node:
     match tree:
         case LiteralTree(_, value, is_double):
             return ConstantNode(literal_scalar(value, is_double))
-        case NameTree(_, name):
-            return ColumnNode(schema.by_name(name))
+        case NameTree(_, name, quoted):
+            return ColumnNode(schema.by_quoted_name(name) if quoted else schema.by_name(name))
         case OperationTree(_, "||", left, right):
             return ConcatNode(build(left, schema), build(right, schema))
         case OperationTree(_, op, left, right):

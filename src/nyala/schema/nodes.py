@@ -280,6 +280,17 @@ class ColumnRef:
     def __invert__(self) -> Predicate:
         return ~as_predicate(self)
 
+    def _no_arithmetic(self, *_: Any) -> NoReturn:
+        raise InvalidArgumentError(
+            f"col({self.name!r}) is not calculated with: a predicate compares columns with constants and with each "
+            f"other, such as col({self.name!r}) > 5; to change rows, write the expression as text, "
+            f"update(set={{{self.name!r}: {name_to_sql(self.name) + ' * 2'!r}}}, where=…)"
+        )
+
+    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = _no_arithmetic
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = _no_arithmetic
+    __neg__ = __pos__ = __abs__ = _no_arithmetic
+
     def __bool__(self) -> NoReturn:
         raise InvalidArgumentError(
             f"col({self.name!r}) has no value by itself; combine conditions with & | ~ in parentheses"

@@ -282,6 +282,8 @@ def parse_literal(stream: TokenStream, expected: str) -> Literal:
         # copy_negate and not -value, which rounds a Decimal to the context's 28 digits.
         negative = value.copy_negate() if isinstance(value, decimal.Decimal) else -value
         return negative if token.text == "-" else value
+    if token.kind == "quoted" and "quotes" not in expected:
+        expected += " (a text stands in single quotes, a column in double ones)"
     stream.fail(expected)
 
 

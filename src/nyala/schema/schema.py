@@ -222,6 +222,16 @@ class Schema:
             raise ColumnNotFoundError(f"no column {name!r}" + find_name(name, self.names))
         return found
 
+    def by_quoted_name(self, name: str) -> ColumnSchema:
+        """As `by_name`, where who writes "Oslo" may mean a text: in SQL that is a column."""
+        if name not in self:
+            text = "'" + name.replace("'", "''") + "'"
+            raise ColumnNotFoundError(
+                f"no column {name!r}{find_name(name, self.names)}; if it is a text, write {text}: single quotes are "
+                "for texts, double quotes for columns"
+            )
+        return self._by_name[name]
+
     def by_id(self, id: int) -> ColumnSchema:
         """The column of that id. Raises: KeyError when this version has none (dropped, or newer)."""
         return self._by_id[id]

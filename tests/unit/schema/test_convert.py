@@ -605,6 +605,18 @@ def test_pandas_index_is_ignored_and_nan_is_null() -> None:
     assert result.columns["id"].to_pylist() == [2, 3] and result.columns["name"].to_pylist() == [None, None]
 
 
+def test_an_index_that_is_a_key_column_is_missed() -> None:
+    """`df.set_index("id")` reads as if the key were there; an index of another name, or none, is only left out."""
+    schema = build_schema({"id": "int64", "day": "date", "v": "int8"}, ["id", "day"])
+    frame = pd.DataFrame({"id": [1], "day": ["2026-01-01"], "v": [3]})
+    for names in (["id"], ["day", "id"], ["v", "day"]):
+        with pytest.raises(InvalidArgumentError, match=r"is the DataFrame's index, .* reset_index\(\)"):
+            convert(frame.set_index(names), schema)
+    assert list(convert(frame.set_index("v"), schema).columns) == ["id", "day"]
+    assert list(convert(frame.set_index("id", drop=False), schema).columns) == ["id", "day", "v"]
+    assert list(convert(frame[["v"]], schema).columns) == ["v"]
+
+
 def test_rows_may_leave_columns_out() -> None:
     """A missing key of a dict is NULL; a column that no row names is not there at all."""
     result = convert([{"id": 1}, {"id": 2, "name": "b"}, {}], SCHEMA)
@@ -642,7 +654,7 @@ def test_rows_without_columns_are_still_rows() -> None:
     ("data", "error", "says"),
     [
         (5, InvalidArgumentError, "int is no data .* list of dicts"),
-        ("text", InvalidArgumentError, "str is no data"),
+        ("text", InvalidArgumentError, "'text' is text, and data is rows"),
         (None, InvalidArgumentError, "NoneType is no data"),
         (iter([{"id": 1}]), InvalidArgumentError, "no data"),
         ({"id": 5}, InvalidArgumentError, "column 'id': a int is no column"),

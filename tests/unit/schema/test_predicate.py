@@ -188,6 +188,34 @@ def test_ten_thousand_values_are_looked_up_at_once() -> None:
     assert chain.constraints() == many.constraints()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("c + 1", "c - 1", "c * 2", "c / 2", "c // 2", "c % 2", "c ** 2", "-c", "+c", "abs(c)", "c + c"),
+        *("1 + c", "1 - c", "2 * c", "2 / c", "2 // c", "2 % c", "2 ** c", "x * c"),
+    ],
+)
+def test_a_column_is_not_calculated_with(text: str) -> None:
+    """Python's TypeError would not say where arithmetic belongs."""
+    with pytest.raises(
+        InvalidArgumentError, match=r"with constants .* write the expression as text"
+    ) as error:
+        eval(text, {"c": col("my n"), "x": np.int64(2)})
+    assert """update(set={'my n': '"my n" * 2'}, where=…)""" in str(error.value)
+
+
+def test_text_in_double_quotes_is_told_how_to_be_text() -> None:
+    """In SQL double quotes name a column, which few remember; a number beside it is no such mistake."""
+    schema = build_schema({"host": "string", "n": "int64", "day": "date"}, "host")
+    for text in ('host = "a"', '"a" <> host', "host < a", "host BETWEEN \"a\" AND 'b'", 'day = "a"'):
+        with pytest.raises(ColumnNotFoundError, match=r"no column 'a'.*; if it is a text, write 'a'"):
+            bind(text, schema)
+    for text in ('n = "a"', '"a" = "b"', '"a" IS NULL'):
+        with pytest.raises(ColumnNotFoundError) as error:
+            bind(text, schema)
+        assert "if it is a text" not in str(error.value)
+
+
 def test_chunked_and_large_columns_are_taken_too() -> None:
     """Whoever tests a predicate on his own Arrow table has such columns."""
     mask = bound("host = 'b' AND n > 1").evaluate(
