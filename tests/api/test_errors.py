@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -46,7 +48,8 @@ def db(tmp_path: Path) -> Iterator[Database]:
 GOOD = {"a": "y", "n": 2, "must": 2}
 CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] = [
     ("insert a taken key", lambda t: t.insert([{"a": "x", "n": 1, "must": 1}]), nyala.DuplicateKeyError, ["already-present"], "upsert"),
-    ("the same key twice", lambda t: t.insert([GOOD, GOOD]), nyala.DuplicateKeyError, ["already-present"], "taken"),
+    ("the same key twice", lambda t: t.insert([GOOD, GOOD]), nyala.DuplicateKeyError, ["already-present"], "twice in this batch, in rows 0 and 1;"),
+    ("the same key twice, and taken", lambda t: t.insert([{"a": "x", "n": 1, "must": 1}] * 2), nyala.DuplicateKeyError, ["already-present"] * 2, "taken"),
     ("update a missing key", lambda t: t.update([GOOD]), nyala.KeyNotFoundError, ["not-found"], "on_missing"),
     ("delete a missing key", lambda t: t.delete([{"a": "y", "n": 2}]), nyala.KeyNotFoundError, ["not-found"], "on_missing"),
     ("no partition", lambda t: t.insert([{"a": "y", "n": 100, "must": 1}]), nyala.NoPartitionError, ["no-partition"], "range partition"),
@@ -69,9 +72,18 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
     ("delete of nothing said", lambda t: t.delete(), nyala.InvalidArgumentError, [], "where"),
     ("data and set at once", lambda t: t.update([GOOD], set={"must": 1}), nyala.InvalidArgumentError, [], "not both"),
     ("no data", lambda t: t.insert(17), nyala.InvalidArgumentError, [], "int"),
+    ("a path", lambda t: t.insert("x.parquet"), nyala.InvalidArgumentError, [], "give pyarrow.parquet.read_table('x.parquet'), or load it from the shell"),
+    ("a Path", lambda t: t.delete(Path("x.CSV")), nyala.InvalidArgumentError, [], "give pyarrow.csv.read_csv('x.CSV')"),
+    ("a lazy frame", lambda t: t.insert(pl.LazyFrame(GOOD)), nyala.InvalidArgumentError, [], "collect() it first"),
+    ("the key as an index", lambda t: t.insert(pd.DataFrame([GOOD]).set_index(["n"])), nyala.InvalidArgumentError, [], "key column 'n' is the DataFrame's index"),
+    ("the key as an index, in get", lambda t: t.get_many(pd.DataFrame([GOOD]).set_index(["a", "n"])), nyala.InvalidArgumentError, [], "df.reset_index()"),
     ("an unknown choice", lambda t: t.insert([GOOD], on_conflict="replace"), nyala.InvalidArgumentError, [], "'replace'"),
     ("a predicate that does not parse", lambda t: t.scan(where="n = = 1"), nyala.InvalidArgumentError, [], "n = = 1"),
     ("a predicate on no column", lambda t: t.scan(where="nn = 1"), nyala.ColumnNotFoundError, [], "'n'"),
+    ("a text in double quotes", lambda t: t.scan(where='text = "one"'), nyala.ColumnNotFoundError, [], "if it is a text, write 'one'"),
+    ("one in a list", lambda t: t.scan(where='text IN ("one")'), nyala.InvalidArgumentError, [], "a text stands in single quotes"),
+    ("one in an expression", lambda t: t.update(set={"text": '"it\'s"'}, where="n = 1"), nyala.ColumnNotFoundError, [], "write 'it''s'"),
+    ("arithmetic with a column", lambda t: t.scan(where=nyala.col("n") * 2 == 4), nyala.InvalidArgumentError, [], "update(set={'n': 'n * 2'}, where=…)"),
     ("a column that is not there", lambda t: t.scan(columns=["txt"]), nyala.ColumnNotFoundError, [], "'text'"),
     ("columns as text", lambda t: t.scan(columns="text"), nyala.InvalidArgumentError, [], "list"),
     ("a negative limit", lambda t: t.scan(limit=-1), nyala.InvalidArgumentError, [], "-1"),

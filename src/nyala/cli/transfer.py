@@ -12,6 +12,7 @@ Invariants
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -48,6 +49,7 @@ _MESSAGES: Final = {
     "already-present": "the key is taken; --operation upsert would change that row, insert-ignore passes over it",
     "not-found": "there is no such key; --operation {verb}-ignore passes over it",
 }
+_TWICE: Final = re.compile(r"the key stands twice in this batch, in rows (\d+) and (\d+)")
 
 format_option = click.option(
     "--format", "format_", type=click.Choice(["parquet", "csv"]), help="What FILE is; else its name says."
@@ -111,11 +113,22 @@ def row_errors(errors: pa.Table, operation: str, path: str, first_row: int) -> l
                 "file": path,
                 "row": row + first_row + 1,
                 "code": code,
-                "message": _MESSAGES.get(code, message).replace("{verb}", operation.partition("-")[0]),
+                "message": _row_message(code, message, operation, first_row),
                 "key": dict(zip(names, key, strict=True)),
             }
         )
     return found
+
+
+def _row_message(code: str, message: str, operation: str, first_row: int) -> str:
+    twice = _TWICE.match(message)
+    if twice is not None:
+        first, second = (int(row) + first_row + 1 for row in twice.groups())
+        return (
+            f"the key stands twice in the file, in rows {first:,} and {second:,}; --operation upsert keeps the later "
+            "row, insert-ignore the first"
+        )
+    return _MESSAGES.get(code, message).replace("{verb}", operation.partition("-")[0])
 
 
 def _row_text(error: Mapping[str, Any]) -> str:

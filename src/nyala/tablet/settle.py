@@ -474,13 +474,8 @@ def _decide(
             if operation.ignore:
                 counts.ignored = losers
             else:
-                _fail(
-                    errors,
-                    operation,
-                    np.where(fresh, sizes - 1, sizes),
-                    ALREADY_PRESENT,
-                    _present_text(table),
-                )
+                _fail(errors, operation, np.where(fresh, 0, sizes), ALREADY_PRESENT, _present_text(table))
+                _fail_twice(errors, operation, np.where(fresh, sizes - 1, 0))
         overlay.alive[at] = True
         _give(overlay, at[fresh], None)
     elif operation.name == "upsert":
@@ -557,10 +552,28 @@ def _fail(
     errors: RowErrors, operation: PreparedOperation, losing: np.ndarray, code: str, message: str
 ) -> None:
     """The last `losing[g]` rows of each key fail."""
+    lost, _ = _last_rows(operation, losing)
+    errors.add(np.sort(operation.rows[lost]), code, message)
+
+
+def _fail_twice(errors: RowErrors, operation: PreparedOperation, losing: np.ndarray) -> None:
+    """The last `losing[g]` rows of each key fail, because the first row of their batch with it made the row."""
+    lost, group = _last_rows(operation, losing)
+    rows, firsts = operation.rows[lost], operation.rows[operation.starts[:-1][group[lost]]]
+    messages = [
+        f"the key stands twice in this batch, in rows {first} and {row}; leave one out, or use upsert(), where the "
+        "later row wins"
+        for first, row in zip(firsts.tolist(), rows.tolist(), strict=True)
+    ]
+    errors.add(rows, ALREADY_PRESENT, messages)
+
+
+def _last_rows(operation: PreparedOperation, losing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(places in `operation.rows` of the last `losing[g]` rows of each key g, the key of each place)"""
     sizes = operation.group_sizes
     group = np.repeat(np.arange(len(sizes)), sizes)
     behind = operation.starts[1:][group] - np.arange(len(group))  # 1 for the last row of its key
-    errors.add(np.sort(operation.rows[behind <= losing[group]]), code, message)
+    return np.flatnonzero(behind <= losing[group]), group
 
 
 def _fold(

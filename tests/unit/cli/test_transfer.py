@@ -217,6 +217,23 @@ def test_a_failing_row_stops_the_load(
     assert rows(numbers, "t") == before
 
 
+def test_a_key_twice_in_a_file_names_both_rows(
+    run: Run, numbers: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """The key is not in the table, so "taken" sends the reader to look in the wrong place."""
+    monkeypatch.setattr(sources, "_BATCH_ROWS", 3)
+    file = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"k": [10, 11, 12, 13, 14, 13], "v": [1] * 6}), file)
+    ran = run("table", "load", numbers, "t", file, "--operation", "insert", code=1)
+    assert (
+        "row 6 (k = 13): the key stands twice in the file, in rows 4 and 6; --operation upsert" in ran.stderr
+    )
+    ran = run("table", "load", numbers, "t", file, "--operation", "insert", "--errors", "collect", "--json")
+    assert [(one["row"], one["message"][:12]) for one in ran.json["errors"]] == [
+        (1, "the key is t"), (2, "the key is t"), (3, "the key is t"), (6, "the key stan"),
+    ]  # fmt: skip
+
+
 def test_collected_rows_are_named(run: Run, numbers: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """Of a long file with bad rows it is not known which they are, counted over batches and files."""
     monkeypatch.setattr(sources, "_BATCH_ROWS", 4)
