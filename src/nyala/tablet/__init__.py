@@ -9,6 +9,7 @@ flush.py             memory to files
 delta_compaction.py  many REDO files to few
 bootstrap.py         the log back into memory (R1)
 maintenance.py       when to do which of these; the background thread
+workers.py           processes for heavy work; worker_protocol.py is their language, `nyala._worker` their main
 store.py             the open store of the writer: owns the parts, delegates everything
 reader_store.py      the same for a process that only reads (P1)
 """
