@@ -37,6 +37,7 @@ from nyala.scan import Scan, make_spec
 from nyala.schema.schema import MAX_IDENTIFIER_BYTES, build_schema
 from nyala.table import Table, TableView
 from nyala.tablet.group_sync import GroupSync
+from nyala.tablet.layout import catalog_path
 from nyala.tablet.maintenance import Maintenance
 from nyala.tablet.reader_store import ReaderStore
 from nyala.tablet.root import Root, TableState
@@ -85,6 +86,7 @@ def connect(
     if read_only:
         store = ReaderStore.open(SYSTEM, folder, limit)
     else:
+        _refuse_inside_a_store(folder)
         store = Store.open(
             SYSTEM,
             folder,
@@ -393,6 +395,24 @@ class Snapshot:
 
 
 # ------------------------------------------------------------------------------------------------ arguments
+
+
+def _refuse_inside_a_store(folder: str) -> None:
+    """A new store may not lie in the folder of another, which removes there what it does not know (P3).
+
+    Raises: StorageError.
+    """
+    if SYSTEM.files.exists(catalog_path(folder)):
+        return
+    parent = os.path.realpath(folder)
+    while (above := os.path.dirname(parent)) != parent:
+        parent = above
+        if SYSTEM.files.exists(catalog_path(parent)):
+            raise StorageError(
+                f"{folder!r} lies inside the folder of another store, {parent!r}, which is that store's own: "
+                "connect to that one, or name a folder outside of it",
+                path=folder,
+            )
 
 
 def parse_history(given: dt.timedelta | str | float | None) -> int | None:

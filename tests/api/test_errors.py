@@ -93,6 +93,33 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("inside", ["x", "data/x", "wal", "data/deep/er"])
+def test_a_store_inside_another_is_refused(tmp_path: Path, inside: str) -> None:
+    """The outer store removes files in its folder that it does not know, and a copy of it would hold both."""
+    with nyala.connect(tmp_path / "s") as db:
+        key_value_table(db)
+    (tmp_path / "link").symlink_to(tmp_path / "s")
+    before = sorted(tmp_path.rglob("*"))
+    for outer in ("s", "link"):
+        with pytest.raises(nyala.StorageError, match="lies inside the folder of another store") as error:
+            nyala.connect(tmp_path / outer / inside)
+        assert str(tmp_path / "s") in str(error.value)
+    assert sorted(tmp_path.rglob("*")) == before
+    nyala.connect(tmp_path / "link").close()
+    nyala.connect(tmp_path / "beside").close()
+
+
+def test_a_store_that_lies_inside_another_already_still_opens(tmp_path: Path) -> None:
+    """A folder may become a store after one below it was made; its rows must not be out of reach."""
+    with nyala.connect(tmp_path / "outer" / "inner") as db:
+        key_value_table(db).insert({"k": [1], "v": [1]})
+    (tmp_path / "other").mkdir()
+    nyala.connect(tmp_path / "other").close()
+    os.rename(tmp_path / "outer" / "inner", tmp_path / "other" / "inner")
+    with nyala.connect(tmp_path / "other" / "inner") as db:
+        assert rows(db["t"]) == [(1, 1)]
+
+
 @pytest.mark.parametrize(
     ("act", "kind", "codes", "says"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
