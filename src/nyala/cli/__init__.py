@@ -11,6 +11,7 @@
     stores    opening a store, finding a table in it
     sources   Parquet and CSV files, read and written in bounded memory
     output, cells, progress                tables, JSON, values as text, bars, Ctrl-C
+    words                                  the library's advice in the command line's words
 
 Invariants
     L1  stdout has the answer, and with `--json` exactly one JSON document; everything else goes to stderr.

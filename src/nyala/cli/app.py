@@ -22,6 +22,7 @@ from nyala.cli.demo import demo
 from nyala.cli.insides import cfile, tablet, wal
 from nyala.cli.tables import table
 from nyala.cli.transfer import export, load
+from nyala.cli.words import cli_words
 
 __all__ = ["app"]
 
@@ -39,6 +40,24 @@ class App(click.Group):
         super().__init__(*args, **kwargs)
         self.params += shared_options()
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """`nyala list` is no command, but `nyala table list` is: say so. Raises: click.UsageError."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            full = [
+                f"{ctx.command_path} {noun} {args[0]}"
+                for noun, group in self.commands.items()
+                if isinstance(group, click.Group) and args[0] in group.commands
+            ]
+            if full:
+                raise click.UsageError(
+                    f"No such command {args[0]!r}. Did you mean {' or '.join(map(repr, full))}?", ctx
+                ) from error
+            raise
+
     def invoke(self, ctx: click.Context) -> Any:
         from nyala.errors import Error
 
@@ -50,6 +69,11 @@ class App(click.Group):
         except (Error, Failure, OSError) as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise  # click ends quietly then
+            if isinstance(
+                error.__cause__, KeyboardInterrupt
+            ):  # a second Ctrl-C, which a commit had to explain
+                click.echo(f"Stopped: {error}", err=True)
+                ctx.exit(EXIT_INTERRUPTED)
             if settings(ctx).debug:
                 import traceback
 
@@ -59,7 +83,7 @@ class App(click.Group):
 
 
 def _report(error: Exception, as_json: bool) -> None:
-    message = str(error) or type(error).__name__
+    message = cli_words(str(error) or type(error).__name__)
     if not as_json:
         click.echo(f"Error: {message}", err=True)
         return

@@ -38,6 +38,7 @@ TABLE: Final = "metrics"
 # By this an earlier demo's table is known from one that means something to somebody.
 COMMENT: Final = "made by nyala demo"
 
+STEPS: Final = 7
 HOSTS: Final = 12
 METRICS: Final = {"cpu": "%", "memory": "%", "disk": "MB/s", "network": "MB/s", "load": ""}
 TIMES: Final = 5000  # one every 10 seconds: 14 hours
@@ -63,9 +64,9 @@ class Screen:
     def step(self, number: int, name: str, title: str) -> Iterator[dict[str, Any]]:
         """A heading, what the block says, and its time; the yielded facts go into the JSON answer."""
         if self._console is not None:
-            self._console.print(f"\n[bold]{number}  {title}[/bold]")
+            self._console.print(f"\n[bold]{number} of {STEPS}  {title}[/bold]")
         else:
-            self.say(f"\n{number}  {title}")
+            self.say(f"\n{number} of {STEPS}  {title}")
         facts: dict[str, Any] = {}
         began_s = time.monotonic()
         yield facts

@@ -46,7 +46,7 @@ def list_tablets(folder: str, table: str | None) -> None:
             echo_json({"store": database.path, "tablets": documents})
             return
         echo_rows(
-            ["table", "tablet", "rows", "rowsets", "size", "memory", "partition"],
+            ["table", "tablet", "rows", "rowsets", "in files", "in memory", "partition"],
             [
                 [
                     name,
@@ -59,7 +59,7 @@ def list_tablets(folder: str, table: str | None) -> None:
                 ]
                 for name, one in found
             ],
-            right=("tablet", "rows", "rowsets", "size", "memory"),
+            right=("tablet", "rows", "rowsets", "in files", "in memory"),
         )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -152,7 +152,7 @@ def describe(folder: str, table: str | None) -> None:
             "tablets": str(stats["tablets"]),
             "history": history_text(history_us),
             "rows": f"{stats['rows']:,}",
-            "size": f"{size(stats['bytes'])} on disk, {size(stats['memory_bytes'])} in memory",
+            "size": _size_text(stats),
             "as of": f"{when['time']} (timestamp {when['timestamp']})",
         }
         echo_facts({name: fact for name, fact in facts.items() if fact})
@@ -174,6 +174,14 @@ def describe(folder: str, table: str | None) -> None:
             ],
             right=("key",),
         )
+
+
+def _size_text(stats: Mapping[str, Any]) -> str:
+    """Where the rows are. What is in memory is in the log too: "0 B on disk" would read as if it could be lost."""
+    in_files = f"{size(stats['bytes'])} in files"
+    if not stats["memory_bytes"]:
+        return in_files
+    return f"{size(stats['memory_bytes'])} in memory and in the log, {in_files}"
 
 
 @table.command()
@@ -223,17 +231,18 @@ def scan(
             click.echo(f"{count:,} rows as of {when['time']} (timestamp {when['timestamp']}){more}")
 
 
-_FIGURES = (
-    "rows",
-    "tablets",
-    "rowsets",
-    "bytes",
-    "base_bytes",
-    "redo_bytes",
-    "undo_bytes",
-    "memory_bytes",
-    "redo_files",
-)
+# In JSON, and as the heading of a column.
+_FIGURES: Final = {
+    "rows": "rows",
+    "tablets": "tablets",
+    "rowsets": "rowsets",
+    "bytes": "in files",
+    "base_bytes": "base",
+    "redo_bytes": "REDO",
+    "undo_bytes": "UNDO",
+    "memory_bytes": "in memory",
+    "redo_files": "REDO files",
+}
 
 
 @table.command()
@@ -254,7 +263,7 @@ def stats(folder: str, table: str | None) -> None:
         if not found:
             click.echo("The store has no tables.", err=True)
             return
-        headings = ["table", *(key.removesuffix("_bytes").replace("_", " ") for key in _FIGURES)]
+        headings = ["table", *_FIGURES.values()]
         echo_rows(
             headings,
             [
@@ -263,3 +272,5 @@ def stats(folder: str, table: str | None) -> None:
             ],
             right=headings[1:],
         )
+        if any(one["memory_bytes"] for _, one in found):
+            click.echo("What is in memory is in the log as well; a flush writes it to files.", err=True)

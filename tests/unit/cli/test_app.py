@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +98,49 @@ def test_an_error_in_json(run: Run, example: Example) -> None:
         assert error["type"] == "InvalidArgumentError" and "expected a value" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("table scan S metrics --at 1763632800", "that is 2025-11-20T10:00:00Z: write --at '2025-11-20T10:00:00Z'"),
+        ("table scan S metrics --at 2100-01-01", "--at 2100-01-01T00:00:00"),
+        ("table scan S metrics --at yesterday", "--at 'yesterday' is neither a timestamp nor ISO time"),
+        ("table scan S metrics --columns host,host", "--columns names a column twice"),
+        ("table scan S metrics --where \\ ", "leave out --where to select every row"),
+        ("table scan E t", "`table load --create` makes one from a file"),
+        ("table load S metrics F --create --key k", "exists already; without --create the rows go into it"),
+        ("table load S new F --create --key k --hash k/1", "--hash k: must have at least two"),
+        ("table load S new F --create --key k --hash v/4", "--hash must specify only primary key columns"),
+        ("table load S new F --create --key k --range v=4", "--range must specify only primary key columns"),
+        ("table load L t F", "is already written by"),
+        ("demo L", "is already written by"),
+        ("table load S/data/x t F --create --key k", "lies inside the folder of another store"),
+    ],
+)  # fmt: skip
+def test_advice_is_in_the_words_of_the_command_line(
+    run: Run, example: Example, tmp_path: Path, line: str, says: str
+) -> None:
+    """Told to pass `exist_ok=True`, a person at a shell has nowhere to pass it."""
+    nyala.connect(tmp_path / "empty").close()
+    (tmp_path / "x.csv").write_text("k,v\n1,2\n")
+    places = {"S": example.path, "E": tmp_path / "empty", "L": tmp_path / "locked", "F": tmp_path / "x.csv"}
+    words = [re.sub(r"^[SELF]\b", lambda found: str(places[found[0]]), word) for word in shlex.split(line)]
+    with nyala.connect(places["L"]):
+        said = run(*words, code=1).stderr
+    assert says in said
+    assert not re.search(r"\w+\(|[a-z_]=|=True|\bNone\b|read_only", said.replace("(pid", "")), said
+
+
+def test_a_verb_without_its_noun(run: Run) -> None:
+    """`nyala list` is what everybody types first."""
+    for line, meant in (
+        ("list x", "Did you mean 'nyala table list' or 'nyala tablet list'?"),
+        ("describe x", "Did you mean 'nyala table describe'?"),
+        ("dump --bytes x", "Did you mean 'nyala cfile dump' or 'nyala wal dump'?"),
+        ("lsit x", "No such command 'lsit'."),
+    ):
+        assert run(*line.split(), code=2).stderr.splitlines()[-1].endswith(meant)
+
+
 def test_debug_shows_the_traceback(run: Run, example: Example) -> None:
     """Whoever reports an error cannot show where it arose."""
     ran = run("table", "scan", example.path, "nothing", "--debug", code=1)
@@ -135,6 +181,40 @@ def test_ctrl_c_is_exit_code_130(run: Run, example: Example, monkeypatch: Any) -
     monkeypatch.setattr("nyala.cli.tables.find_table", interrupted)
     ran = run("table", "scan", example.path, "metrics", code=130)
     assert ran.stdout == "" and ran.stderr == "Stopped.\n"
+
+
+def test_ctrl_c_in_a_real_process(tmp_path: Path) -> None:
+    """Of the demo, with a second process of its own at work, a traceback is the last that a newcomer sees."""
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "nyala.cli", "demo", str(tmp_path / "d")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+        text=True,
+        start_new_session=True,  # a terminal sends Ctrl-C to all processes of a job
+    ) as demo:
+        assert demo.stdout is not None and demo.stderr is not None
+        for line in demo.stdout:
+            if line.startswith("7 of 7"):
+                break
+        os.killpg(demo.pid, signal.SIGINT)
+        complaint = demo.stderr.read()
+    assert complaint == "Stopped.\n"
+    # Python ends itself by the signal where an interrupt met code that C had started; to a shell both are 130.
+    assert demo.returncode in (130, -signal.SIGINT)
+
+
+def test_an_interrupt_that_a_commit_had_to_explain(run: Run, example: Example, monkeypatch: Any) -> None:
+    """A second Ctrl-C may hit a commit behind its log record: still 130, and what it means is said."""
+
+    def interrupted(*args: object) -> None:
+        raise nyala.StorageError("its outcome is known later") from KeyboardInterrupt()
+
+    monkeypatch.setattr("nyala.cli.tables.find_table", interrupted)
+    assert (
+        run("table", "scan", example.path, "metrics", code=130).stderr
+        == "Stopped: its outcome is known later\n"
+    )
 
 
 def test_a_reader_that_goes_away_is_no_error(example: Example) -> None:

@@ -39,7 +39,8 @@ def test_the_demo_as_a_person_runs_it(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stderr
     assert found.stderr == "" and os.listdir(tmp_path) == ["nyala-demo"]
     for number in range(1, 8):
-        assert f"\n{number}  " in found.stdout
+        assert f"\n{number} of 7  " in found.stdout
+    assert "\n8" not in found.stdout
     for said in (
         "300,000 rows",
         "5,000 rows updated",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,24 @@ def test_what_rich_draws_is_what_is_there(capsys: Any) -> None:
     output._echo_rich(console, ["k", "v"], rows, [True, False], frozenset(["k"]))
     said = capsys.readouterr().out
     assert r"[bold]x[/bold]\x1b[31m" in said
+
+
+def test_rows_that_are_in_memory_only_are_said_to_be_in_the_log(run: Run, tmp_path: Path) -> None:
+    """ "0 B on disk" of a table that was just written reads as if a crash would lose it."""
+    with nyala.connect(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64"}, "k")
+        table.insert({"k": list(range(1000))})
+
+        def size() -> str:
+            lines = run("table", "describe", tmp_path / "s").lines
+            return next(line.partition("  ")[2].strip() for line in lines if line.startswith("size"))
+
+        assert re.fullmatch(r"\d+\.\d KB in memory and in the log, 0 B in files", size())
+        said = run("table", "stats", tmp_path / "s")
+        assert said.stderr == "What is in memory is in the log as well; a flush writes it to files.\n"
+        db.flush()
+        assert re.fullmatch(r"\d+\.\d KB in files", size())
+        assert run("table", "stats", tmp_path / "s").stderr == ""
 
 
 def test_stats(run: Run, example: Example) -> None:
