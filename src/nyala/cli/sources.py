@@ -187,13 +187,43 @@ def _check_columns(path: str, wanted: Sequence[str], there: Sequence[str]) -> No
 def _read_csv(
     path: str, dialect: CsvDialect, types: Mapping[str, ColumnType], columns: Sequence[str] | None
 ) -> Iterator[Progressed]:
+    import pyarrow as pa
+
     with _csv_bytes(path) as (raw, source):
         total = os.fstat(raw.fileno()).st_size if path != STDIO else 0
+        blocks = _Blocks(raw, source)
+        if total:
+            source = pa.PythonFile(blocks, mode="r")
         reader = _csv_reader(path, source, dialect, _wide_types(types), columns)
-        for batch in reader:
+        for number, batch in enumerate(reader):
             if batch.num_rows:
-                done = min(1.0, raw.tell() / total) if total else None
+                done = min(1.0, blocks.end_of(number) / total) if total else None
                 yield Progressed(_finish_csv(path, batch, types), done)
+
+
+class _Blocks:
+    """A CSV's bytes on their way to Arrow, and where in the file each block ends.
+
+    Arrow reads many blocks ahead of the rows that it hands out, so the file's own position runs to its end at once.
+    But each of its batches is made of one block, in order. Of a packed file, positions are those of the packed bytes.
+    """
+
+    closed = False
+
+    def __init__(self, raw: IO[bytes], source: Any) -> None:
+        self._raw = raw
+        self._source = source
+        self._ends: list[int] = []
+
+    def read(self, size: int) -> bytes:
+        data: bytes = self._source.read(size)
+        if data:
+            self._ends.append(self._raw.tell())
+        return data
+
+    def end_of(self, block: int) -> int:
+        """The position behind the block, counted from 0."""
+        return self._ends[min(block, len(self._ends) - 1)]
 
 
 @contextmanager

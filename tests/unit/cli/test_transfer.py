@@ -354,6 +354,25 @@ def test_a_file_without_rows(run: Run, numbers: Path, tmp_path: Path) -> None:
     assert "nothing to do" in run("table", "load", numbers, "t", tmp_path / "x.csv").stdout
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_progress_in_a_csv_is_that_of_its_rows(tmp_path: Path, monkeypatch: Any, suffix: str) -> None:
+    """Arrow reads far ahead: by the file's position the bar would stand at its end before the first row is written."""
+    monkeypatch.setattr(sources, "_CSV_BLOCK_BYTES", 100_000)
+    plain = "k,v\n" + "".join(f"{k},{k * 7919 % 1_000_003}\n" for k in range(100_000))
+    file = tmp_path / f"x.csv{suffix}"
+    with pa.output_stream(str(file), compression="detect") as out:
+        out.write(plain.encode())
+    read = 0
+    moved = []
+    for part in sources.read_batches(str(file), "csv", sources.CsvDialect(), {}, None):
+        read += part.batch.num_rows
+        assert part.done is not None
+        # Packed bytes are read in pieces, and pack a little better or worse from place to place.
+        assert abs(part.done - read / 100_000) < (0.25 if suffix else 0.01), (read, part.done)
+        moved.append(part.done)
+    assert read == 100_000 and moved == sorted(moved) and moved[-1] == 1.0 and len(moved) > 5
+
+
 def test_memory_is_bounded_by_batches(tmp_path: Path, monkeypatch: Any) -> None:
     """A large file is read whole."""
     monkeypatch.setattr(sources, "_BATCH_BYTES", 1 << 20)
