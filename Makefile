@@ -27,12 +27,12 @@ setup: $(VENV)/.installed  ## make .venv and install everything from the lock (d
 $(VENV)/.locked: requirements/build.lock requirements/dev.lock
 	@tools/make-venv $(VENV)
 	@echo "Installing what the lock names into $(VENV) (the first time this fetches Spark, some 450 MB) ..."
-	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/build.lock
-	@$(BIN)/python -m pip install --quiet --require-hashes --no-build-isolation -r requirements/dev.lock
+	@$(BIN)/python tools/pip-install --require-hashes -r requirements/build.lock
+	@$(BIN)/python tools/pip-install --require-hashes --no-build-isolation -r requirements/dev.lock
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.locked pyproject.toml
-	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@$(BIN)/python tools/pip-install --no-deps --no-build-isolation --editable .
 	@touch $@
 
 java:

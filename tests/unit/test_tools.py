@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,7 +70,7 @@ def test_a_python_without_venv_names_the_package(tmp_path: Path) -> None:
     assert "sudo apt install python3.11-venv" in found.stderr
 
 
-@pytest.mark.parametrize("name", ["build.lock", "dev.lock"])
+@pytest.mark.parametrize("name", ["build.lock", "dev.lock", "bench.lock"])
 def test_the_lock_pins_and_names_no_index(name: str) -> None:
     """Every package has one version and its hashes, and a mirror or a cache serves as well as the public index."""
     text = (ROOT / "requirements" / name).read_text()
@@ -88,3 +91,36 @@ def test_help_lists_every_target() -> None:
     text = (ROOT / "Makefile").read_text()
     (phony,) = re.findall(r"^\.PHONY: (.*)$", text, re.M)
     assert set(phony.split()) - {"java"} == set(re.findall(r"^([a-z-]+):.*##", text, re.M))
+
+
+PIP = """
+import sys, time
+if "nothing" in sys.argv: sys.exit("ERROR: Could not find nothing")
+print("Collecting one==1 (from -r x.lock (line 1))\\n  Downloading https://x/one-1.whl (12.5 MB)")
+time.sleep(1.2)
+print("Collecting two==2\\nInstalling collected packages: one, two")
+"""
+
+
+def test_an_install_shows_that_it_goes_on(tmp_path: Path) -> None:
+    """Minutes of silence while Spark is fetched look as if `make` hung; a failure shows what pip said."""
+    (tmp_path / "pip.py").write_text(PIP)
+    (tmp_path / "x.lock").write_text("one==1 \\\n  --hash=a\ntwo[extra]==2 \\\n  --hash=b\n")
+    command = [sys.executable, str(ROOT / "tools" / "pip-install")]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    reading, writing = pty.openpty()
+    with subprocess.Popen([*command, "-r", "x.lock"], stdout=writing, cwd=tmp_path, env=environment) as tool:
+        os.close(writing)
+        shown = b""
+        with contextlib.suppress(OSError):  # a terminal that nobody writes to any more
+            while data := os.read(reading, 4096):
+                shown += data
+    os.close(reading)
+    lines = shown.decode().replace("\033[K", "").split("\r")
+    assert tool.returncode == 0 and lines[-1] == ""
+    assert "  1 of 2: one-1.whl (12.5 MB), 0 s" in lines and "  1 of 2: one-1.whl (12.5 MB), 1 s" in lines
+    assert lines[-2].startswith("  writing the packages to disk, ")
+    quiet = subprocess.run([*command, "one"], capture_output=True, text=True, env=environment)
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
+    failed = subprocess.run([*command, "nothing"], capture_output=True, text=True, env=environment)
+    assert failed.returncode == 1 and failed.stderr == "ERROR: Could not find nothing\n"
