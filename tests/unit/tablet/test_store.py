@@ -440,6 +440,165 @@ def test_forked_and_closed(tmp_path: Path) -> None:
     open_database(tmp_path / "s").close()
 
 
+# --- recovery -------------------------------------------------------------------------------------------
+
+
+def test_a_new_store_is_empty_and_has_its_folders(tmp_path: Path) -> None:
+    """What a person finds in the folder after `connect`, and what the first write finds."""
+    with open_database(tmp_path / "new" / "s") as db:
+        assert db.list_tables() == [] and db._writer().state.rowsets == {}
+        names = {path.name for path in (tmp_path / "new" / "s").iterdir()}
+        assert {"catalog.sqlite", "wal", "data", "staging", "lock"} <= names
+        first = key_value_table(db).insert({"k": [1], "v": [1]}).timestamp
+        assert first <= db.now()
+
+
+def test_an_open_finds_what_was_flushed_and_what_only_the_log_holds(tmp_path: Path) -> None:
+    """`close` does not flush: the rows in memory come back into memory, those in files stay there, none twice."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
+        db.flush()
+        table.update({"k": [1], "v": [10]})
+        table.delete([{"k": 2}])
+        last = table.insert({"k": [4], "v": [4]}).timestamp
+    with open_database(tmp_path / "s") as db:
+        store, (tablet,) = db._writer(), db._writer().root.table("t").tablets
+        assert rows(db["t"]) == [(1, 10), (3, 3), (4, 4)]
+        assert [rowset.row_count for rowset in tablet.rowsets] == [3] and tablet.memory.row_count == 1
+        assert db.now() == store.marks.applied == last
+        assert store.memory_bytes > 1000, "what came back counts"
+        db.flush()
+    with open_database(tmp_path / "s") as db:
+        assert rows(db["t"]) == [(1, 10), (3, 3), (4, 4)]
+        assert db._writer().root.memory_timestamp_min() is None, "nothing was left to replay"
+
+
+def test_an_open_finds_the_keys_of_jobs_in_the_log(tmp_path: Path) -> None:
+    """A job that asks again after the writer was killed must not write its batch a second time."""
+    db = open_database(tmp_path / "s")
+    key_value_table(db)
+    (written,) = write(db._writer(), [Request("t", "insert", {"k": [1], "v": [1]})], idempotency_key="job")
+    shutil.copytree(tmp_path / "s", tmp_path / "killed", ignore=shutil.ignore_patterns("*.sock"))
+    db.close()
+    with open_database(tmp_path / "killed") as again:
+        assert again._writer().committed("job") == written.timestamp
+        assert again._writer().state.committed_keys == {}, "the catalogue does not hold it yet"
+        again.flush()
+        assert again._writer().state.committed_keys["job"].timestamp == written.timestamp
+
+
+# --- durability -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durability", ["commit", "group", "os"])
+def test_who_sees_a_batch_when(tmp_path: Path, durability: str) -> None:
+    """Here, and in reader processes, it is visible when its call returns; only `commit` has synced it by then."""
+    with open_database(tmp_path / "s", durability=durability) as db:
+        table = key_value_table(db)
+        store = db._writer()
+        stamp = table.insert({"k": [1], "v": [1]}).timestamp
+        assert store.marks.published == stamp and rows(table) == [(1, 1)]
+        assert (store.log.synced_timestamp >= stamp) == (durability == "commit")
+        with nyala.connect(tmp_path / "s", read_only=True) as reader:
+            assert reader.now() == stamp and rows(reader["t"]) == [(1, 1)]
+        db.flush()
+        assert store.log.synced_timestamp >= stamp, (
+            "W2: the catalogue names nothing that the log has not synced"
+        )
+
+
+@pytest.mark.parametrize("where", ["finish", "transact", "sync_if_due"])
+def test_w3_a_sync_that_fails_ends_the_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """A disk that lost one sync may have lost its pages: who writes on would tell of rows that are gone."""
+    db = open_database(tmp_path / "s", durability="group" if where == "sync_if_due" else "commit")
+    table = key_value_table(db)
+    store = db._writer()
+
+    def lost(*_: object) -> None:
+        raise StorageError("the sync failed", outcome="unknown")
+
+    monkeypatch.setattr(store.log, "sync_if_due" if where == "sync_if_due" else "sync", lost)
+    with pytest.raises(StorageError, match="the sync failed") as error:
+        if where == "finish":
+            table.insert({"k": [1], "v": [1]})
+        elif where == "transact":
+            db.create_table("u", {"k": "int64"}, "k")
+        else:
+            store.sync_if_due()
+    assert error.value.outcome == "unknown"
+    monkeypatch.undo()
+    for change in (lambda: table.insert({"k": [2], "v": [2]}), lambda: db.drop_table("t"), db.flush):
+        with pytest.raises(StorageError, match="takes no more writes"):
+            change()
+    assert db.list_tables() == ["t"], "reading goes on"
+    db.close()
+    open_database(tmp_path / "s").close()
+
+
+def test_ctrl_c_in_a_sync_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is alive: the next sync makes up for it, and the batch is neither lost nor doubted."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        store = db._writer()
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(store.log, "sync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            table.insert({"k": [1], "v": [1]})
+        monkeypatch.undo()
+        assert rows(table) == [], "W1: applied, and not yet published"
+        table.insert({"k": [2], "v": [2]})
+        assert rows(table) == [(1, 1), (2, 2)]
+
+
+def test_a_store_keeps_the_first_reason_why_it_broke(tmp_path: Path) -> None:
+    """The second error is often a consequence of the first, and would send its reader the wrong way."""
+    db = open_database(tmp_path / "s")
+    store = db._writer()
+    store.poison(OSError("the disk is gone"))
+    store.poison(OSError("and nothing works any more"))
+    with pytest.raises(StorageError, match="the disk is gone"):
+        store.check_writable()
+    db.close()
+
+
+def test_a_broken_store_removes_no_file(tmp_path: Path) -> None:
+    """After a transaction of unknown outcome the catalogue may name the files that its job would clear away."""
+    db = open_database(tmp_path / "s")
+    store = db._writer()
+    for name in ("a", "b"):
+        (tmp_path / "s" / "data" / name).touch()
+    store.discard_files(["data/a", "data/missing"])
+    store.poison(OSError("the disk is gone"))
+    store.discard_files(["data/b"])
+    assert [path.name for path in (tmp_path / "s" / "data").iterdir()] == ["b"]
+    db.close()
+
+
+def test_close_gives_the_lock_back_when_its_sync_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody could open the store and find out what is durable before this process ends."""
+    db = open_database(tmp_path / "s", durability="os")
+    key_value_table(db).insert({"k": [1], "v": [1]})
+    store = db._writer()
+
+    def lost() -> None:
+        raise StorageError("the sync failed", outcome="unknown")
+
+    monkeypatch.setattr(store.log, "close", lost)
+    with pytest.raises(StorageError, match="the sync failed"):
+        db.close()
+    db.close()
+    with open_database(tmp_path / "s") as again:
+        assert rows(again["t"]) == [(1, 1)]
+
+
 # --- root, log and transactions -------------------------------------------------------------------------
 
 
