@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nyala.batch import Batch
+    from nyala.change_feed import ChangeFeed
     from nyala.database import Database, Snapshot, connect
     from nyala.errors import (
         ColumnNotFoundError,
@@ -46,6 +47,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Batch",
+    "ChangeFeed",
     "ColumnNotFoundError",
     "CorruptionError",
     "Database",
@@ -81,6 +83,7 @@ __all__ = [
 # uses. A test holds this, `__all__` and the imports above to one another.
 _HOMES = {
     "Batch": "nyala.batch",
+    "ChangeFeed": "nyala.change_feed",
     "ColumnNotFoundError": "nyala.errors",
     "CorruptionError": "nyala.errors",
     "Database": "nyala.database",

@@ -60,8 +60,26 @@ def _ping(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
     }
 
 
+def _compaction(kind: str) -> Handler:
+    def handle(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
+        from nyala.env import SYSTEM
+        from nyala.tablet import compaction_run
+
+        output = compaction_run.run(
+            SYSTEM,
+            compaction_run.decode_job(kind, arguments),
+            lambda done, total: report({"done": done, "total": total}),
+        )
+        return compaction_run.encode_output(output)
+
+    return handle
+
+
 # Every kind of job. A handler imports what it needs when it is called: a start waits for none of it.
-HANDLERS: Final[dict[str, Handler]] = {"ping": _ping}
+HANDLERS: Final[dict[str, Handler]] = {
+    "ping": _ping,
+    **{kind: _compaction(kind) for kind in ("merge", "major", "minor", "undo")},
+}
 
 
 def main(handlers: Mapping[str, Handler] = HANDLERS) -> NoReturn:

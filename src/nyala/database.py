@@ -21,6 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from nyala.batch import Batch
+from nyala.change_feed import ChangeFeed
 from nyala.env import SYSTEM
 from nyala.errors import (
     InvalidArgumentError,
@@ -33,10 +34,13 @@ from nyala.errors import (
 from nyala.handover_server import HandoverServer
 from nyala.mvcc.timestamp import TIMESTAMP_ZERO, from_physical, parse_at, to_datetime
 from nyala.partition.levels import HashSpec, RangeSpec, build_partitions
-from nyala.scan import Scan, make_spec
+from nyala.scan import PinnedRows, Scan, make_spec
 from nyala.schema.schema import MAX_IDENTIFIER_BYTES, build_schema
 from nyala.table import Table, TableView
+from nyala.tablet.compaction import Runner
+from nyala.tablet.diff_scan import DiffSpec
 from nyala.tablet.group_sync import GroupSync
+from nyala.tablet.history import check_readable
 from nyala.tablet.layout import catalog_path
 from nyala.tablet.maintenance import Maintenance
 from nyala.tablet.reader_store import ReaderStore
@@ -112,7 +116,7 @@ class Database:
 
     def __init__(self, store: Store | ReaderStore) -> None:
         self._store = store
-        self._scans: weakref.WeakSet[Scan] = weakref.WeakSet()
+        self._scans: weakref.WeakSet[PinnedRows] = weakref.WeakSet()
         self._scans_lock = threading.Lock()  # a set cannot be walked through while another thread adds to it
         self._maintenance: Maintenance | None = None
         self._server: HandoverServer | None = None
@@ -225,8 +229,8 @@ class Database:
     def snapshot(self, at: Any = None) -> Snapshot:
         """One moment over all tables, pinned until closed: a context manager with `s["orders"]` and
         `s.timestamp`."""
-        root, timestamp = self._view(at)
-        return Snapshot(self, root, timestamp)
+        root, timestamp, published = self._view_at(at)
+        return Snapshot(self, root, timestamp, published)
 
     def now(self) -> int:
         """The published timestamp: what a scan without `at` reads. A token for `connect(not_before=…)`."""
@@ -300,12 +304,14 @@ class Database:
             )
         return store
 
-    def _view(self, at: Any) -> tuple[Root, int]:
-        """(root, snapshot) for a scan at `at` (T2). Raises: InvalidArgumentError for a moment later than the
-        clock, and for what `parse_at` refuses."""
+    def _view_at(self, at: Any) -> tuple[Root, int, int]:
+        """(root, snapshot, published) for a scan at `at` (T2). Whether a table's history reaches back is not looked at.
+
+        Raises: InvalidArgumentError for a moment later than the clock, and for what `parse_at` refuses.
+        """
         root, published = self._store.view()
         if at is None:
-            return root, published
+            return root, published, published
         timestamp = parse_at(at, published)
         now_us = self._store.env.clock.now_us()
         if timestamp > max(from_physical(now_us + 1), published):
@@ -313,7 +319,11 @@ class Database:
                 f"at={to_datetime(timestamp).isoformat()} lies in the future: it is "
                 f"{to_datetime(from_physical(now_us)).isoformat()} now, and what is not yet written cannot be read"
             )
-        return root, max(min(timestamp, published), TIMESTAMP_ZERO)
+        return root, max(min(timestamp, published), TIMESTAMP_ZERO), published
+
+    def _runner(self) -> Runner | None:
+        """Who carries out compactions that are asked for: the background's worker processes, for what is large."""
+        return None if self._maintenance is None else self._maintenance.compactor.runner(self._writer())
 
     def _make_scan(
         self,
@@ -326,12 +336,21 @@ class Database:
         order_by_key: bool,
     ) -> Scan:
         scan = Scan(self._store, root, table, make_spec(table, snapshot, columns, where, limit, order_by_key))
+        self._watch(scan)
+        return scan
+
+    def _make_change_feed(self, root: Root, table: TableState, spec: DiffSpec) -> ChangeFeed:
+        feed = ChangeFeed(self._store, root, table, spec)
+        self._watch(feed)
+        return feed
+
+    def _watch(self, rows: PinnedRows) -> None:
+        """See to it that the files come back when nobody reads the rows."""
         with self._scans_lock:
-            self._scans.add(scan)
+            self._scans.add(rows)
         # A reader process, and a writer without maintenance, have no thread that would do it.
         if self._store.env.clock.monotonic_s() - self._scans_checked_s > _SCANS_CHECKED_EVERY_S:
             self._expire_scans()
-        return scan
 
     def _expire_scans(self) -> None:
         self._scans_checked_s = self._store.env.clock.monotonic_s()
@@ -353,11 +372,16 @@ class Database:
 
 
 class Snapshot:
-    """One moment over all tables. Its files stay until it is closed or collected."""
+    """One moment over all tables. Its files stay until it is closed or collected.
 
-    def __init__(self, database: Database, root: Root, timestamp: int) -> None:
+    What a table's history reached back to when the snapshot was taken, it reaches back to as long as it is open.
+    """
+
+    def __init__(self, database: Database, root: Root, timestamp: int, published: int) -> None:
         self._database = database
         self._root: Root | None = root
+        self._published = published
+        self._taken_us = database._store.env.clock.now_us()
         self.timestamp = timestamp
 
     def _pinned(self) -> Root:
@@ -366,9 +390,9 @@ class Snapshot:
         return self._root
 
     def table(self, name: str) -> TableView:
-        """The table as of this moment, read-only. Raises: TableNotFoundError."""
+        """The table as of this moment, read-only. Raises: TableNotFoundError, HistoryExpiredError."""
         root = self._pinned()
-        root.table(name)
+        check_readable(root.table(name).entry, self.timestamp, self._published, self._taken_us)
         return TableView(self._database, name, root, self.timestamp)
 
     def __getitem__(self, name: str) -> TableView:

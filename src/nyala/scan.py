@@ -16,11 +16,12 @@ Source: shared contract, "Read"; design §3 "A scan token carries all that a rem
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import datetime as dt
 import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import pyarrow as pa
 
@@ -106,30 +107,32 @@ class Explanation:
     __repr__ = __str__
 
 
-class Scan:
-    """Rows of one table at one moment. Made by `Table.scan`; thread-safe; nothing is read before it is asked
-    for."""
+class PinnedRows(abc.ABC):
+    """Rows that can be read many times with one answer, in the forms that people use; holds the root that they are in
+    until it is collected or 15 minutes unread. Thread-safe; nothing is read before it is asked for."""
 
-    def __init__(self, store: ScannedStore, root: Root, table: TableState, spec: ScanSpec) -> None:
+    _what: ClassVar[str]
+
+    def __init__(self, store: ScannedStore, root: Root, table: TableState) -> None:
         self._store = store
         self._root: Root | None = root
         self._table: TableState | None = table
-        self._spec = spec
         self._name = table.name
         self._lock = threading.Lock()
         self._last_read_s = store.env.clock.monotonic_s()
 
     @property
-    def timestamp(self) -> int:
-        """The snapshot: every batch up to this timestamp is in, none after it."""
-        return self._spec.snapshot
-
-    @property
+    @abc.abstractmethod
     def schema(self) -> pa.Schema:
         """The Arrow schema of the result."""
-        return self._spec.arrow_schema
 
-    # ---------------------------------------------------------------------------------------- results
+    @abc.abstractmethod
+    def _read(self, table: TableState) -> Iterator[pa.RecordBatch]:
+        """The rows, which lie in `table`."""
+
+    @abc.abstractmethod
+    def _again(self) -> str:
+        """How to ask anew for the same rows."""
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The rows as a stream of record batches, in bounded memory."""
@@ -150,13 +153,6 @@ class Scan:
         frame: pl.DataFrame = polars.from_arrow(self.to_arrow())
         return frame
 
-    def to_polars_lazy(self) -> pl.LazyFrame:
-        """A lazy polars frame: the columns that a query names, and limits on rows, are pushed into the scan."""
-        from nyala.engines import polars_lazy
-
-        _need("polars", "polars")
-        return polars_lazy(self)
-
     def to_duckdb(self, con: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
         """A DuckDB relation over the rows, on `con` or on DuckDB's default connection."""
         module: Any = _need("duckdb", "sql")
@@ -164,11 +160,68 @@ class Scan:
         return relation
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """Arrow's stream protocol: `pa.table(scan)`, `pl.DataFrame(scan)`, DuckDB's `FROM scan`."""
+        """Arrow's stream protocol: `pa.table(rows)`, `pl.DataFrame(rows)`, DuckDB's `FROM rows`."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def __arrow_c_schema__(self) -> Any:
         return self.schema.__arrow_c_schema__()
+
+    def expire_if_unread(self) -> None:
+        """Give back the files when nobody read for 15 minutes. Called by maintenance."""
+        with self._lock:
+            if self._store.env.clock.monotonic_s() - self._last_read_s > UNREAD_LIMIT_S:
+                self._root = self._table = None
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        root, table = self._take()
+        for batch in self._read(table):
+            # The generator's own frame keeps the root; the touch keeps a slow consumer from being expired.
+            self._last_read_s = self._store.env.clock.monotonic_s()
+            yield batch
+        del root
+
+    def _take(self) -> tuple[Root, TableState]:
+        # Who closes the store gives up its lock or lease, and with it the files.
+        self._store.check_open()
+        with self._lock:
+            root, table = self._root, self._table
+            self._last_read_s = self._store.env.clock.monotonic_s()
+        if root is None or table is None:
+            raise HistoryExpiredError(
+                f"this {self._what} of {self._name!r} was not read for {UNREAD_LIMIT_S / 60:.0f} minutes and gave back "
+                f"its files: {self._again()}"
+            )
+        return root, table
+
+
+class Scan(PinnedRows):
+    """Rows of one table at one moment. Made by `Table.scan`; thread-safe; nothing is read before it is asked
+    for."""
+
+    _what = "scan"
+
+    def __init__(self, store: ScannedStore, root: Root, table: TableState, spec: ScanSpec) -> None:
+        super().__init__(store, root, table)
+        self._spec = spec
+
+    @property
+    def timestamp(self) -> int:
+        """The snapshot: every batch up to this timestamp is in, none after it."""
+        return self._spec.snapshot
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the result."""
+        return self._spec.arrow_schema
+
+    # ---------------------------------------------------------------------------------------- results
+
+    def to_polars_lazy(self) -> pl.LazyFrame:
+        """A lazy polars frame: the columns that a query names, and limits on rows, are pushed into the scan."""
+        from nyala.engines import polars_lazy
+
+        _need("polars", "polars")
+        return polars_lazy(self)
 
     def count(self) -> int:
         """How many rows; decodes only what the predicate and deletions need."""
@@ -220,34 +273,12 @@ class Scan:
 
     # ---------------------------------------------------------------------------------------- inside
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        root, table = self._take()
+    def _read(self, table: TableState) -> Iterator[pa.RecordBatch]:
         counters = ScanCounters()
-        units = read_path.plan(table, self._spec, counters)
-        for batch in read_path.run(units, self._spec, counters):
-            # The generator's own frame keeps the root; the touch keeps a slow consumer from being expired.
-            self._last_read_s = self._store.env.clock.monotonic_s()
-            yield batch
-        del root
+        return read_path.run(read_path.plan(table, self._spec, counters), self._spec, counters)
 
-    def _take(self) -> tuple[Root, TableState]:
-        # Who closes the store gives up its lock or lease, and with it the files.
-        self._store.check_open()
-        with self._lock:
-            root, table = self._root, self._table
-            self._last_read_s = self._store.env.clock.monotonic_s()
-        if root is None or table is None:
-            raise HistoryExpiredError(
-                f"this scan of {self._name!r} was not read for {UNREAD_LIMIT_S / 60:.0f} minutes and gave back its "
-                f"files: scan again, with at={self.timestamp} for the same moment"
-            )
-        return root, table
-
-    def expire_if_unread(self) -> None:
-        """Give back the files when nobody read for 15 minutes. Called by maintenance."""
-        with self._lock:
-            if self._store.env.clock.monotonic_s() - self._last_read_s > UNREAD_LIMIT_S:
-                self._root = self._table = None
+    def _again(self) -> str:
+        return f"scan again, with at={self.timestamp} for the same moment"
 
     def __repr__(self) -> str:
         root, table = self._take()

@@ -22,9 +22,14 @@ import pyarrow as pa
 from nyala.errors import Error, InvalidArgumentError, ReadOnlyError
 from nyala.mvcc.timestamp import parse_at, to_datetime
 from nyala.partition.describe import describe
-from nyala.scan import Scan, preview
+from nyala.scan import Scan, preview, resolve_columns
 from nyala.tablet import read_path, where_writes
+from nyala.tablet.care import compact_table, vacuum_table
+from nyala.tablet.diff_scan import make_diff_spec, versions_of_key
 from nyala.tablet.flush import flush
+from nyala.tablet.history import check_readable, oldest_readable
+from nyala.tablet.layouts import dead_rows_of
+from nyala.tablet.restore import restore
 from nyala.tablet.result import WriteResult
 from nyala.tablet.root import Root, TableState
 from nyala.tablet.write_path import Request, write
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
+    from nyala.change_feed import ChangeFeed
     from nyala.database import Database
 
 Errors = Literal["raise", "collect"]
@@ -86,10 +92,7 @@ class _Readable:
     ) -> dict[str, Any] | None:
         """One row by its whole key, as a dict; None when there is none. Raises: InvalidArgumentError,
         ColumnNotFoundError."""
-        given: object = key
-        if not isinstance(given, Mapping):
-            names = ", ".join(f"{name!r}: …" for name in self.primary_key)
-            raise InvalidArgumentError(f"get takes the key as a dict, {{{names}}}, not {key!r}")
+        _check_key(key, self.primary_key, "get")
         rows = self.get_many([dict(key)], columns, at).to_pylist()
         return rows[0] if rows else None
 
@@ -100,6 +103,49 @@ class _Readable:
         """
         root, table, snapshot = self._view(at)
         found = where_writes.look_up(table, keys, columns, snapshot)
+        del root
+        return found
+
+    def _interval(self, since: Any, until: Any) -> tuple[Root, TableState, int, int]:
+        """(root, table, since, until) for changes; since None: as far back as can be read."""
+        raise AssertionError("each kind of table says where it reads")
+
+    def changes(
+        self,
+        since: Any,
+        until: Any = None,
+        versions: Literal["net", "all"] = "net",
+        columns: Sequence[str] | None = None,
+    ) -> ChangeFeed:
+        """The rows that changed after `since` and up to `until`: see `ChangeFeed`.
+
+        since, until: what `at` takes; until None: now. versions: "net", one row per key that changed, with the values
+        at `until`, in no order: delete and insert are an update, insert and delete are nothing, an update to the same
+        value is there; or "all", every version of every row, with its values, by timestamp and then key.
+        columns: which besides the key's; None: all. Who changes another column of a row is told as well.
+        Raises: InvalidArgumentError (since after until, a moment in the future), HistoryExpiredError (since is
+        older than what can be read), ColumnNotFoundError.
+        """
+        if since is None:
+            raise InvalidArgumentError(
+                "changes takes the moment after which they begin: a timestamp, a datetime, ISO text or a WriteResult"
+            )
+        root, table, lower, upper = self._interval(since, until)
+        spec = make_diff_spec(table, lower, upper, versions, resolve_columns(table, columns))
+        return self._database._make_change_feed(root, table, spec)
+
+    def history(self, key: Mapping[str, Any], since: Any = None, until: Any = None) -> pa.Table:
+        """Every version of one row, oldest first, as `changes(versions="all")` gives them; none of an unknown key.
+
+        since None: from the oldest readable moment on. A row that was there by then comes first, as it stood; its
+        `_change_type` and `_commit_timestamp`, which are older than that, are NULL.
+        Raises: InvalidArgumentError, HistoryExpiredError; ColumnNotFoundError for a column that is not there.
+        """
+        _check_key(key, self.primary_key, "history")
+        root, table, lower, upper = self._interval(since, until)
+        spec = make_diff_spec(table, lower, upper, "all", table.schema.columns)
+        encoded, tablets = where_writes.read_keys(table, [dict(key)], "history")
+        found = versions_of_key(table, spec, encoded, int(tablets[0]), from_state=since is None)
         del root
         return found
 
@@ -154,6 +200,17 @@ class TableView(_Readable):
             )
         self._database._store.check_open()
         return self._root, self._root.table(self._name), self._snapshot
+
+    def _interval(self, since: Any, until: Any) -> tuple[Root, TableState, int, int]:
+        root, table, upper = self._view(until)
+        if since is None:
+            return root, table, min(table.entry.history_start, upper), upper
+        lower = parse_at(since, upper)
+        if lower > upper:
+            raise InvalidArgumentError(_since_after_until(lower, upper))
+        # The view keeps what it has: only what was thrown away before it was taken is not there.
+        check_readable(table.entry, lower, 0, 0)
+        return root, table, lower, upper
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in ("insert", "upsert", "update", "delete", "append", "flush", "restore", "alter"):
@@ -243,6 +300,17 @@ class Table(_Readable):
             return where_writes.delete_where(self._database._writer(), self._name, where)
         return self._write("delete", keys, ignore, errors)
 
+    def restore(self, to: Any) -> WriteResult:
+        """Make the table as it was at `to`, as one new batch: rows that came since are deleted, rows that went are
+        inserted again, values that changed are set back. What is as it was is not touched; nothing to do: zeros.
+
+        The batch is a write like any other: what the table held before it stays readable, and so can be restored.
+        Raises: InvalidArgumentError, HistoryExpiredError; StorageError.
+        """
+        store = self._database._writer()
+        _, table, moment = self._view(parse_at(to))
+        return restore(store, table.id, moment)
+
     def _write(self, operation: str, data: Any, ignore: bool, errors: Errors) -> WriteResult:
         store, collect = self._database._writer(), _collect(errors)
         if not isinstance(data, pa.RecordBatchReader):
@@ -273,8 +341,24 @@ class Table(_Readable):
     # ---------------------------------------------------------------------------------------- read
 
     def _view(self, at: Any) -> tuple[Root, TableState, int]:
-        root, snapshot = self._database._view(at)
-        return root, root.table(self._name), snapshot
+        root, snapshot, published = self._database._view_at(at)
+        table = root.table(self._name)
+        if at is not None:
+            check_readable(table.entry, snapshot, published, self._database._store.env.clock.now_us())
+        return root, table, snapshot
+
+    def _interval(self, since: Any, until: Any) -> tuple[Root, TableState, int, int]:
+        root, table, upper = self._view(until)
+        if since is None:
+            oldest = oldest_readable(table.entry, upper, self._database._store.env.clock.now_us())
+            return root, table, min(oldest, upper), upper
+        # The later of two views: it has all that the earlier one saw published.
+        root, table, lower = self._view(since)
+        if until is None:
+            upper = max(lower, upper)
+        elif parse_at(since) > parse_at(until):
+            raise InvalidArgumentError(_since_after_until(parse_at(since), parse_at(until)))
+        return root, table, min(lower, upper), upper
 
     def at(self, at: Any) -> TableView:
         """A read-only view of the table at a moment."""
@@ -289,6 +373,26 @@ class Table(_Readable):
         """Write what the table has in memory to files. Happens by itself in the background as well."""
         store = self._database._writer()
         flush(store, {tablet.id for tablet in store.root.table(self._name).tablets})
+
+    def compact(self) -> None:
+        """Flush the table, and compact it until its rowsets do not overlap and no change waits to be brought in.
+
+        Goes on beside writes and scans; with writers at work it ends with what was there when it was called. By itself
+        the background does as much of it as pays.
+        Raises: StorageError, CorruptionError: what was done up to then stays, and is right.
+        """
+        compact_table(self._database._writer(), self._name, self._database._runner())
+
+    def vacuum(self, dry_run: bool = False) -> dict[str, Any]:
+        """Give back the disk that only history out of reach, dead rows and forgotten files take.
+
+        dry_run: change nothing, and say about how much there is.
+        Returns: `files` and `bytes` that went, `rowsets_rewritten`, `waiting_files` that scans or other processes still
+                 read, `oldest_readable`, `dry_run`.
+        """
+        return vacuum_table(
+            self._database._writer(), self._name, dry_run=dry_run, runner=self._database._runner()
+        )
 
     def tablets(self) -> list[dict[str, Any]]:
         """A dict per tablet: id, partition as text, rowsets, rows, bytes, memory."""
@@ -312,13 +416,19 @@ class Table(_Readable):
         return out
 
     def stats(self) -> dict[str, Any]:
-        """rows, and bytes on disk (base, redo, undo) and in memory; rowsets; timestamp."""
+        """What the table takes and how it lies.
+
+        rows; bytes on disk, of which base_bytes, redo_bytes and undo_bytes; memory_bytes; tablets, rowsets, redo_files;
+        timestamp; oldest_readable (0: the table's whole life); dead_rows (deleted rows that are kept for their past);
+        history_bytes: what the past costs on disk: UNDO, and the dead rows' part of the base.
+        """
         root, table, snapshot = self._view(None)
         rowsets = [rowset for tablet in table.tablets for rowset in tablet.rowsets]
-        base = sum(rowset.meta.size_bytes for rowset in rowsets)
+        base = sum(rowset.base_bytes for rowset in rowsets)
         redo = sum(file.size_bytes for rowset in rowsets for file in rowset.redo)
         undo = sum(file.size_bytes for rowset in rowsets for file in rowset.undo)
         rows = self._database._make_scan(root, table, snapshot, None, None, None, False).count()
+        dead, dead_bytes = dead_rows_of(rowsets)
         return {
             "rows": rows,
             "bytes": base + redo + undo,
@@ -329,6 +439,11 @@ class Table(_Readable):
             "tablets": len(table.tablets),
             "rowsets": len(rowsets),
             "redo_files": sum(len(rowset.redo) for rowset in rowsets),
+            "dead_rows": dead,
+            "history_bytes": undo + dead_bytes,
+            "oldest_readable": oldest_readable(
+                table.entry, snapshot, self._database._store.env.clock.now_us()
+            ),
             "timestamp": snapshot,
         }
 
@@ -344,6 +459,19 @@ class Table(_Readable):
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}\n{html.escape(preview(self.head(10)))}</pre>"
+
+
+def _since_after_until(since: int, until: int) -> str:
+    return (
+        f"changes are those after since and up to until, and since={to_datetime(since).isoformat()} ({since}) is later "
+        f"than until={to_datetime(until).isoformat()} ({until})"
+    )
+
+
+def _check_key(key: object, names: Sequence[str], method: str) -> None:
+    if not isinstance(key, Mapping):
+        shown = ", ".join(f"{name!r}: …" for name in names)
+        raise InvalidArgumentError(f"{method} takes the key as a dict, {{{shown}}}, not {key!r}")
 
 
 def _collect(errors: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import nyala
 from nyala.database import Database
-from nyala.tablet.delta_compaction import compact_deltas
+from nyala.tablet.care import compact_deltas
 
 Step = Callable[[Database], object]
 # Small enough that one step of the workload is a direct commit (W6).

@@ -1,19 +1,24 @@
 """The store against a plain dictionary of versions: any operations, at every moment of the past, through
-flush, kill and reopen.
+flush, every kind of compaction with writes between its phases, kill and reopen.
 
 The model is, per table and key, a list of (timestamp, row or None). Whatever the store says at a timestamp
 must be what the dictionary says: scans with and without predicates on updated columns, in key order, single
-rows, and what a reader process would see. Keys are few, so that every key meets every phase. Runs twice:
-with an integer key in one tablet, and with a key of text and integer in hash and range partitions.
+rows, what a reader process would see, what changed between two moments, and snapshots that were pinned long
+ago. The table `u` keeps a twentieth of a second of history: older moments are refused. Keys are few, so that
+every key meets every phase. Runs twice: with an integer key in one tablet, and with a key of text and
+integer in hash and range partitions.
 
 A failure prints its steps; what was a bug becomes a script under tests/scripts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,10 +28,14 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import nyala
-from nyala.database import Database
+from nyala.database import Database, Snapshot
+from nyala.delta.run import LIVENESS
 from nyala.env import SYSTEM
-from nyala.errors import WriteError
-from nyala.tablet.delta_compaction import compact_deltas
+from nyala.errors import HistoryExpiredError, WriteError
+from nyala.mvcc.timestamp import from_physical
+from nyala.tablet.care import compact_deltas
+from nyala.tablet.compaction import compact, run_here
+from nyala.tablet.compaction_policy import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
 from nyala.tablet.reader_store import ReaderStore
 from tests.support import open_database
 
@@ -34,6 +43,8 @@ Row = dict[str, Any]
 SHARED_MEMORY = "/dev/shm"
 NOW = 2**63 - 1
 VALUES = st.one_of(st.none(), st.integers(0, 3))
+SHORT_HISTORY_US = 50_000
+HISTORIES = {"t": None, "u": SHORT_HISTORY_US / 1e6}
 
 
 class Model:
@@ -101,6 +112,7 @@ class StoreMachine(RuleBasedStateMachine):
         for name in self.models:
             self.make_table(self.db, name)
         self.moments = [self.db.now()]
+        self.pinned: list[tuple[Snapshot, dict[str, list[Row]]]] = []
 
     def _path(self) -> Path:
         return self.folder / str(self.generation)
@@ -131,6 +143,9 @@ class StoreMachine(RuleBasedStateMachine):
         collect=st.booleans(),
     )
     def write(self, data: st.DataObject, table: str, operation: str, ignore: bool, collect: bool) -> None:
+        self._write(data, table, operation, ignore, collect)
+
+    def _write(self, data: st.DataObject, table: str, operation: str, ignore: bool, collect: bool) -> None:
         rows = self._rows(data, operation)
         model = self.models[table]
         now = model.at(NOW)
@@ -217,8 +232,72 @@ class StoreMachine(RuleBasedStateMachine):
         compact_deltas(self.db._writer())
         self.db._writer().collect_garbage()
 
+    @precondition(lambda self: any(tablet.rowsets for _, tablet in self.db._writer().root.tablets()))
+    @rule(
+        data=st.data(), writes=st.lists(st.sampled_from(["insert", "upsert", "update", "delete"]), max_size=4)
+    )
+    def compact_something(self, data: st.DataObject, writes: list[str]) -> None:
+        """Any plan at all, with writes to the same keys, flushes and commits of files between its phases."""
+        store = self.db._writer()
+        where = [(table, tablet) for table, tablet in store.root.tablets() if tablet.rowsets]
+        table, tablet = data.draw(st.sampled_from(where), label="tablet")
+        rowset = data.draw(st.sampled_from(tablet.rowsets), label="rowset")
+        plan: Plan
+        match data.draw(
+            st.sampled_from(["merge", "merge", "major", "minor", "undo", "expire"]), label="kind"
+        ):
+            case "merge":
+                ids = data.draw(
+                    st.lists(st.sampled_from([r.id for r in tablet.rowsets]), min_size=1, unique=True)
+                )
+                plan = MergePlan(tuple(ids), 1.0, data.draw(st.integers(1, 3)))
+            case "major":
+                columns = [*(c.id for c in table.schema.columns[table.schema.key_count :]), LIVENESS]
+                some = data.draw(st.lists(st.sampled_from(columns), min_size=1, unique=True))
+                plan = MajorPlan(rowset.id, tuple(sorted(some)), 1.0)
+            case "expire":
+                plan = ExpirePlan(tuple(r.id for r in tablet.rowsets), 1.0)
+            case kind:
+                first = data.draw(st.integers(0, 3))
+                files = slice(first, first + data.draw(st.integers(2, 4)))
+                plan = MinorPlan(rowset.id, files, 1.0, "undo" if kind == "undo" else "redo")
+
+        def phase(name: str) -> None:
+            for operation in writes:
+                self._write(data, data.draw(st.sampled_from(["t", "u"])), operation, True, True)
+                if data.draw(st.integers(0, 3)) == 0:
+                    self.db.flush()
+
+        compact(store, table.id, tablet.id, plan, run_here(store), phase=phase)
+
+    @rule(name=st.sampled_from(["t", "u"]), vacuum=st.booleans())
+    def compact_all(self, name: str, vacuum: bool) -> None:
+        """compact() ends with rowsets that do not overlap and no REDO; vacuum() changes no answer."""
+        if vacuum:
+            self.db[name].vacuum()
+            return
+        self.db[name].compact()
+        for tablet in self.db._writer().root.table(name).tablets:
+            assert not any(rowset.redo or rowset.deltas.record_count for rowset in tablet.rowsets)
+            by_key = sorted(tablet.rowsets, key=lambda rowset: rowset.meta.key_min)
+            assert all(left.meta.key_max < right.meta.key_min for left, right in pairwise(by_key))
+
+    @rule()
+    def pin(self) -> None:
+        """A snapshot is taken, to be looked at again after whatever comes."""
+        snapshot = self.db.snapshot()
+        self.pinned.append((snapshot, {name: self._expect(name, NOW) for name in self.models}))
+
+    @precondition(lambda self: self.pinned)
+    @rule(data=st.data())
+    def what_was_pinned_stays(self, data: st.DataObject) -> None:
+        snapshot, expected = data.draw(st.sampled_from(self.pinned))
+        for name, wanted in expected.items():
+            assert snapshot[name].scan(order_by_key=True).to_arrow().to_pylist() == wanted
+
     @rule()
     def reopen(self) -> None:
+        self.pinned = []
         self.db.close()
         self.db = self._open()
 
@@ -226,6 +305,7 @@ class StoreMachine(RuleBasedStateMachine):
     def kill(self) -> None:
         """What a killed process leaves: everything that it handed to the system, and nothing put in order."""
         old = self.db
+        self.pinned = []
         shutil.copytree(
             self._path(), self.folder / str(self.generation + 1), ignore=shutil.ignore_patterns("*.sock")
         )
@@ -255,13 +335,76 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data(), name=st.sampled_from(["t", "u"]))
     def the_past_is_right(self, data: st.DataObject, name: str) -> None:
         at = data.draw(st.sampled_from(self.moments))
-        assert self._scan(self.db, name, at) == self._expect(name, at)
-        assert self._scan(self.db, name, at - 1) == self._expect(name, at - 1)
+        for moment in (at, at - 1):
+            with self._maybe_expired(name, moment):
+                assert self._scan(self.db, name, moment) == self._expect(name, moment)
+
+    @contextlib.contextmanager
+    def _maybe_expired(self, name: str, at: int) -> Iterator[None]:
+        """The moment may be older than the table's history; then it is refused, and only then."""
+        try:
+            yield
+        except HistoryExpiredError as error:
+            now_us = SYSTEM.clock.now_us()
+            assert name == "u" and at < from_physical(now_us - SHORT_HISTORY_US), (name, at, now_us)
+            assert "table 'u' can be read back to" in str(error)
+
+    @precondition(lambda self: len(self.moments) > 1)
+    @rule(data=st.data(), name=st.sampled_from(["t", "u"]))
+    def changes_lead_from_one_moment_to_another(self, data: st.DataObject, name: str) -> None:
+        """Net: applied to the rows at `since` they give the rows at `until`. All: the versions that there were."""
+        since, until = sorted(data.draw(st.lists(st.sampled_from(self.moments), min_size=2, max_size=2)))
+        with self._maybe_expired(name, since):
+            net = self.db[name].changes(since, until).to_arrow().to_pylist()
+            versions = self.db[name].changes(since, until, versions="all").to_arrow().to_pylist()
+            state = self.models[name].at(since)
+            changed = {
+                key
+                for key, versions_of in self.models[name].versions.items()
+                if any(since < stamp <= until for stamp, _ in versions_of)
+            }
+            for row in net:
+                kind, stamp = row.pop("_change_type"), row.pop("_commit_timestamp")
+                key = tuple(row[column] for column in self.key_names)
+                assert since < stamp <= until
+                assert kind == (
+                    "delete"
+                    if key not in self.models[name].at(until)
+                    else "update"
+                    if key in state
+                    else "insert"
+                )
+                if kind == "delete":
+                    del state[key]
+                else:
+                    state[key] = row
+            assert state == self.models[name].at(until)
+            assert len({tuple(row[column] for column in self.key_names) for row in net}) == len(net)
+            told = [
+                (
+                    row.pop("_commit_timestamp"),
+                    tuple(row[column] for column in self.key_names),
+                    row.pop("_change_type"),
+                    row,
+                )
+                for row in versions
+            ]
+            assert [part[:2] for part in told] == sorted(part[:2] for part in told)
+            assert {key for _, key, _, _ in told} >= changed
+            for stamp, key, kind, row in told:
+                there = self.models[name].at(stamp).get(key)
+                before = self.models[name].at(stamp - 1).get(key)
+                assert kind == ("delete" if there is None else "insert" if before is None else "update")
+                assert there is None or there == row
 
     @precondition(lambda self: len(self.moments) > 1)
     @rule(data=st.data(), name=st.sampled_from(["t", "u"]), value=st.integers(0, 3))
     def predicates_in_the_past_are_right(self, data: st.DataObject, name: str, value: int) -> None:
         at = data.draw(st.sampled_from(self.moments))
+        with self._maybe_expired(name, at):
+            self._predicates(name, at, value)
+
+    def _predicates(self, name: str, at: int, value: int) -> None:
         expected = self._expect(name, at)
         for where, holds in (
             (f"a = {value}", lambda row: row["a"] == value),
@@ -278,14 +421,16 @@ class StoreMachine(RuleBasedStateMachine):
         keys = data.draw(st.lists(self.keys, min_size=1, max_size=6))
         model = self.models[name].at(at)
         wanted = [model[tuple(key.values())] for key in keys if tuple(key.values()) in model]
-        assert self.db[name].get_many(keys, at=at).to_pylist() == wanted
+        with self._maybe_expired(name, at):
+            assert self.db[name].get_many(keys, at=at).to_pylist() == wanted
 
     @rule(data=st.data(), name=st.sampled_from(["t", "u"]))
     def a_reader_process_sees_the_same(self, data: st.DataObject, name: str) -> None:
         at = data.draw(st.sampled_from(self.moments))
         with Database(ReaderStore.open(SYSTEM, str(self._path()), 64 << 20)) as reader:
             assert reader.now() == self.db.now()
-            assert self._scan(reader, name, at) == self._expect(name, at)
+            with self._maybe_expired(name, at):
+                assert self._scan(reader, name, at) == self._expect(name, at)
 
     @rule()
     def every_structure_keeps_its_invariants(self) -> None:
@@ -308,7 +453,7 @@ class IntegerKeyMachine(StoreMachine):
             "b": "int8",
             "c": nyala.column("int64", nullable=False, default=7),
         }
-        db.create_table(name, columns, "k")
+        db.create_table(name, columns, "k", history=HISTORIES[name])
 
 
 class CompositeKeyMachine(StoreMachine):
@@ -327,7 +472,7 @@ class CompositeKeyMachine(StoreMachine):
             "c": nyala.column("int64", nullable=False, default=7),
         }  # fmt: skip
         partitions = [nyala.hash_partition("s", buckets=2), nyala.range_partition("n", splits=[0])]
-        db.create_table(name, columns, ["s", "n"], partitions)
+        db.create_table(name, columns, ["s", "n"], partitions, history=HISTORIES[name])
 
 
 @pytest.mark.parametrize("machine", [IntegerKeyMachine, CompositeKeyMachine])

@@ -6,6 +6,8 @@
     flush · compact-deltas                         by hand: nothing runs in the background
     scan t [@15] [where …]                         rows in key order, a line each
     count t [@15] [where …] · get t key=1 [@15]
+    changes t since=10 [until=20] [all]            net changes in key order, or all versions; a line each, with @time
+    history t key=1 [since=10] [until=20] · restore t to=10 @40
     rowsets t                                      rows of each rowset on disk, and its delta files
     drop t · close · kill                          `kill` is a SIGKILL of the process that has the store open
 
@@ -23,7 +25,7 @@ from nyala.database import Database
 from nyala.env import Env, system_files
 from nyala.errors import Error, WriteError
 from nyala.mvcc.timestamp import LOGICAL_MAX, from_physical
-from nyala.tablet.delta_compaction import compact_deltas
+from nyala.tablet.care import compact_deltas
 from nyala.tablet.store import Store, StoreOptions
 from nyala.testing.clock import ManualClock, SeededRandomness
 
@@ -102,6 +104,22 @@ class Interpreter:
             name, _, key = rest.partition(" ")
             row = self.db[name].get(_row(key), at=self._at(at))
             return ["none" if row is None else _line(row)]
+        if word == "changes":
+            name, *options = rest.split()
+            versions = "all" if "all" in options else "net"
+            found = self.db[name].changes(**self._moments(options), versions=versions).to_arrow()
+            if versions == "net":
+                found = found.sort_by([(column, "ascending") for column in self.db[name].primary_key])
+            return [_change(row) for row in found.to_pylist()]
+        if word == "history":
+            name, key, *options = rest.split()
+            found = self.db[name].history(_row(key), **self._moments(options))
+            return [_change(row) for row in found.to_pylist()]
+        if word == "restore":
+            name, to = rest.split()
+            self._step(at)
+            result = self.db[name].restore(**self._moments([to]))
+            return [f"inserted {result.inserted}, updated {result.updated}, deleted {result.deleted}"]
         if word == "rowsets":
             root, _ = self.db._store.view()
             return [
@@ -145,6 +163,10 @@ class Interpreter:
         self._clock.set_now_us(max(at, self._clock.now_us()))
         return from_physical(at, LOGICAL_MAX)
 
+    def _moments(self, options: list[str]) -> dict[str, Any]:
+        pairs = (option.split("=") for option in options if "=" in option)
+        return {name: self._at(int(value)) for name, value in pairs}
+
     def _stamped(self, timestamp: int, at: int) -> list[str]:
         # A script that says @10 must get a timestamp of microsecond 10, or it would not test what it says.
         assert timestamp >> 12 == at, f"the write asked for @{at} got {timestamp >> 12}"
@@ -157,6 +179,12 @@ def _row(text: str) -> dict[str, Any]:
         name, _, value = part.partition("=")
         row[name] = None if value == "null" else int(value) if re.fullmatch(r"-?\d+", value) else value
     return row
+
+
+def _change(row: dict[str, Any]) -> str:
+    *values, kind, stamp = row.values()
+    shown = ", ".join("null" if value is None else str(value) for value in values)
+    return f"({shown}) {kind} @{'?' if stamp is None else stamp >> 12}"
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ import nyala
 from nyala.database import Database
 from nyala.env import system_files
 from nyala.errors import Error, StorageError
-from nyala.tablet.delta_compaction import compact_deltas
+from nyala.tablet.care import compact_deltas
 from nyala.testing.faulty_files import FaultKind, FaultyFiles
 from tests.support import open_database, rows
 

@@ -1,13 +1,12 @@
-"""When to flush, compact and collect: a pure choice, and one background thread that carries it out.
+"""What goes on by itself in an open store: two threads, and a pure choice of what to flush.
 
-    every TICK_S, or at once when a write reports pressure
+    nyala-flush        every TICK_S, or at once when a write reports pressure
       memory or log over  flush the tablets that hold most, or all that the log is kept for
       old data in memory  flush it after `FLUSH_AGE_S`, if it is `FLUSH_AGE_MIN_BYTES` or more
-      REDO files          minor delta compactions that are due
-      garbage             unlink what nobody can see any more (P2)
+      garbage             unlink what nobody can see any more (P2); scans that nobody reads give back theirs
+    nyala-compaction   when files came or went, and every second: see `compactor`
 
-Simplification: one thread in the writer's process; heavier work in processes of its own belongs to merging
-compactions.
+A flush gives back memory that writers wait for, so it never waits for a compaction.
 Source: design §3 "The life of a write", `seeds/tablet.txt`; Kudu facts §5.6.
 """
 
@@ -17,12 +16,13 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from nyala.errors import Error
 from nyala.mvcc.timestamp import physical_us
-from nyala.tablet.delta_compaction import compact_deltas
+from nyala.tablet.compactor import TICK_S as COMPACTION_TICK_S
+from nyala.tablet.compactor import Compactor
 from nyala.tablet.flush import flush
 from nyala.tablet.staging import remove_expired_staging
 
@@ -99,62 +99,93 @@ def pressure_of(store: Store) -> Pressure:
 
 
 @dataclass
-class MaintenanceCounters:
+class FlushCounters:
+    """Since the store was opened."""
+
     flushes: int = 0
     rows_flushed: int = 0
-    delta_compactions: int = 0
     files_collected: int = 0
     failures: int = 0
-    last_error: str = ""
     running: str = field(default="")
 
 
 class Maintenance:
-    """The background thread of one store. `pause` returns once nothing is running."""
+    """The background of one store: `status()`, `pause()` and `resume()` are for users."""
 
     # Looking at every tablet costs; without pressure it is done this seldom.
     _IDLE_TICKS: Final = 20
 
     def __init__(self, store: Store, every_tick: Callable[[], None] = lambda: None) -> None:
         self._store = weakref.ref(store)
+        self._clock = store.env.clock
         self._every_tick = every_tick
         self._wake = store.pressure
+        self._changed = store.changed
         self._stop = threading.Event()
         self._paused = False
         self._busy = threading.Lock()
-        self.counters = MaintenanceCounters()
-        self._thread = threading.Thread(target=self._loop, name="nyala-maintenance", daemon=True)
+        self._compacting = threading.Lock()
+        self.counters = FlushCounters()
+        self.compactor = Compactor(store)
+        self._errors: dict[str, str] = {}  # what goes wrong at present, by thread
+        self._threads = [
+            threading.Thread(target=self._flush_loop, name="nyala-flush", daemon=True),
+            threading.Thread(target=self._compaction_loop, name="nyala-compaction", daemon=True),
+        ]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
+        """End both threads and all worker processes; a compaction that runs is given up."""
         self._stop.set()
         self._wake.set()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._changed.set()
+        self.compactor.stop()
+        for thread in self._threads:
+            if thread.is_alive() and threading.current_thread() is not thread:
+                thread.join()
 
     def pause(self) -> None:
-        """No more background work until `resume`."""
+        """No more background work until `resume`. Returns when what is running is done.
+
+        What is called by hand (`flush()`, `compact()`, `vacuum()`) works all the same.
+        """
         self._paused = True
-        with self._busy:
+        with self._busy, self._compacting:
             pass
 
     def resume(self) -> None:
+        """Go on, with whatever has become due meanwhile."""
         self._paused = False
         self._wake.set()
+        self._changed.set()
 
     def status(self) -> dict[str, Any]:
-        """Counters and what is running now."""
-        return {"paused": self._paused, **vars(self.counters)}
+        """What is running, why something waits, what was done last, and counters since the store was opened.
 
-    def _loop(self) -> None:
+        paused, running (of flushes and collection), compaction (operation, table, tablet, seconds, rows_done,
+        rows_total; None when none runs), waiting (why, or ""), recent (the last eight compactions), flushes,
+        rows_flushed, delta_compactions, major_delta_compactions, merging_compactions, expiries, bytes_compacted,
+        bytes_written, given_up, files_collected, failures, last_error.
+        """
+        return {
+            "paused": self._paused,
+            **asdict(self.counters),
+            "last_error": "; ".join(self._errors.values()),
+            **self.compactor.status(self._clock.monotonic_s()),
+        }
+
+    # ------------------------------------------------------------------------------------------ the threads
+
+    def _flush_loop(self) -> None:
         tick = 0
         while not self._stop.is_set():
             store = self._store()
             if store is None or store.closed:
                 return
-            pressed = store.env.clock.wait(self._wake, TICK_S)
+            pressed = self._clock.wait(self._wake, TICK_S)
             if self._stop.is_set():
                 return
             tick += 1
@@ -166,20 +197,38 @@ class Maintenance:
                     if not self._paused and (pressed or tick % self._IDLE_TICKS == 0):
                         self.run_once(store)
             except Exception as error:  # whatever it was: without this thread no memory would ever be freed
-                self._failed(error)
+                self.counters.running = ""
+                self._failed("flush", error)
             del store
 
-    def _failed(self, error: Exception) -> None:
+    def _compaction_loop(self) -> None:
+        while not self._stop.is_set():
+            store = self._store()
+            if store is None or store.closed:
+                return
+            self._clock.wait(self._changed, COMPACTION_TICK_S)
+            if self._stop.is_set():
+                return
+            self._changed.clear()
+            try:
+                with self._compacting:
+                    self.compact_once(store)
+            except Exception as error:
+                self._failed("compaction", error)
+            del store
+
+    def _failed(self, what: str, error: Exception) -> None:
+        if self._stop.is_set():
+            return  # the store is closing: whatever it was, it was in the way of that
         self.counters.failures += 1
-        self.counters.running = ""
-        if self.counters.last_error != str(error):
+        if self._errors.get(what) != str(error):
             # Once per kind of trouble: a full disk would otherwise fill the log of the user's program too.
             trace = None if isinstance(error, Error) else error
             logger.warning("background work failed and will be tried again: %s", error, exc_info=trace)
-        self.counters.last_error = str(error)
+        self._errors[what] = str(error)
 
     def run_once(self, store: Store) -> None:
-        """Do what is due now. Raises what the work raises."""
+        """Do the flush that is due now, and collect. Raises what the work raises."""
         try:
             chosen = choose_flush(pressure_of(store))
             if chosen:
@@ -187,9 +236,6 @@ class Maintenance:
                 report = flush(store, chosen)
                 self.counters.flushes += 1
                 self.counters.rows_flushed += report.rows
-            # Also when nothing was flushed here: who flushes by hand leaves files as well.
-            self.counters.running = "minor delta compaction"
-            self.counters.delta_compactions += compact_deltas(store)
         finally:
             # Also when there was no space for a flush: this is what makes some.
             self.counters.running = "collection"
@@ -197,4 +243,10 @@ class Maintenance:
             self.counters.files_collected += store.collect_garbage()
             remove_expired_staging(store.env, store.root_path)
         self.counters.running = ""
-        self.counters.last_error = ""
+        self._errors.pop("flush", None)
+
+    def compact_once(self, store: Store) -> None:
+        """Compact until nothing pays, or somebody asks for a pause. Raises what the work raises."""
+        while not self._paused and not self._stop.is_set() and self.compactor.run_once(store):
+            if not self.compactor.waiting:
+                self._errors.pop("compaction", None)

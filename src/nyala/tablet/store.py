@@ -59,6 +59,7 @@ from nyala.rowset.writer import WrittenRowSet
 from nyala.schema.schema import Schema
 from nyala.tablet import layout
 from nyala.tablet.bootstrap import Replayer
+from nyala.tablet.compaction_policy import TARGET_BYTES
 from nyala.tablet.history import oldest_readable
 from nyala.tablet.locks import OwnedLock
 from nyala.tablet.opening import delta_entry, open_root, open_rowset, remove_orphans
@@ -97,6 +98,7 @@ class StoreOptions:
     lock_purpose: Purpose = "writer"
     log_limit_bytes: int = LOG_LIMIT_BYTES
     direct_commit_bytes: int = DIRECT_COMMIT_BYTES
+    rowset_target_bytes: int = TARGET_BYTES
 
 
 class Store:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError, InvalidValueError
+from nyala.keys.encoded_keys import EncodedKeys
 from nyala.schema.convert import convert
 from nyala.schema.expression import Expression, parse_assignment
 from nyala.schema.predicate import bind
@@ -121,25 +122,8 @@ def look_up(table: TableState, keys: Any, columns: Sequence[str] | None, snapsho
     """
     schema = table.schema
     wanted = schema.columns if columns is None else schema.project(columns)
-    converted = convert(keys, schema, columns="key", operation="get")
-    left_out = [column.name for column in schema.key_columns if column.name not in converted.columns]
-    if left_out and converted.row_count:
-        raise InvalidArgumentError(
-            f"get needs the whole key of {table.name!r} ({', '.join(c.name for c in schema.key_columns)}); "
-            f"{left_out[0]!r} is not given"
-        )
-    if converted.errors:
-        raise InvalidValueError(
-            f"row {int(converted.errors.rows[0])} of the keys for {table.name!r} is no key: "
-            f"{converted.errors.messages[0]}"
-        )
+    encoded, tablets = read_keys(table, keys, "get")
     empty = pa.schema([column.arrow_field() for column in wanted]).empty_table()
-    if not converted.row_count:
-        return empty
-    names = [column.name for column in schema.key_columns]
-    arrays = [converted.columns[name] for name in names]
-    encoded = table.codec.encode(arrays)
-    tablets = table.router.route(dict(zip(names, arrays, strict=True)), converted.row_count)
     housed = np.flatnonzero(tablets >= 0)
     by_key = encoded.take(housed).sort_indices()
     order = housed[by_key]
@@ -151,3 +135,29 @@ def look_up(table: TableState, keys: Any, columns: Sequence[str] | None, snapsho
         return pa.Table.from_batches([read_path.rows_without_columns(len(found))])
     back = np.argsort(order[found], kind="stable")
     return pa.Table.from_arrays([array.take(pa.array(back)) for array in values], schema=empty.schema)
+
+
+def read_keys(table: TableState, keys: Any, operation: str) -> tuple[EncodedKeys, np.ndarray]:
+    """Keys as a user gives them: (encoded, ordinal of the tablet that houses each, or -1).
+
+    operation: the word for messages. Raises: as `look_up`.
+    """
+    schema = table.schema
+    converted = convert(keys, schema, columns="key", operation=operation)
+    if not converted.row_count:
+        return table.codec.empty(), np.empty(0, np.int32)
+    left_out = [column.name for column in schema.key_columns if column.name not in converted.columns]
+    if left_out:
+        raise InvalidArgumentError(
+            f"{operation} needs the whole key of {table.name!r} ({', '.join(c.name for c in schema.key_columns)}); "
+            f"{left_out[0]!r} is not given"
+        )
+    if converted.errors:
+        raise InvalidValueError(
+            f"row {int(converted.errors.rows[0])} of the keys for {table.name!r} is no key: "
+            f"{converted.errors.messages[0]}"
+        )
+    names = [column.name for column in schema.key_columns]
+    arrays = [converted.columns[name] for name in names]
+    tablets = table.router.route(dict(zip(names, arrays, strict=True)), converted.row_count)
+    return table.codec.encode(arrays), tablets

@@ -20,7 +20,7 @@ from nyala.delta.compaction_policy import FILES_MIN
 from nyala.env import system_files
 from nyala.errors import StorageError
 from nyala.tablet import delta_compaction
-from nyala.tablet.delta_compaction import compact_deltas
+from nyala.tablet.care import compact_deltas
 from nyala.testing.faulty_files import FaultyFiles
 
 SHARED_MEMORY = "/dev/shm"

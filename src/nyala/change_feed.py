@@ -1,0 +1,76 @@
+"""The change feed: what changed in one table between two moments, and the forms in which it is handed over.
+
+    feed = table.changes(since=last)          rows changed in (since, until]
+    for batch in feed.to_reader(): ...        in bounded memory
+    last = feed.until                         the next call begins where this one ended
+
+Source: shared contract, "History".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from nyala.mvcc.timestamp import to_datetime
+from nyala.scan import PinnedRows, ScannedStore, preview
+from nyala.tablet import diff_scan
+from nyala.tablet.diff_scan import DiffSpec, Versions
+from nyala.tablet.root import Root, TableState
+
+__all__ = ["ChangeFeed"]
+
+_SHOWN = 10
+
+
+class ChangeFeed(PinnedRows):
+    """What changed in a table between two moments. Made by `Table.changes`; thread-safe; nothing is read before it is
+    asked for, and it may be read many times with one answer.
+
+    Columns: the key's, then the others, then `_change_type` ("insert", "update" or "delete") and `_commit_timestamp`
+    (int64, a timestamp of ours). Of a deleted row the key is there, all else is NULL.
+    """
+
+    _what = "change feed"
+
+    def __init__(self, store: ScannedStore, root: Root, table: TableState, spec: DiffSpec) -> None:
+        super().__init__(store, root, table)
+        self._spec = spec
+
+    @property
+    def since(self) -> int:
+        """The moment after which the changes begin: those of batches up to it are not in."""
+        return self._spec.since
+
+    @property
+    def until(self) -> int:
+        """The moment of the last changes: every batch up to it is in. As the next feed's `since` it leaves no gap."""
+        return self._spec.until
+
+    @property
+    def versions(self) -> Versions:
+        """ "net": one row per key; "all": every version of every row."""
+        return self._spec.versions
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the result."""
+        return self._spec.arrow_schema
+
+    def _read(self, table: TableState) -> Iterator[pa.RecordBatch]:
+        return diff_scan.run(table, self._spec)
+
+    def _again(self) -> str:
+        return f"ask again, with since={self.since}, until={self.until} for the same changes"
+
+    def __repr__(self) -> str:
+        shown: list[pa.RecordBatch] = []
+        for batch in self._batches():
+            shown.append(batch.slice(0, _SHOWN - sum(part.num_rows for part in shown)))
+            if sum(part.num_rows for part in shown) >= _SHOWN:
+                break
+        head = pa.Table.from_batches(shown, schema=self.schema)
+        kind = "net changes" if self.versions == "net" else "all versions"
+        since, until = (to_datetime(moment).isoformat() for moment in (self.since, self.until))
+        return f"ChangeFeed of {self._name}, {kind} after {since} up to {until}\n{preview(head)}"

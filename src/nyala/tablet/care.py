@@ -1,0 +1,229 @@
+"""Looking after a table by hand: what the background does in its own time, at once and to the end.
+
+    compact_table    flush, then compact until no two rowsets of a tablet overlap and no REDO is left
+    vacuum_table     give back the disk: history beyond the mark, dead rows, files that nobody needs any more
+    compact_deltas   the minor delta compactions that are due
+
+Each goes on beside writers and scans. What the background is doing at the moment is waited for.
+Source: shared contract, "Care".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from nyala.errors import StorageError
+from nyala.tablet.compaction import Runner, compact, run_here
+from nyala.tablet.compaction_policy import (
+    ExpirePlan,
+    MergePlan,
+    Plan,
+    RowSetLayout,
+    choose_expire,
+    plan_full,
+)
+from nyala.tablet.flush import flush
+from nyala.tablet.layouts import Layouts
+from nyala.tablet.root import TableState
+from nyala.tablet.workers import JobCancelled
+
+if TYPE_CHECKING:
+    from nyala.tablet.store import Store
+
+logger = logging.getLogger("nyala.compaction")
+
+# Writers go on meanwhile. What they leave behind after this many rounds is the background's.
+ROUNDS_MAX: Final = 4
+WAIT_S: Final = 600.0
+
+
+@dataclass
+class CareReport:
+    """What was done. Bytes of files that went, and that came in their place."""
+
+    compactions: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+
+Step = Callable[[int, int], None]
+"""(plans done, plans in this round): for whoever shows progress."""
+
+
+def compact_table(
+    store: Store, name: str, runner: Runner | None = None, step: Step = lambda done, total: None
+) -> CareReport:
+    """Flush the table and compact it until its rowsets do not overlap and no REDO is left.
+
+    With writers at work that holds for what was written before the call.
+    Raises: TableNotFoundError, StorageError, CorruptionError: what was done up to then stays.
+    """
+    report = CareReport()
+    table_id = store.root.table(name).id
+    for _ in range(ROUNDS_MAX):
+        table = store.root.tables.get(table_id)
+        if table is None:
+            break
+        ids = {tablet.id for tablet in table.tablets}
+        _wait_for_others(store, table)
+        flush(store, ids)
+        plans = _plans(
+            store,
+            table_id,
+            lambda layouts: plan_full(layouts, target_bytes=store.options.rowset_target_bytes),
+        )
+        if not plans:
+            break
+        _carry_out(store, table_id, plans, runner, report, step)
+    store.collect_garbage()
+    return report
+
+
+def vacuum_table(
+    store: Store, name: str, *, dry_run: bool = False, runner: Runner | None = None
+) -> dict[str, Any]:
+    """Give back the disk that only history beyond the mark, dead rows and forgotten files take.
+
+    dry_run: say what would go, and do nothing.
+    Returns: `files` and `bytes` that went (with dry_run: would go, about), `rowsets_rewritten`, `oldest_readable` and
+             `waiting_files`: files that are garbage already, and are kept because a scan, a snapshot or a reader
+             process has them.
+    Raises:  as `compact_table`.
+    """
+    table_id = store.root.table(name).id
+    table = store.root.tables[table_id]
+    before = _files_and_bytes(table)
+    garbage = set(store.state.garbage)
+    expire = _plans(store, table_id, _expiring)
+    rewrite = _plans(store, table_id, _rewriting)
+    answer: dict[str, Any] = {
+        "dry_run": dry_run,
+        "files": 0,
+        "bytes": 0,
+        "rowsets_rewritten": sum(len(plan.rowsets) for _, plan in rewrite if isinstance(plan, MergePlan)),
+        "oldest_readable": store.history_cut(table.entry),
+        "waiting_files": len(garbage),
+    }
+    if dry_run:
+        expired = {(tablet, number) for tablet, plan in expire for number in _rowsets(plan)}
+        rewritten = {(tablet, number) for tablet, plan in rewrite for number in _rowsets(plan)}
+        cut = store.history_cut(table.entry)
+        layouts = {
+            (tablet.id, layout.id): layout
+            for tablet in table.tablets
+            for layout in Layouts().of_tablet(tablet, cut)
+        }
+        answer["bytes"] = sum(layouts[place].expired_bytes for place in expired | rewritten)
+        answer["files"] = sum(
+            layouts[place].expired_undo_files + 2 * layouts[place].all_expired for place in expired
+        ) + len(rewritten)
+        return answer
+    _wait_for_others(store, table)
+    report = CareReport()
+    _carry_out(store, table_id, expire, runner, report, lambda done, total: None)
+    _carry_out(store, table_id, _plans(store, table_id, _rewriting), runner, report, lambda done, total: None)
+    store.collect_garbage()
+    after_table = store.root.tables.get(table_id)
+    after = (0, 0) if after_table is None else _files_and_bytes(after_table)
+    answer["files"], answer["bytes"] = max(before[0] - after[0], 0), max(before[1] - after[1], 0)
+    answer["waiting_files"] = len(store.state.garbage)
+    return answer
+
+
+def compact_deltas(store: Store) -> int:
+    """Run every minor delta compaction that is due; returns how many.
+
+    Raises: StorageError when a file cannot be written; nothing changed then.
+    """
+    from nyala.tablet.compaction_policy import choose_minor
+
+    done = 0
+    runner = run_here(store)
+    for table in list(store.root.tables.values()):
+        for tablet in table.tablets:
+            while True:
+                now = store.root.tables.get(table.id)
+                if now is None or tablet.id not in now.ordinal_of:
+                    break
+                state = now.tablets[now.ordinal_of[tablet.id]]
+                # Not by gain, as the background chooses: all that the logarithmic rule asks for.
+                layouts = Layouts().of_tablet(state, 0, store.reservations)
+                plan = choose_minor(layouts, redo_ratio_min=float("inf"))
+                if plan is None or compact(store, table.id, tablet.id, plan, runner) is None:
+                    break
+                done += 1
+    return done
+
+
+def _expiring(layouts: list[RowSetLayout]) -> list[Plan]:
+    plan = choose_expire(layouts, by_hand=True)
+    return [] if plan is None else [plan]
+
+
+def _rewriting(layouts: list[RowSetLayout]) -> list[Plan]:
+    """Every rowset of which something would go, alone."""
+    return [
+        MergePlan((layout.id,), 0.0)
+        for layout in layouts
+        if layout.available and not layout.all_expired and layout.expired_bytes > 0
+    ]
+
+
+def _plans(
+    store: Store, table_id: int, choose: Callable[[list[RowSetLayout]], list[Plan]]
+) -> list[tuple[int, Plan]]:
+    """(tablet id, plan) for all tablets of the table."""
+    table = store.root.tables.get(table_id)
+    if table is None:
+        return []
+    measure, cut = Layouts(), store.history_cut(table.entry)
+    return [
+        (tablet.id, plan)
+        for tablet in table.tablets
+        for plan in choose(measure.of_tablet(tablet, cut, store.reservations))
+    ]
+
+
+def _carry_out(
+    store: Store,
+    table_id: int,
+    plans: list[tuple[int, Plan]],
+    runner: Runner | None,
+    report: CareReport,
+    step: Step,
+) -> None:
+    for done, (tablet_id, plan) in enumerate(plans):
+        step(done, len(plans))
+        try:
+            made = compact(store, table_id, tablet_id, plan, runner or run_here(store))
+        except JobCancelled as error:
+            raise StorageError(
+                "the store was closed while it was being compacted: nothing is lost, what was done up to then stays"
+            ) from error
+        if made is not None:
+            report.compactions += 1
+            report.bytes_before += made.bytes_before
+            report.bytes_after += made.bytes_after
+    step(len(plans), len(plans))
+
+
+def _wait_for_others(store: Store, table: TableState) -> None:
+    """Until no compaction of the background holds a rowset of the table. Raises: StorageError after ten minutes."""
+    ids = [rowset.id for tablet in table.tablets for rowset in tablet.rowsets]
+    if not store.reservations.wait_free(ids, WAIT_S):
+        raise StorageError(
+            f"a compaction of table {table.name!r} has been running for {WAIT_S / 60:.0f} minutes: see "
+            "db.maintenance.status(), and try again when it is done"
+        )
+
+
+def _rowsets(plan: Plan) -> tuple[int, ...]:
+    return plan.rowsets if isinstance(plan, MergePlan | ExpirePlan) else (plan.rowset,)
+
+
+def _files_and_bytes(table: TableState) -> tuple[int, int]:
+    rowsets = [rowset for tablet in table.tablets for rowset in tablet.rowsets]
+    return sum(len(rowset.paths) for rowset in rowsets), sum(rowset.size_bytes for rowset in rowsets)

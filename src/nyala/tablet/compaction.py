@@ -1,0 +1,407 @@
+"""Compactions in a store that goes on working: begin, run, install.
+
+    begin     (flush lock)    the inputs are reserved and, for a merge, their DeltaMemStores flushed, as of S
+    run       (no lock)       a job from files to files (`compaction_run`): here, or in a worker process
+    install   (commit lock)   what came to the inputs' DeltaMemStores after S moves to the outputs, by key;
+    one catalogue
+                              transaction names the outputs and drops the inputs; one new root
+
+A scan goes on with the root that it has; writers wait for the install only, whose cost is that of the late
+changes.
+
+Invariants
+    C1  What any snapshot from the history mark on says is the same before and after.
+    C2  A merge's outputs have `deltas_durable` = S (R2). What the inputs got later is in memory and in the
+        log, and replay finds its rows in the outputs by key (R1).
+    C3  While a merge runs, its inputs' DeltaMemStores are not flushed (R3); they anchor the log as ever.
+    C4  A compaction that fails, is revoked, or whose table went, changes nothing and leaves no file; after a
+        crash the next open removes what it wrote (P3).
+    C5  A major delta compaction moves all REDO of its columns into base and UNDO, so for each column UNDO
+        stays older than REDO (X2). REDO files that were flushed meanwhile stand behind what it leaves.
+
+Source: design §3 and §6; Kudu facts §5.2–5.4. Departure: no DuplicatingRowSet; late changes are moved once,
+at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.catalog.model import CatalogChange, PartEntry, RowSetEntry
+from nyala.delta.delta_file import DeltaFile, WrittenDelta
+from nyala.delta.run import Rowids
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.rowset_tree import RowSetTree
+from nyala.tablet import compaction_run
+from nyala.tablet.compaction_policy import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
+from nyala.tablet.compaction_run import Job, MajorJob, MergeJob, MinorJob, Output, Progress, UndoJob
+from nyala.tablet.entries import RowSetFiles
+from nyala.tablet.flush import Phase, flush_deltas, no_phase
+from nyala.tablet.history import note_cut
+from nyala.tablet.layouts import all_expired
+from nyala.tablet.opening import delta_entry, entry_of, part_entry_of
+from nyala.tablet.reservations import Reservation
+from nyala.tablet.root import Root, TableState
+from nyala.tablet.workers import JobCancelled
+
+if TYPE_CHECKING:
+    from nyala.tablet.store import Store
+
+logger = logging.getLogger("nyala.compaction")
+
+Runner: TypeAlias = "Callable[[Job, Reservation], Output]"
+"""Carries a job out, here or elsewhere; may give up when the reservation is revoked."""
+
+
+@dataclass(frozen=True)
+class CompactionReport:
+    """What a compaction did: bytes of the files that went and that came."""
+
+    plan: Plan
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+
+def run_here(store: Store, progress: Progress = lambda done, total: None) -> Runner:
+    """A runner in this thread."""
+    return lambda job, reservation: compaction_run.run(store.env, job, progress)
+
+
+def compact(
+    store: Store, table_id: int, tablet_id: int, plan: Plan, runner: Runner, *, phase: Phase = no_phase
+) -> CompactionReport | None:
+    """Carry `plan` out; None when there was nothing to do any more: its rowsets changed, are taken, or were
+    taken back.
+
+    phase: called, without a lock, as "reserved" (before anything is read) and as "written" (before the install).
+    Raises: StorageError, CorruptionError, JobCancelled (the store is closing): nothing changed then (C4).
+    """
+    if isinstance(plan, ExpirePlan):
+        return _expire(store, table_id, tablet_id, plan)
+    rowset_ids = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
+    with _begun(store, rowset_ids, isinstance(plan, MergePlan)) as (reservation, snapshot):
+        if reservation is None:
+            return None
+        phase("reserved")
+        root = store.root  # held: what a dropped table had must not go while it is read
+        inputs = _find(root, table_id, tablet_id, rowset_ids)
+        if inputs is None:
+            return None
+        table, rowsets = inputs
+        job = _job(store, table, tablet_id, rowsets, plan, snapshot)
+        if job is None:
+            return None
+        try:
+            output = runner(job, reservation)
+        except JobCancelled:
+            if reservation.revoked.is_set():
+                return None
+            raise
+        try:
+            phase("written")
+            report = _install(store, reservation, job, plan, table, rowsets, output)
+        except BaseException:
+            store.discard_files(output.paths)
+            raise
+    if report is None:
+        store.discard_files(output.paths)
+        logger.info("a compaction of rowsets %s gave up: something else came first", list(rowset_ids))
+    return report
+
+
+@contextlib.contextmanager
+def _begun(
+    store: Store, rowset_ids: Sequence[int], merging: bool
+) -> Iterator[tuple[Reservation | None, int]]:
+    """The reservation (None: somebody else has one of the rowsets) and the moment S up to which all is in
+    files."""
+    snapshot = 0
+    with store.flush_lock:
+        store.check_writable()
+        reservation = store.reservations.take(rowset_ids, holds_deltas=merging)
+        if reservation is not None and merging:
+            try:
+                snapshot = flush_deltas(store, rowset_ids)
+            except BaseException:
+                store.reservations.release(reservation)
+                raise
+    try:
+        yield reservation, snapshot
+    finally:
+        if reservation is not None:
+            store.reservations.release(reservation)
+
+
+def _find(
+    root: Root, table_id: int, tablet_id: int, rowset_ids: Sequence[int]
+) -> tuple[TableState, list[DiskRowSet]] | None:
+    """The table and these rowsets of its tablet; None when one of them is not there any more."""
+    table = root.tables.get(table_id)
+    ordinal = None if table is None else table.ordinal_of.get(tablet_id)
+    if table is None or ordinal is None:
+        return None
+    there = {rowset.id: rowset for rowset in table.tablets[ordinal].rowsets}
+    if any(number not in there for number in rowset_ids):
+        return None
+    return table, [there[number] for number in rowset_ids]
+
+
+def _job(
+    store: Store, table: TableState, tablet_id: int, rowsets: Sequence[DiskRowSet], plan: Plan, snapshot: int
+) -> Job | None:
+    store.tablet_directory(tablet_id)
+    token = store.env.randomness.token_hex(8)
+    cut = store.history_cut(table.entry)
+    if not any(file.timestamp_min <= cut for rowset in rowsets for file in (*rowset.undo, *rowset.redo)):
+        cut = 0  # nothing is that old
+    if isinstance(plan, MergePlan):
+        return MergeJob(
+            store.root_path, tablet_id, table.schema, tuple(map(RowSetFiles.of, rowsets)), snapshot, cut,
+            tuple(store.allocate("rowset") for _ in range(plan.output_count)), token,
+        )  # fmt: skip
+    (rowset,) = rowsets
+    files = RowSetFiles.of(rowset)
+    if isinstance(plan, MajorPlan):
+        if not rowset.redo:
+            return None
+        return MajorJob(store.root_path, tablet_id, table.schema, files, plan.columns, cut, token)
+    assert isinstance(plan, MinorPlan)
+    chosen = (rowset.redo if plan.kind == "redo" else rowset.undo[::-1])[plan.files]
+    if len(chosen) < 2:
+        return None
+    ids = tuple(file.id for file in chosen)
+    if plan.kind == "redo":
+        return MinorJob(store.root_path, tablet_id, table.schema, files, ids, token)
+    return UndoJob(store.root_path, tablet_id, table.schema, files, ids, cut, token)
+
+
+# ------------------------------------------------------------------------------------------------ install
+
+
+def _install(
+    store: Store,
+    reservation: Reservation,
+    job: Job,
+    plan: Plan,
+    table: TableState,
+    inputs: Sequence[DiskRowSet],
+    output: Output,
+) -> CompactionReport | None:
+    moved = None
+    if isinstance(job, MergeJob):
+        fresh, entries = [], []
+        for result in output.rowsets:
+            rowset, of_rowset = store.adopt_rowset(result, table.schema)
+            fresh.append(rowset)
+            entries += of_rowset
+        moved = _Moved(fresh)
+        moved.look_up(inputs)  # most of it before the lock is taken
+    with store.commit_lock:
+        store.check_writable()
+        if reservation.revoked.is_set():
+            return None
+        root = store.root
+        found = _find(root, table.id, job.tablet_id, [rowset.id for rowset in inputs])
+        if found is None:
+            return None
+        current_table, current = found
+        tablet = current_table.tablets[current_table.ordinal_of[job.tablet_id]]
+        change = CatalogChange(timestamp=store.clock.latest)
+        if moved is not None:
+            assert isinstance(job, MergeJob)
+            assert all(now.redo == old.redo and not now.frozen for now, old in zip(current, inputs, strict=True)), (
+                "C3: the inputs' files stay as they are"
+            )  # fmt: skip
+            moved.carry(current)
+            before = _drop(change, current)
+            change.put_rowsets += [RowSetEntry.from_meta(rowset.meta) for rowset in moved.rowsets]
+            change.put_deltas += entries
+            gone = {rowset.id for rowset in current}
+            rowsets = (*(rowset for rowset in tablet.rowsets if rowset.id not in gone), *moved.rowsets)
+            cut = job.cut
+        else:
+            (now,) = current
+            replaced, before, cut = _replaced(store, job, inputs[0], now, output, change)
+            rowsets = tuple(replaced if rowset is now else rowset for rowset in tablet.rowsets)
+        after = root.with_tablets({tablet.id: dataclasses.replace(tablet, rowsets=rowsets)})
+        after = note_cut(change, after, table.id, cut)
+        store.transact(change, lambda version: after.with_tablets({}, version))
+    size = output.size_bytes
+    logger.info(
+        "%s of %s: %d bytes became %d", type(plan).__name__, [rowset.id for rowset in inputs], before, size
+    )
+    return CompactionReport(plan, before, size)
+
+
+def _drop(change: CatalogChange, rowsets: Sequence[DiskRowSet]) -> int:
+    """Put into `change` that these rowsets go, with their files; returns how many bytes."""
+    for rowset in rowsets:
+        change.drop_rowsets.append(rowset.id)
+        change.drop_parts += [part.id for part in rowset.parts]
+        change.drop_deltas += [file.id for file in (*rowset.undo, *rowset.redo)]
+        change.garbage += rowset.paths
+    return sum(rowset.size_bytes for rowset in rowsets)
+
+
+def _replaced(
+    store: Store, job: Job, old: DiskRowSet, now: DiskRowSet, output: Output, change: CatalogChange
+) -> tuple[DiskRowSet, int, int]:
+    """The next version of a rowset after a delta compaction, the bytes that go, and the cut that was made."""
+    undo, redo = (_adopt_delta(store, now.id, made, change) for made in (output.undo, output.redo))
+    cut = 0
+    gone: list[DeltaFile]
+    gone_parts = []
+    if isinstance(job, MajorJob):
+        part = None
+        if output.part is not None:
+            places = output.part.file.columns
+            entry = PartEntry(
+                store.allocate("delta"), now.id, output.part.path, output.part.file.size_bytes, tuple(places)
+            )
+            change.put_parts.append(entry)
+            part = store.open_part(entry)
+        fresh = now.with_major_compaction(old.redo, redo, part, undo)
+        gone = list(old.redo)
+        gone_parts = [part for part in now.parts if part not in fresh.parts]
+        cut = job.cut
+    elif isinstance(job, MinorJob):
+        gone = [file for file in now.redo if file.id in job.file_ids]
+        assert redo is not None, "REDO files are not empty, nor is what is made of them"
+        fresh = now.with_merged_redo(gone, redo)
+    else:
+        assert isinstance(job, UndoJob)
+        gone = [file for file in now.undo if file.id in job.file_ids]
+        fresh = now.with_undo(gone, undo)
+        cut = job.cut
+    change.drop_deltas += [entry_of(file).id for file in gone]
+    change.drop_parts += [part_entry_of(part).id for part in gone_parts]
+    change.garbage += [entry_of(file).path for file in gone] + [part.path for part in gone_parts]
+    before = sum(file.size_bytes for file in gone) + sum(part.size_bytes for part in gone_parts)
+    return fresh, before, cut
+
+
+def _adopt_delta(
+    store: Store, rowset_id: int, made: tuple[str, WrittenDelta] | None, change: CatalogChange
+) -> DeltaFile | None:
+    if made is None:
+        return None
+    path, written = made
+    entry = delta_entry(store.allocate("delta"), rowset_id, path, written)
+    change.put_deltas.append(entry)
+    return store.open_delta(entry)
+
+
+class _Moved:
+    """The outputs of a merge, and where the rows of its inputs that were changed meanwhile are in them."""
+
+    def __init__(self, rowsets: Sequence[DiskRowSet]) -> None:
+        self.rowsets = list(rowsets)
+        self._tree = RowSetTree(self.rowsets)
+        self._index = {rowset.id: index for index, rowset in enumerate(self.rowsets)}
+        self._known: dict[int, tuple[Rowids, Rowids, Rowids]] = {}  # input: (rows, which output, rowid in it)
+
+    def look_up(self, inputs: Sequence[DiskRowSet]) -> None:
+        """Find the rows that are changed by now. Cost: those that were not looked up before."""
+        for rowset in inputs:
+            store = rowset.deltas
+            runs = [run for number in store.column_ids for run in store.levels(number)]
+            if not runs:
+                continue
+            rows = np.unique(np.concatenate([run.rowids for run in runs]))
+            known = self._known.get(rowset.id)
+            if known is not None:
+                rows = np.setdiff1d(rows, known[0], assume_unique=True)
+                if not len(rows):
+                    continue
+            keys = rowset.keys_of(rows)
+            which = np.full(len(rows), -1, np.int64)
+            places = np.full(len(rows), -1, np.int64)
+            for output, lower, upper in self._tree.candidates(keys):
+                found = output.find(keys.slice(lower, upper - lower))
+                hit = np.flatnonzero(found >= 0)
+                which[lower + hit] = self._index[output.id]
+                places[lower + hit] = found[hit]
+            assert (which >= 0).all(), (
+                "R5: only a living row is changed, and no merge leaves out a living row"
+            )
+            fresh = (rows, which, places)
+            if known is not None:
+                together = np.argsort(np.concatenate([known[0], rows]), kind="stable")
+                fresh = tuple(
+                    np.concatenate([old, new])[together] for old, new in zip(known, fresh, strict=True)
+                )  # type: ignore[assignment]
+            self._known[rowset.id] = fresh
+
+    def carry(self, inputs: Sequence[DiskRowSet]) -> None:
+        """Put the inputs' late changes into the outputs' DeltaMemStores. Under the commit lock."""
+        self.look_up(inputs)
+        for rowset in inputs:
+            for batch in rowset.deltas.batches_after(-1):
+                rows, which, places = self._known[rowset.id]
+                at = np.searchsorted(rows, batch.rowids)
+                for index in np.unique(which[at]).tolist():
+                    mine = np.flatnonzero(which[at] == index)
+                    rowids = places[at[mine]]
+                    order = np.argsort(rowids, kind="stable")
+                    self.rowsets[index].deltas.append(
+                        rowids[order],
+                        batch.timestamps[mine[order]],
+                        {
+                            number: array.take(pa.array(mine[order]))
+                            for number, array in batch.columns.items()
+                        },
+                    )
+
+
+# ------------------------------------------------------------------------------------------------ expiry
+
+
+def _expire(store: Store, table_id: int, tablet_id: int, plan: ExpirePlan) -> CompactionReport | None:
+    """Drop whole UNDO files, and whole rowsets of dead rows, that no readable snapshot needs. A catalogue
+    transaction."""
+    root = store.root
+    found = _find(root, table_id, tablet_id, plan.rowsets)
+    if found is None:
+        return None
+    table, rowsets = found
+    cut = store.history_cut(table.entry)
+    dead = {rowset for rowset in rowsets if all_expired(rowset, cut)}  # reads; not under the lock
+    with store.commit_lock:
+        store.check_writable()
+        root = store.root
+        again = _find(root, table_id, tablet_id, plan.rowsets)
+        if again is None:
+            return None
+        table, current = again
+        tablet = table.tablets[table.ordinal_of[tablet_id]]
+        change = CatalogChange(timestamp=store.clock.latest)
+        before = 0
+        replaced: dict[int, DiskRowSet | None] = {}
+        for rowset in current:
+            if store.reservations.taken(rowset.id):
+                continue
+            if rowset in dead and not rowset.nbytes:
+                before += _drop(change, [rowset])
+                replaced[rowset.id] = None
+                continue
+            gone = [file for file in rowset.undo if file.timestamp_max <= cut]
+            if gone:
+                replaced[rowset.id] = rowset.with_undo(gone, None)
+                change.drop_deltas += [file.id for file in gone]
+                change.garbage += [entry_of(file).path for file in gone]
+                before += sum(file.size_bytes for file in gone)
+        if not replaced:
+            return None
+        kept = [replaced.get(rowset.id, rowset) for rowset in tablet.rowsets]
+        state = dataclasses.replace(tablet, rowsets=tuple(rowset for rowset in kept if rowset is not None))
+        after = note_cut(change, root.with_tablets({tablet.id: state}), table_id, cut)
+        store.transact(change, lambda version: after.with_tablets({}, version))
+    return CompactionReport(plan, before, 0)
