@@ -107,8 +107,8 @@ GROWTH: Final = 1.0
 # Kudu's kSupportAdjust: of two merges that spare the same, the one that does not drag in a neighbour without overlap.
 SUPPORT_ADJUST: Final = 1.003
 
-# The last useful join, two halves of a target, spares OPEN_BYTES less 0.3 % of the target for its bytes and WORK_BYTES:
-# (1/32 - 0.003) / (1 + 1/8) = 0.025. Less than 0.02 is rearranging.
+# The last join that is found, of two rowsets to nine tenths of a target, spares OPEN_BYTES less 0.3 % of its bytes, for
+# these and WORK_BYTES: (1/32 - 0.003) / (0.9 + 1/8) = 0.028. Less than 0.02 is rearranging.
 MERGE_GAIN_MIN: Final = 0.02
 
 # Weights are counted in 1/128 of the budget (1 MB of 128, like Kudu's), so that the table is 129 wide; none weighs less
