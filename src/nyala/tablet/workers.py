@@ -30,7 +30,6 @@ Cost: a first `run` waits for the start of Python, 0.03 s, and for the imports o
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import itertools
 import json
@@ -134,7 +133,6 @@ class WorkerPool:
         self._stop = threading.Event()
         self._unusable = ""  # why no worker is to be tried any more
         self._warned = False
-        _pools.add(self)
 
     def run(
         self,
@@ -198,23 +196,19 @@ class WorkerPool:
         """
         if os.getpid() != self._pid:
             return
-        self._shut()
         with self._condition:
-            reaper = self._reaper
-            while self._running:
-                self._condition.wait()
-        if reaper is not None:
-            reaper.join()
-
-    def _shut(self) -> None:
-        """`close` without waiting for others: what runs sees it within `_POLL_S`."""
-        with self._condition:
-            self._closed = True
+            self._closed = True  # what runs sees it within `_POLL_S`
             idle, self._idle = self._idle, []
+            reaper = self._reaper
             self._condition.notify_all()
         self._stop.set()
         for child in idle:
             child.end()
+        with self._condition:
+            while self._running:
+                self._condition.wait()
+        if reaper is not None:
+            reaper.join()
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -416,6 +410,7 @@ class _Child:
                 ready = {key.fd: mask for key, mask in selector.select(_POLL_S)}
                 if not ready and not self.alive():
                     raise _ChildEnded  # somebody else keeps its end of the socket open
+                # What was printed before the answer was sent is read before the answer.
                 if self._output.fileno() in ready and not self._read_output():
                     selector.unregister(self._output)
                 mask = ready.get(self._socket.fileno(), 0)
@@ -433,7 +428,6 @@ class _Child:
                         raise BrokenFrame(f"a message of {sorted(message)}")
                     if message.get("job") != job:  # J1
                         raise BrokenFrame(f"an answer of job {message.get('job')} to job {job}")
-                    self._read_output()
                     return message
 
     def _send(self, part: memoryview) -> memoryview:
@@ -584,17 +578,9 @@ def _environment() -> dict[str, str]:
     return environment
 
 
-# --- the end of the process, and its copies ---------------------------------------------------------
+# --- copies of the process --------------------------------------------------------------------------
 
-_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 _children: weakref.WeakSet[_Child] = weakref.WeakSet()
-
-
-def _end_all() -> None:
-    """A program that never closed its store still waits for its children."""
-    for pool in list(_pools):
-        if os.getpid() == pool._pid:
-            pool._shut()
 
 
 def _forget_in_child() -> None:
@@ -603,5 +589,4 @@ def _forget_in_child() -> None:
     _children.clear()
 
 
-atexit.register(_end_all)
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -144,6 +144,16 @@ def test_progress_is_told_in_order(pool: WorkerPool) -> None:
     assert pool.run("steps", {"count": 3}) == {"done": 3}
 
 
+def test_progress_of_another_job_is_not_told(pool: WorkerPool, tmp_path: Path) -> None:
+    """A thread that a handler left behind does not move the figures of the job after it."""
+    pool.run("linger", {"path": str(tmp_path / "go")})
+    job = Running(pool, "wait_for_file", {"path": str(tmp_path / "lingered")})
+    job.pid()
+    (tmp_path / "go").touch()
+    assert job.ended() is None
+    assert job.reports == [{"pid": job.pid()}]
+
+
 def test_what_is_printed_goes_to_the_log(pool: WorkerPool, caplog: pytest.LogCaptureFixture) -> None:
     """A library that prints, or C code, would otherwise break the answer; one that reads finds nothing to wait for."""
     assert pool.run("noise", {}) == {"stdin": ""}
@@ -345,16 +355,18 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert until(ended)
 
 
-def test_a_program_that_never_closes_its_pool_ends_quietly() -> None:
-    """No warning of a process still running, and no wait for `idle_s`."""
+def test_a_program_that_never_closes_its_pools_ends_quietly(tmp_path: Path) -> None:
+    """No warning of processes still running, one idle and one at work, and no wait for them."""
     code = """
-import threading
+import sys, threading
 from nyala.tablet.workers import WorkerPool
-pool = WorkerPool()
-pool.run("ping", {})
-threading.Thread(target=lambda: pool.run("ping", {}), daemon=True).start()
+WorkerPool().run("ping", {})
+pool = WorkerPool(command=[sys.executable, "-P", sys.argv[1]])
+threading.Thread(target=lambda: pool.run("hold", {"path": sys.argv[2]}), daemon=True).start()
+while not pool._running:
+    pass
 """
-    with python(code) as program:
+    with python(code, CHILD, tmp_path / "lock") as program:
         assert program.communicate(timeout=30) == ("", "") and program.returncode == 0
 
 
@@ -406,7 +418,6 @@ def test_a_forked_copy_leaves_the_workers_alone(pool: WorkerPool, tmp_path: Path
             except StorageError as error:
                 code = 0 if "forked child" in str(error) else 2
             pool.close()
-            workers._end_all()
         finally:
             os._exit(code)
     assert os.waitpid(copy, 0)[1] == 0

@@ -6,7 +6,9 @@ import fcntl
 import os
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from nyala import errors
@@ -41,6 +43,20 @@ def wait_for_file(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
     while not os.path.exists(arguments["path"]):
         time.sleep(0.01)
     return {"pid": os.getpid()}
+
+
+def linger(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
+    """Leave a thread behind that waits for the file, reports once more, and makes the file `lingered` beside it."""
+    go = Path(arguments["path"])
+
+    def later() -> None:
+        while not go.exists():
+            time.sleep(0.01)
+        report({"pid": 0})
+        go.with_name("lingered").touch()
+
+    threading.Thread(target=later, daemon=True).start()
+    return {}
 
 
 def noise(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
@@ -82,5 +98,5 @@ def load(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
     return {"value": __import__(arguments["module"]).VALUE, "cwd": os.getcwd(), "nice": os.nice(0)}
 
 
-JOBS = (echo, steps, hold, wait_for_file, noise, flood, fail, die, no_json, load)
+JOBS = (echo, steps, hold, wait_for_file, linger, noise, flood, fail, die, no_json, load)
 main({**HANDLERS, **{job.__name__: job for job in JOBS}})
