@@ -51,7 +51,7 @@ is no gain in either case).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -264,13 +264,11 @@ class PolicyOptions:
 def best_plan(rowsets: Sequence[RowSetLayout], options: PolicyOptions | None = None) -> Plan | None:
     """The best next work of one tablet; None when nothing pays.
 
-    What can be dropped without reading goes first, for it makes all other work smaller. Else the greatest gain.
+    What can be dropped without reading goes first, for it makes all other work smaller; its gain is then at least that
+    of what waits behind it. Else the greatest gain.
     Cost: that of `choose_merge`; the rest is one pass.
     """
     options = options or PolicyOptions()
-    expire = choose_expire(rowsets, target_bytes=options.target_bytes)
-    if expire is not None:
-        return expire
     target = options.target_bytes
     growth = np.inf if options.quiet else options.growth
     ratio = 0.0 if options.quiet else options.redo_ratio_min
@@ -280,7 +278,11 @@ def best_plan(rowsets: Sequence[RowSetLayout], options: PolicyOptions | None = N
         choose_minor(rowsets, target_bytes=target, redo_ratio_min=ratio),
         choose_merge(rowsets, target_bytes=target, budget_bytes=options.budget, growth=growth),
     ]
-    return max((plan for plan in plans if plan is not None), key=lambda plan: plan.gain, default=None)
+    best = max((plan for plan in plans if plan is not None), key=lambda plan: plan.gain, default=None)
+    expire = choose_expire(rowsets, target_bytes=target)
+    if expire is None:
+        return best
+    return expire if best is None else replace(expire, gain=max(expire.gain, best.gain))
 
 
 def choose_expire(
@@ -288,7 +290,7 @@ def choose_expire(
 ) -> ExpirePlan | None:
     """All that can be dropped as a whole, once it is worth a catalogue transaction (`by_hand`: always)."""
     chosen = [r for r in rowsets if r.available and (r.all_expired or r.expired_undo_files)]
-    freed = sum(r.size_bytes if r.all_expired else r.expired_undo_bytes for r in chosen)
+    freed = sum(r.size_bytes if r.all_expired else _expired_file_bytes(r) for r in chosen)
     files = sum(0 if r.all_expired else r.expired_undo_files for r in chosen)
     due = by_hand or any(r.all_expired for r in chosen)
     if not chosen or not (due or files >= EXPIRED_FILES_MIN or freed >= _open_bytes(target_bytes)):
@@ -395,8 +397,7 @@ def plan_full(rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYT
     for group in _joined(_connected(live), reserved, target_bytes):
         if len(group) > 1:
             plans.append(_merge_plan(group, target_bytes))
-        elif group[0].expired_bytes > SPACE_RATIO_FULL * group[0].size_bytes:
-            # Files that expire anyway need no rewrite.
+        elif group[0].expired_bytes - _expired_file_bytes(group[0]) > SPACE_RATIO_FULL * group[0].size_bytes:
             plans.append(_merge_plan(group, target_bytes))
         elif group[0].redo_files:
             plans.append(_major_plan(group[0], sorted(group[0].redo_columns), target_bytes))
@@ -714,6 +715,13 @@ def _better(one: _P | None, other: _P | None) -> _P | None:
 def _output_count(rowsets: Iterable[RowSetLayout], target_bytes: int) -> int:
     """Rowsets of about equal size, nearest to the target: 0.75 to 1.5 of it, and no small rest."""
     return max(1, round(sum(r.kept_base_bytes for r in rowsets) / target_bytes))
+
+
+def _expired_file_bytes(rowset: RowSetLayout) -> int:
+    """Of what expired, that which goes with whole files; without their sizes, all of it if there is one."""
+    if not rowset.undo_files:
+        return rowset.expired_undo_bytes if rowset.expired_undo_files else 0
+    return sum(size for size, _ in rowset.undo_files[: rowset.expired_undo_files])
 
 
 def _open_bytes(target_bytes: int) -> float:

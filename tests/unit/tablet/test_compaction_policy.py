@@ -334,6 +334,15 @@ def test_what_expired_as_a_whole_is_dropped_first_and_all_at_once():
     assert isinstance(plan, ExpirePlan) and plan.rowsets == (1, 2)
 
 
+def test_what_waits_behind_an_expiry_does_not_wait_longer_for_it():
+    """The tablet with the greatest gain is served: a few kilobytes must not hide eight rowsets over each other."""
+    wide = [layout(i, 0, 100) for i in range(8)]
+    merge = best_plan(wide)
+    files = {"undo_bytes": 1600, "expired_undo_bytes": 1600, "expired_undo_files": EXPIRED_FILES_MIN}
+    plan = best_plan([*wide[1:], layout(0, 0, 100, **files)])
+    assert isinstance(plan, ExpirePlan) and plan.gain == pytest.approx(merge.gain, rel=0.01)
+
+
 def test_small_expired_files_wait_for_a_transaction_that_is_worth_it():
     """A file expires each few minutes, as it once came."""
     one = layout(2, 0, 100, undo_bytes=MB, expired_undo_bytes=1000, expired_undo_files=1)
@@ -453,6 +462,14 @@ def test_compact_by_hand():
     assert plan_full([]) == []
 
 
+def test_compact_by_hand_does_not_rewrite_for_what_goes_with_whole_files():
+    rowset = layout(
+        1, 0, 10, undo_bytes=20 * MB, undo_files=[(19 * MB, 1000), (MB, 100)], expired_undo_bytes=19 * MB
+    )
+    assert [type(p) for p in plan_full([rowset])] == [MergePlan]
+    assert [type(p) for p in plan_full([dataclasses.replace(rowset, expired_undo_files=1)])] == [ExpirePlan]
+
+
 def test_compact_by_hand_does_not_join_across_a_reserved_rowset():
     rowsets = [layout(1, 0, 10, 1000), layout(2, 20, 30, 1000, available=False), layout(3, 40, 50, 1000)]
     assert plan_full(rowsets) == []
@@ -460,7 +477,9 @@ def test_compact_by_hand_does_not_join_across_a_reserved_rowset():
 
 # --- stability: a tablet that lives ---------------------------------------------------------------
 
+# Rows of twenty columns of 50 bytes; a record of REDO or UNDO holds one value.
 ROW_BYTES = 1000
+COLUMNS = 20
 RECORD_BYTES = 50
 TARGET = 256_000
 
@@ -534,7 +553,7 @@ class Tablet:
                 merged = self._merged_redo(rowset.redo)
                 rowset.undo.append(self._as_undo({c: merged.pop(c) for c in plan.columns}))
                 rowset.redo = [merged] if merged else []
-                share = len([c for c in plan.columns if c != LIVENESS]) / 4
+                share = len([c for c in plan.columns if c != LIVENESS]) / COLUMNS
                 self.written += int(len(rowset.keys) * ROW_BYTES * share) + sum(rowset.undo[-1].values())
             case MergePlan():
                 self._merge(plan)
@@ -585,7 +604,7 @@ class Tablet:
             undo_bytes,
             [(self._redo_bytes(f), self._redo_bytes(f) // RECORD_BYTES) for f in rowset.redo],
             {column: times.total() for column, times in merged.items()},
-            base_columns=dict.fromkeys(range(4), rows * ROW_BYTES // 4),
+            base_columns=dict.fromkeys(range(COLUMNS), rows * ROW_BYTES // COLUMNS),
             undo_files=[(sum(f.values()), sum(f.values()) // RECORD_BYTES) for f in rowset.undo],
             expired_rows=expired,
             expired_undo_bytes=undo_bytes - sum(sum(self._kept(f).values()) for f in rowset.undo),
@@ -642,12 +661,12 @@ def test_random_inserts_are_rewritten_a_logarithm_of_times(flush_rows):
 def test_ascending_keys_do_not_leave_thousands_of_tiny_rowsets():
     """Nothing overlaps, so that height alone would never touch them."""
     tablet = Tablet(PolicyOptions(target_bytes=TARGET))
-    for number in range(1024):
+    for number in range(512):
         tablet.insert(np.arange(8 * number, 8 * number + 8))
         tablet.work()
         assert len(tablet.rowsets) <= 2 * tablet.user / TARGET + 2 + math.log2(TARGET / (8 * ROW_BYTES))
     assert tablet.written <= math.log2(TARGET / (8 * ROW_BYTES)) * tablet.user
-    check_stable(tablet, 1, 1024)
+    check_stable(tablet, 1, 512)
 
 
 def test_hot_keys_keep_few_files_and_a_bounded_history():
@@ -656,18 +675,20 @@ def test_hot_keys_keep_few_files_and_a_bounded_history():
     tablet.insert(np.arange(1500))
     tablet.work()
     hot = np.arange(0, 1500, 15)
-    live = needed = tablet.size_bytes
+    live = tablet.size_bytes
     for number in range(400):
         tablet.now += 1
         tablet.change(hot, column=number % 2)
         tablet.work()
         needed = live + min(number + 1, tablet.history) * len(hot) * RECORD_BYTES
-        assert tablet.size_bytes <= 2 * needed + 16 * OPEN_BYTES * TARGET // (32 * 32 * MB)
+        assert tablet.size_bytes <= 1.5 * needed
         for rowset in tablet.layouts():
             assert len(rowset.redo_files) <= 8
             assert len(rowset.undo_files) <= 3 * UNDO_FILES_MIN
     check_stable(tablet, len(tablet.rowsets), 400)
-    assert tablet.written <= 100 * tablet.user
+    assert tablet.written <= 12 * (tablet.user - live), (
+        "a tenth of a column's rows rewrites it once, or less often"
+    )
 
 
 def test_deleted_rows_give_the_disk_back():
@@ -691,10 +712,10 @@ def test_deleted_rows_give_the_disk_back():
     assert tablet.rowsets == {}
 
 
-@given(tablets(most=25), st.booleans())
+@given(tablets(most=25), st.booleans(), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_q2_any_tablet_comes_to_rest(rowsets, quiet):
-    """Whatever the layout, also when rowsets are cut at the target and leave a rest."""
+def test_q2_any_tablet_comes_to_rest(rowsets, quiet, rest):
+    """Whatever the layout, and also when the results are cut at the target, so that a rest is left."""
     options = PolicyOptions(target_bytes=32 * MB, quiet=quiet)
     rowsets = list(rowsets)
     for steps in itertools.count():
@@ -702,7 +723,7 @@ def test_q2_any_tablet_comes_to_rest(rowsets, quiet):
         if plan is None:
             break
         assert steps < 10 * 25
-        rowsets = carried_out(rowsets, plan)
+        rowsets = carried_out(rowsets, plan, options.target_bytes if rest else None)
 
 
 @given(tablets(most=25), st.sampled_from([32 * MB, 8 * MB, 100 * MB]))
@@ -718,16 +739,21 @@ def test_q4_compact_by_hand_leaves_nothing_to_do(rowsets, target):
     assert plan_full(rowsets, target_bytes=target) == []
 
 
-def carried_out(rowsets, plan):
-    """The layouts after a merge, whose results share its span evenly."""
+def carried_out(rowsets, plan, cut_at=None):
+    """The layouts after a merge: its results share the span by their bytes, which are equal, or `cut_at` and a rest."""
     merged = [r for r in rowsets if r.id in plan.rowsets]
     size = sum(r.base_bytes for r in merged)
     low, high = min(r.key_min for r in merged), max(r.key_max for r in merged)
-    number = max(r.id for r in rowsets) + 1
+    sizes = [size // plan.output_count] * plan.output_count
+    if cut_at is not None:
+        sizes = [min(cut_at, size - offset) for offset in range(0, size, cut_at)]
     first, last = (int.from_bytes(k.ljust(16, b"\0"), "big") for k in (low, high))
-    count = 1 if last - first < 2 * plan.output_count else plan.output_count  # one key cannot be cut
-    cuts = [first + (last - first) * i // count for i in range(1, count)]
+    if last - first < 1000:  # hardly a key: it cannot be cut
+        sizes = [size]
+    ends = list(itertools.accumulate(sizes))
+    cuts = [first + (last - first) * end // ends[-1] for end in ends[:-1]]
     lows = [low, *(cut.to_bytes(16, "big") for cut in cuts)]
     highs = [*((cut - 1).to_bytes(16, "big") for cut in cuts), high]
-    new = [layout(number + i, lows[i], highs[i], size // count) for i in range(count)]
+    number = max(r.id for r in rowsets) + 1
+    new = [layout(number + i, *bounds) for i, bounds in enumerate(zip(lows, highs, sizes, strict=True))]
     return [r for r in rowsets if r.id not in plan.rowsets] + new
