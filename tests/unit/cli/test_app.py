@@ -106,6 +106,7 @@ def test_an_error_in_json(run: Run, example: Example) -> None:
         ("table scan S metrics --at yesterday", "--at 'yesterday' is neither a timestamp nor ISO time"),
         ("table scan S metrics --columns host,host", "--columns names a column twice"),
         ("table scan S metrics --where \\ ", "leave out --where to select every row"),
+        ("table scan H t --at 2026-01-01", "of history"),
         ("table scan E t", "`table load --create` makes one from a file"),
         ("table load S metrics F --create --key k", "exists already; without --create the rows go into it"),
         ("table load S new F --create --key k --hash k/1", "--hash k: must have at least two"),
@@ -121,9 +122,12 @@ def test_advice_is_in_the_words_of_the_command_line(
 ) -> None:
     """Told to pass `exist_ok=True`, a person at a shell has nowhere to pass it."""
     nyala.connect(tmp_path / "empty").close()
+    with nyala.connect(tmp_path / "short") as db:
+        db.create_table("t", {"k": "int64"}, "k", history=0).insert({"k": [1]})
     (tmp_path / "x.csv").write_text("k,v\n1,2\n")
     places = {"S": example.path, "E": tmp_path / "empty", "L": tmp_path / "locked", "F": tmp_path / "x.csv"}
-    words = [re.sub(r"^[SELF]\b", lambda found: str(places[found[0]]), word) for word in shlex.split(line)]
+    places["H"] = tmp_path / "short"
+    words = [re.sub(r"^[SELFH]\b", lambda found: str(places[found[0]]), word) for word in shlex.split(line)]
     with nyala.connect(places["L"]):
         said = run(*words, code=1).stderr
     assert says in said

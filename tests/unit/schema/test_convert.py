@@ -610,7 +610,9 @@ def test_an_index_that_is_a_key_column_is_missed() -> None:
     schema = build_schema({"id": "int64", "day": "date", "v": "int8"}, ["id", "day"])
     frame = pd.DataFrame({"id": [1], "day": ["2026-01-01"], "v": [3]})
     for names in (["id"], ["day", "id"], ["v", "day"]):
-        with pytest.raises(InvalidArgumentError, match=r"is the DataFrame's index, .* give df.reset_index\(\)"):
+        with pytest.raises(
+            InvalidArgumentError, match=r"is the DataFrame's index, .* give df.reset_index\(\)"
+        ):
             convert(frame.set_index(names), schema)
     assert list(convert(frame.set_index("v"), schema).columns) == ["id", "day"]
     assert list(convert(frame.set_index("id", drop=False), schema).columns) == ["id", "day", "v"]
