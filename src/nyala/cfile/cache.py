@@ -15,9 +15,10 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
-from typing import Any, Final
+from collections.abc import Callable, Hashable
+from typing import Any, Final, TypeVar
 
-__all__ = ["BlockCache", "new_owner"]
+__all__ = ["BlockCache", "Memo", "new_owner"]
 
 _owners: Final = itertools.count(1)
 
@@ -110,3 +111,41 @@ class BlockCache:
         while self._size_bytes > self._limit_bytes:
             _, (_, size) = self._entries.popitem(last=False)
             self._size_bytes -= size
+
+
+_Made = TypeVar("_Made")
+# Names that were asked for once. A scan asks for a name per column and window, so this is many scans' worth.
+_ASKED_MAX: Final = 1 << 12
+
+
+class Memo:
+    """Things that one owner works out and may be asked for again; kept in a block cache from the second time on.
+
+    What is asked for once only (a scan of a state that the next write replaces) takes no room from the blocks.
+    Thread-safe; two threads that ask at once both work it out.
+    """
+
+    def __init__(self, cache: BlockCache | None) -> None:
+        self._cache = cache
+        self._owner = new_owner()
+        self._asked: dict[Hashable, None] = {}
+
+    def get(self, name: Hashable, make: Callable[[], tuple[_Made, int]]) -> _Made:
+        """What `make` gives, as (value, bytes), for this name; the name says all that the value depends on."""
+        if self._cache is None:
+            return make()[0]
+        if name not in self._asked:
+            if len(self._asked) >= _ASKED_MAX:
+                self._asked = {}
+            self._asked[name] = None
+            return make()[0]
+        found: _Made | None = self._cache.get(self._owner, name)
+        if found is None:
+            found, size_bytes = make()
+            self._cache.put(self._owner, name, found, size_bytes)
+        return found
+
+    def close(self) -> None:
+        """Forget everything."""
+        if self._cache is not None:
+            self._cache.drop_owner(self._owner)

@@ -77,7 +77,8 @@ def resolve_at(
     snapshot: int,
     rowids: Rowids,
 ) -> tuple[npt.NDArray[np.int64], pa.Array | None]:
-    """All that the runs say at `snapshot` about these rows: (ascending places in `rowids`, values); None: nothing."""
+    """All that the runs say at `snapshot` about these rows: (ascending places in `rowids`, values); None:
+    nothing."""
     return _overlay([run.resolve_at(rowids, snapshot) for run in (*undo, *redo)])
 
 
@@ -115,21 +116,25 @@ def patch(base: pa.Array, positions: npt.NDArray[np.int64], values: pa.Array) ->
     if pa.types.is_boolean(base.type):
         bits = _bits(base, 1)
         bits[positions] = _bits(values, 1)
-        data = np.packbits(bits, bitorder="little")
+        data = pa.py_buffer(np.packbits(bits, bitorder="little"))
     else:
         words, news = _words(base), _words(values)
         if words is None or news is None:
             indices = np.arange(count)
             indices[positions] = np.arange(count, count + len(values))
             return take(pa.concat_arrays([base, values]), indices)
-        data = words.copy()
-        data[positions] = news
+        data = pa.allocate_buffer(
+            words.nbytes
+        )  # Arrow's pool keeps its pages; NumPy asks the system for fresh ones
+        fresh = np.frombuffer(data, words.dtype).reshape(words.shape)
+        fresh[:] = words
+        fresh[positions] = news
     validity = None
     if base.null_count or values.null_count:
         valid = _bits(base, 0) if base.null_count else np.ones(count, np.uint8)
         valid[positions] = _bits(values, 0) if values.null_count else 1
         validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(base.type, count, [validity, pa.py_buffer(data)])
+    return pa.Array.from_buffers(base.type, count, [validity, data])
 
 
 def _bits(array: pa.Array, buffer: int) -> npt.NDArray[np.uint8]:

@@ -7,14 +7,15 @@
       files                   one file, and      files                  being         takes
                               parts (`part`)     delta flushes          flushed       changes
 
-A version of a rowset is an immutable value: the `with_…` methods make the next one, which the tablet installs. Versions
-share the open files; only the newest DeltaMemStore grows, at its end, with timestamps that no reader was promised yet.
+A version of a rowset is an immutable value: the `with_…` methods make the next one, which the tablet
+installs. Versions share the open files; only the newest DeltaMemStore grows, at its end, with timestamps
+that no reader was promised yet.
 
 Invariants
     X1  Rowids are ordinals of the base file, whose keys ascend strictly.
-    X2  For each column, stores follow one another in time: undo, redo, frozen, deltas, each with later timestamps than
-        the one before (D4). REDO stores do so as a whole (design R4); UNDO files need not: a major delta compaction of
-        some columns makes one while changes of the others, of the same time, stay REDO.
+    X2  For each column, stores follow one another in time: undo, redo, frozen, deltas, each with later
+        timestamps than the one before (D4). REDO stores do so as a whole (design R4); UNDO files need not: a
+        major delta compaction of some columns makes one while changes of the others, of the same time, stay REDO.
     X3  Skipping obeys Z1: what the base's zone map excludes is skipped only where no change that the snapshot may
         apply says otherwise.
     X4  A column without a place in the base file was added after it was written: its base is its read default.
@@ -27,15 +28,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.cache import BlockCache, Memo
 from nyala.cfile.column import BASE, ColumnKey
 from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats
 from nyala.cfile.zonemap import Zone
@@ -62,6 +65,8 @@ from nyala.schema.types import to_canonical
 __all__ = ["DiskRowSet", "RowSetMeta"]
 
 Bools = npt.NDArray[np.bool_]
+# Half a window of a scan: smaller ranges are of look-ups, which seldom ask for the same one again.
+_PRESENT_ROWS_MIN: Final = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +77,7 @@ class DiskRowSet:
     reader: CFileReader
     keys: KeyIndex
     codec: KeyCodec
+    memo: Memo  # what scans may ask for again; all versions share it
     parts: tuple[Part, ...] = ()  # oldest first
     undo: tuple[DeltaFile, ...] = ()  # newest first
     redo: tuple[DeltaFile, ...] = ()  # oldest first
@@ -102,7 +108,7 @@ class DiskRowSet:
         keys = KeyIndex(reader, codec, key_column_id, meta.row_count)
         memory = DeltaMemStore() if deltas is None else deltas
         rowset = DiskRowSet(
-            meta, reader, keys, codec, tuple(parts), tuple(undo), tuple(redo), (), memory
+            meta, reader, keys, codec, Memo(cache), tuple(parts), tuple(undo), tuple(redo), (), memory
         )  # fmt: skip
         rowset._check_order()
         return rowset
@@ -147,6 +153,7 @@ class DiskRowSet:
 
     def close(self) -> None:
         """Let go of all files. Only when no version of the rowset is read any more."""
+        self.memo.close()
         self.reader.close()
         for part in self.parts:
             part.reader.close()
@@ -283,15 +290,17 @@ class DiskRowSet:
     ) -> pa.Array:
         """The column's rows [lower, upper) at `snapshot`. Of a row that is not there, any value.
 
-        Cost: the decoded base itself, without a copy, where no store holds a change that the snapshot applies; stores
+        Cost: the decoded base itself, without a copy, where no store holds a change that the snapshot
+        applies; stores
               whose timestamps rule that out are not opened.
         """
-        reader = self.base_column(column.id)
-        if reader is None:
-            base = default_array(column, upper - lower, "read")
-        else:
-            base = _as(reader.read(lower, upper, stats=stats), column)
-        rows, values = decide(*self._runs(column.id, snapshot, stats), snapshot, lower, upper)
+        state = self._redo_state(column.id)
+        undo, redo = self._runs(column.id, snapshot, stats)
+        if redo and not undo and upper - lower >= _PRESENT_ROWS_MIN and redo[-1].timestamp_max <= snapshot:
+            if self._redo_state(column.id) == state:  # nothing was appended while we looked
+                return self._present(column, redo, state, lower, upper, stats)
+        base = self._base(column, lower, upper, stats)
+        rows, values = decide(undo, redo, snapshot, lower, upper)
         if values is None:
             return base
         _count(stats, len(rows))
@@ -414,8 +423,8 @@ class DiskRowSet:
     ) -> bool:
         """Whether no row of [lower, upper) can satisfy the constraint at `snapshot` (Z1).
 
-        The base must exclude it by the zone maps of all its blocks there; and each store that has a change for one of
-        these rows, relevant to the snapshot, by the bounds of its values.
+        The base must exclude it by the zone maps of all its blocks there; and each store that has a change
+        for one of these rows, relevant to the snapshot, by the bounds of its values.
         Cost: footers; and the rowids of the column's changes, which the scan needs next anyway.
         """
         if not self._base_excluded(column, constraint, lower, upper):
@@ -458,7 +467,8 @@ class DiskRowSet:
         return (*self.frozen, self.deltas)
 
     def base_column(self, column_id: int) -> ColumnReader | None:
-        """The column's base, in the newest file that has it; None when no file has (X4). Raises: CorruptionError."""
+        """The column's base, in the newest file that has it; None when no file has (X4). Raises:
+        CorruptionError."""
         key = ColumnKey(BASE, 0, column_id)
         for part in reversed(self.parts):
             if column_id in part.column_ids:
@@ -483,10 +493,57 @@ class DiskRowSet:
         undo = list(_relevant(self.undo, column_id, snapshot, stats))
         if len(undo) > 1:  # newest first, which their files as a whole need not be (X2)
             undo.sort(key=lambda run: -run.timestamp_min)
-        redo = list(_relevant(self.redo, column_id, snapshot, stats))
+        redo = self._redo_runs(column_id, snapshot, stats)
         for store in self._memory():
             redo += [run for run in store.levels(column_id) if run.relevant(snapshot)]
         return undo, redo
+
+    def _redo_runs(self, column_id: int, snapshot: int, stats: ReadStats | None) -> list[DeltaRun]:
+        """The REDO of the column in files; of the present in one run, however many files there are."""
+        runs = list(_relevant(self.redo, column_id, snapshot, stats))
+        if len(runs) > 1 and runs[-1].timestamp_max <= snapshot:
+            return [self.memo.get(("run", column_id, *self._redo_ids), lambda: _with_size(merge_runs(runs)))]
+        return runs
+
+    @cached_property
+    def _redo_ids(self) -> tuple[int, ...]:
+        return tuple(file.id for file in self.redo)
+
+    def _present(
+        self,
+        column: ColumnSchema,
+        redo: Sequence[DeltaRun],
+        state: Hashable,
+        lower: int,
+        upper: int,
+        stats: RowSetStats | None,
+    ) -> pa.Array:
+        """The rows [lower, upper) as after all REDO, which `state` names; remembered, for scans of all rows
+        ask again."""
+        if not any(len(run.touched(MAX_TIMESTAMP, lower, upper)) for run in redo):
+            return self._base(column, lower, upper, stats)
+
+        def patched() -> tuple[tuple[pa.Array, int], int]:
+            base = self._base(column, lower, upper, stats)
+            rows, values = decide((), redo, MAX_TIMESTAMP, lower, upper)
+            assert values is not None, "some run touches these rows"
+            array = patch(base, rows - lower, _as(values, column))
+            return (array, len(rows)), array.nbytes
+
+        array, count = self.memo.get(("present", column.id, column.type, lower, upper, state), patched)
+        _count(stats, count)
+        return array
+
+    def _redo_state(self, column_id: int) -> Hashable:
+        """Names the REDO that there is of the column, in files and memory; another state has another name."""
+        stores = [store for store in self._memory() if column_id in store.column_ids]
+        return (self._redo_ids, *((store.serial, store.record_count) for store in stores))
+
+    def _base(self, column: ColumnSchema, lower: int, upper: int, stats: ReadStats | None) -> pa.Array:
+        reader = self.base_column(column.id)
+        if reader is None:
+            return default_array(column, upper - lower, "read")
+        return _as(reader.read(lower, upper, stats=stats), column)
 
     def _check_order(self) -> None:
         for kind, files in (("undo", self.undo), ("redo", self.redo)):
@@ -543,6 +600,11 @@ class DiskRowSet:
             if store.timestamp_min is not None:
                 assert store.timestamp_min >= last, "X2: stores follow one another in time"
                 last = store.timestamp_max or last
+
+
+def _with_size(run: DeltaRun) -> tuple[DeltaRun, int]:
+    """The run, and its bytes with those of `latest`, which it makes of itself when first asked."""
+    return run, 2 * run.nbytes
 
 
 def _runs_of(files: Sequence[DeltaFile], column_id: int) -> list[DeltaRun]:
