@@ -131,7 +131,7 @@ class DeltaFile:
             place.key.column_id: place.key.group for place in entry.places if place.key.role == DELTA_VALUE
         }
         self._cache = cache
-        self._owner = new_owner()
+        self._owner = self.serial = new_owner()
         # A scan asks for the same run window after window: while it holds one, it is not built again.
         self._alive: weakref.WeakValueDictionary[int, DeltaRun] = weakref.WeakValueDictionary()
 

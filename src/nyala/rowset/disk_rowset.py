@@ -507,7 +507,7 @@ class DiskRowSet:
 
     @cached_property
     def _redo_ids(self) -> tuple[int, ...]:
-        return tuple(file.id for file in self.redo)
+        return tuple(file.serial for file in self.redo)
 
     def _present(
         self,
