@@ -1,13 +1,13 @@
 """The command `nyala`: what a person types at a shell.
 
     nyala demo [FOLDER]                    make a small store and show it round
-    nyala table list|describe|scan|load|export|stats FOLDER [TABLE]
+    nyala table list|describe|scan|changes|load|export|stats|compact|vacuum FOLDER [TABLE]
     nyala tablet list FOLDER [TABLE]
     nyala cfile dump FILE                  what is in a column file
     nyala wal dump FOLDER                  what is in the log
 
     app       the root command: options of all commands, errors and exit codes
-    demo, tables, transfer, insides        the commands
+    demo, tables, transfer, care, insides  the commands
     stores    opening a store, finding a table in it
     sources   Parquet and CSV files, read and written in bounded memory
     output, cells, progress                tables, JSON, values as text, bars, Ctrl-C

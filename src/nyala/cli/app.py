@@ -1,7 +1,7 @@
 """The root command, and what an error looks like.
 
     nyala: App ── demo
-              ├── table: Group ── list, describe, scan, load, export, stats
+              ├── table: Group ── list, describe, scan, changes, load, export, stats, compact, vacuum
               ├── tablet: Group ── list
               └── cfile, wal: Group ── dump
 
@@ -18,6 +18,7 @@ from typing import Any, Final
 import click
 
 from nyala.cli.base import Command, Failure, Group, settings, shared_options
+from nyala.cli.care import compact, vacuum
 from nyala.cli.demo import demo
 from nyala.cli.insides import cfile, tablet, wal
 from nyala.cli.tables import table
@@ -117,8 +118,8 @@ def app() -> None:
     """
 
 
-table.add_command(load)
-table.add_command(export)
+for _verb in (load, export, compact, vacuum):
+    table.add_command(_verb)
 _COMMANDS: Final[tuple[click.Command, ...]] = (demo, table, tablet, cfile, wal)
 for _command in _COMMANDS:
     app.add_command(_command)

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from nyala.table import Table
     from nyala.tablet.root import TableState
 
-__all__ = ["describe_columns", "find_table", "history_text", "partition_text", "reader", "state_of", "writer"]
+__all__ = [
+    "describe_columns",
+    "find_table",
+    "history_text",
+    "partition_text",
+    "readable_from",
+    "reader",
+    "state_of",
+    "writer",
+]
 
 
 @contextmanager
@@ -35,13 +44,13 @@ def reader(folder: str) -> Iterator[Database]:
 
 
 @contextmanager
-def writer(folder: str, *, create: bool = False) -> Iterator[Database]:
+def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> Iterator[Database]:
     """The store, with this process as its writer; made when missing only if `create`."""
     from nyala.database import connect
 
     if not create:
         _require_store(folder)
-    with connect(folder) as database:
+    with connect(folder, maintenance=maintenance) as database:
         yield database
 
 
@@ -97,7 +106,15 @@ def history_text(history_us: int | None) -> str:
         if seconds >= length and seconds % length == 0:
             count = int(seconds // length)
             return f"{count} {unit}" + ("" if count == 1 else "s")
-    return f"{seconds:g} seconds"
+    return "1 second" if seconds == 1 else f"{seconds:g} seconds"
+
+
+def readable_from(oldest: int) -> dict[str, Any]:
+    """`Table.stats()["oldest_readable"]` as documents have it. The time is null when all of the table's life is
+    readable."""
+    from nyala.cli.output import moment
+
+    return {"oldest_readable": oldest, "oldest_readable_time": moment(oldest)["time"] if oldest else None}
 
 
 def describe_columns(state: TableState) -> list[dict[str, Any]]:

@@ -1,9 +1,9 @@
-"""`nyala table list|describe|scan|stats`: what is in a store. Read-only, beside a writer."""
+"""`nyala table list|describe|scan|stats|changes`: what is in a store. Read-only, beside a writer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -19,7 +19,19 @@ from nyala.cli.output import (
     moment,
     size,
 )
-from nyala.cli.stores import describe_columns, find_table, history_text, partition_text, reader, state_of
+from nyala.cli.stores import (
+    describe_columns,
+    find_table,
+    history_text,
+    partition_text,
+    readable_from,
+    reader,
+    state_of,
+)
+from nyala.cli.words import cli_words
+
+if TYPE_CHECKING:
+    from nyala.table import Table
 
 __all__ = ["folder_argument", "names", "scan_options", "table", "table_argument"]
 
@@ -31,7 +43,7 @@ table_argument = click.argument("table", metavar="[TABLE]", required=False)
 
 @click.group(cls=Group)
 def table() -> None:
-    """Tables: list, describe, scan, load, export."""
+    """Tables: list, describe, scan, load, export, changes, compact, vacuum."""
 
 
 def names(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
@@ -134,10 +146,12 @@ def describe(folder: str, table: str | None) -> None:
                     "key": found.primary_key,
                     "partition": partition_text(state),
                     "history_seconds": None if history_us is None else history_us / 1e6,
+                    **readable_from(stats["oldest_readable"]),
                     "columns": columns,
                     "tablets": stats["tablets"],
                     "rows": stats["rows"],
                     "bytes": stats["bytes"],
+                    "history_bytes": stats["history_bytes"],
                     "memory_bytes": stats["memory_bytes"],
                     **moment(stats["timestamp"]),
                 }
@@ -151,8 +165,10 @@ def describe(folder: str, table: str | None) -> None:
             "partition": partition_text(state),
             "tablets": str(stats["tablets"]),
             "history": history_text(history_us),
+            "readable": f"from {_readable_text(stats)} on",
             "rows": f"{stats['rows']:,}",
             "size": _size_text(stats),
+            "the past": _past_text(stats),
             "as of": f"{when['time']} (timestamp {when['timestamp']})",
         }
         echo_facts({name: fact for name, fact in facts.items() if fact})
@@ -182,6 +198,22 @@ def _size_text(stats: Mapping[str, Any]) -> str:
     if not stats["memory_bytes"]:
         return in_files
     return f"{size(stats['memory_bytes'])} in memory and in the log, {in_files}"
+
+
+def _readable_text(stats: Mapping[str, Any]) -> str:
+    when = readable_from(stats["oldest_readable"])
+    if when["oldest_readable_time"] is None:
+        return "its beginning"
+    return f"{when['oldest_readable_time']} (timestamp {when['oldest_readable']})"
+
+
+def _past_text(stats: Mapping[str, Any]) -> str:
+    """What history costs; empty when it costs nothing."""
+    if not stats["history_bytes"]:
+        return ""
+    dead = stats["dead_rows"]
+    rows = f", with {dead:,} deleted rows" if dead else ""
+    return f"{size(stats['history_bytes'])} of what is in files{rows}"
 
 
 @table.command()
@@ -240,22 +272,75 @@ _FIGURES: Final = {
     "base_bytes": "base",
     "redo_bytes": "REDO",
     "undo_bytes": "UNDO",
-    "memory_bytes": "in memory",
     "redo_files": "REDO files",
+    "history_bytes": "history",
+    "dead_rows": "dead rows",
+    "memory_bytes": "in memory",
 }
 
 
 @table.command()
 @folder_argument
 @table_argument
+@click.option("--since", required=True, metavar="TIME", help="After then: ISO time, or a timestamp of ours.")
+@click.option("--until", metavar="TIME", help="Up to then; now unless said.")
+@click.option("--versions", type=click.Choice(["net", "all"]), default="net",
+              help="net: a row per key, as it is at the end; all: every version in between.")  # fmt: skip
+@click.option("--columns", metavar="A,B", callback=names, help="Only these columns besides the key's.")
+def changes(
+    folder: str, table: str | None, since: str, until: str | None, versions: Any, columns: list[str] | None
+) -> None:
+    """Rows of one table that changed between two moments: key, values, what happened and when.
+
+    The key's columns come first; of a deleted row the others are NULL.
+    """
+    with reader(folder) as database:
+        found = find_table(database, table)
+        for option, given in (("--since", since), ("--until", until)):
+            _check_moment(found, option, given)
+        feed = found.changes(since, until, versions, columns)
+        if not settings().json:
+            echo_stream(feed.schema, feed.to_reader(), frozenset(found.primary_key))
+            return
+        head = {
+            "store": database.path,
+            "table": found.name,
+            "versions": feed.versions,
+            "since": feed.since,
+            "since_time": moment(feed.since)["time"],
+            "until": feed.until,
+            "until_time": moment(feed.until)["time"],
+        }
+        echo_stream_json(head, feed.schema.names, feed.to_reader())
+
+
+def _check_moment(table: Table, option: str, given: str | None) -> None:
+    """Raises: InvalidArgumentError, which names the option; HistoryExpiredError."""
+    from nyala.errors import InvalidArgumentError
+
+    try:
+        if given is not None:
+            table.at(given)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(cli_words(str(error)).replace("--at", option)) from error
+
+
+@table.command()
+@folder_argument
+@table_argument
 def stats(folder: str, table: str | None) -> None:
-    """Rows, rowsets and bytes of one table, or of all: base data, REDO, UNDO, memory."""
+    """Rows, rowsets and bytes of one table, or of all: base data, REDO, UNDO, history, memory."""
     with reader(folder) as database:
         wanted = database.list_tables() if table is None else [table]
         found = [(name, database.table(name).stats()) for name in wanted]
         if settings().json:
             documents = [
-                {"name": name, **moment(one["timestamp"]), **{key: one[key] for key in _FIGURES}}
+                {
+                    "name": name,
+                    **moment(one["timestamp"]),
+                    **{key: one[key] for key in _FIGURES},
+                    **readable_from(one["oldest_readable"]),
+                }
                 for name, one in found
             ]
             echo_json({"store": database.path, "tables": documents})

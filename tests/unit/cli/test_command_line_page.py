@@ -96,6 +96,9 @@ def keys_of(document: Any) -> set[str]:
         "table load {store} metrics {csv} --errors collect",
         "table export {store} metrics {tmp}/out.csv",
         "table stats {store}",
+        "table changes {store} metrics --since 1970-01-01",
+        "table compact {store}",
+        "table vacuum {store}",
         "tablet list {store}",
         "cfile dump {cfile}",
         "wal dump {store}",
@@ -111,7 +114,7 @@ def test_json_keys(run: Run, example: Example, tmp_path: Path, line: str) -> Non
     )
     promised = re.search(r"In JSON: (.*?)\.(?:\s|$)", section(heading).replace("\n", " "))
     assert promised is not None
-    optional = {"row_count"} if "scan" in words else set()
+    optional = {"row_count"} if {"scan", "changes"} & set(words) else set()
     assert set(re.findall(r"`(\w+)`", promised[1])) | optional == keys_of(run(*words, "--json").json)
 
 

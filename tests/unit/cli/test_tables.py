@@ -92,6 +92,7 @@ def test_describe(run: Run, example: Example) -> None:
         ("7d", "7 days"),
         ("1d", "1 day"),
         ("90m", "90 minutes"),
+        (1, "1 second"),
         (2.5, "2.5 seconds"),
         (0, "0 seconds"),
     ],
@@ -284,6 +285,69 @@ def test_stats(run: Run, example: Example) -> None:
     )
     with nyala.connect(example.path, read_only=True) as db:
         assert one[0]["bytes"] == db["metrics"].stats()["bytes"]
+
+
+def test_what_history_costs(run: Run, tmp_path: Path) -> None:
+    """An operator cannot see how far back a table reaches, nor what of its size only its past takes."""
+    with nyala.connect(tmp_path / "s", maintenance=False) as db:
+        table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
+        table.insert({"k": list(range(1000)), "v": [0] * 1000})
+        table.delete({"k": list(range(300))})
+        db.flush()
+    one = run("table", "stats", tmp_path / "s", "--json").json["tables"][0]
+    assert one["dead_rows"] == 300 and one["oldest_readable"] == 0 and one["oldest_readable_time"] is None
+    assert one["undo_bytes"] < one["history_bytes"] < one["bytes"]
+    lines = run("table", "describe", tmp_path / "s").lines
+    assert "readable   from its beginning on" in lines
+    past = next(line for line in lines if line.startswith("the past"))
+    assert re.fullmatch(r"the past   \d+\.\d KB of what is in files, with 300 deleted rows", past)
+
+
+def test_a_moment_before_the_history(run: Run, tmp_path: Path) -> None:
+    """A person is not told which is the oldest moment that can be asked for."""
+    with nyala.connect(tmp_path / "s", maintenance=False) as db:
+        table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=0)
+        first = table.insert({"k": [1], "v": [1]})
+        last = table.update({"k": [1], "v": [2]})
+    for line in (["scan", "--at", first.timestamp], ["changes", "--since", first.timestamp]):
+        said = run("table", line[0], tmp_path / "s", *line[1:], code=1).stderr
+        assert f"can be read back to {last.time.isoformat()} (timestamp {last.timestamp})" in said
+        assert said.rstrip().endswith("of history")  # and no word of create_table(history=…)
+    when = f"{last.time.isoformat()[:-6]}Z (timestamp {last.timestamp})"
+    assert f"readable   from {when} on" in run("table", "describe", tmp_path / "s").lines
+    found = run("table", "describe", tmp_path / "s", "--json").json
+    assert found["oldest_readable"] == last.timestamp and found["oldest_readable_time"] in when
+
+
+def test_changes(run: Run, example: Example) -> None:
+    """What happened since yesterday takes a program to find out."""
+    line = ("table", "changes", example.path, "metrics", "--since")
+    assert run(*line, example.first, "--columns", "value").lines == [
+        "host  time                  value  _change_type    _commit_timestamp",
+        f"a     2026-01-01T00:00:00Z   NULL  update        {example.last}",
+    ]
+    iso = nyala.to_datetime(example.first).isoformat().replace("+00:00", "Z")
+    found = run(*line, iso, "--until", example.last, "--versions", "all", "--json").json
+    assert found["until"] == example.last and found["since_time"] == iso and found["versions"] == "all"
+    assert found["row_count"] == 1 and found["rows"][0]["_change_type"] == "update"
+    assert run(*line, example.first - 1, "--until", example.first, "--json").json["row_count"] == 6
+    assert run(*line, example.last, "--json").json["rows"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--since yesterday", "--since 'yesterday' is neither a timestamp nor ISO time"),
+        ("--since F --until 2100-01-01", "--until 2100-01-01T00:00:00+00:00 lies in the future"),
+        ("--since L --until F", "changes are those after --since and up to --until, and 2"),
+    ],
+)
+def test_moments_of_changes_that_cannot_be(run: Run, example: Example, options: str, says: str) -> None:
+    """Of two moments on the line, the wrong one is blamed."""
+    words = options.replace("F", str(example.first)).replace("L", str(example.last)).split()
+    said = run("table", "changes", example.path, "metrics", *words, code=1).stderr
+    assert said.startswith(f"Error: {says}")
+    assert not re.search("--at|since=|until=", said)
 
 
 # -- values and lines ----------------------------------------------------------------------------------------
