@@ -296,9 +296,14 @@ class DiskRowSet:
         """
         state = self._redo_state(column.id)
         undo, redo = self._runs(column.id, snapshot, stats)
-        if redo and not undo and upper - lower >= _PRESENT_ROWS_MIN and redo[-1].timestamp_max <= snapshot:
-            if self._redo_state(column.id) == state:  # nothing was appended while we looked
-                return self._present(column, redo, state, lower, upper, stats)
+        if (
+            redo
+            and not undo
+            and upper - lower >= _PRESENT_ROWS_MIN
+            and self._all_applied((*self.redo, *self._memory()), column.id, snapshot)
+            and self._redo_state(column.id) == state  # nothing was appended while we looked
+        ):
+            return self._present(column, redo, state, lower, upper, stats)
         base = self._base(column, lower, upper, stats)
         rows, values = decide(undo, redo, snapshot, lower, upper)
         if values is None:
@@ -501,9 +506,16 @@ class DiskRowSet:
     def _redo_runs(self, column_id: int, snapshot: int, stats: ReadStats | None) -> list[DeltaRun]:
         """The REDO of the column in files; of the present in one run, however many files there are."""
         runs = list(_relevant(self.redo, column_id, snapshot, stats))
-        if len(runs) > 1 and runs[-1].timestamp_max <= snapshot:
+        if len(runs) > 1 and self._all_applied(self.redo, column_id, snapshot):
             return [self.memo.get(("run", column_id, *self._redo_ids), lambda: _with_size(merge_runs(runs)))]
         return runs
+
+    @staticmethod
+    def _all_applied(stores: Sequence[DeltaFile | DeltaMemStore], column_id: int, snapshot: int) -> bool:
+        """Whether no REDO of these that has the column is newer than the snapshot."""
+        return all(
+            (store.timestamp_max or 0) <= snapshot for store in stores if column_id in store.column_ids
+        )
 
     @cached_property
     def _redo_ids(self) -> tuple[int, ...]:
