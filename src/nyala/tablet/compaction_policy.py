@@ -4,7 +4,7 @@
       neighbourhood          ┌──── a: 32 MB ────┐┌──── b: 32 MB ────┐┌─c─┐┌─d─┐┌───── e ──────┐     height 1
                              0 ───────────────── share of the tablet's data ──────────────── 1
 
-    merge     w with a, b …: keys have fewer rowsets to be looked for in (Kudu's objective); c with d: fewer files
+    merge     w with others like it: a key has fewer rowsets to be looked for in (Kudu's objective); c with d: fewer files
     rewrite   one rowset of which half is dead rows or history that nobody can read: gives the disk back
     major     REDO of some columns into the base: scans of the present stop paying for it
     minor     many delta files of a rowset into one
@@ -25,13 +25,14 @@ data that a rowset covers, `U` the span of the union:
 
 Kudu solves it in two passes (fractional bounds for each left-most rowset, then an exact knapsack where a bound
 promises 5 % more). Here the exact knapsacks of *all* left-most rowsets are the rows of one NumPy table: rowsets come
-by ascending key_max, each updates the rows of those that start no later than it. That is n vector operations in
-place of n² / 2 scalar ones, so the exact optimum of 500 rowsets costs less than the bounds would.
+by ascending key_max, each updates the rows of those that start no later than it. n vector operations take the place
+of n² / 2 steps in Python, and the result is the optimum: 0.06 s for 500 rowsets.
 
 Invariants
     Q1  Growth. An input of a merge has at least 1/growth of its own bytes as company: in its own key range, or by
         becoming part of a rowset larger by as much, up to the target. So a byte is rewritten O(log(data / flush))
-        times, where Kudu's rule alone rewrites a full rowset for each small flush over it.
+        times (the bytes near its key, or of its rowset, grow by that factor each time), where the objective alone
+        rewrites a full rowset for each small flush over it.
     Q2  Progress. Each merge lowers Σ width + OPEN_BYTES · (number of rowsets) by its gain times its bytes; a rewrite
         needs garbage that it removes, a major REDO, a minor and an expiry files. So when no more is written the work
         comes to an end.
