@@ -26,6 +26,7 @@ from nyala.env import Env, PosixFiles
 from nyala.errors import CorruptionError
 from nyala.scan import make_spec, read_token
 from nyala.tablet import layout, staging, token
+from nyala.tablet.care import compact_deltas
 from nyala.testing import ManualClock, SeededRandomness
 from nyala.wal.format import POSITION_FILE, segment_name
 from tests.support import key_value_table, open_database
@@ -72,7 +73,22 @@ def test_every_file_of_a_store_is_on_the_page(tmp_path: Path) -> None:
     db.flush()
     table.update({"k": [1], "v": [2]})
     db.flush()
-    table.insert({"k": [2], "v": [2]})
+    for k in (2, 3):  # two more rowsets over the same keys, a change of each: a merging compaction
+        table.insert({"k": [k, k + 10], "v": [1, 1]})
+        db.flush()
+    table.compact()
+    table.update({"k": [2], "v": [2]})
+    table.compact()  # of one rowset: a part and its UNDO
+    for value in range(4):
+        table.update({"k": [3], "v": [value]})
+        db.flush()
+    compact_deltas(db._writer())
+    table.update({"k": [3], "v": [9]})
+    db.flush()
+    other = key_value_table(db, "u")
+    other.insert({"k": [1], "v": [1]})
+    db.flush()
+    table.insert({"k": [22], "v": [2]})
     _, folder = handover.new_staging(str(tmp_path / "s"))
     part = pa.record_batch({"k": [3], "v": [3]})
     handover.write_staged(nyala.env.SYSTEM, f"{folder}/part-0.arrow", part.schema, iter([part]))
