@@ -7,6 +7,8 @@
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
+BENCH_VENV := .venv-bench
+BENCH_BIN := $(BENCH_VENV)/bin
 DEMO_STORE ?= demo-store
 # Arguments for pytest, e.g. make test ARGS="-k upsert"
 ARGS ?=
@@ -17,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-long lint fmt lock clean java
+.PHONY: help setup demo test test-fast test-long bench lint fmt lock clean java
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,8 +62,23 @@ test-fast: setup  ## the tests that need no Spark, without lint
 test-long: java setup  ## what takes minutes: many more random cases, and the tests marked `long`
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --hypothesis-profile nightly --timeout 3600 $(ARGS)
 
+# The peers weigh more than all else but Spark, and no test needs them: an environment of their own.
+$(BENCH_VENV)/.locked: requirements/build.lock requirements/bench.lock
+	@tools/make-venv $(BENCH_VENV)
+	@echo "Installing what the lock names into $(BENCH_VENV) (DuckDB, Delta Lake, Lance: some 250 MB) ..."
+	@$(BENCH_BIN)/python -m pip install --quiet --require-hashes -r requirements/build.lock
+	@$(BENCH_BIN)/python -m pip install --quiet --require-hashes --no-build-isolation -r requirements/bench.lock
+	@touch $@
+
+$(BENCH_VENV)/.installed: $(BENCH_VENV)/.locked pyproject.toml
+	@$(BENCH_BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+bench: $(BENCH_VENV)/.installed  ## speed beside SQLite, DuckDB, Delta Lake, Lance (ARGS=--quick: some minutes; see bench/README.md)
+	@$(BENCH_BIN)/python -m bench $(ARGS)
+
 lock: setup  ## resolve the dependencies anew and write requirements/*.lock (needs uv)
 	tools/lock
 
 clean:  ## remove .venv, caches and the demo's store
-	rm -rf $(VENV) $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
+	rm -rf $(VENV) $(BENCH_VENV) $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse

@@ -1,0 +1,92 @@
+"""`make bench`, or `python -m bench [PART …] [--quick] [--stores nyala,duckdb]`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import hot_rows, machine, mixed_load, narrow_update, report, scan_after_updates
+from bench.parts import say
+from bench.stores import HOT, KINDS, MIXED, NARROW, SCAN
+
+PARTS: dict[str, Any] = {SCAN: scan_after_updates, NARROW: narrow_update, MIXED: mixed_load, HOT: hot_rows}
+
+
+def main(parts: Sequence[str] | None = None) -> None:
+    """`parts`: fixed by a module that is run alone; None: those of the command line, by default all."""
+    arguments = _parse(parts)
+    chosen = parts or arguments.parts or list(PARTS)
+    folder = tempfile.mkdtemp(prefix="nyala-bench-", dir=arguments.dir)
+    try:
+        facts = machine.describe(folder)
+        say("; ".join(facts))
+        for name in chosen:
+            own = os.path.join(folder, name)
+            os.mkdir(own)
+            result = PARTS[name].run(scale_of(name, arguments), own, arguments.stores, say)
+            shutil.rmtree(own)
+            print(result.text(), flush=True)
+            if not arguments.no_write:
+                for path in report.save(result, facts, Path(arguments.results)):
+                    say(f"wrote {os.path.relpath(path)}")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def scale_of(part: str, arguments: argparse.Namespace) -> Any:
+    """The part's scale, with what the command line changes in it (and then no longer called full)."""
+    module = PARTS[part]
+    scale = module.QUICK if arguments.quick else module.FULL
+    names = {field.name for field in dataclasses.fields(scale)}
+    wanted = {
+        "scale_factor": arguments.scale_factor,
+        "rows": arguments.rows,
+        "duration_s": None if arguments.minutes is None else arguments.minutes * 60,
+        "peer_duration_s": None if arguments.peer_minutes is None else arguments.peer_minutes * 60,
+        "updates": arguments.updates,
+        "repeats": arguments.repeats,
+    }
+    changed = {key: value for key, value in wanted.items() if value is not None and key in names}
+    if changed:
+        changed["name"] = "own"
+    return dataclasses.replace(scale, **changed)
+
+
+def _parse(parts: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Nyala's speed beside its peers'.")
+    if parts is None:
+        parser.add_argument("parts", nargs="*", metavar="PART", help=f"by default all: {', '.join(PARTS)}")
+    parser.add_argument("--quick", action="store_true", help="small data, some minutes in all")
+    parser.add_argument(
+        "--stores",
+        type=lambda text: text.split(","),
+        help=f"some of {','.join(kind.name for kind in KINDS)}; by default all that are installed",
+    )
+    parser.add_argument("--dir", help="folder for the stores (by default the system's for temporary files)")
+    parser.add_argument("--results", default=str(report.FOLDER), help="folder of RESULTS.md and the plots")
+    parser.add_argument("--no-write", action="store_true", help="print only")
+    sizes = parser.add_argument_group(
+        "sizes, other than those of --quick or the full run (kept as scale `own`)"
+    )
+    sizes.add_argument("--scale-factor", type=float, help=f"{SCAN}: TPC-H's, 1 is 6 M rows")
+    sizes.add_argument("--repeats", type=int, help=f"{SCAN}: measured runs of each query")
+    sizes.add_argument("--rows", type=int, help=f"{NARROW}, {MIXED}: rows of the table")
+    sizes.add_argument("--minutes", type=float, help=f"{MIXED}: length of the load")
+    sizes.add_argument("--peer-minutes", type=float, help=f"{MIXED}, {HOT}: the same for peers")
+    sizes.add_argument("--updates", type=int, help=f"{HOT}: row updates")
+    arguments = parser.parse_args()
+    strange = sorted(set(getattr(arguments, "parts", None) or []) - set(PARTS))
+    strange += sorted(set(arguments.stores or []) - {kind.name for kind in KINDS})
+    if strange:
+        parser.error(f"unknown: {', '.join(strange)}")
+    return arguments
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""What the figures were measured on: a figure without its machine says nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sqlite3
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+PACKAGES = ("nyala", "pyarrow", "numpy", "duckdb", "deltalake", "pylance", "tpchgen-cli")
+
+
+def describe(folder: str) -> list[str]:
+    """Lines for the report. `folder` is where the stores are made: its disk is what is measured."""
+    return [
+        f"{_processor()}, {len_of_affinity()} cores, {_memory_gb():.1f} GB of memory; load before the run {_load()}",
+        f"{platform.system()} {platform.release()}; stores on {_file_system(folder)}, where appending and syncing "
+        f"4 KB takes {sync_ms(folder):.1f} ms (median)",
+        f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {', '.join(_versions())}{_commit()}",
+    ]
+
+
+def len_of_affinity() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def sync_ms(folder: str, times: int = 30) -> float:
+    """The price of one durable append here, in milliseconds: every durable commit pays it at least once."""
+    took = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(times):
+            begun = time.perf_counter()
+            os.write(file.fileno(), b"n" * 4096)
+            os.fsync(file.fileno())
+            took.append(time.perf_counter() - begun)
+    return median(took) * 1e3
+
+
+def _versions() -> list[str]:
+    found = []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> str:
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return f" (commit {done.stdout.strip()})" if done.returncode == 0 else ""
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory_gb() -> float:
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / 1e9
+
+
+def _load() -> str:
+    return f"{os.getloadavg()[0]:.1f}"
+
+
+def _file_system(folder: str) -> str:
+    """Kind of the file system that holds the folder: figures from a tmpfs say nothing about durability."""
+    try:
+        lines = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    except OSError:
+        return "an unknown file system"
+    real = os.path.realpath(folder)
+    holding = [(mount, kind) for _, mount, kind, *_ in lines if os.path.commonpath([real, mount]) == mount]
+    return max(holding, key=lambda pair: len(pair[0]))[1] if holding else "an unknown file system"

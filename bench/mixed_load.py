@@ -1,0 +1,363 @@
+"""A steady load of upserts, gets and scans, with maintenance on: does the last minute look like the first?
+
+Three threads of one process keep their pace: batches of 100 rows upserted (four fifths rows that are there, one fifth
+new, keys all over the key space), single rows by key, sums over one column of all rows. Each store is measured in
+a process of its own, so that its memory is its own. Disk and memory are looked at once a second.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bench import data, machine, plot
+from bench.measure import Samples, Watch, folder_bytes, percentile, run_paced, summary
+from bench.parts import Say, in_own_process, ratio
+from bench.report import Aim, Report, Table, megabytes, seconds, times
+from bench.stores import KINDS, MIXED, Options, choose, colour
+
+BATCH_ROWS = 100
+NEW_IN_BATCH = 20
+TEMPLATES = 64
+OPERATIONS = ("upsert", "get", "scan")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Intervals: the pace of each operation, and of `maintain` for stores that need it. Peers run `peer_duration_s`."""
+
+    name: str
+    rows: int
+    duration_s: float
+    peer_duration_s: float
+    warm_up_s: float
+    history: str
+    maintain_interval_s: float = 30.0
+    upsert_interval_s: float = 0.05
+    get_interval_s: float = 0.02
+    scan_interval_s: float = 1.0
+
+    @property
+    def window_s(self) -> float:
+        return self.window_of(self.duration_s)
+
+    @staticmethod
+    def window_of(duration_s: float) -> float:
+        """What "the first minute" and "the last minute" are in a run of this length."""
+        return min(60.0, duration_s / 4)
+
+
+FULL = Scale("full", 1_000_000, 600.0, 180.0, 15.0, "60s")
+QUICK = Scale("quick", 100_000, 60.0, 20.0, 5.0, "10s", 5.0)
+
+
+def spread(numbers: np.ndarray) -> np.ndarray:
+    """Numbers 0, 1, 2 … as keys all over 32 bits: new rows fall between old ones, as in life."""
+    return numbers.astype(np.int64) * 2_654_435_761 % 2**32
+
+
+def measure(name: str, scale: Scale, folder: str, duration_s: float) -> dict[str, Any]:
+    """One store, in this process. The dict has plain values only: it travels to the parent."""
+    kind = next(kind for kind in KINDS if kind.name == name)
+    store = kind.open(folder, Options(history=scale.history))
+    rng = np.random.default_rng(11)
+    store.load(data.small_rows(spread(np.arange(scale.rows)), rng), ["id"])
+    loaded_bytes = folder_bytes(folder)
+    sync_s = machine.sync_ms(os.path.dirname(folder)) / 1e3
+    templates = [data.small_rows(np.zeros(BATCH_ROWS, np.int64), rng) for _ in range(TEMPLATES)]
+    live = scale.rows
+    upserts, maintained = 0, [time.perf_counter()]
+    maintenance_s: list[float] = []
+
+    def upsert() -> float:
+        nonlocal live, upserts
+        old = np.unique(rng.integers(0, live, BATCH_ROWS - NEW_IN_BATCH))
+        new = np.arange(live, live + BATCH_ROWS - len(old))
+        ids = spread(np.concatenate([old, new]))
+        rows = templates[upserts % TEMPLATES].set_column(0, "id", pa.array(ids))
+        store.overhead_s = 0.0
+        begun = time.perf_counter()
+        store.upsert(rows)
+        took_s = time.perf_counter() - begun - store.overhead_s
+        live += len(new)
+        upserts += 1
+        if time.perf_counter() - maintained[-1] >= scale.maintain_interval_s:
+            begun = time.perf_counter()
+            if store.maintain():
+                maintenance_s.append(time.perf_counter() - begun)
+            maintained.append(time.perf_counter())
+        return took_s
+
+    getter, scanner = store.session(), store.session()
+    picks = np.random.default_rng(12)
+
+    def get() -> None:
+        key = int(spread(picks.integers(0, live, 1))[0])
+        if getter.get(key) is None:
+            raise AssertionError(f"row {key} is missing")
+
+    def scan() -> None:
+        scanner.total("price")
+
+    actions = {"upsert": upsert, "get": get, "scan": scan}
+    paces = (scale.upsert_interval_s, scale.get_interval_s, scale.scan_interval_s)
+    samples = {operation: Samples() for operation in OPERATIONS}
+    stop = threading.Event()
+    zero_s = time.perf_counter() + scale.warm_up_s
+    threads = [
+        threading.Thread(
+            target=run_paced,
+            args=(stop, zero_s, pace, actions[operation], samples[operation]),
+            name=f"bench-{operation}",
+        )
+        for operation, pace in zip(OPERATIONS, paces, strict=True)
+    ]
+    watch = Watch(folder, zero_s)
+    with watch.running():
+        for thread in threads:
+            thread.start()
+        time.sleep(scale.warm_up_s + duration_s)
+        stop.set()
+        for thread in threads:
+            thread.join()
+    counters = store.counters()
+    begun = time.perf_counter()
+    settled = store.settle()
+    settle_s = time.perf_counter() - begun
+    found = {
+        "duration_s": duration_s,
+        "sync_s": sync_s,
+        "loaded_bytes": loaded_bytes,
+        "live_rows": live,
+        "live_bytes": loaded_bytes / scale.rows * live,
+        "settled_bytes": folder_bytes(folder) if settled else None,
+        "settle_s": settle_s,
+        "counters": counters,
+        "maintenance_s": maintenance_s,
+        "watch": {"times_s": watch.times_s, "disk": watch.disk_bytes, "memory": watch.memory_bytes},
+        "operations": {operation: _windows(samples[operation], duration_s) for operation in OPERATIONS},
+    }
+    store.close()
+    return found
+
+
+def _windows(samples: Samples, duration_s: float) -> dict[str, Any]:
+    window_s = Scale.window_of(duration_s)
+    first = summary(samples.between(0, window_s))
+    last = summary(samples.between(duration_s - window_s, duration_s))
+    whole = samples.between(0, duration_s)
+    step_s = max(1.0, duration_s / 120)
+    edges = np.arange(0, duration_s, step_s)
+    buckets = [(edge + step_s / 2, samples.between(edge, edge + step_s)) for edge in edges]
+    return {
+        "first": first.to_dict() if first else None,
+        "last": last.to_dict() if last else None,
+        "worst_s": max(whole, default=None),
+        "made": samples.made,
+        "held_up": samples.held_up,
+        "errors": samples.errors,
+        "last_error": samples.last_error,
+        "series": [(at, percentile(b, 0.5), percentile(b, 0.99), max(b)) for at, b in buckets if b],
+    }
+
+
+def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
+    """Measure, and report."""
+    found: dict[str, dict[str, Any]] = {}
+    settings = {}
+    for kind in choose(MIXED, stores, say):
+        duration_s = scale.duration_s if kind.name == "nyala" else scale.peer_duration_s
+        say(f"{kind.name}: {scale.rows:,} rows, then {scale.warm_up_s:.0f} + {duration_s:.0f} s of load")
+        own = os.path.join(folder, kind.name)
+        try:
+            one = in_own_process(measure, kind.name, scale, own, duration_s)
+        except Exception as error:
+            if kind.name == "nyala":
+                raise
+            say(f"{kind.name} failed: {type(error).__name__}: {error}"[:300])
+            continue
+        found[kind.name] = one
+        settings[kind.name] = kind.settings
+        upsert = one["operations"]["upsert"]
+        say(
+            f"{kind.name}: upsert {_line(upsert)}, errors {[o['errors'] for o in one['operations'].values()]}"
+        )
+        shutil.rmtree(own, ignore_errors=True)
+    return _report(found, settings, scale)
+
+
+def _line(operation: dict[str, Any]) -> str:
+    first, last = operation["first"], operation["last"]
+    if not first or not last:
+        return "nothing measured"
+    return (
+        f"p99 {seconds(first['p99_s'])} → {seconds(last['p99_s'])}, worst {seconds(operation['worst_s'])}, "
+        f"made {operation['made']:,}, held up {operation['held_up']:,}"
+    )
+
+
+def _report(found: dict[str, dict[str, Any]], settings: dict[str, str], scale: Scale) -> Report:
+    report = Report(
+        MIXED,
+        scale.name,
+        f"Steady mixed load ({scale.name}: {scale.rows:,} rows, {scale.duration_s / 60:g} min)",
+    )
+    report.facts = [
+        f"{1 / scale.upsert_interval_s:g} upserts of {BATCH_ROWS} rows, {1 / scale.get_interval_s:g} gets and "
+        f"{1 / scale.scan_interval_s:g} full sums of a column a second; Nyala for {scale.duration_s:g} s, peers for "
+        f"{scale.peer_duration_s:g} s, each after {scale.warm_up_s:g} s of unmeasured load; history {scale.history}; "
+        f"peers that need it are maintained every {scale.maintain_interval_s:g} s",
+        f"First and last: {scale.window_s:g} s (peers {Scale.window_of(scale.peer_duration_s):g} s); an operation that "
+        "was held up by a slow one counts its waiting; live data: the bytes of a row just loaded × the rows at the end",
+    ]
+    report.settings = settings
+    ours = found.get("nyala")
+    for operation in OPERATIONS:
+        table = Table(
+            [
+                operation,
+                "p50 first",
+                "p50 last",
+                "p99 first",
+                "p99 last",
+                "last ÷ first",
+                "worst",
+                "Nyala's p99 ÷ it",
+                "made",
+                "held up",
+                "errors",
+            ]
+        )
+        for name, one in found.items():
+            values = one["operations"][operation]
+            first, last = values["first"] or {}, values["last"] or {}
+            nyala_last = (ours["operations"][operation]["last"] or {}).get("p99_s") if ours else None
+            table.rows.append(
+                [
+                    name,
+                    seconds(first.get("p50_s")),
+                    seconds(last.get("p50_s")),
+                    seconds(first.get("p99_s")),
+                    seconds(last.get("p99_s")),
+                    times(ratio(last.get("p99_s"), first.get("p99_s"))),
+                    seconds(values["worst_s"]),
+                    times(ratio(nyala_last, last.get("p99_s"))),
+                    f"{values['made']:,}",
+                    f"{values['held_up']:,}",
+                    f"{values['errors']:,}",
+                ]
+            )
+        report.tables.append((f"Latency of {operation}", table))
+    space = Table(
+        [
+            "space",
+            "loaded",
+            "live at the end",
+            "most on disk",
+            "most ÷ live",
+            "after compaction",
+            "most memory",
+            "own maintenance",
+            "one sync before",
+        ]
+    )
+    for name, one in found.items():
+        most = max(one["watch"]["disk"])
+        spent = one["maintenance_s"]
+        space.rows.append(
+            [
+                name,
+                megabytes(one["loaded_bytes"]),
+                megabytes(one["live_bytes"]),
+                megabytes(most),
+                times(most / one["live_bytes"]),
+                megabytes(one["settled_bytes"]),
+                megabytes(max(one["watch"]["memory"]) or None),
+                f"{len(spent)} calls, {seconds(max(spent))} the longest" if spent else "by itself",
+                seconds(one["sync_s"]),
+            ]
+        )
+    report.tables.append(("Disk and memory", space))
+    if ours is not None:
+        _aims(report, ours)
+        counters = ours["counters"]
+        if counters:
+            text = ", ".join(f"{key} {value:,.0f}" for key, value in counters.items() if key != "timestamp")
+            report.facts.append(f"Nyala says of itself at the end: {text}")
+    name = "mixed_load.svg" if scale.name == "full" else f"mixed_load-{scale.name}.svg"
+    report.plots[name] = _plot(found)
+    return report
+
+
+def _aims(report: Report, ours: dict[str, Any]) -> None:
+    ratios = {}
+    for operation, values in ours["operations"].items():
+        if values["first"] and values["last"]:
+            ratios[operation] = values["last"]["p99_s"] / values["first"]["p99_s"]
+    worst = ours["operations"]["upsert"]["worst_s"]
+    report.aims.append(
+        Aim(
+            "p99 at the end at most 1.2 × p99 at the beginning",
+            ", ".join(f"{operation} {times(value)}" for operation, value in ratios.items()),
+            max(ratios.values()) <= 1.2 if len(ratios) == len(OPERATIONS) else None,
+        )
+    )
+    report.aims.append(
+        Aim(
+            "no upsert of 100 rows takes more than 250 ms",
+            f"worst {seconds(worst)}",
+            worst is not None and worst <= 0.25,
+        )
+    )
+    history = ours["counters"].get("history_bytes", 0.0)
+    most, live = max(ours["watch"]["disk"]), ours["live_bytes"]
+    report.aims.append(
+        Aim(
+            "disk at most 3 × live data + history",
+            f"{megabytes(most)} at most; live data {megabytes(live)}; at the end history "
+            f"{megabytes(history)}, log {megabytes(ours['counters'].get('log_bytes'))}",
+            most <= 3 * live + history,
+        )
+    )
+
+
+def _plot(found: dict[str, dict[str, Any]]) -> str:
+    def series(operation: str, place: int) -> list[plot.Series]:
+        lines = []
+        for name, one in found.items():
+            points = one["operations"][operation]["series"]
+            xs, ys = [p[0] for p in points], [p[place] * 1e3 for p in points]
+            lines.append(plot.Series(name, xs, ys, colour=colour(name)))
+        return lines
+
+    def watched(what: str) -> list[plot.Series]:
+        return [
+            plot.Series(
+                name, one["watch"]["times_s"], [v / 1e6 for v in one["watch"][what]], colour=colour(name)
+            )
+            for name, one in found.items()
+        ]
+
+    panels = [
+        plot.Panel("Upsert of 100 rows, p50 [ms]", series("upsert", 1), log=True),
+        plot.Panel("Upsert of 100 rows, worst [ms]", series("upsert", 3), log=True, aim=(250.0, "250 ms")),
+        plot.Panel("Get of one row, p99 [ms]", series("get", 2), log=True),
+        plot.Panel("Sum of a column, p50 [ms]", series("scan", 1), log=True),
+        plot.Panel("Disk [MB]", watched("disk"), log=True),
+        plot.Panel("Memory [MB]", watched("memory")),
+    ]
+    return plot.figure("Steady mixed load", "seconds", panels)
+
+
+if __name__ == "__main__":
+    from bench.__main__ import main
+
+    main([MIXED])

@@ -1,0 +1,285 @@
+"""What updates cost the scans that follow: TPC-H Q1, Q6 and the sum of the updated column, before and after compaction.
+
+For each share of the rows a copy of the untouched table has `l_quantity` changed in that share, chosen at random over
+the whole table; then the copy and the untouched table answer in turns. `l_quantity` is summed by Q1, filtered by Q6,
+and is the column of the full sum, so no question can pass over the updates.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import partial
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bench import data, plot
+from bench.measure import Paired, in_turns, timed
+from bench.parts import Say, ratio
+from bench.report import Aim, Report, Table, seconds, times
+from bench.stores import SCAN, Kind, Options, Query, choose, colour
+
+UPDATED = "l_quantity"
+QUERIES = (
+    Query(
+        "Q1",
+        """SELECT l_returnflag, l_linestatus, sum(l_quantity), sum(l_extendedprice),
+                  sum(l_extendedprice * (1 - l_discount)), sum(l_extendedprice * (1 - l_discount) * (1 + l_tax)),
+                  avg(l_quantity), avg(l_extendedprice), avg(l_discount), count(*)
+           FROM t WHERE l_shipdate <= DATE '1998-09-02'
+           GROUP BY l_returnflag, l_linestatus ORDER BY l_returnflag, l_linestatus""",
+        [
+            "l_quantity",
+            "l_extendedprice",
+            "l_discount",
+            "l_tax",
+            "l_returnflag",
+            "l_linestatus",
+            "l_shipdate",
+        ],
+        "l_shipdate <= '1998-09-02'",
+    ),
+    Query(
+        "Q6",
+        """SELECT sum(l_extendedprice * l_discount) FROM t
+           WHERE l_shipdate >= DATE '1994-01-01' AND l_shipdate < DATE '1995-01-01'
+             AND l_discount BETWEEN 0.05 AND 0.07 AND l_quantity < 24""",
+        ["l_quantity", "l_extendedprice", "l_discount", "l_shipdate"],
+        "l_shipdate >= '1994-01-01' AND l_shipdate < '1995-01-01' AND l_discount BETWEEN 0.05 AND 0.07 "
+        "AND l_quantity < 24",
+    ),
+    Query("sum", "SELECT sum(l_quantity) FROM t", ["l_quantity"]),
+)
+
+
+@dataclass(frozen=True)
+class Scale:
+    name: str
+    scale_factor: float
+    repeats: int
+    shares: tuple[float, ...] = (0.0, 0.01, 0.05, 0.10, 0.50)
+    batch_rows: int = 10_000
+
+
+FULL = Scale("full", 1.0, 7)
+QUICK = Scale("quick", 0.1, 7)
+
+
+@dataclass
+class Measured:
+    """One store: what the untouched table takes, and by (share, query, state) the pairs."""
+
+    kind: Kind
+    untouched_s: dict[str, float] = field(default_factory=dict)
+    pairs: dict[tuple[float, str, str], Paired] = field(default_factory=dict)
+    update_s: dict[float, float] = field(default_factory=dict)
+    settle_s: dict[float, float] = field(default_factory=dict)
+
+
+def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
+    """Measure, and report."""
+    table, source = data.lineitem(scale.scale_factor, folder)
+    say(f"{source}: {table.num_rows:,} rows")
+    measured = []
+    for kind in choose(SCAN, stores, say):
+        store = kind.open(os.path.join(folder, kind.name), Options(maintenance=False))
+        took_s = timed(store.load, table, data.LINEITEM_KEY)
+        store.close()
+        say(f"{kind.name}: loaded in {took_s:.1f} s")
+        measured.append(Measured(kind))
+    keys = table.select([*data.LINEITEM_KEY, UPDATED])
+    rows = table.num_rows
+    del table
+    _side_by_side(measured, scale, folder, say)
+    # The first rows of one permutation: what has 10 % updated includes what has 5 %.
+    order = np.random.default_rng(7).permutation(rows)
+    for share in scale.shares:
+        changed = keys.take(pa.array(np.sort(order[: int(rows * share)])))
+        # In a random order: updates come as they come, not by key.
+        changed = changed.take(pa.array(np.random.default_rng(8).permutation(len(changed))))
+        raised = pc.add(changed.column(UPDATED), pa.scalar(Decimal("1.00"), data.MONEY)).cast(data.MONEY)
+        changed = changed.set_column(2, UPDATED, raised)
+        total = pc.sum(keys.column(UPDATED)).as_py() + len(changed)
+        for one in measured:
+            if one.kind.name != "parquet":  # immutable: the reference
+                _measure(one, scale, share, changed, total, folder, say)
+    return _report(measured, scale, f"{source}, {rows:,} rows", say)
+
+
+def _side_by_side(measured: list[Measured], scale: Scale, folder: str, say: Say) -> None:
+    """The untouched tables of all stores in turns."""
+    opened = [
+        (one, one.kind.open(os.path.join(folder, one.kind.name), Options(maintenance=False)))
+        for one in measured
+    ]
+    answers = {}
+    for query in QUERIES:
+        found: dict[str, list[float]] = {one.kind.name: [] for one in measured}
+        for one, store in opened:
+            answers[one.kind.name, query.name] = _rounded(store.run(query))
+        for repeat in range(scale.repeats):
+            for one, store in opened[repeat % len(opened) :] + opened[: repeat % len(opened)]:
+                found[one.kind.name].append(timed(store.run, query))
+        for one in measured:
+            one.untouched_s[query.name] = median(found[one.kind.name])
+    for _, store in opened:
+        store.close()
+    for query in QUERIES:
+        different = {
+            name
+            for name, q in answers
+            if q == query.name and answers[name, q] != answers[measured[0].kind.name, q]
+        }
+        if different:
+            raise AssertionError(
+                f"{query.name}: {sorted(different)} answer otherwise than {measured[0].kind.name}"
+            )
+    say("untouched: " + "; ".join(f"{m.kind.name} {_times_of(m)}" for m in measured))
+
+
+def _times_of(measured: Measured) -> str:
+    return ", ".join(f"{name} {seconds(value)}" for name, value in measured.untouched_s.items())
+
+
+def _rounded(rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    """Averages are doubles whose last digits depend on the order of adding."""
+    return [tuple(round(float(v), 4) if isinstance(v, float | Decimal) else v for v in row) for row in rows]
+
+
+def _measure(
+    one: Measured, scale: Scale, share: float, changed: pa.Table, total: Decimal, folder: str, say: Say
+) -> None:
+    untouched_folder, touched_folder = os.path.join(folder, one.kind.name), os.path.join(folder, "touched")
+    shutil.copytree(untouched_folder, touched_folder)
+    if os.path.exists(untouched_folder + ".key"):
+        shutil.copy(untouched_folder + ".key", touched_folder + ".key")
+    options = Options(maintenance=False)
+    untouched, touched = one.kind.open(untouched_folder, options), one.kind.open(touched_folder, options)
+
+    def update() -> None:
+        # Nyala takes them as they would come over a day. The peers get one statement: a batch each would take them
+        # minutes to hours, and only make their scans slower.
+        step = scale.batch_rows if one.kind.name == "nyala" else max(1, len(changed))
+        for start in range(0, len(changed), step):
+            touched.update(changed.slice(start, step))
+        touched.flush()
+
+    def compare(state: str) -> None:
+        answer = touched.run(QUERIES[-1])[0][0]
+        if Decimal(str(answer)) != total:
+            raise AssertionError(f"{one.kind.name} at {share:.0%} {state}: the sum is {answer}, not {total}")
+        for query in QUERIES:
+            one.pairs[share, query.name, state] = in_turns(
+                partial(untouched.run, query), partial(touched.run, query), scale.repeats
+            )
+        shown = ", ".join(f"{q.name} {one.pairs[share, q.name, state].ratio:.2f} ×" for q in QUERIES)
+        say(f"{one.kind.name}, {share:.0%} updated, {state}: {shown}")
+
+    try:
+        one.update_s[share] = timed(update)
+        compare("before")
+        if share:
+            settled = []
+            one.settle_s[share] = timed(lambda: settled.append(touched.settle()))
+            if settled[0]:
+                compare("after")
+    finally:
+        touched.close()
+        untouched.close()
+        shutil.rmtree(touched_folder)
+
+
+def _report(measured: list[Measured], scale: Scale, source: str, say: Say) -> Report:
+    report = Report(SCAN, scale.name, f"Scans after updates ({scale.name}: SF {scale.scale_factor:g})")
+    report.facts = [
+        source,
+        f"Medians of {scale.repeats} runs in turns after one unmeasured run, everything that is cached is warm; "
+        "through DuckDB; ratios are to the untouched table in the same turns (0 %: two untouched tables, the noise)",
+    ]
+    report.settings = {one.kind.name: one.kind.settings for one in measured}
+    ours = next((one for one in measured if one.kind.name == "nyala"), None)
+
+    beside = Table(["untouched", *(query.name for query in QUERIES)])
+    for one in measured:
+        beside.rows.append(
+            [one.kind.name, *(_beside(one.untouched_s[q.name], ours, q.name) for q in QUERIES)]
+        )
+    report.tables.append(("The untouched table beside the peers: seconds, and Nyala's time ÷ theirs", beside))
+
+    for query in QUERIES:
+        table = Table([query.name, *(f"{share:.0%}" for share in scale.shares)])
+        for one in measured:
+            for state in ("before", "after"):
+                pairs = [one.pairs.get((share, query.name, state)) for share in scale.shares]
+                if any(pairs):
+                    cells = [f"{seconds(p.second_s)} ({times(p.ratio)})" if p else "–" for p in pairs]
+                    table.rows.append([f"{one.kind.name}, {state} compaction", *cells])
+        report.tables.append((f"{query.name} with a share of the rows updated: seconds (× untouched)", table))
+
+    costs = Table(["seconds", *(f"{share:.0%}" for share in scale.shares if share)])
+    for one in measured:
+        if one.update_s:
+            shares = [share for share in scale.shares if share]
+            costs.rows.append([f"{one.kind.name}, update", *(seconds(one.update_s.get(s)) for s in shares)])
+            costs.rows.append(
+                [f"{one.kind.name}, compaction", *(seconds(one.settle_s.get(s)) for s in shares)]
+            )
+    report.tables.append(
+        (
+            f"What the update (Nyala: {scale.batch_rows:,} rows a batch, peers: one statement) and compaction took",
+            costs,
+        )
+    )
+    if ours is not None:
+        for state, bound in (("before", 1.3), ("after", 1.05)):
+            found = [ours.pairs.get((0.10, query.name, state)) for query in QUERIES]
+            worst = max((pair.ratio for pair in found if pair), default=None)
+            text = ", ".join(f"{q.name} {times(p.ratio)}" for q, p in zip(QUERIES, found, strict=True) if p)
+            report.aims.append(
+                Aim(
+                    f"with 10 % of the rows updated, {state} compaction, a scan takes at most {bound} × the untouched",
+                    text or "no figure",
+                    None if worst is None else worst <= bound,
+                )
+            )
+    panels = []
+    for query in QUERIES:
+        lines = []
+        for one in measured:
+            for state in ("before", "after"):
+                points = [
+                    (s * 100, one.pairs[s, query.name, state].ratio)
+                    for s in scale.shares
+                    if (s, query.name, state) in one.pairs
+                ]
+                if points:
+                    xs, ys = zip(*points, strict=True)
+                    lines.append(
+                        plot.Series(
+                            f"{one.kind.name}, {state}", xs, ys, state == "after", colour(one.kind.name)
+                        )
+                    )
+        panels.append(plot.Panel(f"{query.name}: time ÷ the untouched table's", lines, aim=(1.3, "1.3 ×")))
+    name = "scan_after_updates.svg" if scale.name == "full" else f"scan_after_updates-{scale.name}.svg"
+    report.plots[name] = plot.figure("Scans after updates of one column", "% of the rows updated", panels)
+    return report
+
+
+def _beside(theirs_s: float, ours: Measured | None, query: str) -> str:
+    return (
+        f"{seconds(theirs_s)} ({times(ratio(ours.untouched_s[query], theirs_s))})"
+        if ours
+        else seconds(theirs_s)
+    )
+
+
+if __name__ == "__main__":
+    from bench.__main__ import main
+
+    main([SCAN])

@@ -1,0 +1,117 @@
+"""Nyala: durability="commit" (the default): the log is synced before a write returns."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import nyala
+from bench.measure import folder_bytes
+from bench.stores import Options, Query
+
+SETTINGS = (
+    'defaults: durability "commit", memory_limit 1GB, one tablet; maintenance and history as the part says'
+)
+# With maintenance off the bench flushes: this many update batches at most wait in memory.
+BATCHES_IN_MEMORY = 50
+# A store whose folder does not change for this long is taken to have put itself in order.
+SETTLED_S = 0.5
+
+
+class NyalaStore:
+    overhead_s: float = 0.0
+
+    def __init__(self, folder: str, options: Options) -> None:
+        self._options = options
+        self._folder = folder
+        self._open(options.maintenance)
+        self._updates = 0
+        self._duckdb: Any = None
+
+    def _open(self, maintenance: bool) -> None:
+        self._db = nyala.connect(self._folder, maintenance=maintenance)
+        self._table = self._db["t"] if "t" in self._db else None
+
+    @property
+    def table(self) -> nyala.Table:
+        assert self._table is not None, "load first"
+        return self._table
+
+    def load(self, table: pa.Table, key: Sequence[str]) -> None:
+        """With maintenance on, which lets go of the log of the load: that is no part of the table."""
+        self._db.close()
+        self._open(maintenance=True)
+        self._table = self._db.create_table("t", table.schema, key, history=self._options.history)
+        self._table.insert(table)
+        self._table.flush()
+        self._db.maintenance.resume()  # at once, not when it would look the next time
+        before, after = -1, folder_bytes(self._folder)
+        while before != after:
+            time.sleep(SETTLED_S)
+            before, after = after, folder_bytes(self._folder)
+        self._db.close()
+        self._open(self._options.maintenance)
+
+    def upsert(self, rows: pa.Table) -> None:
+        self.table.upsert(rows)
+
+    def update(self, rows: pa.Table) -> None:
+        self.table.update(rows)
+        self._updates += 1
+        if not self._options.maintenance and self._updates % BATCHES_IN_MEMORY == 0:
+            self.table.flush()
+
+    def flush(self) -> None:
+        self.table.flush()
+
+    def settle(self) -> bool:
+        self.table.flush()
+        compact = getattr(self.table, "compact", None)
+        if compact is None:
+            return False
+        compact()
+        return True
+
+    def maintain(self) -> bool:
+        return False
+
+    def run(self, query: Query) -> list[tuple[Any, ...]]:
+        if self._duckdb is None:
+            import duckdb
+
+            self._duckdb = duckdb.connect()
+        reader = self.table.scan(query.columns, query.where).to_reader()
+        self._duckdb.register("t", reader)
+        rows: list[tuple[Any, ...]] = self._duckdb.execute(query.sql).fetchall()
+        self._duckdb.unregister("t")
+        return rows
+
+    def session(self) -> NyalaStore:
+        return self
+
+    def get(self, key: int) -> dict[str, Any] | None:
+        return self.table.get({"id": key})
+
+    def total(self, column: str) -> float:
+        total = 0.0
+        for batch in self.table.scan([column]).to_reader():
+            total += pc.sum(batch.column(0)).as_py() or 0.0
+        return total
+
+    def counters(self) -> dict[str, float]:
+        """Also `log_bytes`: what of the folder is log, which on a small table is most of it."""
+        stats = {**self.table.stats(), **self._db.maintenance.status()}
+        stats["log_bytes"] = folder_bytes(os.path.join(self._folder, "wal"))
+        return {name: value for name, value in stats.items() if isinstance(value, int | float)}
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def open_store(folder: str, options: Options) -> NyalaStore:
+    return NyalaStore(folder, options)

@@ -1,0 +1,209 @@
+"""`make bench` runs, at a scale at which its figures say nothing: what it prints and writes is right.
+
+No test here looks at a time. Peers that are not installed are left out, as for a user who has not run `make bench`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.util
+import os
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+
+from bench import data, hot_rows, measure, mixed_load, narrow_update, plot, report, scan_after_updates, stores
+from bench.__main__ import PARTS
+
+
+def ran(result: report.Report, tmp_path: Path) -> str:
+    """The page that the part writes; its plots are XML."""
+    report.save(result, ["a machine"], tmp_path)
+    for name in result.plots:
+        ElementTree.parse(tmp_path / name)
+    return (tmp_path / "RESULTS.md").read_text()
+
+
+def silent(text: str) -> None:
+    del text
+
+
+def test_scans_are_compared_before_and_after_and_every_answer_is_checked(tmp_path: Path) -> None:
+    """The part itself compares each sum with what was written: a scan that lost an update would end it."""
+    pytest.importorskip("duckdb")
+    scale = scan_after_updates.Scale("tiny", 0.001, 2, (0.0, 0.10), 200)
+    page = ran(scan_after_updates.run(scale, str(tmp_path), ["nyala", "duckdb", "parquet"], silent), tmp_path)
+    for text in (
+        "| nyala, before compaction |",
+        "| duckdb, after compaction |",
+        "| parquet |",
+        "at most 1.3 × the untouched",
+    ):
+        assert text in page
+    assert page.count("<circle") == 0, "plots are files of their own"
+    assert "![" in page
+
+
+def test_bytes_of_a_narrow_update_are_counted(tmp_path: Path) -> None:
+    """All steps have seconds, and where the system counts bytes, bytes."""
+    page = ran(
+        narrow_update.run(
+            narrow_update.Scale("tiny", 2_000, 1), str(tmp_path), ["nyala", "sqlite", "parquet"], silent
+        ),
+        tmp_path,
+    )
+    line = next(line for line in page.splitlines() if line.startswith("| nyala |"))
+    cells = [cell.strip() for cell in line.split("|")[1:-1]]
+    assert cells[2].endswith("s")
+    if measure.written_bytes() is not None:
+        assert "%" in cells[6]
+
+
+def test_a_steady_load_has_a_first_and_a_last_window(tmp_path: Path) -> None:
+    """Three paced threads, in a process of its own; every get finds its row."""
+    scale = mixed_load.Scale("tiny", 500, 2.0, 1.0, 0.2, "1s")
+    result = mixed_load.run(scale, str(tmp_path), ["nyala"], silent)
+    page = ran(result, tmp_path)
+    for operation in mixed_load.OPERATIONS:
+        row = next(table for heading, table in result.tables if heading == f"Latency of {operation}").rows[0]
+        assert row[0] == "nyala"
+        assert row[-1] == "0", f"{operation} had errors"
+    assert "disk at most 3 × live data + history" in page
+
+
+def test_hot_rows_end_with_the_values_that_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The part compares the sum at the end; here that both stores came to it."""
+    monkeypatch.setattr(hot_rows, "in_own_process", lambda measure, *arguments: measure(*arguments))
+    page = ran(
+        hot_rows.run(
+            hot_rows.Scale("tiny", 1_000, 5.0, "1s", 5.0), str(tmp_path), ["nyala", "sqlite"], silent
+        ),
+        tmp_path,
+    )
+    assert "| nyala | 1,000 |" in page
+    assert "| sqlite | 1,000 |" in page
+
+
+def test_every_part_has_both_scales_and_runs_alone() -> None:
+    """`make bench ARGS=--quick` finds them."""
+    for module in PARTS.values():
+        assert module.FULL.name == "full"
+        assert module.QUICK.name == "quick"
+        assert '__name__ == "__main__"' in Path(module.__file__).read_text()
+
+
+def test_a_peer_that_is_missing_is_said_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has not installed Lance gets the other figures, and reads why Lance's are not there."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "lance" else found(name))
+    said: list[str] = []
+    chosen = stores.choose(stores.MIXED, ["nyala", "lance"], said.append)
+    assert [kind.name for kind in chosen] == ["nyala"]
+    assert said == ["lance is left out: lance is not installed (`make bench` installs it)"]
+
+
+def test_a_new_run_replaces_its_own_block_and_no_other(tmp_path: Path) -> None:
+    """A quick run by the way does not wipe out the full one."""
+    full, quick = (
+        report.Report("hot_rows", "full", "Hot rows (full)"),
+        report.Report("hot_rows", "quick", "Hot rows (quick)"),
+    )
+    report.save(full, ["old machine"], tmp_path)
+    report.save(quick, ["old machine"], tmp_path)
+    report.save(quick, ["new machine"], tmp_path)
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert page.count("## Hot rows (full)") == page.count("## Hot rows (quick)") == 1
+    assert page.count("old machine") == page.count("new machine") == 1
+    assert page.startswith("# Results")
+
+
+def test_a_block_says_when_where_and_with_what() -> None:
+    """A figure without machine, date and settings says nothing."""
+    block = report.Report("p", "quick", "A part", settings={"nyala": "defaults"}).markdown(
+        ["2 cores"], dt.datetime(2026, 11, 20, 10, 30)
+    )
+    for text in ("2026-11-20 10:30 UTC", "2 cores.", "- nyala: defaults"):
+        assert text in block
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    assert measure.percentile([5, 1, 4, 2, 3], 0.5) == 3
+    assert measure.percentile(list(range(1, 101)), 0.99) == 99
+    assert measure.percentile([7.0], 0.99) == 7.0
+
+
+def test_what_a_slow_operation_held_up_is_counted() -> None:
+    """Ten seconds' stop of a store that is asked once a second shows as ten slow operations, not as one."""
+    samples = measure.Samples()
+    assert samples.add(0, 0.5, 1) == 0
+    missed = samples.add(1, 10, 1)
+    assert (samples.made, samples.held_up, missed) == (2, 9, 9)
+    assert [took for _, took in samples.points[1:]] == [10, 9, 8, 7, 6, 5, 4, 3, 2, 1]
+
+
+def test_drift_of_the_machine_does_not_change_a_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides slow down together, and the ratio of neighbours stays."""
+    now_s, pace = 0.0, 1.0
+
+    def cost(seconds: float) -> None:
+        nonlocal now_s, pace
+        now_s += seconds * pace
+        pace *= 1.01
+
+    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: now_s))
+    paired = measure.in_turns(lambda: cost(1.0), lambda: cost(2.0), 5)
+    assert paired.second_s > 2.05
+    assert paired.ratio == pytest.approx(2.0, rel=0.011)
+
+
+def test_files_are_synced_once_when_they_are_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that does not sync is made durable by the bench, and pays for what is new only."""
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "0").write_text("0")
+    durable = measure.Durable(str(tmp_path))
+    synced: list[str] = []
+    sync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        sync(descriptor)
+
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("needs /proc to see which file is synced")
+    monkeypatch.setattr(os, "fsync", watched)
+    durable.sync()
+    assert synced == []
+    (tmp_path / "log" / "1").write_text("1")
+    durable.sync()
+    assert synced == ["1", "log"]
+
+
+def test_plots_keep_their_points_inside(tmp_path: Path) -> None:
+    """A logarithmic panel leaves out what is not above zero, and no line leaves its panel."""
+    lines = [
+        plot.Series("a <b>", [0, 1, 2], [0.0, 10.0, 2500.0]),
+        plot.Series("b", [0, 1, 2], [3.0, 4.0, 5.0], True),
+    ]
+    text = plot.figure(
+        "t & u", "seconds", [plot.Panel("p", lines, log=True, aim=(250.0, "aim")), plot.Panel("q", lines)]
+    )
+    root = ElementTree.fromstring(text)
+    height = float(root.attrib["viewBox"].split()[3])
+    circles = [e for e in root.iter() if e.tag.endswith("circle")]
+    assert len(circles) == 2 + 3 + 3 + 3
+    assert all(0 < float(e.attrib["cy"]) < height for e in circles)
+
+
+def test_rows_like_lineitem_have_a_key_and_its_types() -> None:
+    """Without TPC-H's generator the scans run on rows of the same shape."""
+    table = data._lineitem_like(1_000)
+    key = table.select(data.LINEITEM_KEY)
+    assert key.group_by(data.LINEITEM_KEY).aggregate([]).num_rows == 1_000
+    assert table.schema.field("l_quantity").type == pa.decimal128(15, 2)
+    quantities = table.column("l_quantity").to_pylist()
+    assert 1 <= min(quantities) <= max(quantities) <= 50
