@@ -66,12 +66,12 @@ test-long: java setup  ## what takes minutes: many more random cases, and the te
 $(BENCH_VENV)/.locked: requirements/build.lock requirements/bench.lock
 	@tools/make-venv $(BENCH_VENV)
 	@echo "Installing what the lock names into $(BENCH_VENV) (DuckDB, Delta Lake, Lance: some 250 MB) ..."
-	@$(BENCH_BIN)/python -m pip install --quiet --require-hashes -r requirements/build.lock
-	@$(BENCH_BIN)/python -m pip install --quiet --require-hashes --no-build-isolation -r requirements/bench.lock
+	@$(BENCH_BIN)/python tools/pip-install --require-hashes -r requirements/build.lock
+	@$(BENCH_BIN)/python tools/pip-install --require-hashes --no-build-isolation -r requirements/bench.lock
 	@touch $@
 
 $(BENCH_VENV)/.installed: $(BENCH_VENV)/.locked pyproject.toml
-	@$(BENCH_BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@$(BENCH_BIN)/python tools/pip-install --no-deps --no-build-isolation --editable .
 	@touch $@
 
 bench: $(BENCH_VENV)/.installed  ## speed beside SQLite, DuckDB, Delta Lake, Lance (ARGS=--quick: some minutes; see bench/README.md)
