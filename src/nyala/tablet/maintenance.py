@@ -236,6 +236,12 @@ class Maintenance:
                 report = flush(store, chosen)
                 self.counters.flushes += 1
                 self.counters.rows_flushed += report.rows
+            if store.memory_is_full():
+                # Writers wait, and what a merge keeps from being flushed is in the way: it will be done another time.
+                with store.commit_lock:
+                    revoked = store.reservations.revoke_held()
+                if revoked:
+                    flush(store)
         finally:
             # Also when there was no space for a flush: this is what makes some.
             self.counters.running = "collection"

@@ -17,6 +17,8 @@ Invariants
         reloaded: a batch may have gone into files there (W6), and log records behind it may rest on it.
     P4  The lease of an earlier version is kept until the last root of it in this process is gone.
     P5  What is published never goes back, also when the writer commits to the catalogue while it is loaded.
+    P6  What is published is not before the history of any table begins: a catalogue whose history was cut at a moment
+        that the position record, read before it, does not reach yet is loaded again.
 
 Threads: any. Source: design §6 P1, P2.
 """
@@ -46,6 +48,9 @@ from nyala.wal.reader import LogReader
 
 logger = logging.getLogger("nyala.reader")
 
+# Each try needs the writer to commit between two reads of some milliseconds, so a second one is rare.
+_LOADS_MAX: Final = 20
+
 
 class ReaderStore:
     """A read-only view that follows the writer. Made by `ReaderStore.open`, ended by `close`."""
@@ -72,13 +77,20 @@ class ReaderStore:
         # P1: nothing that was there when the catalogue is read can go before the lease says which version it
         # keeps.
         self._loaded = False
-        lease = create_lease(self.env, self.root_path)
-        try:
-            self._load_under(lease)
-        except BaseException:
-            lease.release()
-            raise
-        self._loaded = True
+        for _ in range(_LOADS_MAX):
+            lease = create_lease(self.env, self.root_path)
+            try:
+                self._load_under(lease)
+            except BaseException:
+                lease.release()
+                raise
+            if self._published >= self._history_start:  # P6
+                self._loaded = True
+                return
+        raise StorageError(
+            f"the writer of {self.root_path!r} commits faster than this process can read the catalogue: try again",
+            path=self.root_path,
+        )
 
     def _load_under(self, lease: Lease) -> None:
         with contextlib.closing(
@@ -94,6 +106,7 @@ class ReaderStore:
         self._log = LogReader(self.env, layout.wal_path(self.root_path), state.wal_start)
         self._published = 0
         self._floor = state.timestamp_max
+        self._history_start = max((table.history_start for table in state.tables.values()), default=0)
         self._lease = lease
         # P4: the lease lives as long as the last scan of this root.
         weakref.finalize(root, _release, lease)

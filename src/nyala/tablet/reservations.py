@@ -35,7 +35,7 @@ class Reservations:
 
     def __init__(self) -> None:
         self._by_rowset: dict[int, Reservation] = {}
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.RLock())
 
     def take(self, rowset_ids: Collection[int], *, holds_deltas: bool) -> Reservation | None:
         """Take all of these rowsets; None when one of them is taken (V1)."""
@@ -65,6 +65,13 @@ class Reservations:
                     del self._by_rowset[number]
             self._changed.notify_all()
             return len(found)
+
+    def revoke_held(self) -> int:
+        """Take back all rowsets whose DeltaMemStores are kept from being flushed. Under the commit lock."""
+        with self._changed:
+            return self.revoke(
+                number for number, taken in list(self._by_rowset.items()) if taken.holds_deltas
+            )
 
     def taken(self, rowset_id: int) -> bool:
         return rowset_id in self._by_rowset

@@ -355,3 +355,32 @@ def test_closed_and_forked(db: Database) -> None:
     assert leases(db) == 0 and store.closed
     with pytest.raises(StorageError, match="closed"):
         reader.now()
+
+
+def test_a_reader_is_never_behind_the_beginning_of_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P6. Between its look at the position and its look at the catalogue the writer wrote, flushed and threw the past
+    away; reading that catalogue at that position would give rows that were never there together."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=0)
+        table.insert({"k": [1, 2], "v": [1, 1]})
+        db.flush()
+        real, looks = ReaderStore._position, 0
+
+        def between(self: ReaderStore) -> Any:
+            nonlocal looks
+            looks += 1
+            if looks == 2:
+                db.create_table("another", {"k": "int64"}, "k")
+            found = real(self)
+            if looks == 1:
+                table.upsert({"k": [1, 2], "v": [2, 2]})
+                table.compact()
+            return found
+
+        monkeypatch.setattr(ReaderStore, "_position", between)
+        with Database(ReaderStore.open(SYSTEM, str(tmp_path / "s"), 64 << 20)) as reader:
+            monkeypatch.undo()
+            assert looks > 2, "it had to look again"
+            assert rows(reader["t"]) == [(1, 2), (2, 2)]
