@@ -1,0 +1,120 @@
+"""docs/how-to/maintenance.md names every key of status(), stats() and vacuum(), and the figures of the code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nyala
+from nyala import _worker
+from nyala.database import Database
+from nyala.delta.compaction_policy import FILES_MIN
+from nyala.tablet import compaction_policy as policy
+from nyala.tablet import compactor, maintenance, store
+from nyala.tablet.workers import WorkerPool
+from tests.support import open_database
+
+from .test_settings import rows, section
+
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "maintenance.md").read_text()
+MB = 1 << 20
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=0)
+        for start in range(5):
+            table.insert({"k": list(range(start, 1000, 5)), "v": [0] * 200})
+            db.flush()
+        yield db
+
+
+def keys(heading: str) -> list[str]:
+    """What stands first in each row of the section's first table, in code."""
+    table = section(PAGE, heading).split("\n\n")
+    (found,) = [part for part in table if part.strip().startswith("| key")]
+    return [row[0].strip("`") for row in rows(found)]
+
+
+def inner(heading: str, key: str) -> set[str]:
+    """The keys that the row of `key` names in turn."""
+    (found,) = [row[1] for row in rows(section(PAGE, heading)) if row[0] == f"`{key}`"]
+    return set(re.findall(r"`([a-z_]+)`", found))
+
+
+def test_every_key_of_status_is_on_the_page(db: Database) -> None:
+    """Who watches a store meets a word that nothing explains, or waits for one that never comes."""
+    heading = "What is going on: `status()`"
+    running: list[dict[str, object]] = []
+    work = db.maintenance.compactor
+    done = work._count
+
+    def while_running(*args: object) -> None:
+        work.running = compactor.Running("merging compaction", "t", 1, 0.0)
+        found = db.maintenance.status()["compaction"]
+        work.running = None
+        running.append(found)
+        done(*args)  # type: ignore[arg-type]
+
+    work._count = while_running  # type: ignore[method-assign,assignment]
+    db.maintenance.compact_once(db._writer())
+    status = db.maintenance.status()
+    assert sorted(keys(heading)) == sorted(status)
+    assert status["recent"] and inner(heading, "recent") == set(status["recent"][0])
+    assert running and inner(heading, "compaction") - {"None"} == set(running[0])
+
+
+def test_every_key_of_stats_and_vacuum_is_on_the_page(db: Database) -> None:
+    """A figure that decides what to do is not understood."""
+    assert sorted(keys("How a table lies: `stats()`")) == sorted(db["t"].stats())
+    assert sorted(keys("By hand: `compact()` and `vacuum()`")) == sorted(db["t"].vacuum(dry_run=True))
+    assert "garbage_files" in db.stats()
+
+
+def test_the_figures_on_the_page_are_those_of_the_code() -> None:
+    """Somebody would wait for work that is not due, or be surprised by work that is."""
+    cells = {row[0]: row for row in _all_rows(section(PAGE, "What goes on by itself"))}
+    log_mb, aged_mb = store.LOG_LIMIT_BYTES // MB, maintenance.FLUSH_AGE_MIN_BYTES // MB
+    aged = f"at least {aged_mb} MB older than {maintenance.FLUSH_AGE_S:.0f} seconds"
+    assert f"the log above {log_mb} MB, or {aged}" in cells["flush"][2]
+    assert f"of about {policy.TARGET_BYTES // MB} MB" in cells["merging compaction"][1]
+    assert f"{policy.REDO_RATIO_MIN:.0%}".replace("%", " %") in cells["major delta compaction"][2]
+    assert cells["minor delta compaction"][2] == f"from {FILES_MIN} files on"
+    assert cells["UNDO compaction"][2] == f"from {policy.UNDO_FILES_MIN} files on"
+    assert policy.SPACE_RATIO == 0.5 and cells["rewrite"][2].startswith("when half of it is that")
+    expiry = f"from {policy.EXPIRED_FILES_MIN} files or {policy.OPEN_BYTES // MB} MB on"
+    assert cells["expiry"][2].startswith(expiry)
+    assert f"nobody has written to it for {compactor.QUIET_S:.0f} seconds" in PAGE
+    assert f"the last {compactor.HISTORY_LENGTH} compactions" in PAGE
+    assert (
+        f"after {compactor.PUT_OFF_S:.0f} seconds, then {2 * compactor.PUT_OFF_S:.0f}, up to an hour" in PAGE
+    )
+    assert compactor.PUT_OFF_MAX_S == 3600
+    assert f"it looks again after {compactor.PUT_OFF_S:.0f} seconds" in PAGE
+    assert f"less than {compactor.INLINE_BYTES // MB} MB is done in the background's thread" in PAGE
+    assert f"and {compactor.RESERVE_BYTES // MB} MB besides" in PAGE
+    assert f"(`nice` {_worker.NICENESS})" in PAGE
+    assert f"fail after {store.WAIT_FOR_MEMORY_S:.0f} seconds" in PAGE
+    pool = WorkerPool()
+    assert f"it stays for {pool._idle_s:.0f} seconds without work" in PAGE and pool._size == 1
+    pool.close()
+
+
+def _all_rows(text: str) -> list[list[str]]:
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+
+
+def test_the_loggers_on_the_page_are_those_of_the_code() -> None:
+    """Who turns on a logger by the page hears nothing."""
+    named = set(re.findall(r"`(nyala\.[a-z]+)`", PAGE))
+    used = {
+        match
+        for path in Path(nyala.__file__).parent.rglob("*.py")
+        for match in re.findall(r'getLogger\("([\w.]+)"\)', path.read_text())
+    }
+    assert {"nyala.maintenance", "nyala.compaction", "nyala.worker"} <= named and named <= used
