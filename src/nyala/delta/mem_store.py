@@ -190,7 +190,6 @@ class DeltaMemStore:
     def __init__(self) -> None:
         self._state = _EMPTY
         self._merged: dict[int, tuple[_State, DeltaRun]] = {}
-        self._asked: dict[int, _State] = {}
         self.serial: Final = next(_serials)
         """Unique in this process: with `record_count` it names a state."""
 
@@ -266,21 +265,10 @@ class DeltaMemStore:
         return self._state.column_ids
 
     def levels(self, column_id: int) -> tuple[DeltaRun, ...]:
-        """The column's runs, oldest first, each before the next in time (M1): what `applier` takes.
-
-        Who asks again, and nothing was appended since, gets them as one: a scan asks for every window.
-        """
+        """The column's runs, oldest first, each before the next in time (M1): what `applier` takes."""
         state = self._state
         if column_id not in state.column_ids:
             return ()
-        if len(state.nodes) > 1:
-            known = self._merged.get(column_id)
-            if known is not None and known[0] is state:
-                return (known[1],)
-            if self._asked.get(column_id) is state:
-                run = self.run(column_id)
-                return () if run is None else (run,)
-            self._asked[column_id] = state
         return tuple(node.run(column_id) for node in state.nodes if column_id in node.column_ids)
 
     def run(self, column_id: int) -> DeltaRun | None:
