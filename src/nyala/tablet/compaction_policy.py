@@ -4,7 +4,7 @@
       neighbourhood          ┌──── a: 32 MB ────┐┌──── b: 32 MB ────┐┌─c─┐┌─d─┐┌───── e ──────┐     height 1
                              0 ───────────────── share of the tablet's data ──────────────── 1
 
-    merge     w with others like it: a key has fewer rowsets to be looked for in (Kudu's objective); c with d: fewer files
+    merge     w with others like it: fewer rowsets to look for a key in (Kudu's objective); c with d: fewer files
     rewrite   one rowset of which half is dead rows or history that nobody can read: gives the disk back
     major     REDO of some columns into the base: scans of the present stop paying for it
     minor     many delta files of a rowset into one
