@@ -294,16 +294,9 @@ class DiskRowSet:
         applies; stores
               whose timestamps rule that out are not opened.
         """
-        state = self._redo_state(column.id)
+        if upper - lower >= _PRESENT_ROWS_MIN and self._is_present(column.id, snapshot):
+            return self._present(column, snapshot, lower, upper, stats)
         undo, redo = self._runs(column.id, snapshot, stats)
-        if (
-            redo
-            and not undo
-            and upper - lower >= _PRESENT_ROWS_MIN
-            and self._all_applied((*self.redo, *self._memory()), column.id, snapshot)
-            and self._redo_state(column.id) == state  # nothing was appended while we looked
-        ):
-            return self._present(column, redo, state, lower, upper, stats)
         base = self._base(column, lower, upper, stats)
         rows, values = decide(undo, redo, snapshot, lower, upper)
         if values is None:
@@ -521,28 +514,34 @@ class DiskRowSet:
     def _redo_ids(self) -> tuple[int, ...]:
         return tuple(file.serial for file in self.redo)
 
-    def _present(
-        self,
-        column: ColumnSchema,
-        redo: Sequence[DeltaRun],
-        state: Hashable,
-        lower: int,
-        upper: int,
-        stats: RowSetStats | None,
-    ) -> pa.Array:
-        """The rows [lower, upper) as after all REDO, which `state` names; remembered, for scans of all rows
-        ask again."""
-        if not any(len(run.touched(MAX_TIMESTAMP, lower, upper)) for run in redo):
-            return self._base(column, lower, upper, stats)
+    def _is_present(self, column_id: int, snapshot: int) -> bool:
+        """Whether the column has REDO, all of which the snapshot applies, and no UNDO that it does. Opens no file."""
+        redo = (*self.redo, *self._memory())
+        return (
+            any(column_id in store.column_ids for store in redo)
+            and self._all_applied(redo, column_id, snapshot)
+            and not any(file.relevant(snapshot) for file in self.undo if column_id in file.column_ids)
+        )
 
-        def patched() -> tuple[tuple[pa.Array, int], int]:
-            base = self._base(column, lower, upper, stats)
-            rows, values = decide((), redo, MAX_TIMESTAMP, lower, upper)
-            assert values is not None, "some run touches these rows"
-            array = patch(base, rows - lower, _as(values, column))
+    def _present(
+        self, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: RowSetStats | None
+    ) -> pa.Array:
+        """The rows [lower, upper) at a snapshot that applies all REDO there is; remembered, for scans ask again.
+
+        What is appended from now on is newer than the snapshot, so the state's name stays good while this works.
+        """
+
+        def patched() -> tuple[tuple[pa.Array | None, int], int]:
+            rows, values = decide((), self._runs(column.id, snapshot, stats)[1], snapshot, lower, upper)
+            if values is None:
+                return (None, 0), 0
+            array = patch(self._base(column, lower, upper, stats), rows - lower, _as(values, column))
             return (array, len(rows)), array.nbytes
 
-        array, count = self.memo.get(("present", column.id, column.type, lower, upper, state), patched)
+        name = ("present", column.id, column.type, lower, upper, self._redo_state(column.id))
+        array, count = self.memo.get(name, patched)
+        if array is None:
+            return self._base(column, lower, upper, stats)
         _count(stats, count)
         return array
 
