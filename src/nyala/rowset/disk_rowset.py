@@ -516,7 +516,7 @@ class DiskRowSet:
 
     def _is_present(self, column_id: int, snapshot: int) -> bool:
         """Whether the column has REDO, all of which the snapshot applies, and no UNDO that it does. Opens no file."""
-        redo = (*self.redo, *self._memory())
+        redo: list[DeltaFile | DeltaMemStore] = [*self.redo, *self._memory()]
         return (
             any(column_id in store.column_ids for store in redo)
             and self._all_applied(redo, column_id, snapshot)
