@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +13,14 @@ from nyala.database import Database
 from nyala.env import Env, Files, SystemClock, SystemRandomness, system_files
 from nyala.env.clock import Clock
 from nyala.tablet.store import Store, StoreOptions
+
+
+@contextlib.contextmanager
+def folder_in_memory() -> Iterator[Path]:
+    """A folder for one test; in memory where the system has such a place, as what a disk does at a sync takes time."""
+    where = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(prefix="nyala-unit-", dir=where) as folder:
+        yield Path(folder)
 
 
 def open_database(

@@ -38,9 +38,10 @@ import pyarrow as pa
 from nyala.catalog.model import CatalogChange, PartEntry, RowSetEntry
 from nyala.delta.delta_file import DeltaFile, WrittenDelta
 from nyala.delta.run import Rowids
+from nyala.errors import StorageError
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.rowset_tree import RowSetTree
-from nyala.tablet import compaction_run
+from nyala.tablet import compaction_run, layout
 from nyala.tablet.compaction_policy import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
 from nyala.tablet.compaction_run import Job, MajorJob, MergeJob, MinorJob, Output, Progress, UndoJob
 from nyala.tablet.entries import RowSetFiles
@@ -101,8 +102,10 @@ def compact(
             return None
         try:
             output = runner(job, reservation)
-        except JobCancelled:
-            if reservation.revoked.is_set():
+        except BaseException as error:
+            # A worker that was killed could not take back what it had written.
+            store.discard_files(_written_so_far(store, job))
+            if isinstance(error, JobCancelled) and reservation.revoked.is_set():
                 return None
             raise
         try:
@@ -177,10 +180,46 @@ def _job(
     chosen = (rowset.redo if plan.kind == "redo" else rowset.undo[::-1])[plan.files]
     if len(chosen) < 2:
         return None
-    ids = tuple(file.id for file in chosen)
     if plan.kind == "redo":
+        ids = tuple(file.id for file in chosen)
         return MinorJob(store.root_path, tablet_id, table.schema, files, ids, token)
+    ids = tuple(file.id for file in _with_those_between(chosen, rowset.undo))
     return UndoJob(store.root_path, tablet_id, table.schema, files, ids, cut, token)
+
+
+def _with_those_between(chosen: Sequence[DeltaFile], undo: Sequence[DeltaFile]) -> list[DeltaFile]:
+    """UNDO files to merge, and those that for some column stand between them in time: one file of what comes before and
+    after those would break X2. Neighbours in the rowset need not be neighbours for each of their columns."""
+    taken = list(chosen)
+    while True:
+        span: dict[int, tuple[int, int]] = {}
+        for file in taken:
+            for number in file.column_ids:
+                first, last = span.get(number, (file.timestamp_min, file.timestamp_max))
+                span[number] = min(first, file.timestamp_min), max(last, file.timestamp_max)
+        between = [
+            file
+            for file in undo
+            if file not in taken
+            and any(
+                file.timestamp_min < span[number][1] and file.timestamp_max > span[number][0]
+                for number in file.column_ids
+                if number in span
+            )
+        ]
+        if not between:
+            return taken
+        taken += between
+
+
+def _written_so_far(store: Store, job: Job) -> list[str]:
+    """The files that a job has written up to now, finished or not."""
+    directory = layout.tablet_directory(job.tablet_id)
+    try:
+        names = store.env.files.list_dir(store.path(directory))
+    except StorageError:
+        return []
+    return [f"{directory}/{name}" for name in names if job.token in name]
 
 
 # ------------------------------------------------------------------------------------------------ install

@@ -114,6 +114,7 @@ class Compactor:
         self.running: Running | None = None
         self.waiting = ""
         """Why work that would pay is not done; empty when there is none."""
+        self._waiting_until_s = 0.0
         self.recent: deque[dict[str, Any]] = deque(maxlen=HISTORY_LENGTH)
 
     # ------------------------------------------------------------------------------------------ choosing
@@ -160,15 +161,16 @@ class Compactor:
     def run_once(self, store: Store) -> bool:
         """Do the best next work; whether there was any. Raises: what the work raises; it is put off then."""
         found = self.next(store)
+        now_s = store.env.clock.monotonic_s()
         if found is None:
-            self.waiting = ""
+            if now_s >= self._waiting_until_s:
+                self.waiting = ""
             return False
         table, tablet_id, plan = found
         self._planned.pop(tablet_id, None)
-        now_s = store.env.clock.monotonic_s()
         room = self._missing_room(store, table, tablet_id, plan)
         if room:
-            self.waiting = room
+            self.waiting, self._waiting_until_s = room, now_s + PUT_OFF_S
             self._put_off[tablet_id] = (now_s + PUT_OFF_S, PUT_OFF_S)
             return True
         self.running = Running(operation_of(plan), table.name, tablet_id, now_s)
@@ -184,7 +186,8 @@ class Compactor:
             raise
         finally:
             self.running = None
-        self.waiting = ""
+        if now_s >= self._waiting_until_s:
+            self.waiting = ""
         self._put_off.pop(tablet_id, None)
         if report is None:
             self.counters.given_up += 1

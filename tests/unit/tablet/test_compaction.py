@@ -1,0 +1,958 @@
+"""Compactions in a store that goes on working: no reader at any moment can tell, whatever is written meanwhile.
+
+Kinds of work and the moments in which others can come between them (`phase`):
+
+    flush    "frozen"    memory is set aside          "written"   files are there, no catalogue names them
+    merge    "reserved"  inputs are taken as of S     "written"   the same
+    major, minor, undo   as for a merge, but DeltaMemStores of the rowset may be flushed
+
+Each named case stands for a history in which such engines lost, invented or resurrected a row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import folder_in_memory, open_database, rows
+
+import nyala
+from nyala.database import Database
+from nyala.delta.run import LIVENESS
+from nyala.env import PosixFiles, RandomFile, system_files
+from nyala.errors import CorruptionError, StorageError
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.tablet import compaction_run
+from nyala.tablet.compaction import CompactionReport, compact, run_here
+from nyala.tablet.compaction_policy import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
+from nyala.tablet.flush import flush
+from nyala.tablet.workers import JobCancelled
+from nyala.testing.faulty_files import FaultyFiles
+
+Act = Callable[[], None]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with folder_in_memory() as folder:
+        yield folder
+
+
+@pytest.fixture
+def db(folder: Path) -> Iterator[Database]:
+    with open_database(folder / "s") as db:
+        yield db
+
+
+# --- what a test asks for -------------------------------------------------------------------------------
+
+
+def rowsets(db: Database, name: str = "t") -> tuple[DiskRowSet, ...]:
+    (tablet,) = db._writer().root.table(name).tablets
+    return tablet.rowsets
+
+
+def merge(db: Database, outputs: int = 1, only: slice = slice(None), **options: Any) -> Any:
+    ids = tuple(rowset.id for rowset in rowsets(db)[only])
+    return carry_out(db, MergePlan(ids, 1.0, outputs), **options)
+
+
+def major(db: Database, *columns: str, number: int = 0, **options: Any) -> Any:
+    """Of these columns, "liveness" among them; of all that changed when none is named."""
+    schema = db._writer().root.table("t").schema
+    names = columns or (*(column.name for column in schema.value_columns), "liveness")
+    ids = tuple(LIVENESS if name == "liveness" else schema.by_name(name).id for name in names)
+    return carry_out(db, MajorPlan(rowsets(db)[number].id, tuple(sorted(ids)), 1.0), **options)
+
+
+def minor(
+    db: Database, files: slice = slice(None), kind: Any = "redo", number: int = 0, **options: Any
+) -> Any:
+    return carry_out(db, MinorPlan(rowsets(db)[number].id, files, 1.0, kind), **options)
+
+
+def carry_out(db: Database, plan: Plan, runner: Any = None, **options: Any) -> CompactionReport | None:
+    store = db._writer()
+    table = store.root.table("t")
+    return compact(store, table.id, table.tablets[0].id, plan, runner or run_here(store), **options)
+
+
+def at(name: str, act: Act) -> Callable[[str], None]:
+    """Do something in this phase."""
+    seen = []
+
+    def phase(reached: str) -> None:
+        seen.append(reached)
+        if reached == name:
+            act()
+
+    return phase
+
+
+class Told:
+    """What the table held at each moment, noted when it was the present."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+        self.moments: list[tuple[int, list[tuple[Any, ...]]]] = []
+
+    def note(self) -> None:
+        self.moments.append((self.db.now(), rows(self.db["t"])))
+
+    def check(self, db: Database | None = None) -> None:
+        """Every moment reads as it did, and every structure keeps its invariants."""
+        db = db or self.db
+        for moment, expected in self.moments:
+            assert rows(db["t"], at=moment) == expected, f"at {moment}"
+        assert rows(db["t"]) == self.moments[-1][1]
+        for _, tablet in db._writer().root.tablets():
+            for rowset in tablet.all_rowsets():
+                rowset.check()
+        assert list(db._writer().state.problems()) == []
+
+    def write(self, operation: str, *arguments: Any, **options: Any) -> None:
+        getattr(self.db["t"], operation)(*arguments, **options)
+        self.note()
+
+
+def data_files(path: Path | str) -> set[str]:
+    root = Path(path)
+    return {str(file.relative_to(root)) for file in (root / "data").rglob("*") if file.is_file()}
+
+
+def no_orphan(db: Database) -> None:
+    """The folder holds what the catalogue names, and nothing else."""
+    state = db._writer().state
+    wanted = {path for path in state.garbage if path.startswith("data/")} | set(state.files())
+    assert data_files(db.path) == wanted
+
+
+def killed(db: Database, folder: Path) -> Path:
+    """The folder as a process killed now would leave it."""
+    copy = folder / f"killed-{len(list(folder.iterdir()))}"
+    shutil.copytree(db.path, copy, ignore=shutil.ignore_patterns("*.sock"))
+    return copy
+
+
+def two_rowsets(db: Database) -> Told:
+    """Two rowsets that overlap, with ghosts and delta files.
+
+           0       1     2     3     4     5     6     7
+    A      REDO    REDO  .     dead  dead  dead            four REDO files
+    B                          .     dead        REDO  REDO   three REDO files
+    """
+    table = db.create_table("t", {"k": "int64", "a": "int64", "b": "string"}, "k", history="forever")
+    told = Told(db)
+    told.write("insert", {"k": list(range(6)), "a": list(range(6)), "b": [f"{k}" for k in range(6)]})
+    db.flush()
+    told.write("delete", {"k": [3, 4]})
+    told.write("insert", {"k": [3, 4, 6, 7], "a": [30, 40, 60, 70], "b": ["30", None, "60", "70"]})
+    db.flush()
+    told.write("update", {"k": [0, 6], "a": [100, None]})
+    db.flush()
+    told.write("update", {"k": [0, 7], "b": ["hundred", None]})
+    told.write("delete", {"k": [4]})
+    db.flush()
+    told.write("update", {"k": [1, 7], "a": [11, 77], "b": ["eleven", "seven"]})
+    told.write("delete", {"k": [5]})
+    db.flush()
+    assert [len(rowset.redo) for rowset in rowsets(db)] == [4, 3] and table.count() == 6
+    return told
+
+
+# --- mutations in every phase of everything ---------------------------------------------------------------
+
+
+def _batch(told: Told) -> None:
+    """A key inserted and deleted in one batch is nothing; a live one deleted and inserted is an update of all of it."""
+    with told.db.batch() as batch:
+        batch.insert("t", {"k": [30], "a": [1]})
+        batch.delete("t", {"k": [30]})
+        batch.delete("t", {"k": [2]})
+        batch.insert("t", {"k": [2], "a": [22]})
+    told.note()
+
+
+def _again(told: Told) -> None:
+    told.write("delete", {"k": [2, 3, 7]}, on_missing="ignore")
+    told.write("insert", {"k": [2, 3, 7], "a": [-2, -3, -7], "b": ["again"] * 3})
+    told.write("update", {"k": [3], "a": [-33]})
+
+
+def _while_dead(told: Told) -> None:
+    told.write("delete", {"k": [0, 6]}, on_missing="ignore")
+
+
+MUTATIONS: dict[str, Callable[[Told], None]] = {
+    "inserts, of ghosts too": lambda told: told.write(
+        "insert", {"k": [4, 5, 20], "a": [4, 5, 20]}, on_conflict="ignore"
+    ),
+    "updates": lambda told: told.write("update", {"k": [0, 3, 6], "a": [-1, None, -6]}, on_missing="ignore"),
+    "deletes": _while_dead,
+    "deleted and inserted again": _again,
+    "upserts of one column": lambda told: told.write("upsert", {"k": [0, 4, 7, 21], "b": ["u"] * 4}),
+    "one batch that undoes itself": _batch,
+}
+
+KINDS: dict[str, tuple[Callable[..., Any], tuple[str, str]]] = {
+    "flush": (lambda db, phase: flush(db._writer(), phase=phase), ("frozen", "written")),
+    "minor": (lambda db, phase: minor(db, phase=phase), ("reserved", "written")),
+    "major of one column": (lambda db, phase: major(db, "a", phase=phase), ("reserved", "written")),
+    "major": (lambda db, phase: major(db, phase=phase), ("reserved", "written")),
+    "merge": (lambda db, phase: merge(db, phase=phase), ("reserved", "written")),
+    "merge into three": (lambda db, phase: merge(db, 3, phase=phase), ("reserved", "written")),
+    "rewrite of one": (lambda db, phase: merge(db, only=slice(1), phase=phase), ("reserved", "written")),
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_in_any_phase_is_neither_lost_nor_doubled(
+    db: Database, kind: str, mutation: str
+) -> None:
+    """Before, during and after any work on files: each moment reads as it did, and each key has one place."""
+    told, (work, phases) = two_rowsets(db), KINDS[kind]
+    MUTATIONS[mutation](told)
+    reached = []
+
+    def phase(name: str) -> None:
+        reached.append(name)
+        MUTATIONS[mutation](told)
+
+    assert work(db, phase)
+    assert tuple(reached) == phases
+    told.check()
+    MUTATIONS[mutation](told)
+    db.flush()
+    told.check()
+    assert merge(db) is not None and len(rowsets(db)) == 1
+    told.check()
+    db["t"].upsert({"k": list(range(9)), "a": [1] * 9})
+    assert db["t"].count("a = 1 AND k < 9") == 9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_process_killed_in_any_phase_loses_nothing_and_leaves_no_file(
+    folder: Path, db: Database, kind: str
+) -> None:
+    """The next open has every row that was acknowledged, removes what no catalogue names, and can go on."""
+    told, (work, _) = two_rowsets(db), KINDS[kind]
+    images: list[tuple[Path, list[Any]]] = []
+
+    def everything(name: str) -> None:
+        for mutation in MUTATIONS.values():
+            mutation(told)
+        images.append((killed(db, folder), list(told.moments)))
+
+    assert work(db, everything)
+    everything("installed")
+    db._writer().collect_garbage()
+    everything("collected")
+    for image, moments in images:
+        with open_database(image) as again:
+            of_then = Told(again)
+            of_then.moments = moments
+            of_then.check()
+            no_orphan(again)
+            again["t"].compact()
+            of_then.check()
+            again["t"].upsert({"k": list(range(9)), "a": [1] * 9})  # each key has one place to go to
+            assert again["t"].count("a = 1 AND k < 9") == 9
+
+
+@pytest.mark.parametrize("kind", ["minor", "major", "major of one column", "undo"])
+@pytest.mark.parametrize("phase", ["reserved", "written"])
+def test_r4_a_flush_during_a_delta_compaction_comes_behind_it(db: Database, kind: str, phase: str) -> None:
+    """Row ids stay, so the rowset's memory may be flushed meanwhile: the new REDO file stands behind the result."""
+    told = two_rowsets(db)
+    if kind == "undo":
+        major(db, "b")
+
+    def flushed() -> None:
+        for value in (1, 2):
+            told.write("update", {"k": [0, 2], "a": [value, value], "b": ["x", "y"]})
+            told.write("delete", {"k": [1]}, on_missing="ignore")
+            told.write("insert", {"k": [1], "a": [value]})
+            db.flush()
+
+    if kind == "undo":
+        assert minor(db, kind="undo", phase=at(phase, flushed))
+    else:
+        assert KINDS[kind][0](db, at(phase, flushed))
+    told.check()
+    for older, newer in pairwise(rowsets(db)[0].redo):
+        assert older.timestamp_max <= newer.timestamp_min
+    db.close()
+    with open_database(db.path) as again:
+        told.check(again)
+
+
+# --- R3, R4: flushes, direct commits, drops, renames -------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", ["reserved", "written"])
+def test_r3_a_flush_leaves_the_memory_of_a_running_merges_inputs_alone(
+    folder: Path, db: Database, phase: str
+) -> None:
+    """Flushed, the change would be in a file of an input that is about to go. The log keeps it meanwhile."""
+    told = two_rowsets(db)
+    images = []
+
+    def flushed() -> None:
+        before = [rowset.redo for rowset in rowsets(db)]
+        told.write("update", {"k": [0, 6], "a": [45, 46]})
+        told.write("insert", {"k": [50], "a": [50]})
+        db.flush()
+        old = rowsets(db)[:2]
+        assert [rowset.redo for rowset in old] == before
+        assert [rowset.deltas.record_count for rowset in old] == [1, 1]
+        assert not any(rowset.frozen for rowset in old)
+        assert len(rowsets(db)) == 3, "the MemRowSet is no input and is flushed"
+        assert db._writer().log.segments(), "R3: in memory only, so the log has it"
+        images.append(killed(db, folder))
+
+    assert merge(db, phase=at(phase, flushed))
+    told.check()
+    new = rowsets(db)[-1]
+    assert new.deltas.record_count == 2 and len(rowsets(db)) == 2
+    images.append(killed(db, folder))
+    db.flush()
+    assert not rowsets(db)[-1].deltas.record_count and db._writer().log.segments() == []
+    told.check()
+    for image in images:
+        with open_database(image) as again:
+            told.check(again)
+            no_orphan(again)
+
+
+def test_r2_a_merges_outputs_are_durable_up_to_its_beginning(db: Database) -> None:
+    """Higher, and replay would pass over what came during the merge; lower, and it would count twice."""
+    told = many_rows(db)
+    told.write("update", {"k": [0], "v": [1]})
+    snapshot = db.now()
+    late = at("written", lambda: told.write("update", {"k": [0], "v": [2]}))
+    assert merge(db, 2, phase=late)
+    assert [rowset.meta.deltas_durable for rowset in rowsets(db)] == [snapshot, snapshot]
+    assert [rowset.timestamp_min for rowset in rowsets(db)] == [db.now(), None]
+
+
+@pytest.mark.parametrize("kind", ["minor", "major", "merge"])
+@pytest.mark.parametrize("phase", ["reserved", "written"])
+def test_r4_a_direct_commit_takes_the_rowsets_back(folder: Path, kind: str, phase: str) -> None:
+    """It cannot wait for the compaction, which has not read what it adds: that one gives up, and nothing is lost."""
+    with open_database(folder / "s", direct_commit_bytes=1000) as db:
+        told = two_rowsets(db)
+        many = list(range(3, 200))
+        before: set[str] = set()
+
+        def commit() -> None:
+            told.write("update", {"k": [0], "a": [1]})
+            told.write("upsert", {"k": many, "b": ["direct"] * len(many)})
+            before.update(data_files(db.path))
+
+        assert KINDS[kind][0](db, at(phase, commit)) is None
+        told.check()
+        assert len(rowsets(db)) == 3
+        assert data_files(db.path) <= before, "C4: a compaction that gives up leaves no file"
+        no_orphan(db)
+        assert not any(db._writer().reservations.taken(rowset.id) for rowset in rowsets(db))
+        assert KINDS[kind][0](db, at("", lambda: None))
+        told.check()
+        db.close()
+        with open_database(folder / "s") as again:
+            told.check(again)
+
+
+def test_r4_a_direct_commit_to_another_table_ends_no_compaction(folder: Path) -> None:
+    """Only what it touches is taken back."""
+    with open_database(folder / "s", direct_commit_bytes=1000) as db:
+        told = two_rowsets(db)
+        other = db.create_table("other", {"k": "int64"}, "k")
+        late = at("written", lambda: other.insert({"k": list(range(500))}) and None)
+        assert merge(db, phase=late)
+        told.check()
+        assert other.count() == 500
+
+
+@pytest.mark.parametrize("kind", ["minor", "major", "merge"])
+@pytest.mark.parametrize("phase", ["reserved", "written"])
+def test_a_table_dropped_during_its_compaction_takes_everything_along(
+    db: Database, kind: str, phase: str
+) -> None:
+    """Nothing is installed for it, and neither its files nor those that were written for it stay."""
+    two_rowsets(db)
+
+    def drop() -> None:
+        db.drop_table("t")
+        db._writer().collect_garbage()
+
+    assert KINDS[kind][0](db, at(phase, drop)) is None
+    db._writer().collect_garbage()
+    assert data_files(db.path) == set() and db.list_tables() == []
+    db.create_table("t", {"k": "int64", "a": "int64"}, "k")
+    assert rows(db["t"]) == []
+
+
+@pytest.mark.parametrize("kind", ["minor", "major", "merge"])
+def test_a_table_renamed_during_its_compaction_keeps_its_new_name(db: Database, kind: str) -> None:
+    """What is installed is the present table with new files, not the table of the beginning."""
+    told = two_rowsets(db)
+    assert KINDS[kind][0](db, at("written", lambda: db.rename_table("t", "new")))
+    assert db.list_tables() == ["new"]
+    db.rename_table("new", "t")
+    told.check()
+    no_orphan(db)
+
+
+def test_v1_a_rowset_is_in_one_compaction_at_a_time(db: Database) -> None:
+    """A second one of the same rowset does nothing; one of another rowset goes on beside it."""
+    told = two_rowsets(db)
+    seen = []
+
+    def second() -> None:
+        seen.append((merge(db), minor(db), major(db), minor(db, number=1)))
+
+    assert merge(db, only=slice(1), phase=at("reserved", second))
+    ((same, delta, base, other),) = seen
+    assert (same, delta, base) == (None, None, None) and other is not None
+    told.check()
+
+
+def test_rowsets_that_are_gone_are_passed_over(db: Database) -> None:
+    """A plan may be old when its turn comes."""
+    told = two_rowsets(db)
+    ids = tuple(rowset.id for rowset in rowsets(db))
+    assert merge(db)
+    version = db._writer().state.version
+    assert carry_out(db, MergePlan(ids, 1.0)) is None
+    assert carry_out(db, MajorPlan(ids[0], (LIVENESS,), 1.0)) is None
+    assert carry_out(db, MinorPlan(ids[0], slice(9), 1.0)) is None
+    assert carry_out(db, ExpirePlan(ids, 1.0)) is None
+    assert major(db) is None and minor(db) is None, "no REDO: nothing to do"
+    assert db._writer().state.version == version
+    told.check()
+
+
+# --- ghosts -----------------------------------------------------------------------------------------------
+
+
+def lives(db: Database, count: int, ends_alive: bool) -> Told:
+    """One key with so many lives, each in a rowset of its own beside a neighbour that stays."""
+    db.create_table("t", {"k": "int64", "v": "int64"}, "k", history="forever")
+    told = Told(db)
+    for life in range(count):
+        told.write("insert", {"k": [1, 10 + life], "v": [10 * life, 0]})
+        told.write("update", {"k": [1], "v": [10 * life + 1]})
+        db.flush()
+        told.write("update", {"k": [1], "v": [10 * life + 2]})
+        if life < count - 1 or not ends_alive:
+            told.write("delete", {"k": [1]})
+        db.flush()
+    assert len(rowsets(db)) == count
+    return told
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("ends_alive", [True, False], ids=["live in the last", "dead everywhere"])
+def test_r5_a_key_that_is_dead_in_several_rowsets_is_one_row_with_all_its_lives(
+    db: Database, count: int, ends_alive: bool
+) -> None:
+    """The living row's values win whatever the order of the rowsets, and each life can still be read."""
+    told = lives(db, count, ends_alive)
+    ids = tuple(rowset.id for rowset in rowsets(db))
+    assert carry_out(db, MergePlan(ids[::-1], 1.0))
+    (merged,) = rowsets(db)
+    assert merged.row_count == 1 + count, "one row of the key"
+    told.check()
+    # And once more, from one rowset that has it all; a late life goes to memory.
+    if not ends_alive:
+        told.write("insert", {"k": [1], "v": [5]})
+    told.write("update", {"k": [1], "v": [6]})
+    assert merge(db)
+    told.check()
+
+
+@pytest.mark.parametrize(
+    ("pair", "ends_alive"), [((0, 1), True), ((0, 2), True), ((0, 3), True), ((1, 3), True), ((1, 3), False)]
+)
+def test_g1_lives_may_be_merged_in_any_order(db: Database, pair: tuple[int, int], ends_alive: bool) -> None:
+    """First two that need not be neighbours in time, so that their row was dead while another one lived."""
+    told = lives(db, 4, ends_alive)
+    table, first = db["t"], told.moments[0][0]
+    versions = table.history({"k": 1}).to_pylist()
+    changes = [table.changes(first, versions=kind).to_arrow().to_pylist() for kind in ("net", "all")]
+    ids = [rowset.id for rowset in rowsets(db)]
+    assert carry_out(db, MergePlan(tuple(ids[number] for number in pair), 1.0))
+    while True:
+        told.check()
+        assert table.history({"k": 1}).to_pylist() == versions
+        for kind, expected in zip(("net", "all"), changes, strict=True):
+            found = table.changes(first, versions=kind).to_arrow().to_pylist()
+            assert sorted(found, key=str) == sorted(expected, key=str)
+        if len(rowsets(db)) == 1:
+            break
+        assert merge(db, only=slice(2))
+    assert rowsets(db)[0].row_count == 5
+
+
+def test_r5_a_key_that_comes_back_during_a_merge_of_its_ghosts(folder: Path, db: Database) -> None:
+    """The new row is in memory, the merged one stays dead: the next delete and update must find the new one."""
+    told = lives(db, 3, False)
+    assert merge(db, phase=at("written", lambda: told.write("insert", {"k": [1], "v": [99]})))
+    told.check()
+    told.write("update", {"k": [1], "v": [100]})
+    image = killed(db, folder)
+    with open_database(image) as again:
+        told.check(again)
+    told.write("delete", {"k": [1]})
+    db.flush()
+    assert merge(db)
+    told.check()
+
+
+def test_rows_inserted_and_deleted_at_one_moment_are_never_there(db: Database) -> None:
+    """Equal timestamps: a batch's changes of one key come to one, so no life is empty (W4) and G1 holds."""
+    told = two_rowsets(db)
+    for _ in range(2):
+        with db.batch() as batch:
+            batch.insert("t", {"k": [40, 41], "a": [1, 1]})
+            batch.delete("t", {"k": [40]})
+            batch.update("t", {"k": [41], "a": [2]})
+            batch.delete("t", {"k": [41, 0]})
+            batch.insert("t", {"k": [0], "a": [3]})
+        told.note()
+        db.flush()
+    table = db["t"]
+    assert [change["a"] for change in table.history({"k": 40}).to_pylist()] == []
+    assert merge(db)
+    told.check()
+    assert len(table.history({"k": 0})) == 5
+
+
+def many_rows(db: Database) -> Told:
+    """Two rowsets of 400 rows, one behind the other, in blocks so small that they can be cut."""
+    key = nyala.column("int64", block_size=512)
+    table = db.create_table("t", {"k": key, "v": "int64"}, "k", history="forever")
+    told = Told(db)
+    for first in (0, 400):
+        told.write("insert", {"k": list(range(first, first + 400)), "v": [0] * 400})
+        db.flush()
+    assert table.count() == 800
+    return told
+
+
+def test_many_rows_of_one_timestamp_keep_their_order_in_time(db: Database) -> None:
+    """All rows of a batch share a timestamp, on both sides of a border between rowsets and between delta files."""
+    told = many_rows(db)
+    for value in range(1, 4):
+        told.write("update", {"k": list(range(800)), "v": [value] * 800})
+        if value == 2:
+            told.write("delete", {"k": list(range(0, 800, 2))})
+            told.write("insert", {"k": list(range(0, 800, 2)), "v": [-1] * 400})
+        db.flush()
+    assert merge(db, 4)
+    told.check()
+    assert db["t"].count() == 800 and len(rowsets(db)) == 4
+    assert all(left.meta.key_max < right.meta.key_min for left, right in pairwise(rowsets(db)))
+
+
+def test_c1_a_merge_refuses_a_key_that_is_alive_twice(db: Database) -> None:
+    """Damage is not merged into something that looks right (G1): the error names the key, and nothing changes."""
+    told = two_rowsets(db)
+    store = db._writer()
+    files = data_files(db.path)
+    table = store.root.table("t")
+    doubled = MergePlan(tuple(rowset.id for rowset in rowsets(db)), 1.0)
+
+    def twice(job: Any, reservation: Any) -> Any:
+        return run_here(store)(dataclasses.replace(job, inputs=(*job.inputs, job.inputs[0])), reservation)
+
+    with pytest.raises(CorruptionError, match="two rows whose lives overlap.*G1"):
+        compact(store, table.id, table.tablets[0].id, doubled, twice)
+    assert data_files(db.path) == files
+    told.check()
+
+
+# --- what a compaction leaves -------------------------------------------------------------------------------
+
+
+def test_a_merge_ends_with_rowsets_that_do_not_overlap_and_no_redo(db: Database) -> None:
+    """That is what makes the next scan and the next look-up cheap."""
+    told = many_rows(db)
+    told.write("update", {"k": [3, 500], "v": [1, 2]})
+    told.write("delete", {"k": [4, 501]})
+    db.flush()
+    size = sum(rowset.size_bytes for rowset in rowsets(db))
+    report = merge(db, 2)
+    assert all(not rowset.redo and not rowset.parts and len(rowset.undo) == 1 for rowset in rowsets(db))
+    left, right = rowsets(db)
+    assert left.meta.key_max < right.meta.key_min
+    assert report.bytes_before == size
+    assert report.bytes_after == sum(rowset.size_bytes for rowset in rowsets(db))
+    told.check()
+    db._writer().collect_garbage()
+    assert data_files(db.path) == set(db._writer().state.files())
+    assert len(data_files(db.path)) == 4
+
+
+@pytest.mark.parametrize(
+    ("columns", "redo_left"),
+    [(("a",), 1), (("b",), 1), (("liveness",), 1), (("a", "b"), 1), (("a", "b", "liveness"), 0), ((), 0)],
+)
+def test_a_major_delta_compaction_leaves_at_most_one_redo_and_adds_one_undo_file(
+    db: Database, columns: tuple[str, ...], redo_left: int
+) -> None:
+    """REDO of the columns goes into the base and turns into UNDO; the rest is one file; row ids stay."""
+    told = two_rowsets(db)
+    before = rowsets(db)[0]
+    assert len(before.redo) == 4
+    assert major(db, *columns)
+    after = rowsets(db)[0]
+    assert len(after.redo) == redo_left
+    assert len(after.undo) == len(before.undo) + 1 and len(after.parts) == 1
+    assert after.meta == before.meta
+    schema = db._writer().root.table("t").schema
+    chosen = {LIVENESS if name == "liveness" else schema.by_name(name).id for name in columns}
+    if columns:
+        assert after.parts[0].column_ids == chosen
+        assert not any(set(file.column_ids) & chosen for file in after.redo)
+    told.check()
+    db.close()
+    with open_database(db.path) as again:
+        told.check(again)
+        assert len(rowsets(again)[0].parts) == 1
+
+
+def test_a_major_delta_compaction_again_and_again(db: Database) -> None:
+    """The newest part that has a column has it; a part of which every column was rewritten goes at once."""
+    told = two_rowsets(db)
+    for round_, columns in enumerate((("a", "b"), ("a",), ("b",), ("liveness",), ("a", "b"))):
+        told.write("update", {"k": [0, 2], "a": [round_, -round_]})
+        told.write("update", {"k": [2], "b": [f"round {round_}"]})
+        told.write("delete", {"k": [1]}, on_missing="ignore")
+        told.write("insert", {"k": [1], "a": [round_]})
+        db.flush()
+        major(db, *columns)
+        told.check()
+    first = rowsets(db)[0]
+    assert [len(part.column_ids) for part in first.parts] == [1, 2]
+    assert len(first.undo) == 6
+    db.close()
+    with open_database(db.path) as again:
+        told.check(again)
+        assert merge(again)
+        told.check(again)
+        again._writer().collect_garbage()
+        assert not [name for name in data_files(again.path) if name.endswith(".part")]
+
+
+def test_a_minor_delta_compaction_merges_the_neighbours_it_is_told(db: Database) -> None:
+    """Marks and other files stay."""
+    told = two_rowsets(db)
+    before = rowsets(db)[0]
+    assert minor(db, slice(1, 3))
+    after = rowsets(db)[0]
+    assert (after.meta, after.undo, len(after.redo)) == (before.meta, before.undo, 3)
+    assert (after.redo[0], after.redo[2]) == (before.redo[0], before.redo[3])
+    told.check()
+
+
+def undo_files(db: Database) -> Told:
+    """A rowset whose column `a` has a UNDO file of each of six majors, and `b` one of the third and the last."""
+    db.create_table("t", {"k": "int64", "a": "int64", "b": "int64"}, "k", history="forever")
+    told = Told(db)
+    told.write("insert", {"k": [1, 2], "a": [0, 0], "b": [0, 0]})
+    db.flush()
+    for round_ in range(1, 7):
+        told.write("update", {"k": [1, 2], "a": [round_, -round_]})
+        told.write("update", {"k": [1], "b": [round_]})
+        db.flush()
+        major(db, *(("a", "b") if round_ in (3, 6) else ("a",)))
+    assert len(rowsets(db)[0].undo) == 7
+    return told
+
+
+@pytest.mark.parametrize("first", [0, 2, 3, 5])
+@pytest.mark.parametrize("second", [slice(0, 2), slice(1, 3)], ids=str)
+def test_x2_undo_files_merged_in_any_order_keep_every_moment(db: Database, first: int, second: slice) -> None:
+    """A file that stands between others in time goes with them: else it would say what was before what came later."""
+    told = undo_files(db)
+    assert minor(db, slice(first, first + 2), "undo")
+    told.check()
+    minor(db, second, "undo")
+    told.check()
+    db.close()
+    with open_database(db.path) as again:
+        told.check(again)
+        minor(again, slice(0, 2), "undo")
+        told.check(again)
+        assert minor(again, slice(0, 9), "undo") or len(rowsets(again)[0].undo) == 1
+        told.check(again)
+        assert len(rowsets(again)[0].undo) == 1
+
+
+# --- what it costs ---------------------------------------------------------------------------------------
+
+
+def test_updating_one_column_of_a_wide_row_writes_that_column_only(db: Database) -> None:
+    """Specification, "Handling mutations against on-disk files": large columns are neither read nor written again."""
+    names = [f"c{number}" for number in range(50)]
+    table = db.create_table("t", {"k": "int64", **dict.fromkeys(names, "string")}, "k")
+    count = 500
+    wide = {name: [f"{name} {k} {'x' * 20}" for k in range(count)] for name in names}
+    table.insert({"k": list(range(count)), **wide})
+    db.flush()
+    base = rowsets(db)[0].base_bytes
+    table.update({"k": list(range(count)), "c7": ["changed"] * count})
+    db.flush()
+    (redo,) = rowsets(db)[0].redo
+    schema = db._writer().root.table("t").schema
+    assert list(redo.column_ids) == [schema.by_name("c7").id]
+    assert redo.size_bytes < base / 30
+    report = major(db)
+    (part,) = rowsets(db)[0].parts
+    assert part.column_ids == {schema.by_name("c7").id} and report.bytes_after < base / 10
+    assert table.get({"k": 3}) == {"k": 3, **{name: wide[name][3] for name in names}, "c7": "changed"}
+
+
+class _Opened(PosixFiles):
+    """Remembers which files were opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths: list[str] = []
+
+    def open(self, path: str) -> RandomFile:
+        self.paths.append(path)
+        return super().open(path)
+
+    def take(self) -> set[str]:
+        """The endings of the data files that were opened since."""
+        paths, self.paths = self.paths, []
+        return {path.rsplit(".", 1)[1] for path in paths if "/data/" in path}
+
+
+def test_a_scan_of_the_present_with_no_redo_pays_nothing_for_history(folder: Path) -> None:
+    """No UNDO file is so much as opened; one whose records are all older than the moment is not either."""
+    with open_database(folder / "s") as db:
+        told = two_rowsets(db)
+        merge(db)
+        told.write("update", {"k": [0], "a": [5]})
+        db.flush()
+        major(db)
+    files = _Opened()
+    with open_database(folder / "s", files=files) as db:
+        files.take()
+        assert rows(db["t"]) == told.moments[-1][1]
+        assert db["t"].count() == 6
+        assert files.take() == {"base", "part"}
+        assert rows(db["t"], at=told.moments[-2][0]) == told.moments[-2][1]
+        assert files.take() == {"undo"}
+        assert len([file for file in rowsets(db)[0].undo if file.relevant(told.moments[-2][0])]) == 1
+
+
+def test_a_scan_goes_on_with_the_files_it_has(db: Database) -> None:
+    """A scan and a snapshot from before read on, also when what they read is garbage by then."""
+    told = two_rowsets(db)
+    moment, expected = told.moments[3]
+    scan, snapshot = db["t"].scan(at=moment, order_by_key=True), db.snapshot()
+    now = rows(db["t"])
+    old = set(rowsets(db)[0].paths) | set(rowsets(db)[1].paths)
+    major(db)
+    merge(db, phase=at("written", lambda: told.write("delete", {"k": [0]})))
+    db._writer().collect_garbage()
+    assert old <= data_files(db.path)
+    assert [tuple(row.values()) for row in scan.to_arrow().to_pylist()] == expected
+    assert rows(snapshot["t"]) == now
+    del scan
+    snapshot.close()
+    db._writer().collect_garbage()
+    assert not old & data_files(db.path)
+    told.check()
+
+
+def test_n3_writers_and_readers_do_not_wait_for_the_files(db: Database) -> None:
+    """Reading and writing of a compaction hold no lock that a write, a scan or a flush needs."""
+    told = two_rowsets(db)
+    done = []
+
+    def others() -> None:
+        def work() -> None:
+            told.write("upsert", {"k": [0, 60], "a": [1, 1]})
+            db.flush()
+            done.append(True)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(20)
+
+    for phase in ("reserved", "written"):
+        assert merge(db, phase=at(phase, others))
+        told.check()
+    assert done == [True, True]
+
+
+# --- failures ---------------------------------------------------------------------------------------------
+
+
+def to_fail(db: Database, work: str) -> Told:
+    """A table on which the work has something to do."""
+    told = two_rowsets(db)
+    if work == "undo":
+        major(db, "b")
+    return told
+
+
+FAILING: dict[str, Callable[[Database], Any]] = {
+    "merge": lambda db: merge(db, 2),
+    "major": lambda db: major(db, "a"),
+    "minor": minor,
+    "undo": lambda db: minor(db, kind="undo"),
+}
+
+
+@pytest.mark.parametrize("kind", ["eio", "enospc"])
+@pytest.mark.parametrize("work", FAILING)
+def test_c4_whichever_write_fails_nothing_changes_and_no_file_stays(
+    folder: Path, work: str, kind: Any
+) -> None:
+    """A full disk or a bad sector: the inputs are untouched, may be taken again, and the next try succeeds."""
+    files = FaultyFiles(system_files(), kind=kind, only=lambda op: "/data/" in op.path)
+    with open_database(folder / "s", files=files) as db:
+        told = to_fail(db, work)
+        before, version = data_files(db.path), db._writer().state.version
+        for fail_at in range(1, 100):
+            files.fail_at = len(files.operations) + fail_at
+            try:
+                done = FAILING[work](db)
+            except StorageError as error:
+                assert error.outcome is None
+                files.fail_at = None
+                files.heal()
+                assert data_files(db.path) == before, f"after {files.failed[-1]}"
+                assert db._writer().state.version == version
+                assert not any(db._writer().reservations.taken(rowset.id) for rowset in rowsets(db))
+                assert rows(db["t"]) == told.moments[-1][1]
+            else:
+                assert done and fail_at > 4
+                break
+        files.fail_at = None
+        told.check()
+        no_orphan(db)
+
+
+def test_c4_a_failed_flush_of_the_inputs_memory_gives_them_back(folder: Path) -> None:
+    """A merge begins with a flush; when that fails the changes stay in memory and nothing is reserved."""
+    files = FaultyFiles(system_files(), kind="enospc", only=lambda op: op.path.endswith(".redo"))
+    with open_database(folder / "s", files=files) as db:
+        told = two_rowsets(db)
+        told.write("update", {"k": [0, 6], "a": [1, 2]})
+        files.fail_at = len(files.operations) + 1
+        with pytest.raises(StorageError):
+            merge(db)
+        files.fail_at = None
+        files.heal()
+        told.write("update", {"k": [0], "a": [3]})
+        told.check()
+        assert not any(db._writer().reservations.taken(rowset.id) for rowset in rowsets(db))
+        assert merge(db, phase=at("written", lambda: told.write("update", {"k": [0], "a": [4]})))
+        told.check()
+        db.close()
+        with open_database(folder / "s") as again:
+            told.check(again)
+
+
+@pytest.mark.parametrize("work", FAILING)
+def test_c4_a_catalogue_that_cannot_be_written_leaves_everything_as_it_was(
+    db: Database, work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last step that can fail: late changes are still in the inputs, the outputs are gone."""
+    told = to_fail(db, work)
+    store = db._writer()
+    before = data_files(db.path)
+
+    def refused(change: Any) -> None:
+        raise StorageError("the catalogue cannot be written: made so by the test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._catalog, "commit", refused)
+        with pytest.raises(StorageError, match="made so"):
+            FAILING[work](db)
+    assert data_files(db.path) == before
+    told.check()
+    told.write("update", {"k": [0], "a": [8]})
+    assert FAILING[work](db)
+    told.check()
+
+
+def test_c4_what_a_killed_worker_had_written_goes(db: Database) -> None:
+    """A worker process that is killed cannot tidy up after itself; whoever asked for the work does."""
+    told = two_rowsets(db)
+    store, before = db._writer(), data_files(db.path)
+
+    def killed_midway(job: Any, reservation: Any) -> Any:
+        for name in (f"77-{job.token}.base", f"{job.token}.part"):
+            Path(db.path, next(iter(before))).with_name(name).write_bytes(b"half")
+        raise JobCancelled("killed by the test")
+
+    for plan in (
+        MergePlan(tuple(rowset.id for rowset in rowsets(db)), 1.0),
+        MajorPlan(rowsets(db)[0].id, (1,), 1.0),
+    ):
+        with pytest.raises(JobCancelled):
+            carry_out(db, plan, killed_midway)
+        assert data_files(db.path) == before
+    told.check()
+    assert not any(store.reservations.taken(rowset.id) for rowset in rowsets(db))
+
+
+def test_a_broken_store_is_not_compacted(db: Database) -> None:
+    """W3: after a failure of unknown outcome nothing may be installed, and nothing removed."""
+    two_rowsets(db)
+    files = data_files(db.path)
+
+    def broken() -> None:
+        db._writer().poison(OSError("the disk is gone"))
+
+    with pytest.raises(StorageError, match="takes no more writes"):
+        merge(db, phase=at("written", broken))
+    assert data_files(db.path) > files
+    with pytest.raises(StorageError, match="takes no more writes"):
+        minor(db)
+
+
+# --- as data ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("work", FAILING)
+def test_jobs_and_outputs_go_to_a_worker_and_back_as_json(db: Database, work: str) -> None:
+    """A worker process opens no catalogue: what it is told and what it answers is all there is."""
+    told = to_fail(db, work)
+    kinds = []
+
+    def elsewhere(store: Any) -> Any:
+        def run(job: Any, reservation: Any) -> Any:
+            kind, fields = compaction_run.encode_job(job)
+            kinds.append(kind)
+            there = compaction_run.decode_job(kind, json.loads(json.dumps(fields)))
+            assert there == job
+            answer = compaction_run.encode_output(compaction_run.run(store.env, there))
+            return compaction_run.decode_output(json.loads(json.dumps(answer)))
+
+        return run
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "run_here", elsewhere)
+        assert FAILING[work](db)
+    assert kinds == [work]
+    told.check()
+    db.close()
+    with open_database(db.path) as again:
+        told.check(again)
