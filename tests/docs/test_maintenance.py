@@ -77,6 +77,7 @@ def test_every_key_of_stats_and_vacuum_is_on_the_page(db: Database) -> None:
 
 def test_the_figures_on_the_page_are_those_of_the_code() -> None:
     """Somebody would wait for work that is not due, or be surprised by work that is."""
+    text = " ".join(PAGE.split())
     cells = {row[0]: row for row in _all_rows(section(PAGE, "What goes on by itself"))}
     log_mb, aged_mb = store.LOG_LIMIT_BYTES // MB, maintenance.FLUSH_AGE_MIN_BYTES // MB
     aged = f"at least {aged_mb} MB older than {maintenance.FLUSH_AGE_S:.0f} seconds"
@@ -88,19 +89,19 @@ def test_the_figures_on_the_page_are_those_of_the_code() -> None:
     assert policy.SPACE_RATIO == 0.5 and cells["rewrite"][2].startswith("when half of it is that")
     expiry = f"from {policy.EXPIRED_FILES_MIN} files or {policy.OPEN_BYTES // MB} MB on"
     assert cells["expiry"][2].startswith(expiry)
-    assert f"nobody has written to it for {compactor.QUIET_S:.0f} seconds" in PAGE
-    assert f"the last {compactor.HISTORY_LENGTH} compactions" in PAGE
+    assert f"nobody has written to it for {compactor.QUIET_S:.0f} seconds" in text
+    assert f"the last {compactor.HISTORY_LENGTH} compactions" in text
     assert (
-        f"after {compactor.PUT_OFF_S:.0f} seconds, then {2 * compactor.PUT_OFF_S:.0f}, up to an hour" in PAGE
+        f"after {compactor.PUT_OFF_S:.0f} seconds, then {2 * compactor.PUT_OFF_S:.0f}, up to an hour" in text
     )
     assert compactor.PUT_OFF_MAX_S == 3600
-    assert f"it looks again after {compactor.PUT_OFF_S:.0f} seconds" in PAGE
-    assert f"less than {compactor.INLINE_BYTES // MB} MB is done in the background's thread" in PAGE
-    assert f"and {compactor.RESERVE_BYTES // MB} MB besides" in PAGE
-    assert f"(`nice` {_worker.NICENESS})" in PAGE
-    assert f"fail after {store.WAIT_FOR_MEMORY_S:.0f} seconds" in PAGE
+    assert f"it looks again after {compactor.PUT_OFF_S:.0f} seconds" in text
+    assert f"less than {compactor.INLINE_BYTES // MB} MB is done in the background's thread" in text
+    assert f"and {compactor.RESERVE_BYTES // MB} MB besides" in text
+    assert f"(`nice` {_worker.NICENESS})" in text
+    assert f"fail after {store.WAIT_FOR_MEMORY_S:.0f} seconds" in text
     pool = WorkerPool()
-    assert f"it stays for {pool._idle_s:.0f} seconds without work" in PAGE and pool._size == 1
+    assert f"it stays for {pool._idle_s:.0f} seconds without work" in text and pool._size == 1
     pool.close()
 
 
