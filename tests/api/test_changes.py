@@ -1,0 +1,421 @@
+"""The change feed, the history of a row and the restoration of a table, as a user has them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import nyala
+from nyala.database import Database
+from nyala.errors import (
+    ColumnNotFoundError,
+    HistoryExpiredError,
+    InvalidArgumentError,
+    InvalidValueError,
+    ReadOnlyError,
+    SchemaError,
+    StorageError,
+    TableNotFoundError,
+)
+from nyala.tablet import restore as restoring
+from nyala.testing.clock import ManualClock
+from tests.support import key_value_table, open_database, rows
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with open_database(tmp_path / "s") as db:
+        yield db
+
+
+@pytest.fixture
+def table(db: Database) -> Any:
+    return key_value_table(db)
+
+
+def told(feed: Any) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in feed.to_arrow().to_pylist())
+
+
+# --- changes ----------------------------------------------------------------------------------------------
+
+
+def test_every_form_has_the_same_rows(table: Any) -> None:
+    """Arrow, a stream, pandas, polars, DuckDB and Arrow's protocol; as often as asked."""
+    since = table.insert({"k": [1, 2], "v": [1, 2]})
+    updated = table.update({"k": [1], "v": [10]})
+    deleted = table.delete({"k": [2]})
+    feed = table.changes(since)
+    expected = [(1, 10, "update", updated.timestamp), (2, None, "delete", deleted.timestamp)]
+    assert isinstance(feed, nyala.ChangeFeed)
+    assert told(feed) == told(feed) == expected
+    assert sorted(feed.to_reader().read_all().to_pylist(), key=lambda row: row["k"])[1] == {
+        "k": 2, "v": None, "_change_type": "delete", "_commit_timestamp": deleted.timestamp,
+    }  # fmt: skip
+    assert sorted(feed.to_polars().rows()) == sorted(pl.DataFrame(feed).rows()) == expected
+    assert (
+        sorted(duckdb.sql("SELECT * FROM feed").fetchall()) == sorted(feed.to_duckdb().fetchall()) == expected
+    )
+    assert sorted(feed.to_pandas()["_change_type"]) == ["delete", "update"]
+    assert pa.table(feed).num_rows == 2
+    assert (feed.since, feed.until, feed.versions) == (since.timestamp, deleted.timestamp, "net")
+
+
+def test_the_schema_says_what_can_be_null(table: Any) -> None:
+    """Keys, type and timestamp never are; every other column is, of a deleted row."""
+    fields = {field.name: (str(field.type), field.nullable) for field in table.changes(0).schema}
+    assert fields == {
+        "k": ("int64", False),
+        "v": ("int64", True),
+        "_change_type": ("string", False),
+        "_commit_timestamp": ("int64", False),
+    }
+    assert pa.schema(table.changes(0)) == table.changes(0).schema
+
+
+def test_feeds_that_begin_where_the_last_one_ended_leave_nothing_out(table: Any) -> None:
+    """A consumer that keeps `feed.until` has every change once, while another thread writes and flushes."""
+    stop = threading.Event()
+
+    def write() -> None:
+        for number in range(120):
+            table.upsert({"k": [number % 7], "v": [number]})
+            if number % 5 == 0:
+                table.delete({"k": [(number + 3) % 7]}, on_missing="ignore")
+            if number % 31 == 0:
+                table.flush()
+        stop.set()
+
+    writer = threading.Thread(target=write)
+    copy: dict[int, int] = {}
+    since, versions = 0, []
+    writer.start()
+    while True:
+        last = stop.is_set()
+        feed = table.changes(since)
+        versions += table.changes(since, feed.until, versions="all").to_arrow().to_pylist()
+        for row in feed.to_arrow().to_pylist():
+            copy.pop(row["k"], None)
+            if row["_change_type"] != "delete":
+                copy[row["k"]] = row["v"]
+        since = feed.until
+        if last:
+            break
+    writer.join()
+    assert sorted(copy.items()) == rows(table)
+    assert versions == table.changes(0, versions="all").to_arrow().to_pylist()
+
+
+def test_moments_are_named_as_for_at(table: Any) -> None:
+    """A WriteResult, its timestamp, its time, ISO text."""
+    first = table.insert({"k": [1], "v": [1]})
+    second = table.insert({"k": [2], "v": [2]})
+    table.insert({"k": [3], "v": [3]})
+    for since in (first, first.timestamp, first.time, first.time.isoformat()):
+        for until in (second, second.timestamp, second.time):
+            assert [row[0] for row in told(table.changes(since, until))] == [2]
+    assert [row[0] for row in told(table.changes(since=first))] == [2, 3]
+
+
+def test_columns_narrow_what_is_shown_and_not_what_is_told(db: Database) -> None:
+    """The key always comes, first; a change of another column is a change of the row all the same."""
+    table = db.create_table("t", {"k": "int64", "a": "int64", "b": "int64"}, "k")
+    since = table.insert({"k": [1], "a": [1], "b": [1]})
+    table.update({"k": [1], "b": [2]})
+    feed = table.changes(since, columns=["a", "k"])
+    assert feed.schema.names == ["k", "a", "_change_type", "_commit_timestamp"]
+    assert [row[:3] for row in told(feed)] == [(1, 1, "update")]
+    assert table.changes(since, columns=[]).schema.names == ["k", "_change_type", "_commit_timestamp"]
+
+
+def test_wrong_arguments_say_what_is_right(table: Any) -> None:
+    """Backwards, in the future, no moment at all, unknown words and columns."""
+    first = table.insert({"k": [1], "v": [1]})
+    second = table.insert({"k": [2], "v": [2]})
+    tomorrow = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
+    for arguments, message in (
+        ({"since": second, "until": first}, "later than until"),
+        ({"since": tomorrow}, "future"),
+        ({"since": first, "until": tomorrow}, "future"),
+        ({"since": None}, "after which they begin"),
+        ({"since": "soon"}, "neither a timestamp nor ISO"),
+        ({"since": first, "versions": "both"}, "'net' or 'all'"),
+        ({"since": first, "columns": "v"}, "list of names"),
+        ({"since": first, "columns": ["v", "v"]}, "twice"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            table.changes(**arguments)
+    with pytest.raises(ColumnNotFoundError):
+        table.changes(first, columns=["w"])
+    assert told(table.changes(first, first)) == []
+
+
+def test_a_since_that_is_not_yet_published_is_an_empty_feed(table: Any) -> None:
+    """Who polls with the time of day gets nothing, and a moment to go on from; not an error."""
+    table.insert({"k": [1], "v": [1]})
+    now = dt.datetime.now(dt.UTC)
+    feed = table.changes(now)
+    assert told(feed) == [] and feed.since == feed.until == table._database.now()
+    assert told(table.changes(now, now)) == []
+
+
+def test_the_first_rows_are_shown(table: Any) -> None:
+    """`print(feed)` says of what, from when to when, and ten rows."""
+    table.insert({"k": list(range(30)), "v": [0] * 30})
+    text = repr(table.changes(0))
+    assert text.startswith("ChangeFeed of t, net changes after 1970-01-01") and len(text.splitlines()) == 12
+    assert "all versions" in repr(table.changes(0, versions="all"))
+    assert len(repr(table.changes(table._database.now())).splitlines()) == 2
+
+
+def test_a_feed_keeps_what_it_began_with(db: Database, table: Any) -> None:
+    """Flushes, compactions, later writes, even a drop of the table do not change what it reads."""
+    since = table.insert({"k": [1, 2], "v": [1, 2]})
+    table.update({"k": [1], "v": [5]})
+    table.flush()
+    net, every = table.changes(since), table.changes(0, versions="all")
+    before = told(net), told(every)
+    table.upsert({"k": [1, 2, 3], "v": [7, 7, 7]})
+    table.flush()
+    table.compact()
+    db.drop_table("t")
+    db._writer().collect_garbage()
+    assert (told(net), told(every)) == before
+
+
+def test_a_feed_that_nobody_reads_gives_its_files_back(tmp_path: Path) -> None:
+    """Like a scan: after 15 minutes it says how to ask anew."""
+    clock = ManualClock()
+    with open_database(tmp_path / "s", clock=clock) as db:
+        table = key_value_table(db)
+        table.insert({"k": [1], "v": [1]})
+        feed = table.changes(0)
+        clock.advance(16 * 60)
+        db._expire_scans()
+        with pytest.raises(HistoryExpiredError, match=rf"since=0, until={feed.until}"):
+            feed.to_arrow()
+        assert len(told(table.changes(0, feed.until))) == 1
+
+
+def test_a_closed_store_has_no_feed(tmp_path: Path) -> None:
+    """Its files may go as soon as another writer opens."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    feed = table.changes(0)
+    db.close()
+    for act in (
+        feed.to_arrow,
+        lambda: table.changes(0),
+        lambda: table.history({"k": 1}),
+        lambda: table.restore(to=0),
+    ):
+        with pytest.raises(StorageError, match="closed"):
+            act()
+
+
+# --- history expires --------------------------------------------------------------------------------------
+
+
+def test_what_is_older_than_the_history_is_refused(tmp_path: Path) -> None:
+    """A feed with a gap would be worse than none: the error names the oldest readable moment."""
+    clock = ManualClock()
+    with open_database(tmp_path / "s", clock=clock) as db:
+        table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history="1h")
+        old = table.insert({"k": [1], "v": [1]})
+        clock.advance(2 * 3600)
+        new = table.update({"k": [1], "v": [2]})
+        clock.advance(1800)
+        for act in (
+            lambda: table.changes(old), lambda: table.history({"k": 1}, since=old), lambda: table.restore(to=old),
+            lambda: table.changes(old, versions="all"),
+        ):  # fmt: skip
+            with pytest.raises(HistoryExpiredError, match="can be read back to 2025-01-01T01:30:00"):
+                act()
+        half_past = dt.datetime(2025, 1, 1, 1, 30, tzinfo=dt.UTC)
+        assert told(table.changes(half_past)) == [(1, 2, "update", new.timestamp)]
+
+
+def test_the_history_of_a_row_begins_with_what_it_was(tmp_path: Path) -> None:
+    """When a version was written before the oldest readable moment, its values are known and its time is not."""
+    clock = ManualClock()
+    with open_database(tmp_path / "s", clock=clock) as db:
+        table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history="1h")
+        table.insert({"k": [1, 2], "v": [1, 2]})
+        table.update({"k": [1], "v": [10]})
+        clock.advance(2 * 3600)
+        new = table.update({"k": [1], "v": [20]})
+        for _ in range(2):
+            assert [tuple(row.values()) for row in table.history({"k": 1}).to_pylist()] == [
+                (1, 10, None, None),
+                (1, 20, "update", new.timestamp),
+            ]
+            assert [tuple(row.values()) for row in table.history({"k": 2}).to_pylist()] == [
+                (2, 2, None, None)
+            ]
+            table.compact()
+
+
+# --- views and readers ------------------------------------------------------------------------------------
+
+
+def test_a_view_tells_what_changed_up_to_its_moment(db: Database, table: Any) -> None:
+    """`until` is the view's moment and cannot be another; a view cannot be restored."""
+    first = table.insert({"k": [1], "v": [1]})
+    second = table.update({"k": [1], "v": [2]})
+    third = table.update({"k": [1], "v": [3]})
+    view = table.at(second)
+    with db.snapshot(at=second) as snapshot:
+        for fixed in (view, snapshot["t"]):
+            assert told(fixed.changes(first)) == [(1, 2, "update", second.timestamp)]
+            assert fixed.history({"k": 1}).column("v").to_pylist() == [1, 2]
+            with pytest.raises(InvalidArgumentError, match="fixed at"):
+                fixed.changes(first, until=third)
+            with pytest.raises(InvalidArgumentError, match="later than until"):
+                fixed.changes(third)
+            with pytest.raises(ReadOnlyError):
+                fixed.restore(to=first)
+
+
+def test_a_reader_process_tells_the_same(db: Database, table: Any) -> None:
+    """From the files and the log; it cannot restore."""
+    first = table.insert({"k": [1, 2], "v": [1, 2]})
+    table.flush()
+    table.delete({"k": [2]})
+    with nyala.connect(db.path, read_only=True) as reader:
+        assert told(reader["t"].changes(first)) == told(table.changes(first))
+        assert reader["t"].history({"k": 2}).equals(table.history({"k": 2}))
+        with pytest.raises(ReadOnlyError):
+            reader["t"].restore(to=first)
+
+
+# --- history ----------------------------------------------------------------------------------------------
+
+
+def test_the_history_of_a_row(db: Database) -> None:
+    """Every version, oldest first, whichever tablet and rowset it is in; of a key that never was, none."""
+    table = db.create_table(
+        "t",
+        {"s": "string", "n": "int64", "v": "int64"},
+        ["s", "n"],
+        [nyala.hash_partition("s", buckets=3), nyala.range_partition("n", bounds=[(0, 10), (10, 20)])],
+    )
+    key = {"s": "a", "n": 12}
+    stamps = [table.insert([{**key, "v": 1}, {"s": "b", "n": 3, "v": 9}]).timestamp]
+    table.flush()
+    stamps.append(table.delete([key]).timestamp)
+    stamps.append(table.insert([{**key, "v": 2}]).timestamp)
+    table.flush()
+    stamps.append(table.update([{**key, "v": 3}]).timestamp)
+    found = table.history(key)
+    assert found.column("_commit_timestamp").to_pylist() == stamps
+    assert found.column("_change_type").to_pylist() == ["insert", "delete", "insert", "update"]
+    assert found.column("v").to_pylist() == [1, None, 2, 3]
+    assert found.column("s").to_pylist() == ["a"] * 4
+    assert table.history(key, since=stamps[0], until=stamps[2]).column("v").to_pylist() == [None, 2]
+    for strange in ({"s": "zz", "n": 12}, {"s": "a", "n": 13}, {"s": "a", "n": 99}):
+        assert table.history(strange).num_rows == 0 and table.history(strange).schema == found.schema
+
+
+def test_a_key_that_is_no_key_is_refused(table: Any) -> None:
+    """As `get` refuses it."""
+    for key, error in (
+        (1, InvalidArgumentError), ({}, InvalidArgumentError), ({"k": None}, InvalidValueError),
+        ({"k": 1, "v": 2}, SchemaError), ({"x": 1}, ColumnNotFoundError),
+    ):  # fmt: skip
+        with pytest.raises(error):
+            table.history(key)
+
+
+# --- restore ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direct_commit_bytes", [64 << 20, 1])
+def test_a_restoration_is_one_batch(tmp_path: Path, direct_commit_bytes: int) -> None:
+    """One timestamp for all that it does; before it nothing of it is seen, and the past stays readable. A large one
+    is committed as files."""
+    with open_database(tmp_path / "s", direct_commit_bytes=direct_commit_bytes) as db:
+        table = db.create_table(
+            "t", {"k": "int64", "v": "int64", "w": "string"}, "k", [nyala.hash_partition("k", buckets=2)]
+        )
+        then = table.insert({"k": list(range(6)), "v": list(range(6)), "w": ["x"] * 6})
+        table.flush()
+        table.update({"k": [0, 1], "v": [100, 1]})
+        table.delete({"k": [2, 3]})
+        table.upsert({"k": [3, 9], "v": [3, 9], "w": ["y", "y"]})
+        before = rows(table)
+        last = db.now()
+        result = table.restore(to=then)
+        assert (result.inserted, result.updated, result.deleted, result.ignored) == (1, 2, 1, 0)
+        assert len(result.errors) == 0 and result.timestamp > last
+        assert rows(table) == rows(table, at=then) and rows(table, at=result.timestamp - 1) == before
+        assert told(table.changes(last)) == [
+            (0, 0, "x", "update", result.timestamp), (2, 2, "x", "insert", result.timestamp),
+            (3, 3, "x", "update", result.timestamp), (9, None, None, "delete", result.timestamp),
+        ]  # fmt: skip
+        assert table.history({"k": 2}).column("_change_type").to_pylist() == ["insert", "delete", "insert"]
+        assert table.history({"k": 1}).num_rows == 2, "what was as it is now was not written"
+        table.restore(to=last)
+        assert rows(table) == before
+
+
+def test_nothing_to_restore_is_nothing(db: Database, table: Any) -> None:
+    """Zeros, and the present moment, as of an empty batch."""
+    table.insert({"k": [1], "v": [1]})
+    now = db.now()
+    result = table.restore(to=now)
+    assert (result.inserted, result.updated, result.deleted, result.timestamp) == (0, 0, 0, now)
+    assert len(result.errors) == 0 and db.now() == now
+    assert table.restore(to=0).deleted == 1 and table.count() == 0
+
+
+def test_floats_come_back_bit_by_bit(db: Database) -> None:
+    """0.0 is not -0.0, and a NaN that stayed is no change."""
+    table = db.create_table("t", {"k": "int64", "f": "double", "g": "float"}, "k")
+    then = table.insert({"k": [1, 2], "f": [-0.0, float("nan")], "g": [-0.0, float("nan")]})
+    table.update({"k": [1, 2], "f": [0.0, float("nan")], "g": [0.0, float("nan")]})
+    assert table.restore(to=then).updated == 1
+    assert [str(row["f"]) + str(row["g"]) for row in table.scan(order_by_key=True).to_arrow().to_pylist()] == [
+        "-0.0-0.0", "nannan",
+    ]  # fmt: skip
+
+
+def test_no_other_write_comes_between(db: Database, table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compared and what is written are one state: a write waits until the restoration is there."""
+    then = table.insert({"k": [1], "v": [1]})
+    table.update({"k": [1], "v": [2]})
+    writers: list[threading.Thread] = []
+    prepare = restoring.prepare
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        if not writers:
+            writers.append(threading.Thread(target=lambda: table.upsert({"k": [1, 5], "v": [50, 50]})))
+            writers[0].start()
+            writers[0].join(0.2)
+            assert writers[0].is_alive(), "the commit lock is held"
+        return prepare(*arguments, **options)
+
+    monkeypatch.setattr(restoring, "prepare", slow)
+    result = table.restore(to=then)
+    writers[0].join()
+    assert rows(table, at=result) == [(1, 1)] and rows(table) == [(1, 50), (5, 50)]
+
+
+def test_a_table_that_was_dropped_meanwhile_is_not_restored(
+    db: Database, table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor one of the same name that was made since: it has another past."""
+    then = table.insert({"k": [1], "v": [1]})
+    number = db._writer().root.table("t").id
+    db.drop_table("t")
+    key_value_table(db).insert({"k": [7], "v": [7]})
+    with pytest.raises(TableNotFoundError):
+        restoring.restore(db._writer(), number, then.timestamp)
+    assert rows(db["t"]) == [(7, 7)]

@@ -1,0 +1,592 @@
+"""What changed between two moments, against a dictionary of versions; and each case where engines had their bugs.
+
+`World` writes to a table and to the dictionary at once and so knows all that a feed may say of any interval: net, all
+versions, the history of a key, and what the net changes make of the snapshot before them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support import key_value_table, open_database
+
+import nyala
+from nyala.database import Database
+from nyala.delta.delta_file import DeltaFile
+from nyala.errors import InvalidArgumentError
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.tablet import diff_scan, read_path
+from nyala.tablet.care import compact_deltas, compact_table
+from nyala.tablet.diff_scan import make_diff_spec, run
+
+Row = dict[str, Any]
+Change = tuple[Any, ...]  # key, values, type, timestamp
+SHARED_MEMORY = "/dev/shm"  # what a disk does at a sync is not what is tested here
+NEVER = 0
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with open_database(tmp_path / "s") as db:
+        yield db
+
+
+def changes(
+    table: Any, since: int, until: int | None = None, versions: str = "net", **small: int
+) -> list[Change]:
+    """What the feed says, as tuples; net by key. `small`: windows and slices of a few rows."""
+    root, state, lower, upper = table._interval(since, until)
+    spec = dataclasses.replace(make_diff_spec(state, lower, upper, versions, state.schema.columns), **small)
+    found = pa.Table.from_batches(run(state, spec), schema=spec.arrow_schema)
+    found.validate(full=True)
+    assert not any(found.column(f.name).null_count for f in spec.arrow_schema if not f.nullable)
+    del root
+    rows = [tuple(row.values()) for row in found.to_pylist()]
+    return sorted(rows, key=lambda row: row[: spec.key_count]) if versions == "net" else rows
+
+
+def rowsets(table: Any) -> list[Any]:
+    state = table._database._writer().root.table(table.name)
+    return [rowset for tablet in state.tablets for rowset in tablet.rowsets]
+
+
+# --- the specification's own example, in every place where records lie ----------------------------------
+
+
+def nothing(db: Database) -> None:
+    pass
+
+
+def flush(db: Database) -> None:
+    db.flush()
+
+
+def compact(db: Database) -> None:
+    compact_table(db._writer(), "t")
+
+
+PLACES: dict[str, tuple[Callable[[Database], None], Callable[[Database], None]]] = {
+    "in memory": (nothing, nothing),
+    "flushed at the end": (nothing, flush),
+    "flushed after each": (flush, nothing),
+    "compacted after each": (compact, nothing),
+    "compacted at the end": (flush, compact),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_insert_update_delete_insert_again(db: Database, place: str) -> None:
+    """The specification's example at timestamps 1 to 4: what each interval says, wherever the records lie."""
+    between, at_the_end = PLACES[place]
+    table = db.create_table("t", {"key": "string", "val": "int32"}, "key")
+    moments = [db.now()]
+    for operation, row in (
+        ("insert", {"key": "row", "val": 1}),
+        ("update", {"key": "row", "val": 2}),
+        ("delete", {"key": "row"}),
+        ("insert", {"key": "row", "val": 3}),
+    ):
+        moments.append(getattr(table, operation)([row]).timestamp)
+        between(db)
+    at_the_end(db)
+    t0, t1, t2, t3, t4 = moments
+    expected = {
+        (t0, t1): [("row", 1, "insert", t1)],
+        (t0, t2): [("row", 2, "insert", t2)],
+        (t0, t3): [],
+        (t0, t4): [("row", 3, "insert", t4)],
+        (t1, t2): [("row", 2, "update", t2)],
+        (t1, t3): [("row", None, "delete", t3)],
+        (t1, t4): [("row", 3, "update", t4)],
+        (t2, t3): [("row", None, "delete", t3)],
+        (t2, t4): [("row", 3, "update", t4)],
+        (t3, t4): [("row", 3, "insert", t4)],
+    }
+    versions = [
+        ("row", 1, "insert", t1),
+        ("row", 2, "update", t2),
+        ("row", None, "delete", t3),
+        ("row", 3, "insert", t4),
+    ]
+    for (since, until), net in expected.items():
+        assert changes(table, since, until) == net
+        assert changes(table, since, until, "all") == [v for v in versions if since < v[-1] <= until]
+    assert changes(table, t2, t2) == changes(table, t2, t2, "all") == []
+
+
+# --- named cases ----------------------------------------------------------------------------------------
+
+
+def test_a_ghost_and_its_successor_are_one_row(db: Database) -> None:
+    """Dead in one rowset, live in another: one update, with the live one's values and the newest timestamp."""
+    table = key_value_table(db)
+    since = table.insert({"k": [1, 2, 3], "v": [1, 2, 3]}).timestamp
+    table.flush()
+    gone = table.delete({"k": [1, 2]}).timestamp
+    back = table.insert({"k": [1], "v": [11]}).timestamp
+    for _ in range(2):  # the second time the successor is on disk as well
+        assert changes(table, since) == [(1, 11, "update", back), (2, None, "delete", gone)]
+        assert changes(table, since, gone) == [(1, None, "delete", gone), (2, None, "delete", gone)]
+        assert changes(table, gone) == [(1, 11, "insert", back)]
+        table.flush()
+    assert len(rowsets(table)) == 2
+
+
+def test_a_key_that_is_dead_in_several_rowsets_is_deleted_once(db: Database) -> None:
+    """Three rowsets hold the key; it was there before and is not after."""
+    table = key_value_table(db)
+    since = table.insert({"k": [5], "v": [0]}).timestamp
+    for value in (1, 2):
+        table.flush()
+        table.delete({"k": [5]})
+        table.insert({"k": [5], "v": [value]})
+    table.flush()
+    gone = table.delete({"k": [5]}).timestamp
+    assert len(rowsets(table)) == 3
+    assert changes(table, since) == [(5, None, "delete", gone)]
+    assert changes(table, NEVER) == []
+
+
+def test_a_wide_rowset_is_merged_with_each_that_it_covers(db: Database) -> None:
+    """A wide one, a short one in it and another behind that: the last must be merged with the first as well."""
+    table = key_value_table(db)
+    since = table.insert({"k": [0, 10, 20, 30, 99], "v": [0] * 5}).timestamp
+    table.flush()
+    table.delete({"k": [0, 10, 20, 30, 99]})
+    for keys in ([10, 20], [30]):
+        at = table.insert({"k": keys, "v": keys}).timestamp
+        table.flush()
+    assert [row[:3] for row in changes(table, since)] == [
+        (0, None, "delete"), (10, 10, "update"), (20, 20, "update"), (30, 30, "update"), (99, None, "delete"),
+    ]  # fmt: skip
+    assert changes(table, since)[3][3] == at
+
+
+def test_born_and_dead_within_the_interval_is_nothing(db: Database) -> None:
+    """Insert + delete leaves no trace in net, and both versions in all: with a ghost in another rowset as well."""
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [0]})
+    table.flush()
+    since = table.delete({"k": [1]}).timestamp
+    born = table.insert({"k": [1, 2], "v": [1, 2]}).timestamp
+    table.flush()
+    dead = table.delete({"k": [1, 2]}).timestamp
+    assert changes(table, since) == []
+    assert changes(table, since, versions="all") == [
+        (1, 1, "insert", born), (2, 2, "insert", born), (1, None, "delete", dead), (2, None, "delete", dead),
+    ]  # fmt: skip
+
+
+def test_equal_timestamps_within_a_batch(db: Database) -> None:
+    """A batch is folded per key (W4): delete + insert is one update, insert + delete nothing, twice the same one."""
+    table = db.create_table("t", {"k": "int64", "v": "int64", "w": "int64"}, "k")
+    since = table.insert({"k": [1, 2], "v": [1, 2], "w": [1, 2]}).timestamp
+    with db.batch() as batch:
+        batch.delete("t", [{"k": 1}])
+        batch.insert("t", [{"k": 1, "v": 11}])
+        batch.insert("t", [{"k": 9, "v": 9}])
+        batch.delete("t", [{"k": 9}])
+        batch.update("t", [{"k": 2, "v": 20}])
+        batch.update("t", [{"k": 2, "w": 200}])
+    at = batch.results[0].timestamp
+    for _ in range(2):
+        expected = [(1, 11, None, "update", at), (2, 20, 200, "update", at)]
+        assert changes(table, since) == changes(table, since, versions="all") == expected
+        table.flush()
+
+
+def test_an_update_to_the_same_value_is_a_change(db: Database) -> None:
+    """Who follows the feed sees that somebody wrote, as in Kudu; also where the old value came back."""
+    table = key_value_table(db)
+    since = table.insert({"k": [1, 2], "v": [1, 2]}).timestamp
+    first = table.update({"k": [1, 2], "v": [1, 7]}).timestamp
+    last = table.update({"k": [2], "v": [2]}).timestamp
+    for _ in range(2):
+        assert changes(table, since) == [(1, 1, "update", first), (2, 2, "update", last)]
+        table.flush()
+
+
+def test_changed_in_memory_before_and_after_the_flush(db: Database) -> None:
+    """UNDO that the flush made and REDO that came later are one timeline."""
+    table = key_value_table(db)
+    t1 = table.insert({"k": [1], "v": [1]}).timestamp
+    t2 = table.update({"k": [1], "v": [2]}).timestamp
+    table.flush()
+    t3 = table.update({"k": [1], "v": [3]}).timestamp
+    table.flush()
+    t4 = table.update({"k": [1], "v": [None]}).timestamp
+    every = [(1, 1, "insert", t1), (1, 2, "update", t2), (1, 3, "update", t3), (1, None, "update", t4)]
+    for since, until in itertools.combinations([NEVER, t1, t2, t3, t4], 2):
+        inside = [version for version in every if since < version[-1] <= until]
+        assert changes(table, since, until, "all") == inside
+        kind = "insert" if since == NEVER else "update"
+        assert changes(table, since, until) == [(*inside[-1][:2], kind, inside[-1][-1])]
+
+
+def test_after_a_minor_delta_compaction_and_over_a_reopen(tmp_path: Path) -> None:
+    """Merged REDO files and another process tell the same."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        moments = [table.insert({"k": list(range(6)), "v": [0] * 6}).timestamp]
+        table.flush()
+        for number in range(5):
+            moments.append(table.update({"k": [number], "v": [number * 10]}).timestamp)
+            table.flush()
+        told = {
+            (since, until, versions): changes(table, since, until, versions)
+            for since, until in itertools.combinations([NEVER, *moments], 2)
+            for versions in ("net", "all")
+        }
+        assert compact_deltas(db._writer()) == 1
+        assert told == {asked: changes(table, *asked) for asked in told}
+    with open_database(tmp_path / "s") as db:
+        assert told == {asked: changes(db["t"], *asked) for asked in told}
+        with nyala.connect(tmp_path / "s", read_only=True) as reader:
+            assert told == {asked: changes(reader["t"], *asked) for asked in told}
+
+
+def test_a_row_that_is_updated_often_has_all_its_versions(db: Database) -> None:
+    """More versions of one row than a slice holds, in UNDO, files and memory; each with all its columns."""
+    table = db.create_table("t", {"k": "int64", "a": "int64", "b": "int64"}, "k")
+    expected: list[Change] = [(1, 0, 0, "insert", table.insert({"k": [1], "a": [0], "b": [0]}).timestamp)]
+    for number in range(1, 40):
+        name = "a" if number % 3 else "b"
+        a, b = (number, expected[-1][2]) if name == "a" else (expected[-1][1], number)
+        expected.append((1, a, b, "update", table.update({"k": [1], name: [number]}).timestamp))
+        if number % 10 == 0:
+            table.flush()
+    for slice_versions in (1, 7, 1000):
+        assert changes(table, NEVER, versions="all", slice_versions=slice_versions) == expected
+
+
+def test_slices_are_as_large_as_they_may_be(db: Database) -> None:
+    """Each slice reads the records of the interval again: a slice per batch would be quadratic."""
+    table = key_value_table(db)
+    for number in range(20):
+        table.upsert({"k": [number % 3], "v": [number]})
+    _, state, lower, upper = table._interval(NEVER, None)
+    spec = make_diff_spec(state, lower, upper, "all", state.schema.columns)
+    slices = list(diff_scan._slices(state, dataclasses.replace(spec, slice_versions=8)))
+    assert [count for _, _, count in slices] == [8, 8, 4]
+    assert [since for since, _, _ in slices] == [NEVER, *(until for _, until, _ in slices[:-1])]
+    assert slices[-1][1] == upper
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_batch_larger_than_a_slice_comes_by_key(db: Database, flushed: bool) -> None:
+    """One timestamp cannot be cut by time: its rows are merged by key, over tablets and memory, in small windows."""
+    table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", [nyala.hash_partition("k", buckets=3)])
+    order = [7, 3, 11, 0, 5, 2, 9, 4, 1, 10, 8, 6]
+    born = table.insert({"k": order, "v": order}).timestamp
+    if flushed:
+        table.flush()
+    changed = table.update({"k": order[:6], "v": [0] * 6}).timestamp
+    expected = [(k, k, "insert", born) for k in range(12)] + [
+        (k, 0, "update", changed) for k in sorted(order[:6])
+    ]
+    assert changes(table, NEVER, versions="all", slice_versions=4, window_rows=2) == expected
+
+
+def test_values_of_every_type_go_through_the_timeline(db: Database) -> None:
+    """Fixed widths, text, bool and decimals; NULL and back; NaN and -0.0 stay what they are."""
+    types = {
+        "i": "int8",
+        "s": "string",
+        "b": "bool",
+        "f": "double",
+        "d": "decimal(20,2)",
+        "t": "timestamp",
+        "y": "binary",
+    }
+    table = db.create_table("t", {"k": "string", **types}, "k")
+    values = [
+        {"i": 1, "s": "a", "b": True, "f": -0.0, "d": Decimal("1.50"), "t": 5, "y": b"\0"},
+        dict.fromkeys(types),
+        {"i": -1, "s": "", "b": False, "f": math.nan, "d": Decimal("-2.25"), "t": -5, "y": b""},
+    ]  # fmt: skip
+    for row in values:
+        table.upsert([{"k": "x", **row}])
+        table.flush()
+    rows = table.changes(NEVER, versions="all").to_arrow().to_pylist()
+    for row, at in zip(rows, table.history({"k": "x"}).column("_commit_timestamp").to_pylist(), strict=True):
+        seen = table.get({"k": "x"}, at=at)
+        assert repr({name: row[name] for name in seen}) == repr(seen)
+    assert [row["_change_type"] for row in rows] == ["insert", "update", "update"]
+
+
+# --- what is not read -----------------------------------------------------------------------------------
+
+
+def test_only_stores_that_meet_the_interval_are_read(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A feed of the last minute must not open what was written last year: neither delta files nor base columns."""
+    table = key_value_table(db)
+    table.insert({"k": [1, 2], "v": [1, 2]})
+    table.flush()
+    table.update({"k": [1], "v": [5]})
+    since = db.now()
+    table.flush()
+    old = rowsets(table)[0]
+    at = table.insert({"k": [10], "v": [10]}).timestamp
+    table.flush()
+    read: list[Any] = []
+    run_of, column_of = DeltaFile.run, DiskRowSet.gather_liveness
+    monkeypatch.setattr(DeltaFile, "run", lambda self, *a: read.append(self) or run_of(self, *a))
+    monkeypatch.setattr(
+        DiskRowSet, "gather_liveness", lambda self, *a: read.append(self) or column_of(self, *a)
+    )
+    assert changes(table, since) == changes(table, since, versions="all") == [(10, 10, "insert", at)]
+    assert read and not {id(thing) for thing in read} & {id(thing) for thing in (old, *old.undo, *old.redo)}
+    read.clear()
+    assert changes(table, at) == changes(table, at, at) == [] and not read
+
+
+def test_windows_without_a_change_are_not_decoded(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One change in a large rowset costs the window that it is in."""
+    table = key_value_table(db)
+    since = table.insert({"k": list(range(100)), "v": [0] * 100}).timestamp
+    table.flush()
+    table.update({"k": [7, 55], "v": [1, 1]})
+    asked: list[tuple[int, int]] = []
+    values_of = diff_scan._values
+    monkeypatch.setattr(diff_scan, "_values", lambda *a: asked.append((a[4], a[5])) or values_of(*a))
+    assert [row[0] for row in changes(table, since, window_rows=10)] == [7, 55]
+    assert set(asked) == {(0, 10), (50, 60)}
+
+
+def test_rowsets_whose_keys_do_not_meet_are_not_merged(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merging is one thread's work: a bulk load in many disjoint rowsets does without."""
+    table = key_value_table(db)
+    for begin in range(0, 40, 10):
+        table.insert({"k": list(range(begin, begin + 10)), "v": [0] * 10})
+        table.flush()
+    table.delete({"k": [3, 33]})
+    monkeypatch.setattr(diff_scan, "aligned_heads", None)
+    assert len(changes(table, NEVER)) == 38
+    table.insert({"k": [3], "v": [0]})  # now a ghost and its successor overlap
+    with pytest.raises(TypeError):
+        changes(table, NEVER)
+
+
+def test_a_merge_holds_a_window_of_each_rowset(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounded memory: what is merged at once is a piece of each rowset, however many rows have moved."""
+    table = key_value_table(db)
+    for begin in range(3):
+        table.insert({"k": list(range(begin, 300, 3)), "v": [0] * 100})
+        table.flush()
+    sizes: list[int] = []
+    aligned = read_path.aligned_heads
+
+    def watched(sources: Any) -> Any:
+        for heads in aligned(sources):
+            sizes.append(sum(len(head[0]) for head in heads))
+            yield heads
+
+    monkeypatch.setattr(diff_scan, "aligned_heads", watched)
+    assert len(changes(table, NEVER, window_rows=10)) == 300
+    assert sum(sizes) == 300 and max(sizes) <= 30
+
+
+# --- against a dictionary of versions -------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class World:
+    """A table, and all versions of all keys: (timestamp, row or None), a version for every batch that wrote the key."""
+
+    db: Database
+    name: str
+    versions: dict[int, list[tuple[int, Row | None]]] = dataclasses.field(default_factory=dict)
+    moments: list[int] = dataclasses.field(default_factory=lambda: [NEVER])
+
+    @property
+    def table(self) -> Any:
+        return self.db[self.name]
+
+    def row(self, key: int, at: int) -> Row | None:
+        return next((row for stamp, row in reversed(self.versions.get(key, [])) if stamp <= at), None)
+
+    def state(self, at: int) -> dict[int, Row]:
+        return {key: row for key in sorted(self.versions) if (row := self.row(key, at)) is not None}
+
+    def net(self, since: int, until: int) -> list[Change]:
+        found = []
+        for key in sorted(self.versions):
+            stamps = [stamp for stamp, _ in self.versions[key] if since < stamp <= until]
+            before, after = self.row(key, since), self.row(key, until)
+            if stamps and (before or after):
+                kind = "insert" if before is None else "delete" if after is None else "update"
+                found.append(_told(key, after, kind, stamps[-1]))
+        return found
+
+    def all(self, since: int, until: int) -> list[Change]:
+        found = []
+        for key, versions in self.versions.items():
+            before: Row | None = None
+            for stamp, row in versions:
+                kind = "insert" if before is None else "delete" if row is None else "update"
+                if since < stamp <= until:
+                    found.append(_told(key, row, kind, stamp))
+                before = row
+        return sorted(found, key=lambda change: (change[-1], change[0]))
+
+    def write(self, operations: list[tuple[str, list[Row]]]) -> None:
+        """One batch; rows that cannot be (a key that is taken, or missing) are left out beforehand."""
+        now = self.state(2**63 - 1)
+        before, touched = dict(now), set()
+        planned: list[tuple[str, list[Row]]] = []
+        for operation, rows in operations:
+            able = []
+            for row in rows:
+                key = row["k"]
+                if (operation == "insert" and key in now) or (
+                    operation in ("update", "delete") and key not in now
+                ):
+                    continue
+                able.append({"k": key} if operation == "delete" else row)
+                touched.add(key)
+                if operation == "delete":
+                    del now[key]
+                else:
+                    now[key] = {"a": None, "b": None, **now.get(key, {}), **row}
+            if able:
+                planned.append((operation, able))
+        if not planned:
+            return
+        with self.db.batch() as batch:
+            for operation, able in planned:
+                # One operation's rows have the same columns.
+                for _, group in itertools.groupby(able, key=lambda row: tuple(row)):
+                    getattr(batch, operation)(self.name, list(group))
+        (at,) = {result.timestamp for result in batch.results}
+        for key in touched:
+            if key in before or key in now:
+                self.versions.setdefault(key, []).append((at, now.get(key)))
+        self.moments.append(at)
+
+    def restore(self, to: int) -> None:
+        now, then = self.state(2**63 - 1), self.state(to)
+        result = self.table.restore(to=to)
+        different = [key for key in now.keys() | then.keys() if now.get(key) != then.get(key)]
+        assert (result.inserted, result.updated, result.deleted) == (
+            len(then.keys() - now.keys()), len([k for k in different if k in now and k in then]),
+            len(now.keys() - then.keys()),
+        )  # fmt: skip
+        for key in different:
+            self.versions.setdefault(key, []).append((result.timestamp, then.get(key)))
+        if different:
+            self.moments.append(result.timestamp)
+
+    def check(self, since: int, until: int, small: dict[str, int]) -> None:
+        """Every form of the feed says what the dictionary says."""
+        net = changes(self.table, since, until, **small)
+        assert net == self.net(since, until)
+        assert changes(self.table, since, until, "all", **small) == self.all(since, until)
+        applied = self.state(since)
+        for key, a, b, kind, _ in net:
+            assert (key in applied) == (kind != "insert")
+            applied.pop(key, None)
+            if kind != "delete":
+                applied[key] = {"k": key, "a": a, "b": b}
+        scanned = self.table.scan(at=until).to_arrow().to_pylist()
+        assert applied == {row["k"]: row for row in scanned} == self.state(until)
+        for key in [*list(self.versions)[:2], 99]:
+            told = [tuple(row.values()) for row in self.table.history({"k": key}, since, until).to_pylist()]
+            assert told == [change for change in self.all(since, until) if change[0] == key]
+
+
+def _told(key: int, row: Row | None, kind: str, stamp: int) -> Change:
+    return (key, None if row is None else row["a"], None if row is None else row["b"], kind, stamp)
+
+
+KEYS = st.integers(0, 5)
+VALUES = st.one_of(st.none(), st.integers(0, 3))
+TEXTS = st.one_of(st.none(), st.sampled_from(["", "x", "yy"]))
+ROWS = st.one_of(
+    st.builds(lambda k, a, b: {"k": k, "a": a, "b": b}, KEYS, VALUES, TEXTS),
+    st.builds(lambda k, a: {"k": k, "a": a}, KEYS, VALUES),
+    st.builds(lambda k, b: {"k": k, "b": b}, KEYS, TEXTS),
+)
+OPERATIONS = st.tuples(
+    st.sampled_from(["insert", "upsert", "update", "delete", "delete"]),
+    st.lists(ROWS, min_size=1, max_size=4),
+)
+
+# Steps that move records to other places and must change nothing that a feed says. To add one, add a line.
+PHASES: dict[str, Callable[[World], object]] = {
+    "flush": lambda world: world.db.flush(),
+    "compact deltas": lambda world: compact_deltas(world.db._writer()),
+    "compact": lambda world: compact_table(world.db._writer(), world.name),
+}
+STEPS = st.lists(
+    st.one_of(
+        st.lists(OPERATIONS, min_size=1, max_size=3),
+        st.lists(OPERATIONS, min_size=1, max_size=1),
+        st.sampled_from(["flush", *PHASES]),
+        st.tuples(st.just("restore"), st.integers(0, 100)),
+    ),
+    min_size=1,
+    max_size=14,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Database]:
+    where = SHARED_MEMORY if os.path.isdir(SHARED_MEMORY) else None
+    with tempfile.TemporaryDirectory(prefix="nyala-unit-", dir=where) as folder:
+        with open_database(Path(folder) / "s") as db:
+            yield db
+
+
+NAMES = (f"w{number}" for number in itertools.count())
+
+
+@given(steps=STEPS, hashed=st.booleans(), window_rows=st.sampled_from([1, 2, 100]), data=st.data())
+@settings(max_examples=settings().max_examples * 2)
+def test_a_feed_is_what_the_dictionary_says(
+    shared: Database, steps: list[Any], hashed: bool, window_rows: int, data: st.DataObject
+) -> None:
+    """Net, all, history and restore between any two moments, through every phase, with windows of a row or two."""
+    name = next(NAMES)
+    partitions = [nyala.hash_partition("k", buckets=2)] if hashed else []
+    shared.create_table(name, {"k": "int64", "a": "int8", "b": "string"}, "k", partitions)
+    world = World(shared, name)
+    for step in steps:
+        if isinstance(step, list):
+            world.write(step)
+        elif isinstance(step, tuple):
+            world.restore(world.moments[step[1] % len(world.moments)])
+        else:
+            PHASES[step](world)
+    small = {"window_rows": window_rows, "slice_versions": data.draw(st.sampled_from([1, 3, 1000]))}
+    for since, until in itertools.combinations_with_replacement(sorted({*world.moments[-4:], NEVER}), 2):
+        world.check(since, until, small)
+    shared.drop_table(name)
+
+
+# --- arguments ------------------------------------------------------------------------------------------
+
+
+def test_columns_of_the_feeds_own_names_are_refused(db: Database) -> None:
+    """Two columns of one name could not be told apart; the table can still be fed without its own."""
+    table = db.create_table("t", {"k": "int64", "_change_type": "string", "v": "int64"}, "k")
+    table.insert({"k": [1], "_change_type": ["mine"], "v": [2]})
+    with pytest.raises(InvalidArgumentError, match=r"_change_type.*columns="):
+        table.changes(NEVER)
+    assert table.changes(NEVER, columns=["v"]).to_arrow().column_names == [
+        "k",
+        "v",
+        "_change_type",
+        "_commit_timestamp",
+    ]
