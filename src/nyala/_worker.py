@@ -85,8 +85,6 @@ HANDLERS: Final[dict[str, Handler]] = {
 def main(handlers: Mapping[str, Handler] = HANDLERS) -> NoReturn:
     """Carry out the parent's jobs until it closes the socket; never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The parent blocked it for the time of the start.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     channel = _take_channel()
     _be_modest()
     faulthandler.enable()

@@ -535,7 +535,7 @@ class _Child:
 
 
 def _popen(command: Sequence[str], channel: socket.socket) -> subprocess.Popen[bytes]:
-    # A signal's mask passes to the child. So Ctrl-C cannot hit it before it has said that it ignores it, and in this
+    # A signal's mask passes to the child. So Ctrl-C cannot hit it before it has said that it ignores it; to this
     # thread it comes a millisecond later.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -154,8 +154,11 @@ def test_progress_of_another_job_is_not_told(pool: WorkerPool, tmp_path: Path) -
     assert job.reports == [{"pid": job.pid()}]
 
 
-def test_what_is_printed_goes_to_the_log(pool: WorkerPool, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_printed_goes_to_the_log(
+    pool: WorkerPool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A library that prints, or C code, would otherwise break the answer; one that reads finds nothing to wait for."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     assert pool.run("noise", {}) == {"stdin": ""}
     assert sorted(record.getMessage().split(": ")[1] for record in caplog.records) == [
         "from a program", "printed", "to stderr", "written",
@@ -536,7 +539,8 @@ def local(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def where(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
         report({"at": 1})
-        return {"pid": os.getpid(), "thread": threading.get_ident(), **arguments}
+        seen = [type(value).__name__ for value in arguments.values()]
+        return {"pid": os.getpid(), "thread": threading.get_ident(), "seen": (seen,)}
 
     def fail(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
         raise CorruptionError("bad", "/a", 1) if arguments["ours"] else KeyError("k")
@@ -578,8 +582,8 @@ def test_without_workers_the_work_is_done_here(
     pool._command = command
     seen: list[dict[str, Any]] = []
     for _ in range(2):
-        found = pool.run("where", {"pairs": [(1, 2)]}, progress=seen.append)
-        assert found == {"pid": os.getpid(), "thread": threading.get_ident(), "pairs": [[1, 2]]}
+        found = pool.run("where", {"pair": (1, 2)}, progress=seen.append)
+        assert found == {"pid": os.getpid(), "thread": threading.get_ident(), "seen": [["list"]]}
     assert seen == [{"at": 1}] * 2
     (record,) = (record for record in caplog.records if record.levelno >= logging.WARNING)
     assert (record.name, record.levelno) == ("nyala.worker", logging.WARNING)

@@ -86,7 +86,7 @@ def fail(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
 
 
 def die(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
-    print("my last words", file=sys.stderr, flush=True)
+    print("my last words", file=sys.stderr, end="", flush=True)
     os._exit(7)
 
 
