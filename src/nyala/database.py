@@ -55,6 +55,7 @@ _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _SIZES: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
                  "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
 _MEMORY_MIN_BYTES: Final = 16_000_000
+_ROWSET_MIN_BYTES: Final = 1_000_000
 _SCANS_CHECKED_EVERY_S: Final = 60.0
 
 
@@ -64,6 +65,7 @@ def connect(
     read_only: bool = False,
     durability: Durability = "commit",
     memory_limit: int | str = "1GB",
+    rowset_size: int | str = "32MB",
     maintenance: bool = True,
     lock_timeout: float = 0,
     not_before: int | None = None,
@@ -75,6 +77,7 @@ def connect(
     synced within
                   100 ms; "os" — synced at flush and close. In all three a batch is there wholly or not at all.
     memory_limit: bytes, or text such as "4GB": bounds what waits in memory to be flushed, and the block cache.
+    rowset_size:  bytes of columns that a rowset is to have: on disk after a compaction, in memory before a flush.
     maintenance:  flush, compact and collect in the background.
     lock_timeout: seconds to wait for another writer to end.
     not_before:   a timestamp (`db.now()` of another process) that must be visible here; waits for it up to
@@ -84,7 +87,8 @@ def connect(
     if durability not in DURABILITIES:
         raise InvalidArgumentError(f"durability takes one of {', '.join(DURABILITIES)}, not {durability!r}")
     folder = os.path.abspath(os.fspath(path))
-    limit = parse_size(memory_limit)
+    limit = parse_size("memory_limit", memory_limit, _MEMORY_MIN_BYTES)
+    target = parse_size("rowset_size", rowset_size, _ROWSET_MIN_BYTES)
     awaited = None if not_before is None else parse_at(not_before)
     store: Store | ReaderStore
     if read_only:
@@ -98,6 +102,7 @@ def connect(
                 durability=durability,
                 memory_limit_bytes=limit,
                 maintenance=maintenance,
+                rowset_target_bytes=target,
                 lock_timeout_s=float(lock_timeout),
             ),
         )
@@ -463,8 +468,8 @@ def parse_history(given: dt.timedelta | str | float | None) -> int | None:
     return round(history * 1e6)
 
 
-def parse_size(given: int | str) -> int:
-    """Bytes. Raises: InvalidArgumentError for less than 16 MB, or what is no size."""
+def parse_size(argument: str, given: int | str, least: int) -> int:
+    """Bytes. Raises: InvalidArgumentError for less than `least`, or what is no size."""
     size: object = given
     if isinstance(size, str):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?B?)", size.strip().upper())
@@ -474,10 +479,10 @@ def parse_size(given: int | str) -> int:
             else (match[2] if match[2].endswith("B") or not match[2] else match[2] + "B")
         )
         if match is None or unit not in _SIZES:
-            raise InvalidArgumentError(f"memory_limit={size!r} is no size: write it like '512MB' or '4GB'")
+            raise InvalidArgumentError(f"{argument}={size!r} is no size: write it like '512MB' or '4GB'")
         size = int(float(match[1]) * _SIZES[unit])
-    if isinstance(size, bool) or not isinstance(size, int) or size < _MEMORY_MIN_BYTES:
-        raise InvalidArgumentError(f"memory_limit={size!r}: give at least {_MEMORY_MIN_BYTES // 10**6} MB")
+    if isinstance(size, bool) or not isinstance(size, int) or size < least:
+        raise InvalidArgumentError(f"{argument}={size!r}: give at least {least // 10**6} MB")
     return size
 
 

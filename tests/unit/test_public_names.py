@@ -214,7 +214,7 @@ def test_what_is_no_history_is_refused(history: object) -> None:
 )  # fmt: skip
 def test_parse_size(size: int | str, size_bytes: int) -> None:
     """A memory limit as people write it, down to the least that the message names."""
-    assert parse_size(size) == size_bytes
+    assert parse_size("memory_limit", size, 16_000_000) == size_bytes
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_parse_size(size: int | str, size_bytes: int) -> None:
 def test_what_is_no_size_is_refused(size: object) -> None:
     """A typing error must not become a limit of a few bytes, under which every write waits."""
     with pytest.raises(InvalidArgumentError, match="memory_limit"):
-        parse_size(size)  # type: ignore[arg-type]
+        parse_size("memory_limit", size, 16_000_000)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("not_before", ["yesterday", -1, 2**63])

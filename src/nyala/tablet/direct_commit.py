@@ -113,7 +113,7 @@ def _write_inserts(
             positions=np.arange(count),
         )
         fresh: list[DiskRowSet] = []
-        for lower, upper in roll(image):
+        for lower, upper in roll(image, store.options.rowset_target_bytes):
             result = write_rowset(
                 store.env.files, store.root_path, store.tablet_directory(tablet.id), store.allocate("rowset"),
                 tablet.id, image.slice(lower, upper), table.schema, deltas_durable=timestamp,

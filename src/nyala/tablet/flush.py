@@ -27,7 +27,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
 logger = logging.getLogger("nyala.flush")
-
-# Bytes of column data after which a flush begins another DiskRowSet (the specification's 32 MB).
-ROWSET_TARGET_BYTES: Final = 32 << 20
 
 
 Phase = Callable[[str], None]
@@ -210,7 +207,7 @@ def _write(store: Store, part: _FrozenTablet, timestamp: int, written: list[str]
         if any(run.timestamp_min <= cut for run in image.undo.values()):
             image, part.cut = image.without_history(cut), max(part.cut, cut)
         files = []
-        for lower, upper in roll(image):
+        for lower, upper in roll(image, store.options.rowset_target_bytes):
             number = store.allocate("rowset")
             result = write_rowset(
                 store.env.files, store.root_path, directory, number, part.tablet_id, image.slice(lower, upper), schema,
@@ -238,13 +235,13 @@ def delta_types(schema: Schema, columns: Collection[int]) -> dict[int, ColumnTyp
     }
 
 
-def roll(image: RowSetImage) -> Iterator[tuple[int, int]]:
-    """Cut an image into pieces of about `ROWSET_TARGET_BYTES` of column data each."""
+def roll(image: RowSetImage, target_bytes: int) -> Iterator[tuple[int, int]]:
+    """Cut an image into pieces of about `target_bytes` of column data each, as they lie in memory."""
     count = len(image.keys)
     if not count:
         return
     total = sum(array.nbytes for array in image.columns.values())
-    pieces = max(1, -(-total // ROWSET_TARGET_BYTES))
+    pieces = max(1, -(-total // target_bytes))
     step = -(-count // pieces)
     for lower in range(0, count, step):
         yield lower, min(lower + step, count)

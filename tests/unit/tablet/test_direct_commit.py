@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import tempfile
@@ -18,7 +19,6 @@ import nyala
 from nyala.database import Database
 from nyala.env import system_files
 from nyala.errors import StorageError
-from nyala.tablet import flush as flush_module
 from nyala.tablet.write_path import Request, write
 from nyala.testing.faulty_files import FaultyFiles
 
@@ -193,7 +193,8 @@ def test_one_transaction_for_several_tables(db: Database) -> None:
 
 def test_a_large_load_makes_rowsets_of_the_target_size(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """One rowset of any size would be rewritten whole by a compaction; each key is in one of them."""
-    monkeypatch.setattr(flush_module, "ROWSET_TARGET_BYTES", 4000)
+    store = db._writer()
+    monkeypatch.setattr(store, "options", dataclasses.replace(store.options, rowset_target_bytes=4000))
     table = key_value_table(db)
     table.insert({"k": list(range(2000))[::-1], "v": list(range(2000))})
     rowsets = db._writer().root.table("t").tablets[0].rowsets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import tempfile
@@ -359,9 +360,7 @@ def test_an_image_is_cut_into_rowsets_of_the_target_size(count: int, target: int
     keys = KeyCodec([parse_type("int64")]).encode([pa.array(range(count), pa.int64())])
     columns = {10: pa.array(range(count), pa.int64())}
     image = RowSetImage(keys, columns, None, {}, np.arange(count))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flush_module, "ROWSET_TARGET_BYTES", target)
-        pieces = list(roll(image))
+    pieces = list(roll(image, target))
     assert [row for lower, upper in pieces for row in range(lower, upper)] == list(range(count))
     assert all(upper > lower for lower, upper in pieces)
     assert all((upper - lower - 1) * 8 < target for lower, upper in pieces)
@@ -370,7 +369,8 @@ def test_an_image_is_cut_into_rowsets_of_the_target_size(count: int, target: int
 
 def test_a_flush_of_much_makes_several_rowsets(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Late changes find the piece that their row went to."""
-    monkeypatch.setattr(flush_module, "ROWSET_TARGET_BYTES", 2000)
+    store = db._writer()
+    monkeypatch.setattr(store, "options", dataclasses.replace(store.options, rowset_target_bytes=2000))
     table = key_value_table(db)
     keys = list(range(1000))
     table.insert({"k": keys, "v": keys})
