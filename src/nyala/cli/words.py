@@ -27,7 +27,6 @@ _RULES: Final = tuple(
         (r", which create_table\(history=…\) says$", ""),
         (r"^changes are those after since and up to until, and since=(.*) is later than until=(.*)$",
          r"changes are those after --since and up to --until, and \1 is later than \2"),
-        (r", which create_table\(history=…\) says$", ""),
         # what a scan reads, and how a table is cut
         (r"leave it out \(None\) to select every row", "leave out --where to select every row"),
         (r"^columns names a column twice", "--columns names a column twice"),

@@ -310,6 +310,7 @@ def test_readers_are_read_only(run: Run, example: Example, monkeypatch: Any) -> 
             "table describe {} metrics",
             "table scan {} metrics",
             "table stats {}",
+            "table changes {} metrics --since 1970-01-01",
             "tablet list {}",
             "table export {} metrics -",
         ):

@@ -118,6 +118,24 @@ def test_a_store_that_another_process_writes(run: Run, store: Path, verb: str) -
         assert not re.search(r"read_only|lock_timeout|close\(", error["message"])
 
 
+def test_a_store_that_another_process_writes_in_the_words_of_a_shell(
+    run: Run, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The advice to wait, and the remark that there is nothing to wait for, run into one another."""
+
+    def taken(*args: object, **options: object) -> None:
+        raise nyala.LockedError(
+            "the store s is already written by process 7 on h, open since noon: open it with read_only=True, "
+            "wait for the writer to close it with lock_timeout=seconds, or end process 7"
+        )
+
+    monkeypatch.setattr(care, "writer", taken)
+    assert run("table", "compact", store, code=1).stderr == (
+        "Error: the store s is already written by process 7 on h, open since noon: wait until it is closed, or end "
+        "process 7; commands that only read work meanwhile. A writer does this work by itself, in the background\n"
+    )
+
+
 @pytest.mark.parametrize("verb", ["compact", "vacuum"])
 def test_mistakes(run: Run, store: Path, verb: str, tmp_path: Path) -> None:
     """A mistyped name makes a store, or looks as if there was nothing to do."""
