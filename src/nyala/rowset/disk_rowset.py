@@ -105,7 +105,7 @@ class DiskRowSet:
         reader = CFileReader(files, os.path.join(root, meta.path), cache, meta.columns)
         codec = KeyCodec([column.type for column in schema.key_columns])
         key_column_id = schema.key_columns[0].id if schema.key_count == 1 else None
-        keys = KeyIndex(reader, codec, key_column_id, meta.row_count)
+        keys = KeyIndex(reader, codec, key_column_id, meta.row_count, cache)
         memory = DeltaMemStore() if deltas is None else deltas
         rowset = DiskRowSet(
             meta, reader, keys, codec, Memo(cache), tuple(parts), tuple(undo), tuple(redo), (), memory
@@ -154,6 +154,7 @@ class DiskRowSet:
     def close(self) -> None:
         """Let go of all files. Only when no version of the rowset is read any more."""
         self.memo.close()
+        self.keys.close()
         self.reader.close()
         for part in self.parts:
             part.reader.close()

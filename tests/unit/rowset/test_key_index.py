@@ -1,0 +1,80 @@
+"""Keys of a base file: found the same way whether blocks are searched one by one or all keys in one piece."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.support import open_database
+
+from nyala.cfile.cache import BlockCache
+from nyala.cfile.reader import ReadStats
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.key_index import KeyIndex
+
+COUNT = 60_000
+
+
+@pytest.fixture(scope="module", params=["one integer", "text and integer"])
+def rowset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DiskRowSet:
+    """Every third key of a range, so that there are keys to miss."""
+    numbers = np.arange(COUNT) * 3
+    path = tmp_path_factory.mktemp("store") / "s"
+    small = {"k": "int64"} if request.param == "one integer" else {"s": "string", "k": "int64"}
+    with open_database(path) as db:
+        table = db.create_table("t", small, list(small))
+        data = {"k": numbers} if len(small) == 1 else {"s": ["a\0"] * COUNT, "k": numbers}
+        table.insert(data)
+        db.flush()
+        (found,) = db._writer().root.table("t").tablets[0].rowsets
+        yield found
+
+
+def probes(rowset: DiskRowSet, numbers: np.ndarray) -> pa.Array:
+    arrays = [pa.array(numbers, pa.int64())]
+    if len(rowset.codec.types) > 1:
+        arrays.insert(0, pa.array(["a\0"] * len(numbers)))
+    return rowset.codec.encode(arrays)
+
+
+def index(rowset: DiskRowSet, cache: BlockCache | None) -> KeyIndex:
+    single = rowset.keys._key.column_id if len(rowset.codec.types) == 1 else None
+    return KeyIndex(rowset.reader, rowset.codec, single, rowset.row_count, cache)
+
+
+@pytest.mark.parametrize("cache_bytes", [None, 0, 1 << 20, 64 << 20])
+def test_keys_are_found_however_they_are_looked_for(rowset: DiskRowSet, cache_bytes: int | None) -> None:
+    """The rowid of each key that is there, -1 for the others, batch after batch, with any cache."""
+    keys = index(rowset, None if cache_bytes is None else BlockCache(cache_bytes))
+    rng = np.random.default_rng(7)
+    for _ in range(20):
+        numbers = np.sort(rng.integers(-5, COUNT * 3 + 5, 200))
+        expected = np.where((numbers % 3 == 0) & (numbers >= 0) & (numbers < COUNT * 3), numbers // 3, -1)
+        assert (keys.find(probes(rowset, numbers)) == expected).all()
+
+
+def test_keys_that_come_at_random_are_read_once_and_kept(rowset: DiskRowSet) -> None:
+    """As many blocks are looked into as there are; from then on no block is read or decoded for a look-up."""
+    cache = BlockCache(64 << 20)
+    keys = index(rowset, cache)
+    blocks = keys._column.block_count
+    assert blocks >= 4, "the test needs a file of several blocks"
+    everywhere = probes(rowset, np.arange(0, COUNT * 3, 3 * 64))
+    for _ in range(3):
+        keys.find(everywhere)
+    stats = ReadStats()
+    keys.find(everywhere, stats)
+    assert (stats.reads, stats.blocks_read, stats.cache_hits) == (0, 0, 0)
+    assert cache.get(keys._owner, "keys") is not None
+    keys.close()
+    assert cache.get(keys._owner, "keys") is None
+
+
+def test_keys_that_take_too_much_of_the_cache_stay_in_blocks(rowset: DiskRowSet) -> None:
+    """Many rowsets share the cache: one of them must not push all blocks out."""
+    cache = BlockCache(1 << 20)
+    keys = index(rowset, cache)
+    everywhere = probes(rowset, np.arange(0, COUNT * 3, 3 * 64))
+    for _ in range(5):
+        keys.find(everywhere)
+    assert cache.get(keys._owner, "keys") is None
