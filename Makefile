@@ -65,7 +65,7 @@ test-long: java setup  ## what takes minutes: many more random cases, and the te
 # The peers weigh more than all else but Spark, and no test needs them: an environment of their own.
 $(BENCH_VENV)/.locked: requirements/build.lock requirements/bench.lock
 	@tools/make-venv $(BENCH_VENV)
-	@echo "Installing what the lock names into $(BENCH_VENV) (DuckDB, Delta Lake, Lance: some 250 MB) ..."
+	@echo "Installing what the lock names into $(BENCH_VENV) (DuckDB, Delta Lake, Lance: some 250 MB to fetch) ..."
 	@$(BENCH_BIN)/python tools/pip-install --require-hashes -r requirements/build.lock
 	@$(BENCH_BIN)/python tools/pip-install --require-hashes --no-build-isolation -r requirements/bench.lock
 	@touch $@

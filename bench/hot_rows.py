@@ -12,12 +12,13 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from bench import data, machine, plot
+from bench import data, plot
 from bench.measure import Watch, folder_bytes, percentile, summary
 from bench.parts import Say, in_own_process, ratio
 from bench.report import Aim, Report, Table, megabytes, seconds, times
@@ -55,7 +56,6 @@ def measure(name: str, scale: Scale, folder: str) -> dict[str, Any]:
     rows = data.small_rows(np.arange(ROWS), rng)
     store.load(rows, ["id"])
     loaded_bytes = folder_bytes(folder)
-    sync_s = machine.sync_ms(os.path.dirname(folder)) / 1e3
     session = store.session()
     batches = scale.updates // BATCH_ROWS
     limit_s = float("inf") if name == "nyala" else scale.peer_duration_s
@@ -117,7 +117,7 @@ def measure(name: str, scale: Scale, folder: str) -> dict[str, Any]:
         "reads": {kind: summary(values).to_dict() for kind, values in reads.items() if values},  # type: ignore[union-attr]
         "maintenance_s": maintenance_s,
         "stale_s": stale_s if stale_s >= 0.05 else None,
-        "sync_s": sync_s,
+        "sync_s": median(watch.sync_s),
         "loaded_bytes": loaded_bytes,
         "counters": counters,
         "watch": {"updates": made, "disk": watch.disk_bytes, "memory": watch.memory_bytes},
@@ -194,7 +194,7 @@ def _report(found: dict[str, dict[str, Any]], settings: dict[str, str], scale: S
             "bytes an update",
             "most memory",
             "own maintenance",
-            "one sync before",
+            "one sync meanwhile",
         ]
     )
     for name, one in found.items():

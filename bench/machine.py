@@ -7,10 +7,10 @@ import os
 import platform
 import sqlite3
 import subprocess
-import tempfile
-import time
 from pathlib import Path
 from statistics import median
+
+from bench.measure import synced_append_s
 
 PACKAGES = ("nyala", "pyarrow", "numpy", "duckdb", "deltalake", "pylance", "tpchgen-cli")
 
@@ -34,14 +34,7 @@ def len_of_affinity() -> int:
 
 def sync_ms(folder: str, times: int = 30) -> float:
     """The price of one durable append here, in milliseconds: every durable commit pays it at least once."""
-    took = []
-    with tempfile.TemporaryFile(dir=folder) as file:
-        for _ in range(times):
-            begun = time.perf_counter()
-            os.write(file.fileno(), b"n" * 4096)
-            os.fsync(file.fileno())
-            took.append(time.perf_counter() - begun)
-    return median(took) * 1e3
+    return median(synced_append_s(folder) for _ in range(times)) * 1e3
 
 
 def _versions() -> list[str]:

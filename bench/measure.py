@@ -6,6 +6,7 @@ Where the system does not say (no /proc: macOS) the answer is None and the repor
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -67,12 +68,20 @@ class Paired:
     ratio_max: float
 
 
-def in_turns(first: Callable[[], Any], second: Callable[[], Any], repeats: int) -> Paired:
-    """Time both `repeats` times, a b, b a, a b …, after one unmeasured call of each."""
+def in_turns(
+    first: Callable[[], Any], second: Callable[[], Any], repeats: int, enough_s: float = 1.0
+) -> Paired:
+    """Time both, a b, b a, a b …, after one unmeasured call of each.
+
+    At least `repeats` times, and short ones, whose ratios scatter most, until `enough_s` have gone or 20 × `repeats`.
+    """
     first()
     second()
-    firsts, seconds = [], []
-    for repeat in range(repeats):
+    firsts: list[float] = []
+    seconds: list[float] = []
+    for repeat in range(20 * repeats):
+        if repeat >= repeats and sum(firsts) + sum(seconds) >= enough_s:
+            break
         if repeat % 2:
             seconds.append(timed(second))
             firsts.append(timed(first))
@@ -196,12 +205,13 @@ def resident_bytes() -> int | None:
 
 @dataclass
 class Watch:
-    """Disk and memory once a second, in a thread of its own."""
+    """Disk, memory and the price of a synced append beside the folder, once a second, in a thread of its own."""
 
     folder: str
     zero_s: float
     interval_s: float = 1.0
     times_s: list[float] = field(default_factory=list)
+    sync_s: list[float] = field(default_factory=list)
     disk_bytes: list[int] = field(default_factory=list)
     memory_bytes: list[int] = field(default_factory=list)
 
@@ -209,6 +219,7 @@ class Watch:
         self.times_s.append(round(time.perf_counter() - self.zero_s, 2))
         self.disk_bytes.append(folder_bytes(self.folder))
         self.memory_bytes.append(resident_bytes() or 0)
+        self.sync_s.append(synced_append_s(os.path.dirname(self.folder)))
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -227,6 +238,15 @@ class Watch:
             stop.set()
             thread.join()
             self.look()
+
+
+def synced_append_s(folder: str) -> float:
+    """Seconds that it takes to append 4 KB to a new file in the folder and to sync it."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        begun = time.perf_counter()
+        os.write(file.fileno(), b"n" * 4096)
+        os.fsync(file.fileno())
+        return time.perf_counter() - begun
 
 
 class Durable:

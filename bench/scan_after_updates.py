@@ -199,7 +199,7 @@ def _report(measured: list[Measured], scale: Scale, source: str, say: Say) -> Re
     report = Report(SCAN, scale.name, f"Scans after updates ({scale.name}: SF {scale.scale_factor:g})")
     report.facts = [
         source,
-        f"Medians of {scale.repeats} runs in turns after one unmeasured run, everything that is cached is warm; "
+        f"Medians of {scale.repeats} or more runs in turns after one unmeasured one, what is cached is warm; "
         "through DuckDB; ratios are to the untouched table in the same turns (0 %: two untouched tables, the noise)",
     ]
     report.settings = {one.kind.name: one.kind.settings for one in measured}
