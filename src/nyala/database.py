@@ -73,15 +73,15 @@ def connect(
     """Open the store in the folder `path`; without `read_only` it is made when missing, and this process is
     its writer.
 
-    durability:   "commit" — a write is synced before its call returns; "group" — it returns at once and is
-    synced within
-                  100 ms; "os" — synced at flush and close. In all three a batch is there wholly or not at all.
+    durability:   "commit": a write is synced before its call returns. "group": it returns at once and is synced
+                  within 100 ms. "os": synced at flush and close. In all three a batch is there wholly or not at
+                  all.
     memory_limit: bytes, or text such as "4GB": bounds what waits in memory to be flushed, and the block cache.
     rowset_size:  bytes of columns that a rowset is to have: on disk after a compaction, in memory before a flush.
     maintenance:  flush, compact and collect in the background.
     lock_timeout: seconds to wait for another writer to end.
-    not_before:   a timestamp (`db.now()` of another process) that must be visible here; waits for it up to
-    10 seconds.
+    not_before:   a timestamp (`db.now()` of another process) that must be visible here; waits for it up to 10
+                  seconds.
     Raises:       LockedError, StorageError, CorruptionError, InvalidArgumentError.
     """
     if durability not in DURABILITIES:
@@ -159,12 +159,11 @@ class Database:
     ) -> Table:
         """Make a table and return it.
 
-        schema:       a pyarrow.Schema, or a dict of column name to type ("int64", "decimal(15,2)", a pyarrow
-        type, or
-                      `nyala.column(…)`). primary_key: the key's columns, in the key's order.
+        schema:       a pyarrow.Schema, or a dict of column name to type ("int64", "decimal(15,2)", a pyarrow type,
+                      or `nyala.column(…)`).
+        primary_key:  the key's columns, in the key's order.
         partition_by: `nyala.hash_partition(…)` and at most one `nyala.range_partition(…)`; none: one tablet.
-        history:      how far back the table can be read: a timedelta, "7d", "1h", seconds, "forever"; None:
-        7 days.
+        history:      how far back the table can be read: a timedelta, "7d", "1h", seconds, "forever"; None: 7 days.
         exist_ok:     an existing table with the same columns, types and key is returned as it is.
         Raises:       TableExistsError, SchemaError, InvalidArgumentError.
         """

@@ -11,7 +11,7 @@
     │   ├── KeyNotFoundError                 … use upsert(), or on_missing="ignore"
     │   ├── NoPartitionError                 … add the range partition, or fix the row
     │   └── InvalidValueError (ValueError)   … fix the values
-    ├── CorruptionError                      stop: bytes on disk are not what was written; run `nyala fs check`
+    ├── CorruptionError                      stop: bytes on disk are not what was written
     ├── LockedError                          wait, or end the other writer
     ├── HistoryExpiredError                  read at a later moment, or load again
     ├── ReadOnlyError                        open the store for writing

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import pyarrow as pa
 
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from nyala.database import Database
 
 Errors = Literal["raise", "collect"]
+_OF_TABLES_ONLY: Final = frozenset(
+    ("insert", "upsert", "update", "delete", "append", "flush", "compact", "vacuum", "restore", "alter")
+)
 
 
 class _Readable:
@@ -213,7 +216,7 @@ class TableView(_Readable):
         return root, table, lower, upper
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name in ("insert", "upsert", "update", "delete", "append", "flush", "restore", "alter"):
+        if name in _OF_TABLES_ONLY:
             raise ReadOnlyError(
                 f"a view of {self._name!r} at a moment cannot be changed: use the table itself, "
                 f"db[{self._name!r}].{name}()"

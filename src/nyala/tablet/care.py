@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from nyala.errors import StorageError
-from nyala.tablet.compaction import Runner, compact, run_here
+from nyala.tablet.compaction import Runner, compact, missing_room, run_here
 from nyala.tablet.compaction_policy import (
     ExpirePlan,
     MergePlan,
@@ -45,6 +45,7 @@ class CareReport:
     """What was done. Bytes of files that went, and that came in their place."""
 
     compactions: int = 0
+    rowsets_rewritten: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
 
@@ -128,6 +129,7 @@ def vacuum_table(
     store.collect_garbage()
     after_table = store.root.tables.get(table_id)
     after = (0, 0) if after_table is None else _files_and_bytes(after_table)
+    answer["rowsets_rewritten"] = report.rowsets_rewritten
     answer["files"], answer["bytes"] = max(before[0] - after[0], 0), max(before[1] - after[1], 0)
     answer["waiting_files"] = len(store.state.garbage)
     return answer
@@ -197,6 +199,15 @@ def _carry_out(
 ) -> None:
     for done, (tablet_id, plan) in enumerate(plans):
         step(done, len(plans))
+        table = store.root.tables.get(table_id)
+        if table is None or tablet_id not in table.ordinal_of:
+            continue
+        room = missing_room(store, table, tablet_id, plan)
+        if room:
+            raise StorageError(
+                f"table {table.name!r} cannot be compacted further: {room}; what was done up to now stays",
+                path=store.root_path,
+            )
         try:
             made = compact(store, table_id, tablet_id, plan, runner or run_here(store))
         except JobCancelled as error:
@@ -205,6 +216,7 @@ def _carry_out(
             ) from error
         if made is not None:
             report.compactions += 1
+            report.rowsets_rewritten += len(_rowsets(plan)) if isinstance(plan, MergePlan) else 0
             report.bytes_before += made.bytes_before
             report.bytes_after += made.bytes_after
     step(len(plans), len(plans))

@@ -3,8 +3,7 @@
     begin     (flush lock)    the inputs are reserved and, for a merge, their DeltaMemStores flushed, as of S
     run       (no lock)       a job from files to files (`compaction_run`): here, or in a worker process
     install   (commit lock)   what came to the inputs' DeltaMemStores after S moves to the outputs, by key;
-    one catalogue
-                              transaction names the outputs and drops the inputs; one new root
+                              one catalogue transaction names the outputs and drops the inputs; one new root
 
 A scan goes on with the root that it has; writers wait for the install only, whose cost is that of the late
 changes.
@@ -30,7 +29,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -58,6 +57,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nyala.compaction")
 
+# What must stay free on the disk besides what a compaction writes: the log and a flush must find room.
+RESERVE_BYTES: Final = 256 << 20
+
 Runner: TypeAlias = "Callable[[Job, Reservation], Output]"
 """Carries a job out, here or elsewhere; may give up when the reservation is revoked."""
 
@@ -69,6 +71,19 @@ class CompactionReport:
     plan: Plan
     bytes_before: int = 0
     bytes_after: int = 0
+
+
+def missing_room(store: Store, table: TableState, tablet_id: int, plan: Plan) -> str:
+    """Why the disk has not enough room for what the plan writes; empty when it has."""
+    if isinstance(plan, ExpirePlan):
+        return ""
+    wanted = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
+    tablet = table.tablets[table.ordinal_of[tablet_id]]
+    needed = sum(rowset.size_bytes for rowset in tablet.rowsets if rowset.id in wanted) + RESERVE_BYTES
+    free = store.env.files.free_bytes(store.root_path)
+    if free >= needed:
+        return ""
+    return f"it needs {needed / 1e6:.0f} MB of room on the disk, and {free / 1e6:.0f} MB are free"
 
 
 def run_here(store: Store, progress: Progress = lambda done, total: None) -> Runner:

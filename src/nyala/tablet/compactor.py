@@ -29,7 +29,7 @@ from nyala.env import SYSTEM
 from nyala.mvcc.timestamp import from_physical
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet import compaction_run
-from nyala.tablet.compaction import Runner, compact
+from nyala.tablet.compaction import Runner, compact, missing_room
 from nyala.tablet.compaction_policy import (
     ExpirePlan,
     MajorPlan,
@@ -56,8 +56,6 @@ REPLAN_S: Final = 30.0
 QUIET_S: Final = 60.0
 # Below this a job is done in a few hundredths of a second, which its way to another process would take as well.
 INLINE_BYTES: Final = 1 << 20
-# What must stay free on the disk besides what a compaction writes: the log and a flush must find room.
-RESERVE_BYTES: Final = 256 << 20
 # A plan that failed is tried again after this, twice as long each time, an hour at most.
 PUT_OFF_S: Final = 10.0
 PUT_OFF_MAX_S: Final = 3600.0
@@ -87,9 +85,9 @@ class _Planned:
     plan: Plan | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Running:
-    """A piece of work that is going on."""
+    """A piece of work that is going on; its rows are counted as it goes."""
 
     operation: str
     table: str
@@ -168,14 +166,15 @@ class Compactor:
             return False
         table, tablet_id, plan = found
         self._planned.pop(tablet_id, None)
-        room = self._missing_room(store, table, tablet_id, plan)
+        room = missing_room(store, table, tablet_id, plan)
         if room:
-            self.waiting, self._waiting_until_s = room, now_s + PUT_OFF_S
+            self.waiting = f"{operation_of(plan)} of table {table.name!r} waits: {room}"
+            self._waiting_until_s = now_s + PUT_OFF_S
             self._put_off[tablet_id] = (now_s + PUT_OFF_S, PUT_OFF_S)
             return True
         self.running = Running(operation_of(plan), table.name, tablet_id, now_s)
         try:
-            report = compact(store, table.id, tablet_id, plan, self.runner(store))
+            report = compact(store, table.id, tablet_id, plan, self.runner(store, self.running))
         except JobCancelled:
             self.counters.given_up += 1
             return False
@@ -221,35 +220,16 @@ class Compactor:
         else:
             counters.expiries += 1
 
-    def _missing_room(self, store: Store, table: TableState, tablet_id: int, plan: Plan) -> str:
-        """Why the disk has not enough room for the plan; empty when it has."""
-        if isinstance(plan, ExpirePlan):
-            return ""
-        wanted = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
-        tablet = table.tablets[table.ordinal_of[tablet_id]]
-        needed = sum(rowset.size_bytes for rowset in tablet.rowsets if rowset.id in wanted) + RESERVE_BYTES
-        free = store.env.files.free_bytes(store.root_path)
-        if free >= needed:
-            return ""
-        return (
-            f"{operation_of(plan)} of table {table.name!r} waits for room on the disk: it needs {needed / 1e6:.0f} MB "
-            f"and {free / 1e6:.0f} MB are free"
-        )
-
     # ------------------------------------------------------------------------------------------ where
 
-    def runner(self, store: Store) -> Runner:
-        """Small jobs in this thread, others in a worker process."""
+    def runner(self, store: Store, running: Running | None = None) -> Runner:
+        """Small jobs in this thread, others in a worker process. running: what `status` shows of it meanwhile."""
         clock = store.env.clock
 
         def run(job: Job, reservation: Reservation) -> Output:
-            running = self.running
-
             def progress(done: int, total: int) -> None:
                 if running is not None:
-                    self.running = Running(
-                        running.operation, running.table, running.tablet, running.since_s, done, total
-                    )
+                    running.rows_done, running.rows_total = done, total
 
             # A worker has the system's files and clock, so with others (in tests) it is no use.
             if store.env is not SYSTEM or input_bytes(job) < INLINE_BYTES:

@@ -1,13 +1,12 @@
 """Flush: MemRowSets become DiskRowSets, DeltaMemStores become REDO files, in one catalogue transaction a round.
 
-    freeze   (commit lock)   at F: every chosen store is set aside, empty ones take its place, a new root is
-    installed;
+    freeze   (commit lock)   at F: every chosen store is set aside, empty ones take its place, in a new root;
                              the frozen MemRowSet still takes updates and deletes of its rows, the frozen
                              DeltaMemStore takes nothing
     write    (no lock)       the log is synced through F (W2); images of the stores as of F go to files, synced
     install  (commit lock)   one transaction names the files and raises the durable marks (R2); changes that
-    came to a
-                             frozen MemRowSet after F move over to the new rowset by row position; one new root
+                             came to a frozen MemRowSet after F move over to the new rowset by row position;
+                             one new root
 
 Invariants
     F1  inserts_durable of a tablet becomes F of the youngest MemRowSet in the round, and rounds of one

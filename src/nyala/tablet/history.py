@@ -46,8 +46,8 @@ def check_readable(entry: TableEntry, timestamp: int, published: int, now_us: in
     if timestamp < oldest:
         raise HistoryExpiredError(
             f"table {entry.name!r} can be read back to {to_datetime(oldest).isoformat()} (timestamp {oldest}), not to "
-            f"{to_datetime(timestamp).isoformat()}: it keeps {describe_history(entry.history_us)} of history, which "
-            "create_table(history=…) says"
+            f"{to_datetime(timestamp).isoformat()}: its history is {describe_history(entry.history_us)}, as "
+            "create_table(history=…) said"
         )
 
 
@@ -63,11 +63,11 @@ def note_cut(change: CatalogChange, root: Root, table_id: int, cut: int) -> Root
 
 
 def describe_history(history_us: int | None) -> str:
-    """As a person writes it: "7 days", "90 s", "all"."""
+    """As a person writes it: "7 days", "90 s", "for ever"."""
     if history_us is None:
-        return "all"
+        return "for ever"
     if history_us == 0:
-        return "none"
+        return "the present only"
     for unit, size in (("day", 86_400_000_000), ("hour", 3_600_000_000), ("minute", 60_000_000)):
         if history_us % size == 0:
             count = history_us // size

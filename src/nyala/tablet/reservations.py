@@ -1,8 +1,9 @@
 """Which rowsets a running compaction has taken.
 
-    take      no other compaction takes them; if row ids will change, no flush takes their DeltaMemStores
-    either (R3) revoke    somebody who cannot wait (a direct commit, a dropped table) takes them back: the
-    compaction gives up release   at its end
+    take      no other compaction takes them; if row ids will change, no flush takes their DeltaMemStores (R3)
+    revoke    somebody who cannot wait (a direct commit, writers without memory) takes them back: the
+              compaction gives up
+    release   at its end
 
 Invariants
     V1  A rowset is of at most one reservation.

@@ -6,8 +6,9 @@
     12      4     CRC-32C of everything behind, u32
     16      4     length of the JSON part, u32
     20      …     JSON: store path, snapshot, schema, columns, predicate as text, limit, rowsets with their
-    files and places …       …     Arrow IPC parts, each u64 length + bytes: in-memory deltas per rowset and
-    column, then rows of memory
+                  files and places
+    …       …     Arrow IPC parts, each u64 length + bytes: in-memory deltas per rowset and column, then
+                  rows of memory
 
 What the tablet has in memory at the snapshot travels along: for a DiskRowSet the runs of its DeltaMemStores
 that the scan's columns need, for a MemRowSet its rows, selected and projected already.
