@@ -295,8 +295,12 @@ class DiskRowSet:
         applies; stores
               whose timestamps rule that out are not opened.
         """
-        if upper - lower >= _PRESENT_ROWS_MIN and self._is_present(column.id, snapshot):
-            return self._present(column, snapshot, lower, upper, stats)
+        if upper - lower >= _PRESENT_ROWS_MIN:
+            # Named before it is asked about: what a write appends in between is newer than the snapshot, and would be
+            # in the name but not in what is remembered under it.
+            state = self._redo_state(column.id)
+            if self._is_present(column.id, snapshot):
+                return self._present(column, snapshot, lower, upper, state, stats)
         undo, redo = self._runs(column.id, snapshot, stats)
         base = self._base(column, lower, upper, stats)
         rows, values = decide(undo, redo, snapshot, lower, upper)
@@ -525,11 +529,17 @@ class DiskRowSet:
         )
 
     def _present(
-        self, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: RowSetStats | None
+        self,
+        column: ColumnSchema,
+        snapshot: int,
+        lower: int,
+        upper: int,
+        state: Hashable,
+        stats: RowSetStats | None,
     ) -> pa.Array:
-        """The rows [lower, upper) at a snapshot that applies all REDO there is; remembered, for scans ask again.
+        """The rows [lower, upper) at a snapshot that applies all REDO of `state`; remembered, for scans ask again.
 
-        What is appended from now on is newer than the snapshot, so the state's name stays good while this works.
+        What is appended since the state was named is newer than the snapshot, so this works on no more than it names.
         """
 
         def patched() -> tuple[tuple[pa.Array | None, int], int]:
@@ -539,7 +549,7 @@ class DiskRowSet:
             array = patch(self._base(column, lower, upper, stats), rows - lower, _as(values, column))
             return (array, len(rows)), array.nbytes
 
-        name = ("present", column.id, column.type, lower, upper, self._redo_state(column.id))
+        name = ("present", column.id, column.type, lower, upper, state)
         array, count = self.memo.get(name, patched)
         if array is None:
             return self._base(column, lower, upper, stats)

@@ -80,7 +80,8 @@ class Layouts:
             expired_rows=expired_rows,
             expired_undo_bytes=expired_undo,
             expired_undo_files=len(whole),
-            all_expired=expired_rows == rowset.row_count,
+            # What is in memory only has to be flushed before its rowset can go, as a rewrite does first.
+            all_expired=expired_rows == rowset.row_count and not rowset.nbytes,
             available=available,
         )
 

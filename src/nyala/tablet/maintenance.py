@@ -16,9 +16,10 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from nyala.delta.run import MAX_TIMESTAMP
 from nyala.errors import Error
 from nyala.mvcc.timestamp import physical_us
 from nyala.tablet.compactor import TICK_S as COMPACTION_TICK_S
@@ -39,7 +40,7 @@ FLUSH_AGE_MIN_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True)
 class TabletMemory:
-    """What one tablet holds in memory."""
+    """What one tablet holds in memory and a flush would take: not the changes that a running merge keeps there (R3)."""
 
     tablet_id: int
     bytes: int
@@ -48,7 +49,10 @@ class TabletMemory:
 
 @dataclass(frozen=True)
 class Pressure:
-    """The figures that the choice rests on."""
+    """The figures that the choice rests on.
+
+    kept_since: the oldest change that a running merge keeps in memory: of the log nothing from there on can go.
+    """
 
     memory_bytes: int
     memory_limit_bytes: int
@@ -56,13 +60,15 @@ class Pressure:
     log_limit_bytes: int
     now_us: int
     tablets: Sequence[TabletMemory]
+    kept_since: int | None = None
 
 
 def choose_flush(pressure: Pressure) -> set[int]:
     """Which tablets to flush now; empty: none. Pure.
 
     Memory above half its limit: the largest tablets, until what stays is below a quarter of the limit. The
-    log above its limit: every tablet that pins it, which after a while of even writes is all of them. Age:
+    log above its limit: every tablet that pins it, which after a while of even writes is all of them; but none while
+    a merge pins it from further back, or there would be a round of tiny files for each write until the merge ends. Age:
     whatever is old.
     """
     chosen: set[int] = set()
@@ -75,7 +81,8 @@ def choose_flush(pressure: Pressure) -> set[int]:
             chosen.add(tablet.tablet_id)
             left -= tablet.bytes
     if pressure.log_bytes > pressure.log_limit_bytes:
-        chosen |= {tablet.tablet_id for tablet in held}
+        kept_since = MAX_TIMESTAMP if pressure.kept_since is None else pressure.kept_since
+        chosen |= {t.tablet_id for t in held if t.timestamp_min is not None and t.timestamp_min < kept_since}
     oldest_us = pressure.now_us - int(FLUSH_AGE_S * 1e6)
     aged = [t for t in held if t.timestamp_min is not None and physical_us(t.timestamp_min) < oldest_us]
     if sum(tablet.bytes for tablet in aged) >= FLUSH_AGE_MIN_BYTES:
@@ -84,10 +91,15 @@ def choose_flush(pressure: Pressure) -> set[int]:
 
 
 def pressure_of(store: Store) -> Pressure:
-    tablets = [
-        TabletMemory(tablet.id, tablet.memory_bytes(), tablet.memory_timestamp_min())
-        for _, tablet in store.root.tablets()
-    ]
+    tablets = []
+    kept: list[int] = []
+    for _, tablet in store.root.tablets():
+        free = tablet
+        held = [rowset for rowset in tablet.rowsets if store.reservations.holds_deltas(rowset.id)]
+        if held:
+            free = replace(tablet, rowsets=tuple(rowset for rowset in tablet.rowsets if rowset not in held))
+            kept += [oldest for rowset in held if (oldest := rowset.timestamp_min) is not None]
+        tablets.append(TabletMemory(tablet.id, free.memory_bytes(), free.memory_timestamp_min()))
     return Pressure(
         memory_bytes=sum(tablet.bytes for tablet in tablets),
         memory_limit_bytes=store.options.memory_limit_bytes,
@@ -95,6 +107,7 @@ def pressure_of(store: Store) -> Pressure:
         log_limit_bytes=store.options.log_limit_bytes,
         now_us=store.env.clock.now_us(),
         tablets=tablets,
+        kept_since=min(kept, default=None),
     )
 
 

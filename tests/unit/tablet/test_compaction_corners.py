@@ -1,0 +1,109 @@
+"""Corners of compactions at work: each was a wrong answer, or work without end, until it had a name here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import folder_in_memory, key_value_table, open_database, rows
+
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.tablet import maintenance
+from nyala.tablet.maintenance import choose_flush, pressure_of
+from nyala.testing.clock import ManualClock
+
+ROWS = 1 << 17  # two windows of a scan, which remembers columns of whole windows
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with folder_in_memory() as folder:
+        yield folder
+
+
+def test_a_write_between_two_readers_steps_is_not_hidden_by_what_they_remember(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers found that their snapshot is the present; then a row changes; then they remember what they have read."""
+    with open_database(folder) as db:
+        table = key_value_table(db)
+        table.insert({"k": range(ROWS), "v": [0] * ROWS})
+        table.flush()
+        table.update({"k": [5], "v": [1]})
+        found, changed, work_on = threading.Barrier(3, timeout=30), threading.Barrier(3, timeout=30), [True]
+        present = DiskRowSet._present
+
+        def late(self: DiskRowSet, column: Any, snapshot: int, lower: int, *others: Any) -> Any:
+            if work_on[0] and not lower:
+                found.wait()
+                changed.wait()
+            return present(self, column, snapshot, lower, *others)
+
+        monkeypatch.setattr(DiskRowSet, "_present", late)
+        readers = [threading.Thread(target=lambda: table.scan(["v"]).to_arrow()) for _ in range(2)]
+        for reader in readers:
+            reader.start()
+        found.wait()
+        work_on[0] = False
+        table.update({"k": [7], "v": [9]})
+        changed.wait()
+        for reader in readers:
+            reader.join()
+        for _ in range(3):
+            values = table.scan(["v"]).to_arrow().column("v")
+            assert (values[5].as_py(), values[7].as_py()) == (1, 9)
+
+
+def test_a_rowset_of_expired_rows_whose_last_deletes_are_in_memory_goes(folder: Path) -> None:
+    """It cannot be dropped before they are flushed: the background does not try for ever, and vacuum flushes them."""
+    clock = ManualClock()
+    with open_database(folder, clock=clock) as db:
+        table = db.create_table("t", {"k": "int64", "v": "int64"}, primary_key="k", history="10s")
+        table.insert({"k": range(1000), "v": [0] * 1000})
+        table.flush()
+        table.delete({"k": range(500)})
+        table.flush()
+        table.delete({"k": range(500, 1000)})
+        clock.advance(100)
+        table.insert({"k": [5000], "v": [1]})
+        compactor = db.maintenance.compactor
+        for _ in range(3):
+            compactor.run_once(db._writer())
+            clock.advance(2)
+        assert compactor.counters.given_up == 0
+        table.vacuum()
+        assert table.stats()["rowsets"] == 0
+        assert rows(table) == [(5000, 1)]
+
+
+def test_a_long_log_that_a_merge_pins_is_no_reason_to_flush(folder: Path) -> None:
+    """Else each write of a busy minute would become a file of its own, and the log not a byte shorter."""
+    with open_database(folder, log_limit_bytes=1) as db:
+        table = key_value_table(db)
+        table.insert({"k": [1], "v": [1]})
+        table.flush()
+        store = db._writer()
+        (tablet,) = store.root.table("t").tablets
+        with store.flush_lock:
+            taken = store.reservations.take([tablet.rowsets[0].id], holds_deltas=True)
+        assert taken is not None
+        table.insert({"k": [2], "v": [2]})
+        assert choose_flush(pressure_of(store)) == {tablet.id}  # older than what the merge keeps
+        table.flush()
+        table.update({"k": [1], "v": [3]})
+        table.insert({"k": [3], "v": [3]})
+        assert choose_flush(pressure_of(store)) == set()
+        assert pressure_of(store).tablets == [
+            maintenance.TabletMemory(tablet.id, *_memory_of_new_rows(store))
+        ]
+        store.reservations.release(taken)
+        assert choose_flush(pressure_of(store)) == {tablet.id}
+        assert rows(table) == [(1, 3), (2, 2), (3, 3)]
+
+
+def _memory_of_new_rows(store: Any) -> tuple[int, int]:
+    (tablet,) = store.root.table("t").tablets
+    return tablet.memory.nbytes, tablet.memory.timestamp_min
