@@ -106,7 +106,7 @@ def test_an_error_in_json(run: Run, example: Example) -> None:
         ("table scan S metrics --at yesterday", "--at 'yesterday' is neither a timestamp nor ISO time"),
         ("table scan S metrics --columns host,host", "--columns names a column twice"),
         ("table scan S metrics --where \\ ", "leave out --where to select every row"),
-        ("table scan H t --at 2026-01-01", "of history"),
+        ("table scan H t --at 2026-01-01", "is the present only"),
         ("table scan E t", "`table load --create` makes one from a file"),
         ("table load S metrics F --create --key k", "exists already; without --create the rows go into it"),
         ("table load S new F --create --key k --hash k/1", "--hash k: must have at least two"),

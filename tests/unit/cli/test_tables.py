@@ -312,7 +312,7 @@ def test_a_moment_before_the_history(run: Run, tmp_path: Path) -> None:
     for line in (["scan", "--at", first.timestamp], ["changes", "--since", first.timestamp]):
         said = run("table", line[0], tmp_path / "s", *line[1:], code=1).stderr
         assert f"can be read back to {last.time.isoformat()} (timestamp {last.timestamp})" in said
-        assert said.rstrip().endswith("of history")  # and no word of create_table(history=…)
+        assert said.rstrip().endswith("is the present only")  # and no word of create_table(history=…)
     when = f"{last.time.isoformat()[:-6]}Z (timestamp {last.timestamp})"
     assert f"readable   from {when} on" in run("table", "describe", tmp_path / "s").lines
     found = run("table", "describe", tmp_path / "s", "--json").json
