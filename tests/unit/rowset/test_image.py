@@ -1,0 +1,92 @@
+"""Rows on their way to disk: cut into pieces, and without the history that nobody needs any more."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from nyala.delta.run import LIVENESS, build_run
+from nyala.keys.codec import KeyCodec
+from nyala.rowset.image import RowSetImage
+from nyala.schema.types import parse_type
+
+V = 10
+
+
+def image() -> RowSetImage:
+    """Row 0: from 1 on. Row 1: from 2 to 8. Row 2: from 3 on, changed at 5 and 9. Row 3: dead since before history."""
+    keys = KeyCodec([parse_type("int64")]).encode([pa.array([10, 11, 12, 13], pa.int64())])
+    lives = build_run(
+        "undo", np.array([0, 1, 1, 2]), np.array([1, 8, 2, 3]), pa.array([False, True, False, False])
+    )
+    values = build_run("undo", np.array([2, 2]), np.array([9, 5]), pa.array(["at 5", "at 3"]))
+    return RowSetImage(
+        keys,
+        {1: pa.array([10, 11, 12, 13]), V: pa.array(["a", "b", "c", "d"])},
+        pa.array([True, False, True, False]),
+        {LIVENESS: lives, V: values},
+        np.array([3, 2, 1, 0, -1]),
+    )
+
+
+def moments(found: RowSetImage) -> dict[int, list[tuple[int, int]]]:
+    return {
+        number: list(zip(run.rowids.tolist(), run.timestamps.tolist(), strict=True))
+        for number, run in found.undo.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("cut", "rows", "lives", "values"),
+    [
+        (0, [0, 1, 2], [(0, 1), (1, 8), (1, 2), (2, 3)], [(2, 9), (2, 5)]),
+        (1, [0, 1, 2], [(1, 8), (1, 2), (2, 3)], [(2, 9), (2, 5)]),
+        (7, [0, 1, 2], [(1, 8)], [(2, 9)]),
+        (8, [0, 2], [], [(1, 9)]),
+        (9, [0, 2], [], []),
+    ],
+)
+def test_without_history_is_what_snapshots_from_the_cut_on_need(
+    cut: int, rows: list[int], lives: list[tuple[int, int]], values: list[tuple[int, int]]
+) -> None:
+    """A record at t matters to snapshots before t only; a row that was dead by then matters to none."""
+    found = image().without_history(cut)
+    found.check()
+    assert found.columns[1].to_pylist() == [10 + row for row in rows]
+    assert found.row_count == len(rows)
+    expected = {LIVENESS: lives, V: values}
+    assert moments(found) == {number: records for number, records in expected.items() if records}
+    places = {row: place for place, row in enumerate(rows)}
+    assert found.positions.tolist() == [places.get(row, -1) for row in (3, 2, 1, 0, -1)]
+    alive = [row in (0, 2) for row in rows]
+    assert found.alive().tolist() == alive
+    assert (found.liveness is None) == all(alive)
+
+
+def test_nothing_to_leave_out_costs_nothing() -> None:
+    """The columns are the same objects: a flush of fresh rows copies none of them."""
+    first = image()
+    fresh = RowSetImage(first.keys, first.columns, None, first.undo, first.positions)
+    found = fresh.without_history(0)
+    assert found.keys is fresh.keys and found.columns is fresh.columns
+    assert all(found.undo[number] is fresh.undo[number] for number in fresh.undo)
+
+
+def test_a_slice_renumbers_rows_undo_and_positions() -> None:
+    """A flush of much makes several rowsets, each with its part of the past."""
+    part = image().slice(1, 3)
+    part.check()
+    assert part.columns[V].to_pylist() == ["b", "c"] and part.alive().tolist() == [False, True]
+    assert moments(part) == {LIVENESS: [(0, 8), (0, 2), (1, 3)], V: [(1, 9), (1, 5)]}
+    assert part.positions.tolist() == [-1, 1, 0, -1, -1]
+    living = image().slice(2, 3)
+    assert living.liveness is None and moments(living)[V] == [(0, 9), (0, 5)]
+    assert image().slice(0, 1).undo.keys() == {LIVENESS}
+
+
+def test_rows_left_out_before_stay_without_a_place() -> None:
+    """Cut twice, or cut to pieces and then cut: what had no place has none now, wherever the other rows go."""
+    found = image().slice(0, 3).without_history(8)
+    found.check()
+    assert found.positions.tolist() == [-1, 1, -1, 0, -1]

@@ -1,0 +1,138 @@
+"""Parts: base columns that were written anew; the newest file that has a column has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from nyala.catalog.model import PartEntry
+from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec
+from nyala.cfile.writer import CFileWriter
+from nyala.delta.delta_file import LIVENESS_TYPE
+from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
+from nyala.env.files import PosixFiles
+from nyala.errors import CorruptionError
+from nyala.keys.codec import KeyCodec
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.image import RowSetImage
+from nyala.rowset.part import Part
+from nyala.rowset.writer import column_spec, write_rowset
+from nyala.schema.constraint import Constraint
+from nyala.schema.schema import build_schema
+
+FILES = PosixFiles()
+COUNT = 100
+SCHEMA = build_schema({"k": "int64", "a": "int64", "b": "string", "c": "int64"}, ["k"])
+K, A, B, C = (column.id for column in SCHEMA.columns)
+
+
+def rowset(folder: Path, parts: list[Part] | None = None) -> DiskRowSet:
+    keys = pa.array(range(COUNT), pa.int64())
+    columns = {
+        K: keys,
+        A: pa.array(range(COUNT), pa.int64()),
+        B: pa.array(["base"] * COUNT),
+        C: pa.array([7] * COUNT, pa.int64()),
+    }
+    encoded = KeyCodec([SCHEMA.columns[0].type]).encode([keys])
+    image = RowSetImage(encoded, columns, None, {}, np.arange(COUNT))
+    written = write_rowset(FILES, str(folder), ".", 40, 1, image, SCHEMA, deltas_durable=1)
+    return DiskRowSet.open(FILES, str(folder), written.meta, SCHEMA, parts=parts or [])
+
+
+def entry(folder: Path, number: int, arrays: dict[int, pa.Array]) -> PartEntry:
+    """Write a part with these columns."""
+    writer = CFileWriter(FILES, f"{folder}/{number}.part")
+    for column_id, array in arrays.items():
+        if column_id == LIVENESS:
+            writer.append_column(ColumnWriteSpec(ColumnKey(BASE, 0, LIVENESS), LIVENESS_TYPE), array)
+        else:
+            writer.append_column(column_spec(SCHEMA.by_id(column_id)), array)
+    made = writer.finish(sync=True)
+    return PartEntry(number, 40, f"{number}.part", made.size_bytes, tuple(made.columns))
+
+
+def part(folder: Path, number: int, arrays: dict[int, pa.Array]) -> Part:
+    return Part.open(FILES, str(folder), entry(folder, number, arrays))
+
+
+def numbers(value: int) -> pa.Array:
+    return pa.array([value] * COUNT, pa.int64())
+
+
+def column(found: DiskRowSet, column_id: int) -> set[object]:
+    return set(found.column(SCHEMA.by_id(column_id), MAX_TIMESTAMP, 0, COUNT).to_pylist())
+
+
+def test_the_newest_file_that_has_a_column_has_it(tmp_path: Path) -> None:
+    """The picture of the module: what an older file still has of a column is not read any more."""
+    older = part(tmp_path, 51, {A: numbers(1), B: pa.array(["51"] * COUNT)})
+    newer = part(tmp_path, 60, {A: numbers(2)})
+    found = rowset(tmp_path, [older, newer])
+    assert (column(found, A), column(found, B), column(found, C)) == ({2}, {"51"}, {7})
+    assert found.gather(SCHEMA.by_id(A), MAX_TIMESTAMP, np.array([5, 3])).to_pylist() == [2, 2]
+    assert (older.column_ids, newer.column_ids) == ({A, B}, {A})
+    assert found.base_bytes == found.meta.size_bytes + older.size_bytes + newer.size_bytes == found.size_bytes
+    assert found.paths == [found.meta.path, "51.part", "60.part"]
+    found.check()
+    found.close()
+
+
+def test_z1_zone_maps_are_those_of_the_newest_file(tmp_path: Path) -> None:
+    """Skipping by the zone map of a base that is not read any more would lose rows."""
+    found = rowset(tmp_path, [part(tmp_path, 51, {A: numbers(5000)})])
+    zone = found.zone(A)
+    assert zone is not None and (zone.min, zone.max) == (5000, 5000)
+    a = SCHEMA.by_id(A)
+    assert not found.excluded(a, Constraint.one_of([5000]), MAX_TIMESTAMP)
+    assert found.excluded(a, Constraint.one_of([5]), MAX_TIMESTAMP)
+    (tmp_path / "other").mkdir()
+    assert not rowset(tmp_path / "other").excluded(a, Constraint.one_of([5]), MAX_TIMESTAMP)
+
+
+def test_liveness_may_be_in_a_part(tmp_path: Path) -> None:
+    """A rowset flushed without dead rows gets the column with its first major delta compaction of deletes."""
+    alive = pa.array([row % 2 == 0 for row in range(COUNT)])
+    found = rowset(tmp_path, [part(tmp_path, 51, {LIVENESS: alive})])
+    assert found.live(np.array([0, 1, 2])).tolist() == [True, False, True]
+    counted = found.liveness(MAX_TIMESTAMP, 0, COUNT)
+    assert counted is not None and counted.sum() == COUNT // 2
+
+
+def test_a_part_is_not_opened_before_it_is_read(tmp_path: Path) -> None:
+    """Opening a store with thousands of parts opens none of them."""
+    described = entry(tmp_path, 51, {A: numbers(1)})
+    (tmp_path / "51.part").rename(tmp_path / "elsewhere")
+    made = Part.open(FILES, str(tmp_path), described)
+    assert (made.id, made.path, made.size_bytes) == (51, "51.part", described.size_bytes)
+    found = rowset(tmp_path, [made])
+    assert column(found, C) == {7}
+    (tmp_path / "elsewhere").rename(tmp_path / "51.part")
+    assert column(found, A) == {1}
+
+
+def test_a_part_of_another_length_is_corruption(tmp_path: Path) -> None:
+    """Values of other rows are worse than an error."""
+    found = rowset(tmp_path, [part(tmp_path, 51, {A: pa.array([1] * (COUNT - 1), pa.int64())})])
+    with pytest.raises(CorruptionError, match=f"column {A} with {COUNT} rows, found one with {COUNT - 1}"):
+        column(found, A)
+    with pytest.raises(CorruptionError):
+        found.check()
+
+
+def test_with_major_compaction_drops_parts_that_nobody_reads(tmp_path: Path) -> None:
+    """A part of which every column was rewritten again goes; one that still has a column stays."""
+    both = part(tmp_path, 51, {A: numbers(1), B: pa.array(["51"] * COUNT)})
+    first = rowset(tmp_path, [both])
+    second = first.with_major_compaction([], None, part(tmp_path, 60, {A: numbers(2)}), None)
+    third = second.with_major_compaction([], None, part(tmp_path, 61, {A: numbers(3)}), None)
+    assert [made.id for made in third.parts] == [51, 61]
+    fourth = third.with_major_compaction(
+        [], None, part(tmp_path, 62, {A: numbers(4), B: pa.array(["62"] * COUNT)}), None
+    )
+    assert [made.id for made in fourth.parts] == [62]
+    assert [column(version, A) for version in (first, second, third, fourth)] == [{1}, {2}, {3}, {4}]
+    assert fourth.undo == first.undo == ()
