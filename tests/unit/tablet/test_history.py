@@ -1,0 +1,563 @@
+"""How far back a table can be read, what is thrown away beyond that, and what never is."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import folder_in_memory, open_database, rows
+
+import nyala
+from nyala.catalog.model import TableEntry
+from nyala.database import Database
+from nyala.delta.run import LIVENESS
+from nyala.errors import HistoryExpiredError
+from nyala.mvcc.timestamp import LOGICAL_MAX, from_physical, physical_us
+from nyala.tablet.compaction import compact, run_here
+from nyala.tablet.compaction_policy import ExpirePlan, MajorPlan, choose_rewrite
+from nyala.tablet.history import describe_history, oldest_readable
+from nyala.tablet.layouts import Layouts
+from nyala.testing.clock import ManualClock
+
+START_US = 1_767_225_600_000_000
+DAY_S = 24 * 3600
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START_US)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with folder_in_memory() as folder:
+        yield folder
+
+
+@pytest.fixture
+def db(folder: Path, clock: ManualClock) -> Iterator[Database]:
+    with open_database(folder / "s", clock=clock) as db:
+        yield db
+
+
+def table_of(db: Database, history: Any, name: str = "t") -> Any:
+    return db.create_table(name, {"k": "int64", "v": "int64"}, "k", history=history)
+
+
+def rowsets(db: Database, name: str = "t") -> Any:
+    return db._writer().root.table(name).tablets[0].rowsets
+
+
+def undo_records(db: Database) -> int:
+    return sum(file.record_count for rowset in rowsets(db) for file in rowset.undo)
+
+
+def data_files(db: Database) -> set[str]:
+    return {path.name for path in Path(db.path, "data").rglob("*") if path.is_file()}
+
+
+def after(clock: ManualClock, seconds: float = 0) -> int:
+    """The last timestamp of the moment that was so many seconds ago."""
+    return from_physical(clock.now_us() - int(seconds * 1e6), LOGICAL_MAX)
+
+
+def old_table(db: Database, clock: ManualClock, history: Any = 3600) -> list[int]:
+    """A row a day for a week, each changed the next day, in one rowset with all of its past; the days' moments."""
+    table = table_of(db, history)
+    table.insert({"k": [0], "v": [0]})
+    moments = [db.now()]
+    for day in range(1, 7):
+        clock.advance(DAY_S)
+        table.upsert({"k": [day, day - 1], "v": [day, -day]})
+        moments.append(db.now())
+    return moments
+
+
+# --- H1: what can be read -----------------------------------------------------------------------------------
+
+
+def entry(history_us: int | None, created: int = 0, history_start: int = 0) -> TableEntry:
+    return TableEntry(
+        1, "t", "", history_us, None, {}, None, created=created, history_start=history_start,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+NOW_US = 1_000_000
+NOW = from_physical(NOW_US)
+
+
+@pytest.mark.parametrize(
+    ("table", "published", "oldest"),
+    [
+        pytest.param(entry(None), NOW, 0, id="forever"),
+        pytest.param(entry(None, history_start=77), NOW, 77, id="forever, but it was less once"),
+        pytest.param(entry(400_000), NOW, from_physical(600_000), id="its history ago"),
+        pytest.param(
+            entry(400_000, history_start=from_physical(700_000)), NOW, from_physical(700_000), id="was cut later"
+        ),
+        pytest.param(entry(400_000, history_start=from_physical(5)), NOW, from_physical(600_000), id="was cut earlier"),
+        pytest.param(entry(0), NOW, NOW, id="none: the present only"),
+        pytest.param(entry(0), from_physical(900_000), from_physical(900_000), id="never past what is published"),
+        pytest.param(entry(2_000_000), NOW, 0, id="longer than time itself"),
+        pytest.param(entry(400_000, created=from_physical(600_001)), NOW, 0, id="H4: younger than its history"),
+        pytest.param(entry(400_000, created=from_physical(600_000)), NOW, 0, id="H4: as old as its history"),
+        pytest.param(
+            entry(400_000, created=from_physical(599_999)), NOW, from_physical(600_000), id="just older than that"
+        ),
+        pytest.param(
+            entry(0, created=5, history_start=from_physical(9)), from_physical(3), from_physical(9), id="after a cut"
+        ),
+    ],
+)  # fmt: skip
+def test_oldest_readable(table: TableEntry, published: int, oldest: int) -> None:
+    """The later of the mark, which moves with the clock, and of the last cut; 0 for a table's whole life."""
+    assert oldest_readable(table, published, NOW_US) == oldest
+
+
+@pytest.mark.parametrize(
+    ("history_us", "words"),
+    [
+        (None, "for ever"),
+        (0, "the present only"),
+        (7 * 86_400_000_000, "7 days"),
+        (86_400_000_000, "1 day"),
+        (7_200_000_000, "2 hours"),
+        (90 * 60_000_000, "90 minutes"),
+        (90_000_000, "90 s"),
+        (50_000, "0.05 s"),
+    ],
+)
+def test_a_history_is_told_as_a_person_says_it(history_us: int | None, words: str) -> None:
+    """In the message, next to the option that changes it."""
+    assert describe_history(history_us) == words
+
+
+def test_h1_older_moments_are_refused_with_the_oldest_that_is_not(db: Database, clock: ManualClock) -> None:
+    """Before anything is thrown away: what is promised depends on the clock alone. The message says how to go on."""
+    table = table_of(db, history=60)
+    first = table.insert({"k": [1], "v": [1]})
+    clock.advance(30)
+    second = table.update({"k": [1], "v": [2]})
+    clock.advance(30)
+    assert rows(table, at=first) == [(1, 1)], "exactly as old as its history"
+    clock.advance(0.000_001)
+    oldest = from_physical(clock.now_us() - 60_000_000)
+    reads = [
+        lambda: table.scan(at=first),
+        lambda: table.get({"k": 1}, at=first),
+        lambda: table.count(at=first),
+        lambda: table.at(first),
+        lambda: table.changes(first),
+        lambda: table.changes(first, second),
+        lambda: table.history({"k": 1}, since=first),
+        lambda: table.restore(first),
+        lambda: db.snapshot(at=first)["t"],
+    ]
+    for read in reads:
+        with pytest.raises(HistoryExpiredError) as refused:
+            read()
+        message = str(refused.value)
+        assert (
+            f"table 't' can be read back to 2026-01-01T00:00:00.000001+00:00 (timestamp {oldest})" in message
+        )
+        assert "not to 2026-01-01T00:00:00" in message
+        assert "its history is 1 minute, as create_table(history=…) said" in message
+    assert table.stats()["oldest_readable"] == oldest
+    assert rows(table, at=oldest) == [(1, 1)] and rows(table, at=second) == [(1, 2)]
+    assert len(table.history({"k": 1})) == 2, "since None: as far back as can be read"
+
+
+def test_other_tables_have_their_own_history(db: Database, clock: ManualClock) -> None:
+    """A snapshot over all tables is refused only where a table does not reach back so far."""
+    short, long = table_of(db, 60, "short"), table_of(db, "forever", "long")
+    moment = short.insert({"k": [1], "v": [1]})
+    long.insert({"k": [1], "v": [1]})
+    clock.advance(3600)
+    snapshot = db.snapshot(at=moment)
+    assert rows(long, at=moment) == rows(snapshot["long"]) == []
+    with pytest.raises(HistoryExpiredError, match="'short'"):
+        snapshot["short"]
+
+
+def test_seven_days_unless_it_is_told_otherwise(db: Database, clock: ManualClock) -> None:
+    """The default of the specification."""
+    table = db.create_table("t", {"k": "int64"}, "k")
+    first = table.insert({"k": [1]})
+    clock.advance(7 * DAY_S)
+    table.insert({"k": [2]})
+    assert table.count(at=first) == 1
+    clock.advance(1)
+    with pytest.raises(HistoryExpiredError, match="7 days"):
+        table.count(at=first)
+
+
+def test_h4_a_table_younger_than_its_history_can_be_read_from_its_beginning(
+    db: Database, clock: ManualClock
+) -> None:
+    """since=0 is a good beginning for a feed, until the first moment after which something may be missing."""
+    table = table_of(db, history=60)
+    table.insert({"k": [1], "v": [1]})
+    clock.advance(60)
+    assert rows(table, at=0) == [] and table.changes(0).to_arrow().num_rows == 1
+    assert table.stats()["oldest_readable"] == 0
+    table.vacuum()
+    assert rows(table, at=0) == []
+    clock.advance(0.1)
+    for read in (lambda: rows(table, at=0), lambda: table.changes(0).to_arrow()):
+        with pytest.raises(HistoryExpiredError):
+            read()
+
+
+def test_history_zero_keeps_the_present_only(db: Database, clock: ManualClock) -> None:
+    """Whatever is not the present can be thrown away at once; the present can always be read."""
+    table = table_of(db, history=0)
+    first = table.insert({"k": [1, 2], "v": [1, 2]})
+    assert rows(table) == rows(table, at=first) == [(1, 1), (2, 2)]
+    clock.advance(1)
+    second = table.update({"k": [1], "v": [10]})
+    table.delete({"k": [2]})
+    clock.advance(1)
+    with pytest.raises(HistoryExpiredError, match="its history is the present only"):
+        table.count(at=second)
+    assert rows(table) == [(1, 10)], "nobody writes, and the present stays readable"
+    table.compact()
+    assert undo_records(db) == 0 and [rowset.row_count for rowset in rowsets(db)] == [1]
+    assert rows(table) == [(1, 10)] and table.stats()["history_bytes"] == 0
+
+
+def test_history_forever_throws_nothing_away(db: Database, clock: ManualClock) -> None:
+    """Not after a year, and not by any kind of compaction."""
+    moments = old_table(db, clock, "forever")
+    table = db["t"]
+    expected = [rows(table, at=moment) for moment in moments]
+    clock.advance(365 * DAY_S)
+    table.compact()
+    assert table.vacuum()["bytes"] == 0
+    assert [rows(table, at=moment) for moment in moments] == expected
+    assert rows(table, at=0) == []
+    assert db._writer().root.table("t").entry.history_start == 0
+
+
+# --- what is thrown away ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["flush", "merge", "rewrite", "major", "expire"])
+def test_each_kind_of_work_throws_away_what_no_readable_moment_needs(
+    db: Database, clock: ManualClock, how: str
+) -> None:
+    """And nothing else: every moment from the mark on reads as it did, one before it is refused for good."""
+    table = table_of(db, history=3600)
+    table.insert({"k": [0, 1, 2, 3], "v": [0, 0, 0, 0]})
+    if how != "flush":
+        db.flush()
+    clock.advance(DAY_S)
+    table.update({"k": [0], "v": [1]})
+    table.delete({"k": [1]})
+    if how in ("merge", "expire"):
+        db.flush()
+        store = db._writer()
+        plan = MajorPlan(rowsets(db)[0].id, (LIVENESS, store.root.table("t").schema.by_name("v").id), 1.0)
+        assert compact(
+            store, store.root.table("t").id, store.root.table("t").tablets[0].id, plan, run_here(store)
+        )
+    clock.advance(DAY_S)
+    recent: list[tuple[int, list[Any]]] = []
+    for value in (2, 3):
+        table.update({"k": [0], "v": [value]})
+        recent.append((db.now(), rows(table)))
+        clock.advance(600)
+    table.delete({"k": [2]})
+    recent.append((db.now(), rows(table)))
+    if how == "merge":
+        table.insert({"k": [9], "v": [9]})
+        recent.append((db.now(), rows(table)))
+    if how != "flush":
+        db.flush()
+    store = db._writer()
+    state = store.root.table("t")
+    arguments = store, state.id, state.tablets[0].id
+    cut = store.history_cut(state.entry)
+    if how == "flush":
+        db.flush()
+    elif how == "merge":
+        table.compact()
+    elif how == "rewrite":
+        assert table.vacuum()["rowsets_rewritten"] == 1
+    elif how == "major":
+        plan = MajorPlan(rowsets(db)[0].id, (LIVENESS, state.schema.by_name("v").id), 1.0)
+        assert compact(*arguments, plan, run_here(store))
+    else:
+        assert compact(*arguments, ExpirePlan((rowsets(db)[0].id,), 1.0), run_here(store))
+    for rowset in rowsets(db):
+        rowset.check()
+        if how != "expire":  # whole files only; the rest waits for a rewrite
+            assert all(file.timestamp_min > cut for file in rowset.undo if file is rowset.undo[0])
+    if how in ("flush", "merge", "rewrite"):
+        assert sum(rowset.row_count for rowset in rowsets(db)) == 3 + (how == "merge"), (
+            "row 1 is dead and expired"
+        )
+        assert undo_records(db) == 3 + (how == "merge")
+    assert [rows(table, at=moment) for moment, _ in recent] == [expected for _, expected in recent]
+    assert rows(table, at=cut) == [(0, 1), (2, 0), (3, 0)]
+    with pytest.raises(HistoryExpiredError):
+        rows(table, at=cut - 1)
+    clock.set_now_us(START_US + 2 * DAY_S * 1_000_000)  # a step back makes nothing readable again
+    with pytest.raises(HistoryExpiredError):
+        rows(table, at=cut - 1)
+    assert rows(table, at=cut) == [(0, 1), (2, 0), (3, 0)]
+
+
+def test_whole_undo_files_go_without_being_read(db: Database, clock: ManualClock) -> None:
+    """A catalogue transaction: the newest file stays whatever else is in it."""
+    moments = old_table(db, clock)
+    table, store = db["t"], db._writer()
+    schema = store.root.table("t").schema
+    db.flush()
+    for _ in range(3):
+        clock.advance(DAY_S)
+        table.update({"k": [0], "v": [99]})
+        moments.append(db.now())
+        db.flush()
+        state = store.root.table("t")
+        plan = MajorPlan(rowsets(db)[0].id, (schema.by_name("v").id,), 1.0)
+        assert compact(store, state.id, state.tablets[0].id, plan, run_here(store))
+    clock.advance(3000)
+    kept = rowsets(db)[0].undo[0]
+    assert kept.timestamp_min == kept.timestamp_max == moments[-1]
+    before = table.stats()["undo_bytes"]
+    answer = table.vacuum()
+    assert rowsets(db)[0].undo == (kept,)
+    assert answer["bytes"] == before - kept.size_bytes > 0
+    assert rows(table, at=moments[-1] - 1)[0] == rows(table)[0] == (0, 99)
+    assert {name for name in data_files(db) if "undo" in name} == {kept.entry.path.rsplit("/")[-1]}
+
+
+def test_whole_rowsets_of_dead_rows_go(db: Database, clock: ManualClock) -> None:
+    """Once nobody can see a row of it any more, without reading or writing one; until then all of it is there."""
+    table = table_of(db, history=3600)
+    table.insert({"k": list(range(100)), "v": [0] * 100})
+    db.flush()
+    table.insert({"k": [1000], "v": [0]})
+    there = db.now()
+    clock.advance(60)
+    table.delete(where="k < 100")
+    db.flush()
+    clock.advance(3599)
+    store = db._writer()
+    state = store.root.table("t")
+    plan = ExpirePlan(tuple(rowset.id for rowset in rowsets(db)), 1.0)
+    assert compact(store, state.id, state.tablets[0].id, plan, run_here(store))
+    assert [len(rowset.undo) for rowset in rowsets(db)] == [0, 0], "when they came nobody can ask any more"
+    assert table.stats()["dead_rows"] == 100
+    assert table.count(at=after(clock, 3599.5)) == 101
+    clock.advance(1)
+    assert table.vacuum()["rowsets_rewritten"] == 0
+    assert [rowset.row_count for rowset in rowsets(db)] == [1]
+    assert rows(table) == [(1000, 0)] and table.stats()["dead_rows"] == 0
+    with pytest.raises(HistoryExpiredError):
+        table.count(at=there)
+    table.insert({"k": [5], "v": [5]})
+    assert rows(table) == [(5, 5), (1000, 0)]
+
+
+def test_dead_rows_amid_living_ones_are_given_back_by_the_policy(folder: Path, clock: ManualClock) -> None:
+    """KUDU-1625: Kudu never rewrites a rowset for its dead rows alone; here half of them is reason enough."""
+    target = 64 << 10
+    with open_database(folder / "small", clock=clock, rowset_target_bytes=target) as db:
+        table, chance = table_of(db, history=3600), random.Random(1)
+        table.insert({"k": list(range(3000)), "v": [chance.getrandbits(62) for _ in range(3000)]})
+        db.flush()
+        table.delete(where="k >= 900")
+        db.flush()
+        store = db._writer()
+
+        def plan() -> Any:
+            state = store.root.table("t")
+            layouts = Layouts().of_tablet(state.tablets[0], store.history_cut(state.entry))
+            return choose_rewrite(layouts, target_bytes=target)
+
+        assert plan() is None, "young history is still needed"
+        clock.advance(3601)
+        chosen = plan()
+        assert chosen is not None and chosen.rowsets == (rowsets(db)[0].id,)
+        before = table.stats()
+        assert (before["dead_rows"], before["rows"]) == (2100, 900)
+        while db.maintenance.compactor.run_once(store):
+            pass
+        stats = table.stats()
+        assert (stats["dead_rows"], stats["rows"], stats["redo_files"]) == (0, 900, 0)
+        assert stats["bytes"] < before["bytes"] / 2
+        assert plan() is None, "Q2: the work comes to an end"
+        assert table.count() == 900 and table.get({"k": 899}) is not None and table.get({"k": 900}) is None
+
+
+def test_h3_nothing_is_cut_beyond_what_reader_processes_are_told(db: Database, clock: ManualClock) -> None:
+    """A reader process reads at the timestamp that it was told; that must stay readable in the files it finds."""
+    table = table_of(db, history=0)
+    table.insert({"k": [1], "v": [1]})
+    store = db._writer()
+    told = db.now()
+    store._shown = told
+    clock.advance(10)
+    real, store.publish = store.publish, lambda: None  # type: ignore[method-assign]
+    try:
+        table.update({"k": [1], "v": [2]})
+        assert db.now() > told
+        assert store.history_cut(store.root.table("t").entry) == told
+        db.flush()
+        assert store.root.table("t").entry.history_start <= told
+    finally:
+        store.publish = real  # type: ignore[method-assign]
+
+
+# --- what is never thrown away ------------------------------------------------------------------------------
+
+
+def test_h2_whoever_has_a_view_reads_on_after_the_cut(db: Database, clock: ManualClock) -> None:
+    """A pinned snapshot, a view, an open scan and a running change feed read what they could when they were taken."""
+    table = table_of(db, history=60)
+    table.insert({"k": [1, 2, 3], "v": [0, 0, 0]})
+    clock.advance(30)
+    past, before = db.now(), rows(table)
+    table.update({"k": [1], "v": [1]})
+    table.delete({"k": [2]})
+    db.flush()
+    now, expected = db.now(), rows(table)
+    snapshot, pinned, view = db.snapshot(), db.snapshot(at=past), table.at(past)
+    scan, feed = table.scan(at=past, order_by_key=True), table.changes(past, versions="all")
+    reader = table.scan(order_by_key=True).to_reader()
+    clock.advance(300)
+    table.delete(where="TRUE")
+    clock.advance(300)
+    table.insert({"k": [77], "v": [77]})
+    table.compact()
+    table.vacuum()
+    store = db._writer()
+    store.collect_garbage()
+    assert [rowset.row_count for rowset in rowsets(db)] == [1] and undo_records(db) == 1
+    for old in (past, now):
+        with pytest.raises(HistoryExpiredError):
+            rows(table, at=old)
+    assert rows(snapshot["t"]) == expected
+    assert rows(pinned["t"]) == rows(view) == before
+    assert [tuple(row.values()) for row in scan.to_arrow().to_pylist()] == before
+    assert sum(batch.num_rows for batch in reader) == len(expected)
+    assert feed.to_arrow().column("_change_type").to_pylist() == ["update", "delete"]
+    assert len(view.history({"k": 1})) == 1 and len(snapshot["t"].history({"k": 1})) == 2
+    assert store.state.garbage, "P2: their files are kept for them"
+    snapshot.close()
+    pinned.close()
+    del snapshot, view, scan, feed, reader, pinned
+    store.collect_garbage()
+    assert len(data_files(db)) == len(list(store.state.files()))
+
+
+READER = """
+import nyala, sys
+db = nyala.connect(sys.argv[1], read_only=True)
+moment = int(sys.argv[2])
+scan, view = db["t"].scan(at=moment, order_by_key=True), db["t"].at(moment)
+feed = db["t"].changes(moment)
+print("ready", flush=True)
+sys.stdin.readline()
+print(scan.to_arrow().num_rows, view.count(), feed.to_arrow().num_rows, flush=True)
+try:
+    db["t"].count(at=moment)
+except nyala.HistoryExpiredError as error:
+    print("expired", flush=True)
+print(db["t"].count(), flush=True)
+"""
+
+
+def test_h2_a_reader_process_keeps_what_it_has_taken(folder: Path) -> None:
+    """Its lease keeps the files; what it takes afterwards ends where the writer's history ends."""
+    with open_database(folder / "s") as db:
+        table = table_of(db, history=3)
+        table.insert({"k": [1, 2, 3], "v": [0, 0, 0]})
+        db.flush()
+        moment = db.now()
+        table.delete({"k": [1]})
+        child = subprocess.Popen(
+            [sys.executable, "-c", READER, db.path, str(moment)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert child.stdin is not None and child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        # Its time is over at once: the writer's clock is the one that counts.
+        entry_now = db._writer().root.table("t").entry
+        db._writer().env = type(db._writer().env)(
+            db._writer().env.files,
+            ManualClock(physical_us(db.now()) + 10_000_000),
+            db._writer().env.randomness,
+        )
+        assert db._writer().history_cut(entry_now) > moment
+        table.compact()
+        assert [rowset.row_count for rowset in rowsets(db)] == [2] and undo_records(db) == 0
+        db._writer().collect_garbage()
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert [child.stdout.readline() for _ in range(3)] == ["3 3 1\n", "expired\n", "2\n"]
+        child.stdin.close()
+        child.stdout.close()
+        assert child.wait() == 0
+
+
+# --- the mark and the catalogue -----------------------------------------------------------------------------
+
+
+def test_history_start_survives_a_reopen_and_a_clock_that_steps_back(
+    folder: Path, db: Database, clock: ManualClock
+) -> None:
+    """What is gone stays refused, whatever the clock says: an empty answer would be a lie."""
+    old_table(db, clock)
+    table = db["t"]
+    table.compact()
+    start = db._writer().root.table("t").entry.history_start
+    assert physical_us(start) == clock.now_us() - 3_600_000_000
+    assert rows(table, at=start)
+    clock.set_now_us(clock.now_us() - 7_200_000_000)
+    for _ in range(2):
+        with pytest.raises(HistoryExpiredError, match=f"timestamp {start}"):
+            rows(table, at=start - 1)
+        assert rows(table, at=start) and table.stats()["oldest_readable"] == start
+        assert table.vacuum()["bytes"] == 0, "nothing newer than the mark of now"
+        db.close()
+        db = open_database(folder / "s", clock=clock)
+        table = db["t"]
+    db.close()
+
+
+def test_work_that_throws_nothing_away_leaves_history_where_it_was(db: Database, clock: ManualClock) -> None:
+    """The mark moves with every second; a compaction of young data must not make older moments unreadable for good."""
+    table = table_of(db, history=3600)
+    clock.advance(DAY_S)
+    table.insert({"k": [1, 2], "v": [1, 2]})
+    db.flush()
+    table.update({"k": [1], "v": [5]})
+    table.compact()
+    assert db._writer().root.table("t").entry.history_start == 0
+    assert undo_records(db) == 3
+
+
+def test_stats_say_what_the_past_costs(db: Database, clock: ManualClock) -> None:
+    """history_bytes: UNDO and the dead rows' part of the base; dead rows in memory count once they are in files."""
+    table = table_of(db, history="forever")
+    table.insert({"k": list(range(100)), "v": list(range(100))})
+    fresh = table.stats()
+    assert (fresh["dead_rows"], fresh["history_bytes"], fresh["oldest_readable"]) == (0, 0, 0)
+    db.flush()
+    table.delete(where="k < 25")
+    stats = table.stats()
+    assert (stats["rows"], stats["dead_rows"]) == (75, 25)
+    assert stats["history_bytes"] == stats["undo_bytes"] + round(stats["base_bytes"] / 4)
+    table.compact()
+    merged = table.stats()
+    assert (merged["rows"], merged["dead_rows"], merged["redo_bytes"]) == (75, 25, 0)
+    assert merged["history_bytes"] == merged["undo_bytes"] + round(merged["base_bytes"] / 4)
+    assert merged["bytes"] == merged["base_bytes"] + merged["undo_bytes"]
+    assert nyala.to_datetime(merged["timestamp"]).year == 2026
