@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from nyala.cfile import format
 from nyala.cfile.compression import compress, decompress
 from nyala.cfile.encoding import BlockEncoder, EncodedValues, Encoding, encoding_by_code
+from nyala.cfile.encoding.dictionary import Dictionary
 from nyala.cfile.physical import Physical, slice_bitmap
 from nyala.errors import CorruptionError
 
@@ -178,8 +179,12 @@ def decode_block(
     dictionary: pa.Array | None,
     path: str,
     offset: int,
+    *,
+    codes: bool = False,
 ) -> pa.Array:
     """The Arrow array of a block, which must be the one of these ordinals.
+
+    codes: of a column with a dictionary: as a dictionary array, which refers to `dictionary`.
 
     Owns: the array may refer to `block`'s memory; it keeps it alive.
     Raises: CorruptionError naming `path` and `offset` for anything that a writer cannot have written.
@@ -193,6 +198,8 @@ def decode_block(
             offset,
         )
     if header.null_count == row_count:
+        if codes:
+            return pa.DictionaryArray.from_arrays(pa.nulls(row_count, pa.int32()), dictionary)
         return pa.nulls(row_count, form.arrow)
     encoding = encoding_by_code(header.encoding)
     if encoding is None or not encoding.handles(form):
@@ -210,7 +217,12 @@ def decode_block(
                 )
         stored = block.slice(header.values_start, header.values_length)
         data = decompress(header.compression, stored, header.values_size)
-        return encoding.decode(form, EncodedValues(data, row_count, validity, header.null_count, dictionary))
+        values = EncodedValues(data, row_count, validity, header.null_count, dictionary)
+        if codes:
+            if not isinstance(encoding, Dictionary):
+                raise ValueError(f"expected a block of codewords, found one of encoding {encoding.name}")
+            return encoding.codes(values)
+        return encoding.decode(form, values)
     except ValueError as error:
         raise CorruptionError(str(error), path, offset) from error
 

@@ -370,6 +370,29 @@ class ColumnReader:
         arrays[0] = arrays[0].slice(lower - (first << shift))
         return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
+    @property
+    def has_dictionary(self) -> bool:
+        """Whether the values are codewords into a dictionary of the column: then `read_codes` can be asked."""
+        return self._footer.dictionary_length > 0
+
+    def read_codes(
+        self, lower: int, upper: int, *, stats: ReadStats | None = None, fill_cache: bool = True
+    ) -> pa.DictionaryArray:
+        """The values of ordinals [lower, upper) as one dictionary array: 32-bit indices, the column's dictionary.
+
+        Only of a column that has one. Costs and raises as `read`; no value is copied, only indices.
+        """
+        assert self.has_dictionary and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
+        shift = self._footer.rows_per_block_log2
+        first, last = lower >> shift, (upper - 1) >> shift
+        arrays = self._blocks(range(first, last + 1), stats, fill_cache, codes=True)
+        arrays[-1] = arrays[-1].slice(0, upper - (last << shift))
+        arrays[0] = arrays[0].slice(lower - (first << shift))
+        if len(arrays) == 1:
+            return arrays[0]
+        indices = pa.concat_arrays([array.indices for array in arrays])
+        return pa.DictionaryArray.from_arrays(indices, arrays[0].dictionary, safe=False)
+
     def gather(
         self,
         ordinals: npt.NDArray[np.int64],
@@ -419,13 +442,16 @@ class ColumnReader:
         ]
         return pa.concat_arrays(parts)
 
-    def _blocks(self, blocks: Sequence[int], stats: ReadStats | None, fill_cache: bool) -> list[pa.Array]:
-        """Decoded blocks, for ascending, distinct block numbers."""
+    def _blocks(
+        self, blocks: Sequence[int], stats: ReadStats | None, fill_cache: bool, codes: bool = False
+    ) -> list[pa.Array]:
+        """Decoded blocks, for ascending, distinct block numbers; `codes`: as dictionary arrays."""
         cache, owner = self._reader._cache, self._reader._owner
+        name = (self.key, "codes") if codes else self.key
         found: dict[int, pa.Array] = {}
         if cache is not None:
             for block in blocks:
-                if (array := cache.get(owner, (self.key, block))) is not None:
+                if (array := cache.get(owner, (name, block))) is not None:
                     found[block] = array
         if stats is not None:
             stats.cache_hits += len(found)
@@ -445,10 +471,11 @@ class ColumnReader:
                     int(self._footer.block_offsets[block]),
                     int(self._footer.block_lengths[block]),
                 )
-                array = self._decode(data.slice(offset - start, length), block, offset)
+                array = self._decode(data.slice(offset - start, length), block, offset, codes)
                 if cache is not None and fill_cache:
-                    array = _owning(array, data) if len(run) > 1 else array
-                    cache.put(owner, (self.key, block), array, _size(array))
+                    # Indices are the array's own already; the dictionary is the column's, which keeps it anyway.
+                    array = _owning(array, data) if len(run) > 1 and not codes else array
+                    cache.put(owner, (name, block), array, _size(array.indices if codes else array))
                 found[block] = array
         return [found[block] for block in blocks]
 
@@ -467,12 +494,13 @@ class ColumnReader:
             run_end = offset + length
         return runs
 
-    def _decode(self, data: pa.Buffer, block: int, offset: int) -> pa.Array:
+    def _decode(self, data: pa.Buffer, block: int, offset: int, codes: bool = False) -> pa.Array:
         footer = self._footer
         first = block << footer.rows_per_block_log2
         array = decode_block(
-            footer.form, data, first, footer.block_rows(block), self._dictionary, self._reader.path, offset
-        )
+            footer.form, data, first, footer.block_rows(block), self._dictionary, self._reader.path, offset,
+            codes=codes,
+        )  # fmt: skip
         # Keys of many blocks in one array may pass the 2 GiB that 32-bit offsets can address.
         return array.cast(self._arrow) if footer.key.role == KEY else array
 

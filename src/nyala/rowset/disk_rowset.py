@@ -309,6 +309,21 @@ class DiskRowSet:
         _count(stats, len(rows))
         return patch(base, rows - lower, _as(values, column))
 
+    def coded(
+        self, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
+    ) -> pa.Array:
+        """`column`, as a dictionary array where that costs less: the base has a dictionary, and nothing changed."""
+        reader = self.base_column(column.id)
+        if (
+            reader is None
+            or not reader.has_dictionary
+            or lower == upper
+            or reader.type != column.type
+            or self.delta_touches(column.id, snapshot)
+        ):
+            return self.column(column, snapshot, lower, upper, stats)
+        return reader.read_codes(lower, upper, stats=stats)
+
     def gather(
         self, column: ColumnSchema, snapshot: int, rowids: Rowids, stats: RowSetStats | None = None
     ) -> pa.Array:

@@ -225,16 +225,14 @@ def _read_window(
         mask = inside if mask is None else mask & inside
     if mask is not None and not mask.any():
         return nothing
-    known: dict[str, pa.Array] = {}
+    known = _Decoded(rowset, spec, lower, upper, stats)
     if spec.predicate is not None:
-        for name in spec.predicate.columns:
-            known[name] = rowset.column(spec.schema.by_name(name), snapshot, lower, upper, stats)
         matching = spec.predicate.evaluate(known, upper - lower)
         mask = matching if mask is None else mask & matching
     if mask is None or mask.all():
         return None, [
-            known[column.name]
-            if column.name in known
+            _plain(known[column.name], column)
+            if column.name in known.arrays
             else rowset.column(column, snapshot, lower, upper, stats)
             for column in columns
         ]
@@ -245,13 +243,46 @@ def _read_window(
     few = len(selected) < (upper - lower) * GATHER_SHARE
     out = []
     for column in columns:
-        if column.name in known:
-            out.append(known[column.name].take(pick))
+        if column.name in known.arrays:
+            out.append(_plain(known[column.name].take(pick), column))
         elif few:
             out.append(rowset.gather(column, snapshot, selected + lower, stats))
         else:
             out.append(rowset.column(column, snapshot, lower, upper, stats).take(pick))
     return selected + lower, out
+
+
+class _Decoded(Mapping[str, pa.Array]):
+    """A window's columns for a predicate: each decoded when it is first asked for, text by its codewords."""
+
+    def __init__(self, rowset: AnyRowSet, spec: ScanSpec, lower: int, upper: int, stats: RowSetStats) -> None:
+        self.arrays: dict[str, pa.Array] = {}
+        self._rowset, self._spec = rowset, spec
+        self._lower, self._upper, self._stats = lower, upper, stats
+
+    def __getitem__(self, name: str) -> pa.Array:
+        found = self.arrays.get(name)
+        if found is None:
+            column = self._spec.schema.by_name(name)
+            rowset = self._rowset
+            read = rowset.coded if isinstance(rowset, DiskRowSet) else rowset.column
+            found = read(column, self._spec.snapshot, self._lower, self._upper, self._stats)
+            self.arrays[name] = found
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._spec.schema.arrow_schema().names)
+
+    def __len__(self) -> int:
+        return len(self._spec.schema.columns)
+
+
+def _plain(array: pa.Array, column: ColumnSchema) -> pa.Array:
+    """Values in the column's own type, of a column that may have been read by its codewords."""
+    if not pa.types.is_dictionary(array.type):
+        return array
+    plain = array.dictionary_decode()
+    return plain if plain.type == column.type.arrow else plain.cast(column.type.arrow)
 
 
 def count_window(unit: ScanUnit, spec: ScanSpec, lower: int, upper: int, counters: ScanCounters) -> int:

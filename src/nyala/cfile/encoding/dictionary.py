@@ -81,7 +81,23 @@ class Dictionary:
         codewords = rank[encoded.indices.to_numpy(zero_copy_only=False)]
         return _DictionaryEncoder(distinct.take(pa.array(order)), codewords)
 
-    def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
+    def codes(self, block: EncodedValues) -> pa.DictionaryArray:
+        """The block as Arrow's dictionary array: 32-bit indices into the column's dictionary, which it shares.
+
+        Raises: as `decode`.
+        """
+        words, _ = self._words(block)
+        indices = pa.Array.from_buffers(
+            pa.int32(),
+            block.row_count,
+            [block.validity, pa.py_buffer(words.astype(np.int32))],
+            block.null_count,
+        )
+        return pa.DictionaryArray.from_arrays(indices, block.dictionary, safe=False)
+
+    @staticmethod
+    def _words(block: EncodedValues) -> tuple[npt.NDArray[Any], pa.Buffer]:
+        """The block's codewords, compared with the dictionary, and the bytes they lie in."""
         if block.dictionary is None:
             raise ValueError("expected a dictionary in the column's footer, found none")
         dtype = codeword_dtype(len(block.dictionary))
@@ -90,6 +106,11 @@ class Dictionary:
         greatest = int(words.max(initial=0))
         if greatest >= len(block.dictionary):
             raise ValueError(f"expected codewords below {len(block.dictionary)}, found {greatest}")
+        return words, codewords
+
+    def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
+        words, codewords = self._words(block)
+        assert block.dictionary is not None
         lengths = np.diff(binary_offsets(block.dictionary))
         if block.row_count * int(lengths.max()) > format.BLOCK_VALUES_BYTES_MAX:
             # Possible, but is it so? Only then the values are counted one by one.
@@ -99,7 +120,7 @@ class Dictionary:
                     f"expected at most {format.BLOCK_VALUES_BYTES_MAX} bytes of values, found {size}"
                 )
         indices = pa.Array.from_buffers(
-            pa.from_numpy_dtype(dtype), block.row_count, [block.validity, codewords], block.null_count
+            pa.from_numpy_dtype(words.dtype), block.row_count, [block.validity, codewords], block.null_count
         )
         return pc.take(block.dictionary, indices, boundscheck=False)
 
