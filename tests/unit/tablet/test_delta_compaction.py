@@ -1,4 +1,4 @@
-"""Minor delta compaction: fewer files, and every moment reads as before."""
+"""Minor delta compactions that are due, by hand: fewer files, and every moment reads as before."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nyala.delta.compaction import merge_delta_files
 from nyala.delta.compaction_policy import FILES_MIN
 from nyala.env import system_files
 from nyala.errors import StorageError
-from nyala.tablet import delta_compaction
+from nyala.tablet import compaction_run
 from nyala.tablet.care import compact_deltas
 from nyala.testing.faulty_files import FaultyFiles
 
@@ -148,7 +148,7 @@ def test_changes_during_the_merge_stay(db: Database, monkeypatch: pytest.MonkeyP
         history.append((db.now(), rows(table)))
         return merge_delta_files(*arguments)
 
-    monkeypatch.setattr(delta_compaction, "merge_delta_files", busy)
+    monkeypatch.setattr(compaction_run, "merge_delta_files", busy)
     assert compact_deltas(db._writer()) == 1
     assert rows(table) == [(1, 30), (2, 77), (4, 4)] and holds(table, history)
     assert rowset(db).deltas.record_count == 2
@@ -190,23 +190,27 @@ def test_a_dropped_table_is_passed_over(db: Database, monkeypatch: pytest.Monkey
         db.drop_table("t")
         return merged
 
-    monkeypatch.setattr(delta_compaction, "merge_delta_files", dropped)
+    monkeypatch.setattr(compaction_run, "merge_delta_files", dropped)
     compact_deltas(db._writer())
     db._writer().collect_garbage()
     assert not list((Path(db.path) / "data").rglob("*.redo"))
 
 
-def test_no_flush_comes_between(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flush that added a file while neighbours are merged would stand in the wrong place in time (R4)."""
+def test_all_tables_have_their_turn(db: Database) -> None:
+    """Also what a running compaction has taken is passed over, not waited for."""
     prepared(db)
-    held: list[bool] = []
-
-    def watched(*arguments: Any) -> Any:
-        held.append(db._writer().flush_lock.held())
-        return merge_delta_files(*arguments)
-
-    monkeypatch.setattr(delta_compaction, "merge_delta_files", watched)
-    assert compact_deltas(db._writer()) == 1 and held == [True]
+    other = key_value_table(db, "other")
+    other.insert({"k": [1], "v": [1]})
+    for value in range(FILES_MIN + 1):
+        db.flush()
+        other.update({"k": [1], "v": [value]})
+    db.flush()
+    store = db._writer()
+    reservation = store.reservations.take([rowset(db).id], holds_deltas=False)
+    assert compact_deltas(store) == 1
+    assert (len(rowset(db).redo), len(rowset(db, "other").redo)) == (FILES_MIN, 1)
+    store.reservations.release(reservation)
+    assert compact_deltas(store) == 1 and len(rowset(db).redo) == 1
 
 
 def test_a_year_of_daily_updates_leaves_few_files(db: Database) -> None:

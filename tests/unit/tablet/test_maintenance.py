@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from tests.support import key_value_table, open_database, rows
 
 from nyala.database import Database
-from nyala.delta.compaction import merge_delta_files
 from nyala.errors import HistoryExpiredError, StorageError
 from nyala.mvcc.timestamp import from_physical
-from nyala.tablet import delta_compaction, maintenance
+from nyala.tablet import maintenance
 from nyala.tablet.maintenance import (
     FLUSH_AGE_MIN_BYTES,
     FLUSH_AGE_S,
@@ -163,19 +162,6 @@ def test_old_rows_are_flushed_and_an_idle_store_is_all_files(db: Database, clock
     assert not db._writer().state.garbage
 
 
-def test_small_delta_files_are_merged_in_the_background(db: Database) -> None:
-    """A year of daily updates would otherwise be 365 files that every scan opens."""
-    table = key_value_table(db)
-    table.insert({"k": list(range(50)), "v": [0] * 50})
-    for day in range(40):
-        db.flush()
-        table.update({"k": [day], "v": [1]})
-        once(db)
-    assert db.maintenance.counters.delta_compactions > 3
-    assert table.stats()["redo_files"] < 12
-    assert sorted(v for _, v in rows(table)) == [0] * 10 + [1] * 40
-
-
 def test_garbage_goes_also_when_a_flush_fails(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a full disk the removal of old files is what makes room for the flush."""
     table = key_value_table(db)
@@ -193,29 +179,6 @@ def test_garbage_goes_also_when_a_flush_fails(db: Database, monkeypatch: pytest.
         once(db)
     assert not db._writer().state.garbage
     assert db.maintenance.counters.files_collected >= 1
-
-
-def test_a_compaction_keeps_the_files_of_a_table_that_is_dropped_meanwhile(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A table dropped during the merge of its files is no failure of the background."""
-    table = key_value_table(db)
-    table.insert({"k": [1], "v": [1]})
-    for value in range(8):
-        db.flush()
-        table.update({"k": [1], "v": [value]})
-    db.flush()
-
-    def dropped(*arguments: Any) -> Any:
-        db.drop_table("t")
-        db._writer().collect_garbage()
-        return merge_delta_files(*arguments)
-
-    monkeypatch.setattr(delta_compaction, "merge_delta_files", dropped)
-    delta_compaction.compact_deltas(db._writer())
-    assert db.list_tables() == []
-    db._writer().collect_garbage()
-    assert not list(Path(db.path, "data").rglob("*.redo"))
 
 
 # --- scans that nobody reads ----------------------------------------------------------------------------
@@ -264,17 +227,23 @@ def test_a_stream_that_is_being_read_is_not_cut(db: Database, clock: ManualClock
     assert found + sum(batch.num_rows for batch in reader) == 40
 
 
-# --- the thread -----------------------------------------------------------------------------------------
+# --- the threads ----------------------------------------------------------------------------------------
 
 
 class Background:
-    """A maintenance thread whose rounds the test sees, and decides on; time stands still."""
+    """The background's threads, whose rounds the test sees, and decides on; time stands still.
 
-    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    Only of the one that is looked at: `run_once` of nyala-flush, or `compact_once` of nyala-compaction.
+    """
+
+    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch, which: str = "run_once") -> None:
         self.maintenance = Maintenance(store)
+        self.wake = store.pressure if which == "run_once" else store.changed
         self.begun, self.go_on = threading.Semaphore(0), threading.Semaphore(0)
         self.rounds: list[Callable[[], None]] = []
-        monkeypatch.setattr(self.maintenance, "run_once", self._round)
+        other = "compact_once" if which == "run_once" else "run_once"
+        monkeypatch.setattr(self.maintenance, which, self._round)
+        monkeypatch.setattr(self.maintenance, other, lambda store: None)
 
     def _round(self, store: Store) -> None:
         self.begun.release()
@@ -282,16 +251,29 @@ class Background:
         if self.rounds:
             self.rounds.pop(0)()
 
+    def stop(self) -> None:
+        for _ in range(10):
+            self.go_on.release()
+        self.maintenance.stop()
+        assert not any(thread.is_alive() for thread in self.maintenance._threads)
+
 
 @pytest.fixture
 def background(db: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Background]:
     background = Background(db._writer(), monkeypatch)
     background.maintenance.start()
     yield background
-    for _ in range(10):
-        background.go_on.release()
-    background.maintenance.stop()
-    assert not background.maintenance._thread.is_alive()
+    background.stop()
+
+
+@pytest.fixture(params=["run_once", "compact_once"], ids=["nyala-flush", "nyala-compaction"])
+def either(
+    db: Database, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Background]:
+    background = Background(db._writer(), monkeypatch, request.param)
+    background.maintenance.start()
+    yield background
+    background.stop()
 
 
 def until(happened: Callable[[], bool]) -> None:
@@ -304,12 +286,50 @@ def until(happened: Callable[[], bool]) -> None:
     raise AssertionError("it never happened")
 
 
-def test_pressure_wakes_the_thread_at_once(db: Database, background: Background) -> None:
-    """A writer at the limit must not wait for a tick."""
-    db._writer().pressure.set()
+def test_what_there_is_to_do_wakes_the_thread_at_once(either: Background) -> None:
+    """A writer at the limit must not wait for a tick, nor a scan for the compaction of what was just flushed."""
+    either.wake.set()
+    assert either.begun.acquire(timeout=20)
+    either.go_on.release()
+    assert not either.begun.acquire(timeout=0.02)
+
+
+def test_a_flush_does_not_wait_for_a_compaction(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writers wait for the memory that a flush gives back; a merge may take minutes."""
+    background = Background(db._writer(), monkeypatch, "compact_once")
+    flushed = threading.Event()
+    monkeypatch.setattr(background.maintenance, "run_once", lambda store: flushed.set())
+    background.maintenance.start()
+    background.wake.set()
     assert background.begun.acquire(timeout=20)
-    background.go_on.release()
+    db._writer().pressure.set()
+    assert flushed.wait(20)
+    background.stop()
+
+
+def test_flushed_files_wake_the_compaction(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files came: there may be something to merge."""
+    background = Background(db._writer(), monkeypatch, "compact_once")
+    key_value_table(db).insert({"k": [1], "v": [1]})
+    db._writer().changed.clear()
+    background.maintenance.start()
     assert not background.begun.acquire(timeout=0.02)
+    db.flush()
+    assert background.begun.acquire(timeout=20)
+    background.stop()
+
+
+def test_without_news_compactions_are_looked_for_every_second(
+    db: Database, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    """History passes the mark, and tablets fall quiet, also when nothing is written."""
+    db._writer().changed.clear()
+    background = Background(db._writer(), monkeypatch, "compact_once")
+    background.maintenance.start()
+    assert not background.begun.acquire(timeout=0.02)
+    clock.advance(1)
+    assert background.begun.acquire(timeout=20)
+    background.stop()
 
 
 def test_without_pressure_it_looks_every_two_seconds(
@@ -329,25 +349,25 @@ def test_without_pressure_it_looks_every_two_seconds(
     "error", [StorageError("no space"), RuntimeError("a mistake of ours"), MemoryError()]
 )
 def test_the_thread_survives_a_failure(
-    db: Database, background: Background, error: Exception, caplog: pytest.LogCaptureFixture
+    either: Background, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without it no memory would be freed any more, and every write would end in a wait of 30 seconds."""
 
     def fail() -> None:
         raise error
 
-    background.rounds = [fail, fail]
+    either.rounds = [fail, fail]
     for count in (1, 2):
-        db._writer().pressure.set()
-        assert background.begun.acquire(timeout=20)
-        background.go_on.release()
-        until(lambda count=count: background.maintenance.counters.failures == count)  # type: ignore[misc]
-    db._writer().pressure.set()
-    assert background.begun.acquire(timeout=20)
-    background.go_on.release()
-    assert background.maintenance.status()["last_error"] == str(error)
+        either.wake.set()
+        assert either.begun.acquire(timeout=20)
+        either.go_on.release()
+        until(lambda count=count: either.maintenance.counters.failures == count)  # type: ignore[misc]
+    either.wake.set()
+    assert either.begun.acquire(timeout=20)
+    either.go_on.release()
+    assert either.maintenance.status()["last_error"] == str(error)
     told = [record for record in caplog.records if "background work failed" in record.message]
-    assert len(told) == (1 if str(error) else 0)
+    assert len(told) == 1, "once per kind of trouble: a full disk would fill the log of the program as well"
 
 
 def test_paused_it_neither_works_nor_spins(db: Database, background: Background) -> None:
@@ -363,24 +383,22 @@ def test_paused_it_neither_works_nor_spins(db: Database, background: Background)
     assert not background.maintenance.status()["paused"]
 
 
-def test_pause_returns_once_nothing_is_running(db: Database, background: Background) -> None:
-    """Who copies the folder after `pause` must not meet a flush in the middle."""
-    db._writer().pressure.set()
-    assert background.begun.acquire(timeout=20)
+def test_pause_returns_once_nothing_is_running(either: Background) -> None:
+    """Who copies the folder after `pause` must not meet a flush or a compaction in the middle."""
+    either.wake.set()
+    assert either.begun.acquire(timeout=20)
     paused = threading.Event()
 
     def pause() -> None:
-        background.maintenance.pause()
+        either.maintenance.pause()
         paused.set()
 
     thread = threading.Thread(target=pause)
     thread.start()
     assert not paused.wait(0.02)
-    background.go_on.release()
+    either.go_on.release()
     thread.join(20)
     assert paused.is_set()
-    db._writer().pressure.set()
-    assert not background.begun.acquire(timeout=0.02)
 
 
 def test_a_round_that_was_about_to_begin_sees_the_pause(
@@ -395,23 +413,71 @@ def test_a_round_that_was_about_to_begin_sees_the_pause(
     background.maintenance._paused = True  # what `pause` does first
     background.maintenance._busy.release()
     assert not background.begun.acquire(timeout=0.02)
-    background.maintenance.stop()
+    background.stop()
 
 
-def test_the_thread_ends_with_its_store(db: Database, background: Background, clock: ManualClock) -> None:
+def test_the_threads_end_with_their_store(db: Database, background: Background, clock: ManualClock) -> None:
     """A closed store leaves no thread behind."""
+    assert sorted(thread.name for thread in background.maintenance._threads) == [
+        "nyala-compaction",
+        "nyala-flush",
+    ]
     db._writer().close()
-    clock.advance(maintenance.TICK_S)
-    until(lambda: not background.maintenance._thread.is_alive())
+    clock.advance(1)
+    until(lambda: not any(thread.is_alive() for thread in background.maintenance._threads))
     background.maintenance.stop()
+
+
+def test_compactions_stop_in_the_middle_of_a_series_when_they_are_paused(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N1: after the work that runs comes no other."""
+    done: list[int] = []
+
+    def work(store: Store) -> bool:
+        done.append(1)
+        if len(done) == 2:
+            db.maintenance._paused = True
+        return len(done) < 5
+
+    monkeypatch.setattr(db.maintenance.compactor, "run_once", work)
+    db.maintenance.compact_once(db._writer())
+    assert len(done) == 2
+    db.maintenance.compact_once(db._writer())
+    assert len(done) == 2
+    db.maintenance.resume()
+    db.maintenance.compact_once(db._writer())
+    assert len(done) == 5, "until nothing pays"
+
+
+def test_status_says_everything_that_a_user_may_ask(db: Database) -> None:
+    """The names are promised in `status`; whoever watches a store reads them by these."""
+    status = db.maintenance.status()
+    assert set(status) == {
+        "paused", "running", "compaction", "waiting", "recent", "flushes", "rows_flushed", "delta_compactions",
+        "major_delta_compactions", "merging_compactions", "expiries", "bytes_compacted", "bytes_written", "given_up",
+        "files_collected", "failures", "last_error",
+    }  # fmt: skip
+    for name in status:
+        assert name in (Maintenance.status.__doc__ or "")
+    assert (status["compaction"], status["waiting"], status["recent"], status["paused"]) == (
+        None,
+        "",
+        [],
+        False,
+    )
 
 
 def test_it_really_works_in_the_background(tmp_path: Path) -> None:
-    """With small limits, writes alone bring rows into files; nobody calls anything."""
-    with open_database(tmp_path / "s", maintenance=True, log_limit_bytes=20_000) as db:
+    """With small limits, writes alone bring rows into files and files together; nobody calls anything."""
+    options: dict[str, Any] = {"log_limit_bytes": 20_000, "rowset_target_bytes": 32 << 10}
+    with open_database(tmp_path / "s", maintenance=True, **options) as db:
         table = key_value_table(db)
         for first in range(0, 5000, 100):
-            table.insert({"k": list(range(first, first + 100)), "v": [0] * 100})
+            keys = list(range(first % 700, first % 700 + 100))
+            table.upsert({"k": keys, "v": [first] * 100})
         until(lambda: db.maintenance.status()["flushes"] > 0)
         until(lambda: table.stats()["rowsets"] > 0)
-        assert table.count() == 5000
+        until(lambda: len(db.maintenance.status()["recent"]) > 0)
+        assert table.count() == 700
+        assert db.maintenance.status()["last_error"] == ""
