@@ -46,10 +46,15 @@ class RowSetImage:
         return int(columns + self.keys.nbytes + sum(run.nbytes for run in self.undo.values()))
 
     def slice(self, lower: int, upper: int) -> RowSetImage:
-        """The rows [lower, upper) as an image of their own: a flush of much makes several rowsets."""
+        """The rows [lower, upper) as an image of their own. Cost: a pass over all positions; see `piece`."""
+        inside = (self.positions >= lower) & (self.positions < upper)
+        positions = np.where(inside, self.positions - lower, NO_ROWID)
+        return dataclasses.replace(self.piece(lower, upper), positions=positions)
+
+    def piece(self, lower: int, upper: int) -> RowSetImage:
+        """The rows [lower, upper) to be written: a flush of much makes several rowsets. It has no positions."""
         if (lower, upper) == (0, self.row_count):
             return self
-        inside = (self.positions >= lower) & (self.positions < upper)
         liveness = None if self.liveness is None else self.liveness.slice(lower, upper - lower)
         if liveness is not None and liveness.true_count == upper - lower:
             liveness = None
@@ -59,7 +64,7 @@ class RowSetImage:
             {column_id: array.slice(lower, upper - lower) for column_id, array in self.columns.items()},
             liveness,
             {column_id: run for column_id, run in undo.items() if len(run)},
-            np.where(inside, self.positions - lower, NO_ROWID),
+            np.empty(0, np.int64),
         )
 
     def alive(self) -> npt.NDArray[np.bool_]:

@@ -127,7 +127,10 @@ def _convert_column(raw: Any, column: ColumnSchema, errors: RowErrors, copy: boo
     try:
         if isinstance(raw, pa.Array | pa.ChunkedArray):
             source = one_array(raw)
-            memory = _memory_of(source)
+            if (
+                isinstance(raw, pa.Array) or raw.num_chunks < 2
+            ):  # several chunks were copied into one array just now
+                memory = _memory_of(source)
             array, failures = cast_array(source, column.type)
         elif isinstance(raw, np.ndarray):
             array, failures = _cast_numpy(raw, column.type, memory)

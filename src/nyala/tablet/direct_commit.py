@@ -116,7 +116,7 @@ def _write_inserts(
         for lower, upper in roll(image, store.options.rowset_target_bytes):
             result = write_rowset(
                 store.env.files, store.root_path, store.tablet_directory(tablet.id), store.allocate("rowset"),
-                tablet.id, image.slice(lower, upper), table.schema, deltas_durable=timestamp,
+                tablet.id, image.piece(lower, upper), table.schema, deltas_durable=timestamp,
             )  # fmt: skip
             written += result.paths
             rowset, entries = store.adopt_rowset(result, table.schema)

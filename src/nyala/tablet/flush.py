@@ -209,7 +209,7 @@ def _write(store: Store, part: _FrozenTablet, timestamp: int, written: list[str]
         for lower, upper in roll(image, store.options.rowset_target_bytes):
             number = store.allocate("rowset")
             result = write_rowset(
-                store.env.files, store.root_path, directory, number, part.tablet_id, image.slice(lower, upper), schema,
+                store.env.files, store.root_path, directory, number, part.tablet_id, image.piece(lower, upper), schema,
                 deltas_durable=memory.frozen_at,
             )  # fmt: skip
             written += result.paths

@@ -465,7 +465,20 @@ def _decide(
     alive = overlay.alive[at]
     first, last = operation.rows[operation.starts[:-1]], operation.rows[operation.starts[1:] - 1]
     winner = np.full(len(at), -1, np.int64)
-    if operation.name == "insert":
+    if operation.name == "insert" and not alive.any():
+        # A load: nothing to be told apart, and no vector as long as the batch that is not needed.
+        made = np.ones(len(at), np.bool_)
+        winner = first
+        counts.inserted = len(at)
+        twice = sizes - 1
+        if twice.any():
+            if operation.ignore:
+                counts.ignored = int(twice.sum())
+            else:
+                _fail_twice(errors, operation, twice)
+        overlay.alive[at] = True
+        _give(overlay, at, None)
+    elif operation.name == "insert":
         made = fresh = ~alive
         winner[fresh] = first[fresh]
         losers = int(sizes.sum()) - int(fresh.sum())
