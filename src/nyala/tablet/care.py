@@ -166,11 +166,18 @@ def _expiring(layouts: list[RowSetLayout]) -> list[Plan]:
 
 
 def _rewriting(layouts: list[RowSetLayout]) -> list[Plan]:
-    """Every rowset of which something would go, alone."""
+    """Every rowset of which something would go that does not go as a whole file, alone."""
     return [
         MergePlan((layout.id,), 0.0)
         for layout in layouts
-        if layout.available and not layout.all_expired and layout.expired_bytes > 0
+        if layout.available
+        and not layout.all_expired
+        and layout.expired_bytes > 0
+        and (
+            layout.expired_rows
+            or layout.expired_undo_bytes
+            > sum(size for size, _ in layout.undo_files[: layout.expired_undo_files])
+        )
     ]
 
 

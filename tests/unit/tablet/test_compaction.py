@@ -641,6 +641,7 @@ def test_a_major_delta_compaction_again_and_again(db: Database) -> None:
         db.flush()
         major(db, *columns)
         told.check()
+        no_orphan(db)
     first = rowsets(db)[0]
     assert [len(part.column_ids) for part in first.parts] == [1, 2]
     assert len(first.undo) == 6

@@ -1,0 +1,289 @@
+"""Looking after a table by hand: compact() ends with nothing left to do, vacuum() gives back what nobody needs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import folder_in_memory, key_value_table, open_database, rows
+
+import nyala
+from nyala.database import Database
+from nyala.env import system_files
+from nyala.errors import StorageError, TableNotFoundError
+from nyala.tablet import care
+from nyala.tablet.care import compact_deltas, compact_table, vacuum_table
+from nyala.tablet.compaction import run_here
+from nyala.tablet.workers import JobCancelled
+from nyala.testing.clock import ManualClock
+from nyala.testing.faulty_files import FaultyFiles
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with folder_in_memory() as folder:
+        yield folder
+
+
+@pytest.fixture
+def db(folder: Path, clock: ManualClock) -> Iterator[Database]:
+    with open_database(folder / "s", clock=clock) as db:
+        yield db
+
+
+def scattered(db: Database, name: str = "t", history: Any = "forever") -> dict[int, int]:
+    """Two tablets with rowsets that overlap, REDO, ghosts and something in memory; what the table holds."""
+    hashes = nyala.hash_partition("k", buckets=2)
+    table = db.create_table(name, {"k": "int64", "v": "int64"}, "k", hashes, history=history)
+    for value in range(4):
+        table.upsert({"k": list(range(value, 60, 2)), "v": [value] * len(range(value, 60, 2))})
+        db.flush()
+        table.delete({"k": [10 * value, 10 * value + 1]}, on_missing="ignore")
+        db.flush()
+    table.upsert({"k": [1, 2, 100], "v": [9, 9, 9]})
+    return dict(rows(table))
+
+
+def rowsets(db: Database, name: str = "t") -> list[Any]:
+    return [rowset for tablet in db._writer().root.table(name).tablets for rowset in tablet.rowsets]
+
+
+def in_order(db: Database, name: str = "t") -> bool:
+    """No two rowsets of a tablet overlap, none has REDO, and nothing is in memory."""
+    for tablet in db._writer().root.table(name).tablets:
+        by_key = sorted(tablet.rowsets, key=lambda rowset: rowset.meta.key_min)
+        if any(left.meta.key_max >= right.meta.key_min for left, right in pairwise(by_key)):
+            return False
+        if tablet.memory_timestamp_min() is not None or any(rowset.redo for rowset in tablet.rowsets):
+            return False
+    return True
+
+
+# --- compact ------------------------------------------------------------------------------------------------
+
+
+def test_compact_ends_with_rowsets_that_do_not_overlap_and_no_redo(db: Database) -> None:
+    """In one call, whatever lay there; a second call has nothing to do."""
+    held = scattered(db)
+    assert not in_order(db)
+    moment = db.now()
+    db["t"].compact()
+    assert in_order(db) and len(rowsets(db)) == 2
+    assert dict(rows(db["t"])) == dict(rows(db["t"], at=moment)) == held
+    version = db._writer().state.version
+    db["t"].compact()
+    assert db._writer().state.version == version
+
+
+def test_compact_goes_on_beside_writers(db: Database) -> None:
+    """What came during one round is brought in by the next; every write is there at the end."""
+    held = scattered(db)
+    table, written = db["t"], []
+
+    def writing(store: Any) -> Any:
+        run = run_here(store)
+
+        def busy(job: Any, reservation: Any) -> Any:
+            if len(written) < 3:
+                written.append(len(written))
+                table.upsert({"k": [1, 3, 200 + len(written)], "v": [len(written)] * 3})
+                db.flush()
+            return run(job, reservation)
+
+        return busy
+
+    steps: list[tuple[int, int]] = []
+    report = compact_table(
+        db._writer(), "t", writing(db._writer()), lambda done, total: steps.append((done, total))
+    )
+    assert in_order(db)
+    assert dict(rows(table)) == held | {1: 3, 3: 3, 201: 1, 202: 2, 203: 3}
+    assert report.compactions >= 3 and report.bytes_before > 0 < report.bytes_after
+    assert steps[0] == (0, 2) and all(done <= total for done, total in steps)
+
+
+def test_compact_never_ends_in_a_race_with_writers(db: Database) -> None:
+    """Somebody who writes all the time keeps it at work for a few rounds only."""
+    held = scattered(db)
+    table, rounds = db["t"], []
+    run = run_here(db._writer())
+
+    def busy(job: Any, reservation: Any) -> Any:
+        rounds.append(1)
+        table.upsert({"k": [1, 2, 3, 4], "v": [len(rounds)] * 4})
+        return run(job, reservation)
+
+    compact_table(db._writer(), "t", busy)
+    assert len(rounds) <= 2 * care.ROUNDS_MAX
+    assert dict(rows(table)) == held | dict.fromkeys([1, 2, 3, 4], len(rounds))
+
+
+def test_compact_waits_for_the_background(db: Database) -> None:
+    """A rowset that the background is merging would be left as it is; the call is to end with all of them done."""
+    held = scattered(db)
+    db.flush()
+    store = db._writer()
+    reservation = store.reservations.take([rowsets(db)[0].id], holds_deltas=True)
+    assert reservation is not None
+    thread = threading.Thread(target=db["t"].compact)
+    thread.start()
+    thread.join(0.05)
+    assert thread.is_alive() and not in_order(db)
+    store.reservations.release(reservation)
+    thread.join(20)
+    assert in_order(db) and dict(rows(db["t"])) == held
+
+
+@pytest.mark.parametrize("call", ["compact", "vacuum"])
+def test_who_waits_too_long_is_told_so(db: Database, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """The message says where to look."""
+    scattered(db)
+    db._writer().reservations.take([rowsets(db)[0].id], holds_deltas=True)
+    monkeypatch.setattr(care, "WAIT_S", 0.01)
+    with pytest.raises(StorageError, match=r"table 't' has been running.*db.maintenance.status\(\)"):
+        getattr(db["t"], call)()
+
+
+def test_what_was_done_before_a_failure_stays(folder: Path) -> None:
+    """A disk that fails in the second tablet: the first one is compacted, and the next call does the rest."""
+    files = FaultyFiles(system_files(), only=lambda op: op.kind == "create" and op.path.endswith(".base"))
+    with open_database(folder / "f", files=files) as db:
+        held = scattered(db)
+        db.flush()
+        files.fail_at = len(files.operations) + 2
+        with pytest.raises(StorageError, match="a fault that the test asked for"):
+            db["t"].compact()
+        done, waiting = sorted(len(tablet.rowsets) for tablet in db._writer().root.table("t").tablets)
+        assert done == 1 < waiting
+        assert dict(rows(db["t"])) == held
+        db["t"].compact()
+        assert in_order(db) and dict(rows(db["t"])) == held
+
+
+def test_a_disk_without_room_is_told_before_anything_is_written(folder: Path) -> None:
+    """By hand it is an error, with what it needs; nothing is lost."""
+
+    class Disk(FaultyFiles):
+        free = 1 << 40
+
+        def free_bytes(self, path: str) -> int:
+            return self.free
+
+    disk = Disk(system_files())
+    with open_database(folder / "f", files=disk) as db:
+        held = scattered(db)
+        db.flush()
+        disk.free = 1000
+        with pytest.raises(
+            StorageError, match=r"'t' cannot be compacted further: it needs \d+ MB .* 0 MB are free"
+        ):
+            db["t"].compact()
+        assert dict(rows(db["t"])) == held
+
+
+def test_a_store_that_is_closed_meanwhile_is_told_of_as_such(db: Database) -> None:
+    """Nobody sees a JobCancelled of ours."""
+    scattered(db)
+
+    def closing(job: Any, reservation: Any) -> Any:
+        raise JobCancelled("made so by the test")
+
+    with pytest.raises(StorageError, match="closed while it was being compacted: nothing is lost"):
+        compact_table(db._writer(), "t", closing)
+
+
+def test_a_table_that_is_dropped_meanwhile_is_no_failure(db: Database) -> None:
+    """There is nothing left to do for it."""
+    scattered(db)
+    run = run_here(db._writer())
+
+    def dropping(job: Any, reservation: Any) -> Any:
+        if "t" in db.list_tables():
+            db.drop_table("t")
+        return run(job, reservation)
+
+    compact_table(db._writer(), "t", dropping)
+    assert db.list_tables() == []
+    with pytest.raises(TableNotFoundError):
+        compact_table(db._writer(), "t")
+    with pytest.raises(TableNotFoundError):
+        vacuum_table(db._writer(), "t")
+
+
+# --- vacuum -------------------------------------------------------------------------------------------------
+
+
+def expiring(db: Database, clock: ManualClock) -> Any:
+    """A table with an hour of history: a rowset all dead, one with dead rows, one with old UNDO; all expired now."""
+    table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=3600)
+    for first in (0, 1000, 2000):
+        table.insert({"k": list(range(first, first + 100)), "v": [first] * 100})
+        db.flush()
+    table.delete({"k": [*range(100), *range(1000, 1050)]})
+    db.flush()
+    clock.advance(7200)
+    assert [rowset.row_count for rowset in rowsets(db)] == [100, 100, 100]
+    return table
+
+
+def test_vacuum_gives_back_what_no_readable_moment_needs(db: Database, clock: ManualClock) -> None:
+    """Whole rowsets and UNDO files at once, the rest by rewriting; and it says what went."""
+    table = expiring(db, clock)
+    before, files = table.stats(), {path for rowset in rowsets(db) for path in rowset.paths}
+    dry = table.vacuum(dry_run=True)
+    assert dry["dry_run"] and dry["bytes"] > 0 and dry["files"] > 0 and dry["rowsets_rewritten"] == 1
+    assert {path for rowset in rowsets(db) for path in rowset.paths} == files, "a dry run touches nothing"
+    assert dry["oldest_readable"] == 0 or dry["oldest_readable"] == table.stats()["oldest_readable"]
+    answer = table.vacuum()
+    after = table.stats()
+    assert (after["dead_rows"], after["undo_bytes"], after["rows"]) == (0, 0, 150)
+    assert sorted(rowset.row_count for rowset in rowsets(db)) == [50, 100]
+    assert answer["bytes"] == before["bytes"] - after["bytes"] > 0
+    assert (answer["rowsets_rewritten"], answer["waiting_files"], answer["dry_run"]) == (1, 0, False)
+    assert answer["files"] == len(files) - len({path for rowset in rowsets(db) for path in rowset.paths})
+    assert not {str(path.relative_to(db.path)) for path in Path(db.path, "data").rglob("*.*")} - set(
+        db._writer().state.files()
+    )
+    assert len(rows(table)) == 150
+    again = table.vacuum()
+    assert (again["files"], again["bytes"], again["rowsets_rewritten"]) == (0, 0, 0)
+
+
+def test_a_dry_run_is_about_right(db: Database, clock: ManualClock) -> None:
+    """Within a factor of two of what goes: it is for whoever decides whether to do it."""
+    table = expiring(db, clock)
+    promised, done = table.vacuum(dry_run=True), table.vacuum()
+    assert done["bytes"] / 2 <= promised["bytes"] <= done["bytes"] * 2
+    assert done["files"] / 2 <= promised["files"] <= done["files"] * 2
+
+
+def test_files_that_somebody_reads_wait(db: Database, clock: ManualClock) -> None:
+    """They are counted, so that nobody wonders why the disk is as full as before."""
+    table = expiring(db, clock)
+    snapshot = db.snapshot()
+    assert table.vacuum()["waiting_files"] > 0
+    assert rows(snapshot["t"]) == rows(table)
+    snapshot.close()
+    assert table.vacuum()["waiting_files"] == 0
+
+
+def test_vacuum_of_a_table_without_a_past_does_nothing(db: Database) -> None:
+    """And a table that is empty is no special case."""
+    table = key_value_table(db)
+    answer = table.vacuum()
+    assert (answer["files"], answer["bytes"], answer["rowsets_rewritten"]) == (0, 0, 0)
+    table.insert({"k": [1], "v": [1]})
+    db.flush()
+    version = db._writer().state.version
+    assert table.vacuum()["bytes"] == 0
+    assert db._writer().state.version - version <= 1, "at most the collection of the log's segment"
+    assert compact_deltas(db._writer()) == 0

@@ -1,0 +1,441 @@
+"""The background's compactions: what comes next, where it is done, what is put off, and what is told of it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import folder_in_memory, key_value_table, open_database, rows
+
+import nyala
+from nyala.database import Database
+from nyala.delta.run import LIVENESS
+from nyala.env import system_files
+from nyala.errors import StorageError
+from nyala.mvcc.timestamp import from_physical
+from nyala.tablet import compaction, compactor
+from nyala.tablet.compaction_policy import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
+from nyala.tablet.compactor import PUT_OFF_S, REPLAN_S, Compactor, is_quiet, operation_of
+from nyala.testing.clock import ManualClock
+from nyala.testing.faulty_files import FaultyFiles
+
+TARGET = 32 << 10
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with folder_in_memory() as folder:
+        yield folder
+
+
+class Disk(FaultyFiles):
+    """A disk whose free space the test says."""
+
+    free = 1 << 40
+
+    def free_bytes(self, path: str) -> int:
+        return self.free
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk(system_files(), only=lambda op: "/data/" in op.path)
+
+
+@pytest.fixture
+def db(folder: Path, clock: ManualClock, disk: Disk) -> Iterator[Database]:
+    with open_database(folder / "s", clock=clock, files=disk, rowset_target_bytes=TARGET) as db:
+        yield db
+
+
+def overlapping(db: Database, name: str = "t", count: int = 5) -> Any:
+    """A table of rowsets that overlap: there is something to merge."""
+    table = key_value_table(db, name)
+    for first in range(count):
+        keys = list(range(first, 100 * count, count))
+        table.insert({"k": keys, "v": [first] * len(keys)})
+        db.flush()
+    return table
+
+
+def rowsets(db: Database, name: str = "t") -> tuple[Any, ...]:
+    return db._writer().root.table(name).tablets[0].rowsets
+
+
+def to_the_end(db: Database) -> Compactor:
+    compactor, store = db.maintenance.compactor, db._writer()
+    for _ in range(100):
+        if not compactor.run_once(store):
+            return compactor
+    raise AssertionError("the work does not come to an end")
+
+
+# --- doing --------------------------------------------------------------------------------------------------
+
+
+def test_it_works_until_nothing_pays_and_counts_what_it_did(db: Database) -> None:
+    """Every kind of work by its name, bytes of files that went and that came."""
+    table = overlapping(db)
+    before = rows(table)
+    store, made = db._writer(), db.maintenance.compactor
+    found = made.next(store)
+    assert found is not None and isinstance(found[2], MergePlan)
+    assert to_the_end(db) is made
+    status = db.maintenance.status()
+    assert len(rowsets(db)) == 1 and rows(table) == before
+    assert status["merging_compactions"] == len(status["recent"]) >= 1
+    last = status["recent"][-1]
+    assert set(last) == {"operation", "table", "tablet", "rowsets", "bytes_before", "bytes_after", "seconds"}
+    assert (last["operation"], last["table"]) == ("merging compaction", "t")
+    assert sum(work["bytes_before"] for work in status["recent"]) == status["bytes_compacted"] > 0
+    assert sum(work["bytes_after"] for work in status["recent"]) == status["bytes_written"]
+    assert status["compaction"] is None and status["waiting"] == ""
+    for value in range(12):
+        table.update({"k": [value], "v": [-1]})
+        db.flush()
+        to_the_end(db)
+    status = db.maintenance.status()
+    assert status["delta_compactions"] + status["major_delta_compactions"] > 0
+    assert len(rowsets(db)[0].redo) < 6 and len(status["recent"]) <= 8
+
+
+def test_expired_rowsets_and_undo_go_without_being_read(db: Database, clock: ManualClock, disk: Disk) -> None:
+    """Nothing is written for it, so a full disk is no hindrance: this is what makes room."""
+    table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=60)
+    table.insert({"k": list(range(3000)), "v": list(range(3000))})
+    db.flush()
+    table.delete(where="TRUE")
+    db.flush()
+    clock.advance(3600)
+    disk.free = 0
+    to_the_end(db)
+    assert rowsets(db) == () and db.maintenance.status()["expiries"] == 1
+    assert db.maintenance.status()["waiting"] == ""
+
+
+@pytest.mark.parametrize(
+    ("plan", "name"),
+    [
+        (MergePlan((1, 2), 1.0), "merging compaction"),
+        (MergePlan((1,), 1.0), "rewrite"),
+        (MajorPlan(1, (LIVENESS,), 1.0), "major delta compaction"),
+        (MinorPlan(1, slice(4), 1.0), "minor delta compaction"),
+        (MinorPlan(1, slice(4), 1.0, "undo"), "UNDO compaction"),
+        (ExpirePlan((1,), 1.0), "expiry"),
+    ],
+)
+def test_each_kind_of_work_has_a_name(plan: Plan, name: str) -> None:
+    """As the documentation calls it."""
+    assert operation_of(plan) == name
+
+
+# --- choosing -----------------------------------------------------------------------------------------------
+
+
+def test_the_best_of_all_tablets_comes_first(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One currency for all kinds of work and all tables: the greatest gain."""
+    gains = {"low": 0.1, "high": 3.0, "middle": 1.0}
+    for name in gains:
+        key_value_table(db, name).insert({"k": [1], "v": [1]})
+    key_value_table(db, "empty")
+    db.flush()
+    store, made = db._writer(), db.maintenance.compactor
+    names = {tablet.rowsets[0].id: table.name for table, tablet in store.root.tablets() if tablet.rowsets}
+    monkeypatch.setattr(
+        compactor,
+        "best_plan",
+        lambda layouts, options: MergePlan((layouts[0].id,), gains[names[layouts[0].id]]),
+    )
+    order = []
+    for _ in gains:
+        found = made.next(store)
+        assert found is not None
+        order.append(found[0].name)
+        made._put_off[found[1]] = (1e9, 1.0)
+    assert order == ["high", "middle", "low"]
+    assert made.next(store) is None
+
+
+def test_a_plan_is_kept_until_files_come_or_go_or_time_has_passed(
+    db: Database, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking at every tablet again each second would keep a core busy in a store of a thousand tables."""
+    table = overlapping(db, count=2)
+    asked = []
+    real = compactor.best_plan
+    monkeypatch.setattr(compactor, "best_plan", lambda *arguments: asked.append(1) or real(*arguments))
+    store, made = db._writer(), db.maintenance.compactor
+    made.next(store)
+    made.next(store)
+    table.update({"k": [1], "v": [5]})
+    made.next(store)
+    assert len(asked) == 1, "changes in memory are no news"
+    db.flush()
+    made.next(store)
+    assert len(asked) == 2
+    clock.advance(REPLAN_S + 1)
+    made.next(store)
+    assert len(asked) == 3, "history passes the mark"
+    clock.advance(15)
+    made.next(store)
+    assert len(asked) == 3
+    clock.advance(14.5)
+    made.next(store)
+    assert len(asked) == 4, "the tablet has fallen quiet"
+
+
+def test_a_tablet_is_quiet_after_a_minute_without_writes(db: Database, clock: ManualClock) -> None:
+    """Then it is merged further: nobody will soon undo the work."""
+    table = key_value_table(db)
+
+    def quiet() -> bool:
+        return is_quiet(db._writer().root.table("t").tablets[0], clock.now_us())
+
+    assert quiet()
+    for write in (
+        lambda: table.insert({"k": [1], "v": [1]}),
+        lambda: db.flush() or table.update({"k": [1], "v": [2]}),
+        lambda: (table.update({"k": [1], "v": [3]}), db.flush()),
+    ):
+        write()
+        assert not quiet()
+        clock.advance(60)
+        assert not quiet()
+        clock.advance(0.001)
+        assert quiet()
+    assert from_physical(clock.now_us()) > db.now()
+
+
+# --- put off ------------------------------------------------------------------------------------------------
+
+
+def test_n2_what_failed_is_put_off_longer_each_time_and_others_go_on(
+    db: Database, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged file must not keep a core busy, nor hold up the other tables."""
+    overlapping(db, "bad")
+    good = overlapping(db, "good")
+    store, made = db._writer(), db.maintenance.compactor
+    bad = store.root.table("bad").id
+    real, tried = compactor.compact, []
+
+    def failing(store: Any, table_id: int, *arguments: Any) -> Any:
+        if table_id == bad:
+            tried.append(clock.monotonic_s())
+            raise StorageError("made so by the test")
+        return real(store, table_id, *arguments)
+
+    monkeypatch.setattr(compactor, "compact", failing)
+
+    def work() -> None:
+        for _ in range(50):
+            try:
+                if not made.run_once(store):
+                    return
+            except StorageError:
+                pass
+        raise AssertionError("no end")
+
+    for _ in range(2000):
+        work()
+        clock.advance(1)
+    assert [after - before for before, after in pairwise(tried)][:6] == [10, 20, 40, 80, 160, 320]
+    assert len(tried) == 8
+    assert len(rowsets(db, "good")) == 1 and good.count() == 500
+    monkeypatch.setattr(compactor, "compact", real)
+    clock.advance(compactor.PUT_OFF_MAX_S)
+    work()
+    assert len(rowsets(db, "bad")) == 1
+    assert made._put_off == {}, "forgotten once it succeeds"
+
+
+def test_a_plan_without_room_waits_and_says_why(db: Database, clock: ManualClock, disk: Disk) -> None:
+    """The reason stays in `status` as long as it holds, also between two looks."""
+    table = overlapping(db)
+    disk.free = compaction.RESERVE_BYTES
+    operations = len(disk.operations)
+    to_the_end(db)
+    waiting = db.maintenance.status()["waiting"]
+    assert waiting.startswith("merging compaction of table 't' waits: it needs 268 MB of room on the disk")
+    assert waiting.endswith("268 MB are free")
+    assert len(disk.operations) == operations and len(rowsets(db)) == 5
+    disk.free = 1 << 40
+    clock.advance(PUT_OFF_S / 2)
+    to_the_end(db)
+    assert len(rowsets(db)) == 5 and db.maintenance.status()["waiting"] == waiting, "it looks again later"
+    clock.advance(PUT_OFF_S)
+    to_the_end(db)
+    assert len(rowsets(db)) == 1 and table.count() == 500
+    assert db.maintenance.status()["waiting"] == ""
+
+
+def test_work_that_something_else_came_before_is_no_busy_loop(
+    db: Database, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given up, counted, and looked at again after a second."""
+    overlapping(db)
+    real = compactor.compact
+    monkeypatch.setattr(compactor, "compact", lambda *arguments: None)
+    to_the_end(db)
+    status = db.maintenance.status()
+    assert status["given_up"] == 1 and status["recent"] == [] and status["bytes_compacted"] == 0
+    monkeypatch.setattr(compactor, "compact", real)
+    to_the_end(db)
+    assert len(rowsets(db)) == 5
+    clock.advance(1)
+    to_the_end(db)
+    assert len(rowsets(db)) == 1
+
+
+# --- what is told meanwhile ---------------------------------------------------------------------------------
+
+
+def test_status_shows_the_work_that_is_going_on(
+    db: Database, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which table, since when, and how far it has come."""
+    overlapping(db)
+    seen = []
+    real = compactor.compaction_run.run
+
+    def watched(env: Any, job: Any, progress: Any) -> Any:
+        seen.append(db.maintenance.status()["compaction"])
+        clock.advance(2)
+        output = real(env, job, progress)
+        seen.append(db.maintenance.status()["compaction"])
+        return output
+
+    monkeypatch.setattr(compactor.compaction_run, "run", watched)
+    assert db.maintenance.compactor.run_once(db._writer())
+    assert seen[0] == {
+        "operation": "merging compaction", "table": "t", "tablet": 1, "seconds": 0.0, "rows_done": 0, "rows_total": 0,
+    }  # fmt: skip
+    assert seen[1]["seconds"] == 2.0 and seen[1]["rows_done"] == seen[1]["rows_total"] > 0
+    assert db.maintenance.status()["compaction"] is None
+    assert db.maintenance.status()["recent"][0]["seconds"] == 2.0
+
+
+# --- where --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def real_store(folder: Path) -> Iterator[Database]:
+    """With the system's clock and files, so that worker processes are used; the background does nothing by itself."""
+    with nyala.connect(folder / "real", maintenance=False) as db:
+        yield db
+
+
+def in_files(db: Database, history: Any = None) -> Any:
+    table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=history)
+    for first in range(2):
+        keys = list(range(first, 2000, 2))
+        table.insert({"k": keys, "v": keys})
+        db.flush()
+    return table
+
+
+def test_small_work_is_done_here(real_store: Database) -> None:
+    """Its way to another process would take as long as the work."""
+    table = in_files(real_store)
+    table.compact()
+    assert len(rowsets(real_store)) == 1
+    assert real_store.maintenance.compactor._pool is None
+
+
+def test_large_work_is_done_in_a_worker_process(
+    real_store: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that readers and writers have this process to themselves; what comes meanwhile is carried over here."""
+    monkeypatch.setattr(compactor, "INLINE_BYTES", 0)
+    table = in_files(real_store)
+
+    def never(*_: Any) -> None:
+        raise AssertionError("not in this process")
+
+    monkeypatch.setattr(compaction.compaction_run, "run", never)
+    made, store = real_store.maintenance.compactor, real_store._writer()
+    late = []
+
+    def phase(name: str) -> None:
+        late.append(name)
+        table.upsert({"k": [1, 5000], "v": [-1, -1]})
+
+    state = store.root.table("t")
+    plan = MergePlan(tuple(rowset.id for rowset in rowsets(real_store)), 1.0)
+    report = compaction.compact(store, state.id, state.tablets[0].id, plan, made.runner(store), phase=phase)
+    assert report is not None and late == ["reserved", "written"]
+    assert made._pool is not None
+    assert (
+        len(rowsets(real_store)) == 1 and table.count() == 2001 and table.get({"k": 1}) == {"k": 1, "v": -1}
+    )
+    table.update({"k": list(range(1000)), "v": [7] * 1000})
+    real_store.flush()
+    schema = store.root.table("t").schema
+    major = MajorPlan(rowsets(real_store)[0].id, (schema.by_name("v").id,), 1.0)
+    assert compaction.compact(store, state.id, state.tablets[0].id, major, made.runner(store))
+    assert table.count("v = 7") == 1000 and len(rowsets(real_store)[0].parts) == 1
+
+
+@pytest.mark.parametrize("end", ["revoked", "closed"])
+def test_a_worker_is_ended_with_its_reservation_or_its_store(
+    real_store: Database, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Whoever cannot wait does not have to, and close() returns at once; neither leaves a file or a process behind."""
+    monkeypatch.setattr(compactor, "INLINE_BYTES", 0)
+    in_files(real_store)
+    made, store = real_store.maintenance.compactor, real_store._writer()
+    before = sorted(path.name for path in Path(real_store.path, "data").rglob("*.*"))
+    ids = tuple(rowset.id for rowset in rowsets(real_store))
+    state = store.root.table("t")
+    encode = compactor.compaction_run.encode_job
+    begun = threading.Event()
+
+    def slow(job: Any) -> tuple[str, dict[str, Any]]:
+        # A pipe in the place of an input: the worker waits for somebody who writes to it.
+        kind, fields = encode(job)
+        pipe = Path(real_store.path, "data", "pipe")
+        os.mkfifo(pipe)
+        for entry in fields["inputs"]:
+            entry["rowset"]["path"] = "data/pipe"
+        begun.set()
+        return kind, fields
+
+    monkeypatch.setattr(compactor.compaction_run, "encode_job", slow)
+    ended: list[Any] = []
+
+    def work() -> None:
+        try:
+            ended.append(
+                compaction.compact(
+                    store, state.id, state.tablets[0].id, MergePlan(ids, 1.0), made.runner(store)
+                )
+            )
+        except BaseException as error:
+            ended.append(type(error).__name__)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert begun.wait(20)
+    time.sleep(0.1)
+    assert thread.is_alive()
+    if end == "revoked":
+        with store.commit_lock:
+            assert store.reservations.revoke(ids) == 1
+    else:
+        real_store.maintenance.stop()
+    thread.join(20)
+    assert ended == [None] if end == "revoked" else ended == ["JobCancelled"]
+    Path(real_store.path, "data", "pipe").unlink()
+    assert sorted(path.name for path in Path(real_store.path, "data").rglob("*.*")) == before
+    assert not any(store.reservations.taken(number) for number in ids)

@@ -1,0 +1,171 @@
+"""What the compaction policy is told of a tablet is what is there, and what it is told is expired is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.support import folder_in_memory, open_database
+
+from nyala.database import Database
+from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.tablet import layouts as layouts_module
+from nyala.tablet.compaction import compact, run_here
+from nyala.tablet.compaction_policy import MajorPlan, MergePlan
+from nyala.tablet.layouts import Layouts, all_expired, dead_rows_of, expired_rows, has_dead_rows
+
+
+@pytest.fixture
+def db() -> Iterator[Database]:
+    with folder_in_memory() as folder, open_database(folder / "s") as db:
+        yield db
+
+
+def tablet(db: Database) -> Any:
+    return db._writer().root.table("t").tablets[0]
+
+
+def rowset(db: Database) -> DiskRowSet:
+    (found,) = tablet(db).rowsets
+    return found
+
+
+def layout(db: Database, cut: int = 0) -> Any:
+    (found,) = Layouts().of_tablet(tablet(db), cut)
+    return found
+
+
+def column_id(db: Database, name: str) -> int:
+    return db._writer().root.table("t").schema.by_name(name).id
+
+
+def hundred_rows(db: Database) -> tuple[Any, int]:
+    """A rowset of a hundred rows; (table, when they came)."""
+    table = db.create_table("t", {"k": "int64", "a": "int64", "b": "int64"}, "k", history="forever")
+    came = table.insert({"k": list(range(100)), "a": list(range(100)), "b": [0] * 100}).timestamp
+    db.flush()
+    return table, came
+
+
+def test_sizes_and_counts_are_those_of_the_catalogue(db: Database) -> None:
+    """REDO by file and by column, UNDO oldest first, parts as part of the base."""
+    table, _ = hundred_rows(db)
+    table.update({"k": list(range(10)), "a": [1] * 10})
+    db.flush()
+    table.update({"k": list(range(30)), "a": [2] * 30, "b": [2] * 30})
+    table.delete({"k": [7]})
+    db.flush()
+    found, there = layout(db), rowset(db)
+    assert (found.id, found.row_count, found.key_min, found.key_max) == (
+        there.id, 100, there.meta.key_min, there.meta.key_max,
+    )  # fmt: skip
+    assert found.redo_files == [(file.size_bytes, file.record_count) for file in there.redo]
+    assert found.redo_bytes == sum(size for size, _ in found.redo_files)
+    a, b = column_id(db, "a"), column_id(db, "b")
+    assert set(found.redo_columns) == {a, b, LIVENESS}
+    assert found.redo_columns[a] > found.redo_columns[b] >= 30
+    assert found.base_bytes == there.meta.size_bytes and found.available
+    state = db._writer().root.table("t")
+    plan = MajorPlan(there.id, (a,), 1.0)
+    assert compact(db._writer(), state.id, state.tablets[0].id, plan, run_here(db._writer()))
+    found, there = layout(db), rowset(db)
+    assert found.base_bytes == there.meta.size_bytes + there.parts[0].size_bytes
+    assert found.undo_files == [(file.size_bytes, file.record_count) for file in there.undo[::-1]]
+    assert len(found.redo_files) == 1 and a not in found.redo_columns
+    assert found.size_bytes == there.size_bytes
+
+
+def test_who_is_reserved_is_not_available(db: Database) -> None:
+    """Q3: a running compaction's rowsets are in the picture, and in no plan."""
+    hundred_rows(db)
+    store = db._writer()
+    reservation = store.reservations.take([rowset(db).id], holds_deltas=False)
+    assert reservation is not None
+    (found,) = Layouts().of_tablet(tablet(db), 0, store.reservations)
+    assert not found.available
+    store.reservations.release(reservation)
+    (found,) = Layouts().of_tablet(tablet(db), 0, store.reservations)
+    assert found.available
+
+
+def test_undo_is_expired_as_a_whole_or_by_half_of_its_share(db: Database) -> None:
+    """Estimates err downwards: what is called expired is gone after a rewrite (Q2)."""
+    table, came = hundred_rows(db)
+    assert layout(db, came - 1).expired_undo_bytes == layout(db, 0).expired_undo_bytes == 0
+    whole = layout(db, came)
+    assert (whole.expired_undo_bytes, whole.expired_undo_files) == (whole.undo_bytes, 1)
+    first = table.update({"k": list(range(50)), "a": [1] * 50}).timestamp
+    last = table.update({"k": list(range(50, 100)), "a": [1] * 50}).timestamp
+    db.flush()
+    state = db._writer().root.table("t")
+    plan = MajorPlan(rowset(db).id, (column_id(db, "a"),), 1.0)
+    assert compact(db._writer(), state.id, state.tablets[0].id, plan, run_here(db._writer()))
+    (oldest, _), (newest, _) = layout(db).undo_files
+    half = layout(db, (first + last) // 2)
+    assert half.expired_undo_files == 1
+    assert abs(half.expired_undo_bytes - (oldest + newest / 4)) <= 1
+    assert layout(db, first).expired_undo_bytes == oldest
+    assert layout(db, last).expired_undo_bytes == oldest + newest
+
+
+@pytest.mark.parametrize("where", ["memory", "redo", "base"])
+def test_a_row_is_expired_once_it_is_dead_since_before_the_cut(db: Database, where: str) -> None:
+    """Whether its deletion is in memory, in a REDO file, or in the base with UNDO."""
+    table, came = hundred_rows(db)
+    first = table.delete({"k": list(range(10))}).timestamp
+    second = table.delete({"k": list(range(10, 30))}).timestamp
+    if where != "memory":
+        db.flush()
+    if where == "base":
+        state = db._writer().root.table("t")
+        plan = MergePlan((rowset(db).id,), 1.0)
+        assert compact(db._writer(), state.id, state.tablets[0].id, plan, run_here(db._writer()))
+    assert has_dead_rows(rowset(db)) == (where != "memory")
+    expected = {came: 0, first - 1: 0, first: 10, second - 1: 10, second: 30, MAX_TIMESTAMP: 30}
+    assert {cut: expired_rows(rowset(db), cut) for cut in expected} == expected
+    assert dead_rows_of([rowset(db)]) == (30, round(rowset(db).base_bytes * 0.3))
+    if where != "memory":
+        assert {cut: layout(db, cut).expired_rows for cut in expected} == expected
+        assert layout(db, 0).expired_rows == 0 and not layout(db, second).all_expired
+
+
+def test_a_rowset_of_expired_rows_goes_as_a_whole_only_when_all_of_them_are(db: Database) -> None:
+    """Nor while the last deletion is in memory only, which a flush would write to a file that is gone."""
+    table, _ = hundred_rows(db)
+    first = table.delete({"k": list(range(99))}).timestamp
+    db.flush()
+    assert not layout(db, first).all_expired and not all_expired(rowset(db), first)
+    last = table.delete({"k": [99]}).timestamp
+    assert all_expired(rowset(db), last) and not layout(db, last).all_expired
+    db.flush()
+    assert layout(db, last).all_expired
+    assert not layout(db, last - 1).all_expired and not layout(db, 0).all_expired
+    assert not all_expired(rowset(db), 0)
+    table.insert({"k": [5], "a": [5]})  # a new row elsewhere; the dead one stays dead (R5)
+    assert layout(db, last).all_expired
+
+
+def test_the_liveness_of_a_rowset_is_looked_up_once_for_a_cut(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measuring every tablet every second must not read every file every second."""
+    table, _ = hundred_rows(db)
+    looked: list[int] = []
+    real = layouts_module.expired_rows
+
+    def counting(rowset: DiskRowSet, cut: int) -> int:
+        looked.append(cut)
+        return real(rowset, cut)
+
+    monkeypatch.setattr(layouts_module, "expired_rows", counting)
+    measure = Layouts()
+    measure.of_tablet(tablet(db), MAX_TIMESTAMP)
+    assert looked == [], "no row was ever deleted"
+    deleted = table.delete({"k": list(range(100))}).timestamp
+    db.flush()
+    for cut in (deleted - 1, deleted - 1, deleted, deleted, deleted + 1, deleted + 2):
+        (found,) = measure.of_tablet(tablet(db), cut)
+        assert found.expired_rows == (100 if cut >= deleted else 0)
+    assert looked == [deleted - 1, deleted], "what is all expired stays so"

@@ -1,0 +1,121 @@
+"""Which rowsets a running compaction has taken: at most one has each, and it can be taken back."""
+
+from __future__ import annotations
+
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nyala.tablet.reservations import Reservations
+
+
+def test_v1_a_rowset_is_of_one_reservation() -> None:
+    """All or none: half of a merge's inputs would be no merge."""
+    reservations = Reservations()
+    first = reservations.take([1, 2], holds_deltas=True)
+    assert first is not None and first.rowset_ids == {1, 2}
+    assert reservations.take([2, 3], holds_deltas=False) is None
+    assert not reservations.taken(3)
+    other = reservations.take([3], holds_deltas=False)
+    assert other is not None
+    assert [reservations.taken(number) for number in range(5)] == [False, True, True, True, False]
+    assert [reservations.holds_deltas(number) for number in range(5)] == [False, True, True, False, False]
+    reservations.release(first)
+    assert reservations.take([1, 2], holds_deltas=False) is not None
+
+
+def test_v2_who_was_revoked_stays_so_and_takes_nothing_from_the_next() -> None:
+    """A revoked holder comes to its end much later, and gives back what is no longer its own: that must not count."""
+    reservations = Reservations()
+    first = reservations.take([1, 2, 3], holds_deltas=True)
+    assert first is not None and not first.revoked.is_set()
+    assert reservations.revoke([3, 4]) == 1
+    assert first.revoked.is_set()
+    assert not any(reservations.taken(number) for number in range(5)), "with one of its rowsets all are free"
+    second = reservations.take([2], holds_deltas=True)
+    reservations.release(first)
+    reservations.release(first)
+    assert reservations.taken(2) and reservations.holds_deltas(2)
+    assert second is not None and not second.revoked.is_set()
+    assert first.revoked.is_set()
+
+
+def test_revoke_counts_compactions_not_rowsets() -> None:
+    """And does nothing to those of other rowsets."""
+    reservations = Reservations()
+    taken = [reservations.take(ids, holds_deltas=False) for ids in ([1, 2], [3], [4, 5])]
+    assert reservations.revoke([1, 2, 4]) == 2
+    assert [made is not None and made.revoked.is_set() for made in taken] == [True, False, True]
+    assert reservations.revoke([1, 2, 4, 9]) == 0
+    assert reservations.revoke(iter([])) == 0
+
+
+def test_revoke_held_takes_back_what_keeps_memory_from_being_flushed() -> None:
+    """Delta compactions are in nobody's way and go on."""
+    reservations = Reservations()
+    merge = reservations.take([1, 2], holds_deltas=True)
+    major = reservations.take([3], holds_deltas=False)
+    assert reservations.revoke_held() == 1
+    assert merge is not None and merge.revoked.is_set() and not reservations.taken(1)
+    assert major is not None and not major.revoked.is_set() and reservations.taken(3)
+    assert reservations.revoke_held() == 0
+
+
+def test_wait_free_returns_when_the_last_of_them_is_given_back() -> None:
+    """Whoever compacts by hand waits for the background, and not longer."""
+    reservations = Reservations()
+    first = reservations.take([1], holds_deltas=True)
+    second = reservations.take([2], holds_deltas=True)
+    assert first is not None and second is not None
+    assert reservations.wait_free([3], 0)
+    assert not reservations.wait_free([1, 2], 0.01)
+    done = threading.Event()
+
+    def wait() -> None:
+        assert reservations.wait_free([1, 2], 20)
+        done.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    reservations.release(first)
+    assert not done.wait(0.02)
+    reservations.revoke([2])
+    thread.join(20)
+    assert done.is_set()
+
+
+IDS = st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["take", "take", "release", "revoke", "held"]), IDS, st.booleans()))
+)
+def test_any_order_of_calls_keeps_v1(steps: list[tuple[str, list[int], bool]]) -> None:
+    """Against a plain list of the reservations that are good."""
+    reservations, good, made = Reservations(), [], []
+    for step, ids, holds in steps:
+        if step == "take":
+            found = reservations.take(ids, holds_deltas=holds)
+            assert (found is None) == any(set(ids) & other.rowset_ids for other in good)
+            if found is not None:
+                good.append(found)
+                made.append(found)
+        elif step == "release" and made:
+            reservation = made[ids[0] % len(made)]
+            reservations.release(reservation)
+            good = [other for other in good if other is not reservation]
+        elif step in ("revoke", "held"):
+            hit = [
+                other
+                for other in good
+                if (other.holds_deltas if step == "held" else set(ids) & other.rowset_ids)
+            ]
+            assert (reservations.revoke_held() if step == "held" else reservations.revoke(ids)) == len(hit)
+            assert all(other.revoked.is_set() for other in hit)
+            good = [other for other in good if other not in hit]
+        for number in range(6):
+            holder = [other for other in good if number in other.rowset_ids]
+            assert reservations.taken(number) == bool(holder)
+            assert reservations.holds_deltas(number) == any(other.holds_deltas for other in holder)
+    assert not any(other.revoked.is_set() for other in good)
