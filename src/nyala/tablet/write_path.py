@@ -99,7 +99,8 @@ def write(
         settlements = settle_requests(store, requests, prepared, collect=collect)
         return settlements, commit(store, [settlement for settlement, _ in settlements], idempotency_key)
 
-    settlements, ticket = locked(store, under_lock)
+    given = sum(array.nbytes for _, operation in prepared for array in operation.columns.values())
+    settlements, ticket = locked(store, under_lock, large=given > store.direct_commit_bytes)
     if requests and not settlements:
         return [WriteResult(ticket.timestamp) for _ in requests]
     return results_of(requests, settlements, ticket.timestamp)
@@ -122,11 +123,14 @@ def committed_before(store: Store, idempotency_key: str) -> WriteResult | None:
 _Outcome = TypeVar("_Outcome")
 
 
-def locked(store: Store, under_lock: Callable[[], tuple[_Outcome, Ticket]]) -> tuple[_Outcome, Ticket]:
+def locked(
+    store: Store, under_lock: Callable[[], tuple[_Outcome, Ticket]], *, large: bool = False
+) -> tuple[_Outcome, Ticket]:
     """Run `under_lock` with the commit lock held, then wait until what it committed is durable and published.
 
     A batch that turns out too large for the log is run again with the flush lock held as well, because a direct
     commit flushes; taking the flush lock second would be the wrong order (flush_lock before commit_lock, always).
+    large: it will probably be, so both locks are taken at once.
     """
     if store.memory_is_full():
         if store.options.maintenance:
@@ -134,9 +138,10 @@ def locked(store: Store, under_lock: Callable[[], tuple[_Outcome, Ticket]]) -> t
         else:
             flush(store)
     done: tuple[_Outcome, Ticket] | None = None
-    with contextlib.suppress(TooLargeForLog), store.commit_lock:
-        store.check_writable()
-        done = under_lock()
+    if not large:
+        with contextlib.suppress(TooLargeForLog), store.commit_lock:
+            store.check_writable()
+            done = under_lock()
     if done is None:
         with store.flush_lock, store.commit_lock:
             store.check_writable()
