@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -34,7 +34,7 @@ from nyala.errors import (
 from nyala.handover_server import HandoverServer
 from nyala.mvcc.timestamp import TIMESTAMP_ZERO, from_physical, parse_at, to_datetime
 from nyala.partition.levels import HashSpec, RangeSpec, build_partitions
-from nyala.scan import PinnedRows, Scan, make_spec
+from nyala.scan import PinnedRows, Scan, make_spec, need
 from nyala.schema.schema import MAX_IDENTIFIER_BYTES, build_schema
 from nyala.table import Table, TableView
 from nyala.tablet.compaction import Runner
@@ -47,6 +47,10 @@ from nyala.tablet.reader_store import ReaderStore
 from nyala.tablet.root import Root, TableState
 from nyala.tablet.store import DURABILITIES, Store, StoreOptions
 from nyala.wal.writer import Durability
+
+if TYPE_CHECKING:
+    from nyala.sql.connection import Connection
+    from nyala.sql.result import Result
 
 logger = logging.getLogger("nyala.store")
 
@@ -127,6 +131,7 @@ class Database:
         self._server: HandoverServer | None = None
         self._group_sync: GroupSync | None = None
         self._scans_checked_s = store.env.clock.monotonic_s()
+        self._sql: Connection | None = None
         if isinstance(store, Store):
             if store.options.durability == "group":
                 self._group_sync = GroupSync(store)
@@ -236,6 +241,15 @@ class Database:
         root, timestamp, published = self._view_at(at)
         return Snapshot(self, root, timestamp, published)
 
+    def sql(self, text: str, parameters: Sequence[Any] | dict[str, Any] | None = None) -> Result:
+        """The answer of DuckDB to a SELECT over the tables, all at this moment: see `Result`.
+
+        parameters: values for `?` in the text, or a dict for `$name`.
+        Raises:     TableNotFoundError, ColumnNotFoundError; InvalidArgumentError for what does not parse or does not
+                    only read, and for values that DuckDB cannot calculate with; ImportError without DuckDB.
+        """
+        return self.snapshot().sql(text, parameters)
+
     def now(self) -> int:
         """The published timestamp: what a scan without `at` reads. A token for `connect(not_before=…)`."""
         return self._store.view()[1]
@@ -278,6 +292,8 @@ class Database:
             self._server.stop()
         if self._group_sync is not None:
             self._group_sync.stop()
+        if self._sql is not None:
+            self._sql.close()
         self._store.close()
 
     def __enter__(self) -> Database:
@@ -299,6 +315,16 @@ class Database:
 
     def _root(self) -> Root:
         return self._store.view()[0]
+
+    def _connection(self) -> Connection:
+        """DuckDB for statements, made at the first."""
+        need("duckdb", "sql")
+        from nyala.sql.connection import Connection
+
+        with self._scans_lock:
+            if self._sql is None:
+                self._sql = Connection()
+            return self._sql
 
     def _writer(self) -> Store:
         store = self._store
@@ -401,6 +427,17 @@ class Snapshot:
 
     def __getitem__(self, name: str) -> TableView:
         return self.table(name)
+
+    def sql(self, text: str, parameters: Sequence[Any] | dict[str, Any] | None = None) -> Result:
+        """The answer of DuckDB to a SELECT over the tables as of this moment: see `Database.sql`.
+
+        Raises: as `Database.sql`, and HistoryExpiredError.
+        """
+        self._pinned()
+        connection = self._database._connection()
+        from nyala.sql.result import run
+
+        return run(connection, self, text, parameters)
 
     def list_tables(self) -> list[str]:
         """Names of the tables that there were, sorted."""

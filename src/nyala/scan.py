@@ -28,6 +28,7 @@ import pyarrow as pa
 from nyala.env import Env
 from nyala.errors import ColumnNotFoundError, HistoryExpiredError, InvalidArgumentError
 from nyala.mvcc.timestamp import to_datetime
+from nyala.schema.nodes import Predicate, all_of
 from nyala.schema.predicate import BoundPredicate, bind
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet import read_path, token
@@ -144,18 +145,18 @@ class PinnedRows(abc.ABC):
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
         """The rows as a pandas DataFrame; `options` go to `pyarrow.Table.to_pandas`."""
-        _need("pandas", "pandas")
+        need("pandas", "pandas")
         return self.to_arrow().to_pandas(**options)
 
     def to_polars(self) -> pl.DataFrame:
         """The rows as a polars DataFrame."""
-        polars: Any = _need("polars", "polars")
+        polars: Any = need("polars", "polars")
         frame: pl.DataFrame = polars.from_arrow(self.to_arrow())
         return frame
 
     def to_duckdb(self, con: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
         """A DuckDB relation over the rows, on `con` or on DuckDB's default connection."""
-        module: Any = _need("duckdb", "sql")
+        module: Any = need("duckdb", "sql")
         relation: duckdb.DuckDBPyRelation = (con or module).from_arrow(self.to_arrow())
         return relation
 
@@ -203,6 +204,7 @@ class Scan(PinnedRows):
     def __init__(self, store: ScannedStore, root: Root, table: TableState, spec: ScanSpec) -> None:
         super().__init__(store, root, table)
         self._spec = spec
+        self._last_counters = ScanCounters()
 
     @property
     def timestamp(self) -> int:
@@ -220,8 +222,19 @@ class Scan(PinnedRows):
         """A lazy polars frame: the columns that a query names, and limits on rows, are pushed into the scan."""
         from nyala.engines import polars_lazy
 
-        _need("polars", "polars")
+        need("polars", "polars")
         return polars_lazy(self)
+
+    def to_duckdb(self, con: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
+        """A DuckDB relation over the scan, on `con` or on DuckDB's default connection, read when a query needs it.
+
+        Columns and predicates of the query are pushed into the scan, and its batches are read as DuckDB works them off.
+        """
+        from nyala.sql.source import ScanSource, duckdb_table
+
+        module: Any = need("duckdb", "sql")
+        relation: duckdb.DuckDBPyRelation = (con or module).from_arrow(duckdb_table(ScanSource(self)))
+        return relation
 
     def count(self) -> int:
         """How many rows; decodes only what the predicate and deletions need."""
@@ -244,6 +257,13 @@ class Scan(PinnedRows):
         del root
         return Explanation(self._name, self._spec, counters, blocks_total)
 
+    def explanation_of_last_run(self) -> Explanation:
+        """As `explain`, of what was last read through this scan, as far as that came. For engines, which narrow."""
+        root, table = self._take()
+        blocks_total = read_path.block_count(table, self._spec)
+        del root
+        return Explanation(self._name, self._spec, self._last_counters, blocks_total)
+
     def tokens(self) -> list[bytes]:
         """One token per tablet that the scan has to read: for `read_token`, in any process that sees the files.
 
@@ -262,19 +282,44 @@ class Scan(PinnedRows):
 
         return scan_to_spark(spark, self)
 
-    def narrowed(self, columns: Sequence[str]) -> Scan:
-        """The same rows at the same moment with only these of its columns. Raises: ColumnNotFoundError."""
+    def narrowed(self, columns: Sequence[str], where: Predicate | None = None) -> Scan:
+        """The same rows at the same moment with only these of its columns, and of them those that also match `where`.
+
+        Raises: ColumnNotFoundError, and InvalidArgumentError or SchemaError for a predicate that does not bind. A scan
+        with a limit takes no further predicate: it would choose other rows.
+        """
         root, table = self._take()
         strange = [name for name in columns if name not in self.schema.names]
         if strange:
             raise ColumnNotFoundError(f"the scan has no column {strange[0]!r}; it has {self.schema.names}")
         spec = dataclasses.replace(self._spec, columns=self._spec.schema.project(list(columns)))
+        if where is not None:
+            if self.limited:
+                raise InvalidArgumentError("a scan with a limit takes no further predicate")
+            trees = (where,) if spec.predicate is None else (spec.predicate.tree, where)
+            spec = dataclasses.replace(spec, predicate=bind(all_of(trees), spec.schema))
         return Scan(self._store, root, table, spec)
+
+    @property
+    def limited(self) -> bool:
+        """Whether the scan has a limit on its rows."""
+        return self._spec.limit is not None
+
+    def rows_at_most(self) -> int:
+        """An upper bound of the number of rows, for planners; reads nothing."""
+        root, table = self._take()
+        rows = sum(rowset.row_count for tablet in table.tablets for rowset in tablet.all_rowsets())
+        del root
+        return rows if self._spec.limit is None else min(rows, self._spec.limit)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as record batches, without a reader around them."""
+        return self._batches()
 
     # ---------------------------------------------------------------------------------------- inside
 
     def _read(self, table: TableState) -> Iterator[pa.RecordBatch]:
-        counters = ScanCounters()
+        self._last_counters = counters = ScanCounters()
         return read_path.run(read_path.plan(table, self._spec, counters), self._spec, counters)
 
     def _again(self) -> str:
@@ -363,7 +408,7 @@ def make_spec(
     return ScanSpec(table.schema, resolve_columns(table, columns), snapshot, predicate, limit, order_by_key)
 
 
-def _need(module: str, extra: str) -> Any:
+def need(module: str, extra: str) -> Any:
     """Import an optional library. Raises: ImportError with the pip line."""
     import importlib
 

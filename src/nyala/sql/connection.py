@@ -1,0 +1,51 @@
+"""A private DuckDB for the statements of one open store: in memory, without files, locked.
+
+What it cannot do: read or write files (but for spilling what does not fit in memory to a temporary folder), load
+extensions, see variables of the calling program, or have any of that changed by a statement. Its time zone is UTC, as
+everywhere in Nyala.
+
+Source: shared contract, `db.sql`; DuckDB, "Securing DuckDB".
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from typing import Any, Final
+
+SETTINGS: Final = {
+    "enable_external_access": "false",
+    "autoload_known_extensions": "false",
+    "autoinstall_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "python_enable_replacements": "false",
+}
+
+
+class Connection:
+    """Makes cursors, each with tables of its own, on one DuckDB instance. Thread-safe; opened at first use."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._duckdb: Any = None
+
+    def cursor(self) -> Any:
+        """A DuckDB connection to the instance; what is registered on it, others don't see."""
+        import duckdb
+
+        with self._lock:
+            if self._duckdb is None:
+                spill = os.path.join(tempfile.gettempdir(), f"nyala-sql-{os.getpid()}-{id(self):x}")
+                opened = duckdb.connect(":memory:", config={**SETTINGS, "temp_directory": spill})
+                opened.execute("SET GLOBAL TimeZone = 'UTC'")
+                opened.execute("SET GLOBAL lock_configuration = true")
+                self._duckdb = opened
+            return self._duckdb.cursor()
+
+    def close(self) -> None:
+        """Let the instance go as soon as no result uses it."""
+        with self._lock:
+            if self._duckdb is not None:
+                self._duckdb.close()
+                self._duckdb = None

@@ -1,0 +1,77 @@
+"""What DuckDB says against a statement, as errors of ours: its sentence and position stay.
+
+Source: shared contract, "Errors".
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from nyala.errors import ColumnNotFoundError, Error, InvalidArgumentError, StorageError, TableNotFoundError
+
+_NO_TABLE: Final = re.compile(r'Table with name "?(.+?)"? does not exist')
+_NO_COLUMN: Final = (
+    re.compile(r'Referenced column "(.+?)" not found'),
+    re.compile(r'does not have a column named "(.+?)"'),
+    re.compile(r'Column "(.+?)" does not exist on (?:left|right) side'),
+    re.compile(r'Column "(.+?)" in (?:EXCLUDE|REPLACE|RENAME) list not found'),
+)
+
+
+def our_error(
+    error: Any, failures: Iterable[BaseException | None], tables: Sequence[str], columns: Iterable[str]
+) -> BaseException:
+    """The error to raise for one of DuckDB's.
+
+    failures: what scans ended with; such an error is the cause, and is raised itself.
+    tables, columns: names that there are, for "did you mean".
+    """
+    import duckdb
+
+    for failure in failures:
+        if failure is not None:
+            return failure
+    message = str(error)
+    text = _with_line(message, -1)
+    if isinstance(error, duckdb.CatalogException) and (match := _NO_TABLE.search(message)):
+        # DuckDB's own guess names tables of its catalogue.
+        place = text[text.index("\n\nLINE") :] if "\n\nLINE" in text else ""
+        return TableNotFoundError(f"there is no table {match[1]!r}{_meant(match[1], tables)}{place}")
+    if isinstance(error, duckdb.BinderException):
+        for pattern in _NO_COLUMN:
+            if match := pattern.search(message):
+                head, _, place = text.partition("\n\n")
+                del head
+                guess = _meant(match[1], sorted(set(columns)))
+                return ColumnNotFoundError(
+                    f"there is no column {match[1]!r} here{guess}" + (f"\n\n{place}" if place else "")
+                )
+    if isinstance(error, duckdb.PermissionException):
+        return InvalidArgumentError(
+            f"sql() reads the tables of the store and no files: {text}\nTo read both, use a DuckDB connection of your "
+            "own: table.scan().to_duckdb(connection)"
+        )
+    if isinstance(error, duckdb.ProgrammingError | duckdb.DataError | duckdb.NotSupportedError):
+        return InvalidArgumentError(f"DuckDB refused the statement: {text}")
+    if isinstance(error, duckdb.OperationalError | duckdb.InternalError):
+        return StorageError(f"DuckDB could not run the statement: {text}")
+    return Error(f"DuckDB could not run the statement: {text}")
+
+
+def _with_line(message: str, by: int) -> str:
+    """The message with its line numbers moved: statements are bound inside of another one, a line below its start."""
+    return re.sub(
+        r"^LINE (\d+):", lambda match: f"LINE {max(1, int(match[1]) + by)}:", message, flags=re.MULTILINE
+    )
+
+
+def _meant(name: str, there: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name.lower(), [known.lower() for known in there], n=1)
+    guess = next((known for known in there if close and known.lower() == close[0]), None)
+    if guess is not None:
+        return f": did you mean {guess!r}?"
+    shown = ", ".join(repr(known) for known in there[:10])
+    return f"; there are {shown}{', …' if len(there) > 10 else ''}" if there else ""

@@ -1,0 +1,242 @@
+"""The answer to a statement: what its rows are, in every form, and what was pushed into the tables.
+
+Like a scan, a result is a question at one moment: nothing is read before rows are asked for, each form runs the
+statement again and gives the same answer (unless the statement itself asks for chance or the time of day), and it can
+be read when the snapshot is closed, not when the store is. `fetchone` and `fetchmany` walk through one run.
+
+Source: shared contract, `db.sql`; Python's DB-API for the fetch methods.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from nyala.mvcc.timestamp import to_datetime
+from nyala.scan import Explanation, Scan, preview
+from nyala.sql.errors import our_error
+from nyala.sql.source import ScanSource, duckdb_table
+from nyala.sql.statement import check_statement, prepared, tables_named
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+    from nyala.database import Snapshot
+    from nyala.sql.connection import Connection
+
+_HEAD_ROWS = 10
+# As large as the windows of a scan.
+_BATCH_ROWS = 1 << 17
+
+
+def run(
+    connection: Connection,
+    snapshot: Snapshot,
+    text: str,
+    parameters: Sequence[Any] | dict[str, Any] | None = None,
+) -> Result:
+    """Check and bind the statement at the snapshot's moment. Raises: as `Database.sql`."""
+    statement = check_statement(text)
+    names = snapshot.list_tables()
+    scans = {name: snapshot[name].scan() for name in tables_named(statement, names)}
+    return Result(connection, statement, prepared(parameters), scans, names, snapshot.timestamp)
+
+
+class SqlExplanation:
+    """What a run of a statement asked of each table, what that read and skipped, and DuckDB's plan.
+
+    `scans` has one `Explanation` for each time that a table was read.
+    """
+
+    def __init__(self, scans: list[Explanation], plan: str) -> None:
+        self.scans = scans
+        self.plan = plan
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"scans": [scan.to_dict() for scan in self.scans], "plan": self.plan}
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.scans), self.plan])
+
+    __repr__ = __str__
+
+
+class Result:
+    """Rows of a statement at one moment. Made by `Database.sql` and `Snapshot.sql`; thread-safe."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        statement: str,
+        parameters: Any,
+        scans: dict[str, Scan],
+        tables: list[str],
+        timestamp: int,
+    ) -> None:
+        self._connection = connection
+        self._statement = statement
+        self._parameters = parameters
+        self._scans = scans
+        self._tables = tables
+        self._lock = threading.RLock()
+        self._rows: _Run | None = None  # where fetchone and fetchmany stand
+        self.timestamp = timestamp
+        """The moment: every batch up to this timestamp is in, none after it."""
+        # Binds, so that wrong names are told at once; reads no table.
+        bound = _Run(self)
+        bound.execute(f"SELECT * FROM (\n{statement}\n) LIMIT 0")
+        self._names = [str(column[0]) for column in bound.cursor.description]
+
+    # ---------------------------------------------------------------------------------------- rows
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """The rows as Python tuples: those that fetchone and fetchmany left, after which they begin anew."""
+        with self._lock:
+            run, self._rows = self._rows or self._started(), None
+            return list(run.fetch("fetchall"))
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """The next row, None after the last."""
+        with self._lock:
+            self._rows = self._rows or self._started()
+            row: tuple[Any, ...] | None = self._rows.fetch("fetchone")
+            return row
+
+    def fetchmany(self, size: int = 1) -> list[tuple[Any, ...]]:
+        """At most `size` next rows, an empty list after the last."""
+        with self._lock:
+            self._rows = self._rows or self._started()
+            return list(self._rows.fetch("fetchmany", size))
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """All rows as tuples, a thousand at a time."""
+        run = self._started()
+        while rows := run.fetch("fetchmany", 1000):
+            yield from rows
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table."""
+        return self.to_reader().read_all()
+
+    arrow = to_arrow
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows as a stream of record batches, which DuckDB makes as they are read."""
+        return _Run(self).reader()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Arrow's stream protocol: `pa.table(result)`, `pl.DataFrame(result)`, `table.upsert(result)`."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> Any:
+        return self.schema.__arrow_c_schema__()
+
+    def to_pandas(self, **options: Any) -> pd.DataFrame:
+        """The rows as a pandas DataFrame; `options` go to `pyarrow.Table.to_pandas`."""
+        return self.to_arrow().to_pandas(**options)
+
+    df = to_pandas
+
+    def to_polars(self) -> pl.DataFrame:
+        """The rows as a polars DataFrame."""
+        from nyala.scan import need
+
+        polars: Any = need("polars", "polars")
+        frame: pl.DataFrame = polars.from_arrow(self.to_arrow())
+        return frame
+
+    # ---------------------------------------------------------------------------------------- about them
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self._names)
+
+    @functools.cached_property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the rows."""
+        return _Run(self).reader(f"SELECT * FROM (\n{self._statement}\n) LIMIT 0").schema
+
+    def explain(self) -> SqlExplanation:
+        """Run the statement, throw its rows away, and say what each table was asked for and what it skipped."""
+        run = _Run(self)
+        for _ in run.reader():
+            pass
+        plan = _Run(self)
+        plan.execute(f"EXPLAIN {self._statement}")
+        text = "\n".join(str(row[-1]).rstrip("\n") for row in plan.fetch("fetchall"))
+        asked = [scan for source in run.sources for scan in source.asked]
+        return SqlExplanation([scan.explanation_of_last_run() for scan in asked], text)
+
+    def __repr__(self) -> str:
+        head = _Run(self).reader(f"SELECT * FROM (\n{self._statement}\n) LIMIT {_HEAD_ROWS}").read_all()
+        return f"Result at {to_datetime(self.timestamp).isoformat()}\n{preview(head)}"
+
+    # ---------------------------------------------------------------------------------------- inside
+
+    def _started(self) -> _Run:
+        run = _Run(self)
+        run.execute(self._statement)
+        return run
+
+    def _raise(self, error: Any, sources: Sequence[ScanSource]) -> None:
+        columns = [name for scan in self._scans.values() for name in scan.schema.names]
+        ours = our_error(error, [source.failure for source in sources], self._tables, columns)
+        raise ours from error
+
+
+class _Run:
+    """One run of a result's statement, on a cursor of its own with the tables registered on it."""
+
+    def __init__(self, result: Result) -> None:
+        self._result = result
+        self.cursor = result._connection.cursor()
+        self.sources = [ScanSource(scan, keep_asked=True) for scan in result._scans.values()]
+        for name, source in zip(result._scans, self.sources, strict=True):
+            self.cursor.register(name, duckdb_table(source))
+
+    def execute(self, text: str) -> None:
+        self._do(lambda: self.cursor.execute(text, *self._parameters))
+
+    def fetch(self, method: str, *arguments: Any) -> Any:
+        return self._do(lambda: getattr(self.cursor, method)(*arguments))
+
+    def reader(self, text: str | None = None) -> pa.RecordBatchReader:
+        """The rows as a stream, in which errors are ours."""
+        text = self._result._statement if text is None else text
+        made: pa.RecordBatchReader = self._do(lambda: self._open_reader(text))
+        return pa.RecordBatchReader.from_batches(made.schema, self._batches(made))
+
+    def _open_reader(self, text: str) -> Any:
+        if hasattr(self.cursor, "to_arrow_reader"):  # DuckDB >= 2: only a relation streams
+            named = {"params": self._parameters[0]} if self._parameters else {}
+            return self.cursor.sql(text, **named).to_arrow_reader(_BATCH_ROWS)
+        return self.cursor.execute(text, *self._parameters).fetch_record_batch(_BATCH_ROWS)
+
+    @property
+    def _parameters(self) -> tuple[Any, ...]:
+        return () if self._result._parameters is None else (self._result._parameters,)
+
+    def _batches(self, made: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        while True:
+            try:
+                batch = self._do(made.read_next_batch)
+            except StopIteration:
+                return
+            yield batch
+
+    def _do(self, act: Any) -> Any:
+        """Raises: ours, for what DuckDB says."""
+        import duckdb
+
+        try:
+            return act()
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            if any(source.failure is error for source in self.sources):
+                raise
+            self._result._raise(error, self.sources)

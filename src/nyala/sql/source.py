@@ -1,0 +1,348 @@
+"""A scan as a table of DuckDB: the columns and predicates that a query needs are pushed into the scan.
+
+    DuckDB >= 2     hands over a tree of nodes for each predicate and asks whether we take it (`duckdb._sources`)
+    DuckDB 1.4, 1.5 knows only pyarrow datasets, and hands over a pyarrow expression that must be applied
+                    |
+                    v
+    ScanSource.reader(columns, predicate)      Scan.narrowed(columns, predicate) as a stream of record batches
+
+What is taken is applied exactly: our comparisons mean what DuckDB's mean (NULL matches nothing, NaN equals NaN and is
+greater than all else, text compares by bytes). What is not understood is left to DuckDB. Of a pyarrow expression it
+can't be left: DuckDB 1.x trusts its source. One that is not understood is evaluated by Arrow, and prunes nothing.
+
+Invariants
+    Q1  A predicate is taken only when it binds to the table's schema, and never over a scan with a limit (which
+        would filter after the limit what must be filtered before it).
+    Q2  An expression that is read from its text is built again from what was read, and taken only if Arrow says
+        that both are equal.
+
+Left out: predicates that DuckDB makes while it runs (from joins, top-N): it does not offer them to Python sources.
+Source: decision 0014; ecosystem notes, source protocol of DuckDB 2.0.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nyala.errors import Error
+from nyala.schema import nodes
+from nyala.schema.nodes import Predicate
+
+if TYPE_CHECKING:
+    from nyala.scan import Scan
+
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_OPERATORS: Final = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+
+
+class ScanSource:
+    """One scan, asked by an engine for columns and predicates, as often as it likes. Thread-safe.
+
+    `asked` are the narrowed scans that were run; `failure` is the first error that one of them ended with: engines
+    hand on its text only, and who called the engine raises the error itself.
+    """
+
+    def __init__(self, scan: Scan, keep_asked: bool = False) -> None:
+        self.scan = scan
+        self.asked: list[Scan] = []
+        self.failure: BaseException | None = None
+        self._keep_asked = keep_asked
+        self._lock = threading.Lock()
+        names = [name.lower() for name in scan.schema.names]
+        # DuckDB takes `a` and `A` for one name and renames the second: such columns come, but unfiltered.
+        self._filters = not scan.limited and len(set(names)) == len(names)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.scan.schema
+
+    def takes(self, predicate: Predicate | None) -> bool:
+        """Whether `reader` applies it exactly (Q1)."""
+        if predicate is None or not self._filters:
+            return False
+        try:
+            self.scan.narrowed((), predicate)
+        except (Error, RecursionError):
+            return False
+        return True
+
+    def reader(self, columns: Sequence[str] | None, predicate: Predicate | None) -> pa.RecordBatchReader:
+        """The rows that match, as a stream in bounded memory."""
+        try:
+            scan = self.scan.narrowed(self.schema.names if columns is None else columns, predicate)
+        except BaseException as error:
+            self.failure = self.failure or error
+            raise
+        if self._keep_asked:
+            with self._lock:
+                self.asked.append(scan)
+        return pa.RecordBatchReader.from_batches(scan.schema, self._noting_failure(scan.batches()))
+
+    def _noting_failure(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.failure = self.failure or error
+            raise
+
+
+def duckdb_table(source: ScanSource) -> Any:
+    """What `con.register(name, …)` and `con.from_arrow(…)` of the installed DuckDB take."""
+    make = _source_2() or _source_1()
+    return make(source)
+
+
+# ------------------------------------------------------------------------------------------------ DuckDB >= 2
+
+
+_made: dict[str, Callable[[ScanSource], Any]] = {}
+
+
+def _source_2() -> Callable[[ScanSource], Any] | None:
+    """The class for DuckDB >= 2; None for an older one. Its module is private to DuckDB: a test holds us to it."""
+    if "2" not in _made:
+        try:
+            from duckdb._sources import ArrowScanSource
+        except ImportError:
+            return None
+
+        class NyalaScanSource(ArrowScanSource):
+            schema_is_stable = True
+
+            def rows(self) -> int | None:
+                rows: int = self.obj.scan.rows_at_most()
+                return rows
+
+            def __arrow_c_schema__(self) -> Any:
+                return self.obj.schema.__arrow_c_schema__()
+
+            def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+                return self.obj.reader(None, None).__arrow_c_stream__(requested_schema)
+
+            def accepts(self, predicate: Any) -> bool:
+                taken: bool = self.obj.takes(predicate_of_node(predicate))
+                return taken
+
+            def stream(self, columns: Sequence[int] | None, filters: Sequence[Any]) -> tuple[Any, bool]:
+                names = self.obj.schema.names
+                wanted = None if columns is None else [names[index] for index in columns]
+                terms = [predicate_of_node(node) for node in filters]
+                assert None not in terms, "a filter that was not accepted"
+                reader = self.obj.reader(wanted, nodes.all_of(terms) if terms else None)  # type: ignore[arg-type]
+                return reader.__arrow_c_stream__(), columns is not None
+
+        _made["2"] = NyalaScanSource
+    return _made["2"]
+
+
+def predicate_of_node(node: Any) -> Predicate | None:
+    """DuckDB's tree as one of ours; None for what has no equal here."""
+    try:
+        return _of_node(node)
+    except RecursionError:
+        return None
+
+
+def _of_node(node: Any) -> Predicate | None:
+    kind = type(node).__name__
+    if kind == "Binary" and node.op in ("AND", "OR"):
+        parts = [_of_node(part) for part in _operands(node)]
+        if any(part is None for part in parts):
+            return None
+        return (nodes.all_of if node.op == "AND" else nodes.any_of)(parts)  # type: ignore[arg-type]
+    if kind == "Unary" and node.op == "NOT":
+        part = _of_node(node.operand)
+        return None if part is None else nodes.Not(part)
+    column = _column_of(getattr(node, "left" if kind == "Binary" else "operand", None))
+    if column is None:
+        return None
+    if kind == "Postfix" and node.op in ("IS NULL", "IS NOT NULL"):
+        return nodes.IsNull(column, negated=node.op == "IS NOT NULL")
+    if kind == "Binary" and node.op in _OPERATORS:
+        known, value = _literal_of(node.right)
+        return nodes.Compare(column, _OPERATORS[node.op], value) if known else None
+    if kind == "In" and node.values:
+        literals = [_literal_of(value) for value in node.values]
+        if all(known for known, _ in literals):
+            return nodes.InList(column, tuple(value for _, value in literals))
+    return None
+
+
+def _operands(node: Any) -> list[Any]:
+    """The operands of a chain of one operator, left to right, without recursion."""
+    out, pending = [], [node]
+    while pending:
+        part = pending.pop()
+        if type(part).__name__ == "Binary" and part.op == node.op:
+            pending += (part.right, part.left)
+        else:
+            out.append(part)
+    return out
+
+
+def _column_of(node: Any) -> str | None:
+    if type(node).__name__ != "Col" or len(node.parts) != 1:
+        return None
+    return str(node.parts[0])
+
+
+def _literal_of(node: Any) -> tuple[bool, Any]:
+    """(whether it is understood, the value)."""
+    if type(node).__name__ != "Lit":
+        return False, None
+    value = node.value
+    if node.type == "TIMESTAMP WITH TIME ZONE":
+        try:
+            return True, _EPOCH + dt.timedelta(microseconds=value)
+        except (TypeError, OverflowError):
+            return False, None
+    if node.type == "DATE":
+        return type(value) is dt.date, value
+    if node.type.startswith("DECIMAL"):
+        return isinstance(value, decimal.Decimal) and value.is_finite(), value
+    wanted = {"BOOLEAN": bool, "VARCHAR": str, "BLOB": bytes, "FLOAT": float, "DOUBLE": float}.get(
+        node.type, int
+    )
+    return type(value) is wanted, value
+
+
+# ------------------------------------------------------------------------------------------------ DuckDB 1.x
+
+
+def _source_1() -> Callable[[ScanSource], Any]:
+    """The class for DuckDB 1.x: a pyarrow dataset in name only, of which DuckDB uses `schema` and `scanner`.
+
+    It lives inside DuckDB's connection: most other methods of a pyarrow dataset need a C++ object that is not there.
+    """
+    if "1" not in _made:
+        import pyarrow.dataset as ds
+
+        class NyalaDataset(ds.Dataset):  # type: ignore[misc]
+            def __init__(self, source: ScanSource) -> None:
+                self._source = source
+
+            @property
+            def schema(self) -> pa.Schema:
+                return self._source.schema
+
+            def scanner(
+                self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **_: Any
+            ) -> _Scanner:
+                return _Scanner(self._source, columns, filter)
+
+        _made["1"] = NyalaDataset
+    return _made["1"]
+
+
+class _Scanner:
+    """What DuckDB 1.x asks for a reader."""
+
+    def __init__(
+        self, source: ScanSource, columns: Sequence[str] | None, expression: pc.Expression | None
+    ) -> None:
+        self._source, self._columns, self._expression = source, columns, expression
+
+    @property
+    def projected_schema(self) -> pa.Schema:
+        schema = self._source.schema
+        return schema if self._columns is None else pa.schema([schema.field(name) for name in self._columns])
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        if self._expression is None:
+            return self._source.reader(self._columns, None)
+        found = predicate_of_expression(self._expression, self._source.schema)
+        if self._source.takes(found):
+            return self._source.reader(self._columns, found)
+        return self._filtered(self._expression)
+
+    def _filtered(self, expression: pc.Expression) -> pa.RecordBatchReader:
+        """The expression applied by Arrow, batch by batch, to all columns; then those that are wanted."""
+        schema = self.projected_schema
+        everything = self._source.reader(None, None)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for batch in everything:
+                rows = pa.Table.from_batches([batch]).filter(expression)
+                yield from rows.select(schema.names).to_batches()
+
+        return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+_COMPARISON: Final = re.compile(r"(==|!=|<=|>=|<|>) ", re.DOTALL)
+
+
+def predicate_of_expression(expression: pc.Expression, schema: pa.Schema) -> Predicate | None:
+    """A pyarrow expression of comparisons under AND and OR as a predicate of ours; None for another (Q2)."""
+    try:
+        predicate, rebuilt, rest = _read_expression(str(expression), schema)
+    except (ValueError, RecursionError, pa.ArrowException, OverflowError):
+        return None
+    return predicate if not rest and rebuilt.equals(expression) else None
+
+
+def _read_expression(text: str, schema: pa.Schema) -> tuple[Predicate, pc.Expression, str]:
+    """(predicate, the same as an expression, the text after it). Raises: ValueError."""
+    if not text.startswith("("):
+        raise ValueError("not a comparison")
+    text = text[1:]
+    if text.startswith("("):
+        left, left_again, text = _read_expression(text, schema)
+        joined_by, text = (text[:5], text[5:]) if text.startswith(" and ") else (text[:4], text[4:])
+        right, right_again, text = _read_expression(text, schema)
+        if joined_by == " and ":
+            predicate, again = nodes.all_of((left, right)), left_again & right_again
+        elif joined_by == " or ":
+            predicate, again = nodes.any_of((left, right)), left_again | right_again
+        else:
+            raise ValueError("neither AND nor OR")
+        return predicate, again, _after_bracket(text)
+    for name in sorted(schema.names, key=len, reverse=True):
+        operator = _COMPARISON.match(text, len(name) + 1) if text.startswith(name + " ") else None
+        if operator is not None:
+            value, text = _read_value(text[operator.end() :], schema.field(name).type)
+            field, scalar = pc.field(name), pa.scalar(value, schema.field(name).type)
+            again = {
+                "==": field == scalar, "!=": field != scalar, "<": field < scalar,
+                "<=": field <= scalar, ">": field > scalar, ">=": field >= scalar,
+            }[operator[1]]  # fmt: skip
+            op = {"==": "=", "!=": "<>"}.get(operator[1], operator[1])
+            return nodes.Compare(name, op, value), again, _after_bracket(text)
+    raise ValueError("no column of that name")
+
+
+def _after_bracket(text: str) -> str:
+    if not text.startswith(")"):
+        raise ValueError("no closing bracket")
+    return text[1:]
+
+
+def _read_value(text: str, kind: pa.DataType) -> tuple[Any, str]:
+    """A constant as Arrow writes it, and the text after it. Raises: ValueError."""
+    if pa.types.is_string(kind):
+        match = re.match(r'"((?:[^"\\]|\\.)*)"', text, re.DOTALL)
+        if match is None or re.search(r'\\[^"\\]', match[1]):
+            raise ValueError("text with escapes")
+        return re.sub(r"\\(.)", r"\1", match[1]), text[match.end() :]
+    end = text.index(")")
+    word, rest = text[:end], text[end:]
+    if pa.types.is_binary(kind):
+        return bytes.fromhex(word.strip('"')), rest
+    if pa.types.is_integer(kind):
+        return int(word), rest
+    if pa.types.is_floating(kind):
+        return float(word), rest
+    if pa.types.is_date32(kind):
+        return dt.date.fromisoformat(word), rest
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return dt.datetime.fromisoformat(word), rest
+    raise ValueError("a constant of another type")

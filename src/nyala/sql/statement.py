@@ -1,0 +1,110 @@
+"""What may be asked: one SELECT (WITH, FROM, VALUES, DESCRIBE, SUMMARIZE and SHOW are such), and which tables it names.
+
+Source: shared contract, `db.sql`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from nyala.errors import InvalidArgumentError
+
+_INSTEAD: Final = {
+    "INSERT": "table.insert(rows) or table.upsert(rows)",
+    "UPDATE": 'table.update(rows), or table.update(set={"column": "expression"}, where="…")',
+    "DELETE": 'table.delete(keys), or table.delete(where="…")',
+    "MERGE_INTO": "table.upsert(rows)",
+    "CREATE": "db.create_table(name, schema, primary_key), or WITH for a name inside one statement",
+    "CREATE_FUNC": "db.create_table(name, schema, primary_key), or WITH for a name inside one statement",
+    "DROP": "db.drop_table(name)",
+    "ALTER": "db.rename_table(old, new)",
+    "TRANSACTION": "db.batch() for several writes, db.snapshot() for several reads, at one moment",
+    "COPY": "db.sql(…).to_reader() or .to_arrow(), and write the file from that",
+    "COPY_DATABASE": "db.sql(…).to_reader() or .to_arrow(), and write the file from that",
+    "EXPORT": "db.sql(…).to_reader() or .to_arrow(), and write the file from that",
+    "EXPLAIN": "db.sql(…).explain()",
+    "VACUUM": "table.compact() and table.vacuum()",
+    "PREPARE": "db.sql(text, parameters)",
+    "EXECUTE": "db.sql(text, parameters)",
+}
+_OWN_CONNECTION: Final = "a DuckDB connection of your own, with table.scan().to_duckdb(connection)"
+
+
+def check_statement(text: object) -> str:
+    """The one statement of `text`, without what stands after it.
+
+    Raises: InvalidArgumentError for text that does not parse, and for anything but one statement that reads.
+    """
+    import duckdb
+
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"sql takes the text of a SELECT, not {text!r}")
+    # Of duckdb's errors only the parser's can come here.
+    try:
+        statements = duckdb.extract_statements(text)
+    except duckdb.Error as error:
+        raise InvalidArgumentError(f"the statement does not parse: {error}") from error
+    kinds = [statement.type.name for statement in statements]
+    refused = next((kind for kind in kinds if kind != "SELECT"), None)
+    if re.match(r"\s*pivot\b", text, re.IGNORECASE) and refused in ("CREATE", "MULTI"):
+        raise InvalidArgumentError(
+            "PIVOT must say which values become columns: PIVOT t ON column IN (value, …), or db.sql(…).to_pandas() "
+            "and pivot there"
+        )
+    if refused is not None:
+        word = refused.replace("_", " ")
+        raise InvalidArgumentError(
+            f"sql() only reads, and this is {word}: use {_INSTEAD.get(refused, _OWN_CONNECTION)}"
+        )
+    if len(kinds) != 1:
+        raise InvalidArgumentError(
+            f"sql() takes one statement, and this has {len(kinds)}: call it once for each, on one db.snapshot() if "
+            "they are to see one moment"
+        )
+    return text.strip().rstrip(";").rstrip()
+
+
+_SHOW: Final = re.compile(r"\b(show|information_schema|duckdb_\w+|pg_\w+)\b", re.IGNORECASE)
+
+
+def tables_named(text: str, tables: Iterable[str]) -> list[str]:
+    """Which of the tables stand in the text, and at least those that it reads; all, if it asks what tables there are.
+
+    DuckDB does not tell upper from lower case in names: of `T` and `t`, the one that is written as in the text.
+    Raises: InvalidArgumentError when both are.
+    """
+    tables = list(tables)
+    if _SHOW.search(text):
+        lowered = [name.lower() for name in tables]
+        return [name for name in tables if lowered.count(name.lower()) == 1 or _stands_in(name, text)]
+    folded = text.lower()
+    groups: dict[str, list[str]] = {}
+    for name in tables:
+        if _stands_in(name.lower(), folded):
+            groups.setdefault(name.lower(), []).append(name)
+    out = []
+    for alike in groups.values():
+        exact = alike if len(alike) == 1 else [name for name in alike if _stands_in(name, text)]
+        if len(exact) != 1:
+            raise InvalidArgumentError(
+                f"DuckDB does not tell upper from lower case, so a statement can read only one of the tables {alike}, "
+                "written as it is called; rename one with db.rename_table"
+            )
+        out += exact
+    return out
+
+
+def _stands_in(name: str, text: str) -> bool:
+    quoted = name.replace('"', '""')
+    return re.search(rf"(?<!\w){re.escape(quoted)}(?!\w)", text) is not None
+
+
+def prepared(parameters: Any) -> Any:
+    """Parameters as DuckDB takes them: a list for `?` and `$1`, a dict for `$name`. Raises: InvalidArgumentError."""
+    if parameters is None or isinstance(parameters, dict):
+        return parameters
+    if isinstance(parameters, list | tuple):
+        return list(parameters)
+    raise InvalidArgumentError(f"parameters are a list for ? or a dict for $name, not {parameters!r}")
