@@ -202,10 +202,10 @@ def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Do something when the next write has prepared its data and not yet the lock."""
     locked = write_path.locked
 
-    def late(*arguments: Any) -> Any:
+    def late(*arguments: Any, **options: Any) -> Any:
         monkeypatch.undo()
         act()
-        return locked(*arguments)
+        return locked(*arguments, **options)
 
     monkeypatch.setattr(write_path, "locked", late)
 
