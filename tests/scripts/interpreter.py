@@ -1,33 +1,53 @@
 """Runs the statements of a script against a real store, with a clock that the script sets.
 
-    table t key:int64 val:int32? [hash=key/4]      a table; the first column is the key (or: primary=a,b); ?
-    nullable insert|upsert|update|delete t key=1 val=10 @10 one row (several: `; `), at clock 10 microseconds
+    table t key:int64 val:int32? [hash=key/4]      a table; the first column is the key (or: primary=a,b); ? nullable;
+                                                   history=50 keeps 50 microseconds of its past (else: all)
+    insert|upsert|update|delete t key=1 val=10 @10 one row (several: `; `), at clock 10 microseconds
     batch @10 / … / end                            several statements as one batch
+    clock @10                                      time passes, and nothing else
     flush · compact-deltas                         by hand: nothing runs in the background
+    minor t · major t [val …] · merge t [into=2]   one compaction of each rowset (of these columns; "liveness" is one),
+                                                   or of all rowsets of each tablet together
+    merge-some t 0 2                               these rowsets of each tablet, counted as `rowsets` shows them
+    expire t · compact t · vacuum t                what is out of reach; all there is to do; disk given back
+    … written: update t key=1 val=3 @45            with a compaction: this statement once its files are written, or
+                                                   (reserved:) once its inputs are taken
     scan t [@15] [where …]                         rows in key order, a line each
+    moments t 10 15 20                             the rows at each of these moments, a line for each moment
     count t [@15] [where …] · get t key=1 [@15]
     changes t since=10 [until=20] [all]            net changes in key order, or all versions; a line each, with @time
     history t key=1 [since=10] [until=20] · restore t to=10 @40
-    rowsets t                                      rows of each rowset on disk, and its delta files
+    rowsets t                                      rows of each rowset on disk, and its parts and delta files
     drop t · close · kill                          `kill` is a SIGKILL of the process that has the store open
+                                                   (also `merge t written: kill`)
 
 Timestamps in scripts are microseconds: "@10" writes at the first timestamp of microsecond 10 and reads at its end.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import nyala
 from nyala.database import Database
+from nyala.delta.run import LIVENESS
 from nyala.env import Env, system_files
 from nyala.errors import Error, WriteError
 from nyala.mvcc.timestamp import LOGICAL_MAX, from_physical
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.schema.schema import Schema
 from nyala.tablet.care import compact_deltas
+from nyala.tablet.compaction import compact, run_here
+from nyala.tablet.compaction_policy import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
 from nyala.tablet.store import Store, StoreOptions
 from nyala.testing.clock import ManualClock, SeededRandomness
+
+COMPACTIONS = ("minor", "major", "merge", "merge-some", "expire")
 
 
 class Interpreter:
@@ -47,6 +67,9 @@ class Interpreter:
         return self._db
 
     def run(self, statement: str) -> list[str]:
+        first = statement.partition(" ")[0]
+        if first in COMPACTIONS:
+            return self._compaction(first, statement[len(first) :].strip())
         statement, at = self._timestamp(statement)
         word, _, rest = statement.partition(" ")
         try:
@@ -88,6 +111,12 @@ class Interpreter:
         if word == "flush":
             self.db.flush()
             return []
+        if word == "clock":
+            self._step(at)
+            return []
+        if word in ("compact", "vacuum"):
+            getattr(self.db[rest], word)()
+            return []
         if word == "compact-deltas":
             store = self.db._writer()
             compact_deltas(store)
@@ -100,6 +129,13 @@ class Interpreter:
             if word == "count":
                 return [str(scan.count())]
             return [_line(row) for row in scan.to_arrow().to_pylist()]
+        if word == "moments":
+            name, *moments = rest.split()
+            printed = []
+            for moment in map(int, moments):
+                found = self.db[name].scan(at=self._at(moment), order_by_key=True).to_arrow().to_pylist()
+                printed.append(f"{moment}: " + (" ".join(map(_line, found)) or "nothing"))
+            return printed
         if word == "get":
             name, _, key = rest.partition(" ")
             row = self.db[name].get(_row(key), at=self._at(at))
@@ -123,34 +159,62 @@ class Interpreter:
         if word == "rowsets":
             root, _ = self.db._store.view()
             return [
-                f"tablet {ordinal}: {rowset.meta.row_count} rows, {len(rowset.undo)} undo, {len(rowset.redo)} redo"
+                f"tablet {ordinal}: {rowset.meta.row_count} rows, "
+                + (f"{len(rowset.parts)} parts, " if rowset.parts else "")
+                + f"{len(rowset.undo)} undo, {len(rowset.redo)} redo"
                 for ordinal, tablet in enumerate(root.table(rest).tablets)
                 for rowset in tablet.rowsets
             ]
         if word == "drop":
             self.db.drop_table(rest)
             return []
+        if word == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
         if word == "close":
             self.db.close()
             self._db = None
             return []
         raise AssertionError(f"no statement {word!r}")
 
+    def _compaction(self, kind: str, rest: str) -> list[str]:
+        """`merge t`, and in one of its phases another statement; prints what that prints, and "given up"."""
+        rest, *during = re.split(r" (reserved|written): ", rest, maxsplit=1)
+        name, *options = rest.split()
+        printed: list[str] = []
+        waiting = list(during)
+
+        def phase(reached: str) -> None:
+            if waiting and waiting[0] == reached:
+                printed.extend(self.run(waiting[1]))
+                waiting.clear()
+
+        store = self.db._writer()
+        table = store.root.table(name)
+        for tablet in table.tablets:
+            for plan in _plans(kind, table.schema, tablet.rowsets, options):
+                if compact(store, table.id, tablet.id, plan, run_here(store), phase=phase) is None:
+                    printed.append("given up")
+        assert not waiting, f"{during[1]!r} never had its turn"
+        return printed
+
     def _table(self, rest: str) -> list[str]:
         name, *parts = rest.split()
         columns: dict[str, Any] = {}
         key: list[str] = []
         partitions = []
+        history: float | str = "forever"
         for part in parts:
             if part.startswith("hash="):
                 column, _, buckets = part[5:].partition("/")
                 partitions.append(nyala.hash_partition(*column.split(","), buckets=int(buckets)))
             elif part.startswith("primary="):
                 key = part[8:].split(",")
+            elif part.startswith("history="):
+                history = int(part[8:]) / 1e6
             else:
                 column, _, kind = part.partition(":")
                 columns[column] = nyala.column(kind.rstrip("?"), nullable=kind.endswith("?"))
-        self.db.create_table(name, columns, key or [next(iter(columns))], partitions)
+        self.db.create_table(name, columns, key or [next(iter(columns))], partitions, history=history)
         return []
 
     def _step(self, at: int | None) -> None:
@@ -171,6 +235,26 @@ class Interpreter:
         # A script that says @10 must get a timestamp of microsecond 10, or it would not test what it says.
         assert timestamp >> 12 == at, f"the write asked for @{at} got {timestamp >> 12}"
         return []
+
+
+def _plans(
+    kind: str, schema: Schema, rowsets: Sequence[DiskRowSet], options: Sequence[str]
+) -> Iterator[Plan]:
+    ids = tuple(rowset.id for rowset in rowsets)
+    if kind == "merge":
+        count = next((int(option[5:]) for option in options if option.startswith("into=")), 1)
+        yield MergePlan(ids, 1.0, count)
+    elif kind == "merge-some":
+        yield MergePlan(tuple(ids[int(option)] for option in options), 1.0)
+    elif kind == "expire":
+        yield ExpirePlan(ids, 1.0)
+    for rowset in rowsets:
+        if kind == "minor" and len(rowset.redo) > 1:
+            yield MinorPlan(rowset.id, slice(None), 1.0)
+        if kind == "major" and rowset.redo:
+            names = options or [*(column.name for column in schema.value_columns), "liveness"]
+            columns = [LIVENESS if name == "liveness" else schema.by_name(name).id for name in names]
+            yield MajorPlan(rowset.id, tuple(sorted(columns)), 1.0)
 
 
 def _row(text: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ writes what came out into the files; read the difference before you commit it.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -79,14 +78,17 @@ class Killable:
         self._process.stdin.write(json.dumps(statement) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
+        if not answer and statement.endswith(": kill"):  # it did, in the middle of what it was at
+            self.kill()
+            return []
         assert answer, f"the process died at {statement!r}"
         printed: list[str] = json.loads(answer)
         return printed
 
     def kill(self) -> None:
         if self._process is not None:
-            os.kill(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            self._process.kill()
+            assert self._process.wait() == -signal.SIGKILL
             for stream in (self._process.stdin, self._process.stdout):
                 assert stream is not None
                 stream.close()
@@ -102,7 +104,7 @@ def test_script(path: Path, tmp_path: Path, request: pytest.FixtureRequest) -> N
     """What the script says happens, happens."""
     blocks = parse(path.read_text())
     assert any(block.has_expectation for block in blocks), "a script that expects nothing tests nothing"
-    kills = any("kill" in block.statements for block in blocks)
+    kills = any(statement.endswith("kill") for block in blocks for statement in block.statements)
     runner: Killable | Interpreter = (
         Killable(tmp_path / "store") if kills else Interpreter(tmp_path / "store")
     )
