@@ -22,7 +22,7 @@ Source: design §3 "One log per database", §6 W6, R2, R4.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,9 +54,9 @@ def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency
         for effect in settlement.effects
         for ordinal in np.unique(effect.tablets).tolist()
     }
-    # What a running compaction has read of them will not be all that there is (R4): it gives up.
-    tablets = [tablet for _, tablet in store.root.tablets() if tablet.id in touched]
-    store.reservations.revoke(rowset.id for tablet in tablets for rowset in tablet.rowsets)
+    # What a running compaction has read of them will not be all that there is (R4): it gives up. A load of new rows
+    # changes none: else no compaction would ever come to its end beside a stream of them.
+    store.reservations.revoke({rowset.id for rowset in _changed_rowsets(settlements)})
     flush(store, touched)
     settlements = [
         settle(store.root.tables[settlement.table.id], settlement.operations)
@@ -86,6 +86,17 @@ def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency
         raise
     store.note_committed(timestamp, idempotency_key)
     return timestamp
+
+
+def _changed_rowsets(settlements: Sequence[Settlement]) -> Iterator[DiskRowSet]:
+    """The rowsets on disk of which rows are updated or deleted."""
+    for settlement in settlements:
+        for effect in settlement.effects:
+            if effect.kind != "insert":
+                for code in np.unique(effect.codes).tolist():
+                    rowset = settlement.rowsets[code][1]
+                    if isinstance(rowset, DiskRowSet):
+                        yield rowset
 
 
 def _write_inserts(

@@ -349,7 +349,7 @@ def test_r4_a_direct_commit_takes_the_rowsets_back(folder: Path, kind: str, phas
     """It cannot wait for the compaction, which has not read what it adds: that one gives up, and nothing is lost."""
     with open_database(folder / "s", direct_commit_bytes=1000) as db:
         told = two_rowsets(db)
-        many = list(range(3, 200))
+        many = [0, *range(3, 200)]
         before: set[str] = set()
 
         def commit() -> None:
@@ -367,6 +367,29 @@ def test_r4_a_direct_commit_takes_the_rowsets_back(folder: Path, kind: str, phas
         told.check()
         db.close()
         with open_database(folder / "s") as again:
+            told.check(again)
+
+
+@pytest.mark.parametrize("phase", ["reserved", "written"])
+def test_a_direct_commit_of_new_rows_ends_no_compaction(folder: Path, phase: str) -> None:
+    """Beside a stream of loads none would ever come to its end. Ghosts of their keys are in the inputs' memory, too."""
+    with open_database(folder / "s", direct_commit_bytes=1000) as db:
+        told = two_rowsets(db)
+
+        def load() -> None:
+            told.write("delete", {"k": [0, 6]})
+            many = [0, 4, 6, *range(8, 200)]
+            told.write("insert", {"k": many, "a": many, "b": ["loaded"] * len(many)})
+            told.write("update", {"k": [0, 1, 50], "a": [1, 2, 3]})
+
+        ids = {rowset.id for rowset in rowsets(db)}
+        assert merge(db, 2, phase=at(phase, load))
+        assert not ids & {rowset.id for rowset in rowsets(db)}
+        told.check()
+        db.close()
+        with open_database(folder / "s") as again:
+            told.check(again)
+            assert merge(again)
             told.check(again)
 
 
