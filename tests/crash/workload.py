@@ -12,6 +12,8 @@ from typing import Any
 import nyala
 from nyala.database import Database
 from nyala.tablet.care import compact_deltas
+from nyala.tablet.compaction import compact, run_here
+from nyala.tablet.compaction_policy import MajorPlan, MergePlan, Plan
 
 Step = Callable[[Database], object]
 # Small enough that one step of the workload is a direct commit (W6).
@@ -28,6 +30,26 @@ def _batch(db: Database) -> None:
 def _create(db: Database) -> None:
     columns = {"k": "int64", "v": "int64", "s": nyala.column("string", default="-")}
     db.create_table("t", columns, "k", [nyala.hash_partition("k", buckets=2)])
+
+
+def _compact(db: Database, kind: str, when: str, write: Callable[[], object]) -> None:
+    """Compact the first tablet of `t`, all its rowsets or all its columns, with a write in the middle of it."""
+    store = db._writer()
+    table = store.root.table("t")
+    tablet = table.tablets[0]
+    plan: Plan
+    if kind == "merge":
+        plan = MergePlan(tuple(rowset.id for rowset in tablet.rowsets), 1.0, 2)
+    else:
+        changed = max(tablet.rowsets, key=lambda rowset: len(rowset.redo))
+        plan = MajorPlan(
+            changed.id, tuple(sorted({c for file in changed.redo for c in file.column_ids})), 1.0
+        )
+    report = compact(
+        store, table.id, tablet.id, plan, run_here(store),
+        phase=lambda name: write() if name == when else None,
+    )  # fmt: skip
+    assert report is not None, "it was carried out"
 
 
 STEPS: list[Step] = [
@@ -58,6 +80,16 @@ STEPS: list[Step] = [
     lambda db: db.create_table("u", {"k": "int64", "v": "int64"}, "k"),
     lambda db: db["u"].insert({"k": [1], "v": [-1]}),
     lambda db: db["t"].delete(where="k >= 100"),
+    lambda db: db["t"].flush(),
+    lambda db: _compact(db, "major", "reserved", lambda: db["t"].update({"k": [1], "v": [-2]})),
+    lambda db: db["t"].flush(),
+    lambda db: _compact(db, "merge", "written", lambda: db["t"].upsert({"k": [1, 2, 60], "v": [7, 8, 9]})),
+    lambda db: db["t"].delete({"k": [60]}),
+    lambda db: _compact(db, "merge", "reserved", lambda: db["t"].upsert({"k": [60, 9], "v": [10, 11]})),
+    lambda db: db["t"].compact(),
+    lambda db: db["t"].update({"k": [9], "v": [12]}),
+    lambda db: db["t"].vacuum(),
+    lambda db: db["t"].restore(to=db["t"].history({"k": 60}).column("_commit_timestamp")[-1].as_py() - 1),
 ]
 
 State = dict[str, list[dict[str, Any]]]
