@@ -88,6 +88,11 @@ def in_turns(
         else:
             firsts.append(timed(first))
             seconds.append(timed(second))
+    return paired(firsts, seconds)
+
+
+def paired(firsts: Sequence[float], seconds: Sequence[float]) -> Paired:
+    """Of seconds that were measured in turns."""
     ratios = [b / a for a, b in zip(firsts, seconds, strict=True)]
     return Paired(median(firsts), median(seconds), median(ratios), min(ratios), max(ratios))
 

@@ -7,6 +7,7 @@ prints it. A peer that is not installed is named and left out, never a failing i
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
@@ -129,6 +130,12 @@ def choose(part: str, names: Sequence[str] | None, say: Callable[[str], None]) -
             continue
         chosen.append(kind)
     return chosen
+
+
+@functools.cache
+def sql_engine() -> Any:
+    """One DuckDB connection of this process, for stores whose rows reach it as Arrow."""
+    return importlib.import_module("duckdb").connect()
 
 
 def colour(name: str) -> int:

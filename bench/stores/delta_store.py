@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.measure import Durable
-from bench.stores import Options, Query
+from bench.stores import Options, Query, sql_engine
 
 SETTINGS = (
     'merge by key with default writer settings, read as a PyArrow dataset; "after" and every so often in a steady load '
@@ -28,7 +28,6 @@ class DeltaStore:
         self._folder = folder
         self._key_file = Path(folder + ".key")
         self._durable: Durable | None = None
-        self._duckdb: Any = None
         self.overhead_s = 0.0
         self._table: Any = None
         if os.path.isdir(folder):
@@ -74,13 +73,10 @@ class DeltaStore:
         return self.settle()
 
     def run(self, query: Query) -> list[tuple[Any, ...]]:
-        if self._duckdb is None:
-            import duckdb
-
-            self._duckdb = duckdb.connect()
-        self._duckdb.register("t", self._table.to_pyarrow_dataset())
-        rows: list[tuple[Any, ...]] = self._duckdb.execute(query.sql).fetchall()
-        self._duckdb.unregister("t")
+        con = sql_engine()
+        con.register("t", self._table.to_pyarrow_dataset())
+        rows: list[tuple[Any, ...]] = con.execute(query.sql).fetchall()
+        con.unregister("t")
         return rows
 
     def session(self) -> DeltaSession:

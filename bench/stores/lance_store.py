@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from bench.measure import Durable
-from bench.stores import Options, Query
+from bench.stores import Options, Query, sql_engine
 
 SETTINGS = (
     'BTREE index on the key, merge_insert; "after" and every so often in a steady load compact_files, '
@@ -28,7 +28,6 @@ class LanceStore:
         self._history = options.history
         self._key: list[str] = []
         self._durable: Durable | None = None
-        self._duckdb: Any = None
         self.overhead_s = 0.0
         self._ds: Any = self._lance.dataset(folder) if os.path.isdir(folder) else None
         if self._ds is not None:
@@ -79,13 +78,10 @@ class LanceStore:
         return self.settle()
 
     def run(self, query: Query) -> list[tuple[Any, ...]]:
-        if self._duckdb is None:
-            import duckdb
-
-            self._duckdb = duckdb.connect()
-        self._duckdb.register("t", self._ds)
-        rows: list[tuple[Any, ...]] = self._duckdb.execute(query.sql).fetchall()
-        self._duckdb.unregister("t")
+        con = sql_engine()
+        con.register("t", self._ds)
+        rows: list[tuple[Any, ...]] = con.execute(query.sql).fetchall()
+        con.unregister("t")
         return rows
 
     def session(self) -> LanceSession:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 import nyala
 from bench.measure import folder_bytes
-from bench.stores import Options, Query
+from bench.stores import Options, Query, sql_engine
 
 SETTINGS = (
     'defaults: durability "commit", memory_limit 1GB, one tablet; maintenance and history as the part says'
@@ -31,7 +31,6 @@ class NyalaStore:
         self._folder = folder
         self._open(options.maintenance)
         self._updates = 0
-        self._duckdb: Any = None
 
     def _open(self, maintenance: bool) -> None:
         self._db = nyala.connect(self._folder, maintenance=maintenance)
@@ -81,14 +80,11 @@ class NyalaStore:
         return False
 
     def run(self, query: Query) -> list[tuple[Any, ...]]:
-        if self._duckdb is None:
-            import duckdb
-
-            self._duckdb = duckdb.connect()
+        con = sql_engine()
         reader = self.table.scan(query.columns, query.where).to_reader()
-        self._duckdb.register("t", reader)
-        rows: list[tuple[Any, ...]] = self._duckdb.execute(query.sql).fetchall()
-        self._duckdb.unregister("t")
+        con.register("t", reader)
+        rows: list[tuple[Any, ...]] = con.execute(query.sql).fetchall()
+        con.unregister("t")
         return rows
 
     def session(self) -> NyalaStore:

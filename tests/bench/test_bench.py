@@ -34,13 +34,14 @@ def silent(text: str) -> None:
 def test_scans_are_compared_before_and_after_and_every_answer_is_checked(tmp_path: Path) -> None:
     """The part itself compares each sum with what was written: a scan that lost an update would end it."""
     pytest.importorskip("duckdb")
-    scale = scan_after_updates.Scale("tiny", 0.001, 2, (0.0, 0.10), 200)
+    scale = scan_after_updates.Scale("tiny", 0.001, 2, (0.0, 0.10), 200, 1, 0.0)
     page = ran(scan_after_updates.run(scale, str(tmp_path), ["nyala", "duckdb", "parquet"], silent), tmp_path)
     for text in (
         "| nyala, before compaction |",
         "| duckdb, after compaction |",
         "| parquet |",
         "at most 1.3 × the untouched",
+        "| nyala, before compaction, first run |",
     ):
         assert text in page
     assert page.count("<circle") == 0, "plots are files of their own"
