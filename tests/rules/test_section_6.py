@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,14 +21,36 @@ import pytest
 
 import nyala
 from nyala.database import Database
+from nyala.delta.run import LIVENESS
 from nyala.env import AppendFile, PosixFiles, system_files
 from nyala.errors import CorruptionError, InvalidArgumentError, StorageError
 from nyala.mvcc.timestamp import LOGICAL_MAX, from_physical
 from nyala.tablet import layout
+from nyala.tablet.compaction import compact, run_here
+from nyala.tablet.compaction_policy import MajorPlan, MergePlan
 from nyala.testing.clock import ManualClock
 from nyala.testing.faulty_files import FaultyFiles, RecordingFiles
 from nyala.wal.reader import LogReader
 from tests.support import key_value_table, open_database, rows
+
+
+def _merge(db: Database, phase: Callable[[str], None] = lambda name: None) -> bool:
+    """Merge all rowsets of `t` into one; whether it came to its end."""
+    store = db._writer()
+    table = store.root.table("t")
+    plan = MergePlan(tuple(rowset.id for rowset in table.tablets[0].rowsets), 1.0)
+    return compact(store, table.id, table.tablets[0].id, plan, run_here(store), phase=phase) is not None
+
+
+def _major(db: Database, *columns: str) -> None:
+    """Bring the REDO of these columns of `t` into the base of its only rowset."""
+    store = db._writer()
+    table = store.root.table("t")
+    (rowset,) = table.tablets[0].rowsets
+    ids = sorted(LIVENESS if name == "liveness" else table.schema.by_name(name).id for name in columns)
+    assert compact(
+        store, table.id, table.tablets[0].id, MajorPlan(rowset.id, tuple(ids), 1.0), run_here(store)
+    )
 
 
 class _HeldSync(PosixFiles):
@@ -112,6 +136,25 @@ def test_w2_log_before_catalogue(tmp_path: Path, durability: str) -> None:
     kinds = [(event.kind, event.path.split("/")[-1][:4]) for event in recording.events[start:]]
     synced = kinds.index(("sync", "wal-"))
     assert synced < next(index for index, (kind, _) in enumerate(kinds) if kind == "external")
+    db.close()
+
+
+def test_w2_log_before_a_compaction(tmp_path: Path) -> None:
+    """A merge carries over changes that the log was not synced through: it is, before the catalogue names the files."""
+    recording = RecordingFiles(system_files(), str(tmp_path))
+    db = open_database(tmp_path / "s", files=recording, durability="os")
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    db.flush()
+
+    def late(name: str) -> None:
+        if name == "written":
+            table.update({"k": [1], "v": [2]})
+            recording.events.clear()
+
+    assert _merge(db, late)
+    kinds = [(event.kind, event.path.split("/")[-1][:4]) for event in recording.events]
+    assert kinds.index(("sync", "wal-")) < next(i for i, (kind, _) in enumerate(kinds) if kind == "external")
     db.close()
 
 
@@ -276,6 +319,26 @@ def test_r2_durable_marks(tmp_path: Path) -> None:
     db.close()
 
 
+def test_r2_a_merge_is_durable_up_to_its_beginning(tmp_path: Path) -> None:
+    """What came to an input after that is in the log, and a replay finds its row in the merged rowset by key."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    for k in (1, 2):
+        table.insert({"k": [k], "v": [k]})
+        db.flush()
+    begun = table.update({"k": [1], "v": [10]}).timestamp
+    assert _merge(db, lambda name: table.update({"k": [2], "v": [20]}) and None)
+    (rowset,) = db._writer().root.table("t").tablets[0].rowsets
+    assert rowset.meta.deltas_durable == begun and rowset.deltas.record_count == 2
+    shutil.copytree(tmp_path / "s", tmp_path / "killed", ignore=shutil.ignore_patterns("*.sock"))
+    db.close()
+    again = open_database(tmp_path / "killed")
+    (rowset,) = again._writer().root.table("t").tablets[0].rowsets
+    assert rowset.deltas.record_count == 2 and rows(again["t"]) == [(1, 10), (2, 20)]
+    assert rows(again["t"], at=begun) == [(1, 10), (2, 2)]
+    again.close()
+
+
 def test_r3_the_log_keeps_what_is_in_memory_only(tmp_path: Path) -> None:
     """Segments go when nothing in them is needed: not while one table's rows are in memory, and then all at
     once."""
@@ -295,6 +358,38 @@ def test_r3_the_log_keeps_what_is_in_memory_only(tmp_path: Path) -> None:
     again.close()
 
 
+def test_r3_a_running_merge_keeps_its_inputs_changes_in_memory_and_in_the_log(tmp_path: Path) -> None:
+    """A flush meanwhile would write them to a file of an input that is about to go; so it leaves them, and the log has
+    them until they are in a file of the merged rowset."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    for k in (1, 2):
+        table.insert({"k": [k], "v": [k]})
+        db.flush()
+    store = db._writer()
+    assert store.log.segments() == []
+
+    def flushed(name: str) -> None:
+        table.update({"k": [1], "v": [10 if name == "reserved" else 11]})
+        table.insert({"k": [3 if name == "reserved" else 4], "v": [0]})
+        db.flush()
+        one, two, *new = store.root.table("t").tablets[0].rowsets
+        assert (one.redo, two.redo) == ((), ()) and one.deltas.record_count
+        assert new, "what is no input of the merge is flushed as ever"
+        assert store.log.segments() and store.state.wal_start <= store.log.segments()[0].number
+
+    assert _merge(db, flushed)
+    assert store.log.segments(), "still in memory only, now of the merged rowset"
+    shutil.copytree(tmp_path / "s", tmp_path / "killed", ignore=shutil.ignore_patterns("*.sock"))
+    db.flush()
+    assert store.log.segments() == []
+    assert rows(table) == [(1, 11), (2, 2), (3, 0), (4, 0)]
+    db.close()
+    again = open_database(tmp_path / "killed")
+    assert rows(again["t"]) == [(1, 11), (2, 2), (3, 0), (4, 0)]
+    again.close()
+
+
 def test_r4_delta_stores_stand_in_time_order(tmp_path: Path) -> None:
     """A REDO file from a direct commit comes after what was in memory, which is flushed first."""
     db = open_database(tmp_path / "s", direct_commit_bytes=2000)
@@ -310,6 +405,74 @@ def test_r4_delta_stores_stand_in_time_order(tmp_path: Path) -> None:
         redo = [(file.timestamp_min, file.timestamp_max) for file in rowset.redo]
         assert redo == sorted(redo)
     assert table.get({"k": 1}) == {"k": 1, "v": 7} and table.get({"k": 2}) == {"k": 2, "v": 8}
+    db.close()
+
+
+def test_r4_a_major_delta_compaction_keeps_each_columns_stores_in_time_order(tmp_path: Path) -> None:
+    """REDO of a column that is left out may be older than UNDO of one that is not; of one column, UNDO is older."""
+    db = open_database(tmp_path / "s")
+    table = db.create_table("t", {"k": "int64", "v": "int64", "w": "int64"}, "k")
+    table.insert({"k": [1, 2], "v": [0, 0], "w": [0, 0]})
+    db.flush()
+    moments = []
+    for value, columns in enumerate([("v",), ("w", "liveness"), ("v", "w"), ("v",)], 1):
+        for name in ("v", "w"):
+            table.update({"k": [1], name: [value]})
+            moments.append((db.now(), rows(table)))
+        db.flush()
+        _major(db, *columns)
+        (rowset,) = db._writer().root.table("t").tablets[0].rowsets
+        rowset.check()
+        for column_id in (
+            table_column.id for table_column in db._writer().root.table("t").schema.value_columns
+        ):
+            undo = [run for file in rowset.undo if (run := file.run(column_id))]
+            redo = [run for file in rowset.redo if (run := file.run(column_id))]
+            stores = sorted(undo, key=lambda run: run.timestamp_min) + redo
+            assert all(older.timestamp_max < newer.timestamp_min for older, newer in pairwise(stores))
+    db.close()
+    again = open_database(tmp_path / "s")
+    assert all(rows(again["t"], at=moment) == expected for moment, expected in moments)
+    again.close()
+
+
+def test_r4_a_direct_commit_ends_a_compaction_of_what_it_touches(tmp_path: Path) -> None:
+    """It adds a REDO file that the compaction has not read: that gives up, and what both were to do is not lost."""
+    db = open_database(tmp_path / "s", direct_commit_bytes=2000)
+    table = key_value_table(db)
+    table.insert({"k": list(range(50)), "v": [0] * 50})
+    db.flush()
+    table.update({"k": [1], "v": [1]})
+    many = list(range(300))
+    assert not _merge(db, lambda name: table.upsert({"k": many, "v": [7] * 300}) and None)
+    assert table.count("v = 7") == 300
+    for rowset in db._writer().root.table("t").tablets[0].rowsets:
+        rowset.check()
+    assert _merge(db)
+    assert table.count("v = 7") == 300
+    db.close()
+
+
+def test_r5_a_merge_makes_one_row_of_a_keys_lives(tmp_path: Path) -> None:
+    """A dead row stays dead, whatever it is merged with; the key is found in the one place where it is alive."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    moments = []
+    for value in range(3):
+        moments.append((table.insert({"k": [1], "v": [value]}).timestamp, [(1, value)]))
+        db.flush()
+        moments.append((table.delete({"k": [1]}).timestamp, []))
+        db.flush()
+    assert _merge(db)
+    (rowset,) = db._writer().root.table("t").tablets[0].rowsets
+    assert rowset.row_count == 1
+    moments.append((table.insert({"k": [1], "v": [9]}).timestamp, [(1, 9)]))
+    assert db._writer().root.table("t").tablets[0].memory.row_count == 1 and not rowset.deltas.record_count
+    db.flush()
+    assert _merge(db)
+    assert all(rows(table, at=moment) == expected for moment, expected in moments)
+    with pytest.raises(nyala.DuplicateKeyError):
+        table.insert({"k": [1], "v": [0]})
     db.close()
 
 
@@ -378,7 +541,7 @@ def test_r6_a_log_cut_off_at_its_very_end_is_damage(tmp_path: Path, read_only: b
 
 
 def test_r7_a_scan_keeps_the_root_it_began_with(tmp_path: Path) -> None:
-    """A scan and a snapshot taken before a flush and a dropped table read as if nothing had happened."""
+    """A scan and a snapshot taken before a flush, a merge and a dropped table read as if nothing had happened."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1, 2], "v": [1, 2]})
@@ -388,6 +551,7 @@ def test_r7_a_scan_keeps_the_root_it_began_with(tmp_path: Path) -> None:
     snapshot = db.snapshot()
     table.update({"k": [2], "v": [20]})
     db.flush()
+    assert _merge(db)
     db.drop_table("t")
     db._writer().collect_garbage()
     assert scan.to_arrow().to_pydict() == {"k": [1, 2], "v": [10, 2]}
@@ -459,12 +623,18 @@ def test_p3_only_orphans_are_deleted_at_open(tmp_path: Path) -> None:
     db.flush()
     tablet = db._writer().root.table("t").tablets[0].id
     folder = tmp_path / "s" / layout.tablet_directory(tablet)
-    (folder / "999.base").write_bytes(b"left by a crash")
+    for name in ("999.base", "17-abc.base", "abc.part", "abc.undo"):
+        (folder / name).write_bytes(b"left by a crash")
+    _merge(db, lambda name: shutil.copytree(folder, tmp_path / name) and None)
+    db._writer().collect_garbage()
+    for path in (tmp_path / "written").iterdir():
+        shutil.copyfile(path, folder / path.name)  # the files of a compaction before it is installed
+    named = set(db._writer().state.files())
     _, alive = new_staging(str(tmp_path / "s"), 3600)
     _, over = new_staging(str(tmp_path / "s"), -1)
     db.close()
     again = open_database(tmp_path / "s")
-    assert not (folder / "999.base").exists()
+    assert {f"{layout.tablet_directory(tablet)}/{path.name}" for path in folder.iterdir()} == named
     assert rows(again["t"]) == [(1, 1)]
     assert Path(alive).exists() and not Path(over).exists()
     again.close()
@@ -538,6 +708,13 @@ def test_z1_no_block_is_skipped_past_a_delta_that_could_match(tmp_path: Path) ->
     table.update({"k": [7], "v": [7]})
     db.flush()
     assert rows(table, at=changed, where="v = 5000") == [(7, 5000)]
+    for compaction in (lambda: _major(db, "v"), lambda: _merge(db)):
+        compaction()  # the values that were are in UNDO now, which the base's zone map knows nothing of
+        assert rows(table, where="v = 5000") == [] and rows(table, where="v = 7") == [(7, 7)]
+        assert rows(table, at=changed, where="v = 5000") == [(7, 5000)]
+        assert rows(table, at=changed, where="v = 7") == []
+        assert rows(table, at=before, where="v = 7") == [(7, 7)]
+    assert table.scan(where="v = 5000").explain().to_dict()["windows_skipped"] == 1
     db.close()
 
 
