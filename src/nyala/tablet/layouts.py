@@ -106,9 +106,9 @@ def _column_bytes(rowset: DiskRowSet) -> dict[int, int]:
 
 
 def has_dead_rows(rowset: DiskRowSet) -> bool:
-    """Whether some row of the rowset's files may be dead now. Opens no file."""
+    """Whether some row of the rowset's files may be dead now, as files or memory say. Opens no file."""
     return rowset.base_column(LIVENESS) is not None or any(
-        LIVENESS in file.column_ids for file in rowset.redo
+        LIVENESS in store.column_ids for store in (*rowset.redo, *rowset.frozen, rowset.deltas)
     )
 
 
@@ -142,7 +142,7 @@ def dead_rows_of(rowsets: Iterable[DiskRowSet]) -> tuple[int, int]:
     """(rows in files that are dead now, about how many bytes of base they take)."""
     rows, size = 0, 0.0
     for rowset in rowsets:
-        if has_dead_rows(rowset) or LIVENESS in rowset.deltas.column_ids:
+        if has_dead_rows(rowset):
             alive = rowset.liveness(MAX_TIMESTAMP, 0, rowset.row_count)
             if alive is not None:
                 dead = int(np.count_nonzero(~alive))

@@ -79,6 +79,25 @@ def test_a_rowset_of_expired_rows_whose_last_deletes_are_in_memory_goes(folder: 
         assert rows(table) == [(5000, 1)]
 
 
+def test_vacuum_gives_back_rows_whose_deletes_are_in_memory(folder: Path) -> None:
+    """Nobody sees from outside whether a delete is in a file yet; and `dry_run` says what will be done."""
+    clock = ManualClock()
+    with open_database(folder, clock=clock) as db:
+        table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k", history="10s")
+        table.insert({"k": range(20000), "s": [f"text {k}" for k in range(20000)]})
+        table.flush()
+        table.delete({"k": range(0, 20000, 2)})
+        clock.advance(100)
+        table.insert({"k": [-1], "s": ["new"]})
+        before = table.stats()["bytes"]
+        told = table.vacuum(dry_run=True)
+        assert told["rowsets_rewritten"] == 1 and told["bytes"] > before // 3
+        assert table.vacuum()["bytes"] > before // 3
+        assert table.stats()["dead_rows"] == 0
+        assert table.vacuum(dry_run=True)["bytes"] == 0
+        assert table.count() == 10001
+
+
 def test_a_long_log_that_a_merge_pins_is_no_reason_to_flush(folder: Path) -> None:
     """Else each write of a busy minute would become a file of its own, and the log not a byte shorter."""
     with open_database(folder, log_limit_bytes=1) as db:
