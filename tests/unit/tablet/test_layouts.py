@@ -122,13 +122,12 @@ def test_a_row_is_expired_once_it_is_dead_since_before_the_cut(db: Database, whe
         state = db._writer().root.table("t")
         plan = MergePlan((rowset(db).id,), 1.0)
         assert compact(db._writer(), state.id, state.tablets[0].id, plan, run_here(db._writer()))
-    assert has_dead_rows(rowset(db)) == (where != "memory")
+    assert has_dead_rows(rowset(db))
     expected = {came: 0, first - 1: 0, first: 10, second - 1: 10, second: 30, MAX_TIMESTAMP: 30}
     assert {cut: expired_rows(rowset(db), cut) for cut in expected} == expected
     assert dead_rows_of([rowset(db)]) == (30, round(rowset(db).base_bytes * 0.3))
-    if where != "memory":
-        assert {cut: layout(db, cut).expired_rows for cut in expected} == expected
-        assert layout(db, 0).expired_rows == 0 and not layout(db, second).all_expired
+    assert {cut: layout(db, cut).expired_rows for cut in expected} == expected
+    assert layout(db, 0).expired_rows == 0 and not layout(db, second).all_expired
 
 
 def test_a_rowset_of_expired_rows_goes_as_a_whole_only_when_all_of_them_are(db: Database) -> None:
