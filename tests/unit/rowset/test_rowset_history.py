@@ -1,7 +1,8 @@
 """Histories of inserts, updates, deletes and re-inserts read back at every moment, through every change of layout.
 
 `MiniTablet` is the least that puts rowsets together: it finds a key's one live row, sends changes there and new rows to
-its MemRowSet, flushes, flushes deltas and merges delta files, with real files. What the rows should be is a dict.
+its MemRowSet, flushes, flushes deltas, merges delta files, brings REDO into the base and merges rowsets, with real
+files. What the rows should be is a dict.
 """
 
 from __future__ import annotations
@@ -15,17 +16,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nyala.catalog.model import PartEntry
 from nyala.cfile.cache import BlockCache
+from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec
+from nyala.cfile.writer import CFileWriter
 from nyala.delta.batch import SharedBatch
 from nyala.delta.compaction import merge_delta_files
-from nyala.delta.delta_file import DeltaFile, write_delta_file
-from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
+from nyala.delta.delta_file import LIVENESS_TYPE, DeltaFile, write_delta_file
+from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, merge_runs
 from nyala.env.files import PosixFiles
 from nyala.keys.codec import KeyCodec
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
+from nyala.rowset.merging import merge_images
+from nyala.rowset.part import Part
 from nyala.rowset.rowset_tree import RowSetTree
-from nyala.rowset.writer import write_rowset
+from nyala.rowset.writer import column_spec, write_rowset
 from nyala.schema.schema import Schema, build_schema, column
 
 Row = tuple[object, ...]
@@ -185,6 +191,52 @@ class MiniTablet:
                 file = self.open_delta(written.meta(self.take_id(), path))
                 self.disk[index] = rowset.with_merged_redo(rowset.redo[-2:], file)
 
+    def bring_in(self, column_ids: set[int]) -> None:
+        """A major delta compaction of these columns of every rowset that has REDO in files."""
+        types = {c.id: c.type for c in self.schema.columns}
+        for index, rowset in enumerate(self.disk):
+            changed = {number for file in rowset.redo for number in file.column_ids}
+            if not changed & column_ids:
+                continue
+            writer, past = CFileWriter(self.files, f"{self.root}/{self.next_id}.part"), {}
+            for number in sorted(changed & column_ids):
+                column = None if number == LIVENESS else self.schema.by_id(number)
+                base, undo = rowset.compacted_column(number, column)
+                liveness = ColumnWriteSpec(ColumnKey(BASE, 0, LIVENESS), LIVENESS_TYPE)
+                writer.append_column(liveness if column is None else column_spec(column), base)
+                if undo is not None:
+                    past[number] = undo
+            made = writer.finish(sync=False)
+            entry = PartEntry(
+                self.take_id(), rowset.id, made.path.rsplit("/", 1)[1], made.size_bytes, tuple(made.columns)
+            )
+            part = Part.open(self.files, self.root, entry, self.cache)
+            path = f"{self.take_id()}.undo"
+            undo_file = write_delta_file(self.files, f"{self.root}/{path}", "undo", past, types)
+            left = {
+                number: merge_runs([run for file in rowset.redo if (run := file.run(number)) is not None])
+                for number in changed - column_ids
+            }
+            rest = None
+            if left:
+                rest_path = f"{self.take_id()}.redo"
+                written = write_delta_file(self.files, f"{self.root}/{rest_path}", "redo", left, types)
+                rest = self.open_delta(written.meta(self.take_id(), rest_path))
+            self.disk[index] = rowset.with_major_compaction(
+                rowset.redo, rest, part, self.open_delta(undo_file.meta(self.take_id(), path))
+            )
+
+    def merge_rowsets(self, chosen: slice) -> None:
+        """A merging compaction of these rowsets, once their memory is in files."""
+        self.flush_deltas()
+        inputs = self.disk[chosen]
+        if not inputs:
+            return
+        images = [rowset.image(self.schema, 0, rowset.row_count) for rowset in inputs]
+        merged = merge_images(images, self.schema, 0, "rowsets")
+        merged.check()
+        self.disk[chosen] = [self.adopt(merged, self.now)]
+
     def open_delta(self, meta) -> DeltaFile:
         return DeltaFile.open(self.files, self.root, meta, self.cache)
 
@@ -303,13 +355,15 @@ whole_row = st.tuples(values, texts)
 change = st.one_of(whole_row, whole_row, st.tuples(values), st.none())
 batches = st.dictionaries(st.integers(0, 11), change, min_size=1, max_size=6)
 layout = st.sampled_from(["flush", "freeze_deltas", "flush_deltas", "merge_deltas"]) | st.integers(0, 3)
-steps = st.lists(batches | batches | layout, min_size=1, max_size=14)
+# Which columns go into the base (the last two of a schema, and LIVENESS), or which rowsets become one.
+rewriting = st.frozensets(st.integers(-3, -1), min_size=1) | st.tuples(st.integers(0, 2), st.integers(1, 4))
+steps = st.lists(batches | batches | layout | rewriting, min_size=1, max_size=14)
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
 @given(script=steps, cached=st.booleans())
 def test_any_history_reads_as_the_dict_of_versions_says(kind, script, cached):
-    """Batches, flushes (also at earlier snapshots), delta flushes and merges in any order: each moment stays."""
+    """Batches, flushes (also at earlier snapshots), delta flushes and compactions in any order: each moment stays."""
     with tempfile.TemporaryDirectory() as directory:
         tablet = MiniTablet(SCHEMAS[kind], directory, cache_bytes=1 << 20 if cached else 0)
         for step in script:
@@ -317,6 +371,11 @@ def test_any_history_reads_as_the_dict_of_versions_says(kind, script, cached):
                 tablet.write(step)  # type: ignore[arg-type]
             elif isinstance(step, int):
                 tablet.flush(max(0, tablet.now - step))
+            elif isinstance(step, frozenset):
+                ids = [LIVENESS, *(c.id for c in SCHEMAS[kind].value_columns)]
+                tablet.bring_in({ids[place] for place in step})
+            elif isinstance(step, tuple):
+                tablet.merge_rowsets(slice(step[0], step[0] + step[1]))
             else:
                 getattr(tablet, step)()
         tablet.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -113,6 +114,17 @@ def test_whatever_is_chosen_makes_room(
         assert chosen == held
 
 
+@pytest.mark.parametrize(
+    ("kept_since", "chosen"),
+    [(None, {1, 2}), (FRESH + 10, {1, 2}), (FRESH + 1, {1}), (FRESH, set()), (OLD, set())],
+    ids=["no merge", "of later", "of a moment between", "of the same moment", "of earlier"],
+)
+def test_a_log_that_a_merge_keeps_is_no_reason_to_flush(kept_since: int | None, chosen: set[int]) -> None:
+    """What is newer than a running merge's changes frees no segment: only many tiny files would come of it."""
+    given_ = pressure([(1, 1, FRESH), (2, 1, FRESH + 1)], log=70 * MB)
+    assert choose_flush(dataclasses.replace(given_, kept_since=kept_since)) == chosen
+
+
 # --- one round, by hand ---------------------------------------------------------------------------------
 
 
@@ -147,6 +159,47 @@ def test_the_figures_are_the_stores(db: Database) -> None:
     table.update({"k": [1], "v": [5]})
     found = pressure_of(db._writer())
     assert found.tablets[0].timestamp_min is not None and found.tablets[0].timestamp_min > stamp
+
+
+def test_what_a_running_merge_keeps_in_memory_is_not_the_flushes_to_take(db: Database) -> None:
+    """R3: its inputs' changes count for the log, not for what a flush would free."""
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    db.flush()
+    store = db._writer()
+    stamp = table.update({"k": [1], "v": [2]}).timestamp
+    free = pressure_of(store)
+    assert free.tablets[0].timestamp_min == stamp and free.kept_since is None
+    reservation = store.reservations.take([store.root.table("t").tablets[0].rowsets[0].id], holds_deltas=True)
+    assert reservation is not None
+    kept = pressure_of(store)
+    assert kept.tablets[0].timestamp_min is None and kept.kept_since == stamp
+    assert kept.memory_bytes < free.memory_bytes
+    store.reservations.release(reservation)
+    assert pressure_of(store) == free
+
+
+def test_writers_without_memory_come_before_a_merge(tmp_path: Path, clock: ManualClock) -> None:
+    """They would wait for its end; so what it keeps from being flushed is taken back, and it is done another time."""
+    with open_database(tmp_path / "full", clock=clock, memory_limit_bytes=1 << 20) as db:
+        table = key_value_table(db)
+        table.insert({"k": list(range(20_000)), "v": [0] * 20_000})
+        db.flush()
+        store = db._writer()
+        (rowset,) = store.root.table("t").tablets[0].rowsets
+        reservation = store.reservations.take([rowset.id], holds_deltas=True)
+        assert reservation is not None
+        table.update({"k": list(range(10)), "v": [1] * 10})
+        once(db)
+        assert not reservation.revoked.is_set(), "there is room: the merge goes on"
+        for value in range(10):
+            if store.memory_is_full():
+                break
+            table.update({"k": list(range(20_000)), "v": [value] * 20_000})
+        assert store.memory_is_full()
+        once(db)
+        assert reservation.revoked.is_set() and not store.memory_is_full()
+        assert table.count() == 20_000
 
 
 def test_old_rows_are_flushed_and_an_idle_store_is_all_files(db: Database, clock: ManualClock) -> None:
