@@ -87,10 +87,10 @@ class Result:
         self._rows: _Run | None = None  # where fetchone and fetchmany stand
         self.timestamp = timestamp
         """The moment: every batch up to this timestamp is in, none after it."""
-        # Binds, so that wrong names are told at once; reads no table.
-        bound = _Run(self)
-        bound.execute(f"SELECT * FROM (\n{statement}\n) LIMIT 0")
-        self._names = [str(column[0]) for column in bound.cursor.description]
+        # Binds, so that wrong names are told at once; reads no table. Who reads first takes this run over.
+        self._bound: _Run | None = _Run(self)
+        self._bound.execute(f"SELECT * FROM (\n{statement}\n) LIMIT 0")
+        self._names = [str(column[0]) for column in self._bound.cursor.description]
 
     # ---------------------------------------------------------------------------------------- rows
 
@@ -127,7 +127,7 @@ class Result:
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The rows as a stream of record batches, which DuckDB makes as they are read."""
-        return _Run(self).reader()
+        return self._fresh().reader()
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Arrow's stream protocol: `pa.table(result)`, `pl.DataFrame(result)`, `table.upsert(result)`."""
@@ -179,8 +179,13 @@ class Result:
 
     # ---------------------------------------------------------------------------------------- inside
 
+    def _fresh(self) -> _Run:
+        with self._lock:
+            run, self._bound = self._bound, None
+        return run or _Run(self)
+
     def _started(self) -> _Run:
-        run = _Run(self)
+        run = self._fresh()
         run.execute(self._statement)
         return run
 

@@ -34,6 +34,7 @@ import pyarrow.compute as pc
 
 from nyala.errors import Error
 from nyala.schema import nodes
+from nyala.schema.literals import normalise
 from nyala.schema.nodes import Predicate
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def predicate_of_node(node: Any) -> Predicate | None:
     """DuckDB's tree as one of ours; None for what has no equal here."""
     try:
         return _of_node(node)
-    except RecursionError:
+    except (Error, RecursionError):
         return None
 
 
@@ -170,11 +171,11 @@ def _of_node(node: Any) -> Predicate | None:
         return nodes.IsNull(column, negated=node.op == "IS NOT NULL")
     if kind == "Binary" and node.op in _OPERATORS:
         known, value = _literal_of(node.right)
-        return nodes.Compare(column, _OPERATORS[node.op], value) if known else None
+        return nodes.Compare(column, _OPERATORS[node.op], normalise(value)) if known else None
     if kind == "In" and node.values:
         literals = [_literal_of(value) for value in node.values]
         if all(known for known, _ in literals):
-            return nodes.InList(column, tuple(value for _, value in literals))
+            return nodes.InList(column, tuple(normalise(value) for _, value in literals))
     return None
 
 
@@ -278,46 +279,81 @@ class _Scanner:
         return pa.RecordBatchReader.from_batches(schema, batches())
 
 
-_COMPARISON: Final = re.compile(r"(==|!=|<=|>=|<|>) ", re.DOTALL)
+_COMPARISON: Final = re.compile(r"(==|!=|<=|>=|<|>) ")
+_IS_NAN: Final = re.compile(r"is_nan\((.*?)\)|invert\(is_nan\((.*?)\)\)", re.DOTALL)
+_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
 
 
 def predicate_of_expression(expression: pc.Expression, schema: pa.Schema) -> Predicate | None:
     """A pyarrow expression of comparisons under AND and OR as a predicate of ours; None for another (Q2)."""
-    try:
-        predicate, rebuilt, rest = _read_expression(str(expression), schema)
-    except (ValueError, RecursionError, pa.ArrowException, OverflowError):
-        return None
-    return predicate if not rest and rebuilt.equals(expression) else None
+    for widened in (True, False):
+        reader = _ExpressionReader(schema, widened)
+        try:
+            predicate, rebuilt, rest = reader.read(str(expression))
+        except (ValueError, ArithmeticError, RecursionError, pa.ArrowException):
+            return None
+        if not rest and rebuilt.equals(expression):
+            return predicate
+    return None
 
 
-def _read_expression(text: str, schema: pa.Schema) -> tuple[Predicate, pc.Expression, str]:
-    """(predicate, the same as an expression, the text after it). Raises: ValueError."""
-    if not text.startswith("("):
-        raise ValueError("not a comparison")
-    text = text[1:]
-    if text.startswith("("):
-        left, left_again, text = _read_expression(text, schema)
-        joined_by, text = (text[:5], text[5:]) if text.startswith(" and ") else (text[:4], text[4:])
-        right, right_again, text = _read_expression(text, schema)
-        if joined_by == " and ":
-            predicate, again = nodes.all_of((left, right)), left_again & right_again
-        elif joined_by == " or ":
-            predicate, again = nodes.any_of((left, right)), left_again | right_again
-        else:
-            raise ValueError("neither AND nor OR")
-        return predicate, again, _after_bracket(text)
-    for name in sorted(schema.names, key=len, reverse=True):
-        operator = _COMPARISON.match(text, len(name) + 1) if text.startswith(name + " ") else None
-        if operator is not None:
-            value, text = _read_value(text[operator.end() :], schema.field(name).type)
-            field, scalar = pc.field(name), pa.scalar(value, schema.field(name).type)
-            again = {
-                "==": field == scalar, "!=": field != scalar, "<": field < scalar,
-                "<=": field <= scalar, ">": field > scalar, ">=": field >= scalar,
+class _ExpressionReader:
+    """Reads what `str` makes of an expression, and builds both meanings of it: (ours, Arrow's, the text after it).
+
+    widened: constants of integers and floats are int64 and double, as DuckDB 1.x makes them, not the column's type.
+    Every method raises ValueError for text that it does not understand.
+    """
+
+    def __init__(self, schema: pa.Schema, widened: bool) -> None:
+        self._schema, self._widened = schema, widened
+        # A column may be called like the beginning of another.
+        self._names = sorted(schema.names, key=len, reverse=True)
+
+    def read(self, text: str) -> tuple[Predicate, pc.Expression, str]:
+        for word, value in (("true", True), ("false", False)):
+            if text.startswith(word):
+                return nodes.Constant(value), pc.scalar(value), text[len(word) :]
+        if (test := _IS_NAN.match(text)) is not None:
+            name, negated = test[1] or test[2], test[2] is not None
+            if name not in self._names:
+                raise ValueError("no column of that name")
+            again = pc.is_nan(pc.field(name))
+            op, again = ("<>", pc.invert(again)) if negated else ("=", again)
+            return nodes.Compare(name, op, normalise(float("nan"))), again, text[test.end() :]
+        if not text.startswith("("):
+            raise ValueError("not a comparison")
+        compared = self._comparison(text[1:])
+        return self._joined(text[1:]) if compared is None else compared
+
+    def _joined(self, text: str) -> tuple[Predicate, pc.Expression, str]:
+        left, left_again, text = self.read(text)
+        for word, ours in ((" and ", nodes.all_of), (" or ", nodes.any_of)):
+            if text.startswith(word):
+                right, right_again, text = self.read(text[len(word) :])
+                again = left_again & right_again if word == " and " else left_again | right_again
+                return ours((left, right)), again, _after_bracket(text)
+        raise ValueError("neither AND nor OR")
+
+    def _comparison(self, text: str) -> tuple[Predicate, pc.Expression, str] | None:
+        for name in self._names:
+            if not text.startswith(name + " "):
+                continue
+            operator = _COMPARISON.match(text, len(name) + 1)
+            if operator is None:
+                continue
+            kind = self._schema.field(name).type
+            value, rest = _read_value(text[operator.end() :], kind)
+            if self._widened and pa.types.is_integer(kind):
+                kind = pa.int64()
+            elif self._widened and pa.types.is_floating(kind):
+                kind = pa.float64()
+            field, scalar = pc.field(name), pa.scalar(value, kind)
+            op, again = {
+                "==": ("=", field == scalar), "!=": ("<>", field != scalar), "<": ("<", field < scalar),
+                "<=": ("<=", field <= scalar), ">": (">", field > scalar), ">=": (">=", field >= scalar),
             }[operator[1]]  # fmt: skip
-            op = {"==": "=", "!=": "<>"}.get(operator[1], operator[1])
-            return nodes.Compare(name, op, value), again, _after_bracket(text)
-    raise ValueError("no column of that name")
+            return nodes.Compare(name, op, normalise(value)), again, _after_bracket(rest)
+        return None
 
 
 def _after_bracket(text: str) -> str:
@@ -330,17 +366,24 @@ def _read_value(text: str, kind: pa.DataType) -> tuple[Any, str]:
     """A constant as Arrow writes it, and the text after it. Raises: ValueError."""
     if pa.types.is_string(kind):
         match = re.match(r'"((?:[^"\\]|\\.)*)"', text, re.DOTALL)
-        if match is None or re.search(r'\\[^"\\]', match[1]):
-            raise ValueError("text with escapes")
-        return re.sub(r"\\(.)", r"\1", match[1]), text[match.end() :]
+        if match is None:
+            raise ValueError("not a text")
+        escaped = re.compile(r"\\(.)", re.DOTALL)
+        if not all(found[1] in _ESCAPES for found in escaped.finditer(match[1])):
+            raise ValueError("an escape that Arrow is not known to write")
+        return escaped.sub(lambda found: _ESCAPES[found[1]], match[1]), text[match.end() :]
     end = text.index(")")
     word, rest = text[:end], text[end:]
+    if pa.types.is_boolean(kind) and word in ("true", "false"):
+        return word == "true", rest
     if pa.types.is_binary(kind):
         return bytes.fromhex(word.strip('"')), rest
     if pa.types.is_integer(kind):
         return int(word), rest
     if pa.types.is_floating(kind):
         return float(word), rest
+    if pa.types.is_decimal(kind):
+        return decimal.Decimal(word), rest
     if pa.types.is_date32(kind):
         return dt.date.fromisoformat(word), rest
     if pa.types.is_timestamp(kind) and kind.tz is not None:
