@@ -16,6 +16,7 @@ Left out: choosing an encoding (see `encoding`) and the bytes around a block (se
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 from decimal import Decimal
@@ -69,10 +70,13 @@ class Physical:
     code: int  # format.TYPE_*
     kind: str
     dtype: np.dtype[Any] | None  # of `fixed`
+    narrow: bool = False  # decode decimals as they are stored
 
     @property
     def arrow(self) -> pa.DataType:
         """The type of a decoded array."""
+        if self.narrow:
+            return narrow_decimal(self.type)
         return _BLOOM_ARROW if self.code == format.TYPE_BLOOM else self.type.arrow
 
     @property
@@ -84,7 +88,7 @@ class Physical:
     @property
     def is_narrowed(self) -> bool:
         """Whether Arrow's value (a decimal128) is wider than the stored one."""
-        return self.code in (format.TYPE_DECIMAL32, format.TYPE_DECIMAL64)
+        return not self.narrow and self.code in (format.TYPE_DECIMAL32, format.TYPE_DECIMAL64)
 
     def stored_array(self, array: pa.Array) -> pa.Array:
         """Values of the type's Arrow form in the type that is stored, NULLs kept.
@@ -129,6 +133,20 @@ class Physical:
             np.right_shift(wide[:, 0], 63, out=wide[:, 1])
             values = pa.py_buffer(wide)
         return pa.Array.from_buffers(self.arrow, row_count, [validity, values], null_count)
+
+
+def narrow_decimal(type: ColumnType) -> pa.DataType | None:
+    """Arrow's decimal of 4 or 8 bytes for a decimal that is stored so; None for others, or where Arrow has none."""
+    if type.name != "decimal" or type.storage_width_bytes not in (4, 8):
+        return None
+    make = getattr(pa, "decimal32" if type.storage_width_bytes == 4 else "decimal64", None)  # pyarrow >= 19
+    return None if make is None else make(type.precision, type.scale)
+
+
+@functools.cache
+def narrow_physical(type: ColumnType) -> Physical:
+    """The stored form of a type that has a `narrow_decimal`, decoded to that."""
+    return dataclasses.replace(physical(type), narrow=True)
 
 
 @functools.cache

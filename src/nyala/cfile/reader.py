@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -33,12 +33,15 @@ from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
 from nyala.cfile.encoding import encoding_by_code
 from nyala.cfile.footer import ColumnFooter, refuse_unknown_flags
+from nyala.cfile.physical import narrow_physical
 from nyala.cfile.zonemap import Zone, zone_of
 from nyala.env.files import Files, RandomFile
 from nyala.errors import CorruptionError, StorageError
 from nyala.schema.types import ColumnType
 
 __all__ = ["CFileReader", "ColumnReader", "ReadStats"]
+
+_As: TypeAlias = Literal["plain", "codes", "narrow"]
 
 
 @dataclass
@@ -385,13 +388,25 @@ class ColumnReader:
         assert self.has_dictionary and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
         shift = self._footer.rows_per_block_log2
         first, last = lower >> shift, (upper - 1) >> shift
-        arrays = self._blocks(range(first, last + 1), stats, fill_cache, codes=True)
+        arrays = self._blocks(range(first, last + 1), stats, fill_cache, "codes")
         arrays[-1] = arrays[-1].slice(0, upper - (last << shift))
         arrays[0] = arrays[0].slice(lower - (first << shift))
         if len(arrays) == 1:
             return arrays[0]
         indices = pa.concat_arrays([array.indices for array in arrays])
         return pa.DictionaryArray.from_arrays(indices, arrays[0].dictionary, safe=False)
+
+    def read_narrow(
+        self, lower: int, upper: int, *, stats: ReadStats | None = None, fill_cache: bool = True
+    ) -> pa.Array:
+        """`read` of a decimal column whose type has a `narrow_decimal`, as that: no value is widened."""
+        assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
+        shift = self._footer.rows_per_block_log2
+        first, last = lower >> shift, (upper - 1) >> shift
+        arrays = self._blocks(range(first, last + 1), stats, fill_cache, "narrow")
+        arrays[-1] = arrays[-1].slice(0, upper - (last << shift))
+        arrays[0] = arrays[0].slice(lower - (first << shift))
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
     def gather(
         self,
@@ -443,11 +458,11 @@ class ColumnReader:
         return pa.concat_arrays(parts)
 
     def _blocks(
-        self, blocks: Sequence[int], stats: ReadStats | None, fill_cache: bool, codes: bool = False
+        self, blocks: Sequence[int], stats: ReadStats | None, fill_cache: bool, as_: _As = "plain"
     ) -> list[pa.Array]:
-        """Decoded blocks, for ascending, distinct block numbers; `codes`: as dictionary arrays."""
+        """Decoded blocks, for ascending, distinct block numbers."""
         cache, owner = self._reader._cache, self._reader._owner
-        name = (self.key, "codes") if codes else self.key
+        name = self.key if as_ == "plain" else (self.key, as_)
         found: dict[int, pa.Array] = {}
         if cache is not None:
             for block in blocks:
@@ -471,11 +486,12 @@ class ColumnReader:
                     int(self._footer.block_offsets[block]),
                     int(self._footer.block_lengths[block]),
                 )
-                array = self._decode(data.slice(offset - start, length), block, offset, codes)
+                array = self._decode(data.slice(offset - start, length), block, offset, as_)
                 if cache is not None and fill_cache:
                     # Indices are the array's own already; the dictionary is the column's, which keeps it anyway.
-                    array = _owning(array, data) if len(run) > 1 and not codes else array
-                    cache.put(owner, (name, block), array, _size(array.indices if codes else array))
+                    array = _owning(array, data) if len(run) > 1 and as_ != "codes" else array
+                    size = _size(array.indices if as_ == "codes" else array)
+                    cache.put(owner, (name, block), array, size)
                 found[block] = array
         return [found[block] for block in blocks]
 
@@ -494,12 +510,13 @@ class ColumnReader:
             run_end = offset + length
         return runs
 
-    def _decode(self, data: pa.Buffer, block: int, offset: int, codes: bool = False) -> pa.Array:
+    def _decode(self, data: pa.Buffer, block: int, offset: int, as_: _As = "plain") -> pa.Array:
         footer = self._footer
+        form = narrow_physical(footer.form.type) if as_ == "narrow" else footer.form
         first = block << footer.rows_per_block_log2
         array = decode_block(
-            footer.form, data, first, footer.block_rows(block), self._dictionary, self._reader.path, offset,
-            codes=codes,
+            form, data, first, footer.block_rows(block), self._dictionary, self._reader.path, offset,
+            codes=as_ == "codes",
         )  # fmt: skip
         # Keys of many blocks in one array may pass the 2 GiB that 32-bit offsets can address.
         return array.cast(self._arrow) if footer.key.role == KEY else array

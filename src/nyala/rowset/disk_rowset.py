@@ -324,6 +324,20 @@ class DiskRowSet:
             return self.column(column, snapshot, lower, upper, stats)
         return reader.read_codes(lower, upper, stats=stats)
 
+    def narrow(
+        self, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
+    ) -> pa.Array:
+        """`column` of a decimal with a `narrow_decimal`: as that, if the base has it and nothing changed."""
+        reader = self.base_column(column.id)
+        if (
+            reader is None
+            or lower == upper
+            or reader.type != column.type
+            or self.delta_touches(column.id, snapshot)
+        ):
+            return self.column(column, snapshot, lower, upper, stats)
+        return reader.read_narrow(lower, upper, stats=stats)
+
     def gather(
         self, column: ColumnSchema, snapshot: int, rowids: Rowids, stats: RowSetStats | None = None
     ) -> pa.Array:

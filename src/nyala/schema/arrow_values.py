@@ -1,6 +1,6 @@
 """Arrow's memory as NumPy's: values and validity of canonical arrays, without a copy where there can be none.
 
-Canonical arrays only (`nyala.schema.types`), decimals besides also of 256 bits where it says so.
+Canonical arrays only (`nyala.schema.types`), decimals besides also of 32, 64 or 256 bits where it says so.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ __all__ = [
     "fixed_values",
     "has_fixed_values",
     "is_narrow",
+    "is_narrow_decimal",
     "true_mask",
     "validity",
 ]
@@ -51,13 +52,18 @@ def validity(array: pa.Array) -> Mask | None:
 def fixed_values(array: pa.Array, type: ColumnType) -> npt.NDArray[Any]:
     """The values of a numeric, date or timestamp column as a view, NULLs as whatever stands there.
 
-    Decimals of at most 18 digits: their unscaled values, which are the low halves of Arrow's 16 bytes.
+    Decimals of at most 18 digits: their unscaled values, which are the low halves of Arrow's 16 bytes, or all of an
+    array of 4 or 8 bytes each.
     """
     data = array.buffers()[1]
     if data is None or len(array) == 0:
         return np.empty(0, STORAGE.get(type.name, np.int64))
     if type.name == "decimal":
         assert is_narrow(type)
+        width = array.type.bit_width // 8
+        if width < 16:
+            stored = np.int64 if width == 8 else np.int32
+            return np.frombuffer(data, stored, count=array.offset + len(array))[array.offset :]
         words = np.frombuffer(data, np.int64, count=2 * (array.offset + len(array)))
         return words[2 * array.offset :: 2]
     return np.frombuffer(data, STORAGE[type.name], count=array.offset + len(array))[array.offset :]
@@ -71,6 +77,11 @@ def is_narrow(type: ColumnType) -> bool:
 def has_fixed_values(type: ColumnType) -> bool:
     """Whether `fixed_values` takes it."""
     return type.name in STORAGE or is_narrow(type)
+
+
+def is_narrow_decimal(type: pa.DataType) -> bool:
+    """Whether it is Arrow's decimal of 4 or 8 bytes."""
+    return bool(pa.types.is_decimal(type)) and type.bit_width < 128
 
 
 def true_mask(array: pa.Array | pa.ChunkedArray) -> Mask:

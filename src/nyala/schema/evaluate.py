@@ -39,6 +39,7 @@ from nyala.schema.arrow_values import (
     fixed_values,
     has_fixed_values,
     is_narrow,
+    is_narrow_decimal,
     true_mask,
     validity,
 )
@@ -84,12 +85,14 @@ _FEW: Final = 8
 
 
 def _array(arrays: Arrays, column: ColumnSchema) -> pa.Array:
-    """The column as one array of its canonical type, or as a dictionary of it."""
+    """The column as one array of its canonical type, as a dictionary of it, or as a decimal of fewer bytes."""
     array = arrays[column.name]
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
         array = array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
     if array.type == column.type.arrow or pa.types.is_dictionary(array.type):
+        return array
+    if is_narrow(column.type) and is_narrow_decimal(array.type) and array.type.scale == column.type.scale:
         return array
     return array.cast(column.type.arrow)
 
@@ -253,7 +256,9 @@ class BoundIn(_OneColumn):
             return array.view(pa.int32() if type.name == "date" else pa.int64())
         if is_narrow(type):
             valid = validity(array)
-            return pa.array(fixed_values(array, type), mask=None if valid is None else ~valid)
+            return pa.array(
+                fixed_values(array, type).astype(np.int64, copy=False), mask=None if valid is None else ~valid
+            )
         return array
 
     @functools.cached_property
@@ -377,7 +382,7 @@ class BoundArrow(Bound):
     def mask(self, arrays: Arrays, n: int) -> Mask:
         if n == 0:
             return np.zeros(0, np.bool_)
-        columns = {name: arrays[name] for name in self.names}
+        columns = {name: _canonical(arrays[name]) for name in self.names}
         # A table without columns has no rows; an expression without columns still needs n of them.
         table = pa.table(columns) if columns else pa.table({"": pa.nulls(n)})
         try:
@@ -385,6 +390,15 @@ class BoundArrow(Bound):
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InvalidArgumentError(f"the pyarrow expression {self.expression} failed: {error}") from error
         return false_mask(result) if self.negated else true_mask(result)
+
+
+def _canonical(array: pa.Array) -> pa.Array:
+    """What a pyarrow expression was written for: no dictionaries, no narrow decimals."""
+    if pa.types.is_dictionary(array.type):
+        return array.dictionary_decode()
+    if is_narrow_decimal(array.type):
+        return array.cast(pa.decimal128(array.type.precision, array.type.scale))
+    return array
 
 
 def evaluate_expression(table: pa.Table, expression: pc.Expression) -> pa.Array:

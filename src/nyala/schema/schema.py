@@ -101,6 +101,8 @@ def allowed_encodings(type: ColumnType) -> tuple[str, ...]:
         return _TEXT_ENCODINGS
     if type.name == "bool":
         return ("auto", "plain", "rle")
+    if type.name == "decimal":
+        return ("auto", "plain", "bitshuffle", "for")
     return ("auto", "plain", "bitshuffle")
 
 

@@ -29,13 +29,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from nyala.cfile.physical import narrow_decimal
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange, key_range_of
@@ -53,6 +54,8 @@ from nyala.tablet.settle import tablet_slices
 WINDOW_ROWS: Final = 1 << 17
 # Below this share of selected rows the other columns are gathered row by row instead of read whole.
 GATHER_SHARE: Final = 1 / 32
+# From this share of matching rows on, a loose scan leaves all of a window in.
+LOOSE_SHARE: Final = 1 / 2
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,10 @@ class ScanSpec:
     predicate: BoundPredicate | None = None
     limit: int | None = None
     order_by_key: bool = False
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    """Columns that are to come in another Arrow type than their own: a dictionary, or a narrow decimal."""
+    loose: bool = False
+    """Rows that do not match may come as well, if leaving them out would cost more: who reads filters anyway."""
 
     @cached_property
     def constraints(self) -> Mapping[str, Constraint]:
@@ -110,7 +117,8 @@ class ScanSpec:
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
-        return pa.schema([column.arrow_field() for column in self.columns])
+        fields = [column.arrow_field() for column in self.columns]
+        return pa.schema([f.with_type(self.types.get(f.name, f.type)) for f in fields])
 
     @cached_property
     def codec(self) -> KeyCodec:
@@ -228,12 +236,14 @@ def _read_window(
     known = _Decoded(rowset, spec, lower, upper, stats)
     if spec.predicate is not None:
         matching = spec.predicate.evaluate(known, upper - lower)
-        mask = matching if mask is None else mask & matching
+        # Most rows match: a copy of them would cost more than the others do that who reads will leave out.
+        if not spec.loose or np.count_nonzero(matching) < (upper - lower) * LOOSE_SHARE:
+            mask = matching if mask is None else mask & matching
     if mask is None or mask.all():
         return None, [
-            _plain(known[column.name], column)
+            _in_type(known[column.name], column, spec)
             if column.name in known.arrays
-            else rowset.column(column, snapshot, lower, upper, stats)
+            else _in_type(_read(rowset, column, spec, lower, upper, stats), column, spec)
             for column in columns
         ]
     selected = np.flatnonzero(mask)
@@ -244,11 +254,12 @@ def _read_window(
     out = []
     for column in columns:
         if column.name in known.arrays:
-            out.append(_plain(known[column.name].take(pick), column))
+            out.append(_in_type(known[column.name].take(pick), column, spec))
         elif few:
-            out.append(rowset.gather(column, snapshot, selected + lower, stats))
+            out.append(_in_type(rowset.gather(column, snapshot, selected + lower, stats), column, spec))
         else:
-            out.append(rowset.column(column, snapshot, lower, upper, stats).take(pick))
+            whole = _read(rowset, column, spec, lower, upper, stats)
+            out.append(_in_type(whole.take(pick), column, spec))
     return selected + lower, out
 
 
@@ -264,8 +275,14 @@ class _Decoded(Mapping[str, pa.Array]):
         found = self.arrays.get(name)
         if found is None:
             column = self._spec.schema.by_name(name)
-            rowset = self._rowset
-            read = rowset.coded if isinstance(rowset, DiskRowSet) else rowset.column
+            rowset, read = self._rowset, self._rowset.column
+            if isinstance(rowset, DiskRowSet):
+                if column.type.is_variable:
+                    read = rowset.coded
+                elif narrow_decimal(column.type) is not None and (
+                    name in self._spec.types or name not in self._spec.arrow_schema.names
+                ):
+                    read = rowset.narrow  # else it is wanted wide as well
             found = read(column, self._spec.snapshot, self._lower, self._upper, self._stats)
             self.arrays[name] = found
         return found
@@ -277,12 +294,51 @@ class _Decoded(Mapping[str, pa.Array]):
         return len(self._spec.schema.columns)
 
 
-def _plain(array: pa.Array, column: ColumnSchema) -> pa.Array:
-    """Values in the column's own type, of a column that may have been read by its codewords."""
-    if not pa.types.is_dictionary(array.type):
+def _read(
+    rowset: AnyRowSet, column: ColumnSchema, spec: ScanSpec, lower: int, upper: int, stats: RowSetStats
+) -> pa.Array:
+    """The rows [lower, upper) of a column, in the type asked for if that is how they lie."""
+    wanted = spec.types.get(column.name)
+    if wanted is not None and isinstance(rowset, DiskRowSet):
+        read = rowset.coded if pa.types.is_dictionary(wanted) else rowset.narrow
+        return read(column, spec.snapshot, lower, upper, stats)
+    return rowset.column(column, spec.snapshot, lower, upper, stats)
+
+
+def _in_type(array: pa.Array, column: ColumnSchema, spec: ScanSpec) -> pa.Array:
+    """The values in the type that the scan gives, whatever they were read as."""
+    wanted = spec.types.get(column.name, column.type.arrow)
+    if array.type == wanted:
         return array
-    plain = array.dictionary_decode()
-    return plain if plain.type == column.type.arrow else plain.cast(column.type.arrow)
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    elif pa.types.is_dictionary(wanted):
+        return array.dictionary_encode()
+    return array if array.type == wanted else array.cast(wanted)
+
+
+def narrower_types(table: TableState, columns: Sequence[ColumnSchema]) -> dict[str, pa.DataType]:
+    """Types in which an engine that knows them takes columns at less cost: decimals of 4 and 8 bytes, and
+    dictionaries for text that every rowset on disk has one for. Opens footers.
+
+    What is in memory only, and text that was changed, has its dictionary made when it is read; that is worth it as long
+    as it is little.
+    """
+    rowsets = [rowset for tablet in table.tablets for rowset in tablet.rowsets]
+    on_disk = sum(rowset.row_count for rowset in rowsets)
+    in_memory = sum(
+        memory.row_count for tablet in table.tablets for memory in (*tablet.frozen, tablet.memory)
+    )
+    types: dict[str, pa.DataType] = {}
+    for column in columns:
+        narrow = narrow_decimal(column.type)
+        if narrow is not None:
+            types[column.name] = narrow
+        elif column.type.is_text and rowsets and in_memory * 8 <= on_disk:
+            readers = [rowset.base_column(column.id) for rowset in rowsets]
+            if all(reader is not None and reader.has_dictionary for reader in readers):
+                types[column.name] = pa.dictionary(pa.int32(), column.type.arrow)
+    return types
 
 
 def count_window(unit: ScanUnit, spec: ScanSpec, lower: int, upper: int, counters: ScanCounters) -> int:
