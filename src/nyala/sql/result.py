@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
@@ -44,7 +44,8 @@ def run(
     statement = check_statement(text)
     names = snapshot.list_tables()
     scans = {name: snapshot[name].scan() for name in tables_named(statement, names)}
-    return Result(connection, statement, prepared(parameters), scans, names, snapshot.timestamp)
+    check_open = snapshot._database._store.check_open
+    return Result(connection, check_open, statement, prepared(parameters), scans, names, snapshot.timestamp)
 
 
 class SqlExplanation:
@@ -72,6 +73,7 @@ class Result:
     def __init__(
         self,
         connection: Connection,
+        check_open: Callable[[], None],
         statement: str,
         parameters: Any,
         scans: dict[str, Scan],
@@ -79,6 +81,7 @@ class Result:
         timestamp: int,
     ) -> None:
         self._connection = connection
+        self._check_open = check_open
         self._statement = statement
         self._parameters = parameters
         self._scans = scans
@@ -189,7 +192,8 @@ class Result:
         run.execute(self._statement)
         return run
 
-    def _raise(self, error: Any, sources: Sequence[ScanSource]) -> None:
+    def _raise(self, error: Any, sources: Sequence[ScanSource]) -> NoReturn:
+        self._check_open()  # what DuckDB says of a closed connection is not what happened
         columns = [name for scan in self._scans.values() for name in scan.schema.names]
         ours = our_error(error, [source.failure for source in sources], self._tables, columns)
         raise ours from error
@@ -199,6 +203,7 @@ class _Run:
     """One run of a result's statement, on a cursor of its own with the tables registered on it."""
 
     def __init__(self, result: Result) -> None:
+        result._check_open()
         self._result = result
         self.cursor = result._connection.cursor()
         self.sources = [ScanSource(scan, keep_asked=True) for scan in result._scans.values()]
