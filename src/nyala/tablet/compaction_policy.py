@@ -88,6 +88,10 @@ TARGET_BYTES: Final = 32 << 20  # Kudu's budgeted_compaction_target_rowset_size
 # 1 + 1 / GROWTH, or a full rowset and the company it needs would not fit into one merge.
 BUDGET_ROWSETS: Final = 4
 
+# Decoded, a rowset may take this many times the target: a merge holds one that it writes in memory several times over,
+# and data that compress much better than this make rowsets that are smaller on disk.
+DECODED_PER_TARGET: Final = 8
+
 # What a rowset or file more costs a scan, as bytes: about a millisecond (open, footer, index, a call per column), in
 # which a megabyte is decoded. At most 1/32 of the target, so that a store of small rowsets behaves like one of large
 # ones.
@@ -157,6 +161,7 @@ class RowSetLayout:
     expired_undo_bytes: UNDO that no readable snapshot needs, at least that much, `expired_undo_files` included.
     expired_undo_files: so many of the oldest UNDO files are beyond the mark as a whole.
     all_expired:      every row is dead and beyond the mark: the rowset can be dropped.
+    decoded_bytes:    what keys and columns take in memory, about; 0: not known.
     available:        False while a running compaction has it reserved.
 
     What is called expired must be gone after the rewrite: estimates err downwards, or the rewrite comes again (Q2).
@@ -178,6 +183,7 @@ class RowSetLayout:
     expired_undo_files: int = 0
     all_expired: bool = False
     available: bool = True
+    decoded_bytes: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -192,8 +198,10 @@ class RowSetLayout:
 
     @property
     def kept_base_bytes(self) -> int:
-        """Base without expired rows: what rowsets of the target size are cut from."""
-        return self.base_bytes - self.base_bytes * self.expired_rows // max(1, self.row_count)
+        """Base without expired rows: what rowsets of the target size are cut from. Or, if that is more, so much
+        that a rowset of the target size is within `DECODED_PER_TARGET`."""
+        base = max(self.base_bytes, self.decoded_bytes // DECODED_PER_TARGET)
+        return base - base * self.expired_rows // max(1, self.row_count)
 
 
 @dataclass(frozen=True)

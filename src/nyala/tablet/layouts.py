@@ -19,8 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from nyala.cfile.column import BASE
+from nyala.cfile.reader import CFileReader
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
 from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.schema.schema import Schema
 from nyala.tablet.compaction_policy import RowSetLayout
 from nyala.tablet.reservations import Reservations
 from nyala.tablet.root import TabletState
@@ -45,14 +47,20 @@ class Layouts:
     ) -> list[RowSetLayout]:
         """The layouts of the tablet's rowsets. cut: what only snapshots before it need may go; 0: nothing.
 
-        Cost: the catalogue's figures; and the liveness of rowsets with dead rows, when they or the cut moved on.
+        Cost: the catalogue's figures; a block of each text column of one rowset, once; and the liveness of rowsets
+              with dead rows, when they or the cut moved on.
         """
+        if not tablet.rowsets:
+            return []
+        row_bytes = decoded_row_bytes(
+            max(tablet.rowsets, key=lambda rowset: rowset.row_count), tablet.memory.schema
+        )
         return [
-            self._layout(rowset, cut, reservations is None or not reservations.taken(rowset.id))
+            self._layout(rowset, cut, reservations is None or not reservations.taken(rowset.id), row_bytes)
             for rowset in tablet.rowsets
         ]
 
-    def _layout(self, rowset: DiskRowSet, cut: int, available: bool) -> RowSetLayout:
+    def _layout(self, rowset: DiskRowSet, cut: int, available: bool, row_bytes: float) -> RowSetLayout:
         expired_rows = self._expired_rows(rowset, cut)
         undo = rowset.undo[::-1]
         whole = [file for file in undo if file.timestamp_max <= cut]
@@ -83,6 +91,7 @@ class Layouts:
             # What is in memory only has to be flushed before its rowset can go, as a rewrite does first.
             all_expired=expired_rows == rowset.row_count and not rowset.nbytes,
             available=available,
+            decoded_bytes=int(row_bytes * rowset.row_count),
         )
 
     def _expired_rows(self, rowset: DiskRowSet, cut: int) -> int:
@@ -105,10 +114,34 @@ def _column_bytes(rowset: DiskRowSet) -> dict[int, int]:
     return dict.fromkeys(columns, rowset.base_bytes // max(len(columns), 1))
 
 
+# By the file of a rowset. Text is looked at once, in one of the tablet's rowsets: the others will be like it.
+_row_bytes: weakref.WeakKeyDictionary[CFileReader, float] = weakref.WeakKeyDictionary()
+
+
+def decoded_row_bytes(rowset: DiskRowSet, schema: Schema) -> float:
+    """About how many bytes a row takes in memory, its key included: of text, what those of the first block take."""
+    known = _row_bytes.get(rowset.reader)
+    if known is None:
+        known = float(len(rowset.meta.key_max))
+        for column in schema.columns:
+            try:
+                known += column.type.arrow.bit_width / 8
+                continue
+            except ValueError:  # text and binary
+                reader = rowset.base_column(column.id)
+            if reader is not None:
+                rows = min(reader.rows_per_block, reader.row_count)
+                known += reader.read(0, rows, fill_cache=False).nbytes / rows
+        _row_bytes[rowset.reader] = known
+    return known
+
+
 def has_dead_rows(rowset: DiskRowSet) -> bool:
     """Whether some row of the rowset's files may be dead now, as files or memory say. Opens no file."""
-    return rowset.base_column(LIVENESS) is not None or any(
-        LIVENESS in store.column_ids for store in (*rowset.redo, *rowset.frozen, rowset.deltas)
+    if rowset.base_column(LIVENESS) is not None or LIVENESS in rowset.deltas.column_ids:
+        return True
+    return any(LIVENESS in file.column_ids for file in rowset.redo) or any(
+        LIVENESS in store.column_ids for store in rowset.frozen
     )
 
 

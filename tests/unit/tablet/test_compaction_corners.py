@@ -12,6 +12,8 @@ from tests.support import folder_in_memory, key_value_table, open_database, rows
 
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet import maintenance
+from nyala.tablet.compaction_policy import DECODED_PER_TARGET
+from nyala.tablet.layouts import Layouts
 from nyala.tablet.maintenance import choose_flush, pressure_of
 from nyala.testing.clock import ManualClock
 
@@ -96,6 +98,29 @@ def test_vacuum_gives_back_rows_whose_deletes_are_in_memory(folder: Path) -> Non
         assert table.stats()["dead_rows"] == 0
         assert table.vacuum(dry_run=True)["bytes"] == 0
         assert table.count() == 10001
+
+
+def test_text_that_compresses_well_makes_rowsets_that_fit_into_memory(folder: Path) -> None:
+    """2 GB of one text are a few kilobytes on disk; a merge of them all would have to hold them, and cannot."""
+    target = 100_000
+    with open_database(folder, rowset_target_bytes=target) as db:
+        table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k")
+        text = "the same text again and again " * 100
+        for part in range(8):
+            table.insert({"k": range(part * 200, part * 200 + 200), "s": [text] * 200})
+            table.flush()
+        assert table.stats()["bytes"] < target
+        (tablet,) = db._writer().root.table("t").tablets
+        decoded = sum(layout.decoded_bytes for layout in Layouts().of_tablet(tablet, 0))
+        assert decoded == pytest.approx(1600 * len(text), rel=0.05)
+        table.compact()
+        (tablet,) = db._writer().root.table("t").tablets
+        limit = DECODED_PER_TARGET * target
+        assert decoded / limit < len(tablet.rowsets) < 2 * decoded / limit
+        assert all(rowset.row_count * len(text) < 1.5 * limit for rowset in tablet.rowsets)
+        compactor = db.maintenance.compactor
+        assert not compactor.run_once(db._writer()), "and nothing more is to be done with them"
+        assert table.count() == 1600
 
 
 def test_a_long_log_that_a_merge_pins_is_no_reason_to_flush(folder: Path) -> None:
