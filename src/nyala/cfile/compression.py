@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from nyala.cfile import format
 
-__all__ = ["compress", "compression_code", "compression_name", "decompress"]
+__all__ = ["compress", "compression_code", "compression_name", "decompress", "effective_compression"]
 
 _CODECS: Final[dict[int, tuple[str, str | None]]] = {
     format.COMPRESSION_NONE: ("none", None),
@@ -59,6 +59,13 @@ def compress(code: int, data: pa.Buffer) -> tuple[int, pa.Buffer]:
     if packed.size > data.size * format.COMPRESSION_RATIO_MAX:
         return format.COMPRESSION_NONE, data
     return code, packed
+
+
+def effective_compression(asked: int, compresses: bool) -> int:
+    """The compression of blocks: what was asked for; by default LZ4, but nothing on what is compressed already."""
+    if asked != format.COMPRESSION_DEFAULT:
+        return asked
+    return format.COMPRESSION_NONE if compresses else format.COMPRESSION_LZ4
 
 
 def decompress(code: int, data: pa.Buffer, size: int) -> pa.Buffer:

@@ -19,6 +19,7 @@ from nyala.cfile import format
 from nyala.cfile.block import BlockHeader, read_header
 from nyala.cfile.compression import compression_name
 from nyala.cfile.encoding import encoding_by_code
+from nyala.cfile.physical import BYTES
 from nyala.cfile.reader import CFileReader, ColumnReader
 from nyala.cfile.zonemap import Zone
 from nyala.env.files import Files
@@ -28,6 +29,11 @@ __all__ = ["dump"]
 _LINE_BYTES: Final = 16
 _RUN_LINES_MAX: Final = 4
 _VECTOR_ENTRIES_MAX: Final = 8
+_VALUES_LAYOUTS: Final = {
+    format.ENCODING_RLE: format.RLE_HEADER,
+    format.ENCODING_PREFIX: format.PREFIX_HEADER,
+    format.ENCODING_FOR: format.FOR_HEADER,
+}
 
 
 def dump(files: Files, path: str, bytes: bool = False) -> Iterator[str]:
@@ -113,9 +119,10 @@ def _dump_bytes(reader: CFileReader, columns: list[ColumnReader], size: int) -> 
     for offset, length, column, name in sorted(parts, key=lambda part: part[0]):
         yield f"{name} of {column.key}"
         data = reader.read_exactly(offset, length)
-        yield from (
-            _footer_bytes(column, data, offset) if name == "footer" else _block_bytes(reader, data, offset)
-        )
+        if name == "footer":
+            yield from _footer_bytes(column, data, offset)
+        else:
+            yield from _block_bytes(reader, data, offset, column.footer.form.kind)
     tail_offset = size - format.TAIL.size
     position = tail_offset - len(columns) * format.DIRECTORY_ENTRY.size
     for column in columns:
@@ -127,7 +134,16 @@ def _dump_bytes(reader: CFileReader, columns: list[ColumnReader], size: int) -> 
     yield from _fields(format.TAIL, reader.read_exactly(tail_offset, format.TAIL.size), tail_offset)
 
 
-def _block_bytes(reader: CFileReader, data: bytes, offset: int) -> Iterator[str]:
+def _values_layout(header: BlockHeader, kind: str) -> format.Layout | None:
+    """What the values begin with, None when they are compressed or begin at once."""
+    if header.compression != format.COMPRESSION_NONE:
+        return None
+    if header.encoding == format.ENCODING_PLAIN:
+        return format.BINARY_HEADER if kind == BYTES else None
+    return _VALUES_LAYOUTS.get(header.encoding)
+
+
+def _block_bytes(reader: CFileReader, data: bytes, offset: int, kind: str) -> Iterator[str]:
     header = read_header(pa.py_buffer(data), reader.path, offset)
     yield from _fields(format.BLOCK_HEADER, data, offset)
     validity_start = format.BLOCK_HEADER.size
@@ -136,7 +152,12 @@ def _block_bytes(reader: CFileReader, data: bytes, offset: int) -> Iterator[str]
     crc_start = header.block_length - format.CRC.size
     yield from _run("validity", data, validity_start, validity_end, offset)
     yield from _run("padding", data, validity_end, header.values_start, offset)
-    yield from _run("values", data, header.values_start, values_end, offset)
+    inner = _values_layout(header, kind)
+    inner_end = header.values_start
+    if inner is not None and header.values_length >= inner.size:
+        inner_end += inner.size
+        yield from _fields(inner, data[header.values_start : inner_end], offset + header.values_start)
+    yield from _run("values", data, inner_end, values_end, offset)
     yield from _run("padding", data, values_end, crc_start, offset)
     yield from _fields(format.CRC, data[crc_start:], offset + crc_start)
 
@@ -188,6 +209,8 @@ def _meaning(name: str, value: Any) -> str:
         return f"{value} ({format.ROLES.get(value, 'unknown')})"
     if name == "type":
         return f"{value} ({format.TYPES.get(value, 'unknown')})"
+    if name == "layout":
+        return f"{value} ({format.FOR_LAYOUTS.get(value, 'unknown')})"
     if name == "encoding":
         return f"{value} ({_encoding(value)})"
     if name.endswith("compression"):

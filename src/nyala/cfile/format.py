@@ -163,6 +163,41 @@ BINARY_HEADER: Final = Layout(
 )
 BINARY_LENGTH_WIDTHS: Final = (0, 1, 2, 4)
 
+# -- What blocks of the other encodings begin with ---------------------------------------------------------
+
+RLE_HEADER: Final = Layout(
+    ("run count", "I"),
+    ("length width", "B"),
+    ("first value", "B"),
+    ("zero", "2s"),
+)
+RLE_LENGTH_WIDTHS: Final = (1, 2, 4)
+
+PREFIX_HEADER: Final = Layout(
+    ("prefixes length", "I"),
+    ("group rows log2", "B"),
+    ("zero", "3s"),
+)
+# A restart point every 16 values: of 4, 8, 16 and 32 the smallest on URLs after LZ4, within a percent or two of
+# the best elsewhere, and as fast as the others (docs/decisions/0013-encodings.md).
+PREFIX_GROUP_ROWS_LOG2: Final = 4
+PREFIX_GROUP_ROWS_LOG2_MAX: Final = 20
+
+# 32 bytes, so that the values after it are aligned as the block's are.
+FOR_HEADER: Final = Layout(
+    ("base", "q"),
+    ("step", "q"),
+    ("layout", "B"),
+    ("bits", "B"),
+    ("reference count", "H"),
+    ("zero", "12s"),
+)
+FOR_LINE: Final = 0  # base + step · position + delta
+FOR_TABLE: Final = 1  # one of up to 256 references
+FOR_WIDE: Final = 2  # as plain: decimals of 16 bytes that 64 bits do not hold
+FOR_LAYOUTS: Final = {FOR_LINE: "line", FOR_TABLE: "table", FOR_WIDE: "wide"}
+FOR_REFERENCES_MAX: Final = 256
+
 # -- Enumerations ------------------------------------------------------------------------------------------
 
 ROLE_BASE: Final = 0  # a user's column
@@ -216,7 +251,7 @@ TYPES: Final = {
     TYPE_BLOOM: "bloom",
 }
 
-# Kudu's EncodingType. 2 (prefix), 4 (run length) and 7 (frame of reference, ours) are kept for what comes.
+# Kudu's EncodingType; 7 (frame of reference) is ours.
 ENCODING_PLAIN: Final = 1
 ENCODING_PREFIX: Final = 2
 ENCODING_RLE: Final = 4

@@ -25,7 +25,7 @@ from nyala.cfile import format
 from nyala.cfile.block import column_validity, encode_block
 from nyala.cfile.bloom import Bloom
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace, ColumnWriteSpec, WrittenFile
-from nyala.cfile.compression import compression_code
+from nyala.cfile.compression import compression_code, effective_compression
 from nyala.cfile.encoding import PLAIN, BlockEncoder, Encoding, choose_encoding
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.physical import (
@@ -36,7 +36,6 @@ from nyala.cfile.physical import (
     binary_offsets,
     bloom_physical,
     canonical_array,
-    fill_holes,
     physical,
 )
 from nyala.cfile.zonemap import Zone, zone_of
@@ -97,10 +96,11 @@ class CFileWriter:
         assert keys is None or len(keys) == len(starts)
 
         stored = form.stored_array(array)
-        encoding, encoder = choose_encoding(spec.encoding, form, fill_holes(stored), stored.null_count)
         asked = compression_code(spec.compression)
+        # Encoded keys are looked up one small block at a time: nothing beats plain there.
+        name = "plain" if spec.key.role == KEY and spec.encoding == "auto" else spec.encoding
+        encoding, encoder, compression = choose_encoding(name, form, stored, asked)
         dictionary = self._append_dictionary(encoder, asked)
-        compression = _effective_compression(asked, encoding.compresses)
         validity = column_validity(stored)
         blocks = self._append_blocks(encoding, encoder, compression, validity, len(array), log2)
         # A block of the KEY column has its first key; a zone would only say the same again.
@@ -127,7 +127,7 @@ class CFileWriter:
         form, log2 = bloom_physical(), format.BLOOM_ROWS_PER_BLOCK_LOG2
         bits = pa.py_buffer(Bloom.build(hashes).to_bytes())
         count = bits.size // format.BLOOM_BLOCK_BYTES
-        encoder = PLAIN.prepare(form, pa.Array.from_buffers(form.arrow, count, [None, bits], 0), 0)
+        encoder = PLAIN.prepare(form, pa.Array.from_buffers(form.arrow, count, [None, bits], 0))
         assert encoder is not None
         blocks = self._append_blocks(PLAIN, encoder, format.COMPRESSION_NONE, None, count, log2)
         key = ColumnKey(BLOOM)
@@ -184,9 +184,9 @@ class CFileWriter:
         if values is None:
             return 0, 0, 0
         form = physical(_BINARY)
-        plain = PLAIN.prepare(form, values, 0)
+        plain = PLAIN.prepare(form, values)
         assert plain is not None
-        compression = _effective_compression(asked, PLAIN.compresses)
+        compression = effective_compression(asked, PLAIN.compresses)
         offset = self._offset
         self._append(encode_block(PLAIN, plain, compression, None, 0, len(values)))
         return offset, self._offset - offset, len(values)
@@ -221,12 +221,6 @@ class CFileWriter:
         if self._pending:
             self._file.append(*self._pending)
             self._pending, self._pending_bytes = [], 0
-
-
-def _effective_compression(asked: int, compresses: bool) -> int:
-    if asked != format.COMPRESSION_DEFAULT:
-        return asked
-    return format.COMPRESSION_NONE if compresses else format.COMPRESSION_LZ4
 
 
 def rows_per_block_log2(form: Physical, array: pa.Array, block_size_bytes: int) -> int:

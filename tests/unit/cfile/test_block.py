@@ -12,7 +12,7 @@ from tests.unit.cfile.memory import MemoryFiles
 from nyala.cfile import BASE, BlockCache, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, format
 from nyala.cfile.block import BlockHeader, column_validity, decode_block, encode_block
 from nyala.cfile.encoding import choose_encoding
-from nyala.cfile.physical import fill_holes, physical
+from nyala.cfile.physical import physical
 from nyala.errors import CorruptionError
 from nyala.schema.types import parse_type
 
@@ -20,7 +20,7 @@ FORM = physical(parse_type("int32"))
 
 
 def block_of(array: pa.Array, compression: int = format.COMPRESSION_NONE) -> bytes:
-    encoding, encoder = choose_encoding("plain", FORM, fill_holes(array), array.null_count)
+    encoding, encoder, _ = choose_encoding("plain", FORM, array)
     return b"".join(encode_block(encoding, encoder, compression, column_validity(array), 0, len(array)))
 
 

@@ -1,4 +1,7 @@
-"""Which encoding a column gets, and what the decoders refuse."""
+"""Plain, bitshuffle and dictionary: when a dictionary is worth it, and what the decoders refuse.
+
+What every encoding promises, and `auto`: tests/unit/cfile/encoding.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.cfile.memory import make_values
 
 from nyala.cfile import format
 from nyala.cfile.compression import compress, decompress
@@ -15,35 +17,13 @@ from nyala.cfile.encoding import EncodedValues, choose_encoding, encoding_by_cod
 from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
 from nyala.cfile.encoding.dictionary import _sample_repeats, codeword_dtype
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
-from nyala.cfile.physical import fill_holes, physical, slice_bitmap
+from nyala.cfile.physical import physical, slice_bitmap
 from nyala.schema.types import parse_type
 
 
 def chosen(name: str, type: str, array: pa.Array) -> str:
     form = physical(parse_type(type))
-    return choose_encoding(name, form, fill_holes(form.stored_array(array)), array.null_count)[0].name
-
-
-@pytest.mark.parametrize(
-    ("type", "encoding"),
-    [
-        ("bool", "plain"),
-        *((name, "bitshuffle") for name in ("int8", "int16", "int32", "int64", "date", "timestamp")),
-        *(
-            (name, "bitshuffle")
-            for name in ("float", "double", "decimal(9,2)", "decimal(18,0)", "decimal(38,10)")
-        ),
-        *((name, "dictionary") for name in ("string", "varchar(40)", "binary")),
-    ],
-)
-def test_auto_takes_the_default_of_the_type(type: str, encoding: str) -> None:
-    """Columns of which nothing was said would be stored large or slow."""
-    array = make_values(type, 1000)
-    assert chosen("auto", type, array) == encoding
-    assert chosen("plain", type, array) == "plain"
-    # Asked for what does not exist yet, or not for this type: as if nothing had been said.
-    for other in ("rle", "for", "prefix", "bitshuffle" if encoding == "dictionary" else "dictionary"):
-        assert chosen(other, type, array) == encoding
+    return choose_encoding(name, form, form.stored_array(array))[0].name
 
 
 def test_many_distinct_values_fall_back_to_plain() -> None:
@@ -75,7 +55,7 @@ def test_codewords_are_as_narrow_as_the_dictionary_allows(count: int, width: int
     if count < 1000:
         words = pa.array([f"w{number:04}" for number in range(count)] * 20)
         form = physical(parse_type("string"))
-        encoding, encoder = choose_encoding("dictionary", form, form.stored_array(words), 0)
+        encoding, encoder, _ = choose_encoding("dictionary", form, form.stored_array(words))
         assert encoding.name == "dictionary" and encoder.dictionary is not None
         block = EncodedValues(
             encoder.encode(0, len(words)), len(words), None, 0, encoder.dictionary.cast(pa.string())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,9 @@ def tables(section: str) -> list[Table]:
         ("Head", format.HEAD),
         ("Block", format.BLOCK_HEADER),
         ("Encodings", format.BINARY_HEADER),
+        ("Run length", format.RLE_HEADER),
+        ("Prefix", format.PREFIX_HEADER),
+        ("Frame of reference", format.FOR_HEADER),
         ("Column footer", format.FOOTER),
         ("Directory", format.DIRECTORY_ENTRY),
         ("Tail", format.TAIL),
@@ -81,10 +85,8 @@ def test_enumerations() -> None:
     encodings = numbered("Encodings", "number")
     known = {number: encoding.name for number in range(256) if (encoding := encoding_by_code(number))}
     assert encodings == known
-    kept = {format.ENCODING_PREFIX, format.ENCODING_RLE, format.ENCODING_FOR}
-    assert {
-        int(number) for number in re.findall(r"(\d) \((?:prefix|run length|frame)", PAGE.read_text())
-    } == kept
+    layouts = numbered("Frame of reference", "layout")
+    assert layouts == format.FOR_LAYOUTS
     flags = [int(row[0]) for row in tables("Zone map")[1][1:]]
     assert flags == [
         format.ZONE_HAS_MIN,
@@ -125,6 +127,9 @@ NUMBERS = [
     ("DICTIONARY_BYTES_MAX", "below 1,048,576\nbytes and it and the codewords"),
     ("COMPRESSION_RATIO_MAX", "does not shrink to 0.9 of itself"),
     ("ZONE_BOUND_BYTES", "They are cut to 32 bytes"),
+    ("PREFIX_GROUP_ROWS_LOG2", "4, so 16 rows"),
+    ("PREFIX_GROUP_ROWS_LOG2_MAX", "a reader takes up to 20"),
+    ("FOR_REFERENCES_MAX", "1 to 256; else 0"),
     ("BLOOM_BLOCK_BYTES", "A column of 32-byte values"),
     ("BLOOM_ROWS_PER_BLOCK_LOG2", "in plain blocks of 2048"),
     ("BLOOM_BITS_PER_KEY", "16 bits a key"),
@@ -146,7 +151,7 @@ def test_numbers(name: str, words: str) -> None:
         return
     numbers = [float(number.replace(",", "")) for number in re.findall(r"[\d.,]*\d", words)]
     numbers += [2.0**20] if "2^20" in words else []
-    if "LOG2" in name:
+    if "LOG2" in name and not name.endswith("ROWS_LOG2_MAX"):
         value = 1 << value
     assert (value == 0 and "none yet" in words) or value in numbers
 
@@ -154,9 +159,18 @@ def test_numbers(name: str, words: str) -> None:
 def test_every_constant_of_the_format_is_on_the_page() -> None:
     """A number would be on disk that nobody can look up."""
     tested = {name for name, _ in NUMBERS}
-    prefixes = ("ROLE", "TYPE", "ENCODING_", "COMPRESSION_", "ZONE_")  # tables, compared above
+    prefixes = (
+        "ROLE",
+        "TYPE",
+        "ENCODING_",
+        "COMPRESSION_",
+        "ZONE_",
+        "FOR_LINE",
+        "FOR_TABLE",
+    )  # tables, compared above
     elsewhere = {"BLOOM_SALT", "BLOCK_OFFSET_DTYPE", "BLOCK_LENGTH_DTYPE", "BINARY_LENGTH_WIDTHS"}
     elsewhere |= {"COLUMN_COMPATIBLE_KNOWN"}  # the sum of the flags that it knows
+    elsewhere |= {"RLE_LENGTH_WIDTHS", "FOR_WIDE", "FOR_LAYOUTS"}
     not_on_disk = {"COALESCED_READ_BYTES_MAX"}
     for name, value in vars(format).items():
         if name.isupper() and not isinstance(value, format.Layout) and not name.startswith(prefixes):
@@ -166,6 +180,7 @@ def test_every_constant_of_the_format_is_on_the_page() -> None:
     sizes = np.dtype(format.BLOCK_OFFSET_DTYPE).itemsize, np.dtype(format.BLOCK_LENGTH_DTYPE).itemsize
     assert "| block offsets | {} a block |".format(*sizes) in text
     assert "| block lengths | {1} a block |".format(*sizes) in text
+    assert format.RLE_LENGTH_WIDTHS == (1, 2, 4) and "| length width | 1, 2 or 4: bytes of one run's" in text
     assert format.BINARY_LENGTH_WIDTHS == (0, 1, 2, 4) and "| length width | 1, 2 or 4: " in text
 
 
@@ -187,6 +202,34 @@ def example() -> MemoryFiles:
     return files
 
 
+def examples_of_encodings() -> list[str]:
+    """The block of each column of the page's second example, with its bytes."""
+    low, high = 1_500_000_000_000_000, 1_700_000_000_000_000
+    columns: list[tuple[str, str, list[Any]]] = [
+        ("rle", "int16", [7, 7, None, 7, -1, -1]),
+        ("prefix", "string", ["key-001", "key-002", "key-01"]),
+        ("for", "int32", [1000, 1001, 3000, 1500]),
+        ("for", "int64", [10, 11, 12, 13]),
+        ("for", "timestamp", [high, low, high, high]),
+    ]
+    files = MemoryFiles()
+    with CFileWriter(files, EXAMPLE_PATH) as writer:
+        for number, (encoding, type, values) in enumerate(columns):
+            spec = ColumnWriteSpec(ColumnKey(BASE, 0, 10 + number), parse_type(type), encoding, "none")
+            writer.append_column(spec, pa.array(values, parse_type(type).arrow))
+        writer.finish()
+    blocks: list[str] = []
+    for line in dump(files, EXAMPLE_PATH, bytes=True):
+        if line.startswith("block 0 of"):
+            blocks.append(line)
+        elif line.startswith("footer of"):
+            break
+        elif blocks:
+            blocks[-1] += "\n" + line
+    assert len(blocks) == len(columns)
+    return blocks
+
+
 def shown(bytes: bool) -> str:
     return "\n".join(dump(example(), EXAMPLE_PATH, bytes=bytes))
 
@@ -196,6 +239,12 @@ def test_worked_example(bytes: bool) -> None:
     """The page would show a file that no Nyala writes."""
     blocks = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
     assert blocks[bytes] == shown(bytes)
+
+
+def test_worked_examples_of_encodings() -> None:
+    """Who writes a decoder by the page would write a wrong one."""
+    blocks = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
+    assert blocks[2:] == examples_of_encodings()
 
 
 def test_the_dump_shows_every_byte_once() -> None:
@@ -233,10 +282,10 @@ def test_dump_of_a_damaged_file_shows_what_comes_before() -> None:
     """The one who looks for the damage would see nothing."""
     files = example()
     content = bytearray(files.content[EXAMPLE_PATH])
-    content[150] ^= 1
+    content[140] ^= 1
     files.content[EXAMPLE_PATH] = bytes(content)
     lines = []
-    with pytest.raises(CorruptionError, match="at offset 112"):
+    with pytest.raises(CorruptionError, match="at offset 96"):
         for line in dump(files, EXAMPLE_PATH, bytes=True):
             lines.append(line)
     assert lines[-1] == "block 0 of base/0/11"
@@ -245,5 +294,5 @@ def test_dump_of_a_damaged_file_shows_what_comes_before() -> None:
 if __name__ == "__main__":
     text = PAGE.read_text()
     parts = re.split(r"(```text\n)(.*?)(\n```)", text, flags=re.DOTALL)
-    parts[2], parts[6] = shown(False), shown(True)
+    parts[2::4] = [shown(False), shown(True), *examples_of_encodings()]
     PAGE.write_text("".join(parts))

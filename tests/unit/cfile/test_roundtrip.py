@@ -50,7 +50,7 @@ def written(
 
 
 @pytest.mark.parametrize("type", TYPE_SPECS)
-@pytest.mark.parametrize("encoding", ["auto", "plain", "bitshuffle", "dictionary", "rle"])
+@pytest.mark.parametrize("encoding", ["auto", "plain", "bitshuffle", "dictionary", "rle", "for", "prefix"])
 def test_every_type_in_every_encoding(files: MemoryFiles, type: str, encoding: str) -> None:
     """A value, a NULL or a sign of zero would change by being stored."""
     for compression, null_share in itertools.product(("default", "none", "zlib"), (0.0, 0.3, 1.0)):
@@ -87,7 +87,7 @@ def columns(draw: st.DrawFn) -> tuple[str, pa.Array, str, str, int]:
     array = make_values(type, count, draw(st.integers(0, 5)), null_share)
     lower = draw(st.integers(0, count))
     array = array.slice(lower, draw(st.integers(0, count - lower)))
-    encoding = draw(st.sampled_from(["auto", "plain", "bitshuffle", "dictionary"]))
+    encoding = draw(st.sampled_from(["auto", "plain", "bitshuffle", "dictionary", "rle", "for", "prefix"]))
     compression = draw(st.sampled_from(["default", "none", "lz4", "zstd"]))
     return type, array, encoding, compression, draw(st.sampled_from([512, 600, 4096]))
 

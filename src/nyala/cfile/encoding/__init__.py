@@ -1,6 +1,6 @@
 """The encodings, in one table, and which of them a column gets.
 
-To add one: its module, and its line in `_ENCODINGS`; `_AUTO` if it should be taken unasked.
+To add one: its module, and its line in `_ENCODINGS`; its place in `auto` if it should be taken unasked.
 """
 
 from __future__ import annotations
@@ -10,22 +10,29 @@ from typing import Final
 import pyarrow as pa
 
 from nyala.cfile import format
+from nyala.cfile.compression import effective_compression
+from nyala.cfile.encoding.auto import auto_compression, candidates, fastest_of
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
 from nyala.cfile.encoding.bitshuffle import Bitshuffle
 from nyala.cfile.encoding.dictionary import Dictionary
+from nyala.cfile.encoding.frame_of_reference import FrameOfReference
 from nyala.cfile.encoding.plain import Plain
-from nyala.cfile.physical import BITS, BYTES, FIXED, Physical
+from nyala.cfile.encoding.prefix import Prefix
+from nyala.cfile.encoding.rle import RunLength
+from nyala.cfile.physical import Physical
 
 __all__ = ["PLAIN", "BlockEncoder", "EncodedValues", "Encoding", "choose_encoding", "encoding_by_code"]
 
 PLAIN: Final[Encoding] = Plain()
-_ENCODINGS: Final[tuple[Encoding, ...]] = (PLAIN, Bitshuffle(), Dictionary())
-
-_AUTO: Final = {
-    BITS: format.ENCODING_PLAIN,
-    FIXED: format.ENCODING_BITSHUFFLE,
-    BYTES: format.ENCODING_DICTIONARY,
-}
+_DICTIONARY: Final[Encoding] = Dictionary()
+_ENCODINGS: Final[tuple[Encoding, ...]] = (
+    PLAIN,
+    Prefix(),
+    RunLength(),
+    _DICTIONARY,
+    Bitshuffle(),
+    FrameOfReference(),
+)
 _BY_CODE: Final = {encoding.code: encoding for encoding in _ENCODINGS}
 _BY_NAME: Final = {encoding.name: encoding for encoding in _ENCODINGS}
 
@@ -36,17 +43,29 @@ def encoding_by_code(code: int) -> Encoding | None:
 
 
 def choose_encoding(
-    name: str, form: Physical, values: pa.Array, null_count: int
-) -> tuple[Encoding, BlockEncoder]:
-    """The encoding called `name` if it exists, fits the type and is worth it for these values.
+    name: str, form: Physical, values: pa.Array, compression: int = format.COMPRESSION_DEFAULT
+) -> tuple[Encoding, BlockEncoder, int]:
+    """The encoding called `name` for a column; what its type or its values do not allow is stored otherwise.
 
-    'auto', and names of encodings that do not exist yet, take the type's default; what declines goes plain.
+    'auto', and names that are not for this type (the schema refuses them), take what `auto` says; a dictionary
+    of too many distinct values goes plain.
+    Takes:   `values` in their stored form, with NULLs; the `compression` that was asked for.
+    Returns: encoding, its encoder, and the compression that blocks shall have.
     """
     encoding = _BY_NAME.get(name)
-    if encoding is None or not encoding.handles(form):
-        encoding = _BY_CODE[_AUTO[form.kind]]
-    encoder = encoding.prepare(form, values, null_count)
+    is_asked = encoding is not None and encoding.handles(form)
+    encoder = None
+    if is_asked:
+        assert encoding is not None
+        encoder = encoding.prepare(form, values)
+    elif _DICTIONARY.handles(form):
+        encoding, encoder = _DICTIONARY, _DICTIONARY.prepare(form, values)
     if encoder is None:
-        encoding, encoder = PLAIN, PLAIN.prepare(form, values, null_count)
-    assert encoder is not None
-    return encoding, encoder
+        encoding = PLAIN
+        if not is_asked:
+            encoding = fastest_of(candidates(form, encoding_by_code), form, values, compression)
+        encoder = encoding.prepare(form, values)
+    assert encoding is not None and encoder is not None
+    if is_asked:
+        return encoding, encoder, effective_compression(compression, encoding.compresses)
+    return encoding, encoder, auto_compression(encoding, form, compression)

@@ -1,7 +1,8 @@
 """What an encoding promises, and what it is given.
 
-An encoding turns the values of one block into bytes and back. It sees no NULLs (holes are filled, see
-`physical`), no compression, no checksums and no file: `block` does these for all of them.
+An encoding turns the values of one block into bytes and back. Where a NULL is it writes what costs it least
+(`physical` tells what the others write); validity, compression, checksums and files are not its affair:
+`block` does these for all of them.
 
 To add one: a module with its `Encoding`, and one line in the table of `encoding/__init__.py`.
 """
@@ -27,7 +28,7 @@ class BlockEncoder(Protocol):
         ...
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
-        """The values of ordinals [lower, upper) as bytes. Never called for a range of NULLs only."""
+        """The values of ordinals [lower, upper) as bytes. Never called for no ordinals, or for NULLs only."""
         ...
 
 
@@ -49,11 +50,10 @@ class Encoding(Protocol):
         """Whether columns of this type may be encoded so."""
         ...
 
-    def prepare(self, form: Physical, values: pa.Array, null_count: int) -> BlockEncoder | None:
+    def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
         """An encoder for a whole column, or None when these values are not worth it (the column goes plain).
 
-        Takes: `values` in their stored form (`Physical.stored_array`) and without NULLs; `null_count` of them
-               stand for one.
+        Takes: `values` in their stored form (`Physical.stored_array`), with their NULLs.
         """
         ...
 

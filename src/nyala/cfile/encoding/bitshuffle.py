@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
-from nyala.cfile.physical import FIXED, Physical
+from nyala.cfile.physical import FIXED, Physical, fill_holes
 
 __all__ = ["Bitshuffle", "shuffle_bits", "unshuffle_bits"]
 
@@ -101,8 +101,8 @@ class Bitshuffle:
     def handles(self, form: Physical) -> bool:
         return form.kind == FIXED
 
-    def prepare(self, form: Physical, values: pa.Array, null_count: int) -> BlockEncoder | None:
-        return _BitshuffleEncoder(form.fixed_values(values))
+    def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
+        return _BitshuffleEncoder(form.fixed_values(fill_holes(values)))
 
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
         values = unshuffle_bits(block.data, block.row_count, form.width_bytes)

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
 from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
-from nyala.cfile.physical import BYTES, Physical, binary_offsets
+from nyala.cfile.physical import BYTES, Physical, binary_offsets, fill_holes
 
 __all__ = ["Dictionary", "codeword_dtype"]
 
@@ -59,7 +59,8 @@ class Dictionary:
     def handles(self, form: Physical) -> bool:
         return form.kind == BYTES
 
-    def prepare(self, form: Physical, values: pa.Array, null_count: int) -> BlockEncoder | None:
+    def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
+        values = fill_holes(values)
         if len(values) == 0 or not _sample_repeats(values):
             return None
         encoded = values.dictionary_encode()

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
-from nyala.cfile.physical import BITS, FIXED, Physical, binary_offsets, slice_bitmap
+from nyala.cfile.physical import BITS, FIXED, Physical, binary_offsets, fill_holes, slice_bitmap
 
 __all__ = ["Plain", "decode_binary", "encode_binary"]
 
@@ -51,8 +51,8 @@ class Plain:
     def handles(self, form: Physical) -> bool:
         return True
 
-    def prepare(self, form: Physical, values: pa.Array, null_count: int) -> BlockEncoder | None:
-        return _PlainEncoder(form, values)
+    def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
+        return _PlainEncoder(form, fill_holes(values))
 
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
         if form.kind == BITS:

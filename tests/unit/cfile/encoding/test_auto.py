@@ -1,0 +1,133 @@
+"""What a column gets that asked for nothing: by the data, the fastest to decode among the small."""
+
+from __future__ import annotations
+
+import datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.unit.cfile.encoding.values import arrow_of, chosen, encoded, form_of, int64
+from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values
+
+from nyala.cfile import BASE, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, format
+from nyala.cfile.encoding import auto, encoding_by_code
+from nyala.schema.schema import allowed_encodings
+from nyala.schema.types import parse_type
+
+RANDOM = np.random.default_rng(1)
+N = 100_000
+DAYS = RANDOM.integers(8000, 10_500, N).astype(np.int32)
+ORDERS = np.repeat(np.arange(N), RANDOM.integers(1, 8, N))[:N] * 4
+
+COLUMNS = [
+    ("rowids 0 to n-1", "int64", int64(np.arange(N)), "for"),
+    ("random days", "date", pa.array(DAYS).view(pa.date32()), "for"),
+    ("days, some NULL", "date", pa.array(DAYS, mask=RANDOM.random(N) < 0.1).view(pa.date32()), "for"),
+    ("small numbers", "int32", pa.array(RANDOM.integers(0, 11, N).astype(np.int32)), "for"),
+    ("discounts", "decimal(15,2)", arrow_of("decimal(15,2)", RANDOM.integers(0, 11, N).tolist()), "for"),
+    ("foreign keys", "int64", int64(RANDOM.integers(0, 200_000, N)), "for"),
+    ("timestamps of four batches", "int64", int64(RANDOM.choice(RANDOM.integers(0, 1 << 62, 4), N)), "for"),
+    ("long runs", "int64", int64(np.repeat(RANDOM.integers(0, 1 << 40, N // 500), 500)), "rle"),
+    ("order keys, one to seven times each", "int64", int64(ORDERS), "bitshuffle"),
+    ("random numbers", "int64", int64(RANDOM.integers(-(1 << 63), (1 << 63) - 1, N)), "plain"),
+    ("few distinct floats", "double", pa.array(RANDOM.choice([0.1, 0.2, 0.7], N)), "bitshuffle"),
+    ("random floats", "double", pa.array(RANDOM.random(N)), "plain"),
+    ("all true", "bool", pa.array(np.ones(N, bool)), "rle"),
+    ("coin tosses", "bool", pa.array(RANDOM.random(N) < 0.5), "plain"),
+    ("few words", "string", pa.array(RANDOM.choice(["AIR", "SHIP", "TRUCK"], N)), "dictionary"),
+    ("sorted names that are alike", "string", pa.array([f"Customer#{number:09}" for number in range(N)]), "prefix"),
+    ("comments", "string", pa.array([RANDOM.bytes(10).hex() for _ in range(N)]), "plain"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "type", "array", "encoding"), COLUMNS, ids=[column[0] for column in COLUMNS]
+)
+def test_what_auto_takes(name: str, type: str, array: pa.Array, encoding: str) -> None:
+    """Tables of which nothing was said would be large, or slow to scan."""
+    assert chosen("auto", type, array) == encoding
+
+
+@pytest.mark.parametrize("type", TYPE_SPECS)
+def test_what_is_asked_for_is_stored(type: str) -> None:
+    """Who knows his data could not have his way."""
+    array = make_values(type, 1000)
+    for encoding in allowed_encodings(parse_type(type)):
+        if encoding != "auto":
+            assert chosen(encoding, type, array) == encoding
+
+
+@pytest.mark.parametrize("type", TYPE_SPECS)
+def test_auto_takes_what_the_schema_allows(type: str) -> None:
+    """A column could not be declared as it is stored."""
+    form = form_of(type)
+    allowed = {name for name in allowed_encodings(parse_type(type)) if name != "auto"}
+    handled = {one.name for code in range(256) if (one := encoding_by_code(code)) and one.handles(form)}
+    assert handled == allowed
+    assert {one.name for one in auto.candidates(form, encoding_by_code)} <= allowed
+
+
+def test_no_candidate_a_quarter_larger_than_the_smallest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule itself, with sizes that are given: in the order of speed, the first within the factor."""
+    form = form_of("int64")
+    encodings = auto.candidates(form, encoding_by_code)
+    assert [one.name for one in encodings] == ["plain", "for", "rle", "bitshuffle"]
+    for sizes, taken in [
+        ((100, 100, 100, 100), "plain"),
+        ((125, 100, 100, 100), "plain"),
+        ((126, 125, 100, 100), "for"),
+        ((999, 126, 126, 100), "bitshuffle"),
+        ((999, 126, 100, 120), "rle"),
+    ]:
+        given = dict(zip((one.name for one in encodings), sizes, strict=True))
+        monkeypatch.setattr(auto, "_size", lambda encoding, *_, given=given: given[encoding.name])
+        assert auto.fastest_of(encodings, form, int64([1]), 0).name == taken
+
+
+def test_a_sample_decides_for_large_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every flush would write every column in every encoding."""
+    seen: list[int] = []
+    original = auto.compress
+    monkeypatch.setattr(auto, "compress", lambda code, data: seen.append(data.size) or original(code, data))
+    chosen("auto", "int64", int64(RANDOM.integers(0, 1 << 62, 1_000_000)))
+    assert len(seen) == 2 * 4 and max(seen) <= 2 * 8 * (1 << 15)
+    # And from two places: the first half alone would be a run.
+    halves = np.concatenate((np.zeros(500_000, np.int64), RANDOM.integers(0, 1 << 62, 500_000)))
+    assert chosen("auto", "int64", int64(halves)) != "rle"
+
+
+def test_plain_numbers_chosen_by_auto_are_read_without_a_copy() -> None:
+    """LZ4 would win an eighth of these numbers, and make reading them many times slower."""
+    array = int64(
+        np.concatenate(
+            (np.zeros(3000, np.int64), RANDOM.integers(-(1 << 63), 1 << 63, 17_000, endpoint=False))
+        )
+    )
+    for encoding, compressed in (("auto", False), ("plain", True)):
+        files = MemoryFiles()
+        with CFileWriter(files, "f") as writer:
+            spec = ColumnWriteSpec(ColumnKey(BASE, 0, 10), parse_type("int64"), encoding)
+            writer.append_column(spec, array)
+            writer.finish()
+        column = CFileReader(files, "f").column(ColumnKey(BASE, 0, 10))
+        assert column is not None and column.encoding == "plain"
+        assert (column.size_bytes < 150_000) == compressed
+
+
+def test_insertions_of_a_flush_take_two_bits_a_row() -> None:
+    """The UNDO of a million inserts in four batches was 2.5 bytes a row before frames of reference."""
+    rows = 131_072
+    batches = int64(RANDOM.choice([7 << 50, (7 << 50) + 999_999_937, 7 << 51, 7 << 52], rows))
+    assert encoded("for", "int64", int64(np.arange(rows))).size == format.FOR_HEADER.size
+    assert encoded("for", "int64", batches).size == format.FOR_HEADER.size + 4 * 8 + rows * 2 // 8
+
+
+def test_columns_without_values_have_an_encoding() -> None:
+    """A sample of nothing would end the flush."""
+    for type in TYPE_SPECS:
+        for count in (0, 100):
+            nulls = pa.nulls(count, parse_type(type).arrow)
+            assert chosen("auto", type, nulls) in allowed_encodings(parse_type(type))
+    late = pa.concat_arrays([pa.nulls(200_000, pa.date32()), pa.array([datetime.date(2020, 1, 1)])])
+    assert chosen("auto", "date", late) in allowed_encodings(parse_type("date"))

@@ -1,0 +1,168 @@
+"""What every encoding promises: what was written comes back, and nonsense is refused with a reason."""
+
+from __future__ import annotations
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.cfile.encoding.values import ALLOWED, arrow_of, back, blocks, decoded, encoded
+from tests.unit.cfile.memory import MemoryFiles, make_values, same
+
+from nyala.cfile import BASE, CFileReader, CFileWriter, ColumnKey, ColumnReader, ColumnWriteSpec, format
+from nyala.errors import CorruptionError
+from nyala.schema.types import MAX_CELL_BYTES, parse_type
+
+COLUMN = ColumnKey(BASE, 0, 10)
+
+
+@pytest.mark.parametrize(("type", "encoding"), ALLOWED)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_any_block_comes_back(type: str, encoding: str, data: st.DataObject) -> None:
+    """A value, a NULL, a sign of zero or a NaN would change by being stored."""
+    back(encoding, type, data.draw(blocks(type)))
+
+
+EDGES = {
+    "float": [float("nan"), float("inf"), float("-inf"), -0.0, 0.0, 1e-45],
+    "double": [float("nan"), float("inf"), float("-inf"), -0.0, 0.0, 5e-324],
+    "string": ["", "é", "\U0001f992", "a\0", "a", "x" * MAX_CELL_BYTES, "x" * MAX_CELL_BYTES],
+    "varchar(40)": ["", "é" * 40, "a\0", "a"],
+    "binary": [b"", b"\0", b"\0\0", b"\xff" * MAX_CELL_BYTES, b"\xff" * (MAX_CELL_BYTES - 1)],
+    "bool": [True, False],
+}
+
+
+@pytest.mark.parametrize(("type", "encoding"), ALLOWED)
+@pytest.mark.parametrize("gap", [False, True])
+def test_extremes_come_back_and_so_do_their_zones(type: str, encoding: str, gap: bool) -> None:
+    """The first and last day, the longest cell, the greatest decimal are where an encoding runs out of bits."""
+    column = parse_type(type)
+    least, greatest = column.value_min, column.value_max
+    values = EDGES.get(type) or [least, greatest, 0, 0, 1, -1, greatest, least]
+    array = arrow_of(type, [values[0], None, *values[1:], None] if gap else values)
+    back(encoding, type, array)
+    for one in (array.slice(0, 1), pa.concat_arrays([array.slice(0, 1)] * 17)):  # a single value
+        back(encoding, type, one)
+    files = MemoryFiles()
+    zones = [written(files, array, type, name).zones for name in (encoding, "plain")]
+    assert repr(zones[0]) == repr(zones[1])
+
+
+@pytest.mark.parametrize(("type", "encoding"), ALLOWED)
+def test_empty_columns_and_blocks_of_null(type: str, encoding: str) -> None:
+    """A table with no rows, or a column that nobody fills in, could not be flushed."""
+    for count in (0, 1, 1000):
+        nulls = pa.nulls(count, parse_type(type).arrow)
+        column = written(MemoryFiles(), nulls, type, encoding)
+        assert column.encoding == encoding and column.null_count == count
+        assert column.read(0, count).equals(nulls)
+    sparse = pa.concat_arrays([nulls, make_values(type, 1000, null_share=0.5), nulls])
+    column = written(MemoryFiles(), sparse, type, encoding, block_size_bytes=512)
+    assert same(column.read(0, 3000), sparse)
+
+
+@pytest.mark.parametrize(("type", "encoding"), ALLOWED)
+def test_slices_of_larger_arrays(type: str, encoding: str) -> None:
+    """A flush of a part of an array would write the array's beginning."""
+    array = make_values(type, 500, null_share=0.2)
+    for lower, count in ((1, 99), (8, 492), (499, 1)):
+        if array.slice(lower, count).null_count < count:
+            back(encoding, type, array.slice(lower, count))
+
+
+# -- bad input ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("type", "encoding"), ALLOWED)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_random_bytes_are_refused_or_harmless(type: str, encoding: str, data: st.DataObject) -> None:
+    """A decoder would read behind its block, or answer with an exception that nobody expects."""
+    array = make_values(
+        type, data.draw(st.integers(1, 40)), null_share=data.draw(st.sampled_from([0.0, 0.5]))
+    )
+    content = data.draw(st.binary(max_size=200))
+    refused_or_whole(encoding, type, content, array)
+
+
+@pytest.mark.parametrize(("type", "encoding"), ALLOWED)
+def test_mutations_are_refused_or_harmless(type: str, encoding: str) -> None:
+    """The same with bytes that are nearly right: those get deepest into a decoder."""
+    random = np.random.default_rng(0)
+    array = make_values(type, 100, null_share=0.1)
+    content = encoded(encoding, type, array).to_pybytes()
+    for cut in {*range(min(64, len(content))), len(content) - 1}:
+        refused_or_whole(encoding, type, content[:cut], array)
+        refused_or_whole(encoding, type, content[:cut] + b"\xff" + content[cut + 1 :], array)
+        for bit in range(8):
+            flipped = bytearray(content)
+            flipped[cut] ^= 1 << bit
+            refused_or_whole(encoding, type, bytes(flipped), array)
+    for _ in range(200):
+        broken = bytearray(content)
+        for place in random.integers(0, len(content), random.integers(1, 5)):
+            broken[place] = random.choice([0, 1, 0x7F, 0x80, 0xFF, int(random.integers(256))])
+        refused_or_whole(encoding, type, bytes(broken), array)
+    refused_or_whole(encoding, type, content + b"\0", array)
+
+
+def refused_or_whole(encoding: str, type: str, content: bytes, array: pa.Array) -> None:
+    try:
+        found = decoded(encoding, type, content, array)
+    except ValueError as error:
+        assert "expected" in str(error)
+        return
+    # Other bytes may be other values; but as many, of the type, and inside of the buffers.
+    assert len(found) == len(array) and found.null_count == array.null_count and found.type == array.type
+    found.validate()
+    if encoding == "for" and type in ("decimal(9,2)", "decimal(18,0)"):
+        found.validate(full=True)  # sums are proved to stay within the precision
+
+
+@pytest.mark.parametrize(
+    ("type", "encoding"), [pair for pair in ALLOWED if pair[1] not in ("plain", "bitshuffle")]
+)
+def test_nonsense_behind_a_right_crc_names_file_and_offset(type: str, encoding: str) -> None:
+    """Damage before the CRC was made, or a file made by hand, would end in an exception without a place."""
+    files = MemoryFiles()
+    column = written(files, make_values(type, 100), type, encoding, "none")
+    offset, length = column.extents()[0]
+    original = bytearray(files.content["f"])
+    for place in range(offset + format.BLOCK_HEADER.size, offset + format.BLOCK_HEADER.size + 12):
+        content = bytearray(original)
+        content[place] = 0xEE
+        body = bytes(content[offset : offset + length - format.CRC.size])
+        content[offset + length - format.CRC.size : offset + length] = format.CRC.pack(
+            google_crc32c.value(body)
+        )
+        files.content["f"] = bytes(content)
+        broken = CFileReader(files, "f").column(COLUMN)
+        assert broken is not None
+        try:
+            broken.read(0, 100).validate()
+        except CorruptionError as error:
+            assert f"f at offset {offset}: expected" in str(error)
+
+
+def written(
+    files: MemoryFiles,
+    array: pa.Array,
+    type: str,
+    encoding: str,
+    compression: str = "default",
+    block_size_bytes: int | None = None,
+) -> ColumnReader:
+    files.content.pop("f", None)
+    with CFileWriter(files, "f") as writer:
+        spec = ColumnWriteSpec(COLUMN, parse_type(type), encoding, compression, block_size_bytes)
+        writer.append_column(spec, array)
+        writer.finish()
+    reader = CFileReader(files, "f")
+    reader.check()
+    column = reader.column(COLUMN)
+    assert column is not None
+    return column

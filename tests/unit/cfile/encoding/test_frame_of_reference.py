@@ -1,0 +1,145 @@
+"""Frame of reference: its three layouts, its planes, and the sums that it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.cfile.encoding.values import arrow_of, back, decoded, encoded, int64
+
+from nyala.cfile import format
+from nyala.cfile.encoding.frame_of_reference import pack_planes, planes_size, unpack_planes
+
+HEADER = format.FOR_HEADER.size
+
+
+def header_of(data: pa.Buffer) -> dict[str, int]:
+    names = [name for name, _, _ in format.FOR_HEADER.fields]
+    return dict(zip(names, format.FOR_HEADER.unpack_from(data), strict=True))
+
+
+def frame(base: int, step: int, layout: int, bits: int, references: int = 0) -> bytes:
+    return format.FOR_HEADER.pack(base, step, layout, bits, references, bytes(12))
+
+
+# -- planes ------------------------------------------------------------------------------------------------
+
+
+def test_planes_as_the_page_draws_them() -> None:
+    """The layout on disk would change, and files of yesterday read as other numbers."""
+    deltas = np.array([0x123, 0x456, 0x789, 0xABC, 0xDEF], np.uint16)
+    assert pack_planes(deltas, 12).hex() == "235689bcef" + "a1d407"
+    # Nine values of one bit: two bytes, the first with values 0, 2, 4, 6, 8, the second with 1, 3, 5, 7.
+    assert pack_planes(np.array([1, 0, 0, 1, 1, 0, 0, 0, 1], np.uint8), 1).hex() == "1502"
+    assert pack_planes(np.array([3, 2, 1], np.uint8), 2).hex() == "1b"
+
+
+@pytest.mark.parametrize("bits", range(65))
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 100])
+def test_every_number_of_bits(bits: int, count: int) -> None:
+    """Numbers of one width would come back as others."""
+    top = (1 << bits) - 1
+    some = np.random.default_rng(bits).integers(0, top, count, np.uint64, endpoint=True)
+    some[0] = top
+    data = pack_planes(some, bits)
+    assert len(data) == planes_size(bits, count) <= -(-count * bits // 8) + 3
+    assert np.array_equal(unpack_planes(pa.py_buffer(b"##" + data), 2, bits, count), some)
+
+
+# -- layouts -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "base", "step", "bits"),
+    [
+        ([5], 5, 0, 0),
+        ([5, 5, 5, 5], 5, 0, 0),
+        ([0, 1, 2, 3], 0, 1, 0),
+        ([9, 6, 3, 0], 9, -3, 0),
+        ([100, 103, 101], 100, 0, 2),
+        ([-(1 << 63), (1 << 63) - 1], -(1 << 63), 0, 64),
+        ([10, 1000, 2010, 3010], 0, 1000, 4),
+    ],
+)
+def test_lines(values: list[int], base: int, step: int, bits: int) -> None:
+    """Rowids would take bytes each, or the greatest range would wrap around."""
+    header = header_of(back("for", "int64", int64(values)))
+    assert (header["layout"], header["step"], header["bits"]) == (format.FOR_LINE, step, bits)
+    assert header["base"] == base
+
+
+def test_a_table_of_few_values_far_apart() -> None:
+    """Timestamps of four batches would take 32 bits and more each."""
+    values = np.array([1 << 60, 5, -(1 << 60), 7])[np.random.default_rng(0).integers(0, 4, 1000)]
+    data = back("for", "int64", int64(values))
+    header = header_of(data)
+    assert (header["layout"], header["reference count"], header["bits"]) == (format.FOR_TABLE, 4, 2)
+    assert data.size == HEADER + 4 * 8 + 250
+    references = np.frombuffer(data, "<i8", 4, HEADER)
+    assert (np.diff(references) > 0).all(), "ascending, as the page says"
+    many = np.random.default_rng(0).permutation(np.arange(257) << 50).repeat(4)
+    assert header_of(back("for", "int64", int64(many)))["layout"] == format.FOR_LINE
+    near = np.random.default_rng(0).integers(0, 8, 1000)
+    assert header_of(back("for", "int64", int64(near)))["layout"] == format.FOR_LINE, "a look-up costs more"
+
+
+def test_wide_decimals_are_wide_only_in_their_blocks() -> None:
+    """One sum of 30 digits would take 16 bytes for every row of the column."""
+    small, large = arrow_of("decimal(38,2)", [1, -2, 3]), arrow_of("decimal(38,2)", [1 << 63, 1, 2])
+    assert header_of(back("for", "decimal(38,2)", small))["layout"] == format.FOR_LINE
+    assert header_of(back("for", "decimal(38,2)", large))["layout"] == format.FOR_WIDE
+    edges = arrow_of("decimal(38,2)", [(1 << 63) - 1, -(1 << 63), None])
+    assert header_of(back("for", "decimal(38,2)", edges))["layout"] != format.FOR_WIDE
+
+
+def test_nulls_cost_no_bits() -> None:
+    """A zero under every NULL would make the range of days begin in 1970."""
+    days = [10_000, None, 10_003, None, 10_001] * 10
+    header = header_of(back("for", "date", arrow_of("date", days)))
+    assert (header["base"], header["bits"]) == (10_000, 2)
+
+
+@given(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-(1 << 62), 1 << 62), st.integers(1, 50))
+def test_any_line_comes_back(first: int, step: int, rows: int) -> None:
+    """A sum would pass 64 bits and come back with the other sign."""
+    line = [first + step * place for place in range(rows)]
+    back("for", "int64", int64([value for value in line if -(1 << 63) <= value < 1 << 63] or [0]))
+
+
+# -- what no encoder writes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("type", "content", "reason"),
+    [
+        ("int8", frame(100, 0, 0, 8) + b"\x00\xff", "deltas up to 255"),
+        ("int8", frame(128, 0, 0, 0), "expected values of int8"),
+        ("int64", frame((1 << 63) - 1, 1, 0, 0), "with step 1"),
+        ("int64", frame(-(1 << 63), -1, 0, 0), "with step -1"),
+        ("decimal(3,0)", frame(999, 0, 0, 1) + b"\x02", "expected values of decimal"),
+        ("int64", frame(0, 0, 0, 65) + bytes(18), "65 bits"),
+        ("int64", frame(0, 0, 3, 0), "layout 3"),
+        ("int64", frame(0, 0, 2, 0) + bytes(32), "layout 2"),
+        ("int64", frame(0, 0, 0, 1, 1) + bytes(9), "no references beside a line"),
+        ("int64", frame(0, 0, 1, 0, 0), "references below 0"),
+        ("int64", frame(0, 0, 1, 1, 1) + bytes(8) + b"\x02", "references below 1, found 1"),
+        ("int8", frame(0, 0, 1, 0, 1) + (200).to_bytes(8, "little"), "references of int8"),
+        ("int64", frame(0, 0, 1, 0, 257) + bytes(8 * 257), "257 references"),
+        ("int64", frame(0, 0, 0, 8) + b"\x00", "for 2 values of 8 bits"),
+        ("int64", frame(0, 0, 0, 8) + bytes(3), "for 2 values of 8 bits"),
+        ("int64", bytes(HEADER - 1), "a header of 32 bytes"),
+        ("decimal(38,0)", frame(0, 0, 2, 0) + bytes(31), "2 values of 16 bytes"),
+    ],
+)
+def test_frames_that_cannot_be_are_refused(type: str, content: bytes, reason: str) -> None:
+    """A wrong number would come out, without a word."""
+    with pytest.raises(ValueError, match=reason):
+        decoded("for", type, content, arrow_of(type, [0, 0]))
+
+
+def test_room_that_is_not_used_is_no_fault() -> None:
+    """120 to 127 of int8 have three bits, which reach 127; five values of 121 to 126 have room for 128."""
+    back("for", "int8", arrow_of("int8", [121, 126, 123]))
+    assert header_of(encoded("for", "int8", arrow_of("int8", [121, 126, 123])))["bits"] == 3

@@ -1,0 +1,56 @@
+"""Run length: values and lengths, and runs that cannot be."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.cfile.encoding.values import arrow_of, back, decoded
+
+from nyala.cfile import format
+
+HEADER = format.RLE_HEADER.size
+
+
+def runs(count: int, width: int, first: int, body: bytes) -> bytes:
+    return format.RLE_HEADER.pack(count, width, first, bytes(2)) + body
+
+
+@pytest.mark.parametrize(
+    ("type", "values", "content"),
+    [
+        ("int16", [7, 7, 7, -1, -1], runs(2, 1, 0, b"\x07\x00\xff\xff\x03\x02")),
+        ("int8", [5], runs(1, 1, 0, b"\x05\x01")),
+        ("int8", [5] * 256, runs(1, 2, 0, b"\x05\x00\x01")),
+        ("int8", [5] * 65_536, runs(1, 4, 0, b"\x05\x00\x00\x01\x00")),
+        ("int8", [1, 2, 1], runs(3, 1, 0, b"\x01\x02\x01\x01\x01\x01")),
+        ("int8", [None, 4, None, None, 4, 3], runs(3, 1, 0, b"\x00\x04\x03\x01\x04\x01")),
+        ("bool", [True, True, False], runs(2, 1, 1, b"\x02\x01")),
+        ("bool", [False] * 9, runs(1, 1, 0, b"\x09")),
+        ("bool", [True] * 12, runs(1, 1, 1, b"\x0c")),
+        ("bool", [True, None, True], runs(1, 1, 1, b"\x03")),
+    ],
+)
+def test_values_and_their_bytes(type: str, values: list[object], content: bytes) -> None:
+    """A column that repeats would be stored value by value, or NULLs would cut its runs."""
+    assert back("rle", type, arrow_of(type, values)).to_pybytes() == content
+
+
+@pytest.mark.parametrize(
+    ("type", "content", "reason"),
+    [
+        ("int8", runs(1, 1, 0, b"\x05\x02"), "make 3 rows, found 2"),
+        ("int8", runs(2, 1, 0, b"\x05\x06\x03\x00"), "the shortest of 0"),
+        ("int8", runs(2, 1, 0, b"\x05\x06\x02\x02"), "make 3 rows, found 4"),
+        ("int8", runs(2, 4, 0, b"\x05\x06\x04\x00\x00\x00\xff\xff\xff\xff"), "found 4294967299"),
+        ("int8", runs(0, 1, 0, b""), "1 to 3 runs"),
+        ("int8", runs(4, 1, 0, bytes(8)), "1 to 3 runs"),
+        ("int8", runs(1, 3, 0, bytes(4)), "lengths of 3"),
+        ("int8", runs(1, 1, 0, b"\x05"), "expected 10 bytes for 1 runs, found 9"),
+        ("int8", runs(1, 1, 1, b"\x05\x03"), "first value"),
+        ("bool", runs(1, 1, 2, b"\x03"), "first value"),
+        ("int8", bytes(HEADER - 1), "a header of 8 bytes"),
+    ],
+)
+def test_runs_that_cannot_be_are_refused(type: str, content: bytes, reason: str) -> None:
+    """More memory than the block's rows would be taken, or fewer values come out than there are rows."""
+    with pytest.raises(ValueError, match=reason):
+        decoded("rle", type, content, arrow_of(type, [False] * 3 if type == "bool" else [0] * 3))
