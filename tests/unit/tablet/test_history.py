@@ -477,7 +477,7 @@ print(db["t"].count(), flush=True)
 def test_h2_a_reader_process_keeps_what_it_has_taken(folder: Path) -> None:
     """Its lease keeps the files; what it takes afterwards ends where the writer's history ends."""
     with open_database(folder / "s") as db:
-        table = table_of(db, history=3)
+        table = table_of(db, history=60)
         table.insert({"k": [1, 2, 3], "v": [0, 0, 0]})
         db.flush()
         moment = db.now()
@@ -492,7 +492,7 @@ def test_h2_a_reader_process_keeps_what_it_has_taken(folder: Path) -> None:
         entry_now = db._writer().root.table("t").entry
         db._writer().env = type(db._writer().env)(
             db._writer().env.files,
-            ManualClock(physical_us(db.now()) + 10_000_000),
+            ManualClock(physical_us(db.now()) + 100_000_000),
             db._writer().env.randomness,
         )
         assert db._writer().history_cut(entry_now) > moment
