@@ -32,6 +32,7 @@ from nyala.schema.nodes import Predicate, all_of
 from nyala.schema.predicate import BoundPredicate, bind
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet import read_path, token
+from nyala.tablet.estimate import Estimate, estimate
 from nyala.tablet.read_path import ScanCounters, ScanSpec
 from nyala.tablet.root import Root, TableState
 
@@ -282,6 +283,12 @@ class Scan(PinnedRows):
 
         return scan_to_spark(spark, self)
 
+    def compacted(self) -> Scan:
+        """The same rows in types that an engine takes at less cost: see `read_path.narrower_types`."""
+        root, table = self._take()
+        types = read_path.narrower_types(table, self._spec.columns)
+        return Scan(self._store, root, table, dataclasses.replace(self._spec, types=types))
+
     def narrowed(self, columns: Sequence[str], where: Predicate | None = None) -> Scan:
         """The same rows at the same moment with only these of its columns, and of them those that also match `where`.
 
@@ -305,12 +312,17 @@ class Scan(PinnedRows):
         """Whether the scan has a limit on its rows."""
         return self._spec.limit is not None
 
-    def rows_at_most(self) -> int:
-        """An upper bound of the number of rows, for planners; reads nothing."""
-        root, table = self._take()
-        rows = sum(rowset.row_count for tablet in table.tablets for rowset in tablet.all_rowsets())
+    def estimate(self, where: Predicate | None = None) -> Estimate:
+        """How many rows there are, and which share of them `where` will leave: guesses, for planners.
+
+        Raises: as `narrowed`.
+        """
+        scan = self if where is None else self.narrowed((), where)
+        root, table = scan._take()
+        found = estimate(table, scan._spec)
         del root
-        return rows if self._spec.limit is None else min(rows, self._spec.limit)
+        limit = self._spec.limit
+        return found if limit is None else dataclasses.replace(found, rows=min(found.rows, limit))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as record batches, without a reader around them."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 from nyala.mvcc.timestamp import to_datetime
 from nyala.scan import Explanation, Scan, preview
 from nyala.sql.errors import our_error
-from nyala.sql.source import ScanSource, duckdb_table
+from nyala.sql.source import Planning, ScanSource, duckdb_table
 from nyala.sql.statement import check_statement, prepared, tables_named
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class Result:
         self._parameters = parameters
         self._scans = scans
         self._tables = tables
+        self._planning = {name: Planning() for name in scans}
         self._lock = threading.RLock()
         self._rows: _Run | None = None  # where fetchone and fetchmany stand
         self.timestamp = timestamp
@@ -206,11 +207,15 @@ class _Run:
         result._check_open()
         self._result = result
         self.cursor = result._connection.cursor()
-        self.sources = [ScanSource(scan, keep_asked=True) for scan in result._scans.values()]
+        self.sources = [
+            ScanSource(scan, keep_asked=True, planning=result._planning[name])
+            for name, scan in result._scans.items()
+        ]
         for name, source in zip(result._scans, self.sources, strict=True):
             self.cursor.register(name, duckdb_table(source))
 
     def execute(self, text: str) -> None:
+        self._begin()
         self._do(lambda: self.cursor.execute(text, *self._parameters))
 
     def fetch(self, method: str, *arguments: Any) -> Any:
@@ -222,7 +227,12 @@ class _Run:
         made: pa.RecordBatchReader = self._do(lambda: self._open_reader(text))
         return pa.RecordBatchReader.from_batches(made.schema, self._batches(made))
 
+    def _begin(self) -> None:
+        for source in self.sources:
+            source.planning.begin()
+
     def _open_reader(self, text: str) -> Any:
+        self._begin()
         if hasattr(self.cursor, "to_arrow_reader"):  # DuckDB >= 2: only a relation streams
             named = {"params": self._parameters[0]} if self._parameters else {}
             return self.cursor.sql(text, **named).to_arrow_reader(_BATCH_ROWS)

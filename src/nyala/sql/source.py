@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import math
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +42,35 @@ if TYPE_CHECKING:
     from nyala.scan import Scan
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+# Shares of a table's rows: a predicate is taken when at most so many match, or at most so many have to be read.
+_SOME: Final = 1 / 4
+_FEW: Final = 1 / 20
+_MOST: Final = 3 / 4
 _OPERATORS: Final = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+
+
+class Planning:
+    """What was learnt of one table while a statement was planned, for the next time that it is planned.
+
+    DuckDB asks for the number of rows first and offers predicates after that, and takes a source's word that it has so
+    many rows, whatever it filters. So a statement is planned twice, and the second time the number is that of the rows
+    which the predicates taken the first time leave. Wrong numbers make slow plans, never wrong answers.
+    """
+
+    def __init__(self) -> None:
+        self.shares: dict[str, tuple[float, float]] = {}  # predicate's text -> share read, share matching
+        self.taken: list[float] = []
+        self.bound = 0
+        self.bound_before = 0
+        self.matching = 1.0
+
+    def begin(self) -> None:
+        """A statement is planned (again)."""
+        if self.bound:
+            # Of a table that is read twice nobody says which predicate is for which time.
+            self.matching = math.prod(self.taken) if self.bound == 1 else 1.0
+            self.bound_before = self.bound
+        self.taken, self.bound = [], 0
 
 
 class ScanSource:
@@ -51,8 +80,9 @@ class ScanSource:
     hand on its text only, and who called the engine raises the error itself.
     """
 
-    def __init__(self, scan: Scan, keep_asked: bool = False) -> None:
-        self.scan = scan
+    def __init__(self, scan: Scan, keep_asked: bool = False, planning: Planning | None = None) -> None:
+        self.scan = scan if _source_2() is None else scan.compacted()
+        self.planning = planning or Planning()
         self.asked: list[Scan] = []
         self.failure: BaseException | None = None
         self._keep_asked = keep_asked
@@ -64,6 +94,30 @@ class ScanSource:
     @property
     def schema(self) -> pa.Schema:
         return self.scan.schema
+
+    def rows(self) -> int:
+        """About how many rows DuckDB has to expect."""
+        self.planning.bound += 1
+        return max(1, int(self.scan.estimate().rows * self.planning.matching))
+
+    def offered(self, predicate: Predicate) -> bool:
+        """Whether to take a predicate that DuckDB could as well apply itself.
+
+        Where most rows match, DuckDB is faster: it marks rows, we would have to copy those that match. And it guesses
+        better how many rows a join will meet, if it sees the predicate.
+        """
+        if not self.takes(predicate):
+            return False
+        text = str(predicate)
+        if text not in self.planning.shares:
+            found = self.scan.estimate(predicate)
+            self.planning.shares[text] = (found.read, found.matching)
+        read, matching = self.planning.shares[text]
+        several = max(self.planning.bound, self.planning.bound_before) > 1
+        if matching > (_FEW if several else _SOME) and (several or read > _MOST):
+            return False
+        self.planning.taken.append(matching)
+        return True
 
     def takes(self, predicate: Predicate | None) -> bool:
         """Whether `reader` applies it exactly (Q1)."""
@@ -99,8 +153,8 @@ class ScanSource:
 
 def duckdb_table(source: ScanSource) -> Any:
     """What `con.register(name, …)` and `con.from_arrow(…)` of the installed DuckDB take."""
-    make = _source_2() or _source_1()
-    return make(source)
+    make = _source_2()
+    return _source_1()(source) if make is None else make(source)
 
 
 # ------------------------------------------------------------------------------------------------ DuckDB >= 2
@@ -121,7 +175,7 @@ def _source_2() -> Callable[[ScanSource], Any] | None:
             schema_is_stable = True
 
             def rows(self) -> int | None:
-                rows: int = self.obj.scan.rows_at_most()
+                rows: int = self.obj.rows()
                 return rows
 
             def __arrow_c_schema__(self) -> Any:
@@ -131,7 +185,8 @@ def _source_2() -> Callable[[ScanSource], Any] | None:
                 return self.obj.reader(None, None).__arrow_c_stream__(requested_schema)
 
             def accepts(self, predicate: Any) -> bool:
-                taken: bool = self.obj.takes(predicate_of_node(predicate))
+                found = predicate_of_node(predicate)
+                taken: bool = found is not None and self.obj.offered(found)
                 return taken
 
             def stream(self, columns: Sequence[int] | None, filters: Sequence[Any]) -> tuple[Any, bool]:
