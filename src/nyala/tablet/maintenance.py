@@ -36,6 +36,9 @@ TICK_S: Final = 0.1
 FLUSH_AGE_S: Final = 120.0  # Kudu's flush_threshold_secs
 # A flush for age is worth its files only from this much data; below it the log is the better place.
 FLUSH_AGE_MIN_BYTES: Final = 1 << 20
+# A merge pins the log from the changes on that it keeps in memory. When it takes so long, or hangs, that the log is
+# this many times its limit, it gives way.
+LOG_GIVES_WAY_SHARE: Final = 16
 
 
 @dataclass(frozen=True)
@@ -249,8 +252,10 @@ class Maintenance:
                 report = flush(store, chosen)
                 self.counters.flushes += 1
                 self.counters.rows_flushed += report.rows
-            if store.memory_is_full():
-                # Writers wait, and what a merge keeps from being flushed is in the way: it will be done another time.
+            log_share = store.log.size_bytes / store.options.log_limit_bytes
+            if store.memory_is_full() or log_share > LOG_GIVES_WAY_SHARE:
+                # Writers wait, or the next open would, and what a merge keeps from being flushed is in the way: it will
+                # be done another time.
                 with store.commit_lock:
                     revoked = store.reservations.revoke_held()
                 if revoked:

@@ -148,6 +148,28 @@ def test_a_long_log_that_a_merge_pins_is_no_reason_to_flush(folder: Path) -> Non
         assert rows(table) == [(1, 3), (2, 2), (3, 3)]
 
 
+def test_a_merge_that_does_not_end_gives_way_before_the_log_grows_without_end(folder: Path) -> None:
+    """One small change that it keeps in memory would pin the log for as long as it hangs."""
+    with open_database(folder, log_limit_bytes=10_000) as db:
+        table = key_value_table(db)
+        table.insert({"k": [1], "v": [1]})
+        table.flush()
+        store = db._writer()
+        (tablet,) = store.root.table("t").tablets
+        with store.flush_lock:
+            taken = store.reservations.take([tablet.rowsets[0].id], holds_deltas=True)
+        assert taken is not None
+        table.update({"k": [1], "v": [2]})
+        for number in range(2, 30):
+            table.insert({"k": range(number * 1000, number * 1000 + 1000), "v": [0] * 1000})
+            db.maintenance.run_once(store)
+            if taken.revoked.is_set():
+                break
+        assert 150_000 < number * 16_000 < 300_000, "not before the log is long indeed"
+        assert store.log.size_bytes < 20_000
+        assert table.get({"k": 1}) == {"k": 1, "v": 2}
+
+
 def _memory_of_new_rows(store: Any) -> tuple[int, int]:
     (tablet,) = store.root.table("t").tablets
     return tablet.memory.nbytes, tablet.memory.timestamp_min
