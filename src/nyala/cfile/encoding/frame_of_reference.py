@@ -58,9 +58,15 @@ def planes_size(bits: int, count: int) -> int:
     return sum(-(-count * plane // 8) for plane in _PLANES if bits & plane)
 
 
+def _delta_dtype(bits: int) -> np.dtype[Any]:
+    """The narrowest unsigned type of so many bits."""
+    return np.dtype(f"<u{next(width for width in (1, 2, 4, 8) if bits <= 8 * width)}")
+
+
 def pack_planes(deltas: npt.NDArray[Any], bits: int) -> bytes:
     """Unsigned numbers below 2^bits, as planes."""
     parts, shift = [], 0
+    deltas = deltas.astype(_delta_dtype(bits), copy=False)  # every pass below is over as few bytes as can be
     for plane in _PLANES:
         if not bits & plane:
             continue
@@ -69,18 +75,19 @@ def pack_planes(deltas: npt.NDArray[Any], bits: int) -> bytes:
             parts.append(part.astype(f"<u{plane // 8}").tobytes())  # the cast drops the bits above
         else:
             share, size = 8 // plane, -(-len(deltas) * plane // 8)
-            bytes_of = np.zeros(share * size, np.uint8)
-            bytes_of[: len(deltas)] = (part & deltas.dtype.type((1 << plane) - 1)).astype(np.uint8)
-            shifts = np.arange(share, dtype=np.uint8)[:, None] * np.uint8(plane)
-            parts.append(np.bitwise_or.reduce(bytes_of.reshape(share, size) << shifts, axis=0).tobytes())
+            low = np.zeros(share * size, np.uint8)
+            np.bitwise_and(part.astype(np.uint8), np.uint8((1 << plane) - 1), out=low[: len(deltas)])
+            packed = low[:size]
+            for place in range(1, share):
+                packed |= low[place * size : (place + 1) * size] << np.uint8(place * plane)
+            parts.append(packed.tobytes())
         shift += plane
     return b"".join(parts)
 
 
 def unpack_planes(data: pa.Buffer, start: int, bits: int, count: int) -> npt.NDArray[Any]:
     """The numbers at `start`, in the narrowest unsigned type; `data` is known to be long enough."""
-    width = next(width for width in (1, 2, 4, 8) if bits <= 8 * width)
-    dtype = np.dtype(f"<u{width}")
+    dtype = _delta_dtype(bits)
     deltas: npt.NDArray[Any] | None = None
     shift = 0
     for plane in _PLANES:
