@@ -337,6 +337,37 @@ def test_whole_undo_files_go_without_being_read(db: Database, clock: ManualClock
     assert {name for name in data_files(db) if "undo" in name} == {kept.entry.path.rsplit("/")[-1]}
 
 
+@pytest.mark.parametrize(
+    "during", [False, True], ids=["partly needed", "of a rowset that is being compacted"]
+)
+def test_an_undo_file_stays_as_long_as_one_record_of_it_is_needed(
+    db: Database, clock: ManualClock, during: bool
+) -> None:
+    """And one that a running compaction reads is left to that."""
+    table = table_of(db, history=3600)
+    table.insert({"k": [1], "v": [1]})
+    clock.advance(600)
+    table.insert({"k": [2], "v": [2]})
+    db.flush()
+    (file,) = rowsets(db)[0].undo
+    store = db._writer()
+    state = store.root.table("t")
+    arguments = store, state.id, state.tablets[0].id, ExpirePlan((rowsets(db)[0].id,), 1.0), run_here(store)
+    clock.advance(3600 - (0 if during else 1))
+    assert file.timestamp_min < store.history_cut(state.entry)
+    if during:
+        reservation = store.reservations.take([rowsets(db)[0].id], holds_deltas=False)
+        assert reservation is not None and compact(*arguments) is None
+        assert rowsets(db)[0].undo == (file,)
+        store.reservations.release(reservation)
+    else:
+        assert compact(*arguments) is None
+        assert rowsets(db)[0].undo == (file,) and rows(table, at=after(clock, 3600)) == [(1, 1)]
+        clock.advance(1)
+    assert compact(*arguments) is not None and rowsets(db)[0].undo == ()
+    assert rows(table) == [(1, 1), (2, 2)]
+
+
 def test_whole_rowsets_of_dead_rows_go(db: Database, clock: ManualClock) -> None:
     """Once nobody can see a row of it any more, without reading or writing one; until then all of it is there."""
     table = table_of(db, history=3600)
