@@ -54,9 +54,11 @@ def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency
         for effect in settlement.effects
         for ordinal in np.unique(effect.tablets).tolist()
     }
-    # What a running compaction has read of them will not be all that there is (R4): it gives up. A load of new rows
-    # changes none: else no compaction would ever come to its end beside a stream of them.
-    store.reservations.revoke({rowset.id for rowset in _changed_rowsets(settlements)})
+    # What a running merge has read of them will not be all that there is, and what it keeps in memory must be flushed
+    # (R4): it gives up. A delta compaction leaves room for REDO files behind those that it has read, and a load of new
+    # rows changes no rowset: else no compaction would ever come to its end beside a stream of loads.
+    changed_ids = {rowset.id for rowset in _changed_rowsets(settlements)}
+    store.reservations.revoke(filter(store.reservations.holds_deltas, changed_ids))
     flush(store, touched)
     settlements = [
         settle(store.root.tables[settlement.table.id], settlement.operations)
