@@ -208,8 +208,10 @@ class DiskRowSet:
         assert len(gone) == len([file for file in self.undo if id(file) in gone]), (
             "inputs are UNDO files of its own"
         )
-        kept = tuple(file for file in self.undo if id(file) not in gone)
-        return dataclasses.replace(self, undo=kept if merged is None else (*kept, merged))
+        undo = [file for file in self.undo if id(file) not in gone]
+        if merged is not None:  # where the newest of them was: files stay newest first
+            undo.insert(next(index for index, file in enumerate(self.undo) if id(file) in gone), merged)
+        return dataclasses.replace(self, undo=tuple(undo))
 
     # --- looking up -------------------------------------------------------------------------------
 
