@@ -178,8 +178,8 @@ PREFIX_HEADER: Final = Layout(
     ("group rows log2", "B"),
     ("zero", "3s"),
 )
-# A restart point every 16 values: of 4, 8, 16 and 32 the smallest on URLs after LZ4, within a percent or two of
-# the best elsewhere, and as fast as the others (docs/decisions/0013-encodings.md).
+# A restart point every 16 values: of 4, 8, 16 and 32 near the smallest both before LZ4, which likes large groups,
+# and after it, which likes small ones; decoding takes all alike (docs/decisions/0013-encodings.md).
 PREFIX_GROUP_ROWS_LOG2: Final = 4
 PREFIX_GROUP_ROWS_LOG2_MAX: Final = 20
 

@@ -17,7 +17,7 @@ the first half of the values, the upper ones to the second half.
 
 So a plane is unpacked by as many whole-vector shifts as values share a byte, at memory speed in NumPy, and the
 size is that of bit-packing. Values packed one after the other, as Parquet has them, would need a kernel of
-their own; bytes alone (8, 16, 32 bits) decode as fast but take a third more for what TPC-H has (measured in
+their own; bytes alone (8, 16, 32 bits) decode about as fast but take half as much again in TPC-H's lineitem (measured in
 docs/decisions/0013-encodings.md). What is left is one widening addition of the base.
 
     FOR-fits   base, base + step · (rows - 1) and either plus the greatest delta are values of the type

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.cfile.encoding.values import arrow_of, chosen, encoded, form_of, int64
 from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values
 
-from nyala.cfile import BASE, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, format
+from nyala.cfile import BASE, KEY, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, format
 from nyala.cfile.encoding import auto, encoding_by_code
 from nyala.schema.schema import allowed_encodings
 from nyala.schema.types import parse_type
@@ -131,3 +131,24 @@ def test_columns_without_values_have_an_encoding() -> None:
             assert chosen("auto", type, nulls) in allowed_encodings(parse_type(type))
     late = pa.concat_arrays([pa.nulls(200_000, pa.date32()), pa.array([datetime.date(2020, 1, 1)])])
     assert chosen("auto", "date", late) in allowed_encodings(parse_type("date"))
+
+
+def test_keys_of_text_are_plain_unless_asked_otherwise() -> None:
+    """Each of a thousand look-ups would join the prefixes and suffixes of a whole block."""
+    names = pa.array([f"Customer#{number:09}" for number in range(5000)])
+
+    def first_keys(ordinals: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
+        return names.take(pa.array(ordinals)).cast(pa.large_binary())
+
+    for encoding, stored in (("auto", "plain"), ("prefix", "prefix")):
+        files = MemoryFiles()
+        with CFileWriter(files, "f") as writer:
+            spec = ColumnWriteSpec(ColumnKey(BASE, 0, 10), parse_type("string"), encoding)
+            writer.append_column(spec, names, first_keys=first_keys)
+            key_spec = ColumnWriteSpec(ColumnKey(KEY), parse_type("binary"), encoding)
+            writer.append_column(key_spec, names.cast(pa.binary()))
+            writer.finish()
+        reader = CFileReader(files, "f")
+        for key in reader.columns():
+            column = reader.column(key)
+            assert column is not None and column.encoding == stored
