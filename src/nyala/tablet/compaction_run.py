@@ -202,6 +202,7 @@ def _merge(env: Env, job: MergeJob, written: list[str], progress: Progress) -> O
                 made.append(result)
             progress(done, total)
     finally:
+        cache.resize(0)  # at once: each file that is closed would look through all of it for what is its own
         for rowset in rowsets:
             rowset.close()
     return Output(rowsets=tuple(made))
