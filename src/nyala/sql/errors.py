@@ -22,12 +22,17 @@ _NO_COLUMN: Final = (
 
 
 def our_error(
-    error: Any, failures: Iterable[BaseException | None], tables: Sequence[str], columns: Iterable[str]
+    error: Any,
+    failures: Iterable[BaseException | None],
+    tables: Sequence[str],
+    columns: Iterable[str],
+    lines_above: int,
 ) -> BaseException:
     """The error to raise for one of DuckDB's.
 
     failures: what scans ended with; such an error is the cause, and is raised itself.
     tables, columns: names that there are, for "did you mean".
+    lines_above: lines that the text given to DuckDB had before the user's.
     """
     import duckdb
 
@@ -35,7 +40,7 @@ def our_error(
         if failure is not None:
             return failure
     message = str(error)
-    text = _with_line(message, -1)
+    text = _with_line(message, -lines_above)
     if isinstance(error, duckdb.CatalogException) and (match := _NO_TABLE.search(message)):
         # DuckDB's own guess names tables of its catalogue.
         place = text[text.index("\n\nLINE") :] if "\n\nLINE" in text else ""
@@ -62,7 +67,7 @@ def our_error(
 
 
 def _with_line(message: str, by: int) -> str:
-    """The message with its line numbers moved: statements are bound inside of another one, a line below its start."""
+    """The message with its line numbers moved."""
     return re.sub(
         r"^LINE (\d+):", lambda match: f"LINE {max(1, int(match[1]) + by)}:", message, flags=re.MULTILINE
     )

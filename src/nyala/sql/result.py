@@ -91,10 +91,10 @@ class Result:
         self._rows: _Run | None = None  # where fetchone and fetchmany stand
         self.timestamp = timestamp
         """The moment: every batch up to this timestamp is in, none after it."""
-        # Binds, so that wrong names are told at once; reads no table. Who reads first takes this run over.
+        # Binds, so that wrong names are told at once, and plans for the first time (see `Planning`); of the tables it
+        # reads samples at most. Who reads first takes this run over.
         self._bound: _Run | None = _Run(self)
-        self._bound.execute(f"SELECT * FROM (\n{statement}\n) LIMIT 0")
-        self._names = [str(column[0]) for column in self._bound.cursor.description]
+        self._bound.execute("EXPLAIN\n", "")
 
     # ---------------------------------------------------------------------------------------- rows
 
@@ -159,12 +159,12 @@ class Result:
     @property
     def columns(self) -> list[str]:
         """The names of the columns."""
-        return list(self._names)
+        return list(self.schema.names)
 
     @functools.cached_property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows."""
-        return _Run(self).reader(f"SELECT * FROM (\n{self._statement}\n) LIMIT 0").schema
+        return _Run(self).reader("SELECT * FROM (\n", "\n) LIMIT 0").schema
 
     def explain(self) -> SqlExplanation:
         """Run the statement, throw its rows away, and say what each table was asked for and what it skipped."""
@@ -172,13 +172,13 @@ class Result:
         for _ in run.reader():
             pass
         plan = _Run(self)
-        plan.execute(f"EXPLAIN {self._statement}")
+        plan.execute("EXPLAIN\n", "")
         text = "\n".join(str(row[-1]).rstrip("\n") for row in plan.fetch("fetchall"))
         asked = [scan for source in run.sources for scan in source.asked]
         return SqlExplanation([scan.explanation_of_last_run() for scan in asked], text)
 
     def __repr__(self) -> str:
-        head = _Run(self).reader(f"SELECT * FROM (\n{self._statement}\n) LIMIT {_HEAD_ROWS}").read_all()
+        head = _Run(self).reader("SELECT * FROM (\n", f"\n) LIMIT {_HEAD_ROWS}").read_all()
         return f"Result at {to_datetime(self.timestamp).isoformat()}\n{preview(head)}"
 
     # ---------------------------------------------------------------------------------------- inside
@@ -190,13 +190,14 @@ class Result:
 
     def _started(self) -> _Run:
         run = self._fresh()
-        run.execute(self._statement)
+        run.execute()
         return run
 
-    def _raise(self, error: Any, sources: Sequence[ScanSource]) -> NoReturn:
+    def _raise(self, error: Any, sources: Sequence[ScanSource], lines_above: int) -> NoReturn:
         self._check_open()  # what DuckDB says of a closed connection is not what happened
         columns = [name for scan in self._scans.values() for name in scan.schema.names]
-        ours = our_error(error, [source.failure for source in sources], self._tables, columns)
+        failures = [source.failure for source in sources]
+        ours = our_error(error, failures, self._tables, columns, lines_above)
         raise ours from error
 
 
@@ -206,33 +207,37 @@ class _Run:
     def __init__(self, result: Result) -> None:
         result._check_open()
         self._result = result
+        self._lines_above = 0
         self.cursor = result._connection.cursor()
         self.sources = [
             ScanSource(scan, keep_asked=True, planning=result._planning[name])
             for name, scan in result._scans.items()
         ]
         for name, source in zip(result._scans, self.sources, strict=True):
-            self.cursor.register(name, duckdb_table(source))
+            with source.planning.apart():
+                self.cursor.register(name, duckdb_table(source))
 
-    def execute(self, text: str) -> None:
-        self._begin()
+    def execute(self, before: str = "", after: str = "") -> None:
+        """Run the statement, with text before it (whole lines) and after it."""
+        text = self._begin(before, after)
         self._do(lambda: self.cursor.execute(text, *self._parameters))
 
     def fetch(self, method: str, *arguments: Any) -> Any:
         return self._do(lambda: getattr(self.cursor, method)(*arguments))
 
-    def reader(self, text: str | None = None) -> pa.RecordBatchReader:
+    def reader(self, before: str = "", after: str = "") -> pa.RecordBatchReader:
         """The rows as a stream, in which errors are ours."""
-        text = self._result._statement if text is None else text
+        text = self._begin(before, after)
         made: pa.RecordBatchReader = self._do(lambda: self._open_reader(text))
         return pa.RecordBatchReader.from_batches(made.schema, self._batches(made))
 
-    def _begin(self) -> None:
+    def _begin(self, before: str, after: str) -> str:
         for source in self.sources:
             source.planning.begin()
+        self._lines_above = before.count("\n")
+        return before + self._result._statement + after
 
     def _open_reader(self, text: str) -> Any:
-        self._begin()
         if hasattr(self.cursor, "to_arrow_reader"):  # DuckDB >= 2: only a relation streams
             named = {"params": self._parameters[0]} if self._parameters else {}
             return self.cursor.sql(text, **named).to_arrow_reader(_BATCH_ROWS)
@@ -259,4 +264,4 @@ class _Run:
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             if any(source.failure is error for source in self.sources):
                 raise
-            self._result._raise(error, self.sources)
+            self._result._raise(error, self.sources, self._lines_above)

@@ -22,6 +22,7 @@ Source: decision 0014; ecosystem notes, source protocol of DuckDB 2.0.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import decimal
 import math
@@ -40,12 +41,13 @@ from nyala.schema.nodes import Predicate
 
 if TYPE_CHECKING:
     from nyala.scan import Scan
+    from nyala.tablet.estimate import Estimate
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-# Shares of a table's rows: a predicate is taken when at most so many match, or at most so many have to be read.
-_SOME: Final = 1 / 4
-_FEW: Final = 1 / 20
-_MOST: Final = 3 / 4
+# A predicate is taken of a table with so many rows, if at most this share of them matches, or has to be read.
+_ROWS_MIN: Final = 1 << 17
+_MATCHING_MAX: Final = 1 / 200
+_READ_MAX: Final = 1 / 4
 _OPERATORS: Final = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
 
@@ -58,18 +60,23 @@ class Planning:
     """
 
     def __init__(self) -> None:
-        self.shares: dict[str, tuple[float, float]] = {}  # predicate's text -> share read, share matching
-        self.taken: list[float] = []
-        self.bound = 0
-        self.bound_before = 0
-        self.matching = 1.0
+        self.found: dict[str, Estimate] = {}  # of each predicate, by its text
+        self.taken: list[float] = []  # shares that match the predicates that were taken
+        self.bound = 0  # how often the table stands in the statement
+        self.matching = 1.0  # share of the rows that DuckDB is told of
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """What is asked in here is for no statement: registering a table asks for its rows too."""
+        bound = self.bound
+        yield
+        self.bound = bound
 
     def begin(self) -> None:
         """A statement is planned (again)."""
         if self.bound:
             # Of a table that is read twice nobody says which predicate is for which time.
             self.matching = math.prod(self.taken) if self.bound == 1 else 1.0
-            self.bound_before = self.bound
         self.taken, self.bound = [], 0
 
 
@@ -101,22 +108,20 @@ class ScanSource:
         return max(1, int(self.scan.estimate().rows * self.planning.matching))
 
     def offered(self, predicate: Predicate) -> bool:
-        """Whether to take a predicate that DuckDB could as well apply itself.
+        """Whether to take a predicate that DuckDB could as well apply itself: only where much is spared by it.
 
-        Where most rows match, DuckDB is faster: it marks rows, we would have to copy those that match. And it guesses
-        better how many rows a join will meet, if it sees the predicate.
+        Else DuckDB is faster: it marks the rows that match, we would have to copy them. And it guesses better how many
+        rows a join will meet, if it sees the predicate, and not only what is left of the table.
         """
         if not self.takes(predicate):
             return False
         text = str(predicate)
-        if text not in self.planning.shares:
-            found = self.scan.estimate(predicate)
-            self.planning.shares[text] = (found.read, found.matching)
-        read, matching = self.planning.shares[text]
-        several = max(self.planning.bound, self.planning.bound_before) > 1
-        if matching > (_FEW if several else _SOME) and (several or read > _MOST):
+        if text not in self.planning.found:
+            self.planning.found[text] = self.scan.estimate(predicate)
+        found = self.planning.found[text]
+        if found.rows < _ROWS_MIN or (found.matching > _MATCHING_MAX and found.read > _READ_MAX):
             return False
-        self.planning.taken.append(matching)
+        self.planning.taken.append(found.matching)
         return True
 
     def takes(self, predicate: Predicate | None) -> bool:

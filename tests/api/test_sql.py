@@ -1,0 +1,347 @@
+"""`db.sql`: DuckDB over the tables, at one moment, reading only what a statement needs."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import nyala
+from nyala.sql import source as source_module
+from tests.support import open_database
+
+ROWS = 300_000
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """`t`: 300,000 rows on disk, sorted by k; `small`: two rows in memory. Tests only read them."""
+    database = open_database(tmp_path_factory.mktemp("sql") / "s")
+    table = database.create_table("t", {"k": "int64", "s": "string", "v": "double", "n": "int32"}, "k")
+    k = np.arange(ROWS)
+    table.insert(
+        pa.table(
+            {"k": k, "s": np.array(["a", "b", "c"])[k % 3], "v": k / 2, "n": pa.array(k % 1000, pa.int32())}
+        )
+    )
+    database.flush()
+    small = database.create_table("small", {"k": "int64", "name": "string"}, "k")
+    small.insert({"k": [1, 2], "name": ["one", None]})
+    yield database
+    database.close()
+
+
+def asked(result: Any) -> list[dict[str, Any]]:
+    """What a run of the statement asked of its tables."""
+    return [scan.to_dict() for scan in result.explain().scans]
+
+
+def test_the_forms_of_a_result(db: Any) -> None:
+    """Each form has the same rows, as often as it is asked for."""
+    result = db.sql("SELECT k, name FROM small ORDER BY k")
+    expected = [(1, "one"), (2, None)]
+    assert result.fetchall() == expected == result.fetchall() == list(result)
+    assert result.columns == ["k", "name"] and result.schema == pa.schema(
+        {"k": pa.int64(), "name": pa.string()}
+    )
+    as_lists = {"k": [1, 2], "name": ["one", None]}
+    for arrow in (result.to_arrow(), result.arrow(), pa.table(result), result.to_reader().read_all()):
+        assert arrow.to_pydict() == as_lists
+    assert (
+        result.to_polars().to_dict(as_series=False)
+        == pl.DataFrame(result).to_dict(as_series=False)
+        == as_lists
+    )
+    assert result.to_pandas()["k"].tolist() == result.df()["k"].tolist() == [1, 2]
+    assert "one" in repr(result) and "NULL" in repr(result)
+
+
+def test_fetching_walks_through_one_run(db: Any) -> None:
+    """fetchone and fetchmany go on where they stood; fetchall gives what is left, and then it begins anew."""
+    result = db.sql("SELECT k FROM t WHERE k < 5 ORDER BY k")
+    assert (result.fetchone(), result.fetchmany(2), result.fetchall()) == ((0,), [(1,), (2,)], [(3,), (4,)])
+    assert len(result.fetchmany(9)) == 5
+    assert result.fetchone() is None and result.fetchmany(3) == []
+
+
+def test_parameters(db: Any) -> None:
+    """Values that come from elsewhere need not be written into the text."""
+    assert db.sql("SELECT name FROM small WHERE k = ?", [1]).fetchall() == [("one",)]
+    assert db.sql("SELECT name FROM small WHERE k = $k", {"k": 1}).to_arrow()["name"].to_pylist() == ["one"]
+    with pytest.raises(nyala.InvalidArgumentError, match="parameters"):
+        db.sql("SELECT 1", 5)
+
+
+def test_only_the_columns_that_a_query_needs_are_read(db: Any) -> None:
+    """Projection reaches the scan."""
+    (scan,) = asked(db.sql("SELECT sum(n) FROM t"))
+    assert scan["columns"] == ["n"]
+
+
+def test_a_selective_predicate_reaches_the_scan(db: Any) -> None:
+    """Blocks that cannot match are not decoded, for a range of the key and for what leaves few rows."""
+    result = db.sql("SELECT count(*), min(v) FROM t WHERE k BETWEEN 1000 AND 1100 AND s IN ('a', 'b', 'c')")
+    (scan,) = asked(result)
+    assert scan["where"] == "k >= 1000 AND k <= 1100"
+    assert scan["blocks_skipped"] > scan["blocks_total"] // 2
+    assert result.fetchall() == [(101, 500.0)]
+    (scan,) = asked(db.sql("SELECT count(*) FROM t WHERE n = 7"))
+    assert scan["where"] == "n = 7"
+
+
+@pytest.mark.skipif(duckdb.__version__.startswith("1."), reason="DuckDB 1.x does not ask")
+def test_a_predicate_that_leaves_most_rows_is_left_to_duckdb(db: Any) -> None:
+    """Copying two thirds of a table costs more than marking them."""
+    (scan,) = asked(db.sql("SELECT count(*) FROM t WHERE s <> 'a'"))
+    assert scan["where"] is None
+
+
+@pytest.mark.skipif(duckdb.__version__.startswith("1."), reason="the protocol is of DuckDB 2")
+def test_duckdbs_private_source_protocol_is_still_there() -> None:
+    """`duckdb._sources` may change in any version; without it every query would read whole tables in silence."""
+    assert source_module._source_2() is not None
+
+
+def test_one_moment_for_a_statement_and_for_a_snapshot(tmp_path: Path) -> None:
+    """A result does not see what is written after `sql`, a snapshot's result is of the snapshot's moment."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64"}, "k")
+        first = table.insert({"k": [1]})
+        result = db.sql("SELECT count(*) FROM t")
+        snapshot = db.snapshot()
+        table.insert({"k": [2]})
+        db.drop_table("t")
+        assert result.fetchall() == [(1,)]
+        assert snapshot.sql("SELECT count(*) FROM t").fetchall() == [(1,)]
+        assert result.timestamp == snapshot.timestamp == first.timestamp
+        kept = snapshot.sql("SELECT k FROM t")
+        snapshot.close()
+        assert kept.fetchall() == [(1,)]
+        with pytest.raises(nyala.InvalidArgumentError, match="closed"):
+            snapshot.sql("SELECT 1")
+
+
+def test_names_are_told_apart_as_duckdb_does(tmp_path: Path) -> None:
+    """Upper and lower case are one name in SQL; tables of both are read only as they are written."""
+    with open_database(tmp_path / "s") as db:
+        for name, value in (("Alike", 1), ("alike", 2), ('odd "name"', 3), ("a.b", 4), ("select", 5)):
+            db.create_table(name, {"K": "int64"}, "K").insert({"K": [value]})
+        assert db.sql("SELECT k FROM Alike").fetchall() == [(1,)]
+        assert db.sql("SELECT k FROM alike").fetchall() == [(2,)]
+        odd = 'SELECT a.k, b.k, c.K FROM "odd ""name""" a, "a.b" b, "select" c'
+        assert db.sql(odd).fetchall() == [(3, 4, 5)]
+        with pytest.raises(nyala.InvalidArgumentError, match="upper from lower"):
+            db.sql("SELECT * FROM alike, Alike")
+        db.rename_table("Alike", "other")
+        assert db.sql("SHOW TABLES").fetchall() == [
+            ("a.b",),
+            ("alike",),
+            ('odd "name"',),
+            ("other",),
+            ("select",),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("INSERT INTO t VALUES (1)", r"table\.insert"), ("UPDATE t SET k = 1", r"table\.update"),
+        ("DELETE FROM t", r"table\.delete"), ("TRUNCATE t", r"table\.delete"), ("DROP TABLE t", "drop_table"),
+        ("CREATE TABLE x (a INT)", "create_table"), ("CREATE VIEW x AS SELECT 1", "create_table"),
+        ("ALTER TABLE t ADD COLUMN x INT", "rename_table"), ("COPY t TO 'x.csv'", "to_reader"),
+        ("EXPLAIN SELECT 1", "explain"), ("BEGIN", r"db\.batch"), ("ATTACH 'x'", "of your own"),
+        ("SET threads = 1", "of your own"), ("INSTALL httpfs", "of your own"), ("CALL pragma_version()", "of your own"),
+        ("PIVOT t ON s", "PIVOT"), ("SELECT 1; SELECT 2", "one statement"), ("", "one statement"), (5, "text"),
+        ("SELEC 1", "LINE 1"), ("SELECT sum(s) FROM t", "sum"), ("SELECT k FROM t GROUP BY s", "GROUP BY"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_does_not_read_is_refused_with_the_way_to_do_it(db: Any, text: Any, word: str) -> None:
+    """A statement that writes would be lost in DuckDB's memory; it must never seem to have worked."""
+    with pytest.raises(nyala.InvalidArgumentError, match=word):
+        db.sql(text)
+
+
+def test_the_connection_reaches_no_file_and_no_variable(db: Any, tmp_path: Path) -> None:
+    """A statement may come from anywhere."""
+    path = tmp_path / "x.csv"
+    path.write_text("a\n1\n")
+    for text in (f"SELECT * FROM '{path}'", f"SELECT * FROM read_csv('{path}')", f"SELECT * FROM glob('{tmp_path}/*')",
+                 f"FROM read_text('{path}')"):  # fmt: skip
+        with pytest.raises(nyala.InvalidArgumentError, match="no files"):
+            db.sql(text).fetchall()
+    secret = pa.table({"a": [1]})
+    with pytest.raises(nyala.TableNotFoundError):
+        db.sql("SELECT * FROM secret")
+    del secret
+    settings = dict(
+        db.sql(
+            "SELECT name, value FROM duckdb_settings() WHERE name IN ('lock_configuration', 'TimeZone')"
+        ).fetchall()
+    )
+    assert settings["lock_configuration"] == "true" and settings["TimeZone"].endswith("UTC")
+
+
+def test_wrong_names_are_our_errors(db: Any) -> None:
+    """With the place in the statement, and with names that there are."""
+    with pytest.raises(nyala.TableNotFoundError, match=r"did you mean 'small'(?s:.*)LINE 2"):
+        db.sql("SELECT *\nFROM smal")
+    for text in (
+        "SELECT nam FROM small",
+        "SELECT s.nam FROM small s",
+        "SELECT * FROM small JOIN t USING (nam)",
+    ):
+        with pytest.raises(nyala.ColumnNotFoundError, match="did you mean 'name'"):
+            db.sql(text)
+
+
+def test_errors_of_values_and_of_scans_come_through(tmp_path: Path, db: Any) -> None:
+    """What DuckDB cannot calculate is the statement's fault; what a scan meets is told as the scan tells it."""
+    with pytest.raises(nyala.InvalidArgumentError, match="Could not convert"):
+        db.sql("SELECT s::INT FROM t").fetchall()
+    with open_database(tmp_path / "s") as other:
+        text = nyala.column("string", encoding="plain", compression="none")
+        table = other.create_table("t", {"k": "int64", "s": text}, "k")
+        table.insert({"k": list(range(1000)), "s": [f"text {i}" for i in range(1000)]})
+        other.flush()
+    (file,) = [
+        p for p in (tmp_path / "s" / "data").rglob("*") if p.is_file() and b"text 500" in p.read_bytes()
+    ]
+    data = bytearray(file.read_bytes())
+    data[data.find(b"text 500")] ^= 1
+    file.write_bytes(data)
+    with open_database(tmp_path / "s") as other, pytest.raises(nyala.CorruptionError, match="offset"):
+        other.sql("SELECT max(s) FROM t").fetchall()
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    """Whatever is read of an old result, and however far it was."""
+    db = open_database(tmp_path / "s")
+    db.create_table("t", {"k": "int64"}, "k").insert({"k": list(range(10))})
+    fresh, begun = db.sql("SELECT k FROM t"), db.sql("SELECT k FROM t")
+    begun.fetchone()
+    db.close()
+    for act in (
+        fresh.fetchall,
+        begun.fetchall,
+        fresh.to_arrow,
+        lambda: db.sql("SELECT 1"),
+        lambda: repr(fresh),
+    ):
+        with pytest.raises(nyala.StorageError, match="closed"):
+            act()
+
+
+def test_threads_beside_a_writer_see_whole_batches(tmp_path: Path) -> None:
+    """Statements of several threads at once, while batches that leave a sum as it is are written."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
+        table.insert({"k": list(range(1000)), "v": [1] * 1000})
+        db.flush()
+        stop = threading.Event()
+        wrong: list[Any] = []
+
+        def write() -> None:
+            turn = 0
+            while not stop.is_set():
+                turn += 1
+                table.update({"k": [turn % 1000, (turn + 1) % 1000], "v": [turn, -turn]})
+                table.update({"k": [turn % 1000, (turn + 1) % 1000], "v": [1, 1]})
+
+        def read() -> None:
+            try:
+                for _ in range(10):
+                    text = "SELECT sum(a.v), sum(b.v), count(*) FROM t a JOIN t b USING (k)"
+                    one, other, count = db.sql(text).fetchone()
+                    if one != other or count != 1000:
+                        wrong.append((one, other, count))
+            except BaseException as error:
+                wrong.append(error)
+
+        writer = threading.Thread(target=write)
+        readers = [threading.Thread(target=read) for _ in range(3)]
+        for thread in (writer, *readers):
+            thread.start()
+        for thread in readers:
+            thread.join()
+        stop.set()
+        writer.join()
+        assert wrong == []
+
+
+def test_a_reader_process(tmp_path: Path) -> None:
+    """Another process asks the same, of what this one has only in memory."""
+    with open_database(tmp_path / "s") as db:
+        db.create_table("t", {"k": "int64"}, "k").insert({"k": [1, 2, 3]})
+        code = (
+            f"import nyala\nwith nyala.connect({str(tmp_path / 's')!r}, read_only=True) as db:"
+            "\n    print(db.sql('SELECT sum(k) FROM t').fetchall())"
+        )
+        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert found.stdout == "[(Decimal('6'),)]\n" or found.stdout == "[(6,)]\n", found.stderr
+
+
+def test_a_stream_that_is_left_early_holds_nothing(db: Any) -> None:
+    """Readers are given up half-way all the time."""
+    reader = db.sql("SELECT k FROM t").to_reader()
+    assert reader.read_next_batch().num_rows > 0
+    del reader
+    gc.collect()
+    assert db.sql("SELECT count(*) FROM t").fetchone() == (ROWS,)
+
+
+def test_a_scan_as_a_relation_of_your_own_connection(db: Any) -> None:
+    """`to_duckdb` reads when a query does, with its columns and predicates; a limit of the scan stays a limit."""
+    with duckdb.connect() as con:
+        relation = db["t"].scan(columns=["k", "s"], where="k < 100").to_duckdb(con)
+        assert relation.filter("k >= 98").order("k").fetchall() == [(98, "c"), (99, "a")]
+        limited = db["t"].scan(limit=10, order_by_key=True).to_duckdb(con)
+        assert limited.filter("k >= 5").aggregate("count(*)").fetchall() == [(5,)]
+        scan = db["t"].scan(where="k < 7")
+        assert con.sql("SELECT count(*) FROM scan").fetchall() == [(7,)]
+        assert len(scan) == 7
+
+
+def test_without_duckdb_there_is_a_pip_line(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(ImportError, match=r"pip install 'nyala\[sql\]'"):
+        db.sql("SELECT 1")
+
+
+def test_polars_predicates_narrow_the_scan(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What of a predicate is understood prunes; what is not stays polars' own work."""
+    from nyala import engines
+
+    pushed: list[str] = []
+    real = engines._narrowed
+    monkeypatch.setattr(
+        engines,
+        "_narrowed",
+        lambda scan, columns, where: (pushed.append(str(where)), real(scan, columns, where))[1],
+    )
+    lazy = db["t"].scan().to_polars_lazy()
+    k, s = pl.col("k"), pl.col("s")
+    cases = [
+        ((k < 6) & (s == "a"), 2, "k < 6 AND s = 'a'"),
+        ((k < 6) & s.str.contains("a"), 2, "k < 6"),
+        ((k < 6) | s.str.contains("d"), 6, "None"),
+        (k.is_between(3, 5, closed="none"), 1, "k >= 3 AND k <= 5"),
+        (pl.lit(5) > k, 5, "k < 5"),
+        (pl.col("v").is_null(), 0, "v IS NULL"),
+        (pl.col("v") >= 149_999, 2, "v >= 149999.0"),
+    ]
+    for predicate, count, text in cases:
+        assert lazy.filter(predicate).collect().height == count
+        assert pushed[-1] == text
+    top = lazy.filter(k > 10).sort("k").head(2).collect()
+    assert top["k"].to_list() == [11, 12]
