@@ -118,7 +118,10 @@ class Compactor:
     # ------------------------------------------------------------------------------------------ choosing
 
     def next(self, store: Store) -> tuple[TableState, int, Plan] | None:
-        """The best next work of all tablets, as (table, tablet id, plan)."""
+        """The best next work of all tablets, as (table, tablet id, plan).
+
+        Raises: CorruptionError, StorageError, as a damaged file is looked at; its tablet is put off then.
+        """
         now_s = store.env.clock.monotonic_s()
         best: tuple[TableState, int, Plan] | None = None
         alive = set()
@@ -127,7 +130,11 @@ class Compactor:
             until_s, _ = self._put_off.get(tablet.id, (0.0, 0.0))
             if not tablet.rowsets or until_s > now_s:
                 continue
-            plan = self._plan(store, table, tablet, now_s)
+            try:
+                plan = self._plan(store, table, tablet, now_s)
+            except Exception:
+                self._put_off_longer(tablet.id, now_s)
+                raise
             if plan is not None and (best is None or plan.gain > best[2].gain):
                 best = table, tablet.id, plan
         for gone in self._planned.keys() - alive:
@@ -179,9 +186,7 @@ class Compactor:
             self.counters.given_up += 1
             return False
         except BaseException:
-            _, for_s = self._put_off.get(tablet_id, (0.0, PUT_OFF_S / 2))
-            for_s = min(2 * for_s, PUT_OFF_MAX_S)
-            self._put_off[tablet_id] = (store.env.clock.monotonic_s() + for_s, for_s)
+            self._put_off_longer(tablet_id, store.env.clock.monotonic_s())
             raise
         finally:
             self.running = None
@@ -206,6 +211,12 @@ class Compactor:
             }
         )
         return True
+
+    def _put_off_longer(self, tablet_id: int, now_s: float) -> None:
+        """N2."""
+        _, for_s = self._put_off.get(tablet_id, (0.0, PUT_OFF_S / 2))
+        for_s = min(2 * for_s, PUT_OFF_MAX_S)
+        self._put_off[tablet_id] = (now_s + for_s, for_s)
 
     def _count(self, plan: Plan, before: int, after: int) -> None:
         counters = self.counters

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from tests.support import folder_in_memory, key_value_table, open_database, rows
 
+from nyala.errors import CorruptionError
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet import maintenance
 from nyala.tablet.compaction_policy import DECODED_PER_TARGET
+from nyala.tablet.compactor import PUT_OFF_S
 from nyala.tablet.layouts import Layouts
 from nyala.tablet.maintenance import choose_flush, pressure_of
 from nyala.testing.clock import ManualClock
@@ -168,6 +170,36 @@ def test_a_merge_that_does_not_end_gives_way_before_the_log_grows_without_end(fo
         assert 150_000 < number * 16_000 < 300_000, "not before the log is long indeed"
         assert store.log.size_bytes < 20_000
         assert table.get({"k": 1}) == {"k": 1, "v": 2}
+
+
+def test_n2_a_damaged_file_that_planning_looks_at_stops_no_other_table(folder: Path) -> None:
+    """What is dead since when is read from the files; one that cannot be read is put off, for longer each time."""
+    clock = ManualClock()
+    with open_database(folder, clock=clock) as db:
+        for name in ("damaged", "whole"):
+            table = db.create_table(name, {"k": "int64"}, primary_key="k", history="10s")
+            for part in range(6):
+                table.insert({"k": range(part, 6000, 6)})
+                table.flush()
+            table.delete({"k": range(0, 6000, 6)})
+            table.flush()
+        for rowset in db._writer().root.table("damaged").tablets[0].rowsets:
+            for file in rowset.redo:
+                (folder / file.path).write_bytes(bytes(file.size_bytes))
+    with open_database(folder, clock=clock) as db:
+        clock.advance(100)
+        compactor = db.maintenance.compactor
+        with pytest.raises(CorruptionError):
+            compactor.run_once(db._writer())
+        while compactor.run_once(db._writer()):
+            pass
+        assert db["whole"].stats()["rowsets"] == 1
+        for seconds in (PUT_OFF_S, 2 * PUT_OFF_S):
+            clock.advance(seconds - 1)
+            assert not compactor.run_once(db._writer())
+            clock.advance(1)
+            with pytest.raises(CorruptionError):
+                compactor.run_once(db._writer())
 
 
 def _memory_of_new_rows(store: Any) -> tuple[int, int]:
