@@ -11,11 +11,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import hot_rows, machine, mixed_load, narrow_update, report, scan_after_updates
+from bench import (
+    hot_rows,
+    ingest_lookup,
+    machine,
+    mixed_load,
+    narrow_update,
+    report,
+    scan_after_updates,
+    tpch,
+)
 from bench.parts import say
-from bench.stores import HOT, KINDS, MIXED, NARROW, SCAN
+from bench.stores import HOT, INGEST, KINDS, MIXED, NARROW, SCAN, TPCH
 
-PARTS: dict[str, Any] = {SCAN: scan_after_updates, NARROW: narrow_update, MIXED: mixed_load, HOT: hot_rows}
+PARTS: dict[str, Any] = {
+    SCAN: scan_after_updates,
+    NARROW: narrow_update,
+    MIXED: mixed_load,
+    HOT: hot_rows,
+    INGEST: ingest_lookup,
+    TPCH: tpch,
+}
 
 
 def main(parts: Sequence[str] | None = None) -> None:
@@ -74,8 +90,10 @@ def _parse(parts: Sequence[str] | None) -> argparse.Namespace:
     sizes = parser.add_argument_group(
         "sizes, other than those of --quick or the full run (kept as scale `own`)"
     )
-    sizes.add_argument("--scale-factor", type=float, help=f"{SCAN}: TPC-H's, 1 is 6 M rows")
-    sizes.add_argument("--repeats", type=int, help=f"{SCAN}: measured runs of each query")
+    sizes.add_argument(
+        "--scale-factor", type=float, help=f"{SCAN}, {INGEST}, {TPCH}: TPC-H's, 1 is 6 M rows of lineitem"
+    )
+    sizes.add_argument("--repeats", type=int, help=f"{SCAN}, {TPCH}: measured runs of each query")
     sizes.add_argument("--rows", type=int, help=f"{NARROW}, {MIXED}: rows of the table")
     sizes.add_argument("--minutes", type=float, help=f"{MIXED}: length of the load")
     sizes.add_argument("--peer-minutes", type=float, help=f"{MIXED}, {HOT}: the same for peers")

@@ -20,7 +20,7 @@ def lineitem(scale_factor: float, folder: str) -> tuple[pa.Table, str]:
 
     Made by tpchgen-cli; where that is not installed, rows of the same shape and value ranges by NumPy.
     """
-    tool = shutil.which("tpchgen-cli", path=str(Path(sys.executable).parent)) or shutil.which("tpchgen-cli")
+    tool = tpch_tool()
     if tool is None:
         return _lineitem_like(
             int(scale_factor * 6_000_000)
@@ -38,6 +38,11 @@ def lineitem(scale_factor: float, folder: str) -> tuple[pa.Table, str]:
         for f in read.schema
     ]
     return read.cast(pa.schema(fields)).combine_chunks(), f"TPC-H lineitem of scale factor {scale_factor:g}"
+
+
+def tpch_tool() -> str | None:
+    """Where tpchgen-cli is; None: it is not installed."""
+    return shutil.which("tpchgen-cli", path=str(Path(sys.executable).parent)) or shutil.which("tpchgen-cli")
 
 
 def _lineitem_like(rows: int) -> pa.Table:

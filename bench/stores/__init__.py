@@ -107,15 +107,16 @@ class Kind:
 
 
 SCAN, NARROW, MIXED, HOT = "scan_after_updates", "narrow_update", "mixed_load", "hot_rows"
+INGEST, TPCH = "ingest_lookup", "tpch"
 
 KINDS: Final = (
-    Kind("nyala", "nyala_store", "nyala", frozenset({SCAN, NARROW, MIXED, HOT})),
-    Kind("sqlite", "sqlite_store", "sqlite3", frozenset({NARROW, MIXED, HOT})),
-    Kind("duckdb", "duckdb_store", "duckdb", frozenset({SCAN, NARROW, MIXED, HOT})),
-    Kind("lance", "lance_store", "lance", frozenset({SCAN, NARROW, MIXED, HOT})),
-    Kind("lance-memwal", "lance_memwal_store", "lance", frozenset({MIXED, HOT})),
-    Kind("deltalake", "delta_store", "deltalake", frozenset({SCAN, NARROW, MIXED, HOT})),
-    Kind("parquet", "parquet_store", "pyarrow", frozenset({SCAN, NARROW})),
+    Kind("nyala", "nyala_store", "nyala", frozenset({SCAN, NARROW, MIXED, HOT, INGEST, TPCH})),
+    Kind("sqlite", "sqlite_store", "sqlite3", frozenset({NARROW, MIXED, HOT, INGEST})),
+    Kind("duckdb", "duckdb_store", "duckdb", frozenset({SCAN, NARROW, MIXED, HOT, INGEST, TPCH})),
+    Kind("lance", "lance_store", "lance", frozenset({SCAN, NARROW, MIXED, HOT, INGEST})),
+    Kind("lance-memwal", "lance_memwal_store", "lance", frozenset({MIXED, HOT, INGEST})),
+    Kind("deltalake", "delta_store", "deltalake", frozenset({SCAN, NARROW, MIXED, HOT, INGEST})),
+    Kind("parquet", "parquet_store", "pyarrow", frozenset({SCAN, NARROW, INGEST, TPCH})),
 )
 
 

@@ -8,14 +8,30 @@ from __future__ import annotations
 import datetime as dt
 import importlib.util
 import os
+import sys
+import threading
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from bench import data, hot_rows, measure, mixed_load, narrow_update, plot, report, scan_after_updates, stores
+from bench import (
+    costs,
+    data,
+    hot_rows,
+    ingest_lookup,
+    measure,
+    mixed_load,
+    narrow_update,
+    plot,
+    report,
+    scan_after_updates,
+    stores,
+    tpch,
+)
 from bench.__main__ import PARTS
 
 
@@ -88,6 +104,93 @@ def test_hot_rows_end_with_the_values_that_were_written(
     )
     assert "| nyala | 1,000 |" in page
     assert "| sqlite | 1,000 |" in page
+
+
+def test_rows_are_loaded_changed_and_found_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part itself compares answers, and the number of rows at the end; here that all steps were made."""
+    monkeypatch.setattr(ingest_lookup, "in_own_process", lambda measure, *arguments: measure(*arguments))
+    scale = ingest_lookup.Scale("tiny", 0.0003, 4, 4, 2, 2, 4, 2, 4, 2, peer_step_s=2.0)
+    result = ingest_lookup.run(scale, str(tmp_path), ["nyala", "sqlite", "parquet"], silent)
+    page = ran(result, tmp_path)
+    steps = [
+        row[0]
+        for row in {heading: table.rows for heading, table in result.tables}["Every step, first against last"]
+    ]
+    for store in ("nyala", "nyala-hash4", "sqlite"):
+        assert [f"{store}, {title}" for title in ingest_lookup.STEPS.values()] == [
+            step for step in steps if step.startswith(f"{store}, ")
+        ]
+    assert "| parquet |" in page
+    assert len(result.aims) == 10
+    assert all(aim.met is not None for aim in result.aims)
+    for text in ("| old keys |", "| nyala, calls |", "get at most 0.3 ms", "blocks, "):
+        assert text in page
+
+
+def test_a_store_that_answers_wrongly_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fast wrong answer is no figure."""
+    monkeypatch.setattr(ingest_lookup, "in_own_process", lambda measure, *arguments: measure(*arguments))
+    monkeypatch.setattr("bench.stores.keyed.KeyedSqlite.delete", lambda self, keys: None)
+    scale = ingest_lookup.Scale("tiny", 0.0003, 1, 1, 1, 1, 1, 1, 1, 1)
+    with pytest.raises(AssertionError, match=r"sqlite has .* rows at the end, not"):
+        ingest_lookup.run(scale, str(tmp_path), ["sqlite"], silent)
+
+
+def test_queries_and_scans_answer_as_over_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part itself compares each answer; here that there are figures. Below SF 0.01 TPC-H's keys are not unique."""
+    pytest.importorskip("duckdb")
+    if data.tpch_tool() is None:
+        pytest.skip("needs tpchgen-cli (`make bench` installs it)")
+    monkeypatch.setattr(tpch, "in_own_process", lambda measure, *arguments: measure(*arguments))
+    page = ran(
+        tpch.run(tpch.Scale("tiny", 0.01, 1, 1, 1, (6, 13, 15)), str(tmp_path), None, silent), tmp_path
+    )
+    for query in ("Q6", "Q13", "Q15"):
+        assert f"| {query} |" in page
+    for text in (
+        "| l_comment |",
+        "| key, 0.01 % |",
+        "| l_quantity, plain |",
+        "| lineitem |",
+        "0.7 × Parquet's",
+    ):
+        assert text in page
+    assert tpch.FULL.queries == tpch.QUICK.queries == tuple(range(1, 23))
+
+
+def test_answers_are_the_same_but_for_the_last_digits_and_the_order_of_equals() -> None:
+    """Doubles depend on the order of adding; what a query does not order comes in any order."""
+    assert tpch.same([(1, 0.1 + 0.2), (2, None)], [(2, None), (1, 0.3)])
+    assert not tpch.same([(1, 0.3)], [(1, 0.30001)])
+    assert not tpch.same([(1,), (1,)], [(1,)])
+
+
+def test_a_cost_counts_calls_also_in_threads_that_the_action_starts() -> None:
+    """From Python 3.12 on, only those of the calling thread."""
+
+    def called() -> None:
+        pass
+
+    def act() -> None:
+        worker = threading.Thread(target=lambda: [called() for _ in range(200)])
+        worker.start()
+        worker.join()
+        for _ in range(100):
+            called()
+
+    found = costs.cost(act, top=1000)
+    made = sum(calls for name, calls, _ in found.top if name.endswith(" called"))
+    assert made == (300 if sys.version_info < (3, 12) else 100)
+    assert found.calls >= made
+
+
+def test_keys_jump_over_the_table_and_none_comes_twice() -> None:
+    """New keys are made from these places, so one that came twice would be no new key."""
+    rows = ingest_lookup.Rows(data._lineitem_like(1_000))
+    assert sorted(rows.spread(0, 1_000)) == list(range(1_000))
+    hot = rows.zipfian(np.random.default_rng(1), 100)
+    assert len(set(hot)) == 100
+    assert set(hot) <= set(range(1_000))
 
 
 def test_every_part_has_both_scales_and_runs_alone() -> None:

@@ -1,0 +1,591 @@
+"""Loading lineitem, changing it by key, looking rows up by key: Nyala in one tablet and in four, and peers.
+
+Each store has a process of its own and the steps in one order: load; get, 1,000 keys, key ranges; single-row inserts;
+upserts of 1,000 rows, half of them new, with uniform and then with Zipfian keys; one column in 10,000 rows; deletes of
+1,000 keys. Every write is durable when it has returned. Each step is measured after one unmeasured call, then run once
+more under a profile for its calls and bytes, so a profile costs the times nothing. At the end the rows are counted.
+
+Backfill is Nyala against itself: in a store whose key index is about four times its cache, upserts of old keys (random
+over the whole table, half new) against upserts at the end of the key order, in turns.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bench import data
+from bench.costs import Cost, PeakMemory, cost, profile_text
+from bench.measure import folder_bytes, percentile, summary, synced_append_s
+from bench.parts import Say, in_own_process, ratio
+from bench.report import Aim, Report, Table, megabytes, seconds, times
+from bench.stores import INGEST, choose
+from bench.stores.keyed import Keyed, KeyedNyala, open_keyed
+
+CHANGED = "l_quantity"
+HASHED = "nyala-hash4"
+# Line numbers of TPC-H are 1 to 7: these are new keys among the old ones, in this data and in what stands in for it.
+NEW_LINES = {"insert": 10, "uniform": 20, "zipf": 30, "backfill": 40, "today": 50}
+ZIPF_EXPONENT = 0.99  # as YCSB has it
+HOT_STRIDE = 7_368_787  # a prime, so that ranks next to one another lie apart
+STEPS = {
+    "get": "get",
+    "get_many": "1,000 keys",
+    "range": "key range of about 100 rows",
+    "insert": "insert of one row",
+    "uniform": "upsert of 1,000, uniform",
+    "zipf": "upsert of 1,000, Zipfian",
+    "update": "one column in 10,000 rows",
+    "delete": "delete of 1,000 keys",
+}
+READS = ("get", "get_many", "range")
+
+
+@dataclass(frozen=True)
+class Scale:
+    name: str
+    scale_factor: float
+    inserts: int = 300
+    upserts: int = 100
+    updates: int = 10
+    deletes: int = 10
+    gets: int = 1000
+    many: int = 20
+    ranges: int = 1000
+    backfills: int = 50
+    batch_rows: int = 1000
+    update_rows: int = 10_000
+    # A peer's step ends after so many seconds, with what was made until then.
+    peer_step_s: float = 30.0
+
+
+FULL = Scale("full", 1.0)
+QUICK = Scale("quick", 0.05, upserts=50, gets=300, ranges=300, backfills=20, peer_step_s=5.0)
+
+
+@dataclass
+class Measured:
+    name: str
+    settings: str
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def taken(self, step: str) -> list[float]:
+        found: list[float] = self.figures.get("taken", {}).get(step, [])
+        return found
+
+    def p50(self, step: str) -> float | None:
+        taken = self.taken(step)
+        return median(taken) if taken else None
+
+
+def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
+    """Measure, and report."""
+    table, source = data.lineitem(scale.scale_factor, folder)
+    say(f"{source}: {table.num_rows:,} rows")
+    given = os.path.join(folder, "lineitem.arrow")
+    with pa.OSFile(given, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    facts = f"{source}, {table.num_rows:,} rows of {table.num_columns} columns, {megabytes(table.nbytes)} in Arrow"
+    del table
+    measured = []
+    for kind in choose(INGEST, stores, say):
+        for name in (kind.name, HASHED) if kind.name == "nyala" else (kind.name,):
+            figures = in_own_process(_measure, name, given, os.path.join(folder, name), scale)
+            measured.append(Measured(name, kind.settings, figures))
+            say(_said(measured[-1]))
+    backfill = None
+    if any(one.name == "nyala" for one in measured):
+        limit = _limit_of_a_quarter(os.path.join(folder, "nyala"))
+        backfill = in_own_process(_backfill, given, os.path.join(folder, "nyala"), limit, scale)
+        say(f"backfill: {seconds(backfill['old'])} against {seconds(backfill['today'])}")
+    return _report(measured, backfill, scale, facts)
+
+
+def _said(one: Measured) -> str:
+    found = ", ".join(f"{step} {seconds(one.p50(step))}" for step in STEPS if one.p50(step) is not None)
+    return f"{one.name}: loaded in {seconds(one.figures['load_s'])}; {found}"
+
+
+# ------------------------------------------------------------------------------------------- one store
+
+
+class Rows:
+    """Rows and keys for the steps, the same for every store. The table is a mapped file."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def keys(self, places: np.ndarray) -> pa.Table:
+        return self.table.select(data.LINEITEM_KEY).take(pa.array(places))
+
+    def rows(self, places: np.ndarray) -> pa.Table:
+        return self.table.take(pa.array(places)).combine_chunks()
+
+    def new(self, places: np.ndarray, step: str) -> pa.Table:
+        """Rows like those, under keys that no row has yet if no place comes twice in a step."""
+        rows = self.rows(places)
+        line = rows.column("l_linenumber").to_numpy() + np.int32(NEW_LINES[step])
+        at = rows.column_names.index("l_linenumber")
+        return rows.set_column(at, rows.schema.field(at), pa.array(line, rows.schema.field(at).type))
+
+    def half_new(self, old: np.ndarray, new: np.ndarray, step: str) -> pa.Table:
+        """In a random order, with a value changed in the old ones."""
+        rows = self.rows(old)
+        at = rows.column_names.index(CHANGED)
+        changed = pa.array([Decimal("17.00")] * len(rows), rows.schema.field(at).type)
+        rows = rows.set_column(at, rows.schema.field(at), changed)
+        both = pa.concat_tables([rows, self.new(new, step)]).combine_chunks()
+        return both.take(pa.array(np.random.default_rng(len(both)).permutation(len(both))))
+
+    def spread(self, lower: int, upper: int) -> np.ndarray:
+        """Places number `lower` to `upper` - 1 of an order that jumps all over the table and has each place once.
+
+        By a stride and not by shuffling: an array as long as the table would count as a store's memory.
+        """
+        total = self.table.num_rows
+        stride = max(1, int(total * 0.6180339887))
+        while math.gcd(stride, total) > 1:
+            stride += 1
+        return np.arange(lower, upper, dtype=np.int64) * stride % total
+
+    def zipfian(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Places of `count` different rows, ranks by the continuous form of Zipf's law; the hot ones lie apart."""
+        total, power = self.table.num_rows, 1 - ZIPF_EXPONENT
+        found = np.empty(0, np.int64)
+        while len(found) < count:
+            ranks = ((total**power - 1) * rng.random(count) + 1) ** (1 / power)
+            places = np.minimum(ranks.astype(np.int64) - 1, total - 1) * HOT_STRIDE % total
+            drawn = np.concatenate([found, places])
+            found = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
+        return found[:count]
+
+
+def _measure(name: str, given: str, folder: str, scale: Scale) -> dict[str, Any]:
+    """All steps of one store, in this process."""
+    with pa.memory_map(given) as file:
+        rows = Rows(pa.ipc.open_file(file).read_all())
+        memory = PeakMemory()
+        with memory.running():
+            store = open_keyed(name, folder)
+            try:
+                return _steps(store, name, rows, folder, scale, memory)
+            finally:
+                store.close()
+
+
+def _steps(
+    store: Keyed, name: str, rows: Rows, folder: str, scale: Scale, memory: PeakMemory
+) -> dict[str, Any]:
+    memory.step = "load"
+    sync_s = [synced_append_s(os.path.dirname(folder)) for _ in range(15)]
+    begun = perf_counter()
+    store.load(rows.table, data.LINEITEM_KEY)
+    found: dict[str, Any] = {"load_s": perf_counter() - begun, "disk": folder_bytes(folder)}
+    taken: dict[str, list[float]] = {}
+    costs: dict[str, Cost] = {}
+    wrong: list[str] = []
+    expected = rows.table.num_rows
+
+    for step, actions in _actions(store, rows, scale):
+        memory.step = step
+        limit_s = scale.peer_step_s if not name.startswith("nyala") else float("inf")
+        mine: list[float] = []
+        begun = perf_counter()
+        try:
+            for number, (action, added, answer) in enumerate(actions):
+                if number > 2 and perf_counter() - begun > limit_s:
+                    break
+                store.overhead_s = 0.0
+                if number == 1:  # the warm-up was 0; the profile takes the second, the clock the others
+                    held: list[Any] = []
+                    costs[step] = cost(lambda action=action, held=held: held.append(action()))
+                    got = held[0]
+                else:
+                    at = perf_counter()
+                    got = action()
+                    if number:
+                        mine.append(perf_counter() - at - store.overhead_s)
+                expected += added
+                if answer is not None and got != answer:
+                    wrong.append(f"{step}: {got}, not {answer}")
+        except NotImplementedError:
+            continue
+        if mine:
+            taken[step] = mine
+    if wrong:
+        raise AssertionError(f"{name} answered wrongly: {'; '.join(wrong[:3])}")
+    counted = store.count()
+    if counted != expected:
+        raise AssertionError(f"{name} has {counted:,} rows at the end, not {expected:,}")
+    if isinstance(store, KeyedNyala):
+        found["range_explain"] = _explained(store, rows)
+        store.reopen("1GB")
+        rng = np.random.default_rng(44)
+        some = [rows.keys(rng.integers(0, rows.table.num_rows, scale.batch_rows)) for _ in range(scale.many)]
+        store.get_many(some[0])
+        found["get_many_1gb"] = _clocked(store.get_many, some)
+    sync_s += [synced_append_s(os.path.dirname(folder)) for _ in range(15)]
+    found |= {"taken": taken, "costs": costs, "sync_s": median(sync_s)}
+    return found | {"memory": memory.most, "memory_by_step": memory.seen}
+
+
+def _clocked(action: Callable[[Any], Any], arguments: Sequence[Any]) -> float:
+    taken = []
+    for argument in arguments:
+        begun = perf_counter()
+        action(argument)
+        taken.append(perf_counter() - begun)
+    return median(taken)
+
+
+# One call: what is done, by how many rows the table grows, and what it must answer (None: nothing to compare).
+Call = tuple[Callable[[], Any], int, Any]
+
+
+def _actions(store: Keyed, rows: Rows, scale: Scale) -> Iterator[tuple[str, Iterator[Call]]]:
+    """The steps in their order. Data are made while iterating, so not inside of what is timed."""
+    total, size = rows.table.num_rows, min(scale.batch_rows, rows.table.num_rows // 8)
+    rng = np.random.default_rng(11)
+    orderkeys = rows.table.column("l_orderkey")
+
+    def gets() -> Iterator[Call]:
+        for key in rows.keys(rng.integers(0, total, scale.gets + 2)).to_pylist():
+            yield (lambda key=key: store.get(key)), 0, True
+
+    def manys() -> Iterator[Call]:
+        for _ in range(scale.many + 2):
+            keys = rows.keys(rng.choice(total, size, replace=False))
+            yield (lambda keys=keys: store.get_many(keys)), 0, size
+
+    def ranges() -> Iterator[Call]:
+        places = rng.integers(0, max(1, total - 110), scale.ranges + 2)
+        lowers = orderkeys.take(pa.array(places)).to_pylist()
+        uppers = orderkeys.take(pa.array(np.minimum(places + 97, total - 1))).to_pylist()
+        for lower, upper in zip(lowers, uppers, strict=True):
+            yield (lambda lower=lower, upper=upper: store.key_range("l_orderkey", lower, upper)), 0, None
+
+    def inserts() -> Iterator[Call]:
+        for number in range(scale.inserts + 2):
+            row = rows.new(rows.spread(number, number + 1), "insert")
+            yield (lambda row=row: store.insert(row)), 1, None
+
+    def upserts(step: str) -> Iterator[Call]:
+        half = size // 2
+        for number in range(scale.upserts + 2):
+            if step == "zipf":
+                old = rows.zipfian(rng, half)
+            else:
+                old = rng.choice(total, half, replace=False)
+            places = rows.spread(number * half, (number + 1) * half)
+            # A small table is used up: what comes again is no longer new.
+            grows = max(0, min(half, total - number * half))
+            batch = rows.half_new(old, places, step)
+            yield (lambda batch=batch: store.upsert(batch)), grows, None
+
+    def updates() -> Iterator[Call]:
+        for number in range(scale.updates + 2):
+            keys = rows.keys(np.sort(rng.choice(total, min(scale.update_rows, total), replace=False)))
+            values = pa.array([Decimal(number + 1)] * len(keys), rows.table.schema.field(CHANGED).type)
+            batch = keys.append_column(rows.table.schema.field(CHANGED), values).combine_chunks()
+            yield (lambda batch=batch: store.update(batch)), 0, None
+
+    def deletes() -> Iterator[Call]:
+        for number in range(min(scale.deletes + 2, total // size)):
+            keys = rows.keys(rows.spread(number * size, (number + 1) * size)).combine_chunks()
+            yield (lambda keys=keys: store.delete(keys)), -size, None
+
+    yield "get", gets()
+    yield "get_many", manys()
+    yield "range", ranges()
+    yield "insert", inserts()
+    yield "uniform", upserts("uniform")
+    yield "zipf", upserts("zipf")
+    yield "update", updates()
+    yield "delete", deletes()
+
+
+def _explained(store: KeyedNyala, rows: Rows) -> dict[str, Any]:
+    """What one key range reads of a store that is opened anew."""
+    store.reopen("4GB")
+    at = rows.table.num_rows // 2
+    upper = min(at + 97, rows.table.num_rows - 1)
+    keys = rows.keys(np.array([at, upper])).column(0).to_pylist()
+    told: dict[str, Any] = store.scan_of("l_orderkey", keys[0], keys[1]).explain().to_dict()
+    return told
+
+
+# ------------------------------------------------------------------------------------------- backfill
+
+
+def _key_index_bytes(folder: str) -> int:
+    """What stands in a store's files for finding keys: encoded keys and bloom filters, or a sole key column itself."""
+    from nyala.cfile.column import BLOOM, KEY
+    from nyala.cfile.reader import CFileReader
+    from nyala.env import SYSTEM
+
+    total = 0
+    for path in data_files(folder):
+        with CFileReader(SYSTEM.files, path) as reader:
+            for key in reader.columns():
+                column = reader.column(key)
+                if column is not None and key.role in (BLOOM, KEY):
+                    total += column.size_bytes
+    return total
+
+
+def data_files(folder: str) -> list[str]:
+    """Base files of all rowsets of the table `t` as it stands now."""
+    import nyala
+
+    with nyala.connect(folder, read_only=True) as db:
+        return base_files(db, "t")
+
+
+def base_files(db: Any, table: str) -> list[str]:
+    """The paths of the base files of a table's rowsets."""
+    tablets = db._root().table(table).tablets
+    return [os.path.join(db.path, rowset.meta.path) for tablet in tablets for rowset in tablet.rowsets]
+
+
+def _limit_of_a_quarter(folder: str) -> int:
+    """The memory_limit with which the cache, a quarter of it, has a quarter of the key index; 16 MB at least."""
+    return max(16_000_000, _key_index_bytes(folder))
+
+
+def _backfill(given: str, folder: str, limit: int, scale: Scale) -> dict[str, Any]:
+    """Upserts of old keys and of today's in turns, after one of each that does not count."""
+    index_bytes = _key_index_bytes(folder)
+    with pa.memory_map(given) as file:
+        rows = Rows(pa.ipc.open_file(file).read_all())
+        total, size = rows.table.num_rows, min(scale.batch_rows, rows.table.num_rows // 8)
+        half = size // 2
+        rng = np.random.default_rng(22)
+        store = KeyedNyala(folder, memory_limit=limit)
+        memory = PeakMemory()
+        taken: dict[str, list[float]] = {"old": [], "today": []}
+        costs: dict[str, Cost] = {}
+        try:
+            with memory.running():
+                for number in range(scale.backfills + 2):
+                    batches = {
+                        "old": rows.half_new(
+                            rng.choice(total - 4 * size, half, replace=False),
+                            rows.spread(number * half, (number + 1) * half),
+                            "backfill",
+                        ),
+                        # The last 4,000 rows are today's.
+                        "today": rows.half_new(
+                            total - 1 - rng.choice(4 * size, half, replace=False),
+                            total - 1 - rng.choice(4 * size, half, replace=False),
+                            "today",
+                        ),
+                    }
+                    for what in ("old", "today") if number % 2 else ("today", "old"):
+                        batch = batches[what]
+                        if number == 1:
+                            costs[what] = cost(lambda batch=batch: store.upsert(batch))
+                            continue
+                        begun = perf_counter()
+                        store.upsert(batch)
+                        if number:
+                            taken[what].append(perf_counter() - begun)
+        finally:
+            store.close()
+    return {
+        "old": median(taken["old"]),
+        "today": median(taken["today"]),
+        "old_p99": percentile(taken["old"], 0.99),
+        "today_p99": percentile(taken["today"], 0.99),
+        "costs": costs,
+        "limit": limit,
+        "index": index_bytes,
+        "memory": memory.most,
+    }
+
+
+# ------------------------------------------------------------------------------------------- report
+
+
+def _report(measured: list[Measured], backfill: dict[str, Any] | None, scale: Scale, source: str) -> Report:
+    report = Report(
+        INGEST, scale.name, f"Ingest and look-up ({scale.name}: lineitem of SF {scale.scale_factor:g})"
+    )
+    report.facts = [
+        source,
+        f"Each store in its own process; a step ends for peers after {scale.peer_step_s:g} s with what was made "
+        "until then; one unmeasured call before each step; rows are counted at the end",
+        "New keys lie among the old ones (other line numbers of orders that are there); half of an upsert's rows "
+        f"are new; Zipfian keys with exponent {ZIPF_EXPONENT:g}, the hot rows scattered over the table",
+        "Memory is without what files stand behind; puts of lance-memwal do not look whether a key is there; SQLite "
+        "keeps decimals as doubles",
+    ]
+    ours = next((one for one in measured if one.name == "nyala"), None)
+    report.settings = {
+        one.name: 'durability "commit", memory_limit 4GB, '
+        + ("hash(l_orderkey) in 4" if one.name == HASHED else "one tablet")
+        if one.name.startswith("nyala")
+        else one.settings
+        for one in measured
+    }
+
+    table = Table(["median", "load", *STEPS.values(), "one sync"])
+    for one in measured:
+        cells = [_beside(one.figures["load_s"], ours and ours.figures["load_s"], one)]
+        cells += [_beside(one.p50(step), ours and ours.p50(step), one) for step in STEPS]
+        table.rows.append([one.name, *cells, seconds(one.figures["sync_s"])])
+    report.tables.append(("Seconds (Nyala's unpartitioned ÷ it)", table))
+
+    spread = Table(
+        ["latency", "made", "p50", "p99", "worst", "p50 of the first tenth", "of the last", "last ÷ first"]
+    )
+    for one in measured:
+        for step, title in STEPS.items():
+            found = summary(one.taken(step))
+            if found:
+                first, last = _ends(one.taken(step))
+                spread.rows.append(
+                    [
+                        f"{one.name}, {title}",
+                        f"{found.count:,}",
+                        seconds(found.p50_s),
+                        seconds(found.p99_s),
+                        seconds(found.worst_s),
+                        seconds(first),
+                        seconds(last),
+                        times(ratio(last, first)),
+                    ]
+                )
+    report.tables.append(("Every step, first against last", spread))
+
+    costs = Table(["calls and bytes of one", *STEPS.values()])
+    for one in measured:
+        found_costs: dict[str, Cost] = one.figures["costs"]
+        if not found_costs:
+            continue
+        costs.rows.append([f"{one.name}, calls", *(_calls(found_costs.get(step)) for step in STEPS)])
+        costs.rows.append(
+            [f"{one.name}, bytes read / written", *(_moved(found_costs.get(step)) for step in STEPS)]
+        )
+    report.tables.append(("Calls of Python (cProfile), and bytes through system calls", costs))
+
+    space = Table(["space", "on disk after the load", "most memory", *STEPS.values()])
+    for one in measured:
+        by_step = one.figures["memory_by_step"]
+        space.rows.append(
+            [
+                one.name,
+                megabytes(one.figures["disk"]),
+                megabytes(one.figures["memory"]),
+                *(megabytes(by_step.get(step)) for step in STEPS),
+            ]
+        )
+    report.tables.append(("Disk, and memory in all and in each step", space))
+
+    if backfill is not None:
+        table = Table(["backfill", "p50", "p99", "calls", "bytes read / written"])
+        for what, title in (("old", "old keys"), ("today", "keys at the end")):
+            one_cost = backfill["costs"][what]
+            table.rows.append(
+                [
+                    title,
+                    seconds(backfill[what]),
+                    seconds(backfill[what + "_p99"]),
+                    _calls(one_cost),
+                    _moved(one_cost),
+                ]
+            )
+        table.rows.append(["old ÷ end", times(ratio(backfill["old"], backfill["today"])), "", "", ""])
+        report.tables.append(
+            (
+                f"Nyala, upserts of {scale.batch_rows:,} with memory_limit {megabytes(backfill['limit'])}: the key "
+                f"index of {megabytes(backfill['index'])} is {backfill['index'] / (backfill['limit'] / 4):.1f} × the "
+                f"cache; most memory {megabytes(backfill['memory'])}",
+                table,
+            )
+        )
+    if ours is not None:
+        _judge(report, ours, backfill)
+        for step, title in STEPS.items():
+            if step in ours.figures["costs"]:
+                report.facts.append(f"Nyala, {title}: {profile_text(ours.figures['costs'][step])}")
+        told = ours.figures["range_explain"]
+        report.facts.append(
+            f"A key range of a store just opened: {told['blocks_total'] - told['blocks_skipped']} of "
+            f"{told['blocks_total']} blocks, {told['bytes_read']:,} bytes (explain)"
+        )
+    return report
+
+
+def _judge(report: Report, ours: Measured, backfill: dict[str, Any] | None) -> None:
+    sync_s = ours.figures["sync_s"]
+
+    def aim(text: str, figure: float | None, bound: float, more: str = "") -> None:
+        report.aims.append(Aim(text, seconds(figure) + more, None if figure is None else figure <= bound))
+
+    paid = f" (sync {seconds(sync_s)})"
+    aim("load at most 5 s", ours.figures["load_s"], 5.0)
+    aim("insert of one row at most sync + 0.5 ms", ours.p50("insert"), sync_s + 0.5e-3, paid)
+    for step in ("uniform", "zipf"):
+        aim(f"{STEPS[step]}: at most sync + 4 ms", ours.p50(step), sync_s + 4e-3, paid)
+        first, last = _ends(ours.taken(step))
+        grown = ratio(last, first)
+        report.aims.append(
+            Aim(
+                f"{STEPS[step]}: flat (the last tenth at most 1.2 × the first)",
+                times(grown),
+                None if grown is None else grown <= 1.2,
+            )
+        )
+    aim("one column in 10,000 rows at most sync + 15 ms", ours.p50("update"), sync_s + 15e-3, paid)
+    aim("get at most 0.3 ms", ours.p50("get"), 0.3e-3)
+    low = ours.figures.get("get_many_1gb")
+    aim(
+        "1,000 keys at most 11 ms (memory_limit 4GB)",
+        ours.p50("get_many"),
+        11e-3,
+        f"; at 1 GB {seconds(low)}",
+    )
+    aim("key range of about 100 rows at most 0.5 ms", ours.p50("range"), 0.5e-3)
+
+
+def _ends(taken: Sequence[float]) -> tuple[float | None, float | None]:
+    """Medians of the first and of the last tenth."""
+    if not taken:
+        return None, None
+    tenth = max(1, len(taken) // 10)
+    return median(taken[:tenth]), median(taken[-tenth:])
+
+
+def _beside(theirs: float | None, ours: float | None, one: Measured) -> str:
+    if theirs is None:
+        return "–"
+    return (
+        seconds(theirs)
+        if ours is None or one.name == "nyala"
+        else f"{seconds(theirs)} ({times(ratio(ours, theirs))})"
+    )
+
+
+def _calls(found: Cost | None) -> str:
+    return "–" if found is None else f"{found.calls:,}"
+
+
+def _moved(found: Cost | None) -> str:
+    if found is None or found.read is None or found.written is None:
+        return "–"
+    return f"{found.read:,} / {found.written:,}"
+
+
+if __name__ == "__main__":
+    from bench.__main__ import main
+
+    main([INGEST])

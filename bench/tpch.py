@@ -1,0 +1,530 @@
+"""All 22 queries of TPC-H, and what a scan is made of: sums of whole columns, bytes, encodings, predicates.
+
+DuckDB computes in every case; what differs is where rows come from: Nyala (`db.sql`), Snappy Parquet files as
+tpchgen-cli wrote them, and DuckDB's own tables. Each query is run in turns: Nyala by a reader that was just opened (its
+caches are cold, the system's file cache is warm), Nyala by one that stays open, DuckDB over Parquet in a fresh
+instance, DuckDB over its own tables. Every answer is compared with that over Parquet.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import nyala
+from bench import data
+from bench.costs import Cost, cost, moved_bytes, profile_text
+from bench.measure import folder_bytes
+from bench.parts import Say, in_own_process, ratio
+from bench.report import Aim, Report, Table, megabytes, seconds, times
+from bench.stores import TPCH, choose
+from bench.tpch_queries import KEYS, QUERIES
+
+MEMORY_LIMIT = "4GB"
+# Beside TPC-H's own tables: few columns of lineitem, and one that is sorted as the key is but not part of it.
+LINES = "lines"
+SOURCES = {"cold": "nyala, cold", "warm": "nyala, warm", "parquet": "parquet", "duckdb": "duckdb"}
+ENCODED = ("l_orderkey", "l_quantity", "l_extendedprice", "l_shipdate", "l_returnflag", "l_comment")
+BLOCK_ROWS = 1 << 16
+SHARES = (0.0001, 0.01, 0.5)
+
+
+@dataclass(frozen=True)
+class Scale:
+    name: str
+    scale_factor: float
+    repeats: int = 5
+    predicate_repeats: int = 5
+    encode_repeats: int = 3
+    queries: tuple[int, ...] = tuple(QUERIES)
+
+
+FULL = Scale("full", 1.0)
+QUICK = Scale("quick", 0.05, repeats=3, predicate_repeats=3, encode_repeats=1)
+
+
+@dataclass
+class Found:
+    """One question: seconds by source, and what it moved."""
+
+    taken: dict[str, list[float]] = field(default_factory=dict)
+    explained_bytes: int | None = None  # of Nyala, cold: what `explain` says
+    moved: dict[str, int | None] = field(default_factory=dict)  # bytes read by system calls
+    calls: int | None = None
+
+    def s(self, source: str) -> float | None:
+        return median(self.taken[source]) if self.taken.get(source) else None
+
+    def against(self, ours: str, theirs: str = "parquet") -> float | None:
+        """The median of the ratios of neighbours."""
+        pairs = zip(self.taken.get(ours, ()), self.taken.get(theirs, ()), strict=False)
+        found = [a / b for a, b in pairs]
+        return median(found) if found else None
+
+
+def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
+    """Measure, and report. Nyala and Parquet always take part; of the peers that can be chosen there is DuckDB."""
+    own_tables = any(kind.name == "duckdb" for kind in choose(TPCH, stores, say))
+    files = os.path.join(folder, "parquet")
+    make_tables(scale.scale_factor, files)
+    say(f"made TPC-H's tables at scale factor {scale.scale_factor:g}")
+    loaded = in_own_process(_load, files, folder, own_tables)
+    say(f"loaded: {', '.join(f'{name} {seconds(took)}' for name, took in loaded['took'].items())}")
+    asked = in_own_process(_ask_all, scale, files, folder, own_tables)
+    say("asked all")
+    profiled = in_own_process(_profile, folder, scale.queries)
+    encodings = in_own_process(_encodings, files, scale)
+    say("measured the encodings")
+    columns = _column_bytes(files, os.path.join(folder, "nyala"))
+    return _report(scale, loaded, asked, profiled, encodings, columns, own_tables)
+
+
+def make_tables(scale_factor: float, files: str) -> None:
+    """All eight tables as Snappy Parquet. Raises: FileNotFoundError without tpchgen-cli."""
+    tool = data.tpch_tool()
+    if tool is None:
+        raise FileNotFoundError("tpch needs tpchgen-cli (`make bench` installs it)")
+    os.makedirs(files, exist_ok=True)
+    subprocess.run([tool, "parquet", "-s", str(scale_factor), "-o", files, "--quiet"], check=True)
+    lines = _read(
+        files, "lineitem", ["l_orderkey", "l_linenumber", "l_partkey", "l_extendedprice", "l_comment"]
+    )
+    field = pa.field("l_sequence", pa.int64(), nullable=False)
+    lines = lines.append_column(field, pa.array(np.arange(lines.num_rows) * 10))
+    pq.write_table(lines, os.path.join(files, f"{LINES}.parquet"), compression="snappy")
+
+
+def _keys() -> dict[str, list[str]]:
+    return {**KEYS, LINES: data.LINEITEM_KEY}
+
+
+def _read(files: str, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    read = pq.read_table(os.path.join(files, f"{name}.parquet"), columns=columns)
+    fields = [
+        pa.field(f.name, pa.string() if pa.types.is_string_view(f.type) else f.type, nullable=False)
+        for f in read.schema
+    ]
+    return read.cast(pa.schema(fields)).combine_chunks()
+
+
+# ------------------------------------------------------------------------------------------- tables
+
+
+def _load(files: str, folder: str, own_tables: bool) -> dict[str, Any]:
+    took = {"nyala": 0.0, "nyala, compaction": 0.0}
+    store = os.path.join(folder, "nyala")
+    with nyala.connect(store, memory_limit=MEMORY_LIMIT) as db:
+        for name, key in _keys().items():
+            table = _read(files, name)
+            begun = perf_counter()
+            db.create_table(name, table.schema, key).insert(table)
+            took["nyala"] += perf_counter() - begun
+        begun = perf_counter()
+        for name in _keys():
+            db[name].compact()
+        took["nyala, compaction"] = perf_counter() - begun
+        for name in _keys():
+            db[name].vacuum()
+    if own_tables:
+        import duckdb
+
+        begun = perf_counter()
+        con = duckdb.connect(os.path.join(folder, "t.duckdb"))
+        for name in _keys():
+            con.execute(f"CREATE TABLE {name} AS SELECT * FROM '{os.path.join(files, name)}.parquet'")
+        con.execute("CHECKPOINT")
+        con.close()
+        took["duckdb"] = perf_counter() - begun
+    disk = {"nyala": folder_bytes(os.path.join(store, "data")), "parquet": folder_bytes(files)}
+    if own_tables:
+        disk["duckdb"] = os.path.getsize(os.path.join(folder, "t.duckdb"))
+    return {"took": took, "disk": disk}
+
+
+# ------------------------------------------------------------------------------------------- questions
+
+
+class Asker:
+    """Puts one SQL text to all sources. An answer is timed from the text to the last row in Python."""
+
+    def __init__(self, files: str, folder: str, own_tables: bool) -> None:
+        import duckdb
+
+        self._duckdb: Any = duckdb
+        self._files, self._store = files, os.path.join(folder, "nyala")
+        self._warm = nyala.connect(self._store, read_only=True, memory_limit=MEMORY_LIMIT)
+        self._own: Any = None
+        if own_tables:
+            self._own = duckdb.connect(os.path.join(folder, "t.duckdb"), read_only=True)
+        self.opening_s: list[float] = []
+
+    def cold(self, text: str) -> tuple[float, list[Any]]:
+        begun = perf_counter()
+        db = nyala.connect(self._store, read_only=True, memory_limit=MEMORY_LIMIT)
+        db.sql("SELECT 1").fetchall()  # DuckDB's own start, which the other instances have behind them too
+        self.opening_s.append(perf_counter() - begun)
+        try:
+            return _clocked(lambda: db.sql(text).fetchall())
+        finally:
+            db.close()
+
+    def warm(self, text: str) -> tuple[float, list[Any]]:
+        return _clocked(lambda: self._warm.sql(text).fetchall())
+
+    def parquet(self, text: str) -> tuple[float, list[Any]]:
+        con = self._duckdb.connect()
+        try:
+            for name in _keys():
+                path = os.path.join(self._files, f"{name}.parquet")
+                con.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{path}')")
+            return _clocked(lambda: con.execute(text).fetchall())
+        finally:
+            con.close()
+
+    def duckdb(self, text: str) -> tuple[float, list[Any]]:
+        return _clocked(lambda: self._own.execute(text).fetchall())
+
+    def sources(self) -> list[str]:
+        return [name for name in SOURCES if name != "duckdb" or self._own is not None]
+
+    def ask(self, text: str, repeats: int, what: str) -> Found:
+        """In turns after one unmeasured round, in which the answers are compared."""
+        found = Found()
+        names = self.sources()
+        answers = {name: getattr(self, name)(text)[1] for name in ("parquet", *names)}
+        for name in names:
+            if not same(answers[name], answers["parquet"]):
+                raise AssertionError(f"{what}: {SOURCES[name]} answers otherwise than Parquet")
+        for repeat in range(repeats):
+            for name in names[repeat % len(names) :] + names[: repeat % len(names)]:
+                before = moved_bytes()
+                found.taken.setdefault(name, []).append(getattr(self, name)(text)[0])
+                after = moved_bytes()
+                found.moved[name] = None if before is None or after is None else after[0] - before[0]
+        db = nyala.connect(self._store, read_only=True, memory_limit=MEMORY_LIMIT)
+        try:
+            told = db.sql(text).explain()
+            found.explained_bytes = sum(scan.to_dict()["bytes_read"] for scan in told.scans)
+        finally:
+            db.close()
+        return found
+
+    def close(self) -> None:
+        self._warm.close()
+        if self._own is not None:
+            self._own.close()
+
+
+def _clocked(action: Callable[[], list[Any]]) -> tuple[float, list[Any]]:
+    begun = perf_counter()
+    rows = action()
+    return perf_counter() - begun, rows
+
+
+def same(left: list[Any], right: list[Any]) -> bool:
+    """The same rows. Doubles to nine digits: their last ones depend on the order of adding. Rows that the query's
+    order does not tell apart may come in any order."""
+
+    def plain(rows: list[Any]) -> list[str]:
+        return sorted(
+            repr(tuple(f"{float(v):.9g}" if isinstance(v, float | Decimal) else v for v in row))
+            for row in rows
+        )
+
+    return plain(left) == plain(right)
+
+
+def _ask_all(scale: Scale, files: str, folder: str, own_tables: bool) -> dict[str, Any]:
+    asker = Asker(files, folder, own_tables)
+    try:
+        queries = {
+            f"Q{number}": asker.ask(QUERIES[number], scale.repeats, f"Q{number}") for number in scale.queries
+        }
+        sums = {
+            name: asker.ask(f"SELECT {text} FROM lineitem", scale.repeats, name)
+            for name, text in _sums(files).items()
+        }
+        predicates = {
+            what: asker.ask(text, scale.predicate_repeats, what) for what, text in _predicates(files).items()
+        }
+        return {
+            "queries": queries,
+            "sums": sums,
+            "predicates": predicates,
+            "opening_s": median(asker.opening_s),
+        }
+    finally:
+        asker.close()
+
+
+def _sums(files: str) -> dict[str, str]:
+    """Of each column of lineitem what makes all of its values be read."""
+    out = {}
+    for column in pq.read_schema(os.path.join(files, "lineitem.parquet")):
+        if pa.types.is_integer(column.type) or pa.types.is_decimal(column.type):
+            out[column.name] = f"sum({column.name})"
+        elif pa.types.is_date(column.type):
+            out[column.name] = (
+                f"min({column.name}), max({column.name} + 1)"  # an expression, which no footer answers
+            )
+        else:
+            out[column.name] = f"sum(strlen({column.name}))"
+    return out
+
+
+def _predicates(files: str) -> dict[str, str]:
+    """Ranges in the middle that select a share of the rows, on three columns of `lines`."""
+    table = pq.read_table(
+        os.path.join(files, f"{LINES}.parquet"), columns=["l_orderkey", "l_sequence", "l_extendedprice"]
+    )
+    kinds = {"l_orderkey": "key", "l_sequence": "sorted non-key", "l_extendedprice": "unsorted"}
+    out = {}
+    for name, kind in kinds.items():
+        values = np.sort(table.column(name).cast(pa.float64()).to_numpy())
+        for share in SHARES:
+            first = int(len(values) * (0.5 - share / 2))
+            last = min(len(values) - 1, first + max(1, int(len(values) * share)) - 1)
+            lower, upper = (
+                f"{values[at]:.2f}" if kind == "unsorted" else f"{values[at]:.0f}" for at in (first, last)
+            )
+            out[f"{kind}, {share * 100:g} %"] = (
+                f"SELECT count(*), sum(l_partkey), sum(l_extendedprice) FROM {LINES} "
+                f"WHERE {name} BETWEEN {lower} AND {upper}"
+            )
+    return out
+
+
+def _profile(folder: str, numbers: Sequence[int]) -> dict[str, Cost]:
+    """Each query once by a reader just opened, and all of them in one profile; in a process whose threads are new."""
+    store = os.path.join(folder, "nyala")
+
+    def ask(text: str) -> None:
+        with nyala.connect(store, read_only=True, memory_limit=MEMORY_LIMIT) as db:
+            db.sql(text).fetchall()
+
+    ask(QUERIES[6])  # imports
+    found = {"all": cost(lambda: [ask(QUERIES[number]) for number in numbers], top=15)}
+    return found | {f"Q{number}": cost(lambda text=QUERIES[number]: ask(text)) for number in numbers}
+
+
+# ------------------------------------------------------------------------------------------- columns
+
+
+def _column_bytes(files: str, store: str) -> dict[str, tuple[int, int]]:
+    """Of each column of lineitem: bytes in Nyala and in Parquet. `(…)`: what Nyala has beside columns of the table."""
+    from bench.ingest_lookup import base_files
+    from nyala.cfile.column import BASE
+    from nyala.cfile.reader import CFileReader
+    from nyala.env import SYSTEM
+
+    out: dict[str, tuple[int, int]] = {}
+    with nyala.connect(store, read_only=True) as db:
+        ids = {column.id: column.name for column in db._root().table("lineitem").schema.columns}
+        ours: dict[str, int] = dict.fromkeys(ids.values(), 0)
+        whole = 0
+        for path in base_files(db, "lineitem"):
+            whole += os.path.getsize(path)
+            with CFileReader(SYSTEM.files, path) as reader:
+                for key in reader.columns():
+                    column = reader.column(key)
+                    assert column is not None
+                    name = ids.get(key.column_id) if key.role == BASE else None
+                    shown = name or ("(key index: encoded keys, bloom)" if key.role != BASE else "(liveness)")
+                    ours[shown] = ours.get(shown, 0) + column.size_bytes
+        whole_of_table = int(db["lineitem"].stats()["bytes"])
+    path = os.path.join(files, "lineitem.parquet")
+    meta = pq.read_metadata(path)
+    theirs: dict[str, int] = {}
+    for group in range(meta.num_row_groups):
+        for at in range(meta.num_columns):
+            chunk = meta.row_group(group).column(at)
+            theirs[chunk.path_in_schema] = theirs.get(chunk.path_in_schema, 0) + chunk.total_compressed_size
+    for name in [*ids.values(), *(name for name in ours if name.startswith("("))]:
+        out[name] = (ours[name], theirs.get(name, 0))
+    out["(footers and the like)"] = (whole - sum(ours.values()), os.path.getsize(path) - sum(theirs.values()))
+    out["(history and changes)"] = (whole_of_table - whole, 0)
+    out["lineitem"] = (whole_of_table, os.path.getsize(path))
+    return out
+
+
+def _encodings(files: str, scale: Scale) -> list[tuple[str, str, int, float, float, float]]:
+    """(column, encoding, bytes in Arrow, stored share, encode and decode bytes/s) without compression and checksums."""
+    from nyala.cfile.encoding import EncodedValues, encoding_by_code
+    from nyala.cfile.physical import physical
+    from nyala.schema.types import parse_type
+
+    out = []
+    for name in ENCODED:
+        given = _read(files, "lineitem", [name]).column(0).combine_chunks()
+        given = given.chunk(0) if isinstance(given, pa.ChunkedArray) else given
+        form = physical(parse_type(given.type))
+        for code in range(16):
+            encoding = encoding_by_code(code)
+            if encoding is None or not encoding.handles(form):
+                continue
+            encode_s, decode_s = [], []
+            size = 0
+            some = encoding.prepare(form, form.stored_array(given[:1000]))
+            if some is not None:  # what is loaded at the first call
+                some.encode(0, min(1000, len(given)))
+            for _ in range(scale.encode_repeats):
+                begun = perf_counter()
+                values = form.stored_array(given)
+                encoder = encoding.prepare(form, values)
+                if encoder is None:
+                    break
+                bounds = [(at, min(at + BLOCK_ROWS, len(given))) for at in range(0, len(given), BLOCK_ROWS)]
+                blocks = [encoder.encode(lower, upper) for lower, upper in bounds]
+                encode_s.append(perf_counter() - begun)
+                size = sum(block.size for block in blocks)
+                if encoder.dictionary is not None:
+                    size += encoder.dictionary.nbytes
+                begun = perf_counter()
+                for (lower, upper), block in zip(bounds, blocks, strict=True):
+                    encoding.decode(form, EncodedValues(block, upper - lower, None, 0, encoder.dictionary))
+                decode_s.append(perf_counter() - begun)
+            if encode_s:
+                rate = given.nbytes / median(encode_s), given.nbytes / median(decode_s)
+                out.append((name, encoding.name, given.nbytes, size / given.nbytes, *rate))
+    return out
+
+
+# ------------------------------------------------------------------------------------------- report
+
+
+def geometric_mean(values: Sequence[float]) -> float | None:
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
+
+
+def _report(
+    scale: Scale,
+    loaded: dict[str, Any],
+    asked: dict[str, Any],
+    profiled: dict[str, Cost],
+    encodings: list[tuple[str, str, int, float, float, float]],
+    columns: dict[str, tuple[int, int]],
+    own_tables: bool,
+) -> Report:
+    report = Report(
+        TPCH, scale.name, f"TPC-H's 22 queries and scans (SF {scale.scale_factor:g}, {scale.name})"
+    )
+    disk = loaded["disk"]
+    report.facts = [
+        "DuckDB computes everywhere; Snappy Parquet as tpchgen-cli writes it; every answer is the same as over Parquet",
+        f"Medians of {scale.repeats} rounds in turns after one unmeasured; × is the median of the ratios of neighbours",
+        f"Cold: a reader just opened, the system's cache warm; opening it takes {seconds(asked['opening_s'])} and is "
+        "not counted",
+        "Loaded in " + ", ".join(f"{name} {seconds(took)}" for name, took in loaded["took"].items()),
+        "On disk, all tables: " + ", ".join(f"{name} {megabytes(size)}" for name, size in disk.items()),
+        f"Most time in Nyala's Python over the 22 queries, cold ({profiled['all'].calls:,} calls): "
+        + profile_text(profiled["all"]),
+        f"Q6 ({profiled['Q6'].calls:,} calls): {profile_text(profiled['Q6'])}",
+    ]
+    for name, found in asked["queries"].items():
+        found.calls = profiled[name].calls
+    report.settings = {
+        "nyala": f"read-only, memory_limit {MEMORY_LIMIT}, db.sql(…); tables compacted after the load",
+        "parquet": "one file a table, read_parquet in a fresh DuckDB instance a query",
+    }
+    if own_tables:
+        report.settings["duckdb"] = "its own tables without keys, one instance for all"
+
+    for title, found in (
+        ("The 22 queries", asked["queries"]),
+        ("Sums of whole columns of lineitem (of text its length)", asked["sums"]),
+        (f"Predicates on `{LINES}`: count and two sums of what matches", asked["predicates"]),
+    ):
+        report.tables.append(
+            (f"{title}: seconds (÷ Parquet's), and bytes read", _questions(found, own_tables))
+        )
+
+    table = Table(["bytes on disk", "nyala", "parquet", "nyala ÷ parquet"])
+    for name, (ours, theirs) in columns.items():
+        table.rows.append([name, f"{ours:,}", f"{theirs:,}", times(ratio(ours, theirs))])
+    report.tables.append(("Lineitem by column", table))
+
+    table = Table(["column, encoding", "in Arrow", "stored ÷ Arrow", "encode GB/s", "decode GB/s"])
+    for name, encoding, size, share, encode, decode in encodings:
+        table.rows.append(
+            [
+                f"{name}, {encoding}",
+                megabytes(size),
+                f"{share:.3f}",
+                f"{encode / 1e9:.2f}",
+                f"{decode / 1e9:.2f}",
+            ]
+        )
+    report.tables.append(
+        (
+            "Encodings on one core, blocks of 65,536 rows, without compression and checksums; GB of Arrow",
+            table,
+        )
+    )
+
+    mean = geometric_mean([r for f in asked["queries"].values() if (r := f.against("cold")) is not None])
+    warm = geometric_mean([r for f in asked["queries"].values() if (r := f.against("warm")) is not None])
+    q6 = asked["queries"]["Q6"].against("cold")
+    ours, theirs = columns["lineitem"]
+    report.aims = [
+        Aim(
+            "geometric mean of the 22 queries, cold, at most Parquet's time",
+            f"{times(mean)} (warm {times(warm)})",
+            None if mean is None else mean <= 1.0,
+        ),
+        Aim("Q6, cold, at most 0.7 × Parquet's time", times(q6), None if q6 is None else q6 <= 0.7),
+        Aim(
+            "lineitem, key index included, no larger than Snappy Parquet",
+            f"{megabytes(ours)} against {megabytes(theirs)}, {times(ratio(ours, theirs))}",
+            ours <= theirs,
+        ),
+    ]
+    return report
+
+
+def _questions(found: dict[str, Found], own_tables: bool) -> Table:
+    calls = any(one.calls is not None for one in found.values())
+    table = Table(
+        [
+            "",
+            *(name for key, name in SOURCES.items() if key != "duckdb" or own_tables),
+            *("explain: bytes", "bytes, cold", "bytes, parquet"),
+            *(["calls, cold"] if calls else []),
+        ]
+    )
+    for what, one in found.items():
+        row = [what]
+        for key in SOURCES:
+            if key == "duckdb" and not own_tables:
+                continue
+            against = None if key == "parquet" else one.against(key)
+            row.append(seconds(one.s(key)) + ("" if against is None else f" ({times(against)})"))
+        row += [_count(one.explained_bytes), _count(one.moved.get("cold")), _count(one.moved.get("parquet"))]
+        table.rows.append([*row, *([_count(one.calls)] if calls else [])])
+    means = ["geometric mean"]
+    for key in SOURCES:
+        if key != "duckdb" or own_tables:
+            mean = geometric_mean([r for one in found.values() if (r := one.against(key)) is not None])
+            means.append(times(mean))
+    table.rows.append(means + [""] * (len(table.columns) - len(means)))
+    return table
+
+
+def _count(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+if __name__ == "__main__":
+    from bench.__main__ import main
+
+    main([TPCH])
