@@ -87,9 +87,16 @@ class KeyIndex:
             )
         return self._codec.from_binary(first)
 
-    def block_keys(self) -> tuple[EncodedKeys, int]:
-        """The first key of every block, and how many rows a block has (the last one may have fewer): a sample."""
-        return self._first_keys, self._column.rows_per_block
+    def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
+        """Some keys at even distances, and their rowids: about `count` or more; row 0 is one of them.
+
+        Cost: none where the value index alone has as many; else the blocks of as many keys.
+        """
+        if len(self._first_keys) >= count:
+            rowids = np.arange(len(self._first_keys)) * self._column.rows_per_block
+            return self._first_keys, rowids
+        rowids = np.arange(0, self._row_count, max(1, self._row_count // count))
+        return self.gather(rowids), rowids
 
     def read(self, lower: int, upper: int, stats: ReadStats | None = None) -> EncodedKeys:
         """The keys of the rows [lower, upper), ascending."""

@@ -53,6 +53,10 @@ Progress: TypeAlias = Callable[[int, int], None]
 # Each block of the inputs is decoded once or, at the border of two slices, twice.
 _CACHE_BYTES: Final = 32 << 20
 
+# Keys that are looked at for the borders of slices: for each slice, of all rowsets together; and of each rowset.
+_SAMPLES_PER_SLICE: Final = 64
+_SAMPLES_MIN: Final = 16
+
 
 @dataclass(frozen=True)
 class MergeJob:
@@ -209,15 +213,22 @@ def _merge(env: Env, job: MergeJob, written: list[str], progress: Progress) -> O
 
 
 def slices(rowsets: Sequence[DiskRowSet], count: int) -> Iterator[KeyRange]:
-    """At most `count` key ranges of about as many rows each, which together are all keys, in their order.
+    """At most `count` key ranges of about as many bytes each, which together are all keys, in their order.
 
-    Cost: the rowsets' value indexes.
+    Cost: the rowsets' value indexes; where these are too coarse (a block has the keys of thousands of rows, which may
+          be large), some of the blocks.
     """
     bounds: list[bytes] = []
     if count > 1:
-        samples = [rowset.keys.block_keys() for rowset in rowsets]
+        wanted = max(_SAMPLES_MIN, _SAMPLES_PER_SLICE * count // len(rowsets))
+        samples = [rowset.keys.sample(wanted) for rowset in rowsets]
         keys = EncodedKeys.concat([sample for sample, _ in samples])
-        weights = np.concatenate([np.full(len(sample), rows) for sample, rows in samples])
+        weights = np.concatenate(
+            [
+                np.diff(np.append(rowids, rowset.row_count)) * (rowset.base_bytes / rowset.row_count)
+                for rowset, (_, rowids) in zip(rowsets, samples, strict=True)
+            ]
+        )
         order = keys.sort_indices()
         reached = np.cumsum(weights[order])
         for number in range(1, count):

@@ -17,7 +17,7 @@ from nyala.tablet.compaction_policy import DECODED_PER_TARGET
 from nyala.tablet.compactor import PUT_OFF_S
 from nyala.tablet.layouts import Layouts
 from nyala.tablet.maintenance import choose_flush, pressure_of
-from nyala.testing.clock import ManualClock
+from nyala.testing.clock import ManualClock, SeededRandomness
 
 ROWS = 1 << 17  # two windows of a scan, which remembers columns of whole windows
 
@@ -100,6 +100,29 @@ def test_vacuum_gives_back_rows_whose_deletes_are_in_memory(folder: Path) -> Non
         assert table.stats()["dead_rows"] == 0
         assert table.vacuum(dry_run=True)["bytes"] == 0
         assert table.count() == 10001
+
+
+@pytest.mark.parametrize("key", ["int64", "string"])
+def test_large_rows_are_cut_into_rowsets_of_the_target_as_well(folder: Path, key: str) -> None:
+    """Their keys stand in one block, whose first key alone says nothing of where to cut."""
+    target, noise = 200_000, SeededRandomness()
+    with open_database(folder, rowset_target_bytes=target) as db:
+        table = db.create_table("t", {"k": key, "b": "string"}, primary_key="k")
+        keys = range(400) if key == "int64" else [f"{number:04}\0" for number in range(400)]
+        for part in range(4):
+            table.insert({"k": keys[part::4], "b": [noise.token_hex(2500) for _ in range(100)]})
+            table.flush()
+        table.compact()
+        (tablet,) = db._writer().root.table("t").tablets
+        sizes = [rowset.size_bytes for rowset in tablet.rowsets]
+        assert len(sizes) > 3 and max(sizes) < 1.6 * target and min(sizes) > 0.6 * target, sizes
+        assert table.count() == 400
+        one = tablet.rowsets[0]
+        few = one.keys.sample(7)
+        assert few[1].tolist() == list(range(0, one.row_count, one.row_count // 7))
+        assert [few[0].at(place) for place in range(len(few[0]))] == [
+            one.keys_of(few[1]).at(place) for place in range(len(few[1]))
+        ]
 
 
 def test_text_that_compresses_well_makes_rowsets_that_fit_into_memory(folder: Path) -> None:
