@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import weakref
 from typing import Any, Final
 
 SETTINGS: Final = {
@@ -28,24 +29,29 @@ class Connection:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._duckdb: Any = None
+        self._opened: list[Any] = []  # DuckDB's connection, once there is one
+        # DuckDB complains of connections that are still there when the interpreter ends.
+        weakref.finalize(self, _close_all, self._opened)
 
     def cursor(self) -> Any:
         """A DuckDB connection to the instance; what is registered on it, others don't see."""
         import duckdb
 
         with self._lock:
-            if self._duckdb is None:
+            if not self._opened:
                 spill = os.path.join(tempfile.gettempdir(), f"nyala-sql-{os.getpid()}-{id(self):x}")
                 opened = duckdb.connect(":memory:", config={**SETTINGS, "temp_directory": spill})
                 opened.execute("SET GLOBAL TimeZone = 'UTC'")
                 opened.execute("SET GLOBAL lock_configuration = true")
-                self._duckdb = opened
-            return self._duckdb.cursor()
+                self._opened.append(opened)
+            return self._opened[0].cursor()
 
     def close(self) -> None:
         """Let the instance go as soon as no result uses it."""
         with self._lock:
-            if self._duckdb is not None:
-                self._duckdb.close()
-                self._duckdb = None
+            _close_all(self._opened)
+
+
+def _close_all(opened: list[Any]) -> None:
+    while opened:
+        opened.pop().close()

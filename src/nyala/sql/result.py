@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -209,6 +210,8 @@ class _Run:
         self._result = result
         self._lines_above = 0
         self.cursor = result._connection.cursor()
+        # At the end of the program too: DuckDB complains of connections that are open when the interpreter goes.
+        weakref.finalize(self, self.cursor.close)
         self.sources = [
             ScanSource(scan, keep_asked=True, planning=result._planning[name])
             for name, scan in result._scans.items()
