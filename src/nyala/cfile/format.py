@@ -187,12 +187,13 @@ PREFIX_GROUP_ROWS_LOG2_MAX: Final = 20
 FOR_HEADER: Final = Layout(
     ("base", "q"),
     ("step", "q"),
+    ("unit", "Q"),
     ("layout", "B"),
     ("bits", "B"),
     ("reference count", "H"),
-    ("zero", "12s"),
+    ("zero", "4s"),
 )
-FOR_LINE: Final = 0  # base + step · position + delta
+FOR_LINE: Final = 0  # base + step · position + unit · delta
 FOR_TABLE: Final = 1  # one of up to 256 references
 FOR_WIDE: Final = 2  # as plain: decimals of 16 bytes that 64 bits do not hold
 FOR_LAYOUTS: Final = {FOR_LINE: "line", FOR_TABLE: "table", FOR_WIDE: "wide"}

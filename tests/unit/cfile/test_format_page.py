@@ -6,6 +6,7 @@ To renew the example after a change of the format: `python -m tests.unit.cfile.t
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -204,13 +205,14 @@ def example() -> MemoryFiles:
 
 def examples_of_encodings() -> list[str]:
     """The block of each column of the page's second example, with its bytes."""
-    low, high = 1_500_000_000_000_000, 1_700_000_000_000_000
+    times = [1_500_000_000_000_001, 1_600_000_000_000_000, 1_700_000_000_000_000]
     columns: list[tuple[str, str, list[Any]]] = [
         ("rle", "int16", [7, 7, None, 7, -1, -1]),
         ("prefix", "string", ["key-001", "key-002", "key-01"]),
         ("for", "int32", [1000, 1001, 3000, 1500]),
         ("for", "int64", [10, 11, 12, 13]),
-        ("for", "timestamp", [high, low, high, high]),
+        ("for", "decimal(9,2)", [Decimal(12), Decimal(7), Decimal(7), Decimal(10)]),
+        ("for", "timestamp", [times[number] for number in (2, 0, 2, 1, 1, 2, 2, 2)]),
     ]
     files = MemoryFiles()
     with CFileWriter(files, EXAMPLE_PATH) as writer:

@@ -1,7 +1,8 @@
 """Frame of reference: how far each value is from where it is expected, in as few bits as the block needs.
 
     layout   a value is                            for
-    line     base + step · position + delta        ranges of numbers, dates, prices; rowids (step 1, no bits)
+    line     base + step · position + unit · delta ranges of numbers, dates, prices; rowids (step 1, no bits);
+                                                   whole seconds (unit 1,000,000), whole euros (unit 100)
     table    references[delta]                     up to 256 distinct values far apart: timestamps of batches
     wide     itself                                decimals of 16 bytes that 64 bits do not hold
 
@@ -17,10 +18,10 @@ the first half of the values, the upper ones to the second half.
 
 So a plane is unpacked by as many whole-vector shifts as values share a byte, at memory speed in NumPy, and the
 size is that of bit-packing. Values packed one after the other, as Parquet has them, would need a kernel of
-their own; bytes alone (8, 16, 32 bits) decode about as fast but take half as much again in TPC-H's lineitem (measured in
-docs/decisions/0013-encodings.md). What is left is one widening addition of the base.
+their own; bytes alone (8, 16, 32 bits) decode about as fast but take half as much again in TPC-H's lineitem
+(docs/decisions/0013-encodings.md has figures). What is left is one widening addition of the base.
 
-    FOR-fits   base, base + step · (rows - 1) and either plus the greatest delta are values of the type
+    FOR-fits   base, base + step · (rows - 1) and either plus unit · the greatest delta are values of the type
 
 The encoder keeps FOR-fits and the decoder checks it, so no sum wraps around. A NULL has delta 0.
 
@@ -47,7 +48,7 @@ __all__ = ["FrameOfReference", "pack_planes", "planes_size", "unpack_planes"]
 
 _PLANES: Final = (64, 32, 16, 8, 4, 2, 1)
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
-_LINE_RANGE_MAX: Final = 1 << 61  # beyond it, positions times step might not fit 64 bits
+_LINE_BITS_MAX: Final = 61  # beyond them, positions times step might not fit 64 bits
 _PROBE_ROWS: Final = 512
 # A table must beat the line by this: a look-up per value is slower than an addition.
 _TABLE_SHARE_MAX: Final = 0.75
@@ -134,50 +135,63 @@ class _FrameEncoder:
         part = self.values.slice(lower, upper - lower)
         bounds = pc.min_max(part)
         base, greatest = bounds["min"].as_py(), bounds["max"].as_py()
-        step, bits = 0, (greatest - base).bit_length()
-        deltas: npt.NDArray[Any] | None = None
+        step, unit, bits = 0, 1, (greatest - base).bit_length()
+        packed = b""
         if bits:
             values = _integers(part)
-            if part.null_count == 0 and (line := self._line(values, base, greatest)) is not None:
-                base, step, deltas = line
-                bits = int(deltas.max()).bit_length()
-            if (table := _table(part, values, bits)) is not None:
-                return table
-        if deltas is None and bits:
             unsigned = values.view(f"<u{values.itemsize}")
             deltas = unsigned - unsigned.dtype.type(base % (1 << 8 * values.itemsize))
             if part.null_count:
                 deltas[~part.is_valid().to_numpy(zero_copy_only=False)] = 0
-        header = format.FOR_HEADER.pack(base, step, format.FOR_LINE, bits, 0, bytes(12))
-        return pa.py_buffer(header + (b"" if deltas is None else pack_planes(deltas, bits)))
+            unit = _unit(deltas)
+            if unit > 1:
+                deltas = deltas // deltas.dtype.type(unit)
+            bits = int((greatest - base) // unit).bit_length()
+            if part.null_count == 0 and (line := self._line(deltas, bits, base, unit)) is not None:
+                base, step, deltas = line
+                bits = int(deltas.max()).bit_length()
+            if (table := _table(part, values, bits)) is not None:
+                return table
+            packed = pack_planes(deltas, bits)
+        header = format.FOR_HEADER.pack(base, step, unit if bits else 1, format.FOR_LINE, bits, 0, bytes(4))
+        return pa.py_buffer(header + packed)
 
     def _line(
-        self, values: npt.NDArray[Any], least: int, greatest: int
+        self, deltas: npt.NDArray[Any], bits: int, base: int, unit: int
     ) -> tuple[int, int, npt.NDArray[Any]] | None:
-        """Base, step and deltas of a line that needs fewer bits than a step of 0; None when there is none."""
-        rows = len(values)
-        if rows < 2 or greatest >= _LINE_RANGE_MAX or least < -_LINE_RANGE_MAX:
+        """Base, step and deltas of a line in `unit` that needs fewer bits than these; None when there is none."""
+        rows = len(deltas)
+        if rows < 2 or bits > _LINE_BITS_MAX:
             return None
-        step = (int(values[-1]) - int(values[0])) // (rows - 1)
+        step = (int(deltas[-1]) - int(deltas[0])) // (rows - 1)
         if step == 0:
             return None
         places = np.arange(0, rows, max(1, rows // _PROBE_ROWS))
-        probe = values[places].astype(np.int64) - places * step
-        if (int(probe.max()) - int(probe.min())).bit_length() >= (greatest - least).bit_length():
+        probe = deltas[places].astype(np.int64) - places * step
+        if (int(probe.max()) - int(probe.min())).bit_length() >= bits:
             return None
-        off = values - np.arange(rows, dtype=np.int64) * step
-        base = int(off.min())
-        deltas = (off - base).view("<u8")
-        width = int(deltas.max())
-        if width.bit_length() >= (greatest - least).bit_length():
+        off = deltas.astype(np.int64)
+        off -= np.arange(rows, dtype=np.int64) * step
+        least = int(off.min())
+        off -= least
+        greatest = int(off.max())
+        base, step = base + unit * least, unit * step
+        if greatest.bit_length() >= bits or not _line_fits(self.form, base, step, rows, unit * greatest):
             return None
-        return (base, step, deltas) if _line_fits(self.form, base, step, rows, width) else None
+        return base, step, off.view("<u8")
 
 
 def _integers(part: pa.Array) -> npt.NDArray[Any]:
     """The numbers of an integer array as they lie there, whatever is under NULLs included."""
     dtype = np.dtype(part.type.to_pandas_dtype()).newbyteorder("<")
     return np.frombuffer(part.buffers()[1], dtype)[part.offset : part.offset + len(part)]
+
+
+def _unit(deltas: npt.NDArray[Any]) -> int:
+    """The greatest number that divides all deltas, one of which is not 0. A probe spares most columns the pass."""
+    if int(np.gcd.reduce(deltas[:: max(1, len(deltas) // _PROBE_ROWS)])) == 1:
+        return 1
+    return int(np.gcd.reduce(deltas))
 
 
 def _table(part: pa.Array, values: npt.NDArray[Any], line_bits: int) -> pa.Buffer | None:
@@ -198,7 +212,7 @@ def _table(part: pa.Array, values: npt.NDArray[Any], line_bits: int) -> pa.Buffe
     rank[order] = np.arange(count, dtype=np.uint8)
     deltas = rank[encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)]
     references = encoded.dictionary.to_numpy()[order].astype("<i8").tobytes()
-    header = format.FOR_HEADER.pack(0, 0, format.FOR_TABLE, bits, count, bytes(12))
+    header = format.FOR_HEADER.pack(0, 0, 1, format.FOR_TABLE, bits, count, bytes(4))
     return pa.py_buffer(b"".join((header, references, pack_planes(deltas, bits))))
 
 
@@ -240,7 +254,7 @@ class FrameOfReference:
         data, rows, header_size = block.data, block.row_count, format.FOR_HEADER.size
         if data.size < header_size:
             raise ValueError(f"expected a header of {header_size} bytes, found {data.size}")
-        base, step, layout, bits, count, _ = format.FOR_HEADER.unpack_from(data)
+        base, step, unit, layout, bits, count, _ = format.FOR_HEADER.unpack_from(data)
         if layout == format.FOR_WIDE and form.code == format.TYPE_DECIMAL128:
             if data.size != header_size + rows * form.width_bytes:
                 raise ValueError(f"expected {rows} values of {form.width_bytes} bytes, found {data.size}")
@@ -266,15 +280,24 @@ class FrameOfReference:
             return self._from_table(form, block, references, deltas)
         if count:
             raise ValueError(f"expected no references beside a line, found {count}")
-        return self._from_line(form, block, base, step, deltas, bits)
+        return self._from_line(form, block, base, step, unit, deltas, bits)
 
     def _from_line(
-        self, form: Physical, block: EncodedValues, base: int, step: int, deltas: npt.NDArray[Any], bits: int
+        self,
+        form: Physical,
+        block: EncodedValues,
+        base: int,
+        step: int,
+        unit: int,
+        deltas: npt.NDArray[Any],
+        bits: int,
     ) -> pa.Array:
         rows = block.row_count
-        if not _line_fits(form, base, step, rows, (1 << bits) - 1):
+        if unit == 0:
+            raise ValueError("expected a unit of 1 or more, found 0")
+        if not _line_fits(form, base, step, rows, unit * ((1 << bits) - 1)):
             # More room than was used, or nonsense: the greatest delta tells.
-            delta_max = int(deltas.max(initial=0))
+            delta_max = unit * int(deltas.max(initial=0))
             if not _line_fits(form, base, step, rows, delta_max):
                 raise ValueError(
                     f"expected values of {form.type}, found a line from {base} with step {step} and deltas up "
@@ -282,20 +305,28 @@ class FrameOfReference:
                 )
         out, numbers = _output(form, rows)
         unsigned = numbers.view(f"<u{numbers.itemsize}")
+        modulus = (
+            1 << 8 * numbers.itemsize
+        )  # sums that fit the type (FOR-fits) may be made of parts that wrap
         if step:
             line = np.arange(rows, dtype=np.int64)
             line *= step
             line += base
             if bits:
-                np.add(line.view("<u8"), deltas, out=unsigned, casting="unsafe", dtype=np.uint64)
+                scaled = deltas if unit == 1 else np.multiply(deltas, np.uint64(unit), dtype=np.uint64)
+                np.add(line.view("<u8"), scaled, out=unsigned, casting="unsafe", dtype=np.uint64)
             else:
                 numbers[:] = line
         else:
-            first = unsigned.dtype.type(base % (1 << 8 * numbers.itemsize))
-            if bits:
+            first = unsigned.dtype.type(base % modulus)
+            if bits == 0:
+                unsigned[:] = first
+            elif unit == 1:
                 np.add(deltas, first, out=unsigned, casting="unsafe", dtype=unsigned.dtype)
             else:
-                unsigned[:] = first
+                factor = unsigned.dtype.type(unit % modulus)
+                np.multiply(deltas, factor, out=unsigned, casting="unsafe", dtype=unsigned.dtype)
+                unsigned += first
         return _finish(form, block, out, is_signed=min(base, base + step * (rows - 1)) < 0)
 
     def _from_table(
@@ -330,7 +361,7 @@ class _WideEncoder:
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         if self.fits[lower:upper].all():
             return self.frame.encode(lower, upper)
-        header = format.FOR_HEADER.pack(0, 0, format.FOR_WIDE, 0, 0, bytes(12))
+        header = format.FOR_HEADER.pack(0, 0, 1, format.FOR_WIDE, 0, 0, bytes(4))
         part = fill_holes(self.values.slice(lower, upper - lower))
         return pa.py_buffer(header + self.form.fixed_values(part).tobytes())
 

@@ -104,10 +104,14 @@ def test_plain_numbers_chosen_by_auto_are_read_without_a_copy() -> None:
             (np.zeros(3000, np.int64), RANDOM.integers(-(1 << 63), 1 << 63, 17_000, endpoint=False))
         )
     )
-    for encoding, compressed in (("auto", False), ("plain", True)):
+    for encoding, compression, compressed in (
+        ("auto", "default", False),
+        ("auto", "lz4", True),
+        ("plain", "default", True),
+    ):
         files = MemoryFiles()
         with CFileWriter(files, "f") as writer:
-            spec = ColumnWriteSpec(ColumnKey(BASE, 0, 10), parse_type("int64"), encoding)
+            spec = ColumnWriteSpec(ColumnKey(BASE, 0, 10), parse_type("int64"), encoding, compression)
             writer.append_column(spec, array)
             writer.finish()
         column = CFileReader(files, "f").column(ColumnKey(BASE, 0, 10))

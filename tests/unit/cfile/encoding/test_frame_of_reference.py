@@ -20,8 +20,8 @@ def header_of(data: pa.Buffer) -> dict[str, int]:
     return dict(zip(names, format.FOR_HEADER.unpack_from(data), strict=True))
 
 
-def frame(base: int, step: int, layout: int, bits: int, references: int = 0) -> bytes:
-    return format.FOR_HEADER.pack(base, step, layout, bits, references, bytes(12))
+def frame(base: int, step: int, layout: int, bits: int, references: int = 0, unit: int = 1) -> bytes:
+    return format.FOR_HEADER.pack(base, step, unit, layout, bits, references, bytes(4))
 
 
 # -- planes ------------------------------------------------------------------------------------------------
@@ -59,8 +59,8 @@ def test_every_number_of_bits(bits: int, count: int) -> None:
         ([0, 1, 2, 3], 0, 1, 0),
         ([9, 6, 3, 0], 9, -3, 0),
         ([100, 103, 101], 100, 0, 2),
-        ([-(1 << 63), (1 << 63) - 1], -(1 << 63), 0, 64),
-        ([10, 1000, 2010, 3010], 0, 1000, 4),
+        ([-(1 << 63), (1 << 63) - 1, -(1 << 63) + 1], -(1 << 63), 0, 64),
+        ([10, 1000, 2010, 3013], -1, 1001, 4),
     ],
 )
 def test_lines(values: list[int], base: int, step: int, bits: int) -> None:
@@ -70,16 +70,48 @@ def test_lines(values: list[int], base: int, step: int, bits: int) -> None:
     assert header["base"] == base
 
 
+@pytest.mark.parametrize(
+    ("type", "values", "unit", "bits"),
+    [
+        ("int64", [1_000_000, 7_000_000, 3_000_000, 1_000_000], 2_000_000, 2),
+        (
+            "timestamp",
+            [1_700_000_000_000_000 + second * 1_000_000 for second in (0, 3599, 7, 1800)],
+            1_000_000,
+            12,
+        ),
+        ("decimal(15,2)", [100, 5000, 200, 100], 100, 6),
+        ("int64", [-(1 << 63), 0, 1 << 62], 1 << 62, 1),
+        ("int8", [-128, 127, -128], 255, 1),
+        ("int64", [5, 5, 1 << 40, None, 5], (1 << 40) - 5, 1),
+        ("int64", [0, 1000, 2010, 3000], 10, 1),
+        ("int64", [0, 7, 14, 22], 1, 1),
+    ],
+)
+def test_units(type: str, values: list[object], unit: int, bits: int) -> None:
+    """Whole seconds and whole amounts would take the bits of microseconds and cents."""
+    header = header_of(back("for", type, arrow_of(type, values)))
+    assert (header["unit"], header["bits"]) == (unit, bits)
+
+
+def test_one_value_that_the_probe_does_not_see_ends_a_unit() -> None:
+    """A value between would be rounded to the unit."""
+    values = np.random.default_rng(0).integers(0, 1000, 5000) * 100
+    assert header_of(back("for", "int64", int64(values)))["unit"] == 100
+    values[4321] += 1
+    assert header_of(back("for", "int64", int64(values)))["unit"] == 1
+
+
 def test_a_table_of_few_values_far_apart() -> None:
     """Timestamps of four batches would take 32 bits and more each."""
-    values = np.array([1 << 60, 5, -(1 << 60), 7])[np.random.default_rng(0).integers(0, 4, 1000)]
+    values = np.array([1 << 60, 5, -(1 << 60), 8])[np.random.default_rng(0).integers(0, 4, 1000)]
     data = back("for", "int64", int64(values))
     header = header_of(data)
     assert (header["layout"], header["reference count"], header["bits"]) == (format.FOR_TABLE, 4, 2)
     assert data.size == HEADER + 4 * 8 + 250
     references = np.frombuffer(data, "<i8", 4, HEADER)
     assert (np.diff(references) > 0).all(), "ascending, as the page says"
-    many = np.random.default_rng(0).permutation(np.arange(257) << 50).repeat(4)
+    many = np.random.default_rng(0).permutation(np.arange(257) << 50).repeat(4) + np.arange(1028) % 2
     assert header_of(back("for", "int64", int64(many)))["layout"] == format.FOR_LINE
     near = np.random.default_rng(0).integers(0, 8, 1000)
     assert header_of(back("for", "int64", int64(near)))["layout"] == format.FOR_LINE, "a look-up costs more"
@@ -92,6 +124,21 @@ def test_wide_decimals_are_wide_only_in_their_blocks() -> None:
     assert header_of(back("for", "decimal(38,2)", large))["layout"] == format.FOR_WIDE
     edges = arrow_of("decimal(38,2)", [(1 << 63) - 1, -(1 << 63), None])
     assert header_of(back("for", "decimal(38,2)", edges))["layout"] != format.FOR_WIDE
+
+
+def test_what_lies_under_a_null_does_not_make_a_block_wide() -> None:
+    """Arrow leaves anything there: a value that was computed and then found to be NULL."""
+    words = np.array([[5, 0], [7, 7], [6, 0]], "<i8")
+    type = pa.decimal128(38, 2)
+    hidden = pa.Array.from_buffers(type, 3, [pa.py_buffer(b"\x05"), pa.py_buffer(words)], 1)
+    header = header_of(back("for", "decimal(38,2)", hidden))
+    assert (header["layout"], header["bits"]) == (format.FOR_LINE, 1)
+
+
+def test_a_line_stays_within_its_type() -> None:
+    """The line's own end may lie beyond int8, where no value does; a decoder cannot tell that from nonsense."""
+    header = header_of(back("for", "int8", arrow_of("int8", [0, 40, 80, 120, 120, 127])))
+    assert header["step"] == 0
 
 
 def test_nulls_cost_no_bits() -> None:
@@ -116,10 +163,14 @@ def test_any_line_comes_back(first: int, step: int, rows: int) -> None:
     [
         ("int8", frame(100, 0, 0, 8) + b"\x00\xff", "deltas up to 255"),
         ("int8", frame(128, 0, 0, 0), "expected values of int8"),
+        ("int8", frame(0, 0, 0, 1, unit=128) + b"\x03", "deltas up to 128"),
+        ("int64", frame(0, 1, 0, 64, unit=(1 << 64) - 1) + b"\xff" * 16, "deltas up to"),
+        ("int64", frame(0, 0, 0, 1, unit=0) + b"\x03", "a unit of 1 or more"),
         ("int64", frame((1 << 63) - 1, 1, 0, 0), "with step 1"),
         ("int64", frame(-(1 << 63), -1, 0, 0), "with step -1"),
         ("decimal(3,0)", frame(999, 0, 0, 1) + b"\x02", "expected values of decimal"),
-        ("int64", frame(0, 0, 0, 65) + bytes(18), "65 bits"),
+        ("int64", frame(0, 0, 0, 65) + bytes(17), "65 bits"),
+        ("int64", frame(0, 0, 0, 128), "128 bits"),
         ("int64", frame(0, 0, 3, 0), "layout 3"),
         ("int64", frame(0, 0, 2, 0) + bytes(32), "layout 2"),
         ("int64", frame(0, 0, 0, 1, 1) + bytes(9), "no references beside a line"),

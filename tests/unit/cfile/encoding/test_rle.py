@@ -34,6 +34,14 @@ def test_values_and_their_bytes(type: str, values: list[object], content: bytes)
     assert back("rle", type, arrow_of(type, values)).to_pybytes() == content
 
 
+def test_bits_after_the_last_row_are_zero() -> None:
+    """Who counts the ones of a decoded bitmap by whole bytes would count rows that are not there."""
+    for values in ([True] * 12, [False, *[True] * 11]):
+        array = arrow_of("bool", values)
+        bitmap = decoded("rle", "bool", back("rle", "bool", array), array).buffers()[1]
+        assert bitmap.to_pybytes()[-1] == 0x0F
+
+
 @pytest.mark.parametrize(
     ("type", "content", "reason"),
     [
