@@ -92,7 +92,7 @@ def test_a_selective_predicate_reaches_the_scan(db: Any) -> None:
     """Blocks that cannot match are not decoded, for a range of the key and for what leaves few rows."""
     result = db.sql("SELECT count(*), min(v) FROM t WHERE k BETWEEN 1000 AND 1100 AND s IN ('a', 'b', 'c')")
     (scan,) = asked(result)
-    assert scan["where"] == "k >= 1000 AND k <= 1100"
+    assert scan["where"].startswith("k >= 1000 AND k <= 1100")
     assert scan["blocks_skipped"] > scan["blocks_total"] // 2
     assert result.fetchall() == [(101, 500.0)]
     (scan,) = asked(db.sql("SELECT count(*) FROM t WHERE n = 7"))
