@@ -184,6 +184,17 @@ def test_a_cost_counts_calls_also_in_threads_that_the_action_starts() -> None:
     assert found.calls >= made
 
 
+def test_a_mapped_table_is_the_table(tmp_path: Path) -> None:
+    """Its buffers lie where every store takes them: decimals at multiples of 16 bytes."""
+    table = data._lineitem_like(101).combine_chunks()
+    data.write_mapped(table, str(tmp_path / "t"))
+    read = data.read_mapped(str(tmp_path / "t"))
+    assert read.equals(table)
+    assert all(
+        buffer.address % 64 == 0 for column in read.columns for buffer in column.chunk(0).buffers()[1:]
+    )
+
+
 def test_keys_jump_over_the_table_and_none_comes_twice() -> None:
     """New keys are made from these places, so one that came twice would be no new key."""
     rows = ingest_lookup.Rows(data._lineitem_like(1_000))
