@@ -190,6 +190,17 @@ def test_frames_that_cannot_be_are_refused(type: str, content: bytes, reason: st
         decoded("for", type, content, arrow_of(type, [0, 0]))
 
 
+def test_a_unit_beyond_the_type_without_any_delta_is_harmless() -> None:
+    """It makes no value other; NumPy must not be asked to fit it into eight bits."""
+    fives = arrow_of("int8", [5, 5])
+    assert decoded("for", "int8", frame(5, 0, 0, 1, unit=1 << 40) + b"\x00", fives).equals(fives)
+
+
+def test_a_line_over_the_whole_range_of_64_bits() -> None:
+    """Positions times step would wrap around."""
+    back("for", "int64", int64([-(1 << 63) + place * (1 << 58) + place % 2 for place in range(64)]))
+
+
 def test_room_that_is_not_used_is_no_fault() -> None:
     """120 to 127 of int8 have three bits, which reach 127; five values of 121 to 126 have room for 128."""
     back("for", "int8", arrow_of("int8", [121, 126, 123]))
