@@ -27,7 +27,7 @@ from nyala.tablet.compaction_policy import (
 )
 from nyala.tablet.flush import flush
 from nyala.tablet.layouts import Layouts
-from nyala.tablet.root import TableState
+from nyala.tablet.root import Root, TableState
 from nyala.tablet.workers import JobCancelled
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def compact_table(
         flush(store, ids)
         plans = _plans(
             store,
+            store.root,
             table_id,
             lambda layouts: plan_full(layouts, target_bytes=store.options.rowset_target_bytes),
         )
@@ -94,12 +95,13 @@ def vacuum_table(
              process has them.
     Raises:  as `compact_table`.
     """
-    table_id = store.root.table(name).id
-    table = store.root.tables[table_id]
+    root = store.root  # one for all that is looked at: the background goes on meanwhile
+    table = root.table(name)
+    table_id = table.id
     before = _files_and_bytes(table)
     garbage = set(store.state.garbage)
-    expire = _plans(store, table_id, _expiring)
-    rewrite = _plans(store, table_id, _rewriting)
+    expire = _plans(store, root, table_id, _expiring)
+    rewrite = _plans(store, root, table_id, _rewriting)
     answer: dict[str, Any] = {
         "dry_run": dry_run,
         "files": 0,
@@ -122,10 +124,12 @@ def vacuum_table(
             layouts[place].expired_undo_files + 2 * layouts[place].all_expired for place in expired
         ) + len(rewritten)
         return answer
+    del root  # or what it has could not go
     _wait_for_others(store, table)
     report = CareReport()
     _carry_out(store, table_id, expire, runner, report, lambda done, total: None)
-    _carry_out(store, table_id, _plans(store, table_id, _rewriting), runner, report, lambda done, total: None)
+    rewrite = _plans(store, store.root, table_id, _rewriting)
+    _carry_out(store, table_id, rewrite, runner, report, lambda done, total: None)
     store.collect_garbage()
     after_table = store.root.tables.get(table_id)
     after = (0, 0) if after_table is None else _files_and_bytes(after_table)
@@ -147,7 +151,8 @@ def compact_deltas(store: Store) -> int:
     for table in list(store.root.tables.values()):
         for tablet in table.tablets:
             while True:
-                now = store.root.tables.get(table.id)
+                root = store.root  # held while layouts are read from its files
+                now = root.tables.get(table.id)
                 if now is None or tablet.id not in now.ordinal_of:
                     break
                 state = now.tablets[now.ordinal_of[tablet.id]]
@@ -182,10 +187,10 @@ def _rewriting(layouts: list[RowSetLayout]) -> list[Plan]:
 
 
 def _plans(
-    store: Store, table_id: int, choose: Callable[[list[RowSetLayout]], list[Plan]]
+    store: Store, root: Root, table_id: int, choose: Callable[[list[RowSetLayout]], list[Plan]]
 ) -> list[tuple[int, Plan]]:
-    """(tablet id, plan) for all tablets of the table."""
-    table = store.root.tables.get(table_id)
+    """(tablet id, plan) for all tablets of the table. Layouts are read from files, which the root keeps until then."""
+    table = root.tables.get(table_id)
     if table is None:
         return []
     measure, cut = Layouts(), store.history_cut(table.entry)

@@ -13,7 +13,8 @@ from tests.support import folder_in_memory, key_value_table, open_database, rows
 from nyala.errors import CorruptionError
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet import maintenance
-from nyala.tablet.compaction_policy import DECODED_PER_TARGET
+from nyala.tablet.compaction import compact, run_here
+from nyala.tablet.compaction_policy import DECODED_PER_TARGET, MergePlan
 from nyala.tablet.compactor import PUT_OFF_S
 from nyala.tablet.layouts import Layouts
 from nyala.tablet.maintenance import choose_flush, pressure_of
@@ -193,6 +194,44 @@ def test_a_merge_that_does_not_end_gives_way_before_the_log_grows_without_end(fo
         assert 150_000 < number * 16_000 < 300_000, "not before the log is long indeed"
         assert store.log.size_bytes < 20_000
         assert table.get({"k": 1}) == {"k": 1, "v": 2}
+
+
+@pytest.mark.parametrize("work", ["dry run", "vacuum", "compact"])
+def test_files_that_are_looked_at_by_hand_do_not_go_meanwhile(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    """The background merges the rowsets and collects their files after they were asked for and before they are read."""
+    clock = ManualClock()
+    with open_database(folder, clock=clock) as db:
+        table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k", history="10s")
+        for part in range(6):
+            table.insert({"k": range(part, 6000, 6), "s": ["text"] * 1000})
+            table.flush()
+        table.delete({"k": range(0, 6000, 4)})
+        table.flush()
+        clock.advance(100)
+    with open_database(folder, clock=clock) as db:
+        table, store = db["t"], db._writer()
+        of_tablet, busy = Layouts.of_tablet, [True]
+
+        def late(self: Layouts, *arguments: Any) -> Any:
+            if busy[0]:
+                busy[0] = False
+                (tablet,) = store.root.table("t").tablets
+                plan = MergePlan(tuple(rowset.id for rowset in tablet.rowsets), 1.0)
+                assert compact(store, tablet.entry.table_id, tablet.id, plan, run_here(store))
+                store.collect_garbage()
+            return of_tablet(self, *arguments)
+
+        monkeypatch.setattr(Layouts, "of_tablet", late)
+        if work == "compact":
+            table.compact()
+        else:
+            table.vacuum(dry_run=work == "dry run")
+        assert not busy[0] and len(store.root.table("t").tablets[0].rowsets) == 1
+        store.collect_garbage()
+        assert not store.state.garbage, "nobody keeps them any longer"
+        assert table.count() == 4500
 
 
 def test_n2_a_damaged_file_that_planning_looks_at_stops_no_other_table(folder: Path) -> None:
