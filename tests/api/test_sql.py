@@ -305,6 +305,8 @@ def test_a_scan_as_a_relation_of_your_own_connection(db: Any) -> None:
     with duckdb.connect() as con:
         relation = db["t"].scan(columns=["k", "s"], where="k < 100").to_duckdb(con)
         assert relation.filter("k >= 98").order("k").fetchall() == [(98, "c"), (99, "a")]
+        both = db["t"].scan(columns=["k"], where="s = 'a'").to_duckdb(con).filter("k BETWEEN 0 AND 5")
+        assert both.order("k").fetchall() == [(0,), (3,)]
         limited = db["t"].scan(limit=10, order_by_key=True).to_duckdb(con)
         assert limited.filter("k >= 5").aggregate("count(*)").fetchall() == [(5,)]
         scan = db["t"].scan(where="k < 7")
@@ -337,6 +339,7 @@ def test_polars_predicates_narrow_the_scan(db: Any, monkeypatch: pytest.MonkeyPa
         ((k < 6) | s.str.contains("d"), 6, "None"),
         (k.is_between(3, 5, closed="none"), 1, "k >= 3 AND k <= 5"),
         (pl.lit(5) > k, 5, "k < 5"),
+        (pl.lit(299_998) < k, 1, "k > 299998"),
         (pl.col("v").is_null(), 0, "v IS NULL"),
         (pl.col("v") >= 149_999, 2, "v >= 149999.0"),
     ]
