@@ -227,6 +227,7 @@ def _steps(
     if wrong:
         raise AssertionError(f"{name} answered wrongly: {'; '.join(wrong[:3])}")
     counted = store.count()
+    found["not_shown"] = getattr(store, "not_shown", 0)
     if counted != expected:
         raise AssertionError(f"{name} has {counted:,} rows at the end, not {expected:,}")
     if isinstance(store, KeyedNyala):
@@ -437,6 +438,12 @@ def _report(measured: list[Measured], backfill: dict[str, Any] | None, scale: Sc
         f"are new; Zipfian keys with exponent {ZIPF_EXPONENT:g}, the hot rows scattered over the table",
         "Memory is without what files stand behind; puts of lance-memwal do not look whether a key is there; SQLite "
         "keeps decimals as doubles",
+    ]
+    report.facts += [
+        f"{one.name}: at the end its scanner did not show {one.figures['not_shown']:,} rows, which were there after "
+        "merging its SSTables"
+        for one in measured
+        if one.figures["not_shown"]
     ]
     ours = next((one for one in measured if one.name == "nyala"), None)
     report.settings = {

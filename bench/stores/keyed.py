@@ -204,6 +204,8 @@ class KeyedLance(LanceStore):
 
 
 class KeyedLanceMemWal(LanceMemWalStore):
+    not_shown = 0  # rows that its scanner did not show at the end, and the table has
+
     def _rows(self, filter: str) -> pa.Table:
         rows: pa.Table = self._writer.lsm_scanner().filter(filter).to_table()
         return rows
@@ -228,7 +230,12 @@ class KeyedLanceMemWal(LanceMemWalStore):
         return self._rows(f"{column} >= {lower} AND {column} <= {upper}").num_rows
 
     def count(self) -> int:
-        return int(self._writer.lsm_scanner().project(self._key).to_table().num_rows)
+        """After its SSTables were merged into the table: before that its scanner may not show all of them."""
+        shown = int(self._writer.lsm_scanner().project(self._key).to_table().num_rows)
+        self.settle()
+        there = int(self._ds.count_rows())
+        self.not_shown = there - shown
+        return there
 
 
 class KeyedDelta(DeltaStore):
