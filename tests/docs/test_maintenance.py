@@ -12,8 +12,8 @@ import nyala
 from nyala import _worker
 from nyala.database import Database
 from nyala.delta.compaction_policy import FILES_MIN
-from nyala.tablet import compaction_policy as policy
 from nyala.tablet import compaction, compactor, maintenance, store
+from nyala.tablet import compaction_policy as policy
 from nyala.tablet.workers import WorkerPool
 from tests.support import open_database
 
