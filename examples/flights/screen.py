@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -219,6 +221,7 @@ def main(arguments: list[str] | None = None) -> int:
         screen.say(f"The store is kept in {store}, Spark's log in {work}.")
         return 1
     except KeyboardInterrupt:
+        end_children()
         screen.working(None)
         kept = f"What was acknowledged is in {store}" if store.exists() else "Nothing was written yet"
         screen.say(f"\nStopped. {kept}; `make demo` begins anew.")
@@ -232,6 +235,17 @@ def main(arguments: list[str] | None = None) -> int:
         NEXT.format(seconds=screen.seconds, bin=_short(Path(sys.executable).parent), store=store, then=then)
     )
     return 0
+
+
+def end_children() -> None:
+    """End what this process has started. A Java that Spark was just starting when Ctrl-C came would stay for ever."""
+    try:
+        found = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True, check=False)
+    except OSError:  # a system without pgrep
+        return
+    for number in found.stdout.split():
+        with contextlib.suppress(OSError):  # pgrep itself is in its list, and gone
+            os.kill(int(number), signal.SIGKILL)
 
 
 def _short(path: Path) -> Path:
