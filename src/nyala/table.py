@@ -311,7 +311,8 @@ class Table(_Readable):
         Raises: InvalidArgumentError, HistoryExpiredError; StorageError.
         """
         store = self._database._writer()
-        _, table, moment = self._view(parse_at(to))
+        parse_at(to)  # None, which is now to a scan, is no moment to go back to
+        _, table, moment = self._view(to)
         return restore(store, table.id, moment)
 
     def _write(self, operation: str, data: Any, ignore: bool, errors: Errors) -> WriteResult:

@@ -366,11 +366,7 @@ class ColumnReader:
         assert 0 <= lower <= upper <= self.row_count, (lower, upper, self.row_count)
         if lower == upper:
             return pa.nulls(0, self._arrow)
-        shift = self._footer.rows_per_block_log2
-        first, last = lower >> shift, (upper - 1) >> shift
-        arrays = self._blocks(range(first, last + 1), stats, fill_cache)
-        arrays[-1] = arrays[-1].slice(0, upper - (last << shift))
-        arrays[0] = arrays[0].slice(lower - (first << shift))
+        arrays = self._within(lower, upper, stats, fill_cache, "plain")
         return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
     @property
@@ -386,11 +382,7 @@ class ColumnReader:
         Only of a column that has one. Costs and raises as `read`; no value is copied, only indices.
         """
         assert self.has_dictionary and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
-        shift = self._footer.rows_per_block_log2
-        first, last = lower >> shift, (upper - 1) >> shift
-        arrays = self._blocks(range(first, last + 1), stats, fill_cache, "codes")
-        arrays[-1] = arrays[-1].slice(0, upper - (last << shift))
-        arrays[0] = arrays[0].slice(lower - (first << shift))
+        arrays = self._within(lower, upper, stats, fill_cache, "codes")
         if len(arrays) == 1:
             return arrays[0]
         indices = pa.concat_arrays([array.indices for array in arrays])
@@ -401,12 +393,19 @@ class ColumnReader:
     ) -> pa.Array:
         """`read` of a decimal column whose type has a `narrow_decimal`, as that: no value is widened."""
         assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
+        arrays = self._within(lower, upper, stats, fill_cache, "narrow")
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+    def _within(
+        self, lower: int, upper: int, stats: ReadStats | None, fill_cache: bool, as_: _As
+    ) -> list[pa.Array]:
+        """The blocks of ordinals [lower, upper), at least one, the first and the last cut to them."""
         shift = self._footer.rows_per_block_log2
         first, last = lower >> shift, (upper - 1) >> shift
-        arrays = self._blocks(range(first, last + 1), stats, fill_cache, "narrow")
+        arrays = self._blocks(range(first, last + 1), stats, fill_cache, as_)
         arrays[-1] = arrays[-1].slice(0, upper - (last << shift))
         arrays[0] = arrays[0].slice(lower - (first << shift))
-        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+        return arrays
 
     def gather(
         self,

@@ -165,6 +165,26 @@ class DeltaFile:
             self._cache.put(self._owner, column_id, run, 2 * run.nbytes)
         return run
 
+    def window(self, column_id: int, lower: int, upper: int) -> DeltaRun | None:
+        """The column's records of the rows [lower, upper), whose rowids then count from `lower`; None: it has none.
+
+        For a compaction, which goes through a file once, piece by piece: of a file of any size, only the blocks that
+        hold these rows are read, and nothing of it is kept.
+        Raises: as `run`.
+        """
+        if column_id not in self.column_ids:
+            return None
+        rowids = self._column(ColumnKey(DELTA_ROWID, self._group(column_id)))
+        # Rowids ascend over the blocks (F1): the blocks that can hold the rows stand together.
+        zones = rowids.zones
+        first = next((n for n, zone in enumerate(zones) if zone.max is None or zone.max >= lower), len(zones))
+        last = next(
+            (n for n, zone in enumerate(zones) if zone.min is not None and zone.min >= upper), len(zones)
+        )
+        step = rowids.rows_per_block
+        begin, end = min(first * step, rowids.row_count), min(last * step, rowids.row_count)
+        return self._read_run(column_id, None, begin, max(begin, end)).window(lower, upper)
+
     def column_zone(self, column_id: int) -> Zone | None:
         """Bounds of the column's values in this file, from its footer; None when the file has no such column."""
         if column_id not in self.column_ids:
@@ -197,20 +217,36 @@ class DeltaFile:
             raise CorruptionError(f"the delta file has no column {key}", self.path)
         return column
 
-    def _vector(self, key: ColumnKey, stats: ReadStats | None) -> npt.NDArray[np.int64]:
+    def _vector(
+        self, key: ColumnKey, stats: ReadStats | None, begin: int, end: int | None
+    ) -> npt.NDArray[np.int64]:
         column = self._column(key)
-        array = column.read(0, column.row_count, stats=stats, fill_cache=False)
+        array = column.read(begin, column.row_count if end is None else end, stats=stats, fill_cache=False)
         if array.type != pa.int64() or array.null_count:
             raise CorruptionError(f"column {key}: expected int64 without NULL, found {array.type}", self.path)
         vector: npt.NDArray[np.int64] = array.to_numpy()
         return vector
 
-    def _read_run(self, column_id: int, stats: ReadStats | None) -> DeltaRun:
+    def _read_run(
+        self, column_id: int, stats: ReadStats | None, begin: int = 0, end: int | None = None
+    ) -> DeltaRun:
+        """The records [begin, end) of the column; None: to the last."""
         group = self._group(column_id)
-        rowids = self._vector(ColumnKey(DELTA_ROWID, group), stats)
-        timestamps = self._vector(ColumnKey(DELTA_TIMESTAMP, group), stats)
         column = self._column(ColumnKey(DELTA_VALUE, group, column_id))
-        values = column.read(0, column.row_count, stats=stats, fill_cache=False)  # the run itself is kept
+        counts = {
+            self._column(key).row_count
+            for key in (ColumnKey(DELTA_ROWID, group), ColumnKey(DELTA_TIMESTAMP, group), column.key)
+        }
+        if len(counts) != 1:
+            raise CorruptionError(
+                f"group {group} has rowids, timestamps and values of column {column_id} in different numbers, "
+                f"{sorted(counts)}, expected as many of each",
+                self.path,
+            )
+        rowids = self._vector(ColumnKey(DELTA_ROWID, group), stats, begin, end)
+        timestamps = self._vector(ColumnKey(DELTA_TIMESTAMP, group), stats, begin, end)
+        last = column.row_count if end is None else end
+        values = column.read(begin, last, stats=stats, fill_cache=False)  # the run itself is kept
         if not len(rowids) == len(timestamps) == len(values):
             raise CorruptionError(
                 f"group {group} has {len(rowids)} rowids, {len(timestamps)} timestamps and {len(values)} values of "

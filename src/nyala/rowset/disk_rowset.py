@@ -365,7 +365,7 @@ class DiskRowSet:
 
         What is in memory only is not in it: a compaction has it flushed first, and carries over what comes later.
         cut: no UNDO record that only snapshots before this timestamp need; the rows all stay.
-        Cost: decodes those rows, and every delta file.
+        Cost: decodes those rows, and their records in every delta file; nothing stays in the cache.
         """
         count = upper - lower
         columns: dict[int, pa.Array] = {}
@@ -416,15 +416,13 @@ class DiskRowSet:
     def _compacted(
         self, column_id: int, base: pa.Array, lower: int, upper: int, cut: int, column: ColumnSchema | None
     ) -> tuple[pa.Array, DeltaRun | None]:
-        redo = _runs_of(self.redo, column_id)
+        redo = _windows_of(self.redo, column_id, lower, upper)
         past: DeltaRun | None = None
         if redo:
-            changes = _typed(merge_runs([run.window(lower, upper) for run in redo]), column)
-            base, past = redo_to_undo(base, changes)
-        undo = _runs_of(self.undo, column_id)
+            base, past = redo_to_undo(base, _typed(merge_runs(redo), column))
+        undo = _windows_of(self.undo, column_id, lower, upper)
         if undo:
-            older = _typed(merge_runs([run.window(lower, upper) for run in undo]), column)
-            past = join_undo(older, past)
+            past = join_undo(_typed(merge_runs(undo), column), past)
         if past is not None:
             past = past.between(cut, MAX_TIMESTAMP)
         return base, past if past is not None and len(past) else None
@@ -663,6 +661,11 @@ def _with_size(run: DeltaRun) -> tuple[DeltaRun, int]:
 def _runs_of(files: Sequence[DeltaFile], column_id: int) -> list[DeltaRun]:
     runs = (file.run(column_id) for file in files if column_id in file.column_ids)
     return [run for run in runs if run is not None and len(run)]
+
+
+def _windows_of(files: Sequence[DeltaFile], column_id: int, lower: int, upper: int) -> list[DeltaRun]:
+    windows = (file.window(column_id, lower, upper) for file in files if column_id in file.column_ids)
+    return [run for run in windows if run is not None and len(run)]
 
 
 def _typed(run: DeltaRun, column: ColumnSchema | None) -> DeltaRun:

@@ -76,38 +76,36 @@ class MergeJob:
 
 
 @dataclass(frozen=True)
-class MajorJob:
-    """A major delta compaction of some columns of one rowset (LIVENESS may be one of them)."""
+class _OfOneRowSet:
+    """What every job has that leaves row ids as they are."""
 
     root_path: str
     tablet_id: int
     schema: Schema
     input: RowSetFiles
+
+
+@dataclass(frozen=True)
+class MajorJob(_OfOneRowSet):
+    """A major delta compaction of some columns of one rowset (LIVENESS may be one of them)."""
+
     column_ids: tuple[int, ...]
     cut: int
     token: str
 
 
 @dataclass(frozen=True)
-class MinorJob:
+class MinorJob(_OfOneRowSet):
     """A minor delta compaction of these REDO files (ids) of one rowset."""
 
-    root_path: str
-    tablet_id: int
-    schema: Schema
-    input: RowSetFiles
     file_ids: tuple[int, ...]
     token: str
 
 
 @dataclass(frozen=True)
-class UndoJob:
+class UndoJob(_OfOneRowSet):
     """UNDO files (ids) of one rowset into one, without records that only snapshots before `cut` need."""
 
-    root_path: str
-    tablet_id: int
-    schema: Schema
-    input: RowSetFiles
     file_ids: tuple[int, ...]
     cut: int
     token: str

@@ -252,3 +252,48 @@ def test_merge_delta_files_keeps_every_record_and_drops_dropped_columns(tmp_path
     ))]  # fmt: skip
     with pytest.raises(InvalidArgumentError, match="drop them"):
         merge_delta_files(FILES, f"{tmp_path}/none", only_text, {10: TYPES[10]})
+
+
+# Rows up to 4 million, several changes each, so that rowids take many blocks.
+_MANY = 600_000
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> tuple[DeltaFile, DeltaRun]:
+    rng = np.random.default_rng(3)
+    rowids = np.sort(rng.integers(0, 4_000_000, _MANY))
+    times = np.arange(_MANY) * 7 % (1 << 40)
+    run = build_run("redo", rowids, times, pa.array(rng.integers(-9, 9, _MANY), pa.int32()))
+    folder = tmp_path_factory.mktemp("large")
+    return DeltaFile.open(FILES, str(folder), write(folder, {10: run})), run
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper"),
+    [(0, 4_000_000), (0, 1), (1_999_000, 2_000_000), (3_999_999, 4_000_000), (500_000, 1_500_000), (7, 7),
+     (4_000_000, 5_000_000)],
+)  # fmt: skip
+def test_a_window_has_the_records_of_its_rows(large, lower: int, upper: int) -> None:
+    """Also at the borders of blocks, of no rows, and beyond the last one."""
+    file, run = large
+    assert same(file.window(10, lower, upper), run.window(lower, upper))
+    assert file.window(11, lower, upper) is None
+
+
+def test_a_window_reads_the_blocks_of_its_rows_only(large) -> None:
+    """A compaction of a large history must not hold all of it for each piece that it makes."""
+    file, _ = large
+    read = []
+    original = file.reader.read_exactly
+
+    def counted(offset: int, length: int) -> bytes:
+        read.append(length)
+        return original(offset, length)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file.reader, "read_exactly", counted)
+        file.window(10, 0, 4_000_000)
+        whole = sum(read)
+        read.clear()
+        file.window(10, 2_000_000, 2_000_100)
+    assert 0 < sum(read) < whole / 3
