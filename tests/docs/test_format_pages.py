@@ -77,8 +77,12 @@ def test_every_file_of_a_store_is_on_the_page(tmp_path: Path) -> None:
         table.insert({"k": [k, k + 10], "v": [1, 1]})
         db.flush()
     table.compact()
-    table.update({"k": [2], "v": [2]})
-    table.compact()  # of one rowset: a part and its UNDO
+    names = ["k", *(f"c{number}" for number in range(20))]
+    wide = db.create_table("w", dict.fromkeys(names, "int64"), "k")
+    wide.insert({name: [1] for name in names})
+    db.flush()
+    wide.update({"k": [1], "c7": [2]})
+    wide.compact()  # of one rowset and a few of its columns: a part and its UNDO
     for value in range(4):
         table.update({"k": [3], "v": [value]})
         db.flush()

@@ -137,6 +137,10 @@ REDO_COST: Final = 3.0
 # Half of a rowset is garbage: then each byte written gives a byte back, and the disk holds at most twice what is
 # needed.
 SPACE_RATIO: Final = 0.5
+# A major delta compaction of columns that are half of the base or more writes half of it, and lets that half of the old
+# file stand: the disk would hold up to twice the base, for ever, of a table whose rows are upserted whole.
+REWRITE_SHARE: Final = 0.5
+
 # By hand it is asked for: a tenth is worth it.
 SPACE_RATIO_FULL: Final = 0.1
 
@@ -160,6 +164,7 @@ class RowSetLayout:
     expired_rows:     rows dead since before the history mark, which a rewrite drops.
     expired_undo_bytes: UNDO that no readable snapshot needs, at least that much, `expired_undo_files` included.
     expired_undo_files: so many of the oldest UNDO files are beyond the mark as a whole.
+    superseded_bytes: columns of the base file, or of parts, that a newer part has: a rewrite drops them.
     all_expired:      every row is dead and beyond the mark: the rowset can be dropped.
     decoded_bytes:    what keys and columns take in memory, about; 0: not known.
     available:        False while a running compaction has it reserved.
@@ -181,6 +186,7 @@ class RowSetLayout:
     expired_rows: int = 0
     expired_undo_bytes: int = 0
     expired_undo_files: int = 0
+    superseded_bytes: int = 0
     all_expired: bool = False
     available: bool = True
     decoded_bytes: int = 0
@@ -193,14 +199,15 @@ class RowSetLayout:
     @property
     def expired_bytes(self) -> int:
         """What a rewrite gives back."""
-        rows_bytes = self.base_bytes * self.expired_rows // max(1, self.row_count)
-        return min(self.size_bytes, rows_bytes + self.expired_undo_bytes)
+        live_base = self.base_bytes - self.superseded_bytes
+        rows_bytes = live_base * self.expired_rows // max(1, self.row_count)
+        return min(self.size_bytes, rows_bytes + self.expired_undo_bytes + self.superseded_bytes)
 
     @property
     def kept_base_bytes(self) -> int:
         """Base without expired rows: what rowsets of the target size are cut from. Or, if that is more, so much
         that a rowset of the target size is within `DECODED_PER_TARGET`."""
-        base = max(self.base_bytes, self.decoded_bytes // DECODED_PER_TARGET)
+        base = max(self.base_bytes - self.superseded_bytes, self.decoded_bytes // DECODED_PER_TARGET)
         return base - base * self.expired_rows // max(1, self.row_count)
 
 
@@ -283,7 +290,7 @@ def best_plan(rowsets: Sequence[RowSetLayout], options: PolicyOptions | None = N
     ratio = 0.0 if options.quiet else options.redo_ratio_min
     plans: list[Plan | None] = [
         choose_rewrite(rowsets, target_bytes=target, space_ratio=options.space_ratio),
-        choose_major(rowsets, target_bytes=target, redo_ratio_min=ratio),
+        _or_rewrite(choose_major(rowsets, target_bytes=target, redo_ratio_min=ratio), rowsets, target),
         choose_minor(rowsets, target_bytes=target, redo_ratio_min=ratio),
         choose_merge(rowsets, target_bytes=target, budget_bytes=options.budget, growth=growth),
     ]
@@ -409,7 +416,9 @@ def plan_full(rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYT
         elif group[0].expired_bytes - _expired_file_bytes(group[0]) > SPACE_RATIO_FULL * group[0].size_bytes:
             plans.append(_merge_plan(group, target_bytes))
         elif group[0].redo_files:
-            plans.append(_major_plan(group[0], sorted(group[0].redo_columns), target_bytes))
+            major = _major_plan(group[0], sorted(group[0].redo_columns), target_bytes)
+            # What a part would leave behind is garbage as well: better once than a part now and a rewrite after it.
+            plans.append(_or_rewrite(major, group, target_bytes, SPACE_RATIO_FULL) or major)
     return plans
 
 
@@ -461,6 +470,25 @@ def _merge_plan(group: Sequence[RowSetLayout], target_bytes: int) -> MergePlan:
     spared = float(space.width.sum()) - space.total + files + sum(r.expired_bytes for r in group)
     cost = sum(r.size_bytes for r in group) + _work_bytes(target_bytes)
     return MergePlan(tuple(r.id for r in group), max(0.0, spared / cost), _output_count(group, target_bytes))
+
+
+def _or_rewrite(
+    plan: MajorPlan | None,
+    rowsets: Iterable[RowSetLayout],
+    target_bytes: int,
+    share: float = REWRITE_SHARE,
+) -> MajorPlan | MergePlan | None:
+    """The plan; or, if its columns are `share` of the base, the rewrite of the whole rowset.
+
+    It costs little more then, and leaves no base file of which most is superseded.
+    """
+    if plan is None:
+        return None
+    rowset = next(r for r in rowsets if r.id == plan.rowset)
+    moved = sum(rowset.base_columns.get(column, 0) for column in plan.columns)
+    if moved < share * max(1, rowset.base_bytes - rowset.superseded_bytes):
+        return plan
+    return MergePlan((rowset.id,), plan.gain, _output_count([rowset], target_bytes))
 
 
 # --- delta compactions ----------------------------------------------------------------------------

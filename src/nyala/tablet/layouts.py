@@ -88,6 +88,7 @@ class Layouts:
             expired_rows=expired_rows,
             expired_undo_bytes=expired_undo,
             expired_undo_files=len(whole),
+            superseded_bytes=superseded_bytes(rowset),
             # What is in memory only has to be flushed before its rowset can go, as a rewrite does first.
             all_expired=expired_rows == rowset.row_count and not rowset.nbytes,
             available=available,
@@ -108,10 +109,21 @@ class Layouts:
         return known.rows
 
 
+def superseded_bytes(rowset: DiskRowSet) -> int:
+    """About how many bytes of the base file and of parts are of columns that a newer part has."""
+    newer: set[int] = set()
+    size = 0
+    for part in reversed(rowset.parts):
+        size += part.size_bytes * len(part.column_ids & newer) // max(len(part.column_ids), 1)
+        newer |= part.column_ids
+    base = {place.key.column_id for place in rowset.meta.columns if place.key.role == BASE}
+    return size + rowset.meta.size_bytes * len(base & newer) // max(len(base), 1)
+
+
 def _column_bytes(rowset: DiskRowSet) -> dict[int, int]:
     """About how many bytes each base column takes: all the same, which costs no look into a file."""
     columns = {place.key.column_id for place in rowset.meta.columns if place.key.role == BASE}
-    return dict.fromkeys(columns, rowset.base_bytes // max(len(columns), 1))
+    return dict.fromkeys(columns, (rowset.base_bytes - superseded_bytes(rowset)) // max(len(columns), 1))
 
 
 # By the file of a rowset. Text is looked at once, in one of the tablet's rowsets: the others will be like it.

@@ -770,3 +770,26 @@ def carried_out(rowsets, plan, cut_at=None):
     number = max(r.id for r in rowsets) + 1
     new = [layout(number + i, *bounds) for i, bounds in enumerate(zip(lows, highs, sizes, strict=True))]
     return [r for r in rowsets if r.id not in plan.rowsets] + new
+
+
+def test_columns_that_are_most_of_the_base_are_rewritten_with_the_rest() -> None:
+    """A part with most of the columns would leave a base file of which most is dead weight."""
+    sizes = {1: 3 * MB, 2: 10 * MB, 3: 27 * MB}
+    for columns, kind, by_hand_kind in (
+        ({1}, MajorPlan, MajorPlan),
+        ({2}, MajorPlan, MergePlan),
+        ({2, 3}, MergePlan, MergePlan),
+    ):
+        rowset = layout(
+            1, 0, 9, 40 * MB, base_columns=sizes, redo_files=[(8 * MB, 90_000)],
+            redo_columns=dict.fromkeys(columns, 90_000),
+        )  # fmt: skip
+        (by_hand,) = plan_full([rowset])
+        assert isinstance(best_plan([rowset]), kind) and isinstance(by_hand, by_hand_kind)
+
+
+def test_what_a_newer_part_has_is_garbage() -> None:
+    """Of a rowset that was compacted column by column, half may be columns that nobody reads any more."""
+    for superseded, due in ((0, False), (10 * MB, False), (24 * MB, True)):
+        plan = best_plan([layout(1, 0, 9, 40 * MB, superseded_bytes=superseded)])
+        assert isinstance(plan, MergePlan) == due and (due or plan is None)

@@ -105,8 +105,10 @@ def test_it_works_until_nothing_pays_and_counts_what_it_did(db: Database) -> Non
         table.update({"k": [value], "v": [-1]})
         db.flush()
         to_the_end(db)
-    status = db.maintenance.status()
-    assert status["delta_compactions"] + status["major_delta_compactions"] > 0
+    done, status = status, db.maintenance.status()
+    # The one column is most of a row, so bringing it in rewrites the rowset (REWRITE_SHARE).
+    kinds = ("delta_compactions", "major_delta_compactions", "merging_compactions")
+    assert sum(status[kind] for kind in kinds) > sum(done[kind] for kind in kinds)
     assert len(rowsets(db)[0].redo) < 6 and len(status["recent"]) <= 8
 
 

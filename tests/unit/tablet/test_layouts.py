@@ -168,3 +168,22 @@ def test_the_liveness_of_a_rowset_is_looked_up_once_for_a_cut(
         (found,) = measure.of_tablet(tablet(db), cut)
         assert found.expired_rows == (100 if cut >= deleted else 0)
     assert looked == [deleted - 1, deleted], "what is all expired stays so"
+
+
+def test_what_a_newer_part_has_is_told_as_superseded(db: Database) -> None:
+    """Of the base file the columns that a part has, by their number; nothing once the rowset was rewritten."""
+    hundred_rows(db)
+    table = db["t"]
+    assert layout(db).superseded_bytes == 0
+    table.update({"k": [1], "a": [-1]})
+    db.flush()
+    store = db._writer()
+    plan = MajorPlan(rowset(db).id, (column_id(db, "a"),), 1.0)
+    assert compact(store, store.root.table("t").id, tablet(db).id, plan, run_here(store)) is not None
+    (part,) = rowset(db).parts
+    assert layout(db).superseded_bytes == rowset(db).meta.size_bytes // 3
+    assert layout(db).expired_bytes == layout(db).superseded_bytes
+    assert layout(db).base_bytes == rowset(db).meta.size_bytes + part.size_bytes
+    rewrite = MergePlan((rowset(db).id,), 1.0)
+    assert compact(store, store.root.table("t").id, tablet(db).id, rewrite, run_here(store)) is not None
+    assert layout(db).superseded_bytes == 0 and not rowset(db).parts
