@@ -27,7 +27,7 @@ import pyarrow as pa
 from nyala.catalog.handover_channel import NoWriter, send
 from nyala.catalog.leases import Lease, create_lease, open_remote_lease
 from nyala.env import SYSTEM, Env, MissingFileError
-from nyala.errors import CorruptionError, InvalidArgumentError, LockedError
+from nyala.errors import CorruptionError, InvalidArgumentError, LockedError, StorageError
 from nyala.tablet import layout
 from nyala.tablet.result import WriteResult
 from nyala.tablet.staging import make_staging, plain_name, staging_folder
@@ -47,6 +47,8 @@ OPERATIONS: Final = (
 # How long a commit waits for a writer that neither listens nor lets go of the lock.
 _LOCK_WAIT_S: Final = 60.0
 _SEND_TIMEOUT_S: Final = 600.0
+# A killed task writes for some milliseconds more.
+_DISCARD_PAUSES_S: Final = (0.02, 0.1, 0.5, 2.0)
 
 
 def new_staging(path: str, ttl_s: float = STAGING_TTL_S, env: Env = SYSTEM) -> tuple[str, str]:
@@ -55,8 +57,20 @@ def new_staging(path: str, ttl_s: float = STAGING_TTL_S, env: Env = SYSTEM) -> t
 
 
 def discard_staging(path: str, key: str, env: Env = SYSTEM) -> None:
-    """Remove a job's staged files. May be called twice, also after the commit."""
-    env.files.remove_tree(staging_folder(path, key))
+    """Remove a job's staged files. May be called twice, also after the commit.
+
+    A task of the job that was told to stop may still be writing, and so make a file in the folder that is being
+    removed; once the folder is gone it can make none.
+    Raises: StorageError.
+    """
+    folder = staging_folder(path, key)
+    for pause_s in _DISCARD_PAUSES_S:
+        try:
+            env.files.remove_tree(folder)
+            return
+        except StorageError:
+            env.clock.sleep_s(pause_s)
+    env.files.remove_tree(folder)
 
 
 def remote_lease(path: str, ttl_s: float, env: Env = SYSTEM) -> Lease:

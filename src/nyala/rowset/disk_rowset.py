@@ -40,6 +40,7 @@ import pyarrow as pa
 
 from nyala.cfile.cache import BlockCache, Memo
 from nyala.cfile.column import BASE, ColumnKey
+from nyala.cfile.physical import narrow_decimal
 from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats
 from nyala.cfile.zonemap import Zone
 from nyala.delta.applier import decide, patch, resolve_at
@@ -293,23 +294,35 @@ class DiskRowSet:
     ) -> pa.Array:
         """The column's rows [lower, upper) at `snapshot`. Of a row that is not there, any value.
 
-        Cost: the decoded base itself, without a copy, where no store holds a change that the snapshot
-        applies; stores
-              whose timestamps rule that out are not opened.
+        Cost: the decoded base itself, without a copy, where no store holds a change that the snapshot applies; stores
+              whose timestamps rule that out are not opened. Large ranges of the present are remembered as they are
+              after all changes, so that the next scan pays for none of them.
         """
+        return self._at(column, snapshot, lower, upper, stats, None)
+
+    def _at(
+        self,
+        column: ColumnSchema,
+        snapshot: int,
+        lower: int,
+        upper: int,
+        stats: RowSetStats | None,
+        narrow: pa.DataType | None,
+    ) -> pa.Array:
+        """`column`; of a decimal as `narrow`, if that is given."""
         if upper - lower >= _PRESENT_ROWS_MIN:
             # Named before it is asked about: what a write appends in between is newer than the snapshot, and would be
             # in the name but not in what is remembered under it.
             state = self._redo_state(column.id)
             if self._is_present(column.id, snapshot):
-                return self._present(column, snapshot, lower, upper, state, stats)
+                return self._present(column, snapshot, lower, upper, state, stats, narrow)
         undo, redo = self._runs(column.id, snapshot, stats)
-        base = self._base(column, lower, upper, stats)
+        base = self._base(column, lower, upper, stats, narrow)
         rows, values = decide(undo, redo, snapshot, lower, upper)
         if values is None:
             return base
         _count(stats, len(rows))
-        return patch(base, rows - lower, _as(values, column))
+        return patch(base, rows - lower, _narrowed(_as(values, column), narrow))
 
     def coded(
         self, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
@@ -329,16 +342,11 @@ class DiskRowSet:
     def narrow(
         self, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
     ) -> pa.Array:
-        """`column` of a decimal with a `narrow_decimal`: as that, if the base has it and nothing changed."""
+        """`column` of a decimal with a `narrow_decimal`: as that, if the base has it."""
         reader = self.base_column(column.id)
-        if (
-            reader is None
-            or lower == upper
-            or reader.type != column.type
-            or self.delta_touches(column.id, snapshot)
-        ):
+        if reader is None or lower == upper or reader.type != column.type:
             return self.column(column, snapshot, lower, upper, stats)
-        return reader.read_narrow(lower, upper, stats=stats)
+        return self._at(column, snapshot, lower, upper, stats, narrow_decimal(column.type))
 
     def gather(
         self, column: ColumnSchema, snapshot: int, rowids: Rowids, stats: RowSetStats | None = None
@@ -565,6 +573,7 @@ class DiskRowSet:
         upper: int,
         state: Hashable,
         stats: RowSetStats | None,
+        narrow: pa.DataType | None,
     ) -> pa.Array:
         """The rows [lower, upper) at a snapshot that applies all REDO of `state`; remembered, for scans ask again.
 
@@ -575,13 +584,14 @@ class DiskRowSet:
             rows, values = decide((), self._runs(column.id, snapshot, stats)[1], snapshot, lower, upper)
             if values is None:
                 return (None, 0), 0
-            array = patch(self._base(column, lower, upper, stats), rows - lower, _as(values, column))
+            base = self._base(column, lower, upper, stats, narrow)
+            array = patch(base, rows - lower, _narrowed(_as(values, column), narrow))
             return (array, len(rows)), array.nbytes
 
-        name = ("present", column.id, column.type, lower, upper, state)
+        name = ("present", column.id, column.type, narrow, lower, upper, state)
         array, count = self.memo.get(name, patched)
         if array is None:
-            return self._base(column, lower, upper, stats)
+            return self._base(column, lower, upper, stats, narrow)
         _count(stats, count)
         return array
 
@@ -590,10 +600,19 @@ class DiskRowSet:
         stores = [store for store in self._memory() if column_id in store.column_ids]
         return (self._redo_ids, *((store.serial, store.record_count) for store in stores))
 
-    def _base(self, column: ColumnSchema, lower: int, upper: int, stats: ReadStats | None) -> pa.Array:
+    def _base(
+        self,
+        column: ColumnSchema,
+        lower: int,
+        upper: int,
+        stats: ReadStats | None,
+        narrow: pa.DataType | None,
+    ) -> pa.Array:
         reader = self.base_column(column.id)
         if reader is None:
             return default_array(column, upper - lower, "read")
+        if narrow is not None:
+            return reader.read_narrow(lower, upper, stats=stats)
         return _as(reader.read(lower, upper, stats=stats), column)
 
     def _check_order(self) -> None:
@@ -661,6 +680,10 @@ def _with_size(run: DeltaRun) -> tuple[DeltaRun, int]:
 def _runs_of(files: Sequence[DeltaFile], column_id: int) -> list[DeltaRun]:
     runs = (file.run(column_id) for file in files if column_id in file.column_ids)
     return [run for run in runs if run is not None and len(run)]
+
+
+def _narrowed(array: pa.Array, narrow: pa.DataType | None) -> pa.Array:
+    return array if narrow is None else array.cast(narrow)
 
 
 def _windows_of(files: Sequence[DeltaFile], column_id: int, lower: int, upper: int) -> list[DeltaRun]:

@@ -86,7 +86,7 @@ def pool() -> Iterator[WorkerPool]:
     yield pool
     pool.close()
     assert not workers._children
-    assert set(os.listdir("/dev/fd")) == before
+    assert set(os.listdir("/dev/fd")) <= before  # what others had open may be closed by now
     assert set(threading.enumerate()) == threads
 
 
