@@ -23,6 +23,7 @@ from nyala.tablet.compaction_policy import (
     Plan,
     RowSetLayout,
     choose_expire,
+    choose_minor,
     plan_full,
 )
 from nyala.tablet.flush import flush
@@ -144,8 +145,6 @@ def compact_deltas(store: Store) -> int:
 
     Raises: StorageError when a file cannot be written; nothing changed then.
     """
-    from nyala.tablet.compaction_policy import choose_minor
-
     done = 0
     runner = run_here(store)
     for table in list(store.root.tables.values()):
@@ -180,6 +179,7 @@ def _rewriting(layouts: list[RowSetLayout]) -> list[Plan]:
         and layout.expired_bytes > 0
         and (
             layout.expired_rows
+            or layout.superseded_bytes
             or layout.expired_undo_bytes
             > sum(size for size, _ in layout.undo_files[: layout.expired_undo_files])
         )

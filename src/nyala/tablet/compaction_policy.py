@@ -480,13 +480,14 @@ def _or_rewrite(
 ) -> MajorPlan | MergePlan | None:
     """The plan; or, if its columns are `share` of the base, the rewrite of the whole rowset.
 
-    It costs little more then, and leaves no base file of which most is superseded.
+    It costs little more then, and leaves no base file of which most is superseded. Not where there is more UNDO than
+    that: a part leaves UNDO as it is, a rewrite would write all of it anew each time.
     """
     if plan is None:
         return None
     rowset = next(r for r in rowsets if r.id == plan.rowset)
     moved = sum(rowset.base_columns.get(column, 0) for column in plan.columns)
-    if moved < share * max(1, rowset.base_bytes - rowset.superseded_bytes):
+    if rowset.undo_bytes > moved or moved < share * max(1, rowset.base_bytes - rowset.superseded_bytes):
         return plan
     return MergePlan((rowset.id,), plan.gain, _output_count([rowset], target_bytes))
 

@@ -287,3 +287,21 @@ def test_vacuum_of_a_table_without_a_past_does_nothing(db: Database) -> None:
     assert table.vacuum()["bytes"] == 0
     assert db._writer().state.version - version <= 1, "at most the collection of the log's segment"
     assert compact_deltas(db._writer()) == 0
+
+
+def test_vacuum_gives_back_columns_that_newer_parts_have(db: Database) -> None:
+    """A part leaves the old column in the base file; the dry run tells of it, and nothing of it stays."""
+    names = ["k", *(f"c{number}" for number in range(20))]
+    table = db.create_table("wide", dict.fromkeys(names, "int64"), "k")
+    table.insert({name: list(range(500)) for name in names})
+    db.flush()
+    table.update({"k": [7], "c3": [-7]})
+    table.compact()
+    (rowset,) = db._writer().root.table("wide").tablets[0].rowsets
+    assert len(rowset.parts) == 1
+    told = table.vacuum(dry_run=True)
+    assert told["rowsets_rewritten"] == 1 and 0 < told["bytes"] < rowset.base_bytes
+    assert table.vacuum()["rowsets_rewritten"] == 1
+    (rowset,) = db._writer().root.table("wide").tablets[0].rowsets
+    assert not rowset.parts and table.get({"k": 7})["c3"] == -7
+    assert table.vacuum(dry_run=True)["bytes"] == 0

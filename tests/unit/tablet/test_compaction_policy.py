@@ -793,3 +793,13 @@ def test_what_a_newer_part_has_is_garbage() -> None:
     for superseded, due in ((0, False), (10 * MB, False), (24 * MB, True)):
         plan = best_plan([layout(1, 0, 9, 40 * MB, superseded_bytes=superseded)])
         assert isinstance(plan, MergePlan) == due and (due or plan is None)
+
+
+def test_a_long_history_is_not_written_anew_for_each_change_of_whole_rows() -> None:
+    """A week of UNDO beside rows that are upserted all day: a part is made, although it leaves columns behind."""
+    rowset = layout(
+        1, 0, 9, 40 * MB, base_columns={1: 40 * MB}, undo_bytes=400 * MB, redo_files=[(8 * MB, 90_000)],
+        redo_columns={1: 90_000},
+    )  # fmt: skip
+    assert isinstance(best_plan([rowset]), MajorPlan)
+    assert isinstance(best_plan([dataclasses.replace(rowset, undo_bytes=4 * MB)]), MergePlan)
