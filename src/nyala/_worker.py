@@ -75,9 +75,17 @@ def _compaction(kind: str) -> Handler:
     return handle
 
 
+def _flush_pieces(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
+    from nyala.env import SYSTEM
+    from nyala.tablet.flush_run import run_spilled
+
+    return run_spilled(SYSTEM.files, arguments)
+
+
 # Every kind of job. A handler imports what it needs when it is called: a start waits for none of it.
 HANDLERS: Final[dict[str, Handler]] = {
     "ping": _ping,
+    "flush": _flush_pieces,
     **{kind: _compaction(kind) for kind in ("merge", "major", "minor", "undo")},
 }
 

@@ -40,12 +40,19 @@ from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.merging import merge_images
-from nyala.rowset.meta import RowSetMeta
 from nyala.rowset.writer import WrittenRowSet, column_spec, write_rowset
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.schema.types import ColumnType
 from nyala.tablet import layout
-from nyala.tablet.entries import RowSetFiles, decode_places, encode_places
+from nyala.tablet.entries import (
+    RowSetFiles,
+    decode_delta,
+    decode_file,
+    decode_written_rowset,
+    encode_delta,
+    encode_file,
+    encode_written_rowset,
+)
 
 Progress: TypeAlias = Callable[[int, int], None]
 """(rows done, rows in all)"""
@@ -365,74 +372,20 @@ def decode_job(kind: str, fields: dict[str, Any]) -> Job:
 
 def encode_output(output: Output) -> dict[str, Any]:
     return {
-        "rowsets": [
-            {
-                "meta": {
-                    **{field.name: getattr(made.meta, field.name) for field in dataclasses.fields(made.meta)},
-                    "key_min": made.meta.key_min.hex(),
-                    "key_max": made.meta.key_max.hex(),
-                    "columns": encode_places(made.meta.columns),
-                },
-                "undo": None if made.undo is None else _encode_delta(made.undo),
-                "undo_path": made.undo_path,
-            }
-            for made in output.rowsets
-        ],
+        "rowsets": [encode_written_rowset(made) for made in output.rowsets],
         "part": None
         if output.part is None
-        else {"path": output.part.path, "file": _encode_file(output.part.file)},
-        "undo": None if output.undo is None else [output.undo[0], _encode_delta(output.undo[1])],
-        "redo": None if output.redo is None else [output.redo[0], _encode_delta(output.redo[1])],
+        else {"path": output.part.path, "file": encode_file(output.part.file)},
+        "undo": None if output.undo is None else [output.undo[0], encode_delta(output.undo[1])],
+        "redo": None if output.redo is None else [output.redo[0], encode_delta(output.redo[1])],
     }
 
 
 def decode_output(fields: dict[str, Any]) -> Output:
-    rowsets = []
-    for made in fields["rowsets"]:
-        meta = made["meta"]
-        rowsets.append(
-            WrittenRowSet(
-                RowSetMeta(
-                    **{
-                        **meta,
-                        "key_min": bytes.fromhex(meta["key_min"]),
-                        "key_max": bytes.fromhex(meta["key_max"]),
-                        "columns": decode_places(meta["columns"]),
-                    }
-                ),
-                None if made["undo"] is None else _decode_delta(made["undo"]),
-                made["undo_path"],
-            )
-        )
     part, undo, redo = fields["part"], fields["undo"], fields["redo"]
     return Output(
-        tuple(rowsets),
-        None if part is None else WrittenPart(part["path"], _decode_file(part["file"])),
-        None if undo is None else (undo[0], _decode_delta(undo[1])),
-        None if redo is None else (redo[0], _decode_delta(redo[1])),
-    )
-
-
-def _encode_file(file: WrittenFile) -> dict[str, Any]:
-    return {"path": file.path, "size_bytes": file.size_bytes, "columns": encode_places(file.columns)}
-
-
-def _decode_file(fields: dict[str, Any]) -> WrittenFile:
-    return WrittenFile(fields["path"], fields["size_bytes"], decode_places(fields["columns"]))
-
-
-def _encode_delta(delta: WrittenDelta) -> dict[str, Any]:
-    return {
-        "file": _encode_file(delta.file),
-        "kind": delta.kind,
-        "timestamp_min": delta.timestamp_min,
-        "timestamp_max": delta.timestamp_max,
-        "record_count": delta.record_count,
-        "column_ids": list(delta.column_ids),
-    }
-
-
-def _decode_delta(fields: dict[str, Any]) -> WrittenDelta:
-    return WrittenDelta(
-        **{**fields, "file": _decode_file(fields["file"]), "column_ids": tuple(fields["column_ids"])}
+        tuple(decode_written_rowset(made) for made in fields["rowsets"]),
+        None if part is None else WrittenPart(part["path"], decode_file(part["file"])),
+        None if undo is None else (undo[0], decode_delta(undo[1])),
+        None if redo is None else (redo[0], decode_delta(redo[1])),
     )

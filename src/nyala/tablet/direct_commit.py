@@ -34,7 +34,8 @@ from nyala.delta.run import LIVENESS, DeltaRun
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import RowSetImage
 from nyala.rowset.writer import write_rowset
-from nyala.tablet.flush import delta_types, flush, roll
+from nyala.tablet.flush import flush, roll
+from nyala.tablet.flush_run import delta_types
 from nyala.tablet.opening import delta_entry
 from nyala.tablet.root import TabletState
 from nyala.tablet.settle import Effect, Settlement, settle, tablet_slices

@@ -1,7 +1,7 @@
 """The files of a rowset, as entries of the catalogue and as JSON: for a process that does not open the catalogue.
 
-Scan tokens and compaction jobs carry it. Nothing but numbers, texts and lists goes over: what comes in from outside is
-data, and never code.
+Scan tokens and the jobs of worker processes carry it, and what such a job has written comes back as JSON too.
+Nothing but numbers, texts and lists goes over: what comes in from outside is data, and never code.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from typing import Any
 
 from nyala.catalog.model import DeltaEntry, PartEntry, RowSetEntry
 from nyala.cfile.cache import BlockCache
-from nyala.cfile.column import ColumnKey, ColumnPlace
+from nyala.cfile.column import ColumnKey, ColumnPlace, WrittenFile
+from nyala.delta.delta_file import WrittenDelta
 from nyala.env import Env
 from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.meta import RowSetMeta
+from nyala.rowset.writer import WrittenRowSet
 from nyala.schema.schema import Schema
 from nyala.tablet.opening import entry_of, open_rowset, part_entry_of
 
@@ -90,4 +93,61 @@ def decode_places(places: Sequence[Sequence[int]]) -> tuple[ColumnPlace, ...]:
     return tuple(
         ColumnPlace(ColumnKey(role, group, column), offset, length)
         for role, group, column, offset, length in places
+    )
+
+
+# ------------------------------------------------------------------------------------------------ what was written
+
+
+def encode_written_rowset(made: WrittenRowSet) -> dict[str, Any]:
+    return {
+        "meta": {
+            **{field.name: getattr(made.meta, field.name) for field in dataclasses.fields(made.meta)},
+            "key_min": made.meta.key_min.hex(),
+            "key_max": made.meta.key_max.hex(),
+            "columns": encode_places(made.meta.columns),
+        },
+        "undo": None if made.undo is None else encode_delta(made.undo),
+        "undo_path": made.undo_path,
+    }
+
+
+def decode_written_rowset(fields: dict[str, Any]) -> WrittenRowSet:
+    meta = fields["meta"]
+    return WrittenRowSet(
+        RowSetMeta(
+            **{
+                **meta,
+                "key_min": bytes.fromhex(meta["key_min"]),
+                "key_max": bytes.fromhex(meta["key_max"]),
+                "columns": decode_places(meta["columns"]),
+            }
+        ),
+        None if fields["undo"] is None else decode_delta(fields["undo"]),
+        fields["undo_path"],
+    )
+
+
+def encode_file(file: WrittenFile) -> dict[str, Any]:
+    return {"path": file.path, "size_bytes": file.size_bytes, "columns": encode_places(file.columns)}
+
+
+def decode_file(fields: dict[str, Any]) -> WrittenFile:
+    return WrittenFile(fields["path"], fields["size_bytes"], decode_places(fields["columns"]))
+
+
+def encode_delta(delta: WrittenDelta) -> dict[str, Any]:
+    return {
+        "file": encode_file(delta.file),
+        "kind": delta.kind,
+        "timestamp_min": delta.timestamp_min,
+        "timestamp_max": delta.timestamp_max,
+        "record_count": delta.record_count,
+        "column_ids": list(delta.column_ids),
+    }
+
+
+def decode_delta(fields: dict[str, Any]) -> WrittenDelta:
+    return WrittenDelta(
+        **{**fields, "file": decode_file(fields["file"]), "column_ids": tuple(fields["column_ids"])}
     )

@@ -32,14 +32,12 @@ import numpy as np
 import pyarrow as pa
 
 from nyala.catalog.model import CatalogChange, RowSetEntry
-from nyala.delta.delta_file import WrittenDelta, write_delta_file
+from nyala.delta.delta_file import WrittenDelta
 from nyala.delta.mem_store import DeltaMemStore
-from nyala.delta.run import LIVENESS
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet, RowSetImage
-from nyala.rowset.writer import WrittenRowSet, write_rowset
-from nyala.schema.schema import Schema
-from nyala.schema.types import ColumnType
+from nyala.rowset.writer import WrittenRowSet
+from nyala.tablet.flush_run import DeltaPiece, Piece, RowSetPiece, Writer, Written, write_pieces
 from nyala.tablet.history import note_cut
 from nyala.tablet.opening import delta_entry
 from nyala.tablet.root import TableState, TabletState
@@ -77,6 +75,8 @@ class _FrozenTablet:
     memories: tuple[MemRowSet, ...]
     stores: dict[int, tuple[DeltaMemStore, ...]]  # by rowset id, oldest first
     cut: int = 0  # what only older snapshots need was left out
+    images: list[tuple[MemRowSet, RowSetImage, list[tuple[int, int]]]] = field(default_factory=list)
+    deltas: list[tuple[int, int]] = field(default_factory=list)  # rowset, delta id
     new_rowsets: list[tuple[MemRowSet, RowSetImage, list[tuple[int, int, WrittenRowSet]]]] = field(
         default_factory=list
     )
@@ -85,16 +85,23 @@ class _FrozenTablet:
     )  # rowset, delta id, path
 
 
-def flush(store: Store, chosen: Collection[int] | None = None, *, phase: Phase = no_phase) -> FlushReport:
+def flush(
+    store: Store,
+    chosen: Collection[int] | None = None,
+    *,
+    phase: Phase = no_phase,
+    write: Writer = write_pieces,
+) -> FlushReport:
     """Flush the memory of the tablets with these ids (None: all). Safe from any thread; one round at a time.
 
+    write: who writes the files; the background has large ones written by a worker process.
     phase: called, without a lock but the flush lock, as "frozen" and as "written": tests put their changes
     between.
 
     Raises: StorageError when a file cannot be written (F2) or the log cannot be synced.
     """
     with store.flush_lock:
-        return _round(store, *_freeze(store, chosen), phase)
+        return _round(store, *_freeze(store, chosen), phase, write)
 
 
 def flush_deltas(store: Store, rowset_ids: Collection[int]) -> int:
@@ -107,19 +114,25 @@ def flush_deltas(store: Store, rowset_ids: Collection[int]) -> int:
     """
     assert store.flush_lock.held(), "one round at a time"
     frozen, timestamp = _freeze_deltas(store, rowset_ids)
-    _round(store, frozen, timestamp, no_phase)
+    _round(store, frozen, timestamp, no_phase, write_pieces)
     return timestamp
 
 
-def _round(store: Store, frozen: list[_FrozenTablet], timestamp: int, phase: Phase) -> FlushReport:
+def _round(
+    store: Store, frozen: list[_FrozenTablet], timestamp: int, phase: Phase, write: Writer
+) -> FlushReport:
     if not frozen:
         return FlushReport()
     store.log_sync_all()
     phase("frozen")
     written: list[str] = []
     try:
+        pieces = [piece for part in frozen for piece in _pieces(store, part)]
+        written += [path for piece in pieces for path in piece.paths]
+        made = iter(write(store.env.files, store.root_path, pieces))
+        left = iter(pieces)
         for part in frozen:
-            _write(store, part, timestamp, written)
+            _take_written(part, left, made)
         for directory in {path.rsplit("/", 1)[0] for path in written}:
             store.env.files.sync_dir(store.path(directory))
         phase("written")
@@ -196,42 +209,46 @@ def freeze_tablet(store: Store, table: TableState, tablet: TabletState, timestam
 # ------------------------------------------------------------------------------------------------ write
 
 
-def _write(store: Store, part: _FrozenTablet, timestamp: int, written: list[str]) -> None:
+def _pieces(store: Store, part: _FrozenTablet) -> list[Piece]:
+    """What is to be written of a tablet; `_take_written` gets the answers in this order."""
     directory = store.tablet_directory(part.tablet_id)
     schema = part.table.schema
+    pieces: list[Piece] = []
     for memory in part.memories:
         assert memory.frozen_at is not None, "F1: only a frozen MemRowSet is flushed"
         image = memory.image(memory.frozen_at)
         cut = store.history_cut(part.table.entry)
         if any(run.timestamp_min <= cut for run in image.undo.values()):
             image, part.cut = image.without_history(cut), max(part.cut, cut)
-        files = []
-        for lower, upper in roll(image, store.options.rowset_target_bytes):
-            number = store.allocate("rowset")
-            result = write_rowset(
-                store.env.files, store.root_path, directory, number, part.tablet_id, image.piece(lower, upper), schema,
-                deltas_durable=memory.frozen_at,
-            )  # fmt: skip
-            written += result.paths
-            files.append((lower, upper, result))
-        part.new_rowsets.append((memory, image, files))
+        bounds = list(roll(image, store.options.rowset_target_bytes))
+        part.images.append((memory, image, bounds))
+        pieces += [
+            RowSetPiece(
+                store.allocate("rowset"), part.tablet_id, directory, schema, image.piece(lower, upper), memory.frozen_at
+            )
+            for lower, upper in bounds
+        ]  # fmt: skip
     for rowset_id, stores in part.stores.items():
         for frozen in stores:
             number = store.allocate("delta")
-            path = f"{directory}/{number}.redo"
-            runs = frozen.runs()
-            written.append(path)
-            delta = write_delta_file(
-                store.env.files, store.path(path), "redo", runs, delta_types(schema, runs)
-            )
-            part.new_deltas.append((rowset_id, number, path, delta))
+            part.deltas.append((rowset_id, number))
+            pieces.append(DeltaPiece(f"{directory}/{number}.redo", schema, frozen.runs()))
+    return pieces
 
 
-def delta_types(schema: Schema, columns: Collection[int]) -> dict[int, ColumnType]:
-    """The type in which the deltas of each column are stored."""
-    return {
-        number: ColumnType("bool") if number == LIVENESS else schema.by_id(number).type for number in columns
-    }
+def _take_written(part: _FrozenTablet, pieces: Iterator[Piece], written: Iterator[Written]) -> None:
+    for memory, image, bounds in part.images:
+        files = []
+        for lower, upper in bounds:
+            next(pieces)
+            result = next(written)
+            assert isinstance(result, WrittenRowSet), "the answers come in the order of the pieces"
+            files.append((lower, upper, result))
+        part.new_rowsets.append((memory, image, files))
+    for rowset_id, number in part.deltas:
+        piece, delta = next(pieces), next(written)
+        assert isinstance(piece, DeltaPiece) and isinstance(delta, WrittenDelta), "the same order"
+        part.new_deltas.append((rowset_id, number, piece.path, delta))
 
 
 def roll(image: RowSetImage, target_bytes: int) -> Iterator[tuple[int, int]]:

@@ -25,6 +25,7 @@ from nyala.mvcc.timestamp import physical_us
 from nyala.tablet.compactor import TICK_S as COMPACTION_TICK_S
 from nyala.tablet.compactor import Compactor
 from nyala.tablet.flush import flush
+from nyala.tablet.flush_worker import FlushWorker
 from nyala.tablet.staging import remove_expired_staging
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class Maintenance:
         self._compacting = threading.Lock()
         self.counters = FlushCounters()
         self.compactor = Compactor(store)
+        self.flush_worker = FlushWorker(store.env)
         self._errors: dict[str, str] = {}  # what goes wrong at present, by thread
         self._threads = [
             threading.Thread(target=self._flush_loop, name="nyala-flush", daemon=True),
@@ -154,11 +156,12 @@ class Maintenance:
             thread.start()
 
     def stop(self) -> None:
-        """End both threads and all worker processes; a compaction that runs is given up."""
+        """End both threads and all worker processes; a flush or a compaction that runs in one is given up."""
         self._stop.set()
         self._wake.set()
         self._changed.set()
         self.compactor.stop()
+        self.flush_worker.stop()
         for thread in self._threads:
             if thread.is_alive() and threading.current_thread() is not thread:
                 thread.join()
@@ -249,7 +252,7 @@ class Maintenance:
             chosen = choose_flush(pressure_of(store))
             if chosen:
                 self.counters.running = f"flush of {len(chosen)} tablets"
-                report = flush(store, chosen)
+                report = flush(store, chosen, write=self.flush_worker.write)
                 self.counters.flushes += 1
                 self.counters.rows_flushed += report.rows
             log_share = store.log.size_bytes / store.options.log_limit_bytes
@@ -259,7 +262,7 @@ class Maintenance:
                 with store.commit_lock:
                     revoked = store.reservations.revoke_held()
                 if revoked:
-                    flush(store)
+                    flush(store, write=self.flush_worker.write)
         finally:
             # Also when there was no space for a flush: this is what makes some.
             self.counters.running = "collection"

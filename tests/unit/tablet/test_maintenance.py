@@ -223,7 +223,7 @@ def test_garbage_goes_also_when_a_flush_fails(db: Database, monkeypatch: pytest.
     assert db._writer().state.garbage
     table.insert({"k": [2], "v": [2]})
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise StorageError("no space left")
 
     monkeypatch.setattr(maintenance, "choose_flush", lambda _: {1})

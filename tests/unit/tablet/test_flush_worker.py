@@ -1,0 +1,239 @@
+"""Large flushes of the background are written by a worker process: the very same files, and nothing hangs on it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.support import open_database
+
+import nyala
+from nyala.database import Database
+from nyala.env.files import Files
+from nyala.errors import StorageError
+from nyala.tablet import flush_worker
+from nyala.tablet.flush import flush
+from nyala.tablet.flush_run import Piece, Written, decode_written, run_spilled, spill, write_pieces
+from nyala.tablet.flush_worker import FlushWorker
+from nyala.tablet.workers import JobCancelled
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    """With the system's clock and files, so that worker processes are used; the background does nothing by itself."""
+    with nyala.connect(tmp_path / "real", maintenance=False) as db:
+        yield db
+
+
+@pytest.fixture
+def worker(db: Database, monkeypatch: pytest.MonkeyPatch) -> FlushWorker:
+    monkeypatch.setattr(flush_worker, "INLINE_BYTES", 0)
+    return db.maintenance.flush_worker
+
+
+def files_of(db: Database) -> list[str]:
+    return sorted(path.name for path in Path(db.path, "data").rglob("*.*"))
+
+
+def numbers(db: Database, count: int = 100) -> Any:
+    table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
+    table.insert({"k": list(range(count)), "v": list(range(count))})
+    return table
+
+
+EVERY_TYPE = {
+    "name": "string", "at": "timestamp", "flag": "bool", "tiny": "int8", "small": "int16", "whole": "int32",
+    "big": "int64", "single": "float", "real": "double", "money": "decimal(12,2)", "raw": "binary", "day": "date",
+    "short": "varchar(5)",
+}  # fmt: skip
+MOMENT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+def row(name: str, second: int, *, empty: bool = False) -> dict[str, Any]:
+    key = {"name": name, "at": MOMENT + dt.timedelta(seconds=second)}
+    if empty:
+        return {**key, **dict.fromkeys(list(EVERY_TYPE)[2:])}
+    return {
+        **key, "flag": second % 2 == 0, "tiny": second, "small": -second, "whole": second, "big": 1 << 40,
+        "single": 0.5,
+        "real": -0.0, "money": Decimal("1.25") * second, "raw": b"\x00" * second, "day": dt.date(2026, 1, 1),
+        "short": name[:5],
+    }  # fmt: skip
+
+
+def test_the_files_are_the_same_to_the_byte_wherever_they_are_written(tmp_path: Path) -> None:
+    """Every type, NULLs, keys of any length, updates, deletes and re-inserts in memory, two tablets, REDO."""
+    compared = []
+
+    def both(files: Files, root_path: str, pieces: Sequence[Piece]) -> list[Written]:
+        here = write_pieces(files, root_path, pieces)
+        paths = [os.path.join(root_path, path) for piece in pieces for path in piece.paths]
+        content = {path: files.read_all(path) for path in paths if files.exists(path)}
+        for path in content:
+            files.unlink(path)
+        job = json.loads(json.dumps(spill(files, root_path, "data/spill", pieces)))
+        there = decode_written(json.loads(json.dumps(run_spilled(files, job))))
+        files.unlink(os.path.join(root_path, "data/spill"))
+        assert there == here
+        assert {path: files.read_all(path) for path in paths if files.exists(path)} == content
+        compared.append([type(piece).__name__ for piece in pieces])
+        return there
+
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table(
+            "t", EVERY_TYPE, ["name", "at"], [nyala.hash_partition("name", buckets=2)], history="forever"
+        )
+        names = ["", "a", "a\x00b", "long" * 40, "ß"]
+        table.insert([row(name, second) for name in names for second in (1, 2)])
+        table.upsert([row(name, 2, empty=True) for name in names[:3]])
+        table.delete([{"name": "a", "at": MOMENT + dt.timedelta(seconds=1)}])
+        flush(db._writer(), write=both)
+        table.insert([row("a", 1), row("b", 1)])
+        table.update({"name": ["ß"], "at": [MOMENT + dt.timedelta(seconds=1)], "big": [7]})
+        table.delete([{"name": "", "at": MOMENT + dt.timedelta(seconds=2)}])
+        flush(db._writer(), write=both)
+        assert table.count() == 10
+    assert len(compared) == 2
+    assert {"RowSetPiece", "DeltaPiece"} == set(compared[1])
+
+
+def test_a_large_flush_is_written_by_a_worker_process(db: Database, worker: FlushWorker) -> None:
+    """And what came to the rows meanwhile is theirs."""
+    table = numbers(db)
+
+    def late(phase: str) -> None:
+        if phase == "written":
+            table.update({"k": [5], "v": [-5]})
+
+    report = flush(db._writer(), phase=late, write=worker.write)
+    assert (report.rows, worker.jobs) == (100, 1)
+    assert files_of(db) == ["1.base", "1.base.undo"]
+    assert table.get({"k": 5}) == {"k": 5, "v": -5} and table.get({"k": 6}) == {"k": 6, "v": 6}
+
+
+def test_a_small_flush_is_written_here(db: Database) -> None:
+    """Its way to another process would take as long as the work."""
+    numbers(db)
+    worker = db.maintenance.flush_worker
+    flush(db._writer(), write=worker.write)
+    assert (files_of(db), worker.jobs) == (["1.base", "1.base.undo"], 0)
+
+
+def test_with_other_files_or_another_clock_it_is_written_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker has the system's."""
+    monkeypatch.setattr(flush_worker, "INLINE_BYTES", 0)
+    with open_database(tmp_path / "s") as db:
+        numbers(db)
+        flush(db._writer(), write=db.maintenance.flush_worker.write)
+        assert db.maintenance.flush_worker.jobs == 0 and db.table("t").count() == 100
+
+
+def test_a_worker_that_fails_is_no_reason_not_to_flush(
+    db: Database, worker: FlushWorker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Killed by the system, say. A flush that is never done would in the end stop all writes."""
+    table = numbers(db)
+    tried = []
+
+    def killed(kind: str, job: dict[str, Any]) -> dict[str, Any]:
+        tried.append(run_spilled(db._writer().env.files, job))  # it had written all, and was killed then
+        raise StorageError("the worker process 1 was killed by SIGKILL")
+
+    monkeypatch.setattr(worker._workers(), "run", killed)
+    assert flush(db._writer(), write=worker.write).rows == 100
+    assert len(tried) == 1 and files_of(db) == ["1.base", "1.base.undo"]
+    assert "written here" in caplog.text and "SIGKILL" in caplog.text
+    assert table.count() == 100
+
+
+def test_a_store_that_closes_does_not_wait_for_its_flush(
+    db: Database, worker: FlushWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows stay in memory and in the log (F2), and no file is left."""
+    table = numbers(db)
+    begun = threading.Event()
+    encode = spill
+
+    def slow(files: Files, root_path: str, path: str, pieces: Sequence[Piece]) -> dict[str, Any]:
+        # A pipe in the place of the spill: the worker waits for somebody who writes to it.
+        job = encode(files, root_path, path, pieces)
+        os.mkfifo(os.path.join(root_path, "data", "pipe"))
+        begun.set()
+        return {**job, "spill": "data/pipe"}
+
+    monkeypatch.setattr(flush_worker, "spill", slow)
+    ended: list[str] = []
+
+    def work() -> None:
+        try:
+            flush(db._writer(), write=worker.write)
+        except JobCancelled as error:
+            ended.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert begun.wait(60)
+    worker.stop()
+    thread.join(60)
+    assert ended and "closing" in ended[0]
+    assert files_of(db) == []
+    assert table.count() == 100
+    monkeypatch.setattr(flush_worker, "spill", encode)
+    with pytest.raises(JobCancelled):
+        flush(db._writer(), write=worker.write)
+    assert flush(db._writer()).rows == 100 and table.count() == 100
+
+
+def test_a_spill_that_cannot_be_read_is_our_error_and_loses_nothing(db: Database) -> None:
+    """Whoever damages a store's files while it runs hears of it; the rows are still in memory."""
+    table = numbers(db)
+    said = []
+
+    def damaged(files: Files, root_path: str, pieces: Sequence[Piece]) -> list[Written]:
+        job = spill(files, root_path, "data/spill", pieces)
+        path = Path(root_path, "data/spill")
+        path.write_bytes(b"\xff" * path.stat().st_size)
+        try:
+            return decode_written(run_spilled(files, job))
+        except StorageError as error:
+            said.append(str(error))
+            raise
+        finally:
+            path.unlink()
+
+    with pytest.raises(StorageError, match=r"data/spill cannot be read at \d+"):
+        flush(db._writer(), write=damaged)
+    assert said and files_of(db) == []
+    assert flush(db._writer()).rows == 100 and table.count() == 100
+
+
+def test_a_vector_that_runs_share_is_spilled_once(tmp_path: Path) -> None:
+    """An update of ten columns has ten runs of the same rows and moments."""
+    sizes = []
+
+    def look(files: Files, root_path: str, pieces: Sequence[Piece]) -> list[Written]:
+        spill(files, root_path, "data/spill", pieces)
+        sizes.append(files.size(os.path.join(root_path, "data/spill")))
+        files.unlink(os.path.join(root_path, "data/spill"))
+        return write_pieces(files, root_path, pieces)
+
+    with open_database(tmp_path / "s") as db:
+        names = [f"c{number}" for number in range(10)]
+        table = db.create_table("t", {"k": "int64", **dict.fromkeys(names, "int8")}, "k")
+        keys = pa.array(range(10_000))
+        table.insert(pa.table({"k": keys, **dict.fromkeys(names, pa.nulls(10_000, pa.int8()))}))
+        db.flush()
+        table.update(pa.table({"k": keys, **dict.fromkeys(names, pa.array([1] * 10_000, pa.int8()))}))
+        flush(db._writer(), write=look)
+    # Ten values of one byte, and once 16 bytes of row and moment.
+    assert sizes[0] < 10_000 * (10 + 16) * 1.1
