@@ -95,9 +95,11 @@ class _Readable:
     ) -> dict[str, Any] | None:
         """One row by its whole key, as a dict; None when there is none. Raises: InvalidArgumentError,
         ColumnNotFoundError."""
-        _check_key(key, self.primary_key, "get")
-        rows = self.get_many([dict(key)], columns, at).to_pylist()
-        return rows[0] if rows else None
+        root, table, snapshot = self._view(at)
+        _check_key(key, table.schema.key_names, "get")
+        found = where_writes.look_up_row(table, key, columns, snapshot)
+        del root
+        return found
 
     def get_many(self, keys: Any, columns: Sequence[str] | None = None, at: Any = None) -> pa.Table:
         """Rows by key, in the order of the keys; missing ones left out; a key given twice comes twice.

@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -33,7 +33,8 @@ from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
 from nyala.cfile.encoding import encoding_by_code
 from nyala.cfile.footer import ColumnFooter, refuse_unknown_flags
-from nyala.cfile.physical import narrow_physical
+from nyala.cfile.gathering import Ordinals, gathered, word_dtype
+from nyala.cfile.physical import narrow_decimal, narrow_physical
 from nyala.cfile.zonemap import Zone, zone_of
 from nyala.env.files import Files, RandomFile
 from nyala.errors import CorruptionError, StorageError
@@ -42,6 +43,8 @@ from nyala.schema.types import ColumnType
 __all__ = ["CFileReader", "ColumnReader", "ReadStats"]
 
 _As: TypeAlias = Literal["plain", "codes", "narrow"]
+# A read of fewer rows than this part of a block is a look-up.
+_PART_LOG2: Final = 4
 
 
 @dataclass
@@ -262,6 +265,13 @@ class ColumnReader:
         self._dictionary: pa.Array | None = None
         self._column_zone: Zone | None = None
         self._arrow = pa.large_binary() if footer.key.role == KEY else footer.form.arrow
+        # The form of a block that takes the least room in the cache and is quick to pick values from.
+        self._small: _As = "plain"
+        self._words = word_dtype(self._arrow)
+        if footer.dictionary_length:
+            self._small, self._words = "codes", word_dtype(pa.int32())
+        elif footer.key.role != BLOOM and (narrow := narrow_decimal(footer.form.type)) is not None:
+            self._small, self._words = "narrow", word_dtype(narrow)
 
     # -- what the footer says ------------------------------------------------------------------------------
 
@@ -366,7 +376,12 @@ class ColumnReader:
         assert 0 <= lower <= upper <= self.row_count, (lower, upper, self.row_count)
         if lower == upper:
             return pa.nulls(0, self._arrow)
-        arrays = self._within(lower, upper, stats, fill_cache, "plain")
+        if upper - lower > self.rows_per_block >> _PART_LOG2:
+            arrays = self._within(lower, upper, stats, fill_cache, "plain")
+        else:  # of a look-up, which keeps small blocks and widens what it needs, as `gather` does
+            arrays = [
+                self._plain(array) for array in self._within(lower, upper, stats, fill_cache, self._small)
+            ]
         return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
     @property
@@ -409,68 +424,57 @@ class ColumnReader:
 
     def gather(
         self,
-        ordinals: npt.NDArray[np.int64],
+        ordinals: npt.NDArray[np.int64] | Ordinals,
         *,
         stats: ReadStats | None = None,
         fill_cache: bool = True,
     ) -> pa.Array:
         """The values at these ordinals, in their order; an ordinal may come twice.
 
-        Cost: decodes each touched block once; for unsorted ordinals a sort besides.
+        Cost: decodes each touched block once, to the form of it that takes the least room (codewords, narrow
+              decimals): so the blocks that look-ups keep in the cache are small, and only what is asked for is widened.
         """
-        if len(ordinals) == 0:
+        if not isinstance(ordinals, Ordinals):
+            ordinals = Ordinals(ordinals)
+        if not ordinals.count:
             return pa.nulls(0, self._arrow)
-        assert ordinals.min() >= 0 and ordinals.max() < self.row_count
-        shift = self._footer.rows_per_block_log2
-        blocks = ordinals >> shift
-        if blocks[0] == blocks[-1] and (blocks == blocks[0]).all():
-            block = int(blocks[0])
-            (array,) = self._blocks((block,), stats, fill_cache)
-            return array.take(pa.array(ordinals - (block << shift)))
-        if (blocks[1:] >= blocks[:-1]).all():
-            return self._gather_ascending(ordinals, blocks, stats, fill_cache)
-        order = np.argsort(blocks, kind="stable")
-        gathered = self._gather_ascending(ordinals[order], blocks[order], stats, fill_cache)
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        return gathered.take(pa.array(place))
+        assert ordinals.least >= 0 and ordinals.greatest < self._footer.row_count
+        cut = ordinals.cut(self._footer.rows_per_block_log2)
+        arrays = self._blocks(cut.blocks, stats, fill_cache, self._small)
+        if self._small == "codes":
+            codes = gathered([array.indices for array in arrays], cut, self._words)
+            return arrays[0].dictionary.take(codes)
+        return self._plain(gathered(arrays, cut, self._words))
 
-    def _gather_ascending(
-        self,
-        ordinals: npt.NDArray[np.int64],
-        blocks: npt.NDArray[np.int64],
-        stats: ReadStats | None,
-        fill_cache: bool,
-    ) -> pa.Array:
-        # Taking from each block and joining the few values, rather than joining the blocks first: a thousand
-        # scattered rows must not copy a thousand blocks.
-        borders = np.flatnonzero(np.diff(blocks)) + 1
-        starts = [0, *borders.tolist()]
-        ends = [*borders.tolist(), len(ordinals)]
-        touched = blocks[starts].tolist()
-        inside = ordinals & (self.rows_per_block - 1)
-        arrays = self._blocks(touched, stats, fill_cache)
-        parts = [
-            array.take(pa.array(inside[start:end]))
-            for array, start, end in zip(arrays, starts, ends, strict=True)
-        ]
-        return pa.concat_arrays(parts)
+    def _plain(self, array: pa.Array) -> pa.Array:
+        """Values of the smallest form in the type's own Arrow form."""
+        if self._small == "codes":
+            return array.dictionary_decode()
+        if self._small == "narrow":
+            if array.null_count:
+                return array.cast(self._arrow)
+            width = self._footer.form.width_bytes
+            values = array.buffers()[1].slice(array.offset * width, len(array) * width)
+            return self._footer.form.fixed_array(values, len(array), None, 0)
+        return array
 
     def _blocks(
         self, blocks: Sequence[int], stats: ReadStats | None, fill_cache: bool, as_: _As = "plain"
     ) -> list[pa.Array]:
         """Decoded blocks, for ascending, distinct block numbers."""
         cache, owner = self._reader._cache, self._reader._owner
-        name = self.key if as_ == "plain" else (self.key, as_)
-        found: dict[int, pa.Array] = {}
+        name = self.place.offset  # no other column of the file has it
+        arrays: list[pa.Array | None] = [None] * len(blocks)
+        missing = blocks
         if cache is not None:
-            for block in blocks:
-                if (array := cache.get(owner, (name, block))) is not None:
-                    found[block] = array
-        if stats is not None:
-            stats.cache_hits += len(found)
-        missing = [block for block in blocks if block not in found]
-        if missing and self._footer.dictionary_length and self._dictionary is None:
+            arrays = [cache.get(owner, (name, as_, block)) for block in blocks]
+            missing = [block for block, array in zip(blocks, arrays, strict=True) if array is None]
+            if stats is not None:
+                stats.cache_hits += len(blocks) - len(missing)
+        if not missing:
+            return arrays
+        found = dict(zip(blocks, arrays, strict=True))
+        if self._footer.dictionary_length and self._dictionary is None:
             self._dictionary = self._read_dictionary(stats)
         for run in self._coalesce(missing):
             start = int(self._footer.block_offsets[run[0]])
@@ -490,7 +494,7 @@ class ColumnReader:
                     # Indices are the array's own already; the dictionary is the column's, which keeps it anyway.
                     array = _owning(array, data) if len(run) > 1 and as_ != "codes" else array
                     size = _size(array.indices if as_ == "codes" else array)
-                    cache.put(owner, (name, block), array, size)
+                    cache.put(owner, (name, as_, block), array, size)
                 found[block] = array
         return [found[block] for block in blocks]
 

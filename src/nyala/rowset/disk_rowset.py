@@ -40,6 +40,7 @@ import pyarrow as pa
 
 from nyala.cfile.cache import BlockCache, Memo
 from nyala.cfile.column import BASE, ColumnKey
+from nyala.cfile.gathering import Ordinals
 from nyala.cfile.physical import narrow_decimal
 from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats
 from nyala.cfile.zonemap import Zone
@@ -278,7 +279,10 @@ class DiskRowSet:
             alive = np.ones(len(rowids), np.bool_)
         else:
             alive = base.gather(rowids, stats=stats).to_numpy(zero_copy_only=False)
-        places, values = resolve_at(*self._runs(LIVENESS, snapshot, stats), snapshot, rowids)
+        undo, redo = self._runs(LIVENESS, snapshot, stats)
+        if not undo and not redo:
+            return alive
+        places, values = resolve_at(undo, redo, snapshot, rowids)
         if values is not None:
             alive[places] = values.to_numpy(zero_copy_only=False)
             _count(stats, len(places))
@@ -355,12 +359,31 @@ class DiskRowSet:
 
         Cost: of the base, only the blocks that hold one of the rows are decoded.
         """
+        return self._gather(column, snapshot, Ordinals(rowids), stats)
+
+    def rows(
+        self,
+        columns: Sequence[ColumnSchema],
+        snapshot: int,
+        rowids: Rowids,
+        stats: RowSetStats | None = None,
+    ) -> list[pa.Array]:
+        """`gather` of several columns. Cost: where the rows lie is worked out once for all of them."""
+        ordinals = Ordinals(rowids)
+        return [self._gather(column, snapshot, ordinals, stats) for column in columns]
+
+    def _gather(
+        self, column: ColumnSchema, snapshot: int, ordinals: Ordinals, stats: RowSetStats | None
+    ) -> pa.Array:
         reader = self.base_column(column.id)
         if reader is None:
-            base = default_array(column, len(rowids), "read")
+            base = default_array(column, ordinals.count, "read")
         else:
-            base = _as(reader.gather(rowids, stats=stats), column)
-        places, values = resolve_at(*self._runs(column.id, snapshot, stats), snapshot, rowids)
+            base = _as(reader.gather(ordinals, stats=stats), column)
+        undo, redo = self._runs(column.id, snapshot, stats)
+        if not undo and not redo:
+            return base
+        places, values = resolve_at(undo, redo, snapshot, ordinals.places)
         if values is None:
             return base
         _count(stats, len(places))
@@ -509,6 +532,17 @@ class DiskRowSet:
     def base_column(self, column_id: int) -> ColumnReader | None:
         """The column's base, in the newest file that has it; None when no file has (X4). Raises:
         CorruptionError."""
+        known = self._base_columns
+        if column_id not in known:
+            known[column_id] = self._find_base_column(column_id)
+        return known[column_id]
+
+    @cached_property
+    def _base_columns(self) -> dict[int, ColumnReader | None]:
+        """What `base_column` has found of this version."""
+        return {}
+
+    def _find_base_column(self, column_id: int) -> ColumnReader | None:
         key = ColumnKey(BASE, 0, column_id)
         for part in reversed(self.parts):
             if column_id in part.column_ids:
@@ -530,12 +564,13 @@ class DiskRowSet:
         self, column_id: int, snapshot: int, stats: ReadStats | None
     ) -> tuple[list[DeltaRun], list[DeltaRun]]:
         """(UNDO, REDO) of the column that `snapshot` may apply, in the order of application."""
-        undo = list(_relevant(self.undo, column_id, snapshot, stats))
+        undo = list(_relevant(self.undo, column_id, snapshot, stats)) if self.undo else []
         if len(undo) > 1:  # newest first, which their files as a whole need not be (X2)
             undo.sort(key=lambda run: -run.timestamp_min)
-        redo = self._redo_runs(column_id, snapshot, stats)
-        for store in self._memory():
-            redo += [run for run in store.levels(column_id) if run.relevant(snapshot)]
+        redo = self._redo_runs(column_id, snapshot, stats) if self.redo else []
+        for store in self._memory() if self.frozen else (self.deltas,):
+            if column_id in store.column_ids:
+                redo += [run for run in store.levels(column_id) if run.relevant(snapshot)]
         return undo, redo
 
     def _redo_runs(self, column_id: int, snapshot: int, stats: ReadStats | None) -> list[DeltaRun]:

@@ -20,6 +20,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from nyala.cfile.cache import BlockCache, new_owner
 from nyala.cfile.column import BASE, KEY, ColumnKey
@@ -100,13 +101,11 @@ class KeyIndex:
 
     def read(self, lower: int, upper: int, stats: ReadStats | None = None) -> EncodedKeys:
         """The keys of the rows [lower, upper), ascending."""
-        array = self._column.read(lower, upper, stats=stats)
-        return self._codec.encode([array]) if self._single else self._codec.from_binary(array)
+        return self._encoded(self._column.read(lower, upper, stats=stats))
 
     def gather(self, rowids: Rowids, stats: ReadStats | None = None) -> EncodedKeys:
         """The keys of these rows, in their order."""
-        array = self._column.gather(rowids, stats=stats)
-        return self._codec.encode([array]) if self._single else self._codec.from_binary(array)
+        return self._encoded(self._column.gather(rowids, stats=stats))
 
     def find(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Rowids:
         """The rowid of each key, or -1. Keys ascend; a key may stand twice.
@@ -156,8 +155,7 @@ class KeyIndex:
             if self._blocks_asked < self._column.block_count or self._too_large:
                 return None
             self._blocks_asked = 0
-            array = self._column.read(0, self._row_count, stats=stats, fill_cache=False)
-            found = self._codec.encode([array]) if self._single else self._codec.from_binary(array)
+            found = self._encoded(self._column.read(0, self._row_count, stats=stats, fill_cache=False))
             if found.nbytes > self._cache.limit_bytes * _CACHE_SHARE:
                 self._too_large = True
                 return None
@@ -186,8 +184,21 @@ class KeyIndex:
         return block * self._column.rows_per_block + self._block(block, stats).lower_bound(bound)
 
     def _block(self, block: int, stats: ReadStats | None) -> EncodedKeys:
+        """One block's keys; kept as such, not as the array that they are made of."""
+        known: EncodedKeys | None = None if self._cache is None else self._cache.get(self._owner, block)
+        if known is not None:
+            if stats is not None:
+                stats.cache_hits += 1
+            return known
         first = block * self._column.rows_per_block
-        return self.read(first, min(first + self._column.rows_per_block, self._row_count), stats)
+        upper = min(first + self._column.rows_per_block, self._row_count)
+        found = self._encoded(self._column.read(first, upper, stats=stats, fill_cache=self._cache is None))
+        if self._cache is not None:
+            self._cache.put(self._owner, block, found, found.nbytes)
+        return found
+
+    def _encoded(self, array: pa.Array) -> EncodedKeys:
+        return self._codec.encode([array]) if self._single else self._codec.from_binary(array)
 
     def check(self) -> None:
         """Read all keys. Raises: CorruptionError when they do not ascend, or one is not in the bloom filter."""

@@ -32,7 +32,7 @@ Source: Kudu docs/design-docs/tablet.md, "MVCC Mutations in MemRowSet"; facts 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -419,12 +419,27 @@ class MemRowSet:
         self, column: ColumnSchema, snapshot: int, rowids: Rowids, stats: RowSetStats | None = None
     ) -> pa.Array:
         """The column at these rows, in their order, at `snapshot`. Of a row that is not there, any value."""
-        base = self._gather_base(column, rowids)
-        places, values = resolve_at((), self.deltas.levels(column.id), snapshot, rowids)
-        if values is None:
-            return base
-        _count(stats, len(places))
-        return patch(base, places, _as(values, column))
+        return self.rows((column,), snapshot, rowids, stats)[0]
+
+    def rows(
+        self,
+        columns: Sequence[ColumnSchema],
+        snapshot: int,
+        rowids: Rowids,
+        stats: RowSetStats | None = None,
+    ) -> list[pa.Array]:
+        """`gather` of several columns. Cost: where the rows lie is worked out once for all of them."""
+        chunks = list(self._chunks_of(rowids))
+        arrays = []
+        for column in columns:
+            array = _gather_chunks(column, chunks)
+            if column.id in self.deltas.column_ids:
+                places, values = resolve_at((), self.deltas.levels(column.id), snapshot, rowids)
+                if values is not None:
+                    _count(stats, len(places))
+                    array = patch(array, places, _as(values, column))
+            arrays.append(array)
+        return arrays
 
     # --- flushing ---------------------------------------------------------------------------------
 
@@ -505,22 +520,7 @@ class MemRowSet:
                 yield chunk, begin, end
 
     def _gather_base(self, column: ColumnSchema, rowids: Rowids) -> pa.Array:
-        parts, places = [], []
-        for chunk, inside, at in self._chunks_of(rowids):
-            if column.id in chunk.column_ids:
-                part = take(chunk.column(column.id), inside)
-            else:
-                part = default_array(column, len(inside), "read")
-            parts.append(_as(part, column))
-            places.append(at)
-        if not parts:
-            return pa.array([], column.type.arrow)
-        if len(parts) == 1:
-            return parts[0]
-        order = np.concatenate(places)
-        back = np.empty(len(order), np.int64)
-        back[order] = np.arange(len(order))
-        return take(pa.concat_arrays(parts), back)
+        return _gather_chunks(column, list(self._chunks_of(rowids)))
 
     def _insertion_times_at(self, rowids: Rowids) -> Timestamps:
         times = np.empty(len(rowids), np.int64)
@@ -566,6 +566,26 @@ class MemRowSet:
             assert run is not None
             assert run.rowids[-1] < state.row_count, "a change of a row that is not there"
             assert (run.timestamps >= times[run.rowids]).all(), "a change before its row's insertion"
+
+
+def _gather_chunks(column: ColumnSchema, chunks: Sequence[tuple[_Chunk, Rowids, Rowids]]) -> pa.Array:
+    """The column as inserted, at the rows that `_chunks_of` gave, in the order in which they were asked for."""
+    parts, places = [], []
+    for chunk, inside, at in chunks:
+        if column.id in chunk.column_ids:
+            part = take(chunk.column(column.id), inside)
+        else:
+            part = default_array(column, len(inside), "read")
+        parts.append(_as(part, column))
+        places.append(at)
+    if not parts:
+        return pa.array([], column.type.arrow)
+    if len(parts) == 1:
+        return parts[0]
+    order = np.concatenate(places)
+    back = np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    return take(pa.concat_arrays(parts), back)
 
 
 def _as(array: pa.Array, column: ColumnSchema) -> pa.Array:

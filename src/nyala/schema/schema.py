@@ -257,8 +257,13 @@ class Schema:
 
     def arrow_schema(self, names: Sequence[str] | None = None) -> pa.Schema:
         """The Arrow schema of all columns, or of those named, in the order asked for."""
-        columns = self.columns if names is None else self.project(names)
-        return pa.schema([column.arrow_field() for column in columns])
+        if names is None:
+            return self._arrow_schema
+        return pa.schema([column.arrow_field() for column in self.project(names)])
+
+    @functools.cached_property
+    def _arrow_schema(self) -> pa.Schema:
+        return pa.schema([column.arrow_field() for column in self.columns])
 
     def to_json(self) -> str:
         """One line of JSON that holds everything; the inverse of `from_json`."""

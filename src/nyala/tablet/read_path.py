@@ -613,13 +613,14 @@ def get_many(
                 continue
             hit = hit[alive]
             places.append(begin + lower + hit)
-            pieces.append([rowset.gather(column, snapshot, rowids[hit]) for column in columns])
+            pieces.append(rowset.rows(columns, snapshot, rowids[hit]))
     if not places:
         return np.empty(0, np.int64), [pa.array([], column.type.arrow) for column in columns]
+    if len(places) == 1:
+        return places[0], pieces[0]
     found = np.concatenate(places)
+    arrays = [pa.concat_arrays([piece[index] for piece in pieces]) for index in range(len(columns))]
+    if (found[1:] > found[:-1]).all():
+        return found, arrays
     order = np.argsort(found, kind="stable")
-    arrays = [
-        pa.concat_arrays([piece[index] for piece in pieces]).take(pa.array(order))
-        for index in range(len(columns))
-    ]
-    return found[order], arrays
+    return found[order], [array.take(pa.array(order)) for array in arrays]

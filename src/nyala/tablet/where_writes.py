@@ -21,6 +21,7 @@ from nyala.schema.convert import convert
 from nyala.schema.expression import Expression, parse_assignment
 from nyala.schema.predicate import bind
 from nyala.schema.row_errors import RowErrors
+from nyala.schema.schema import ColumnSchema
 from nyala.tablet import read_path
 from nyala.tablet.read_path import ScanCounters, ScanSpec
 from nyala.tablet.result import Ticket, WriteResult
@@ -120,21 +121,42 @@ def look_up(table: TableState, keys: Any, columns: Sequence[str] | None, snapsho
     Raises: InvalidArgumentError for a key column left out; InvalidValueError for a NULL or a value out of range;
     SchemaError, ColumnNotFoundError.
     """
+    wanted, count, values = _find(table, keys, columns, snapshot)
+    if not wanted and count:
+        return pa.Table.from_batches([read_path.rows_without_columns(count)])
+    schema = table.schema.arrow_schema(columns)
+    return pa.Table.from_arrays(values, schema=schema) if count else schema.empty_table()
+
+
+def look_up_row(
+    table: TableState, key: Mapping[str, Any], columns: Sequence[str] | None, snapshot: int
+) -> dict[str, Any] | None:
+    """One row by its whole key, as Python values; None when there is none. Raises: as `look_up`."""
+    wanted, count, values = _find(table, [key], columns, snapshot)
+    if not count:
+        return None
+    return {column.name: array[0].as_py() for column, array in zip(wanted, values, strict=True)}
+
+
+def _find(
+    table: TableState, keys: Any, columns: Sequence[str] | None, snapshot: int
+) -> tuple[Sequence[ColumnSchema], int, list[pa.Array]]:
+    """The columns asked for, how many rows were found, and their values in the order of the keys."""
     schema = table.schema
     wanted = schema.columns if columns is None else schema.project(columns)
     encoded, tablets = read_keys(table, keys, "get")
-    empty = pa.schema([column.arrow_field() for column in wanted]).empty_table()
+    if len(encoded) == 1 and tablets[0] >= 0:
+        found, values = read_path.get_many(table, encoded, tablets, wanted, snapshot)
+        return wanted, len(found), values
     housed = np.flatnonzero(tablets >= 0)
     by_key = encoded.take(housed).sort_indices()
     order = housed[by_key]
     order = order[np.argsort(tablets[order], kind="stable")]
     if not len(order):
-        return empty
+        return wanted, 0, []
     found, values = read_path.get_many(table, encoded.take(order), tablets[order], wanted, snapshot)
-    if not wanted:
-        return pa.Table.from_batches([read_path.rows_without_columns(len(found))])
-    back = np.argsort(order[found], kind="stable")
-    return pa.Table.from_arrays([array.take(pa.array(back)) for array in values], schema=empty.schema)
+    back = pa.array(np.argsort(order[found], kind="stable"))
+    return wanted, len(found), [array.take(back) for array in values]
 
 
 def read_keys(table: TableState, keys: Any, operation: str) -> tuple[EncodedKeys, np.ndarray]:

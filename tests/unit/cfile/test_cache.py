@@ -86,7 +86,8 @@ def test_cached_blocks_own_their_memory(files: MemoryFiles) -> None:
     column.read(0, 1000)
     (data,) = map(pa.py_buffer, kept)
     for block in range(16):
-        (values,) = (buffer for buffer in cache.get(reader._owner, (COLUMN, block)).buffers() if buffer)  # type: ignore
+        array = cache.get(reader._owner, (column.place.offset, "plain", block))
+        (values,) = (buffer for buffer in array.buffers() if buffer)  # type: ignore
         assert not data.address <= values.address < data.address + data.size, "cut out of one read"
     stats = ReadStats()
     assert column.read(0, 1000, stats=stats).to_pylist() == list(range(1000))

@@ -10,6 +10,7 @@ from tests.unit.cfile.memory import MemoryFiles
 from nyala.cfile import (
     BASE,
     KEY,
+    BlockCache,
     CFileReader,
     CFileWriter,
     ColumnKey,
@@ -190,3 +191,29 @@ def test_a_closed_reader_lets_go(files: MemoryFiles, places: tuple[ColumnPlace, 
         assert reader._file is not None
     assert reader._file is None
     reader.close()
+
+
+@pytest.mark.parametrize(
+    ("type", "values", "bytes_per_row"),
+    [
+        ("decimal(15,2)", pa.array(range(50_000)).cast(pa.decimal128(38, 2)).cast(pa.decimal128(15, 2)), 8),
+        ("string", pa.array(["one text of several", "another one of them"] * 25_000), 4),
+    ],
+)
+def test_look_ups_keep_blocks_in_the_form_that_takes_least_room(
+    files: MemoryFiles, type: str, values: pa.Array, bytes_per_row: int
+) -> None:
+    """Random look-ups in a table would push each other's blocks out of the cache at half its size."""
+    with CFileWriter(files, "f") as writer:
+        writer.append_column(ColumnWriteSpec(ColumnKey(BASE, 0, 7), parse_type(type)), values)
+        writer.finish()
+    cache = BlockCache(1 << 30)
+    column = column_of(CFileReader(files, "f", cache), 7)
+    rows = np.array([49_000, 3, 3])
+    assert column.gather(rows).equals(values.take(pa.array(rows)))
+    assert column.read(100, 130).equals(values.slice(100, 30))
+    assert cache.size_bytes < 50_000 * bytes_per_row + 2000
+    stats = ReadStats()
+    column.gather(rows, stats=stats)
+    column.read(100, 130, stats=stats)
+    assert (stats.cache_hits, stats.reads) == (2, 0)
