@@ -121,7 +121,8 @@ _ASKED_MAX: Final = 1 << 12
 class Memo:
     """Things that one owner works out and may be asked for again; kept in a block cache from the second time on.
 
-    What is asked for once only (a scan of a state that the next write replaces) takes no room from the blocks.
+    What is asked for once only (a scan of a state that the next write replaces) takes no room from the blocks. What
+    lasts is kept at once, where the caller says so.
     Thread-safe; two threads that ask at once both work it out.
     """
 
@@ -130,11 +131,11 @@ class Memo:
         self._owner = new_owner()
         self._asked: dict[Hashable, None] = {}
 
-    def get(self, name: Hashable, make: Callable[[], tuple[_Made, int]]) -> _Made:
+    def get(self, name: Hashable, make: Callable[[], tuple[_Made, int]], *, at_once: bool = False) -> _Made:
         """What `make` gives, as (value, bytes), for this name; the name says all that the value depends on."""
         if self._cache is None:
             return make()[0]
-        if name not in self._asked:
+        if not at_once and name not in self._asked:
             if len(self._asked) >= _ASKED_MAX:
                 self._asked = {}
             self._asked[name] = None

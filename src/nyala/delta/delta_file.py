@@ -23,6 +23,7 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Protocol
 
 import numpy as np
@@ -51,6 +52,11 @@ __all__ = ["LIVENESS_TYPE", "DeltaDescription", "DeltaFile", "DeltaMeta", "Writt
 
 LIVENESS_TYPE: Final = ColumnType("bool")
 _VECTOR_TYPE: Final = ColumnType("int64")
+# A run of more than this share of the block cache is not kept in it. There is one for each column of each rowset that
+# was changed, beside the blocks, and what scans remember of the two laid over one another.
+_RUN_SHARE: Final = 1 / 32
+# Of rowid, timestamp and a value of middling width.
+_RECORD_BYTES: Final = 32
 
 
 class DeltaDescription(Protocol):
@@ -165,6 +171,27 @@ class DeltaFile:
             self._cache.put(self._owner, column_id, run, 2 * run.nbytes)
         return run
 
+    def run_in(
+        self, column_id: int, lower: int, upper: int, stats: ReadStats | None = None
+    ) -> DeltaRun | None:
+        """The column's records, at least those of the rows [lower, upper); None when the file has none.
+
+        All of them, and kept, where they take a small part of the cache. Otherwise those of the blocks that hold these
+        rows, and nothing is kept: changes of half a table would push everything else out, to be pushed out by it.
+        Raises: as `run`.
+        """
+        if column_id not in self.column_ids:
+            return None
+        if self.keeps_runs:
+            return self.run(column_id, stats)
+        return self._read_run(column_id, stats, *self._records_of(column_id, lower, upper))
+
+    @cached_property
+    def keeps_runs(self) -> bool:
+        """Whether `run_in` keeps whole runs in the cache. An estimate, without a look into the file."""
+        limit_bytes = 0 if self._cache is None else self._cache.limit_bytes
+        return 2 * _RECORD_BYTES * self.record_count <= limit_bytes * _RUN_SHARE
+
     def window(self, column_id: int, lower: int, upper: int) -> DeltaRun | None:
         """The column's records of the rows [lower, upper), whose rowids then count from `lower`; None: it has none.
 
@@ -174,6 +201,11 @@ class DeltaFile:
         """
         if column_id not in self.column_ids:
             return None
+        begin, end = self._records_of(column_id, lower, upper)
+        return self._read_run(column_id, None, begin, end).window(lower, upper)
+
+    def _records_of(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
+        """[begin, end) of the records in the blocks that can hold changes of the rows [lower, upper)."""
         rowids = self._column(ColumnKey(DELTA_ROWID, self._group(column_id)))
         # Rowids ascend over the blocks (F1): the blocks that can hold the rows stand together.
         zones = rowids.zones
@@ -183,7 +215,7 @@ class DeltaFile:
         )
         step = rowids.rows_per_block
         begin, end = min(first * step, rowids.row_count), min(last * step, rowids.row_count)
-        return self._read_run(column_id, None, begin, max(begin, end)).window(lower, upper)
+        return begin, max(begin, end)
 
     def column_zone(self, column_id: int) -> Zone | None:
         """Bounds of the column's values in this file, from its footer; None when the file has no such column."""

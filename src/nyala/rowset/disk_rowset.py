@@ -262,7 +262,7 @@ class DiskRowSet:
         alive: Bools | None = None
         if base is not None:
             alive = base.read(lower, upper, stats=stats).to_numpy(zero_copy_only=False)
-        rows, values = decide(*self._runs(LIVENESS, snapshot, stats), snapshot, lower, upper)
+        rows, values = decide(*self._runs(LIVENESS, snapshot, stats, lower, upper), snapshot, lower, upper)
         if values is not None:
             alive = np.ones(upper - lower, np.bool_) if alive is None else alive
             alive[rows - lower] = values.to_numpy(zero_copy_only=False)
@@ -320,7 +320,7 @@ class DiskRowSet:
             state = self._redo_state(column.id)
             if self._is_present(column.id, snapshot):
                 return self._present(column, snapshot, lower, upper, state, stats, narrow)
-        undo, redo = self._runs(column.id, snapshot, stats)
+        undo, redo = self._runs(column.id, snapshot, stats, lower, upper)
         base = self._base(column, lower, upper, stats, narrow)
         rows, values = decide(undo, redo, snapshot, lower, upper)
         if values is None:
@@ -498,7 +498,7 @@ class DiskRowSet:
             zone = file.column_zone(column.id)
             if zone is not None and _excludes(constraint, zone):
                 continue
-            run = file.run(column.id, stats)
+            run = file.run_in(column.id, lower, upper, stats)
             if run is not None and len(run.touched(snapshot, lower, upper)):
                 return False
         return not any(
@@ -561,22 +561,34 @@ class DiskRowSet:
         return reader
 
     def _runs(
-        self, column_id: int, snapshot: int, stats: ReadStats | None
+        self,
+        column_id: int,
+        snapshot: int,
+        stats: ReadStats | None,
+        lower: int = 0,
+        upper: int | None = None,
     ) -> tuple[list[DeltaRun], list[DeltaRun]]:
-        """(UNDO, REDO) of the column that `snapshot` may apply, in the order of application."""
-        undo = list(_relevant(self.undo, column_id, snapshot, stats)) if self.undo else []
+        """(UNDO, REDO) of the column that `snapshot` may apply, in the order of application.
+
+        Of the rows [lower, upper) at least. Without them everything, and kept: look-ups come back for other rows.
+        """
+        rows = None if upper is None else (lower, upper)
+        undo = list(_relevant(self.undo, column_id, snapshot, stats, rows)) if self.undo else []
         if len(undo) > 1:  # newest first, which their files as a whole need not be (X2)
             undo.sort(key=lambda run: -run.timestamp_min)
-        redo = self._redo_runs(column_id, snapshot, stats) if self.redo else []
+        redo = self._redo_runs(column_id, snapshot, stats, rows) if self.redo else []
         for store in self._memory() if self.frozen else (self.deltas,):
             if column_id in store.column_ids:
                 redo += [run for run in store.levels(column_id) if run.relevant(snapshot)]
         return undo, redo
 
-    def _redo_runs(self, column_id: int, snapshot: int, stats: ReadStats | None) -> list[DeltaRun]:
-        """The REDO of the column in files; of the present in one run, however many files there are."""
-        runs = list(_relevant(self.redo, column_id, snapshot, stats))
-        if len(runs) > 1 and self._all_applied(self.redo, column_id, snapshot):
+    def _redo_runs(
+        self, column_id: int, snapshot: int, stats: ReadStats | None, rows: tuple[int, int] | None
+    ) -> list[DeltaRun]:
+        """The REDO of the column in files; of the present in one run, however many small files there are."""
+        runs = list(_relevant(self.redo, column_id, snapshot, stats, rows))
+        whole = rows is None or all(file.keeps_runs for file in self.redo)
+        if len(runs) > 1 and whole and self._all_applied(self.redo, column_id, snapshot):
             return [self.memo.get(("run", column_id, *self._redo_ids), lambda: _with_size(merge_runs(runs)))]
         return runs
 
@@ -615,16 +627,20 @@ class DiskRowSet:
         What is appended since the state was named is newer than the snapshot, so this works on no more than it names.
         """
 
+        # What only files say stays until they change, so it is remembered at once, and takes the place of the base.
+        lasting = not any(column.id in store.column_ids for store in self._memory())
+
         def patched() -> tuple[tuple[pa.Array | None, int], int]:
-            rows, values = decide((), self._runs(column.id, snapshot, stats)[1], snapshot, lower, upper)
+            redo = self._runs(column.id, snapshot, stats, lower, upper)[1]
+            rows, values = decide((), redo, snapshot, lower, upper)
             if values is None:
                 return (None, 0), 0
-            base = self._base(column, lower, upper, stats, narrow)
+            base = self._base(column, lower, upper, stats, narrow, fill_cache=not lasting)
             array = patch(base, rows - lower, _narrowed(_as(values, column), narrow))
             return (array, len(rows)), array.nbytes
 
         name = ("present", column.id, column.type, narrow, lower, upper, state)
-        array, count = self.memo.get(name, patched)
+        array, count = self.memo.get(name, patched, at_once=lasting)
         if array is None:
             return self._base(column, lower, upper, stats, narrow)
         _count(stats, count)
@@ -642,13 +658,15 @@ class DiskRowSet:
         upper: int,
         stats: ReadStats | None,
         narrow: pa.DataType | None,
+        *,
+        fill_cache: bool = True,
     ) -> pa.Array:
         reader = self.base_column(column.id)
         if reader is None:
             return default_array(column, upper - lower, "read")
         if narrow is not None:
-            return reader.read_narrow(lower, upper, stats=stats)
-        return _as(reader.read(lower, upper, stats=stats), column)
+            return reader.read_narrow(lower, upper, stats=stats, fill_cache=fill_cache)
+        return _as(reader.read(lower, upper, stats=stats, fill_cache=fill_cache), column)
 
     def _check_order(self) -> None:
         for kind, files in (("undo", self.undo), ("redo", self.redo)):
@@ -734,11 +752,15 @@ def _typed(run: DeltaRun, column: ColumnSchema | None) -> DeltaRun:
 
 
 def _relevant(
-    files: Sequence[DeltaFile], column_id: int, snapshot: int, stats: ReadStats | None
+    files: Sequence[DeltaFile],
+    column_id: int,
+    snapshot: int,
+    stats: ReadStats | None,
+    rows: tuple[int, int] | None,
 ) -> Iterator[DeltaRun]:
     for file in files:
         if column_id in file.column_ids and file.relevant(snapshot):
-            run = file.run(column_id, stats)
+            run = file.run(column_id, stats) if rows is None else file.run_in(column_id, *rows, stats)
             if run is not None and run.relevant(snapshot):
                 yield run
 

@@ -677,7 +677,7 @@ def _timeline(
             parts.append(past)
         for file in rowset.redo:
             if column_id in file.column_ids and spec.meets(file.timestamp_min, file.timestamp_max):
-                found = file.run(column_id)
+                found = file.run_in(column_id, lower, upper)
                 redo += [] if found is None else [found]
     elif column is None:
         times = rowset.insertion_times(lower, upper)
@@ -708,7 +708,11 @@ def _past(
     if not any(spec.meets(file.timestamp_min, file.timestamp_max) for file in files):
         return None
     # Records newer than `until` belong to it: they say what stood after the newest one of the interval.
-    runs = [run.window(lower, upper) for file in files if (run := file.run(column_id)) is not None]
+    runs = [
+        run.window(lower, upper)
+        for file in files
+        if (run := file.run_in(column_id, lower, upper)) is not None
+    ]
     undo = merge_runs([DeltaRun(r.kind, r.rowids, r.timestamps, _as(r.values, column)) for r in runs])
     at = np.flatnonzero(spec.inside(undo.timestamps))
     if not len(at):

@@ -171,6 +171,33 @@ def test_the_present_without_redo_is_the_decoded_block_itself(tmp_path):
         disk.liveness(INSERTED - 1, 0, 2000)
 
 
+def test_scans_of_a_column_of_which_half_was_changed_keep_the_result_and_not_what_it_is_made_of(tmp_path):
+    """The cache has room for the column as it is now, but not for base, REDO and result: scan after scan finds it."""
+    count = 1 << 17
+    schema, _, disk = rowset(tmp_path, count=count, cache_bytes=count * 4 * 5 // 4)
+    v = schema.by_name("v")
+    changed = np.arange(0, count, 2)
+    run = build_run("redo", changed, 200, pa.array(-changed, pa.int32()))
+    written = write_delta_file(FILES, f"{tmp_path}/1.redo", "redo", {v.id: run}, {v.id: v.type})
+    cache = disk.memo._cache
+    file = DeltaFile.open(FILES, str(tmp_path), written.meta(2, "1.redo"), cache)
+    disk = disk.with_flushed_deltas([file], 200)
+    expected = np.arange(count)
+    expected[changed] = -changed
+    read = []
+    for _ in range(3):
+        stats = RowSetStats()
+        for lower in range(0, count, 1 << 16):
+            found = disk.column(v, MAX_TIMESTAMP, lower, lower + (1 << 16), stats)
+            assert np.array_equal(found.to_numpy(), expected[lower : lower + (1 << 16)])
+        read.append(stats.blocks_read)
+    assert read[0] > 0 and read[1:] == [0, 0]
+    # A change in memory lasts until the next one only: then it is the base that scans come back for.
+    disk.deltas.append(np.array([1]), 300, {v.id: pa.array([7], pa.int32())})
+    assert disk.column(v, MAX_TIMESTAMP, 0, 1 << 16)[1].as_py() == 7
+    assert disk.column(v, 299, 0, 1 << 16)[1].as_py() == 1
+
+
 def test_a_scan_of_one_column_does_not_open_the_changes_of_another(tmp_path):
     """REDO of column t is damaged; v is read all the same."""
     schema, _, disk = rowset(tmp_path)
