@@ -27,7 +27,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -35,13 +35,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.errors import NULL, ColumnNotFoundError, InvalidArgumentError, SchemaError
-from nyala.schema.array_cast import Cast, Failure, cast_array, copy_array, one_array
+from nyala.schema.array_cast import Cast, Failure, cast_array, copy_array, copy_arrays, one_array
 from nyala.schema.cast import cast_datetime64, cast_list
 from nyala.schema.row_errors import RowErrors
 from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema, find_name
 from nyala.schema.types import ColumnType
 
 __all__ = ["Converted", "InputColumns", "convert", "copy_array", "default_array", "read_input"]
+
+
+_ARROW: Final = (pa.Array, pa.ChunkedArray)
 
 
 @dataclass(frozen=True)
@@ -90,9 +93,15 @@ def convert(
     _check_names(given.columns, schema, operation, key_only=columns == "key" or operation == "delete")
     errors = RowErrors()
     converted: dict[str, pa.Array] = {}
+    shared: list[str] = []  # what lies in the user's memory
     for column in schema.columns:
         if column.name in given.columns:
-            converted[column.name] = _convert_column(given.columns[column.name], column, errors, copy)
+            array, shares = _convert_column(given.columns[column.name], column, errors)
+            converted[column.name] = array
+            if shares:
+                shared.append(column.name)
+    if copy and shared:
+        converted.update(zip(shared, copy_arrays([converted[name] for name in shared]), strict=True))
     return Converted(converted, given.row_count, errors)
 
 
@@ -121,17 +130,19 @@ def _check_index(given: InputColumns, schema: Schema) -> None:
         )
 
 
-def _convert_column(raw: Any, column: ColumnSchema, errors: RowErrors, copy: bool) -> pa.Array:
+def _convert_column(raw: Any, column: ColumnSchema, errors: RowErrors) -> tuple[pa.Array, bool]:
+    """The column, and whether it may share the user's memory."""
     where = f"column {column.name!r}: "
     memory: list[tuple[int, int]] = []
+    whole = False
     try:
-        if isinstance(raw, pa.Array | pa.ChunkedArray):
+        if isinstance(raw, _ARROW):
             source = one_array(raw)
-            if (
-                isinstance(raw, pa.Array) or raw.num_chunks < 2
-            ):  # several chunks were copied into one array just now
-                memory = _memory_of(source)
             array, failures = cast_array(source, column.type)
+            # Several chunks were copied into one array just now.
+            if isinstance(raw, pa.Array) or raw.num_chunks < 2:
+                whole = array is source
+                memory = [] if whole else _memory_of(source)
         elif isinstance(raw, np.ndarray):
             array, failures = _cast_numpy(raw, column.type, memory)
         else:
@@ -146,7 +157,7 @@ def _convert_column(raw: Any, column: ColumnSchema, errors: RowErrors, copy: boo
         # The rows that failed are null too, but have their error already (E1).
         nulls = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
         errors.add(nulls, NULL, f"{where}NULL, but the column is NOT NULL; give a value")
-    return copy_array(array) if copy and _shares(array, memory) else array
+    return array, whole or _shares(array, memory)
 
 
 def _memory_of(array: pa.Array) -> list[tuple[int, int]]:

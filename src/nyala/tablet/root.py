@@ -23,6 +23,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import pyarrow as pa
+
 from nyala.catalog.model import TableEntry, TabletEntry
 from nyala.errors import TableNotFoundError
 from nyala.keys.codec import KeyCodec
@@ -30,9 +32,12 @@ from nyala.partition.levels import Partition, Router
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.rowset_tree import RowSetTree
+from nyala.schema.row_errors import RowErrors
 from nyala.schema.schema import Schema
 
 AnyRowSet = MemRowSet | DiskRowSet
+# Of one table, a schema for each set of columns that is written together: a few, unless somebody tries them all.
+_LOG_SCHEMAS_MAX = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,13 +127,34 @@ class TableState:
         """Tablet id to its place in `tablets`."""
         return {tablet.id: ordinal for ordinal, tablet in enumerate(self.tablets)}
 
+    @cached_property
+    def no_errors(self) -> pa.Table:
+        """The table of row errors of a write without any."""
+        keys = {column.name: pa.array([], column.type.arrow) for column in self.schema.key_columns}
+        return RowErrors().to_arrow("", keys)
+
+    def log_schema(self, column_ids: tuple[int, ...]) -> tuple[pa.Schema, pa.Buffer]:
+        """The Arrow schema of these columns in the log, where they are named by their ids; and its IPC message."""
+        known = self._log_schemas.get(column_ids)
+        if known is None:
+            if len(self._log_schemas) >= _LOG_SCHEMAS_MAX:
+                self._log_schemas.clear()
+            fields = [(str(number), self.schema.by_id(number).type.arrow) for number in column_ids]
+            schema = pa.schema(fields)
+            known = self._log_schemas[column_ids] = schema, schema.serialize()
+        return known
+
+    @cached_property
+    def _log_schemas(self) -> dict[tuple[int, ...], tuple[pa.Schema, pa.Buffer]]:
+        return {}
+
     def with_tablets(self, changed: Mapping[int, TabletState]) -> TableState:
         """A new version in which the tablets of these ids are replaced. What was derived from the partitions
         stays."""
         fresh = dataclasses.replace(
             self, tablets=tuple(changed.get(tablet.id, tablet) for tablet in self.tablets)
         )
-        for name in ("codec", "partitions", "router", "ordinal_of"):
+        for name in ("codec", "partitions", "router", "ordinal_of", "no_errors", "_log_schemas"):
             if name in self.__dict__:
                 fresh.__dict__[name] = self.__dict__[name]
         return fresh

@@ -28,12 +28,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain, repeat
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from nyala.delta.batch import held_bytes
 from nyala.delta.run import LIVENESS
 from nyala.errors import (
     ALREADY_PRESENT,
@@ -77,6 +79,11 @@ class PreparedOperation:
     def group_sizes(self) -> np.ndarray:
         return np.diff(self.starts)
 
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of the columns given."""
+        return held_bytes(self.columns.values())
+
 
 @dataclass
 class Effect:
@@ -90,6 +97,11 @@ class Effect:
     rowids: (
         np.ndarray
     )  # place in that rowset; for an insert the dead row of the MemRowSet to bring back, or -1
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of the columns."""
+        return held_bytes(self.columns.values())
 
 
 @dataclass
@@ -204,6 +216,8 @@ def prepare(
 
 def _tablet_key_order(keys: EncodedKeys, tablets: np.ndarray, tablet_count: int) -> np.ndarray | None:
     """Stable order by (tablet, key); None when the rows stand so already."""
+    if len(keys) < 2:
+        return None
     by_key = keys.sort_indices()
     narrow = tablets.astype(np.int16) if tablet_count < 2**15 else tablets  # int16: NumPy's radix sort
     order: np.ndarray = by_key if tablet_count == 1 else by_key[np.argsort(narrow[by_key], kind="stable")]

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from nyala.delta.batch import SharedBatch
+from nyala.delta.batch import SharedBatch, held_bytes
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS
 from nyala.errors import InvalidArgumentError, StorageError, write_error
@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 
 # What an addition to a memory store costs besides its rows, in objects, until it is merged with others.
 ADDITION_BYTES: Final = 2048
+# Fewer rows are hardly ever too large for the log: their bytes are counted when they are about to be logged.
+LARGE_ROWS_MIN: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def write(
         settlements = settle_requests(store, requests, prepared, collect=collect)
         return settlements, commit(store, [settlement for settlement, _ in settlements], idempotency_key)
 
-    given = sum(array.nbytes for _, operation in prepared for array in operation.columns.values())
+    given = sum(operation.nbytes for _, operation in prepared if operation.row_count >= LARGE_ROWS_MIN)
     settlements, ticket = locked(store, under_lock, large=given > store.direct_commit_bytes)
     if requests and not settlements:
         return [WriteResult(ticket.timestamp) for _ in requests]
@@ -213,11 +215,13 @@ def _same_shape(seen: TableState, table: TableState) -> bool:
 def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str | None = None) -> Ticket:
     """Log and apply settled effects under one timestamp. Under the commit lock."""
     groups = [
-        (settlement, effect, log_batch(effect)) for settlement in settlements for effect in settlement.effects
+        (settlement, effect, log_batch(settlement.table, effect))
+        for settlement in settlements
+        for effect in settlement.effects
     ]
     if not groups and idempotency_key is None:
         return Ticket(store.marks.applied, None)
-    if sum(batch.nbytes for _, _, batch in groups) > store.direct_commit_bytes:
+    if sum(effect.nbytes for _, effect, _ in groups) > store.direct_commit_bytes:
         if not store.flush_lock.held():
             raise TooLargeForLog
         return Ticket(commit_directly(store, settlements, idempotency_key), None)
@@ -246,11 +250,10 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
     return Ticket(timestamp, offset)
 
 
-def log_batch(effect: Effect) -> pa.RecordBatch:
+def log_batch(table: TableState, effect: Effect) -> pa.RecordBatch:
     """The effect's rows as the log keeps them: columns named by their ids, the key first."""
-    return pa.RecordBatch.from_arrays(
-        list(effect.columns.values()), names=[str(number) for number in effect.columns]
-    )
+    schema, _ = table.log_schema(tuple(effect.columns))
+    return pa.RecordBatch.from_arrays(list(effect.columns.values()), schema=schema)
 
 
 def settled_group(settlement: Settlement, effect: Effect, batch: pa.RecordBatch) -> SettledGroup:
@@ -263,6 +266,7 @@ def settled_group(settlement: Settlement, effect: Effect, batch: pa.RecordBatch)
         tablet_ids=tuple([tablets[ordinal].entry.id for ordinal in ordinals.tolist()]),
         offsets=tuple(offsets.tolist()),
         batch=batch,
+        schema_message=settlement.table.log_schema(tuple(effect.columns))[1],
     )
 
 
@@ -327,8 +331,8 @@ def plan_apply(settlement: Settlement, effect: Effect) -> list[Addition]:
         order = np.lexsort((rowids, codes))
         codes, rowids = codes[order], rowids[order]
         columns = {number: array.take(pa.array(order)) for number, array in columns.items()}
-    shared = SharedBatch(columns)
-    row_bytes = sum(array.nbytes for array in columns.values()) // max(count, 1)
+    nbytes = held_bytes(columns.values())
+    shared, row_bytes = SharedBatch(columns, nbytes), nbytes // max(count, 1)
     places, offsets = tablet_slices(codes)
     return [
         DeltaAddition(
@@ -347,16 +351,16 @@ def _ascending(codes: np.ndarray, rowids: np.ndarray) -> bool:
 def _plan_insert(table: TableState, effect: Effect) -> list[Addition]:
     ghosts = effect.rowids >= 0
     if not ghosts.any():
-        return _plan_fresh(table, effect.keys, effect.tablets, effect.columns)
+        return _plan_fresh(table, effect.keys, effect.tablets, effect.columns, effect.nbytes)
     # Keys that lie dead in the MemRowSet come back to life there: REINSERT (R5). Anywhere else a dead key is left
     # alone and the row is new.
     out: list[Addition] = []
     fresh = np.flatnonzero(~ghosts)
     if len(fresh):
+        some = {number: array.take(pa.array(fresh)) for number, array in effect.columns.items()}
         out += _plan_fresh(
-            table, effect.keys.take(fresh), effect.tablets[fresh],
-            {number: array.take(pa.array(fresh)) for number, array in effect.columns.items()}, fresh,
-        )  # fmt: skip
+            table, effect.keys.take(fresh), effect.tablets[fresh], some, held_bytes(some.values()), fresh
+        )
     back = np.flatnonzero(ghosts)
     key_ids = {column.id for column in table.schema.key_columns}
     order = back[np.lexsort((effect.rowids[back], effect.tablets[back]))]
@@ -366,9 +370,9 @@ def _plan_insert(table: TableState, effect: Effect) -> list[Addition]:
         if number not in key_ids
     }
     columns[LIVENESS] = pa.array(np.ones(len(order), np.bool_))
-    shared = SharedBatch(columns)
+    nbytes = held_bytes(columns.values())
+    shared, row_bytes = SharedBatch(columns, nbytes), nbytes // len(order)
     ordinals, offsets = tablet_slices(effect.tablets[order])
-    row_bytes = sum(array.nbytes for array in columns.values()) // len(order)
     for ordinal, begin, end in zip(
         ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
     ):
@@ -387,11 +391,12 @@ def _plan_fresh(
     keys: EncodedKeys,
     tablets: np.ndarray,
     columns: dict[int, pa.Array],
+    nbytes: int,
     order: np.ndarray | None = None,
 ) -> list[Addition]:
-    shared, shared_keys = SharedBatch(columns), SharedKeys(keys)
+    shared, shared_keys = SharedBatch(columns, nbytes), SharedKeys(keys)
     count = len(tablets)
-    row_bytes = (sum(array.nbytes for array in columns.values()) + keys.nbytes) // max(count, 1)
+    row_bytes = (nbytes + keys.nbytes) // max(count, 1)
     ordinals, offsets = tablet_slices(tablets)
     return [
         InsertAddition(
@@ -408,6 +413,8 @@ def _plan_fresh(
 def _error_table(
     table: TableState, request: Request, errors: RowErrors, operation: PreparedOperation
 ) -> pa.Table:
+    if not errors:
+        return table.no_errors
     keys = {}
     for column in table.schema.key_columns:
         array = operation.columns.get(column.id)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -46,6 +46,8 @@ class SettledGroup:
     tablet_ids: tuple[int, ...]
     offsets: tuple[int, ...]
     batch: pa.RecordBatch
+    schema_message: pa.Buffer | None = field(default=None, compare=False, repr=False)
+    """`batch.schema.serialize()`, if whoever made the group has it: it is the same for all of a table's batches."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,9 @@ def encode_record(record: LogRecord) -> list[Any]:
     groups: list[dict[str, object]] = []
     for group in record.groups:
         assert _wrong(group) is None, _wrong(group)
-        schema = group.batch.schema.serialize()
+        schema = group.schema_message
+        if schema is None:
+            schema = group.batch.schema.serialize()
         batch = group.batch.serialize()
         bodies += (schema, batch)
         groups.append(
