@@ -93,7 +93,7 @@ def connect(
     folder = os.path.abspath(os.fspath(path))
     limit = parse_size("memory_limit", memory_limit, _MEMORY_MIN_BYTES)
     target = parse_size("rowset_size", rowset_size, _ROWSET_MIN_BYTES)
-    awaited = None if not_before is None else parse_at(not_before)
+    awaited = None if not_before is None else parse_at(not_before, name="not_before")
     store: Store | ReaderStore
     if read_only:
         store = ReaderStore.open(SYSTEM, folder, limit)
@@ -334,19 +334,20 @@ class Database:
             )
         return store
 
-    def _view_at(self, at: Any) -> tuple[Root, int, int]:
+    def _view_at(self, at: Any, name: str = "at") -> tuple[Root, int, int]:
         """(root, snapshot, published) for a scan at `at` (T2). Whether a table's history reaches back is not looked at.
 
+        name: of the argument, for errors.
         Raises: InvalidArgumentError for a moment later than the clock, and for what `parse_at` refuses.
         """
         root, published = self._store.view()
         if at is None:
             return root, published, published
-        timestamp = parse_at(at, published)
+        timestamp = parse_at(at, published, name)
         now_us = self._store.env.clock.now_us()
         if timestamp > max(from_physical(now_us + 1), published):
             raise InvalidArgumentError(
-                f"at={to_datetime(timestamp).isoformat()} lies in the future: it is "
+                f"{name}={to_datetime(timestamp).isoformat()} lies in the future: it is "
                 f"{to_datetime(from_physical(now_us)).isoformat()} now, and what is not yet written cannot be read"
             )
         return root, max(min(timestamp, published), TIMESTAMP_ZERO), published

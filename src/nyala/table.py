@@ -210,7 +210,7 @@ class TableView(_Readable):
         root, table, upper = self._view(until)
         if since is None:
             return root, table, min(table.entry.history_start, upper), upper
-        lower = parse_at(since, upper)
+        lower = parse_at(since, upper, "since")
         if lower > upper:
             raise InvalidArgumentError(_since_after_until(lower, upper))
         # The view keeps what it has: only what was thrown away before it was taken is not there.
@@ -313,8 +313,8 @@ class Table(_Readable):
         Raises: InvalidArgumentError, HistoryExpiredError; StorageError.
         """
         store = self._database._writer()
-        parse_at(to)  # None, which is now to a scan, is no moment to go back to
-        _, table, moment = self._view(to)
+        parse_at(to, name="to")  # None, which is now to a scan, is no moment to go back to
+        _, table, moment = self._view(to, "to")
         return restore(store, table.id, moment)
 
     def _write(self, operation: str, data: Any, ignore: bool, errors: Errors) -> WriteResult:
@@ -346,24 +346,24 @@ class Table(_Readable):
 
     # ---------------------------------------------------------------------------------------- read
 
-    def _view(self, at: Any) -> tuple[Root, TableState, int]:
-        root, snapshot, published = self._database._view_at(at)
+    def _view(self, at: Any, name: str = "at") -> tuple[Root, TableState, int]:
+        root, snapshot, published = self._database._view_at(at, name)
         table = root.table(self._name)
         if at is not None:
             check_readable(table.entry, snapshot, published, self._database._store.env.clock.now_us())
         return root, table, snapshot
 
     def _interval(self, since: Any, until: Any) -> tuple[Root, TableState, int, int]:
-        root, table, upper = self._view(until)
+        root, table, upper = self._view(until, "until")
         if since is None:
             oldest = oldest_readable(table.entry, upper, self._database._store.env.clock.now_us())
             return root, table, min(oldest, upper), upper
         # The later of two views: it has all that the earlier one saw published.
-        root, table, lower = self._view(since)
+        root, table, lower = self._view(since, "since")
         if until is None:
             upper = max(lower, upper)
-        elif parse_at(since) > parse_at(until):
-            raise InvalidArgumentError(_since_after_until(parse_at(since), parse_at(until)))
+        elif (asked := parse_at(since)) > (end := parse_at(until)):
+            raise InvalidArgumentError(_since_after_until(asked, end))
         return root, table, min(lower, upper), upper
 
     def at(self, at: Any) -> TableView:

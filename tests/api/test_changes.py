@@ -143,10 +143,10 @@ def test_wrong_arguments_say_what_is_right(table: Any) -> None:
     tomorrow = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
     for arguments, message in (
         ({"since": second, "until": first}, "later than until"),
-        ({"since": tomorrow}, "future"),
-        ({"since": first, "until": tomorrow}, "future"),
+        ({"since": tomorrow}, "^since=.*future"),
+        ({"since": first, "until": tomorrow}, "^until=.*future"),
         ({"since": None}, "after which they begin"),
-        ({"since": "soon"}, "neither a timestamp nor ISO"),
+        ({"since": "soon"}, "^since=.*neither a timestamp nor ISO"),
         ({"since": first, "versions": "both"}, "'net' or 'all'"),
         ({"since": first, "columns": "v"}, "list of names"),
         ({"since": first, "columns": ["v", "v"]}, "twice"),

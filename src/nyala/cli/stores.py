@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = [
     "describe_columns",
     "find_table",
-    "history_text",
     "partition_text",
     "readable_from",
     "reader",
@@ -95,18 +94,6 @@ def partition_text(state: TableState) -> str:
     from nyala.partition.describe import describe_schema
 
     return describe_schema(state.entry.partition_schema, state.schema)
-
-
-def history_text(history_us: int | None) -> str:
-    """How far back the table can be read."""
-    if history_us is None:
-        return "forever"
-    seconds = history_us / 1e6
-    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
-        if seconds >= length and seconds % length == 0:
-            count = int(seconds // length)
-            return f"{count} {unit}" + ("" if count == 1 else "s")
-    return "1 second" if seconds == 1 else f"{seconds:g} seconds"
 
 
 def readable_from(oldest: int) -> dict[str, Any]:

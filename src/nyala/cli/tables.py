@@ -22,7 +22,6 @@ from nyala.cli.output import (
 from nyala.cli.stores import (
     describe_columns,
     find_table,
-    history_text,
     partition_text,
     readable_from,
     reader,
@@ -132,6 +131,8 @@ def list_tables(folder: str) -> None:
 @table_argument
 def describe(folder: str, table: str | None) -> None:
     """One table: columns, key, partition, history, size."""
+    from nyala.tablet.history import describe_history
+
     with reader(folder) as database:
         found = find_table(database, table)
         state, stats = state_of(database, found.name), found.stats()
@@ -164,7 +165,7 @@ def describe(folder: str, table: str | None) -> None:
             "key": ", ".join(found.primary_key),
             "partition": partition_text(state),
             "tablets": str(stats["tablets"]),
-            "history": history_text(history_us),
+            "history": describe_history(history_us),
             "readable": f"from {_readable_text(stats)} on",
             "rows": f"{stats['rows']:,}",
             "size": _size_text(stats),

@@ -60,9 +60,10 @@ def microseconds_of(moment: dt.datetime) -> int:
     return (aware - _EPOCH) // dt.timedelta(microseconds=1)
 
 
-def parse_at(at: object, published: int | None = None) -> int:
+def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
     """The timestamp that `at` names: an int of ours, a datetime, a date's ISO text, or anything with `.timestamp`.
 
+    name:      of the argument, for the sentence about what is wrong with it.
     published: the newest timestamp of the store that is to be read. If that lies after 2000-01-01, then an int (or
     its text) that would lie before is refused: no write of such a store is that old unless its clock was wrong, but
     every Unix time of our days, in seconds, milli-, micro- or nanoseconds, is so small a number, and would read an
@@ -72,42 +73,42 @@ def parse_at(at: object, published: int | None = None) -> int:
     """
     if isinstance(at, bool):
         raise InvalidArgumentError(
-            "at=… takes a timestamp, a datetime, ISO text or a WriteResult, not a bool"
+            f"{name}=… takes a timestamp, a datetime, ISO text or a WriteResult, not a bool"
         )
     if isinstance(at, numbers.Integral):  # NumPy's too
         number = int(at)
         if not 0 <= number <= TIMESTAMP_MAX:
-            raise InvalidArgumentError(f"at={at} is outside the timestamps 0..{TIMESTAMP_MAX}")
+            raise InvalidArgumentError(f"{name}={at} is outside the timestamps 0..{TIMESTAMP_MAX}")
         if published is not None and 0 < number < _CENTURY <= published:
-            raise InvalidArgumentError(_unix_time_text(number))
+            raise InvalidArgumentError(_unix_time_text(number, name))
         return number
     if isinstance(at, str):
         text = at.strip()
         if text.isdecimal():
-            return parse_at(int(text), published)
+            return parse_at(int(text), published, name)
         try:
             at = dt.datetime.fromisoformat(text)
         except ValueError as error:
             raise InvalidArgumentError(
-                f"at={at!r} is neither a timestamp nor ISO time such as '2026-11-20T10:00:00Z'"
+                f"{name}={at!r} is neither a timestamp nor ISO time such as '2026-11-20T10:00:00Z'"
             ) from error
     if isinstance(at, dt.datetime):
         return max(from_physical(microseconds_of(at), LOGICAL_MAX), 0)
     stamp = getattr(at, "timestamp", None)
     if isinstance(stamp, int):
-        return parse_at(stamp)
+        return parse_at(stamp, name=name)
     if isinstance(at, float) and 0 < at < _YEAR_2100_NS:
-        raise InvalidArgumentError(_unix_time_text(at))
+        raise InvalidArgumentError(_unix_time_text(at, name))
     raise InvalidArgumentError(
-        f"at=… takes a timestamp (int), a datetime, ISO text or a WriteResult, not {type(at).__name__}"
+        f"{name}=… takes a timestamp (int), a datetime, ISO text or a WriteResult, not {type(at).__name__}"
     )
 
 
-def _unix_time_text(at: int | float) -> str:
-    """What is wrong with a Unix time as `at`, and how to write it."""
+def _unix_time_text(at: int | float, name: str) -> str:
+    """What is wrong with a Unix time as a moment, and how to write it."""
     unit, scale = next((unit, scale) for unit, scale in _UNIX_UNITS.items() if at * scale < _YEAR_2100_NS)
     moment = (_EPOCH + dt.timedelta(microseconds=round(at * scale / 1000))).isoformat().replace("+00:00", "Z")
     return (
-        f"at={at} is no timestamp of Nyala's, which are microseconds since 1970 times {1 << LOGICAL_BITS}; if it means "
-        f"{unit} since 1970, that is {moment}: write at='{moment}', or give a datetime"
+        f"{name}={at} is no timestamp of Nyala's, which are microseconds since 1970 times {1 << LOGICAL_BITS}; if it means "
+        f"{unit} since 1970, that is {moment}: write {name}='{moment}', or give a datetime"
     )

@@ -63,13 +63,13 @@ def note_cut(change: CatalogChange, root: Root, table_id: int, cut: int) -> Root
 
 
 def describe_history(history_us: int | None) -> str:
-    """As a person writes it: "7 days", "90 s", "for ever"."""
+    """As a person writes it: "7 days", "90 seconds", "forever"."""
     if history_us is None:
-        return "for ever"
+        return "forever"
     if history_us == 0:
         return "the present only"
     for unit, size in (("day", 86_400_000_000), ("hour", 3_600_000_000), ("minute", 60_000_000)):
         if history_us % size == 0:
             count = history_us // size
             return f"{count} {unit}{'s' if count != 1 else ''}"
-    return f"{history_us / 1e6:g} s"
+    return "1 second" if history_us == 1_000_000 else f"{history_us / 1e6:g} seconds"

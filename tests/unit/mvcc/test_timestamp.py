@@ -64,8 +64,10 @@ def test_parse_at(at: object, timestamp: int) -> None:
 )  # fmt: skip
 def test_what_is_no_moment_is_refused(at: object) -> None:
     """A word that names no moment must not be read as some other moment, nor end in Python's own errors."""
-    with pytest.raises(InvalidArgumentError, match="at="):
+    with pytest.raises(InvalidArgumentError, match="^at="):
         parse_at(at)
+    with pytest.raises(InvalidArgumentError, match="^since="):
+        parse_at(at, name="since")
 
 
 UNIX_TIMES = [

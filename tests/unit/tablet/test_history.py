@@ -122,14 +122,15 @@ def test_oldest_readable(table: TableEntry, published: int, oldest: int) -> None
 @pytest.mark.parametrize(
     ("history_us", "words"),
     [
-        (None, "for ever"),
+        (None, "forever"),
         (0, "the present only"),
         (7 * 86_400_000_000, "7 days"),
         (86_400_000_000, "1 day"),
         (7_200_000_000, "2 hours"),
         (90 * 60_000_000, "90 minutes"),
-        (90_000_000, "90 s"),
-        (50_000, "0.05 s"),
+        (90_000_000, "90 seconds"),
+        (50_000, "0.05 seconds"),
+        (1_000_000, "1 second"),
     ],
 )
 def test_a_history_is_told_as_a_person_says_it(history_us: int | None, words: str) -> None:
