@@ -109,6 +109,6 @@ def _unix_time_text(at: int | float, name: str) -> str:
     unit, scale = next((unit, scale) for unit, scale in _UNIX_UNITS.items() if at * scale < _YEAR_2100_NS)
     moment = (_EPOCH + dt.timedelta(microseconds=round(at * scale / 1000))).isoformat().replace("+00:00", "Z")
     return (
-        f"{name}={at} is no timestamp of Nyala's, which are microseconds since 1970 times {1 << LOGICAL_BITS}; if it means "
-        f"{unit} since 1970, that is {moment}: write {name}='{moment}', or give a datetime"
+        f"{name}={at} is no timestamp of Nyala's, which are microseconds since 1970 times {1 << LOGICAL_BITS}; "
+        f"if it means {unit} since 1970, that is {moment}: write {name}='{moment}', or give a datetime"
     )

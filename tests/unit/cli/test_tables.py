@@ -94,7 +94,7 @@ def test_describe(run: Run, example: Example) -> None:
         ("90m", "90 minutes"),
         (1, "1 second"),
         (2.5, "2.5 seconds"),
-        (0, "0 seconds"),
+        (0, "the present only"),
     ],
 )
 def test_history(run: Run, tmp_path: Path, history: Any, said: str) -> None:
