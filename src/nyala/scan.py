@@ -32,7 +32,7 @@ from nyala.schema.nodes import Predicate, all_of
 from nyala.schema.predicate import BoundPredicate, bind
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet import read_path, token
-from nyala.tablet.estimate import Estimate, estimate
+from nyala.tablet.estimate import Estimate, estimate, row_count
 from nyala.tablet.read_path import ScanCounters, ScanSpec
 from nyala.tablet.root import Root, TableState
 
@@ -64,7 +64,7 @@ class Explanation:
         self._counters = counters
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures; blocks and bytes are those that this scan decoded or found in the cache."""
+        """The figures; blocks are those that this scan decoded or found in the cache, bytes those that it read."""
         counters = self._counters
         return {
             "table": self._table,
@@ -78,8 +78,10 @@ class Explanation:
             "rowsets_read": counters.rowsets_read,
             "windows_total": counters.windows_total,
             "windows_skipped": counters.windows_skipped,
+            "rows_total": counters.rows_total,
+            "rows_skipped": counters.rows_skipped,
             "blocks_total": self._blocks_total,
-            "blocks_skipped": self._blocks_total - counters.stats.blocks_read - counters.stats.cache_hits,
+            "blocks_skipped": self._blocks_total - len(counters.stats.base_blocks),
             "bytes_read": counters.stats.bytes_read,
             "deltas_applied": counters.stats.deltas_applied,
         }
@@ -100,6 +102,7 @@ class Explanation:
             f"  tablets   {facts['tablets_read']} of {facts['tablets_total']}",
             f"  rowsets   {facts['rowsets_read']} of {facts['rowsets_total']}",
             f"  windows   {facts['windows_total'] - facts['windows_skipped']} of {facts['windows_total']}",
+            f"  rows      {facts['rows_total'] - facts['rows_skipped']:,} of {facts['rows_total']:,}",
             f"  blocks    {facts['blocks_total'] - facts['blocks_skipped']} of {facts['blocks_total']}, "
             f"{facts['bytes_read']:,} bytes read",
             f"  deltas    {facts['deltas_applied']} applied",
@@ -312,17 +315,23 @@ class Scan(PinnedRows):
         """Whether the scan has a limit on its rows."""
         return self._spec.limit is not None
 
-    def estimate(self, where: Predicate | None = None) -> Estimate:
+    def estimate(self, where: Predicate) -> Estimate:
         """How many rows there are, and which share of them `where` will leave: guesses, for planners.
 
         Raises: as `narrowed`.
         """
-        scan = self if where is None else self.narrowed((), where)
+        scan = self.narrowed((), where)
         root, table = scan._take()
         found = estimate(table, scan._spec)
         del root
-        limit = self._spec.limit
-        return found if limit is None else dataclasses.replace(found, rows=min(found.rows, limit))
+        return found
+
+    def rows_held(self) -> int:
+        """How many rows the table has, dead ones too, but no more than the scan's limit. Reads nothing."""
+        root, table = self._take()
+        rows, limit = row_count(table), self._spec.limit
+        del root
+        return rows if limit is None else min(rows, limit)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as record batches, without a reader around them."""

@@ -6,8 +6,8 @@ path used twice cannot bring back another file's block.
 
 Thread-safety: every method may be called from any thread. Two threads that miss the same block both decode
 it; the second puts its result over the first's, which is equal.
-Left out: protection of hot blocks from one long scan (Kudu's segmented LRU); callers that read through once
-may say so instead (`fill_cache=False`).
+Scans put in only what is asked for a second time (`first_pass`); who reads through once says so (`fill_cache=False`).
+Left out: protection of hot blocks from long scans that come again and again (Kudu's segmented LRU).
 """
 
 from __future__ import annotations
@@ -64,6 +64,11 @@ class BlockCache:
             self._entries[(owner, key)] = (value, size_bytes)
             self._size_bytes += size_bytes
             self._shrink()
+
+    def discard(self, owner: int, key: Any) -> None:
+        """Forget what was put under the key, if anything was."""
+        with self._lock:
+            self._drop((owner, key))
 
     def drop_owner(self, owner: int) -> None:
         """Forget everything of a reader that was closed. Cost: one pass over the cache."""

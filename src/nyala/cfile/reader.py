@@ -16,8 +16,8 @@ that; decompression, CRC and preads release the interpreter lock).
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 import google_crc32c
@@ -29,15 +29,17 @@ from nyala.cfile import format
 from nyala.cfile.block import decode_block
 from nyala.cfile.bloom import Bloom
 from nyala.cfile.cache import BlockCache, new_owner
-from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
+from nyala.cfile.column import BASE, BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
 from nyala.cfile.encoding import encoding_by_code
+from nyala.cfile.first_pass import FirstPass
 from nyala.cfile.footer import ColumnFooter, refuse_unknown_flags
 from nyala.cfile.gathering import Ordinals, gathered, word_dtype
 from nyala.cfile.physical import narrow_decimal, narrow_physical
 from nyala.cfile.zonemap import Zone, zone_of
 from nyala.env.files import Files, RandomFile
 from nyala.errors import CorruptionError, StorageError
+from nyala.schema.constraint import Constraint
 from nyala.schema.types import ColumnType
 
 __all__ = ["CFileReader", "ColumnReader", "ReadStats"]
@@ -45,6 +47,7 @@ __all__ = ["CFileReader", "ColumnReader", "ReadStats"]
 _As: TypeAlias = Literal["plain", "codes", "narrow"]
 # A read of fewer rows than this part of a block is a look-up.
 _PART_LOG2: Final = 4
+_EXCLUDED_KEPT: Final = 16  # answers of `excluded_blocks`
 
 
 @dataclass
@@ -55,6 +58,8 @@ class ReadStats:
     blocks_read: int = 0  # decoded
     cache_hits: int = 0  # blocks that were decoded already
     reads: int = 0  # preads
+    base_blocks: set[tuple[int, int]] = field(default_factory=set, compare=False, repr=False)
+    """Which blocks of base columns were decoded or found, each once: (the column's reader, block)."""
 
 
 class CFileReader:
@@ -264,6 +269,8 @@ class ColumnReader:
         self.place = place
         self._dictionary: pa.Array | None = None
         self._column_zone: Zone | None = None
+        self._first_pass: FirstPass[pa.Array] = FirstPass()
+        self._excluded: dict[Constraint, npt.NDArray[np.bool_]] = {}
         self._arrow = pa.large_binary() if footer.key.role == KEY else footer.form.arrow
         # The form of a block that takes the least room in the cache and is quick to pick values from.
         self._small: _As = "plain"
@@ -357,6 +364,19 @@ class ColumnReader:
             self._column_zone = self._footer.zone_map.column_zone()
         return self._column_zone
 
+    def excluded_blocks(self, constraint: Constraint) -> npt.NDArray[np.bool_]:
+        """Of each block whether its zone says that no row of the base satisfies the constraint. Not to be changed.
+
+        Scans of many columns ask a few times for the same; the last answers are kept.
+        """
+        found = self._excluded.get(constraint)
+        if found is None:
+            assert self._footer.zone_map is not None, "this column has no zone map"
+            if len(self._excluded) >= _EXCLUDED_KEPT:
+                self._excluded = {}
+            found = self._excluded[constraint] = self._footer.zone_map.excluded(constraint)
+        return found
+
     def block_first_keys(self) -> pa.LargeBinaryArray | None:
         """The value index: the encoded key at each block's first ordinal, None when the column carries none."""
         return self._footer.first_keys
@@ -364,11 +384,18 @@ class ColumnReader:
     # -- values --------------------------------------------------------------------------------------------
 
     def read(
-        self, lower: int, upper: int, *, stats: ReadStats | None = None, fill_cache: bool = True
+        self,
+        lower: int,
+        upper: int,
+        *,
+        stats: ReadStats | None = None,
+        fill_cache: bool = True,
+        scanning: bool = False,
     ) -> pa.Array:
         """The values of ordinals [lower, upper), in the type's Arrow form (role KEY: large_binary).
 
         fill_cache: whether blocks decoded for this are kept in the cache.
+        scanning:   of those, only what is asked for a second time: see `first_pass`.
         Cost:       decodes the blocks that are touched, whole; one pread for neighbours; a copy only when
                     several blocks must become one array.
         Raises:     CorruptionError. ArrowInvalid when text of more than 2 GiB is asked for at once.
@@ -377,10 +404,11 @@ class ColumnReader:
         if lower == upper:
             return pa.nulls(0, self._arrow)
         if upper - lower > self.rows_per_block >> _PART_LOG2:
-            arrays = self._within(lower, upper, stats, fill_cache, "plain")
+            arrays = self._within(lower, upper, stats, fill_cache, "plain", scanning)
         else:  # of a look-up, which keeps small blocks and widens what it needs, as `gather` does
             arrays = [
-                self._plain(array) for array in self._within(lower, upper, stats, fill_cache, self._small)
+                self._plain(array)
+                for array in self._within(lower, upper, stats, fill_cache, self._small, False)
             ]
         return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
@@ -390,34 +418,41 @@ class ColumnReader:
         return self._footer.dictionary_length > 0
 
     def read_codes(
-        self, lower: int, upper: int, *, stats: ReadStats | None = None, fill_cache: bool = True
+        self, lower: int, upper: int, *, stats: ReadStats | None = None, scanning: bool = False
     ) -> pa.DictionaryArray:
         """The values of ordinals [lower, upper) as one dictionary array: 32-bit indices, the column's dictionary.
 
         Only of a column that has one. Costs and raises as `read`; no value is copied, only indices.
         """
         assert self.has_dictionary and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
-        arrays = self._within(lower, upper, stats, fill_cache, "codes")
+        arrays = self._within(lower, upper, stats, True, "codes", scanning)
         if len(arrays) == 1:
             return arrays[0]
         indices = pa.concat_arrays([array.indices for array in arrays])
         return pa.DictionaryArray.from_arrays(indices, arrays[0].dictionary, safe=False)
 
     def read_narrow(
-        self, lower: int, upper: int, *, stats: ReadStats | None = None, fill_cache: bool = True
+        self,
+        lower: int,
+        upper: int,
+        *,
+        stats: ReadStats | None = None,
+        fill_cache: bool = True,
+        scanning: bool = False,
     ) -> pa.Array:
         """`read` of a decimal column whose type has a `narrow_decimal`, as that: no value is widened."""
         assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
-        arrays = self._within(lower, upper, stats, fill_cache, "narrow")
+        arrays = self._within(lower, upper, stats, fill_cache, "narrow", scanning)
         return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
     def _within(
-        self, lower: int, upper: int, stats: ReadStats | None, fill_cache: bool, as_: _As
+        self, lower: int, upper: int, stats: ReadStats | None, fill_cache: bool, as_: _As, scanning: bool
     ) -> list[pa.Array]:
         """The blocks of ordinals [lower, upper), at least one, the first and the last cut to them."""
         shift = self._footer.rows_per_block_log2
         first, last = lower >> shift, (upper - 1) >> shift
-        arrays = self._blocks(range(first, last + 1), stats, fill_cache, as_)
+        scan = (lower, upper) if self._is_pass(scanning, fill_cache) else None
+        arrays = self._blocks(range(first, last + 1), stats, fill_cache, as_, scan)
         arrays[-1] = arrays[-1].slice(0, upper - (last << shift))
         arrays[0] = arrays[0].slice(lower - (first << shift))
         return arrays
@@ -428,8 +463,9 @@ class ColumnReader:
         *,
         stats: ReadStats | None = None,
         fill_cache: bool = True,
+        scanning: bool = False,
     ) -> pa.Array:
-        """The values at these ordinals, in their order; an ordinal may come twice.
+        """The values at these ordinals, in their order; an ordinal may come twice. `scanning`: as `read`.
 
         Cost: decodes each touched block once, to the form of it that takes the least room (codewords, narrow
               decimals): so the blocks that look-ups keep in the cache are small, and only what is asked for is widened.
@@ -438,9 +474,11 @@ class ColumnReader:
             ordinals = Ordinals(ordinals)
         if not ordinals.count:
             return pa.nulls(0, self._arrow)
+        # A scan that picks a few rows asks for the whole block, as far as keeping it goes.
+        scan = (0, self.row_count) if self._is_pass(scanning, fill_cache) else None
         assert ordinals.least >= 0 and ordinals.greatest < self._footer.row_count
         cut = ordinals.cut(self._footer.rows_per_block_log2)
-        arrays = self._blocks(cut.blocks, stats, fill_cache, self._small)
+        arrays = self._blocks(cut.blocks, stats, fill_cache, self._small, scan)
         if self._small == "codes":
             codes = gathered([array.indices for array in arrays], cut, self._words)
             return arrays[0].dictionary.take(codes)
@@ -459,9 +497,17 @@ class ColumnReader:
         return array
 
     def _blocks(
-        self, blocks: Sequence[int], stats: ReadStats | None, fill_cache: bool, as_: _As = "plain"
+        self,
+        blocks: Sequence[int],
+        stats: ReadStats | None,
+        fill_cache: bool,
+        as_: _As = "plain",
+        scan: tuple[int, int] | None = None,
     ) -> list[pa.Array]:
-        """Decoded blocks, for ascending, distinct block numbers."""
+        """Decoded blocks, for ascending, distinct block numbers.
+
+        scan: the ordinals of them that a scan asks for, if one does; None keeps all blocks that `fill_cache` lets it.
+        """
         cache, owner = self._reader._cache, self._reader._owner
         name = self.place.offset  # no other column of the file has it
         arrays: list[pa.Array | None] = [None] * len(blocks)
@@ -469,14 +515,78 @@ class ColumnReader:
         if cache is not None:
             arrays = [cache.get(owner, (name, as_, block)) for block in blocks]
             missing = [block for block, array in zip(blocks, arrays, strict=True) if array is None]
-            if stats is not None:
+        if stats is not None:
+            if cache is not None:
                 stats.cache_hits += len(blocks) - len(missing)
+            if self.key.role == BASE:
+                stats.base_blocks.update((id(self), block) for block in blocks)
         if not missing:
+            if scan is not None:
+                self._pass(blocks, as_, scan)
             return arrays
-        found = dict(zip(blocks, arrays, strict=True))
+        found = {block: array for block, array in zip(blocks, arrays, strict=True) if array is not None}
         if self._footer.dictionary_length and self._dictionary is None:
             self._dictionary = self._read_dictionary(stats)
-        for run in self._coalesce(missing):
+        if scan is not None:
+            self._decode_for_scan(missing, found, stats, as_, scan)
+            self._pass(blocks, as_, scan)
+        else:
+            keep = set(missing) if cache is not None and fill_cache else set()
+            for block, array in self._decoded(missing, keep, stats, as_):
+                found[block] = array
+                self._first_pass.note((as_, block))
+        return [found[block] for block in blocks]
+
+    def _decode_for_scan(
+        self,
+        missing: Sequence[int],
+        found: dict[int, pa.Array],
+        stats: ReadStats | None,
+        as_: _As,
+        scan: tuple[int, int],
+    ) -> None:
+        """Put the `missing` blocks into `found`; those that another thread is decoding are its, too."""
+        claimed, theirs = self._first_pass.claim((as_, block) for block in missing)
+        mine = [block for block in missing if (as_, block) not in theirs]
+        keep = {
+            block
+            for block in mine
+            if self._first_pass.was_asked((as_, block)) or not self._is_whole(block, scan)
+        }
+        try:
+            for block, array in self._decoded(mine, keep, stats, as_):
+                found[block] = array
+                self._first_pass.land((as_, block), array)
+        except BaseException as error:
+            self._first_pass.fail(claimed, error)
+            raise
+        for name, decoding in theirs.items():
+            found[name[1]] = decoding.result()  # type: ignore[index]
+
+    def _is_pass(self, scanning: bool, fill_cache: bool) -> bool:
+        return scanning and fill_cache and self._reader._cache is not None
+
+    def _is_whole(self, block: int, scan: tuple[int, int]) -> bool:
+        first = block << self._footer.rows_per_block_log2
+        return scan[0] <= first and first + self._footer.block_rows(block) <= scan[1]
+
+    def _pass(self, blocks: Sequence[int], as_: _As, scan: tuple[int, int]) -> None:
+        """A scan was given these blocks: what it read to the end for the first time has no place in the cache."""
+        cache = self._reader._cache
+        assert cache is not None
+        for block in blocks:
+            name = (as_, block)
+            end = (block << self._footer.rows_per_block_log2) + self._footer.block_rows(block)
+            if end <= scan[1] and not self._first_pass.was_asked(name):
+                self._first_pass.note(name)
+                cache.discard(self._reader._owner, (self.place.offset, as_, block))
+
+    def _decoded(
+        self, blocks: Sequence[int], keep: Set[int], stats: ReadStats | None, as_: _As
+    ) -> Iterator[tuple[int, pa.Array]]:
+        """Each of the blocks, read and decoded; of those to `keep` the cache gets what owns its memory."""
+        cache, owner = self._reader._cache, self._reader._owner
+        for run in self._coalesce(blocks):
             start = int(self._footer.block_offsets[run[0]])
             end = int(self._footer.block_offsets[run[-1]]) + int(self._footer.block_lengths[run[-1]])
             data = pa.py_buffer(self._reader.read_exactly(start, end - start))
@@ -485,18 +595,15 @@ class ColumnReader:
                 stats.bytes_read += end - start
                 stats.blocks_read += len(run)
             for block in run:
-                offset, length = (
-                    int(self._footer.block_offsets[block]),
-                    int(self._footer.block_lengths[block]),
-                )
+                offset = int(self._footer.block_offsets[block])
+                length = int(self._footer.block_lengths[block])
                 array = self._decode(data.slice(offset - start, length), block, offset, as_)
-                if cache is not None and fill_cache:
+                if cache is not None and block in keep:
                     # Indices are the array's own already; the dictionary is the column's, which keeps it anyway.
                     array = _owning(array, data) if len(run) > 1 and as_ != "codes" else array
                     size = _size(array.indices if as_ == "codes" else array)
-                    cache.put(owner, (name, as_, block), array, size)
-                found[block] = array
-        return [found[block] for block in blocks]
+                    cache.put(owner, (self.place.offset, as_, block), array, size)
+                yield block, array
 
     def _coalesce(self, blocks: Sequence[int]) -> list[list[int]]:
         """Blocks that lie one behind the other in the file, for one pread each."""

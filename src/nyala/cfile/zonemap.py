@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from nyala.cfile import format
 from nyala.cfile.physical import BYTES, FIXED, Physical
+from nyala.schema.constraint import Constraint
 
 __all__ = ["Zone", "ZoneMap", "zone_of"]
 
@@ -139,6 +140,7 @@ def cut_upper(value: bytes, is_text: bool) -> bytes | None:
 
 _Bounds: TypeAlias = "list[bytes] | npt.NDArray[Any]"
 _BOOL_DTYPE: Final = np.dtype("<u1")
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,51 @@ class ZoneMap:
     def column_zone(self) -> Zone:
         """The zone of the whole column."""
         return functools.reduce(Zone.merge, map(self.zone, range(len(self))), Zone(None, None, 0, 0))
+
+    def excluded(self, constraint: Constraint) -> npt.NDArray[np.bool_]:
+        """Of each block whether no row of it can satisfy the constraint: `Constraint.excludes_range` of all zones.
+
+        Cost: a few NumPy calls for numbers and times, whose bounds are compared as they lie; else a call per block.
+        """
+        bounds = self._numbers(constraint)
+        if bounds is None:
+            zones = map(self.zone, range(len(self)))
+            found = (
+                constraint.excludes_range(z.min, z.max, z.null_count, z.row_count, z.has_nan) for z in zones
+            )
+            return np.fromiter(found, np.bool_, len(self))
+        mins, maxs = bounds
+        no_min, no_max = (self.flags & flag == 0 for flag in (format.ZONE_HAS_MIN, format.ZONE_HAS_MAX))
+        if constraint.values is not None:
+            values = np.array(constraint.values, mins.dtype)
+            first = np.where(no_min, 0, np.searchsorted(values, mins, "left"))
+            out: npt.NDArray[np.bool_] = first >= np.where(
+                no_max, len(values), np.searchsorted(values, maxs, "right")
+            )
+        else:
+            out = np.zeros(len(self), np.bool_)
+            if constraint.lower is not None:
+                below = np.less if constraint.lower_inclusive else np.less_equal
+                out |= below(maxs, constraint.lower) & ~no_max
+            if constraint.upper is not None:
+                above = np.greater if constraint.upper_inclusive else np.greater_equal
+                out |= above(mins, constraint.upper) & ~no_min
+        out |= self.null_counts >= self.row_counts
+        if constraint.null == "any":
+            out &= self.null_counts == 0
+        return out
+
+    def _numbers(self, constraint: Constraint) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+        """Bounds as numbers that compare with the constraint's as `Zone`'s would; None where that is not so simple."""
+        if self.form.kind != FIXED or self.form.code == format.TYPE_DECIMAL128 or self.form.type.is_floating:
+            return None
+        if constraint.empty or constraint.null == "only":
+            return None
+        assert isinstance(self.mins, np.ndarray) and isinstance(self.maxs, np.ndarray)
+        ends = (constraint.lower, constraint.upper)
+        if any(end is not None and not _INT64_MIN <= end <= _INT64_MAX for end in ends):
+            return None
+        return self.mins.astype(np.int64), self.maxs.astype(np.int64)
 
     def _scalar(self, stored: Any) -> Any:
         if self.form.code == format.TYPE_DECIMAL128:

@@ -58,17 +58,17 @@ from nyala.rowset.image import RowSetImage
 from nyala.rowset.key_index import KeyIndex
 from nyala.rowset.meta import NO_ROWID, RowSetMeta
 from nyala.rowset.part import Part
+from nyala.rowset.skipping import rows_left
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.constraint import Constraint
 from nyala.schema.convert import default_array
-from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema
-from nyala.schema.types import to_canonical
+from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["DiskRowSet", "RowSetMeta"]
 
 Bools = npt.NDArray[np.bool_]
 # Half a window of a scan: smaller ranges are of look-ups, which seldom ask for the same one again.
-_PRESENT_ROWS_MIN: Final = 1 << 16
+_SCAN_ROWS_MIN: Final = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,7 +314,7 @@ class DiskRowSet:
         narrow: pa.DataType | None,
     ) -> pa.Array:
         """`column`; of a decimal as `narrow`, if that is given."""
-        if upper - lower >= _PRESENT_ROWS_MIN:
+        if upper - lower >= _SCAN_ROWS_MIN:
             # Named before it is asked about: what a write appends in between is newer than the snapshot, and would be
             # in the name but not in what is remembered under it.
             state = self._redo_state(column.id)
@@ -341,7 +341,7 @@ class DiskRowSet:
             or self.delta_touches(column.id, snapshot)
         ):
             return self.column(column, snapshot, lower, upper, stats)
-        return reader.read_codes(lower, upper, stats=stats)
+        return reader.read_codes(lower, upper, stats=stats, scanning=upper - lower >= _SCAN_ROWS_MIN)
 
     def narrow(
         self, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
@@ -353,13 +353,20 @@ class DiskRowSet:
         return self._at(column, snapshot, lower, upper, stats, narrow_decimal(column.type))
 
     def gather(
-        self, column: ColumnSchema, snapshot: int, rowids: Rowids, stats: RowSetStats | None = None
+        self,
+        column: ColumnSchema,
+        snapshot: int,
+        rowids: Rowids,
+        stats: RowSetStats | None = None,
+        *,
+        scanning: bool = False,
     ) -> pa.Array:
         """The column at these rows, in their order, at `snapshot`. Of a row that is not there, any value.
 
+        scanning: whether a scan asks, which keeps a block only when it is asked for a second time.
         Cost: of the base, only the blocks that hold one of the rows are decoded.
         """
-        return self._gather(column, snapshot, Ordinals(rowids), stats)
+        return self._gather(column, snapshot, Ordinals(rowids), stats, scanning)
 
     def rows(
         self,
@@ -370,16 +377,21 @@ class DiskRowSet:
     ) -> list[pa.Array]:
         """`gather` of several columns. Cost: where the rows lie is worked out once for all of them."""
         ordinals = Ordinals(rowids)
-        return [self._gather(column, snapshot, ordinals, stats) for column in columns]
+        return [self._gather(column, snapshot, ordinals, stats, False) for column in columns]
 
     def _gather(
-        self, column: ColumnSchema, snapshot: int, ordinals: Ordinals, stats: RowSetStats | None
+        self,
+        column: ColumnSchema,
+        snapshot: int,
+        ordinals: Ordinals,
+        stats: RowSetStats | None,
+        scanning: bool,
     ) -> pa.Array:
         reader = self.base_column(column.id)
         if reader is None:
             base = default_array(column, ordinals.count, "read")
         else:
-            base = _as(reader.gather(ordinals, stats=stats), column)
+            base = _as(reader.gather(ordinals, stats=stats, scanning=scanning), column)
         undo, redo = self._runs(column.id, snapshot, stats)
         if not undo and not redo:
             return base
@@ -484,45 +496,14 @@ class DiskRowSet:
         upper: int,
         stats: ReadStats | None = None,
     ) -> bool:
-        """Whether no row of [lower, upper) can satisfy the constraint at `snapshot` (Z1).
-
-        The base must exclude it by the zone maps of all its blocks there; and each store that has a change
-        for one of these rows, relevant to the snapshot, by the bounds of its values.
-        Cost: footers; and the rowids of the column's changes, which the scan needs next anyway.
-        """
-        if not self._base_excluded(column, constraint, lower, upper):
-            return False
-        for file in (*self.undo, *self.redo):
-            if column.id not in file.column_ids or not file.relevant(snapshot):
-                continue
-            zone = file.column_zone(column.id)
-            if zone is not None and _excludes(constraint, zone):
-                continue
-            run = file.run_in(column.id, lower, upper, stats)
-            if run is not None and len(run.touched(snapshot, lower, upper)):
-                return False
-        return not any(
-            len(run.touched(snapshot, lower, upper))
-            for store in self._memory()
-            for run in store.levels(column.id)
-        )
+        """Whether no row of [lower, upper) can satisfy the constraint at `snapshot` (Z1): see `rows_left`."""
+        return not rows_left(self, [(column, constraint)], snapshot, lower, upper, stats)
 
     def blocks_excluded(
         self, column: ColumnSchema, constraint: Constraint, snapshot: int, window: slice
     ) -> bool:
         """`window_excluded` of the rows [window.start, window.stop)."""
         return self.window_excluded(column, constraint, snapshot, window.start, window.stop)
-
-    def _base_excluded(self, column: ColumnSchema, constraint: Constraint, lower: int, upper: int) -> bool:
-        reader = self.base_column(column.id)
-        if reader is None:
-            default = column.read_default
-            value = None if default is NO_DEFAULT else to_canonical(column.type, default)
-            return not constraint.admits(value)
-        if _excludes(constraint, reader.column_zone()):
-            return True
-        first, last = lower // reader.rows_per_block, -(-upper // reader.rows_per_block)
-        return all(_excludes(constraint, reader.zone(block)) for block in range(first, last))
 
     # --- its parts --------------------------------------------------------------------------------
 
@@ -664,9 +645,11 @@ class DiskRowSet:
         reader = self.base_column(column.id)
         if reader is None:
             return default_array(column, upper - lower, "read")
+        scanning = upper - lower >= _SCAN_ROWS_MIN
         if narrow is not None:
-            return reader.read_narrow(lower, upper, stats=stats, fill_cache=fill_cache)
-        return _as(reader.read(lower, upper, stats=stats, fill_cache=fill_cache), column)
+            return reader.read_narrow(lower, upper, stats=stats, fill_cache=fill_cache, scanning=scanning)
+        base = reader.read(lower, upper, stats=stats, fill_cache=fill_cache, scanning=scanning)
+        return _as(base, column)
 
     def _check_order(self) -> None:
         for kind, files in (("undo", self.undo), ("redo", self.redo)):
@@ -763,10 +746,6 @@ def _relevant(
             run = file.run(column_id, stats) if rows is None else file.run_in(column_id, *rows, stats)
             if run is not None and run.relevant(snapshot):
                 yield run
-
-
-def _excludes(constraint: Constraint, zone: Zone) -> bool:
-    return constraint.excludes_range(zone.min, zone.max, zone.null_count, zone.row_count, zone.has_nan)
 
 
 def _as(array: pa.Array, column: ColumnSchema) -> pa.Array:

@@ -105,7 +105,7 @@ class ScanSource:
     def rows(self) -> int:
         """About how many rows DuckDB has to expect."""
         self.planning.bound += 1
-        return max(1, int(self.scan.estimate().rows * self.planning.matching))
+        return max(1, int(self.scan.rows_held() * self.planning.matching))
 
     def offered(self, predicate: Predicate) -> bool:
         """Whether to take a predicate that DuckDB could as well apply itself: only where much is spared by it.

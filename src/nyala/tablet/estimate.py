@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet import read_path
 from nyala.tablet.read_path import ScanCounters, ScanSpec
 from nyala.tablet.root import TableState
@@ -32,31 +31,27 @@ class Estimate:
 
 def estimate(table: TableState, spec: ScanSpec) -> Estimate:
     """What `spec.predicate` leaves of the table."""
-    rows = sum(rowset.row_count for tablet in table.tablets for rowset in tablet.all_rowsets())
+    rows = row_count(table)
     counters = ScanCounters()
-    pieces = [
+    found = [
         (unit, lower, upper)
         for unit in read_path.plan(table, spec, counters)
-        for lower, upper in read_path.windows(unit)
-        if not (
-            isinstance(unit.rowset, DiskRowSet)
-            and any(
-                unit.rowset.window_excluded(
-                    spec.schema.by_name(name), constraint, spec.snapshot, lower, upper
-                )
-                for name, constraint in spec.constraints.items()
-            )
-        )
+        for lower, upper in read_path.pieces(unit, spec, counters)
     ]
-    left = sum(upper - lower for _, lower, upper in pieces)
+    left = sum(upper - lower for _, lower, upper in found)
     if not rows or not left:
         return Estimate(rows, 0.0, 0.0)
     # From the beginning, the middle and the end: rows lie in the order of their keys.
-    chosen = {len(pieces) * step // SAMPLES: step for step in range(SAMPLES)}
-    seen = found = 0
+    chosen = {len(found) * step // SAMPLES: step for step in range(SAMPLES)}
+    seen = matching = 0
     for place in chosen:
-        unit, lower, upper = pieces[place]
+        unit, lower, upper = found[place]
         upper = min(upper, lower + SAMPLE_ROWS)
         seen += upper - lower
-        found += read_path.count_window(unit, spec, lower, upper, counters)
-    return Estimate(rows, left / rows, left / rows * found / seen)
+        matching += read_path.count_window(unit, spec, lower, upper, counters)
+    return Estimate(rows, left / rows, left / rows * matching / seen)
+
+
+def row_count(table: TableState) -> int:
+    """Rows of the table, dead ones too. Reads nothing."""
+    return sum(rowset.row_count for tablet in table.tablets for rowset in tablet.all_rowsets())

@@ -4,7 +4,7 @@
     match, in them
                the rowids between the key bounds                                    nothing is read yet
     window     `WINDOW_ROWS` rows of one rowset, aligned so that whole blocks are decoded once:
-                 1. skip it if zone maps and deltas exclude it (rule Z1)
+                 1. leave out the rows that zone maps and deltas exclude (rule Z1)
                  2. liveness at the snapshot
                  3. the predicate's columns: decode, patch with UNDO and REDO, evaluate
                  4. only then the other columns, and only the rows that are left
@@ -13,8 +13,8 @@
                order; merged by key only when that is asked for
 
 Invariants
-    Z1  A window is skipped by a predicate only if the base's zone map and every delta of that column that
-        the snapshot may apply exclude it.
+    Z1  Rows are skipped by a predicate only if the base's zone map and every delta of that column that the snapshot
+        may apply exclude them (`rowset/skipping.py`).
     V1  What a scan returns depends on its root and its timestamp only: it may be run again and gives the
         same rows.
 
@@ -43,6 +43,7 @@ from nyala.keys.key_range import KeyRange, key_range_of
 from nyala.partition.pruning import prune
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
+from nyala.rowset.skipping import rows_left
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.constraint import Constraint
 from nyala.schema.predicate import BoundPredicate
@@ -52,10 +53,10 @@ from nyala.tablet.settle import tablet_slices
 
 # Rows decoded and filtered at a time: blocks of all columns nest in it, and C time outweighs Python time.
 WINDOW_ROWS: Final = 1 << 17
+# Rows that are left out of the middle of a window: fewer cost less to read than another piece does.
+GAP_ROWS: Final = WINDOW_ROWS // 32
 # Below this share of selected rows the other columns are gathered row by row instead of read whole.
 GATHER_SHARE: Final = 1 / 32
-# From this share of matching rows on, a loose scan leaves all of a window in.
-LOOSE_SHARE: Final = 1 / 2
 
 
 @dataclass(frozen=True)
@@ -80,16 +81,26 @@ class ScanCounters:
         self.rowsets_read = 0
         self.windows_total = 0
         self.windows_skipped = 0
+        self.rows_total = 0
+        self.rows_skipped = 0
         self.stats = RowSetStats()
         self._lock = threading.Lock()
 
-    def add(self, stats: RowSetStats, *, skipped: bool) -> None:
-        """One more window, and what reading it cost."""
+    def skip(self, windows: int, of_windows: int, rows: int, of_rows: int) -> None:
+        """So much of a rowset is not looked at, by zone maps."""
         with self._lock:
-            self.windows_total += 1
-            self.windows_skipped += skipped
-            for name in vars(stats):
-                setattr(self.stats, name, getattr(self.stats, name) + getattr(stats, name))
+            self.windows_total += of_windows
+            self.windows_skipped += windows
+            self.rows_total += of_rows
+            self.rows_skipped += rows
+
+    def add(self, stats: RowSetStats) -> None:
+        """What reading one more piece cost."""
+        with self._lock:
+            for name, cost in vars(stats).items():
+                if name != "base_blocks":
+                    setattr(self.stats, name, getattr(self.stats, name) + cost)
+            self.stats.base_blocks |= stats.base_blocks
 
 
 @dataclass(frozen=True)
@@ -104,8 +115,6 @@ class ScanSpec:
     order_by_key: bool = False
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     """Columns that are to come in another Arrow type than their own: a dictionary, or a narrow decimal."""
-    loose: bool = False
-    """Rows that do not match may come as well, if leaving them out would cost more: who reads filters anyway."""
 
     @cached_property
     def constraints(self) -> Mapping[str, Constraint]:
@@ -181,13 +190,34 @@ def block_count(table: TableState, spec: ScanSpec) -> int:
 # ------------------------------------------------------------------------------------------------ one window
 
 
-def windows(unit: ScanUnit, rows: int = WINDOW_ROWS) -> Iterator[tuple[int, int]]:
-    """[lower, upper) pieces of the unit, cut at multiples of `rows`."""
-    lower = unit.lower
-    while lower < unit.upper:
-        upper = min((lower // rows + 1) * rows, unit.upper)
+def windows(lower: int, end: int, rows: int) -> Iterator[tuple[int, int]]:
+    """[lower, end) cut at multiples of `rows`."""
+    while lower < end:
+        upper = min((lower // rows + 1) * rows, end)
         yield lower, upper
         lower = upper
+
+
+def pieces(unit: ScanUnit, spec: ScanSpec, counters: ScanCounters) -> list[tuple[int, int]]:
+    """What is to be read of the unit: its windows, without the rows that zone maps and deltas exclude (Z1).
+
+    Rows are left out of the middle of a window only where they are many: each piece is read by itself.
+    """
+    rowset, of_rows = unit.rowset, unit.upper - unit.lower
+    left = [(unit.lower, unit.upper)]
+    if isinstance(rowset, DiskRowSet) and spec.constraints:
+        demands = [(spec.schema.by_name(name), constraint) for name, constraint in spec.constraints.items()]
+        left = rows_left(rowset, demands, spec.snapshot, unit.lower, unit.upper)
+    found: list[tuple[int, int]] = []
+    for lower, upper in left:
+        if found and lower - found[-1][1] < GAP_ROWS and lower // WINDOW_ROWS == found[-1][0] // WINDOW_ROWS:
+            lower = found.pop()[0]
+        found += windows(lower, upper, WINDOW_ROWS)
+    of_windows = (unit.upper - 1) // WINDOW_ROWS + 1 - unit.lower // WINDOW_ROWS
+    windows_left = len({lower // WINDOW_ROWS for lower, _ in found})
+    rows_left_in_them = sum(upper - lower for lower, upper in found)
+    counters.skip(of_windows - windows_left, of_windows, of_rows - rows_left_in_them, of_rows)
+    return found
 
 
 def read_window(
@@ -203,15 +233,10 @@ def read_window(
     An empty selection comes with no columns.
     """
     stats = RowSetStats()
-    skipped = any(
-        isinstance(unit.rowset, DiskRowSet)
-        and unit.rowset.window_excluded(spec.schema.by_name(name), constraint, spec.snapshot, lower, upper)
-        for name, constraint in spec.constraints.items()
-    )
     try:
-        return _NOTHING if skipped else _read_window(unit, spec, lower, upper, columns, stats)
+        return _read_window(unit, spec, lower, upper, columns, stats)
     finally:
-        counters.add(stats, skipped=skipped)
+        counters.add(stats)
 
 
 _NOTHING: Final[tuple[np.ndarray, list[pa.Array]]] = (np.empty(0, np.int64), [])
@@ -236,9 +261,7 @@ def _read_window(
     known = _Decoded(rowset, spec, lower, upper, stats)
     if spec.predicate is not None:
         matching = spec.predicate.evaluate(known, upper - lower)
-        # Most rows match: a copy of them would cost more than the others do that who reads will leave out.
-        if not spec.loose or np.count_nonzero(matching) < (upper - lower) * LOOSE_SHARE:
-            mask = matching if mask is None else mask & matching
+        mask = matching if mask is None else mask & matching
     if mask is None or mask.all():
         return None, [
             _in_type(known[column.name], column, spec)
@@ -256,11 +279,19 @@ def _read_window(
         if column.name in known.arrays:
             out.append(_in_type(known[column.name].take(pick), column, spec))
         elif few:
-            out.append(_in_type(rowset.gather(column, snapshot, selected + lower, stats), column, spec))
+            out.append(_in_type(_gather(rowset, column, snapshot, selected + lower, stats), column, spec))
         else:
             whole = _read(rowset, column, spec, lower, upper, stats)
             out.append(_in_type(whole.take(pick), column, spec))
     return selected + lower, out
+
+
+def _gather(
+    rowset: AnyRowSet, column: ColumnSchema, snapshot: int, rowids: np.ndarray, stats: RowSetStats
+) -> pa.Array:
+    if isinstance(rowset, DiskRowSet):
+        return rowset.gather(column, snapshot, rowids, stats, scanning=True)
+    return rowset.gather(column, snapshot, rowids, stats)
 
 
 class _Decoded(Mapping[str, pa.Array]):
@@ -437,8 +468,13 @@ def _unordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters
         count = upper - lower if selected is None else len(selected)
         return _batch(arrays, spec, count)
 
-    pieces = ((unit, lower, upper) for unit in units for lower, upper in windows(unit))
-    return (batch for batch in in_parallel(pieces, work) if batch is not None)
+    return (batch for batch in in_parallel(_all_pieces(units, spec, counters), work) if batch is not None)
+
+
+def _all_pieces(
+    units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters
+) -> Iterator[tuple[ScanUnit, int, int]]:
+    return ((unit, lower, upper) for unit in units for lower, upper in pieces(unit, spec, counters))
 
 
 def _batch(arrays: Sequence[pa.Array], spec: ScanSpec, count: int) -> pa.RecordBatch:
@@ -454,8 +490,8 @@ def rows_without_columns(count: int) -> pa.RecordBatch:
 
 def count(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> int:
     """How many rows the scan has; reads no column that the predicate does not name."""
-    pieces = ((unit, lower, upper) for unit in units for lower, upper in windows(unit))
-    total = sum(in_parallel(pieces, lambda item: count_window(item[0], spec, item[1], item[2], counters)))
+    found = _all_pieces(units, spec, counters)
+    total = sum(in_parallel(found, lambda item: count_window(item[0], spec, item[1], item[2], counters)))
     return total if spec.limit is None else min(total, max(spec.limit, 0))
 
 
@@ -550,7 +586,7 @@ def _sorted_windows(unit: ScanUnit, spec: ScanSpec, counters: ScanCounters) -> I
     if isinstance(unit.rowset, MemRowSet):
         # Rows lie in order of arrival: select first, then sort what is left. It fits in memory, where it is.
         parts: list[tuple[np.ndarray, pa.RecordBatch]] = []
-        for lower, upper in windows(unit):
+        for lower, upper in pieces(unit, spec, counters):
             selected, arrays = read_window(unit, spec, lower, upper, spec.columns, counters)
             rowids = np.arange(lower, upper) if selected is None else selected
             if len(rowids):
@@ -562,7 +598,7 @@ def _sorted_windows(unit: ScanUnit, spec: ScanSpec, counters: ScanCounters) -> I
         rows = pa.Table.from_batches([part[1] for part in parts]).take(pa.array(order)).combine_chunks()
         yield keys.take(order), _only_batch(rows)
         return
-    for lower, upper in windows(unit):
+    for lower, upper in pieces(unit, spec, counters):
         selected, arrays = read_window(unit, spec, lower, upper, spec.columns, counters)
         rowids = np.arange(lower, upper) if selected is None else selected
         if len(rowids):

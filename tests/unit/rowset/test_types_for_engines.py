@@ -89,20 +89,3 @@ def test_a_pyarrow_expression_sees_the_types_it_was_written_for(db: Database) ->
     expected = db["t"].scan(where="word = 'N' AND money > 10", order_by_key=True).to_arrow()
     assert scan.to_arrow().equals(expected)
     assert narrowed(scan, db).to_arrow().cast(scan.schema).equals(expected)
-
-
-def test_a_loose_scan_gives_at_least_the_rows_that_match(db: Database) -> None:
-    """Windows of which most rows match come whole, others exactly; dead rows never come."""
-
-    def loose(where: str) -> list[int]:
-        scan = db["t"].scan(["k"], where)
-        spec = dataclasses.replace(scan._spec, loose=True)
-        return sorted(
-            Scan(scan._store, db._writer().root, db._writer().root.table("t"), spec)
-            .to_arrow()
-            .column("k")
-            .to_pylist()
-        )
-
-    assert loose("k <> 17") == sorted(db["t"].scan(["k"]).to_arrow().column("k").to_pylist())
-    assert loose("k < 10") == list(range(10))

@@ -32,6 +32,7 @@ from nyala.tablet.read_path import (
     block_count,
     get_many,
     in_parallel,
+    pieces,
     plan,
     read_window,
     run,
@@ -236,7 +237,6 @@ def tiny() -> Iterator[Callable[[int], None]]:
     with pytest.MonkeyPatch.context() as patch:
 
         def set_rows(rows: int) -> None:
-            patch.setattr(read_path.windows, "__defaults__", (rows,))
             patch.setattr(read_path, "WINDOW_ROWS", rows)
 
         yield set_rows
@@ -247,7 +247,8 @@ def test_a_scan_is_what_the_versions_say(world: World, data: st.DataObject) -> N
     """Any predicate at any moment, any columns, any window: the rows that plain Python finds, no other."""
     with pytest.MonkeyPatch.context() as patch:
         rows = data.draw(st.sampled_from([1, 2, 3, 8, 33, 1 << 17]))
-        patch.setattr(read_path.windows, "__defaults__", (rows,))
+        patch.setattr(read_path, "WINDOW_ROWS", rows)
+        patch.setattr(read_path, "GAP_ROWS", data.draw(st.sampled_from([0, 2])))
         moment = data.draw(st.sampled_from([stamp - d for stamp, _ in world.states for d in (0, 1)]))
         where, holds = data.draw(predicates())
         columns = tuple(data.draw(st.lists(st.sampled_from(NAMES), unique=True)))
@@ -273,7 +274,7 @@ def test_a_scan_is_what_the_versions_say(world: World, data: st.DataObject) -> N
 def test_a_scan_in_key_order(world: World, data: st.DataObject) -> None:
     """Rows of rowsets that overlap, of memory and of files come as one ascending sequence, cut where asked."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_path.windows, "__defaults__", (data.draw(st.sampled_from([1, 2, 5, 1 << 17])),))
+        patch.setattr(read_path, "WINDOW_ROWS", data.draw(st.sampled_from([1, 2, 5, 1 << 17])))
         moment = data.draw(st.sampled_from([stamp for stamp, _ in world.states]))
         where, holds = data.draw(predicates())
         columns = tuple(data.draw(st.lists(st.sampled_from(NAMES), unique=True)))
@@ -311,7 +312,7 @@ def test_single_rows_are_what_the_versions_say(
 @given(st.integers(0, 300), st.integers(0, 300), st.integers(1, 70))
 def test_windows_cover_the_unit_once_and_end_at_multiples(lower: int, length: int, rows: int) -> None:
     """Blocks nest in windows; a window that ended elsewhere would decode blocks twice, or leave rows out."""
-    pieces = list(windows(ScanUnit(None, 0, lower, lower + length), rows))  # type: ignore[arg-type]
+    pieces = list(windows(lower, lower + length, rows))
     assert [row for begin, end in pieces for row in range(begin, end)] == list(range(lower, lower + length))
     assert all(begin < end <= begin + rows for begin, end in pieces)
     assert all(end % rows == 0 for _, end in pieces[:-1])
@@ -349,10 +350,11 @@ def test_few_selected_rows_are_gathered_and_many_are_read_whole(
             real = getattr(DiskRowSet, method)
 
             def noted(
-                self: Any, column: Any, *rest: Any, method: str = method, real: Any = real, calls: list[str] = calls
+                self: Any, column: Any, *rest: Any, method: str = method, real: Any = real, calls: list[str] = calls,
+                **options: Any,
             ) -> Any:  # fmt: skip
                 calls.append(method + " " + column.name)
-                return real(self, column, *rest)
+                return real(self, column, *rest, **options)
 
             monkeypatch.setattr(DiskRowSet, method, noted)
         monkeypatch.setattr(read_path, "GATHER_SHARE", share)
@@ -373,9 +375,9 @@ def test_columns_of_rows_that_are_not_selected_are_not_read(
     for method in ("gather", "column"):
         real = getattr(DiskRowSet, method)
 
-        def noted(self: Any, column: Any, *rest: Any, real: Any = real) -> Any:
+        def noted(self: Any, column: Any, *rest: Any, real: Any = real, **options: Any) -> Any:
             read.append(column.name)
-            return real(self, column, *rest)
+            return real(self, column, *rest, **options)
 
         monkeypatch.setattr(DiskRowSet, method, noted)
     assert collect(world, spec).num_rows == 0
@@ -412,6 +414,36 @@ def test_z1_windows_are_skipped_by_their_zone_maps(zoned: Any, tiny: Callable[[i
     assert windows_read(zoned, "v IS NULL") == (0, [])
     assert windows_read(zoned, "v <> 3")[0] == 8
     assert windows_read(zoned, "v = 700 OR w = 1")[0] == 8  # OR over several columns prunes nothing
+
+
+def blocks_read(table: Any, where: str, columns: list[str]) -> tuple[int, int, list[int]]:
+    scan = table.scan(columns=columns, where=where)
+    facts = scan.explain().to_dict()
+    left = facts["rows_total"] - facts["rows_skipped"]
+    return left, facts["blocks_total"] - facts["blocks_skipped"], scan.to_arrow().column("k").to_pylist()
+
+
+def test_z1_rows_inside_a_window_are_skipped(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text has smaller blocks than a window: all of them would be decoded for one that matches."""
+    monkeypatch.setattr(read_path, "GAP_ROWS", 64)
+    with open_database(tmp_path_factory.mktemp("inside") / "s") as db:
+        text = nyala.column("string", block_size=512, encoding="plain")
+        table = db.create_table("t", {"k": nyala.column("int64", block_size=1 << 20), "s": text}, "k")
+        table.insert({"k": list(range(2000)), "s": [f"{k:08}" for k in range(2000)]})
+        table.flush()
+        (rowset,) = db._writer().root.table("t").tablets[0].rowsets
+        rows = rowset.base_column(db._writer().root.table("t").schema.by_name("s").id).rows_per_block
+        assert 16 <= rows <= 64, "many blocks in one window"
+        one = blocks_read(table, "s = '00000700'", ["k", "s"])
+        assert one == (rows, 2, [700]), "one block of the text, and that of the key"
+        near = blocks_read(table, f"s IN ('00000700', '{700 + rows:08}')", ["k"])
+        assert near == (2 * rows, 3, [700, 700 + rows])
+        far = blocks_read(table, "s IN ('00000003', '00001900')", ["k"])
+        assert far == (2 * rows, 3, [3, 1900]), "what lies between is not read"
+        table.update({"k": [1200], "s": ["00000700"]})
+        assert blocks_read(table, "s = '00000700'", ["k"])[::2] == (2 * rows, [700, 1200])
 
 
 @pytest.mark.parametrize("where_the_change_is", ["in memory", "in a REDO file"])
@@ -454,15 +486,19 @@ def test_z1_a_skipped_window_has_no_matching_row(world: World, data: st.DataObje
     where, _ = data.draw(predicates())
     rows = data.draw(st.sampled_from([1, 4, 16]))
     spec = make_spec(world.table, moment, ("s", "n"), where, None, False)
-    for unit in plan(world.table, spec, ScanCounters()):
-        for lower, upper in windows(unit, rows):
-            honest, _ = read_path._read_window(unit, spec, lower, upper, (), RowSetStats())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read_path, "WINDOW_ROWS", rows)
+        patch.setattr(read_path, "GAP_ROWS", data.draw(st.sampled_from([0, 1, 3])))
+        for unit in plan(world.table, spec, ScanCounters()):
             counters = ScanCounters()
-            found, _ = read_window(unit, spec, lower, upper, (), counters)
-            assert (honest is None) == (found is None)
-            assert honest is None or found is None or honest.tolist() == found.tolist()
-            if counters.windows_skipped:
-                assert honest is not None and not len(honest)
+            found = pieces(unit, spec, counters)
+            read = {row for lower, upper in found for row in range(lower, upper)}
+            assert sorted(read) == [row for lower, upper in found for row in range(lower, upper)]
+            assert counters.rows_skipped == unit.upper - unit.lower - len(read)
+            assert counters.rows_total == unit.upper - unit.lower
+            honest, _ = read_path._read_window(unit, spec, unit.lower, unit.upper, (), RowSetStats())
+            matching = range(unit.lower, unit.upper) if honest is None else honest.tolist()
+            assert read.issuperset(matching)
 
 
 # --- plan -----------------------------------------------------------------------------------------------

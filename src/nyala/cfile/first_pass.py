@@ -1,0 +1,93 @@
+"""What a scan keeps of the blocks that it decodes, and how two threads that want one block decode it once.
+
+    asked of a block            first time                            afterwards
+    by a look-up                kept in the block cache               found there
+    by a scan, the whole block  not kept: its memory is used again    kept
+    by a scan, in parts         kept until the last part was asked    kept
+
+A table that is read through once leaves nothing behind: it neither pushes out what look-ups need, nor pays for memory
+that nobody had touched yet (page by page, which costs as much as decoding does). What is asked for twice is worth a
+place. Blocks of narrow values hold more rows than a window of a scan has, hence the parts.
+
+Thread-safety: any thread. Whoever claims a block must land it or fail it; a thread decodes what it claimed before it
+waits for what others did, so that two never wait for each other.
+Left out: forgetting. A block that was asked for once and long ago counts as asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+__all__ = ["Decoding", "FirstPass"]
+
+_Block = TypeVar("_Block")
+
+
+class Decoding(Generic[_Block]):
+    """A block that a thread is decoding, for which others may wait. Few do: the event is made when one comes."""
+
+    def __init__(self) -> None:
+        self.event: threading.Event | None = None
+        self.block: _Block | None = None
+        self.error: BaseException | None = None
+
+    def result(self) -> _Block:
+        """The block, when it is there. Raises: what its thread raised."""
+        assert self.event is not None, "only who claimed in vain waits"
+        self.event.wait()
+        if self.error is not None:
+            raise self.error
+        assert self.block is not None
+        return self.block
+
+
+class FirstPass(Generic[_Block]):
+    """Of one column: which blocks were asked for already, and which are being decoded now. Blocks are named by anything
+    that tells them, and the forms they are decoded to, apart."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked: set[Hashable] = set()
+        self._decoding: dict[Hashable, Decoding[_Block]] = {}
+
+    def note(self, name: Hashable) -> None:
+        """The block was asked for, by whomever: from now on it is kept."""
+        self._asked.add(name)
+
+    def was_asked(self, name: Hashable) -> bool:
+        """Whether it was asked for before, and so is worth a place in the cache."""
+        return name in self._asked
+
+    def claim(self, names: Iterable[Hashable]) -> tuple[list[Hashable], dict[Hashable, Decoding[_Block]]]:
+        """(those that the caller is to decode, those that another thread is decoding)."""
+        mine: list[Hashable] = []
+        theirs: dict[Hashable, Decoding[_Block]] = {}
+        with self._lock:
+            for name in names:
+                decoding = self._decoding.get(name)
+                if decoding is None:
+                    self._decoding[name] = Decoding()
+                    mine.append(name)
+                else:
+                    decoding.event = decoding.event or threading.Event()
+                    theirs[name] = decoding
+        return mine, theirs
+
+    def land(self, name: Hashable, block: _Block) -> None:
+        """A block that the caller had claimed is there: for all who wait for it."""
+        with self._lock:
+            decoding = self._decoding.pop(name)
+        decoding.block = block
+        if decoding.event is not None:
+            decoding.event.set()
+
+    def fail(self, names: Sequence[Hashable], error: BaseException) -> None:
+        """Those of the caller's blocks that have not landed will not: whoever waits for one gets the error."""
+        with self._lock:
+            waited = [self._decoding.pop(name) for name in names if name in self._decoding]
+        for decoding in waited:
+            decoding.error = error
+            if decoding.event is not None:
+                decoding.event.set()
