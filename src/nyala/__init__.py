@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nyala.batch import Batch
     from nyala.change_feed import ChangeFeed
-    from nyala.database import Database, Snapshot, connect
+    from nyala.database import Database, Snapshot, check, connect
     from nyala.errors import (
         ColumnNotFoundError,
         CorruptionError,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from nyala.schema.predicate import col
     from nyala.schema.schema import column
     from nyala.table import Table, TableView
+    from nyala.tablet.check import CheckReport, Problem
     from nyala.tablet.result import WriteResult
 
 __version__ = "0.1.0"
@@ -48,6 +49,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Batch",
     "ChangeFeed",
+    "CheckReport",
     "ColumnNotFoundError",
     "CorruptionError",
     "Database",
@@ -59,6 +61,7 @@ __all__ = [
     "KeyNotFoundError",
     "LockedError",
     "NoPartitionError",
+    "Problem",
     "ReadOnlyError",
     "Scan",
     "SchemaError",
@@ -71,6 +74,7 @@ __all__ = [
     "WriteError",
     "WriteResult",
     "__version__",
+    "check",
     "col",
     "column",
     "connect",
@@ -84,6 +88,7 @@ __all__ = [
 _HOMES = {
     "Batch": "nyala.batch",
     "ChangeFeed": "nyala.change_feed",
+    "CheckReport": "nyala.tablet.check",
     "ColumnNotFoundError": "nyala.errors",
     "CorruptionError": "nyala.errors",
     "Database": "nyala.database",
@@ -105,7 +110,9 @@ _HOMES = {
     "TableNotFoundError": "nyala.errors",
     "TableView": "nyala.table",
     "WriteError": "nyala.errors",
+    "Problem": "nyala.tablet.check",
     "WriteResult": "nyala.tablet.result",
+    "check": "nyala.database",
     "col": "nyala.schema.predicate",
     "column": "nyala.schema.schema",
     "connect": "nyala.database",

@@ -51,6 +51,7 @@ from nyala.wal.writer import Durability
 if TYPE_CHECKING:
     from nyala.sql.connection import Connection
     from nyala.sql.result import Result
+    from nyala.tablet.check import CheckReport
 
 logger = logging.getLogger("nyala.store")
 
@@ -118,6 +119,22 @@ def connect(
             database.close()  # nobody else could: the lock would be held to the end of the process
             raise
     return database
+
+
+def check(path: str | os.PathLike[str], *, repair: bool = False) -> CheckReport:
+    """Read every byte of the store in the folder `path` and hold every rule against it: see `CheckReport`.
+
+    What is found is told, not raised, so a store that cannot be opened can be checked. Beside a writer, what a reader
+    would see is checked.
+    repair: then do what can be done without a loss, and say what was done in `repairs`: remove files that nothing
+            names, write bloom filters, zone maps, indexes and bounds anew from whole rows, cut off the log's torn end.
+    Raises: StorageError: there is no store; LockedError: to repair, nobody may have it open for writing.
+    """
+    from nyala.tablet.check import check_folder
+    from nyala.tablet.repair import repair_folder
+
+    folder = os.path.abspath(os.fspath(path))
+    return repair_folder(SYSTEM, folder) if repair else check_folder(SYSTEM, folder)
 
 
 class Database:
@@ -283,6 +300,18 @@ class Database:
     def stats(self) -> dict[str, Any]:
         """Counters of the store as a whole."""
         return {"tables": len(self._root().tables), "timestamp": self.now(), **self._store.stats()}
+
+    def check(self) -> CheckReport:
+        """Read every byte that this moment needs, and hold every rule against it: see `CheckReport`.
+
+        What is found is told, not raised. Files that nothing names can only be told from those just being written while
+        nobody has the store open: `nyala.check(path)` looks for them too.
+        Raises: StorageError when the store is closed.
+        """
+        from nyala.tablet.check import check_open
+
+        self._store.check_open()
+        return check_open(self._store)
 
     def close(self) -> None:
         """Sync, and give back the lock or the lease. May be called twice; everything later raises StorageError."""

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 NAMES = {
     "open": {"connect", "Database", "Snapshot", "Batch", "Table", "TableView", "Scan", "ChangeFeed",
-             "WriteResult"},
+             "WriteResult", "check", "CheckReport", "Problem"},
     "say": {"col", "column", "hash_partition", "range_partition", "to_datetime", "__version__"},
     "errors": {
         "Error", "TableNotFoundError", "TableExistsError", "ColumnNotFoundError", "SchemaError",

@@ -42,7 +42,7 @@ from nyala.errors import CorruptionError, StorageError
 from nyala.schema.constraint import Constraint
 from nyala.schema.types import ColumnType
 
-__all__ = ["CFileReader", "ColumnReader", "ReadStats"]
+__all__ = ["CFileReader", "ColumnReader", "ReadStats", "SummaryError"]
 
 _As: TypeAlias = Literal["plain", "codes", "narrow"]
 # A read of fewer rows than this part of a block is a look-up.
@@ -60,6 +60,10 @@ class ReadStats:
     reads: int = 0  # preads
     base_blocks: set[tuple[int, int]] = field(default_factory=set, compare=False, repr=False)
     """Which blocks of base columns were decoded or found, each once: (the column's reader, block)."""
+
+
+class SummaryError(CorruptionError):
+    """The values are whole, but what the footer says of them (zone map, first keys, counts) is not true of them."""
 
 
 class CFileReader:
@@ -660,19 +664,17 @@ class ColumnReader:
             if footer.zone_map is not None:
                 found = zone_of(footer.form, footer.form.stored_array(array))
                 if found != footer.zone_map.zone(block):
-                    raise CorruptionError(
-                        f"expected {footer.zone_map.zone(block)}, found {found}", path, offset
-                    )
+                    raise SummaryError(f"expected {footer.zone_map.zone(block)}, found {found}", path, offset)
             if (
                 footer.first_keys is not None
                 and self.key.role == KEY
                 and array[0] != footer.first_keys[block]
             ):
-                raise CorruptionError(
+                raise SummaryError(
                     "expected the footer's first key in the block, found another", path, offset
                 )
         if null_count != footer.null_count:
-            raise CorruptionError(
+            raise SummaryError(
                 f"expected {footer.null_count} NULLs, found {null_count}", path, self.place.offset
             )
 

@@ -3,11 +3,12 @@
     nyala demo [FOLDER]                    make a small store and show it round
     nyala table list|describe|scan|changes|load|export|stats|compact|vacuum FOLDER [TABLE]
     nyala tablet list FOLDER [TABLE]
+    nyala fs check FOLDER                  is the store what it should be?
     nyala cfile dump FILE                  what is in a column file
     nyala wal dump FOLDER                  what is in the log
 
     app       the root command: options of all commands, errors and exit codes
-    demo, tables, transfer, care, insides  the commands
+    demo, tables, transfer, care, fs, insides  the commands
     stores    opening a store, finding a table in it
     sources   Parquet and CSV files, read and written in bounded memory
     output, cells, progress                tables, JSON, values as text, bars, Ctrl-C
@@ -15,13 +16,13 @@
 
 Invariants
     L1  stdout has the answer, and with `--json` exactly one JSON document; everything else goes to stderr.
-    L2  Exit codes: 0 fine, 1 error, 2 usage, 130 Ctrl-C. (3, problems found by a check, waits for its command.)
+    L2  Exit codes: 0 fine, 1 error, 2 usage, 3 problems found by a check, 130 Ctrl-C.
     L3  Commands that only read open the store read-only: they work beside its writer.
     L4  Modules here import nothing but click and the standard library when they are loaded; the library, pyarrow and
         rich are imported inside commands, so that `--help` answers at once.
 
 click and rich are the extra `cli`. Without click there is one sentence; without rich, plain text.
-Left out: the shell, `fs check`, `perf loadgen`, `serve`.
+Left out: the shell, `perf loadgen`, `serve`.
 Source: shared contract, "Command line".
 """
 

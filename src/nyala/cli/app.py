@@ -3,6 +3,7 @@
     nyala: App ── demo
               ├── table: Group ── list, describe, scan, changes, load, export, stats, compact, vacuum
               ├── tablet: Group ── list
+              ├── fs: Group ── check
               └── cfile, wal: Group ── dump
 
 An error of the library's own is a line or two on stderr, with `--json` one JSON object there; only `--debug`
@@ -20,6 +21,7 @@ import click
 from nyala.cli.base import Command, Failure, Group, settings, shared_options
 from nyala.cli.care import compact, vacuum
 from nyala.cli.demo import demo
+from nyala.cli.fs import fs
 from nyala.cli.insides import cfile, tablet, wal
 from nyala.cli.tables import table
 from nyala.cli.transfer import export, load
@@ -120,6 +122,6 @@ def app() -> None:
 
 for _verb in (load, export, compact, vacuum):
     table.add_command(_verb)
-_COMMANDS: Final[tuple[click.Command, ...]] = (demo, table, tablet, cfile, wal)
+_COMMANDS: Final[tuple[click.Command, ...]] = (demo, table, tablet, fs, cfile, wal)
 for _command in _COMMANDS:
     app.add_command(_command)

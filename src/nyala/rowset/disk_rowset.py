@@ -54,6 +54,7 @@ from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
+from nyala.rowset.checking import findings, first_of
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.key_index import KeyIndex
 from nyala.rowset.meta import NO_ROWID, RowSetMeta
@@ -112,7 +113,7 @@ class DiskRowSet:
         rowset = DiskRowSet(
             meta, reader, keys, codec, Memo(cache), tuple(parts), tuple(undo), tuple(redo), (), memory
         )  # fmt: skip
-        rowset._check_order()
+        rowset.check_order()
         return rowset
 
     # --- what it is -------------------------------------------------------------------------------
@@ -651,7 +652,8 @@ class DiskRowSet:
         base = reader.read(lower, upper, stats=stats, fill_cache=fill_cache, scanning=scanning)
         return _as(base, column)
 
-    def _check_order(self) -> None:
+    def check_order(self) -> None:
+        """X2 of the REDO files, as far as their entries tell. Raises: CorruptionError."""
         for kind, files in (("undo", self.undo), ("redo", self.redo)):
             strange = next((file for file in files if file.kind != kind), None)
             if strange is not None:
@@ -665,47 +667,9 @@ class DiskRowSet:
                 )
 
     def check(self) -> None:
-        """Read everything and compare. Raises: CorruptionError for files, AssertionError for our own mistakes."""
-        self._check_order()
-        self.reader.check()
-        for part in self.parts:
-            part.reader.check()
-        self.keys.check()
-        bounds = self.keys.read(0, 1).at(0), self.keys.read(self.row_count - 1, self.row_count).at(0)
-        if bounds != (self.meta.key_min, self.meta.key_max):
-            raise CorruptionError(
-                f"expected keys from {self.meta.key_min.hex()} to {self.meta.key_max.hex()}, found "
-                f"{bounds[0].hex()} to {bounds[1].hex()}",
-                self.reader.path,
-            )
-        for key in (*self.meta.places, *(place.key for part in self.parts for place in part.entry.places)):
-            if key.role == BASE:
-                self.base_column(key.column_id)
-        last = max((file.timestamp_max for file in self.redo), default=-1)
-        reached: dict[int, int] = {}
-        for file in (*self.undo, *self.redo):
-            file.check()
-            for column_id in file.column_ids:
-                run = file.run(column_id)
-                if run is not None and len(run) and run.rowids[-1] >= self.row_count:
-                    raise CorruptionError(
-                        f"a change of row {run.rowids[-1]}, the rowset has {self.row_count}", file.path
-                    )
-        for column_id in {number for file in (*self.undo, *self.redo) for number in file.column_ids}:
-            undo = sorted(_runs_of(self.undo, column_id), key=lambda run: run.timestamp_min)
-            for run in (*undo, *_runs_of(self.redo, column_id)):
-                if run.timestamp_min < reached.get(column_id, -1):
-                    raise CorruptionError(
-                        f"changes of column {column_id} from {run.timestamp_min} on in one delta file of rowset "
-                        f"{self.id}, and up to {reached[column_id]} in an older one (X2)",
-                        self.reader.path,
-                    )
-                reached[column_id] = run.timestamp_max
-        for store in self._memory():
-            store.check()
-            if store.timestamp_min is not None:
-                assert store.timestamp_min >= last, "X2: stores follow one another in time"
-                last = store.timestamp_max or last
+        """Read everything and compare. Raises: CorruptionError or StorageError for files, AssertionError for our own
+        mistakes. All that is wrong, not only the first: `checking.findings`."""
+        first_of(findings(self))
 
 
 def _with_size(run: DeltaRun) -> tuple[DeltaRun, int]:

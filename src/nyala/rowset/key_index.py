@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from nyala.cfile.cache import BlockCache, new_owner
 from nyala.cfile.column import BASE, KEY, ColumnKey
-from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats
+from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats, SummaryError
 from nyala.delta.run import Rowids
 from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
@@ -201,12 +201,20 @@ class KeyIndex:
         return self._codec.encode([array]) if self._single else self._codec.from_binary(array)
 
     def check(self) -> None:
-        """Read all keys. Raises: CorruptionError when they do not ascend, or one is not in the bloom filter."""
+        """Read all keys. Raises: CorruptionError when they do not ascend, SummaryError when one is not in the bloom
+        filter or the value index has others."""
         keys = self.read(0, self._row_count)
         if not keys.is_strictly_ascending():
             raise CorruptionError(
                 "expected ascending keys, found others", self._reader.path, self._column.place.offset
             )
+        first = keys.take(np.arange(0, self._row_count, self._column.rows_per_block))
+        if len(first) != len(self._first_keys) or not first.equal_to(self._first_keys).all():
+            raise SummaryError(
+                "expected the first key of every block in the value index, found others",
+                self._reader.path,
+                self._column.place.offset,
+            )
         bloom = self._reader.bloom()
         if bloom is not None and not bloom.may_contain(keys.hash64()).all():
-            raise CorruptionError("expected every key in the bloom filter, one is not", self._reader.path)
+            raise SummaryError("expected every key in the bloom filter, one is not", self._reader.path)

@@ -6,7 +6,9 @@ Source: design §6, P3 (orphans).
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
+from typing import Final
 
 from nyala.catalog.model import CatalogState, DeltaEntry, PartEntry, RowSetEntry
 from nyala.cfile.cache import BlockCache
@@ -21,6 +23,8 @@ from nyala.tablet import layout
 from nyala.tablet.root import Root, TableState, TabletState
 
 logger = logging.getLogger("nyala.store")
+
+_TABLET_FOLDER: Final = re.compile(r"\d+")
 
 
 def open_root(env: Env, path: str, state: CatalogState, cache: BlockCache) -> Root:
@@ -105,11 +109,14 @@ def part_entry_of(part: Part) -> PartEntry:
 
 
 def remove_orphans(env: Env, path: str, state: CatalogState) -> int:
-    """Delete data files that nothing names (P3); returns how many. For the writer, at open, under its lock."""
+    """Delete data files that nothing names (P3); returns how many. For the writer, at open, under its lock.
+
+    Only in the folders of tablets: what somebody put beside them is not ours.
+    """
     named = {*state.files(), *state.garbage}
     removed = 0
     data = f"{path}/{layout.DATA_NAME}"
-    for tablet in env.files.list_dir(data):
+    for tablet in filter(_TABLET_FOLDER.fullmatch, env.files.list_dir(data)):
         for name in env.files.list_dir(f"{data}/{tablet}"):
             if f"{layout.DATA_NAME}/{tablet}/{name}" not in named:
                 env.files.unlink(f"{data}/{tablet}/{name}", missing_ok=True)

@@ -34,6 +34,7 @@ import weakref
 from typing import Any, Final, NoReturn
 
 from nyala.catalog.leases import Lease, create_lease
+from nyala.catalog.model import CatalogState
 from nyala.catalog.store import Catalog
 from nyala.catalog.store_lock import StoreLock
 from nyala.cfile.cache import BlockCache
@@ -43,7 +44,7 @@ from nyala.tablet import layout
 from nyala.tablet.bootstrap import Replayer
 from nyala.tablet.opening import open_root
 from nyala.tablet.root import Root
-from nyala.wal.position import PositionRecord, read_position
+from nyala.wal.position import LogPosition, PositionRecord, read_position
 from nyala.wal.reader import LogReader
 
 logger = logging.getLogger("nyala.reader")
@@ -101,6 +102,7 @@ class ReaderStore:
         lease.announce(state.version)
         root = open_root(self.env, self.root_path, state, self.cache)
         self._version = state.version
+        self._state = state
         self._root = root
         self._replayer = Replayer(root)
         self._log = LogReader(self.env, layout.wal_path(self.root_path), state.wal_start)
@@ -153,6 +155,12 @@ class ReaderStore:
             else:
                 self._follow(position)
             return self._root, self._published
+
+    def look(self) -> tuple[Root, CatalogState, LogPosition]:
+        """After catching up: the root, the catalogue that it is of, and how far the log was read (for `check`)."""
+        self.view()
+        with self._lock:
+            return self._root, self._state, self._log.position
 
     @property
     def root(self) -> Root:

@@ -48,6 +48,12 @@ def make_staging(env: Env, path: str, ttl_s: float) -> tuple[str, str]:
     return key, folder
 
 
+def is_over(env: Env, name: str) -> bool:
+    """Whether no job needs the staging folder of this name any more, or no job has made it."""
+    match = _KEY.fullmatch(name)
+    return match is None or int(match[1], 16) <= env.clock.now_us()
+
+
 def remove_expired_staging(env: Env, path: str, *, strangers: bool = False) -> int:
     """Remove the staging folders that nobody may need any more; returns how many. For the writer.
 
@@ -56,8 +62,7 @@ def remove_expired_staging(env: Env, path: str, *, strangers: bool = False) -> i
     folder = os.path.join(path, layout.STAGING_NAME)
     removed = 0
     for name in env.files.list_dir(folder):
-        match = _KEY.fullmatch(name)
-        if strangers if match is None else int(match[1], 16) <= env.clock.now_us():
+        if is_over(env, name) and (strangers or _KEY.fullmatch(name)):
             env.files.remove_tree(os.path.join(folder, name))
             removed += 1
     return removed

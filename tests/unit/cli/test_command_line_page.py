@@ -12,6 +12,7 @@ import pytest
 
 from nyala.cli import app as app_module
 from nyala.cli import demo as demo_module
+from nyala.cli import fs as fs_module
 from nyala.cli.app import app
 from nyala.cli.base import shared_options
 
@@ -71,6 +72,7 @@ def test_exit_codes() -> None:
         0,
         app_module.EXIT_ERROR,
         click.UsageError.exit_code,
+        fs_module.EXIT_PROBLEMS,
         app_module.EXIT_INTERRUPTED,
     ]
 
@@ -100,6 +102,7 @@ def keys_of(document: Any) -> set[str]:
         "table compact {store}",
         "table vacuum {store}",
         "tablet list {store}",
+        "fs check {orphaned}",
         "cfile dump {cfile}",
         "wal dump {store}",
     ],
@@ -108,14 +111,25 @@ def test_json_keys(run: Run, example: Example, tmp_path: Path, line: str) -> Non
     """A program asks for a key that the page promises and the document has not."""
     (tmp_path / "x.csv").write_text("host,time,unit\na,2026-01-01,%\nb,2026-01-01,\n")
     cfile = min((example.path / "data").rglob("*.base"))
-    words = line.format(store=example.path, csv=tmp_path / "x.csv", tmp=tmp_path, cfile=cfile).split()
+    places = {
+        "store": example.path,
+        "orphaned": example.path,
+        "csv": tmp_path / "x.csv",
+        "tmp": tmp_path,
+        "cfile": cfile,
+    }
+    words = line.format(**places).split()
+    if "{orphaned}" in line:  # with a problem, so that its keys are seen
+        cfile.with_name("orphan").touch()
     heading = next(
         heading_of(path, command) for path, command in COMMANDS if path == tuple(words[: len(path)])
     )
     promised = re.search(r"In JSON: (.*?)\.(?:\s|$)", section(heading).replace("\n", " "))
     assert promised is not None
     optional = {"row_count"} if {"scan", "changes"} & set(words) else set()
-    assert set(re.findall(r"`(\w+)`", promised[1])) | optional == keys_of(run(*words, "--json").json)
+    assert set(re.findall(r"`(\w+)`", promised[1])) | optional == keys_of(
+        run(*words, "--json", code=3 if "{orphaned}" in line else 0).json
+    )
 
 
 def test_the_examples_run(run: Run, tmp_path: Path, monkeypatch: Any) -> None:

@@ -1,0 +1,330 @@
+"""Everything that must hold of one DiskRowSet, looked at: its files, and what they say of one another.
+
+    files     every block, footer and CRC; counts, zone maps, value indexes                    `CFileReader.check`
+    keys      ascend; each is in the bloom filter and under the value index; bounds are those of the catalogue;
+              the encoded key is that of the key columns
+    deltas    in order; of rows that there are; within the timestamps and counts that the catalogue names; for each
+              column one store after the other (X2); none newer than `deltas_durable` (R2)
+    lives     LIVENESS alternates: nobody dies twice, or is born while he lives; who is dead on disk is changed no
+              more (R5)
+
+A finding is *derived* when the rows themselves are whole and only what was calculated from them is wrong: a zone map, a
+bloom filter, an index, bounds. Then the rowset can be written anew from its own rows (`tablet.repair`).
+
+Left out: what takes several rowsets to see (a key that lives twice), and the table's partitions: `tablet.check`.
+Source: design §6 (R2, R4, R5); ecosystem, reliability list, line 23.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from nyala.cfile.column import BASE
+from nyala.cfile.reader import SummaryError
+from nyala.delta.delta_file import DeltaFile
+from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids, Timestamps, merge_runs
+from nyala.errors import CorruptionError, StorageError
+from nyala.rowset.mem_rowset import MemRowSet
+
+if TYPE_CHECKING:
+    from nyala.rowset.disk_rowset import DiskRowSet
+
+__all__ = ["Finding", "Lives", "findings", "first_of", "lives_of"]
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that does not hold. `derived`: the rows are whole, see the module."""
+
+    error: CorruptionError | StorageError
+    derived: bool = False
+
+
+def findings(rowset: DiskRowSet, history_start: int = MAX_TIMESTAMP) -> Iterator[Finding]:
+    """What does not hold of the rowset, files first: what rests on a damaged file is not looked at.
+
+    history_start: what its table's history begins with; what came before may be gone in part, and is not looked at.
+                   By itself only what is coming (REDO) is.
+    Raises: AssertionError for what is wrong in memory: our own mistake.
+    Cost: reads and decodes all its files, past the cache for blocks; keys and one column's deltas at a time in memory.
+    """
+    base = list(_of_base(rowset))
+    yield from base
+    deltas = [finding for file in (*rowset.undo, *rowset.redo) for finding in _of_delta_file(rowset, file)]
+    yield from deltas
+    if all(finding.derived for finding in base):
+        yield from _of_keys(rowset)
+        if not deltas:
+            yield from _of_deltas(rowset)
+            yield from _of_lives(rowset, history_start)
+    _assert_memory(rowset)
+
+
+# ── files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _caught(check: Callable[[], object]) -> Iterator[Finding]:
+    try:
+        check()
+    except SummaryError as error:
+        yield Finding(error, derived=True)
+    except (CorruptionError, StorageError) as error:
+        yield Finding(error)
+
+
+def _of_base(rowset: DiskRowSet) -> Iterator[Finding]:
+    yield from _caught(rowset.check_order)
+    yield from _caught(rowset.reader.check)
+    for part in rowset.parts:
+        yield from _caught(part.reader.check)
+    column_ids = {
+        key.column_id
+        for key in (*rowset.meta.places, *(place.key for part in rowset.parts for place in part.entry.places))
+        if key.role == BASE
+    }
+    for column_id in sorted(column_ids):
+        yield from _caught(lambda column_id=column_id: rowset.base_column(column_id))  # type: ignore[misc]
+
+
+def _of_delta_file(rowset: DiskRowSet, file: DeltaFile) -> Iterator[Finding]:
+    yield from _caught(file.reader.check)
+    runs: dict[int, DeltaRun] = {}
+
+    def read() -> None:
+        for column_id in sorted(file.column_ids):
+            run = file.run(column_id)
+            if run is not None and len(run):
+                runs[column_id] = run
+
+    unread = list(_caught(read))
+    yield from unread
+    if unread:
+        return
+    path = file.reader.path
+    for column_id, run in runs.items():
+        if run.rowids[-1] >= rowset.row_count:
+            yield Finding(
+                CorruptionError(
+                    f"a change of row {run.rowids[-1]} of column {column_id}, the rowset has {rowset.row_count}",
+                    path,
+                )
+            )
+    if not runs:
+        yield Finding(CorruptionError("a delta file without records (F3)", path))
+        return
+    told = file.timestamp_min, file.timestamp_max
+    found = min(run.timestamp_min for run in runs.values()), max(run.timestamp_max for run in runs.values())
+    if told != found:
+        yield Finding(
+            CorruptionError(
+                f"expected timestamps from {told[0]} to {told[1]}, as the catalogue says, "
+                f"found {found[0]} to {found[1]}",
+                path,
+            )
+        )
+    if file.timestamp_max > rowset.meta.deltas_durable:
+        yield Finding(
+            CorruptionError(
+                f"changes up to {file.timestamp_max}, but rowset {rowset.id} is said to be on disk up to "
+                f"{rowset.meta.deltas_durable} (R2)",
+                path,
+            )
+        )
+
+
+# ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_keys(rowset: DiskRowSet) -> Iterator[Finding]:
+    unread = list(_caught(rowset.keys.check))
+    yield from unread
+    if any(not finding.derived for finding in unread):
+        return
+    bounds = rowset.keys.read(0, 1).at(0), rowset.keys.read(rowset.row_count - 1, rowset.row_count).at(0)
+    if bounds != (rowset.meta.key_min, rowset.meta.key_max):
+        yield Finding(
+            CorruptionError(
+                f"expected keys from {rowset.meta.key_min.hex()} to {rowset.meta.key_max.hex()}, as the catalogue "
+                f"says, found {bounds[0].hex()} to {bounds[1].hex()}",
+                rowset.reader.path,
+            ),
+            derived=True,
+        )
+
+
+# ── deltas ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _runs_of(rowset: DiskRowSet, column_id: int) -> tuple[list[DeltaRun], list[DeltaRun]]:
+    """(UNDO, REDO) of the column, oldest first; REDO with what is in memory."""
+    undo = [run for file in rowset.undo if (run := file.run(column_id)) is not None and len(run)]
+    redo = [run for file in rowset.redo if (run := file.run(column_id)) is not None and len(run)]
+    for store in (*rowset.frozen, rowset.deltas):
+        redo += [run for run in store.levels(column_id) if len(run)]
+    return sorted(undo, key=lambda run: run.timestamp_min), redo
+
+
+def _of_deltas(rowset: DiskRowSet) -> Iterator[Finding]:
+    """X2: for each column, one store after the other in time."""
+    for column_id in sorted({number for file in (*rowset.undo, *rowset.redo) for number in file.column_ids}):
+        reached = -1
+        undo, redo = _runs_of(rowset, column_id)
+        for run in (*undo, *redo):
+            if run.timestamp_min < reached:
+                yield Finding(
+                    CorruptionError(
+                        f"changes of column {column_id} from {run.timestamp_min} on in one delta store of rowset "
+                        f"{rowset.id}, and up to {reached} in an older one (X2)",
+                        rowset.reader.path,
+                    )
+                )
+            reached = max(reached, run.timestamp_max)
+
+
+def _assert_memory(rowset: DiskRowSet) -> None:
+    last = max((file.timestamp_max for file in rowset.redo), default=-1)
+    for store in (*rowset.frozen, rowset.deltas):
+        store.check()
+        if store.timestamp_min is not None:
+            assert store.timestamp_min >= last, "X2: stores follow one another in time"
+            last = store.timestamp_max or last
+
+
+# ── lives ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Lives:
+    """When the rows of a rowset came and went: events by (rowid, timestamp), ascending.
+
+    born[i]: whether event i is a birth (else a death). first[r]: whether row r was there before its first event.
+    UNDO of before the history's beginning is left out: some of it may be gone, so the rest leads nowhere.
+    """
+
+    rowids: Rowids
+    timestamps: Timestamps
+    born: Bools
+    first: Bools
+
+    def of(self, rowids: Rowids) -> tuple[npt.NDArray[np.int64], Timestamps, Bools, Bools]:
+        """The events of these rows: (index into `rowids`, timestamp, born) of each, and `first` of each row."""
+        begin = np.searchsorted(self.rowids, rowids, side="left")
+        count = np.searchsorted(self.rowids, rowids, side="right") - begin
+        owner = np.repeat(np.arange(len(rowids)), count)
+        at = np.arange(len(owner)) + np.repeat(begin - (np.cumsum(count) - count), count)
+        return owner, self.timestamps[at], self.born[at], self.first[rowids]
+
+
+def lives_of(rowset: DiskRowSet | MemRowSet, history_start: int) -> Lives:
+    """Right for every moment from `history_start` on. Cost: the rowset's LIVENESS, base and changes."""
+    if isinstance(rowset, MemRowSet):
+        count = rowset.row_count
+        changes = [run for run in rowset.deltas.levels(LIVENESS) if len(run)]
+        rowids, times = np.arange(count), rowset.insertion_times(0, count)
+        born = np.ones(count, np.bool_)
+        if changes:
+            redo = merge_runs(changes)
+            within = redo.rowids < count
+            rowids = np.concatenate([rowids, redo.rowids[within]])
+            times = np.concatenate([times, redo.timestamps[within]])
+            born = np.concatenate([born, _values(redo)[within]])
+        order = np.lexsort((times, rowids))
+        return Lives(rowids[order], times[order], born[order], np.zeros(count, np.bool_))
+    lives, _, _ = _disk_lives(rowset, history_start)
+    return lives
+
+
+_NOTHING: Final = np.empty(0, np.int64)
+
+
+def _disk_lives(rowset: DiskRowSet, history_start: int) -> tuple[Lives, Bools, Bools]:
+    """The lives, the base, and which of the events come from UNDO."""
+    undo, redo = _runs_of(rowset, LIVENESS)
+    base = _base_liveness(rowset)
+    past = merge_runs(undo).between(history_start, MAX_TIMESTAMP) if undo else None
+    coming = merge_runs(redo) if redo else None
+    parts = [run for run in (past, coming) if run is not None]
+    rowids = np.concatenate([_NOTHING, *(run.rowids for run in parts)])
+    times = np.concatenate([_NOTHING, *(run.timestamps for run in parts)])
+    # UNDO says what was before its moment, and so what came with it is the other; REDO says what came.
+    born = np.concatenate(
+        [np.empty(0, np.bool_), *(~_values(run) if run.kind == "undo" else _values(run) for run in parts)]
+    )
+    of_undo = np.zeros(len(rowids), np.bool_)
+    of_undo[: 0 if past is None else len(past)] = True
+    order = np.lexsort((times, rowids))
+    rowids, times, born, of_undo = rowids[order], times[order], born[order], of_undo[order]
+    first = base.copy()
+    starts = np.flatnonzero(np.diff(rowids, prepend=-1))
+    first[rowids[starts]] = ~born[starts]
+    return Lives(rowids, times, born, first), base, of_undo
+
+
+def _base_liveness(rowset: DiskRowSet) -> Bools:
+    reader = rowset.base_column(LIVENESS)
+    if reader is None:
+        return np.ones(rowset.row_count, np.bool_)
+    values: Bools = reader.read(0, rowset.row_count).to_numpy(zero_copy_only=False)
+    return values.copy()
+
+
+def _values(run: DeltaRun) -> Bools:
+    values: Bools = run.values.to_numpy(zero_copy_only=False)
+    return values.astype(np.bool_)
+
+
+def _of_lives(rowset: DiskRowSet, history_start: int) -> Iterator[Finding]:
+    lives, base, of_undo = _disk_lives(rowset, history_start)
+    path = rowset.reader.path
+    if len(lives.rowids):
+        same = lives.rowids[1:] == lives.rowids[:-1]
+        twice = same & (lives.born[1:] == lives.born[:-1])
+        # What the newest UNDO leads to, and what the oldest REDO starts from, is the base.
+        ends = np.append(~same, True)
+        starts = np.append(True, ~same)
+        next_is_redo = np.append(same & of_undo[:-1] & ~of_undo[1:], False) | (ends & of_undo)
+        after_undo = np.insert(same & of_undo[:-1] & ~of_undo[1:], 0, False) | (starts & ~of_undo)
+        broken = np.zeros(len(lives.rowids), np.bool_)
+        broken[1:] |= twice
+        broken |= next_is_redo & (lives.born != base[lives.rowids])
+        broken |= after_undo & (lives.born == base[lives.rowids])
+        if broken.any():
+            at = int(np.argmax(broken))
+            word = "born" if lives.born[at] else "deleted"
+            yield Finding(
+                CorruptionError(
+                    f"row {lives.rowids[at]} of rowset {rowset.id} is {word} at {lives.timestamps[at]}, and was so "
+                    "already: a broken chain of changes",
+                    path,
+                )
+            )
+    deaths = ~of_undo & ~lives.born
+    dead_rows, died = lives.rowids[deaths], lives.timestamps[deaths]
+    if not len(dead_rows):
+        return
+    for column_id in sorted({number for file in rowset.redo for number in file.column_ids} - {LIVENESS}):
+        _, redo = _runs_of(rowset, column_id)
+        for run in redo:
+            death = np.minimum(np.searchsorted(dead_rows, run.rowids), len(dead_rows) - 1)
+            late = (dead_rows[death] == run.rowids) & (run.timestamps > died[death])
+            if late.any():
+                row = int(run.rowids[np.argmax(late)])
+                yield Finding(
+                    CorruptionError(
+                        f"row {row} of rowset {rowset.id} is changed (column {column_id}) after it was deleted (R5)",
+                        path,
+                    )
+                )
+
+
+def first_of(found: Iterator[Finding]) -> None:
+    """Raise the first finding's error, if there is one."""
+    for finding in found:
+        raise finding.error

@@ -1,0 +1,552 @@
+"""Is a store what it should be? Every byte read, every rule that can be seen from outside held against it.
+
+    catalogue   SQLite's own check, CRCs of rows and tables, the rules of the model (M1 to M4, T1)
+    log         every record and CRC, order, torn end or damage (R6); the position record
+    memory      what a replay would make of it, without changing the log
+    files       there, of the size that was named, each block and CRC (`rowset.checking.findings`)
+    tablets     no key lives twice at one moment (T1 of `root`), every row is where its partition says
+    folder      files that nothing names
+
+A store that nobody writes to is looked at under the writer's lock, so that nothing moves meanwhile. Beside a writer, or
+from within it, one root is looked at, as a reader would: then nothing is said of files that no transaction names, for
+some of them are just being written.
+
+Nothing is changed; `tablet.repair` does what can be done without a loss.
+Source: ecosystem, reliability list, line 23; Kudu's `kudu fs check`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from nyala.catalog.model import CatalogState
+from nyala.catalog.store import Catalog
+from nyala.catalog.store_lock import StoreLock
+from nyala.cfile.cache import BlockCache
+from nyala.delta.run import MAX_TIMESTAMP, Rowids
+from nyala.env import Env, MissingFileError
+from nyala.errors import CorruptionError, LockedError, StorageError
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.keys.key_range import KeyRange
+from nyala.rowset.checking import Lives, findings, lives_of
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.mem_rowset import MemRowSet
+from nyala.tablet import layout, staging
+from nyala.tablet.bootstrap import Replayer
+from nyala.tablet.opening import open_root
+from nyala.tablet.reader_store import ReaderStore
+from nyala.tablet.root import AnyRowSet, Root, TableState, TabletState
+from nyala.tablet.store import Store
+from nyala.wal.format import segment_number
+from nyala.wal.position import PositionRecord
+from nyala.wal.reader import LogReader, recover
+
+__all__ = ["CheckReport", "Problem", "ProblemKind", "check_alone", "check_folder", "check_open"]
+
+ProblemKind: TypeAlias = Literal[
+    "catalogue",
+    "missing-file",
+    "damage",
+    "index",
+    "key-twice",
+    "wrong-tablet",
+    "log",
+    "position",
+    "orphan-file",
+    "memory",
+]
+
+REPAIRABLE: Final = frozenset({"index", "position", "orphan-file"})
+"""What `repair` mends without a loss: derived data is written anew, what nothing names goes."""
+
+_WINDOW_ROWS: Final = 1 << 17
+_CACHE_BYTES: Final = 64 << 20
+_TABLET_FOLDER: Final = re.compile(r"\d+")
+Progress: TypeAlias = "Callable[[int, int], None]"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is not as it should be.
+
+    kind:  "catalogue"    the catalogue is damaged, or its entries contradict one another
+           "missing-file" a file that the catalogue names is not there
+           "damage"       bytes are not what was written, or files contradict one another
+           "index"        rows are whole, but a bloom filter, zone map, index or bound is not of them
+           "key-twice"    a key lives in two places at one moment
+           "wrong-tablet" a row lies where its partition does not
+           "log"          the log is damaged, or ends too soon
+           "position"     the record that tells readers how far to read is damaged
+           "orphan-file"  a file that nothing names
+           "memory"       what the log leads to breaks a rule
+    path, offset: where in which file; None: not one place.
+    """
+
+    kind: ProblemKind
+    message: str
+    path: str | None = None
+    offset: int | None = None
+    table: str | None = None
+    tablet_id: int | None = None
+    rowset_id: int | None = None
+
+    @property
+    def repairable(self) -> bool:
+        """Whether `nyala fs check --repair` mends it. Else: bring the store back from a backup."""
+        return self.kind in REPAIRABLE
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `--json` shows it."""
+        return {**asdict(self), "repairable": self.repairable}
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What a check found. `ok`: no problem.
+
+    problems: in the order in which they were found; `notes`: what is no problem but worth knowing; `repairs`: what was
+    mended, one sentence each. Counts are of what was read: rows with dead ones, bytes of data files.
+    alone: nobody wrote meanwhile, so files that nothing names were looked for too.
+    """
+
+    path: str
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+    repairs: tuple[str, ...] = ()
+    alone: bool = True
+    tables: int = 0
+    tablets: int = 0
+    rowsets: int = 0
+    files: int = 0
+    bytes: int = 0
+    rows: int = 0
+    log_records: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `--json` shows it."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "problems"}
+        return {
+            **plain,
+            "notes": list(self.notes),
+            "repairs": list(self.repairs),
+            "ok": self.ok,
+            "problems": [problem.to_dict() for problem in self.problems],
+        }
+
+
+def no_progress(done: int, total: int) -> None:
+    """Nobody looks."""
+
+
+def check_folder(env: Env, path: str, progress: Progress = no_progress) -> CheckReport:
+    """Check the store at `path`, whoever has it. Raises: StorageError: there is no store, or no right to read it."""
+    if not os.path.isdir(path):
+        raise StorageError(f"there is no folder {path!r}: give the folder of a store", path=path)
+    lock = StoreLock(env, path)
+    try:
+        lock.acquire(0.0)
+    except LockedError:
+        with contextlib.closing(ReaderStore.open(env, path, 4 * _CACHE_BYTES)) as reader:
+            return check_open(reader, progress)
+    try:
+        return check_alone(env, path, progress)
+    finally:
+        lock.release()
+
+
+def check_alone(env: Env, path: str, progress: Progress = no_progress) -> CheckReport:
+    """The whole store; the caller has the writer's lock."""
+    check = _Check(env, path, progress)
+    state = check.catalogue()
+    if state is not None:
+        root = open_root(env, path, state, BlockCache(_CACHE_BYTES))
+        replayed = check.log(root, state)
+        check.root(root, state)
+        if replayed is not None and not check.has_path(replayed.path):
+            check.add("log", replayed)
+        check.orphans(state)
+    return check.report(alone=True)
+
+
+def check_open(store: Store | ReaderStore, progress: Progress = no_progress) -> CheckReport:
+    """What an open store has at this moment, memory too."""
+    check = _Check(store.env, store.root_path, progress)
+    if isinstance(store, Store):
+        with store.commit_lock:
+            store.check_open()
+            root, state, upto = store.root, store.state, store.log.synced.position
+    else:
+        root, state, upto = store.look()
+    try:
+        reader = LogReader(store.env, layout.wal_path(store.root_path), state.wal_start)
+        check.log_records = sum(1 for _ in reader.read_to(upto.segment, upto.offset))
+    except (CorruptionError, StorageError) as error:
+        check.add("log", error)
+    check.root(root, state)
+    check.notes.append("somebody has the store open: files that nothing names were not looked for")
+    return check.report(alone=False)
+
+
+class _OnDisk(Protocol):
+    """A file as the catalogue names it."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def size_bytes(self) -> int: ...
+
+
+@dataclass
+class _Check:
+    env: Env
+    path: str
+    progress: Progress
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("tables", "tablets", "rowsets", "files"), 0)
+    )
+    bytes: int = 0
+    rows: int = 0
+    log_records: int = 0
+
+    def report(self, *, alone: bool) -> CheckReport:
+        return CheckReport(
+            self.path, tuple(self.problems), tuple(self.notes), (), alone, **self.counts,
+            bytes=self.bytes, rows=self.rows, log_records=self.log_records,
+        )  # fmt: skip
+
+    def add(
+        self,
+        kind: ProblemKind,
+        error: Exception | str,
+        table: TableState | None = None,
+        tablet: TabletState | None = None,
+        rowset: AnyRowSet | None = None,
+        path: str | None = None,
+    ) -> None:
+        if isinstance(error, MissingFileError):
+            kind = "missing-file"
+        self.problems.append(
+            Problem(
+                kind,
+                str(error) or type(error).__name__,
+                path or getattr(error, "path", None),
+                getattr(error, "offset", None),
+                None if table is None else table.name,
+                None if tablet is None else tablet.id,
+                rowset.id if isinstance(rowset, DiskRowSet) else None,
+            )
+        )
+
+    def has_path(self, path: str | None) -> bool:
+        return any(problem.path == path for problem in self.problems)
+
+    # ── catalogue and log ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def catalogue(self) -> CatalogState | None:
+        """None when it cannot be believed: then nothing else can be said."""
+        path = layout.catalog_path(self.path)
+        if not self.env.files.exists(path):
+            left = [
+                n for n in (layout.WAL_NAME, layout.DATA_NAME) if self.env.files.exists(f"{self.path}/{n}")
+            ]
+            if not left:
+                raise StorageError(
+                    f"there is no Nyala store at {self.path!r}: give the folder of one", path=self.path
+                )
+            self.add("missing-file", "the catalogue is not there: bring it back from a backup", path=path)
+            return None
+        position = self._position()
+        try:
+            with contextlib.closing(Catalog.open(self.env, path, read_only=True)) as catalog:
+                at_least = 0 if position is None else position.catalogue_version
+                state = catalog.load(at_least=at_least, thorough=True)
+        except CorruptionError as error:
+            self.add("catalogue", error)
+            return None
+        for sentence in state.problems():
+            self.add("catalogue", sentence, path=path)
+        return state
+
+    def _position(self) -> PositionRecord | None:
+        path = layout.position_path(self.path)
+        try:
+            return PositionRecord.decode(self.env.files.read_all(path), path)
+        except MissingFileError:
+            return None
+        except CorruptionError as error:
+            if not self.has_path(path):
+                self.add("position", error)
+            return None
+
+    def log(self, root: Root, state: CatalogState) -> CorruptionError | StorageError | None:
+        """Look at the log, and replay it onto the root; returns why the replay ended early, if it did."""
+        directory = layout.wal_path(self.path)
+        try:
+            recovered = recover(self.env, directory, state.wal_start, cut=False)
+        except (CorruptionError, StorageError) as error:
+            self.add("log", error)
+            return None
+        self.log_records = recovered.record_count
+        if recovered.torn is not None:
+            self.notes.append(
+                f"the log ends in {recovered.torn.length} bytes that were never acknowledged, of a writer that did not "
+                "close the store: the next open cuts them off"
+            )
+        position = self._position()
+        if position is not None:
+            try:
+                position.check_reached(
+                    max(state.timestamp_max, recovered.timestamp_max), layout.position_path(self.path)
+                )
+            except CorruptionError as error:
+                self.add("log", error)
+        try:
+            replayer = Replayer(root)
+            replayer.feed(recovered.records())
+            replayer.drain()
+        except (CorruptionError, StorageError) as error:
+            return error
+        return None
+
+    # ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def root(self, root: Root, state: CatalogState) -> None:
+        tablets = list(root.tablets())
+        total = sum(len(tablet.rowsets) for _, tablet in tablets)
+        self.counts["tables"], self.counts["tablets"] = len(root.tables), len(tablets)
+        done = 0
+        for table, tablet in tablets:
+            sound: list[AnyRowSet] = []
+            for memory in (tablet.memory, *tablet.frozen):
+                try:
+                    memory.check()
+                    sound.append(memory)
+                except AssertionError as error:
+                    self.add("memory", error, table, tablet)
+            for rowset in tablet.rowsets:
+                self.progress(done, total)
+                done += 1
+                if self._rowset(table, tablet, rowset):
+                    sound.append(rowset)
+            self._twice(table, tablet, sound)
+        self.progress(total, total)
+
+    def _rowset(self, table: TableState, tablet: TabletState, rowset: DiskRowSet) -> bool:
+        """Whether its rows can be looked at further."""
+        self.counts["rowsets"] += 1
+        self.rows += rowset.row_count
+        there = True
+        entries: tuple[_OnDisk, ...] = (
+            rowset.meta,
+            *(part.entry for part in rowset.parts),
+            *(f.entry for f in (*rowset.undo, *rowset.redo)),
+        )
+        sizes: dict[str, tuple[int, int]] = {}
+        for entry in entries:
+            path = os.path.join(self.path, entry.path)
+            self.counts["files"] += 1
+            try:
+                size = self.env.files.size(path)
+            except StorageError as error:
+                self.add("damage", error, table, tablet, rowset)
+                there = False
+                continue
+            self.bytes += size
+            if size != entry.size_bytes:
+                sizes[path] = size, entry.size_bytes
+        if not there:
+            return False
+        sound = True
+        try:
+            for finding in findings(rowset, table.entry.history_start):
+                sound = sound and finding.derived
+                self.add("index" if finding.derived else "damage", finding.error, table, tablet, rowset)
+        except AssertionError as error:
+            self.add("memory", error, table, tablet, rowset)
+            sound = False
+        for path, (size, named) in sizes.items():
+            if not self.has_path(path):
+                sentence = f"expected {named} bytes, as the catalogue says, found {size}"
+                self.add("damage", CorruptionError(sentence, path), table, tablet, rowset)
+                sound = False
+        return sound and self._where_rows_belong(table, tablet, rowset)
+
+    def _where_rows_belong(self, table: TableState, tablet: TabletState, rowset: DiskRowSet) -> bool:
+        ordinal = table.ordinal_of[tablet.id]
+        path = rowset.reader.path
+        key_columns = table.schema.key_columns
+        for column in table.schema.columns:
+            reader = rowset.base_column(column.id)
+            if reader is not None and not column.nullable and reader.null_count:
+                error = CorruptionError(
+                    f"{reader.null_count} NULLs in column {column.name!r}, which has none", path
+                )
+                self.add("damage", error, table, tablet, rowset)
+                return False
+        for lower in range(0, rowset.row_count, _WINDOW_ROWS):
+            upper = min(lower + _WINDOW_ROWS, rowset.row_count)
+            arrays = [rowset.column(column, MAX_TIMESTAMP, lower, upper) for column in key_columns]
+            if len(key_columns) > 1:
+                equal = table.codec.encode(arrays).equal_to(rowset.keys.read(lower, upper))
+                if not equal.all():
+                    row = lower + int(np.argmin(equal))
+                    error = CorruptionError(
+                        f"row {row} of rowset {rowset.id} has another key than its key columns", path
+                    )
+                    self.add("damage", error, table, tablet, rowset)
+                    return False
+            places = table.router.route(
+                {column.name: array for column, array in zip(key_columns, arrays, strict=True)}, upper - lower
+            )
+            wrong = np.flatnonzero(places != ordinal)
+            if len(wrong):
+                key = {c.name: a[int(wrong[0])].as_py() for c, a in zip(key_columns, arrays, strict=True)}
+                where = int(places[wrong[0]])
+                belongs = "to no tablet" if where < 0 else f"to tablet {table.tablets[where].id}"
+                error = CorruptionError(
+                    f"the row with the key {key} lies in tablet {tablet.id} and belongs {belongs}", path
+                )
+                self.add("wrong-tablet", error, table, tablet, rowset)
+                return False
+        return True
+
+    def _twice(self, table: TableState, tablet: TabletState, stores: Sequence[AnyRowSet]) -> None:
+        history_start = table.entry.history_start
+        lives: dict[int, Lives] = {}
+
+        def of(store: AnyRowSet) -> Lives:
+            if id(store) not in lives:
+                lives[id(store)] = lives_of(store, history_start)
+            return lives[id(store)]
+
+        for left, right in _overlapping(stores):
+            for keys, lefts, rights in _common(left, right):
+                at = _both_alive(of(left), of(right), lefts, rights, history_start)
+                if at is None:
+                    continue
+                places = " and ".join(
+                    f"rowset {store.id}" if isinstance(store, DiskRowSet) else "memory"
+                    for store in (left, right)
+                )
+                store = right if isinstance(right, DiskRowSet) else left
+                self.add(
+                    "key-twice",
+                    f"table {table.name!r}, tablet {tablet.id}: the key {keys.at(at).hex()} lives in {places} at one "
+                    "moment",
+                    table, tablet, store, store.reader.path if isinstance(store, DiskRowSet) else None,
+                )  # fmt: skip
+                break
+
+    # ── the folder ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def orphans(self, state: CatalogState) -> None:
+        for path in orphans_of(self.env, self.path, state):
+            self.add("orphan-file", f"{path}: nothing names this file; it is not needed", path=path)
+        if state.garbage:
+            self.notes.append(f"{len(state.garbage)} files are not needed any more, and wait to be collected")
+
+
+def orphans_of(env: Env, path: str, state: CatalogState) -> Iterator[str]:
+    """Absolute paths of files that nothing names, in the folders where a writer puts files. Under the writer's lock."""
+    named = {*state.files(), *state.garbage}
+    data = os.path.join(path, layout.DATA_NAME)
+    for folder in env.files.list_dir(data):
+        if _TABLET_FOLDER.fullmatch(folder):
+            with contextlib.suppress(NotADirectoryError, StorageError):
+                for name in env.files.list_dir(os.path.join(data, folder)):
+                    if f"{layout.DATA_NAME}/{folder}/{name}" not in named:
+                        yield os.path.join(data, folder, name)
+    for name in env.files.list_dir(layout.wal_path(path)):
+        number = segment_number(name)
+        if number is not None and number < state.wal_start and f"{layout.WAL_NAME}/{name}" not in named:
+            yield os.path.join(layout.wal_path(path), name)
+    for name in env.files.list_dir(os.path.join(path, layout.STAGING_NAME)):
+        if staging.is_over(env, name):
+            yield os.path.join(path, layout.STAGING_NAME, name)
+
+
+# ── keys in several places ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _overlapping(stores: Sequence[AnyRowSet]) -> Iterator[tuple[AnyRowSet, AnyRowSet]]:
+    """Pairs that may have a key in common; one in memory comes first."""
+    memories = [store for store in stores if isinstance(store, MemRowSet) and store.row_count]
+    disks = sorted(
+        (store for store in stores if isinstance(store, DiskRowSet)), key=lambda rowset: rowset.meta.key_min
+    )
+    for index, memory in enumerate(memories):
+        others: list[AnyRowSet] = [*memories[index + 1 :], *disks]
+        for other in others:
+            yield memory, other
+    for index, left in enumerate(disks):
+        for right in disks[index + 1 :]:
+            if right.meta.key_min > left.meta.key_max:
+                break
+            yield left, right
+
+
+def _common(left: AnyRowSet, right: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, Rowids]]:
+    """Keys that both have, a piece at a time, with their rowids here and there. Asks no bloom filter."""
+    for keys, rights, following in _pieces(right):
+        if isinstance(left, MemRowSet):
+            found = left.find(keys)
+        else:
+            lower, upper = left.rowid_range(KeyRange(keys.at(0), following))
+            found = left.keys.read(lower, upper).find(keys)
+            found = np.where(found >= 0, found + lower, found)
+        at = np.flatnonzero(found >= 0)
+        if len(at):
+            yield keys.take(at), found[at], rights[at]
+
+
+def _pieces(store: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, bytes | None]]:
+    """(ascending keys, their rowids, the key that follows them) of pieces of a rowset."""
+    if isinstance(store, MemRowSet):
+        order = store.order()
+        yield store.keys_of(order), order, None
+        return
+    for lower in range(0, store.row_count, _WINDOW_ROWS):
+        upper = min(lower + _WINDOW_ROWS, store.row_count)
+        following = store.keys.read(upper, upper + 1).at(0) if upper < store.row_count else None
+        yield store.keys.read(lower, upper), np.arange(lower, upper), following
+
+
+def _both_alive(left: Lives, right: Lives, lefts: Rowids, rights: Rowids, history_start: int) -> int | None:
+    """The index of the first pair of rows that were there at one moment, from `history_start` on."""
+    parts = [left.of(lefts), right.of(rights)]
+    count = len(lefts)
+    owner: npt.NDArray[np.int64] = np.concatenate([part[0] for part in parts])
+    times = np.maximum(np.concatenate([part[1] for part in parts]), history_start)
+    steps = np.where(np.concatenate([part[2] for part in parts]), 1, -1)
+    first = parts[0][3].astype(np.int64) + parts[1][3]
+    order = np.lexsort((times, owner))
+    owner, times, steps = owner[order], times[order], steps[order]
+    both = first > 1
+    # A row whose first event is at the beginning of history is as that event leaves it from there on.
+    if len(owner):
+        starts = np.flatnonzero(np.diff(owner, prepend=-1))
+        total = np.cumsum(steps)
+        of_earlier = np.repeat(
+            total[starts] - steps[starts], np.diff(np.append(starts, len(owner)))
+        )  # steps of the pairs before
+        alive = first[owner] + total - of_earlier
+        settled = np.append((owner[1:] != owner[:-1]) | (times[1:] != times[:-1]), True)
+        both[owner[starts[times[starts] <= history_start]]] = False
+        both[owner[settled & (alive > 1)]] = True
+    found = np.flatnonzero(both[:count])
+    return int(found[0]) if len(found) else None

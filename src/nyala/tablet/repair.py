@@ -1,0 +1,141 @@
+"""Mend what can be mended without a loss, and say what was done.
+
+    orphan-file   removed: no transaction names it, so nobody can read it (P3)
+    index         the rowset is written anew from its own rows, and one catalogue transaction puts it in the old one's
+                  place; the old files become garbage
+    position      removed; the open that follows makes it anew
+    then          the store is opened and closed, which cuts a torn end of the log (R6) and removes leases and staging
+                  folders of the dead
+
+Derived data is mended before the log is replayed: a bloom filter that misses would hide rows from the replay, and their
+changes would be taken for durable ones.
+
+Nothing else is touched. Damaged rows, a damaged log or catalogue are told, and stay: which rows could be given up is
+not for a program to say. Source: issue of the reliability proof; Kudu's `kudu fs check --repair`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+
+from nyala.catalog.leases import living_leases
+from nyala.catalog.model import CatalogChange, RowSetEntry
+from nyala.catalog.store import Catalog
+from nyala.catalog.store_lock import StoreLock
+from nyala.cfile.cache import BlockCache
+from nyala.env import Env
+from nyala.errors import Error
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.writer import write_rowset
+from nyala.tablet import layout
+from nyala.tablet.check import CheckReport, Problem, Progress, check_alone, no_progress
+from nyala.tablet.opening import delta_entry, open_root
+from nyala.tablet.root import TableState
+from nyala.tablet.store import Store, StoreOptions
+
+logger = logging.getLogger("nyala.repair")
+
+__all__ = ["repair_folder"]
+
+
+def repair_folder(env: Env, path: str, progress: Progress = no_progress) -> CheckReport:
+    """Check, mend, check again: the report is of the second check, with what was done in `repairs`.
+
+    Raises: LockedError: somebody writes to the store; StorageError.
+    """
+    repairs: list[str] = []
+    with StoreLock(env, path) as _:
+        before = check_alone(env, path, progress)
+        kinds = {problem.kind for problem in before.problems}
+        if "catalogue" in kinds or any(p.path == layout.catalog_path(path) for p in before.problems):
+            return before  # what the catalogue names is not known, so nothing is known to be unneeded
+        try:
+            repairs += _rewrite_rowsets(env, path, before.problems)
+            repairs += _remove(env, path, before.problems)
+        except Error as error:
+            return _with(check_alone(env, path, progress), repairs, f"the repair ended early: {error}")
+    if "log" in kinds:
+        return _with(before if not repairs else _again(env, path, progress), repairs)
+    try:
+        # A log that was torn is cut, a position record written, by what every open does.
+        Store.open(env, path, StoreOptions(maintenance=False)).close()
+    except Error as error:
+        return _with(_again(env, path, progress), repairs, f"the store cannot be opened: {error}")
+    if any("never acknowledged" in note for note in before.notes):
+        repairs.append("cut off the torn end of the log, which was never acknowledged")
+    living_leases(env, path, env.clock.now_us())
+    return _with(_again(env, path, progress), repairs)
+
+
+def _again(env: Env, path: str, progress: Progress) -> CheckReport:
+    with StoreLock(env, path):
+        return check_alone(env, path, progress)
+
+
+def _with(report: CheckReport, repairs: list[str], *notes: str) -> CheckReport:
+    for repair in repairs:
+        logger.info("%s", repair)
+    return dataclasses.replace(report, repairs=tuple(repairs), notes=(*report.notes, *notes))
+
+
+def _remove(env: Env, path: str, problems: tuple[Problem, ...]) -> list[str]:
+    done = []
+    for problem in problems:
+        if problem.path is None or problem.kind not in ("orphan-file", "position"):
+            continue
+        inside = layout.relative(path, problem.path)
+        if problem.kind == "position" and any(other.kind == "log" for other in problems):
+            continue
+        env.files.remove_tree(problem.path)
+        env.files.sync_dir(os.path.dirname(problem.path))
+        what = "the damaged position record" if problem.kind == "position" else "which nothing names"
+        done.append(f"removed {inside}, {what}")
+    return done
+
+
+def _rewrite_rowsets(env: Env, path: str, problems: tuple[Problem, ...]) -> list[str]:
+    """Those whose only problems are derived ones."""
+    lost = {problem.rowset_id for problem in problems if not problem.repairable}
+    wanted = {p.rowset_id for p in problems if p.kind == "index" and p.rowset_id is not None} - lost
+    if not wanted:
+        return []
+    done = []
+    with contextlib.closing(Catalog.open(env, layout.catalog_path(path))) as catalog:
+        root = open_root(env, path, catalog.load(), BlockCache(0))
+        for table, tablet in root.tablets():
+            for rowset in tablet.rowsets:
+                if rowset.id in wanted:
+                    done.append(_rewrite(env, path, catalog, table, rowset))
+    return done
+
+
+def _rewrite(env: Env, path: str, catalog: Catalog, table: TableState, rowset: DiskRowSet) -> str:
+    """The rowset from its own rows: what is in its files, REDO as UNDO, under a new id and the same marks."""
+    state = catalog.state
+    number = state.next_rowset_id
+    directory = layout.tablet_directory(rowset.meta.tablet_id)
+    written = write_rowset(
+        env.files, path, directory, number, rowset.meta.tablet_id, rowset.image(table.schema, 0, rowset.row_count),
+        table.schema, deltas_durable=rowset.meta.deltas_durable, name=f"{number}-{env.randomness.token_hex(8)}",
+    )  # fmt: skip
+    env.files.sync_dir(os.path.join(path, directory))
+    undo = []
+    if written.undo is not None and written.undo_path is not None:
+        undo = [delta_entry(state.next_delta_id, number, written.undo_path, written.undo)]
+    catalog.commit(
+        CatalogChange(
+            put_rowsets=[RowSetEntry.from_meta(written.meta)],
+            put_deltas=undo,
+            drop_rowsets=[rowset.id],
+            drop_parts=[part.id for part in rowset.parts],
+            drop_deltas=[file.id for file in (*rowset.undo, *rowset.redo)],
+            garbage=rowset.paths,
+        )
+    )
+    return (
+        f"wrote rowset {rowset.id} of table {table.name!r} anew as {number}, from its own {rowset.row_count:,} rows: "
+        "zone maps, bloom filter, indexes and bounds are of them again"
+    )

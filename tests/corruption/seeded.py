@@ -1,0 +1,103 @@
+"""A small store with everything in it that a store can have, and what damages it behind its back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from tests.support import open_database
+
+import nyala
+from nyala.catalog.model import CatalogChange, CatalogState
+from nyala.catalog.store import Catalog
+from nyala.database import Database
+from nyala.env import SYSTEM
+from nyala.tablet.compaction import compact, run_here
+from nyala.tablet.compaction_policy import MajorPlan
+from nyala.tablet.layout import catalog_path
+
+TABLES = ("t", "u")
+Contents = dict[str, dict[int, pa.Table]]
+
+
+def make_store(path: Path | str, *, close: bool = True) -> tuple[Database, list[int]]:
+    """Two tables, one with two tablets and one with a composite key: base files, parts, UNDO, REDO, ghosts, rows and
+    changes in the log. Returns the database, open if not `close`, and moments of its past."""
+    db = open_database(path, direct_commit_bytes=4_000)
+    moments = []
+    t = db.create_table(
+        "t", {"k": "int64", "v": "int64", "s": "string"}, "k", nyala.hash_partition("k", buckets=2)
+    )
+    u = db.create_table("u", {"a": "string", "b": "int32", "v": "double"}, ["a", "b"])
+    t.insert({"k": range(60), "v": range(60), "s": [f"text {n}" for n in range(60)]})
+    u.insert({"a": ["x", "x", "y", ""], "b": [1, 2, 1, 0], "v": [0.5, 1.5, None, float("nan")]})
+    db.flush()
+    moments.append(db.now())
+    t.update({"k": [1, 2, 3, 4], "v": [-1, -2, -3, -4]})
+    t.delete({"k": [5, 6, 7]})
+    db.flush()
+    store = db._writer()
+    for tablet in store.root.table("t").tablets:
+        rowset = tablet.rowsets[0]
+        v = store.root.table("t").schema.by_name("v").id
+        assert compact(
+            store, store.root.table("t").id, tablet.id, MajorPlan(rowset.id, (v,), 1.0), run_here(store)
+        )
+    t.insert({"k": [5, 6], "v": [50, 60], "s": ["again", "again"]})
+    t.delete({"k": [8]})
+    moments.append(db.now())
+    db.flush()
+    t.upsert({"k": range(100, 160), "v": range(60), "s": ["committed directly " * 10] * 60})
+    t.update({"k": [10], "v": [100]})
+    db.flush()
+    store.collect_garbage()
+    moments.append(db.now())
+    t.update({"k": [11, 12], "v": [110, 120]})
+    u.upsert({"a": ["x", "z"], "b": [1, 9], "v": [2.5, 9.5]})
+    t.delete({"k": [13]})
+    moments.append(db.now())
+    if close:
+        db.close()
+    return db, moments
+
+
+def contents(db: Database, moments: list[int]) -> Contents:
+    """Every row of every table at each of these moments."""
+    return {
+        name: {at: db[name].scan(at=at, order_by_key=True).to_arrow() for at in moments}
+        for name in db.list_tables()
+    }
+
+
+def same(left: Contents, right: Contents) -> bool:
+    """`equals` of Arrow takes NaN for unequal, so by text."""
+    return {name: {at: str(rows.to_pylist()) for at, rows in of.items()} for name, of in left.items()} == {
+        name: {at: str(rows.to_pylist()) for at, rows in of.items()} for name, of in right.items()
+    }
+
+
+def tamper(path: Path | str, change: Callable[[CatalogState], CatalogChange | dict[str, Any]]) -> None:
+    """A transaction of the catalogue that no correct program would make; its checksums are right."""
+    with Catalog.open(SYSTEM, catalog_path(str(path))) as catalog:
+        made = change(catalog.load())
+        catalog.commit(made if isinstance(made, CatalogChange) else CatalogChange(**made))
+
+
+def copy_store(source: Path | str, target: Path | str) -> Path:
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.sock"))
+    return Path(target)
+
+
+def files_of(path: Path | str) -> list[str]:
+    """The files that hold anything, relative to the store's folder."""
+    found = [
+        os.path.relpath(os.path.join(folder, name), path)
+        for folder, _, names in os.walk(path)
+        for name in names
+    ]
+    return sorted(name for name in found if not name.endswith((".sock", "lock")))

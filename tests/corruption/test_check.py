@@ -1,0 +1,495 @@
+"""`nyala fs check` finds every kind of damage that is put into a store, and nothing in a store that is whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.corruption.seeded import contents, copy_store, files_of, make_store, same, tamper
+from tests.support import folder_in_memory, open_database
+
+import nyala
+from nyala.catalog.model import CatalogChange, CatalogState
+from nyala.cfile.writer import CFileWriter
+from nyala.delta.delta_file import write_delta_file
+from nyala.delta.run import LIVENESS, DeltaRun
+from nyala.env import SYSTEM
+from nyala.rowset import writer as rowset_writer
+from nyala.tablet.opening import delta_entry
+
+
+@pytest.fixture(scope="module")
+def origin() -> Iterator[tuple[Path, list[int]]]:
+    with folder_in_memory() as folder:
+        _, moments = make_store(folder / "origin")
+        yield folder / "origin", moments
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory: hundreds of syncs would only wait here."""
+    with folder_in_memory() as folder:
+        yield folder
+
+
+@pytest.fixture
+def store(origin: tuple[Path, list[int]], tmp_path: Path) -> Path:
+    return copy_store(origin[0], tmp_path / "s")
+
+
+def kinds(path: Path) -> set[str]:
+    return {problem.kind for problem in nyala.check(path).problems}
+
+
+def some(path: Path, suffix: str) -> Path:
+    return min(path.rglob(f"*{suffix}"), key=lambda file: (file.parent.name, file.name))
+
+
+# ── a store that is whole ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_whole_store_has_no_problems(store: Path, origin: tuple[Path, list[int]]) -> None:
+    """A check that cries wolf is soon not believed. And what is checked is all that there is."""
+    before = {name: (store / name).read_bytes() for name in files_of(store) if "catalog" not in name}
+    report = nyala.check(store)
+    assert report.ok and report.alone and report.notes == () and report.repairs == ()
+    data = [name for name in files_of(store) if name.startswith("data/")]
+    assert report.files == len(data) and {Path(name).suffix for name in data} == {
+        ".base",
+        ".undo",
+        ".redo",
+        ".part",
+    }
+    assert report.bytes == sum((store / name).stat().st_size for name in data)
+    assert (report.tables, report.tablets, report.log_records) == (2, 3, 3)
+    after = {name: (store / name).read_bytes() for name in files_of(store) if "catalog" not in name}
+    assert after == before, "a check changes nothing"
+
+
+def test_an_open_store_is_checked_with_what_it_has_in_memory(tmp_path: Path) -> None:
+    db, _ = make_store(tmp_path / "s", close=False)
+    with db:
+        for report in (db.check(), nyala.check(tmp_path / "s")):
+            assert report.ok and not report.alone and "not looked for" in report.notes[0]
+            assert report.rowsets > 3 and report.log_records == 3
+        with nyala.connect(tmp_path / "s", read_only=True) as reader:
+            assert reader.check().ok
+        db["t"].flush()
+        assert db.check().ok
+
+
+def test_a_writer_that_was_killed_leaves_no_problem(tmp_path: Path) -> None:
+    """Its log is not closed, its position record is old: that is how a crash looks, not how damage does."""
+    db, _ = make_store(tmp_path / "s", close=False)
+    copied = copy_store(tmp_path / "s", tmp_path / "killed")
+    db.close()
+    segment = max((copied / "wal").glob("wal-*"))
+    with open(segment, "ab") as file:
+        file.write(b"half a record")
+    report = nyala.check(copied)
+    assert report.ok and "never acknowledged" in report.notes[0]
+
+
+def test_no_store_is_no_problem_but_an_error(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(nyala.StorageError, match="folder"):
+            nyala.check(path)
+
+
+# ── logical damage: every checksum is right ─────────────────────────────────────────────────────────────────────────
+
+
+def copied_rowset(path: Path) -> Callable[[CatalogState], CatalogChange]:
+    """The rows of a rowset once more, in a second one."""
+
+    def change(state: CatalogState) -> CatalogChange:
+        rowset = min(state.rowsets.values(), key=lambda entry: entry.id)
+        copied = os.path.dirname(rowset.path) + "/900.base"
+        shutil.copy(path / rowset.path, path / copied)
+        return CatalogChange(put_rowsets=[replace(rowset, id=900, path=copied)])
+
+    return change
+
+
+def wrong_bounds(state: CatalogState) -> CatalogChange:
+    rowset = min(state.rowsets.values(), key=lambda entry: entry.id)
+    return CatalogChange(put_rowsets=[replace(rowset, key_min=rowset.key_max)])
+
+
+def wrong_tablet(state: CatalogState) -> CatalogChange:
+    rowset = min(state.rowsets.values(), key=lambda entry: entry.id)
+    other = next(t.id for t in state.tablets.values() if t.id != rowset.tablet_id and t.table_id == 1)
+    return CatalogChange(put_rowsets=[replace(rowset, tablet_id=other)])
+
+
+def without(kind: str) -> Callable[[CatalogState], CatalogChange]:
+    """A delta file that is forgotten: the chain has a hole, and the file is nobody's."""
+    return lambda state: CatalogChange(
+        drop_deltas=[min(delta.id for delta in state.deltas.values() if delta.kind == kind)]
+    )
+
+
+def changed_delta(**fields: Any) -> Callable[[CatalogState], CatalogChange]:
+    def change(state: CatalogState) -> CatalogChange:
+        delta = min((d for d in state.deltas.values() if d.kind == "redo"), key=lambda entry: entry.id)
+        return CatalogChange(
+            put_deltas=[
+                replace(delta, **{name: getattr(delta, name) + step for name, step in fields.items()})
+            ]
+        )
+
+    return change
+
+
+def durable_marks_too_low(state: CatalogState) -> CatalogChange:
+    changed = {delta.rowset_id for delta in state.deltas.values() if delta.kind == "redo"}
+    return CatalogChange(put_rowsets=[replace(state.rowsets[min(changed)], deltas_durable=1)])
+
+
+def other_rowsets_deltas(state: CatalogState) -> CatalogChange:
+    """A REDO file of a large rowset is given to a small one."""
+    redo = next(d for d in state.deltas.values() if d.kind == "redo")
+    small = min(state.rowsets.values(), key=lambda entry: entry.row_count)
+    assert small.id != redo.rowset_id
+    return CatalogChange(put_deltas=[replace(redo, rowset_id=small.id)])
+
+
+def more_redo(
+    path: Path, *runs: tuple[int, list[int], list[int], pa.Array]
+) -> Callable[[CatalogState], CatalogChange]:
+    """One more REDO file, newer than all, for a rowset without any."""
+
+    def change(state: CatalogState) -> CatalogChange:
+        changed = {delta.rowset_id for delta in state.deltas.values() if delta.kind == "redo"}
+        rowset = max(
+            (r for r in state.rowsets.values() if r.id not in changed), key=lambda entry: entry.row_count
+        )
+        newest = state.timestamp_max + 10
+        schema = next(iter(state.tables.values())).schema
+        found = {
+            column: DeltaRun("redo", np.array(rows), np.array(times) + newest, values)
+            for column, rows, times, values in runs
+        }
+        name = os.path.dirname(rowset.path) + "/more.redo"
+        written = write_delta_file(
+            SYSTEM.files,
+            str(path / name),
+            "redo",
+            found,
+            {column.id: column.type for column in schema.columns},
+        )
+        return CatalogChange(
+            put_rowsets=[replace(rowset, deltas_durable=newest + 100)],
+            put_deltas=[delta_entry(state.next_delta_id, rowset.id, name, written)],
+        )
+
+    return change
+
+
+FALSE = pa.array([False])
+
+
+@pytest.mark.parametrize(
+    ("seed", "kind", "words"),
+    [
+        pytest.param(copied_rowset, "key-twice", "lives in rowset", id="a key lives twice"),
+        pytest.param(wrong_bounds, "index", "expected keys from", id="wrong bounds"),
+        pytest.param(wrong_tablet, "wrong-tablet", "belongs to tablet", id="a rowset in another tablet"),
+        pytest.param(without("redo"), "orphan-file", "nothing names", id="a forgotten REDO file"),
+        pytest.param(without("undo"), "orphan-file", "nothing names", id="a forgotten UNDO file"),
+        pytest.param(changed_delta(timestamp_min=1), "damage", "expected within", id="REDO begins too late"),
+        pytest.param(changed_delta(timestamp_min=-1), "damage", "as the catalogue says", id="REDO begins too early"),
+        pytest.param(durable_marks_too_low, "damage", "R2", id="durable marks too low"),
+        pytest.param(other_rowsets_deltas, "damage", "the rowset has", id="REDO of another rowset"),
+        pytest.param(
+            lambda path: more_redo(path, (LIVENESS, [0, 0], [0, 1], pa.array([False, False]))),
+            "damage", "broken chain", id="a row dies twice",
+        ),
+        pytest.param(
+            lambda path: more_redo(path, (LIVENESS, [0], [0], pa.array([True]))),
+            "damage", "broken chain", id="a living row is born",
+        ),
+        pytest.param(
+            lambda path: more_redo(path, (LIVENESS, [0], [0], FALSE), (11, [0], [5], pa.array([7]))),
+            "damage", "after it was deleted", id="a dead row is changed",
+        ),
+    ],
+)  # fmt: skip
+def test_logical_damage_is_found(store: Path, seed: Any, kind: str, words: str) -> None:
+    """Every byte is as it was written; what is wrong is what was written."""
+    tamper(store, seed(store) if _takes_path(seed) else seed)
+    problems = nyala.check(store).problems
+    assert kind in {problem.kind for problem in problems}, problems
+    assert any(words in problem.message for problem in problems), problems
+
+
+def _takes_path(seed: Any) -> bool:
+    return "path" in seed.__code__.co_varnames[: seed.__code__.co_argcount]
+
+
+def test_a_key_that_lives_in_memory_and_on_disk_is_found(tmp_path: Path) -> None:
+    """Two stores' logs and files mixed up: the log inserts what is on disk already."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64"}, "k")
+        table.insert({"k": [1, 2]})
+        log = {file.name: file.read_bytes() for file in (tmp_path / "s" / "wal").glob("wal-*")}
+        db.flush()
+    for name, content in log.items():
+        (tmp_path / "s" / "wal" / name).write_bytes(content)
+
+    def forget(state: CatalogState) -> CatalogChange:
+        return CatalogChange(
+            put_tablets=[replace(t, inserts_durable=0) for t in state.tablets.values()], wal_start=1
+        )
+
+    tamper(tmp_path / "s", forget)
+    for file in (tmp_path / "s" / "wal").glob("wal-*"):
+        if file.name not in log:
+            file.unlink()
+    assert "key-twice" in kinds(tmp_path / "s")
+
+
+def test_a_ghost_is_no_key_that_lives_twice(store: Path) -> None:
+    """A key that died in one rowset and was born again in another has two rows: `make_store` has such."""
+    with open_database(store) as db:
+        found = [
+            rowset.find(db._writer().root.table("t").codec.encode([pa.array([5], pa.int64())]))
+            for tablet in db._writer().root.table("t").tablets
+            for rowset in tablet.rowsets
+        ]
+        assert sum(bool(rowids[0] >= 0) for rowids in found) == 2, "else this test shows nothing"
+    assert nyala.check(store).ok
+
+
+# ── derived data ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def bloom_misses(patch: pytest.MonkeyPatch) -> None:
+    original = CFileWriter.append_bloom
+    patch.setattr(
+        CFileWriter,
+        "append_bloom",
+        lambda self, hashes: original(self, hashes * np.uint64(0x9E3779B97F4A7C15)),
+    )
+
+
+def index_is_wrong(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        rowset_writer, "_first_keys",
+        lambda column, schema, keys: (lambda at: keys.take(at + 1).to_binary()) if column.name == "k" else None,
+    )  # fmt: skip
+
+
+def zone_map_is_wrong(patch: pytest.MonkeyPatch) -> None:
+    from nyala.cfile import writer
+
+    original = writer.zone_of
+
+    def narrower(form: Any, array: Any) -> Any:
+        zone = original(form, array)
+        return replace(zone, max=zone.min) if zone.min is not None else zone
+
+    patch.setattr(writer, "zone_of", narrower)
+
+
+@pytest.mark.parametrize("spoil", [bloom_misses, index_is_wrong, zone_map_is_wrong])
+def test_what_is_calculated_from_rows_is_found_and_made_anew(
+    tmp_path: Path, spoil: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    """A bloom filter that misses hides rows; the rows are all there, so the repair loses nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        spoil(patch)
+        with open_database(tmp_path / "s") as db:
+            table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
+            table.insert({"k": range(100), "v": range(100)})
+            db.flush()
+    report = nyala.check(tmp_path / "s")
+    assert {problem.kind for problem in report.problems} == {"index"}
+    assert all(problem.repairable and problem.rowset_id == 1 for problem in report.problems)
+    mended = nyala.check(tmp_path / "s", repair=True)
+    assert mended.ok, mended.problems
+    assert "wrote rowset 1 of table 't' anew" in mended.repairs[0]
+    with nyala.connect(tmp_path / "s") as db:
+        assert db["t"].get({"k": 77}) == {"k": 77, "v": 77}
+        assert db["t"].count("v > 50") == 49
+        assert db["t"].scan(where="k >= 40").to_arrow().num_rows == 60
+        db["t"].update({"k": [77], "v": [0]})
+        assert db.check().ok
+
+
+def test_what_the_repair_mends_is_mended_before_the_log_is_replayed(tmp_path: Path) -> None:
+    """Else a bloom filter that misses would make the replay take an update for one that is on disk already."""
+    with open_database(tmp_path / "s") as db:
+        with pytest.MonkeyPatch.context() as patch:
+            bloom_misses(patch)
+            db.create_table("t", {"k": "int64", "v": "int64"}, "k").insert({"k": range(100), "v": range(100)})
+            db.flush()
+        rowset = db._writer().root.table("t").tablets[0].rowsets[0]
+        rowset.deltas.check()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                "nyala.cfile.bloom.Bloom.may_contain", lambda self, hashes: np.ones(len(hashes), np.bool_)
+            )
+            db["t"].update({"k": [5], "v": [500]})
+    mended = nyala.check(tmp_path / "s", repair=True)
+    assert mended.ok
+    with nyala.connect(tmp_path / "s") as db:
+        assert db["t"].get({"k": 5}) == {"k": 5, "v": 500}
+
+
+def test_wrong_bounds_are_mended(store: Path, origin: tuple[Path, list[int]]) -> None:
+    with open_database(origin[0]) as db:
+        expected = contents(db, origin[1])
+    tamper(store, wrong_bounds)
+    mended = nyala.check(store, repair=True)
+    assert mended.ok and len(mended.repairs) == 1
+    with open_database(store) as db:
+        assert same(contents(db, origin[1]), expected)
+    assert nyala.check(store).ok
+
+
+# ── files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("suffix", [".base", ".undo", ".redo", ".part", "catalog.sqlite"])
+def test_a_missing_file_is_found(store: Path, suffix: str) -> None:
+    gone = some(store, suffix)
+    gone.unlink()
+    problems = nyala.check(store).problems
+    assert problems[0].kind == "missing-file"
+    assert problems[0].path == str(gone) and not problems[0].repairable
+    again = nyala.check(store, repair=True)
+    assert not again.ok and again.repairs == (), "nothing can bring it back"
+
+
+@pytest.mark.parametrize("suffix", [".base", ".undo", ".redo", ".part"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "append", "empty"])
+def test_a_damaged_file_is_found(store: Path, suffix: str, damage: str) -> None:
+    file = some(store, suffix)
+    content = bytearray(file.read_bytes())
+    if damage == "flip":
+        content[len(content) // 3] ^= 4
+    made = {"flip": content, "cut": content[:-1], "append": content + b"\0", "empty": b""}[damage]
+    file.write_bytes(bytes(made))
+    report = nyala.check(store)
+    found = [problem for problem in report.problems if problem.path == str(file)]
+    assert found and found[0].kind == "damage" and found[0].rowset_id is not None, report.problems
+    assert found[0].table in ("t", "u") and (found[0].offset is not None or damage == "append")
+    with pytest.raises(nyala.CorruptionError), nyala.connect(store) as db:
+        for name in db.list_tables():
+            db._root().table(name)
+            for tablet in db._root().table(name).tablets:
+                for rowset in tablet.rowsets:
+                    rowset.check()
+
+
+def orphan_in_data(path: Path) -> Path:
+    return next(folder for folder in (path / "data").iterdir()) / "77-0123456789abcdef.base"
+
+
+def orphan_in_log(path: Path) -> Path:
+    first = min((path / "wal").glob("wal-*"))
+    return first.with_name(first.name[:-1] + "0")
+
+
+def orphan_in_staging(path: Path) -> Path:
+    return path / "staging" / "not-a-job"
+
+
+@pytest.mark.parametrize("place", [orphan_in_data, orphan_in_log, orphan_in_staging])
+def test_an_orphan_is_found_and_removed(store: Path, place: Callable[[Path], Path]) -> None:
+    orphan = place(store)
+    orphan.write_bytes(b"what nobody named")
+    (problem,) = nyala.check(store).problems
+    assert (problem.kind, problem.path, problem.repairable) == ("orphan-file", str(orphan), True)
+    mended = nyala.check(store, repair=True)
+    assert mended.ok and not orphan.exists()
+    assert mended.repairs == (f"removed {orphan.relative_to(store)}, which nothing names",)
+
+
+def test_what_somebody_put_beside_the_tablets_is_left_alone(store: Path) -> None:
+    """A file manager's droppings must not keep a store from opening, nor are they ours to remove."""
+    strange = store / "data" / ".DS_Store"
+    strange.write_bytes(b"?")
+    assert nyala.check(store).ok
+    nyala.connect(store).close()
+    assert strange.exists()
+
+
+def test_a_damaged_position_record_is_found_and_made_anew(store: Path) -> None:
+    record = store / "wal" / "position"
+    record.write_bytes(bytes(len(record.read_bytes())))
+    assert kinds(store) == {"position"}
+    assert nyala.check(store, repair=True).ok
+    assert record.exists()
+
+
+def test_a_missing_segment_of_the_log_is_found(store: Path) -> None:
+    segment = max((store / "wal").glob("wal-*"))
+    segment.unlink()
+    assert kinds(store) == {"log"} and not nyala.check(store, repair=True).ok
+
+
+def test_a_log_that_lost_its_end_is_found_and_left_alone(store: Path) -> None:
+    """The position record says that more was synced: no repair can bring it back, so none is tried."""
+    last = max((store / "wal").glob("wal-*"))
+    last.write_bytes(last.read_bytes()[:-200])
+    report = nyala.check(store)
+    assert {problem.kind for problem in report.problems} == {"log"} and "backup" in report.problems[0].message
+    assert not nyala.check(store, repair=True).ok
+    assert last.read_bytes()
+
+
+def test_a_damaged_catalogue_is_found_and_nothing_is_removed(store: Path) -> None:
+    """What it names is not known then, so nothing is known to be unneeded."""
+    orphan = orphan_in_data(store)
+    orphan.write_bytes(b"")
+    content = bytearray((store / "catalog.sqlite").read_bytes())
+    at = content.rindex(b".base")
+    content[at] ^= 1
+    (store / "catalog.sqlite").write_bytes(bytes(content))
+    assert kinds(store) == {"catalogue"}
+    assert kinds(store) == {"catalogue"} and nyala.check(store, repair=True).repairs == ()
+    assert orphan.exists()
+
+
+# ── the command line ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_command_says_what_it_found_and_exits_with_3(store: Path) -> None:
+    import click.testing
+
+    from nyala.cli.app import app
+
+    def run(*words: str) -> Any:
+        return click.testing.CliRunner().invoke(app, ["fs", "check", str(store), *words])
+
+    whole = run()
+    assert whole.exit_code == 0 and "no problems" in whole.stdout
+    orphan = orphan_in_data(store)
+    orphan.write_bytes(b"")
+    found = run()
+    assert found.exit_code == 3 and f"orphan-file: {orphan}" in found.stdout and "--repair" in found.stderr
+    document = json.loads(run("--json").stdout)
+    assert not document["ok"] and document["problems"][0]["repairable"]
+    mended = run("--repair")
+    assert (
+        mended.exit_code == 0
+        and f"repaired: removed data/{orphan.parent.name}/{orphan.name}" in mended.stdout
+    )
+    some(store, ".base").unlink()
+    lost = run("--repair")
+    assert lost.exit_code == 3 and "backup" in lost.stderr
+
+
+def test_a_repair_beside_a_writer_is_refused(store: Path) -> None:
+    with open_database(store), pytest.raises(nyala.LockedError):
+        nyala.check(store, repair=True)
