@@ -33,6 +33,7 @@ from nyala.cfile import (
     format,
 )
 from nyala.cfile.dump import dump
+from nyala.cfile.physical import narrow_decimal
 from nyala.errors import CorruptionError, StorageError
 from nyala.schema.types import parse_type
 
@@ -67,14 +68,65 @@ COLUMNS: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
         start=10,
     )
 }
+# Of every encoding one more, for the tests that put the CRCs right: the others do not look at what is inside of them.
+MORE: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
+    ColumnKey(BASE, 0, column_id): column
+    for column_id, column in enumerate(
+        [
+            ("int16", "rle", "none", pa.array([n // 9 if n % 5 else None for n in range(ROWS)], pa.int16())),
+            ("bool", "rle", "default", pa.array([n % 7 > 1 for n in range(ROWS)])),
+            ("string", "prefix", "none", pa.array([f"name-{n:03}" for n in range(ROWS)])),
+            ("binary", "prefix", "zlib", pa.array([b"\0" * (n % 9) for n in range(ROWS)])),
+            (
+                "int8",
+                "bitshuffle",
+                "none",
+                pa.array([n % 11 if n % 4 else None for n in range(ROWS)], pa.int8()),
+            ),
+            ("float", "bitshuffle", "zlib", pa.array([n / 8 for n in range(ROWS)], pa.float32())),
+            ("int32", "for", "none", pa.array([3 * n + n % 2 for n in range(ROWS)], pa.int32())),
+            ("date", "for", "lz4", pa.array([n * n if n % 6 else None for n in range(ROWS)], pa.date32())),
+            ("int64", "for", "none", pa.array([(n % 3) << 50 for n in range(ROWS)])),  # a table of references
+            (
+                "decimal(18,2)",
+                "for",
+                "default",
+                pa.array([Decimal(n % 40) for n in range(ROWS)], pa.decimal128(18, 2)),
+            ),
+            (
+                "decimal(38,0)",
+                "for",
+                "none",
+                pa.array([Decimal(-n) * 10 ** (n // 3) for n in range(ROWS)], pa.decimal128(38, 0)),
+            ),
+            (
+                "timestamp",
+                "for",
+                "none",
+                pa.array([n * 1_000_000 for n in range(ROWS)], pa.timestamp("us", "UTC")),
+            ),
+        ],
+        start=100,
+    )
+}
+EVERY = COLUMNS | MORE
 KEYS = pa.array([bytes([n, 0, 1]) for n in range(ROWS)], pa.large_binary())
 
 
 @pytest.fixture(scope="module")
 def written() -> tuple[bytes, tuple[ColumnPlace, ...]]:
+    return write(COLUMNS)
+
+
+@pytest.fixture(scope="module")
+def every() -> tuple[bytes, tuple[ColumnPlace, ...]]:
+    return write(EVERY)
+
+
+def write(columns: dict[ColumnKey, tuple[str, str, str, pa.Array]]) -> tuple[bytes, tuple[ColumnPlace, ...]]:
     files = MemoryFiles()
     with CFileWriter(files, PATH) as writer:
-        for key, (type, encoding, compression, array) in COLUMNS.items():
+        for key, (type, encoding, compression, array) in columns.items():
             writer.append_column(ColumnWriteSpec(key, parse_type(type), encoding, compression, 512), array)
         writer.append_column(ColumnWriteSpec(ColumnKey(KEY), parse_type("binary"), "plain", "none"), KEYS)
         writer.append_bloom(HASHES)
@@ -217,38 +269,112 @@ def repaired(content: bytearray, places: tuple[ColumnPlace, ...], blocks: list[t
     return bytes(content)
 
 
+def tolerated(read: Callable[[], object]) -> None:
+    """What cannot be read says where and what was expected, or (a flag of the future) which Nyala could read it."""
+    try:
+        read()
+    except CorruptionError as error:
+        assert error.path == PATH and "expected" in str(error), error
+    except StorageError as error:
+        assert "newer" in str(error), error
+
+
+def whole(reader: CFileReader, key: ColumnKey) -> None:
+    """Read all of a column in all ways; what comes must be safe to use."""
+    column = reader.column(key)
+    if column is None or column.row_count > 1 << 22:
+        return
+    array = column.read(0, column.row_count)
+    array.validate()  # offsets and sizes of buffers: what keeps the process alive
+    assert len(array) == column.row_count
+    if column.row_count:
+        assert len(column.gather(np.array([0, column.row_count - 1, 0]))) == 3
+        for read in other_forms(column):
+            read(0, column.row_count).validate()
+    if column.has_zones:
+        column.column_zone()
+        column.zones  # noqa: B018
+    column.block_first_keys()
+
+
 def exercise(content: bytes, places: tuple[ColumnPlace, ...] | None) -> None:
-    """Read all there is to read; what comes must be safe to use."""
+    """Read all there is to read."""
     files = MemoryFiles({PATH: content})
-
-    def tolerated(read: Callable[[], object]) -> None:
-        try:
-            read()
-        except (CorruptionError, StorageError):
-            pass
-
     reader = CFileReader(files, PATH, None, places)
-
-    def whole(key: ColumnKey) -> None:
-        column = reader.column(key)
-        if column is None or column.row_count > 1 << 22:
-            return
-        array = column.read(0, column.row_count)
-        array.validate()  # offsets and sizes of buffers: what keeps the process alive
-        assert len(array) == column.row_count
-        if column.row_count:
-            assert len(column.gather(np.array([0, column.row_count - 1, 0]))) == 3
-        if column.has_zones:
-            column.column_zone()
-            column.zones  # noqa: B018
-        column.block_first_keys()
-
-    for key in [*COLUMNS, ColumnKey(KEY), ColumnKey(BLOOM)]:
-        tolerated(lambda key=key: whole(key))  # type: ignore[misc]
+    for key in [*EVERY, ColumnKey(KEY), ColumnKey(BLOOM)]:
+        tolerated(lambda key=key: whole(reader, key))  # type: ignore[misc]
     tolerated(lambda: reader.bloom())
     tolerated(lambda: reader.check())
     tolerated(lambda: list(dump(files, PATH)))
     tolerated(lambda: list(dump(files, PATH, bytes=True)))
+
+
+def other_forms(column: ColumnReader) -> list[Callable[[int, int], pa.Array]]:
+    """The other ways in which this column's values can be had."""
+    forms: list[Callable[[int, int], pa.Array]] = []
+    if column.has_dictionary:
+        forms.append(column.read_codes)
+    if column.key.role == BASE and narrow_decimal(column.type) is not None:
+        forms.append(column.read_narrow)
+    return forms
+
+
+@pytest.mark.parametrize("key", EVERY, ids=lambda key: " ".join(EVERY[key][:3]))
+def test_every_flip_that_the_crc_does_not_see(
+    every: tuple[bytes, tuple[ColumnPlace, ...]], key: ColumnKey
+) -> None:
+    """A bit that fell before the CRC was made: as many sound values as there were, or where the damage is.
+
+    Of a header and of what an encoding's own headers say, every bit; of the values after them one bit a byte.
+    """
+    content, places = every
+    original = CFileReader(MemoryFiles({PATH: content}), PATH).column(key)
+    assert original is not None
+    found = set()
+    for offset, length in original.extents()[-2:]:  # the last block, and the dictionary where there is one
+        body = length - format.CRC.size
+        for place in range(body):
+            early = place < format.BLOCK_HEADER.size + 64
+            for bit in range(8) if early else (place % 8,):
+                damaged = bytearray(content)
+                damaged[offset + place] ^= 1 << bit
+                crc = google_crc32c.value(bytes(damaged[offset : offset + body]))
+                damaged[offset + body : offset + length] = format.CRC.pack(crc)
+                column = CFileReader(MemoryFiles({PATH: bytes(damaged)}), PATH, None, places).column(key)
+                assert column is not None
+                for read in (column.read, *other_forms(column)):
+                    try:
+                        array = read(0, ROWS)
+                        array.validate()
+                        assert len(array) == ROWS and array.null_count == EVERY[key][3].null_count
+                        found.add("values")
+                    except CorruptionError as error:
+                        assert error.path == PATH and error.offset == offset, (place, bit, error)
+                        assert str(error).startswith(f"{PATH} at offset {offset}: expected"), (
+                            place,
+                            bit,
+                            error,
+                        )
+                        found.add("damage")
+    assert "damage" in found
+
+
+@pytest.mark.parametrize("key", EVERY, ids=lambda key: " ".join(EVERY[key][:3]))
+def test_every_flip_in_a_footer_that_the_crc_does_not_see(
+    every: tuple[bytes, tuple[ColumnPlace, ...]], key: ColumnKey
+) -> None:
+    """Counts, lengths, offsets and bounds that are not those of the blocks."""
+    content, places = every
+    place = next(place for place in places if place.key == key)
+    body = place.length - format.CRC.size
+    for byte in range(body):
+        for bit in range(8) if byte < format.FOOTER.size else (byte % 8,):
+            damaged = bytearray(content)
+            damaged[place.offset + byte] ^= 1 << bit
+            crc = google_crc32c.value(bytes(damaged[place.offset : place.offset + body]))
+            damaged[place.offset + body : place.offset + place.length] = format.CRC.pack(crc)
+            reader = CFileReader(MemoryFiles({PATH: bytes(damaged)}), PATH, None, places)
+            tolerated(lambda reader=reader: whole(reader, key))  # type: ignore[misc]
 
 
 INTERESTING = (
@@ -270,9 +396,9 @@ INTERESTING = (
 
 
 @pytest.mark.parametrize("part", ["footer", "block header", "block", "directory", "tail", "head"])
-def test_absurd_bytes_under_a_right_crc(written: tuple[bytes, tuple[ColumnPlace, ...]], part: str) -> None:
+def test_absurd_bytes_under_a_right_crc(every: tuple[bytes, tuple[ColumnPlace, ...]], part: str) -> None:
     """A file made to do harm would crash the process, or take all of its memory."""
-    content, places = written
+    content, places = every
     reader = CFileReader(MemoryFiles({PATH: content}), PATH)
     blocks = [extent for key in reader.columns() for extent in reader.column(key).extents()]  # type: ignore[union-attr]
     tail = len(content) - format.TAIL.size

@@ -162,6 +162,15 @@ def read_header(block: pa.Buffer, path: str, offset: int) -> BlockHeader:
             path,
             offset,
         )
+    has_values, has_both = header.null_count < header.row_count, 0 < header.null_count < header.row_count
+    stored = header.validity_length, header.values_length, header.values_size
+    if [length > 0 for length in stored] != [has_both, has_values, has_values]:
+        raise CorruptionError(
+            f"expected values and a bitmap where {header.null_count} of {header.row_count} rows are NULL, found "
+            f"{header.values_length} and {header.validity_length} bytes",
+            path,
+            offset,
+        )
     if header.values_size > format.BLOCK_VALUES_BYTES_MAX:
         raise CorruptionError(
             f"expected at most {format.BLOCK_VALUES_BYTES_MAX} bytes of values, found {header.values_size}",

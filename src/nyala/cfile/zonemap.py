@@ -289,5 +289,8 @@ def _decode_bounds(form: Physical, data: bytes, start: int, count: int) -> tuple
     bounds = [data[a:b] for a, b in itertools.pairwise(positions)]
     if form.type.is_text:
         for bound in bounds:
-            bound.decode()  # UnicodeDecodeError is a ValueError: not what a writer of text can have put there
+            try:
+                bound.decode()
+            except UnicodeDecodeError as error:
+                raise ValueError(f"expected bounds of text, found {bound!r}") from error
     return bounds, positions[-1]

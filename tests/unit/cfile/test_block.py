@@ -51,6 +51,8 @@ def test_only_what_says_something_is_stored() -> None:
         ("row_count", (1 << 20) + 1, "at most 1048576 rows"),
         ("null_count", 11, "no more NULLs than rows"),
         ("null_count", 2, "8 values, found a bitmap of 7"),
+        ("null_count", 0, "a bitmap where 0 of 10 rows are NULL, found 40 and 2 bytes"),
+        ("null_count", 10, "a bitmap where 10 of 10 rows are NULL, found 40 and 2 bytes"),
         ("validity_length", 1 << 30, "lengths that make"),
         ("values_length", 1 << 30, "lengths that make"),
         ("values_size", format.BLOCK_VALUES_BYTES_MAX + 1, "at most 67108864 bytes of values"),

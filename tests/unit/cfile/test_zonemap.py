@@ -140,7 +140,7 @@ def test_bytes_that_are_no_zone_map_are_refused(type: str) -> None:
     rows = np.array([20, 20], np.int64)
     ZoneMap.decode(form, data, rows)
     for cut in range(len(data)):
-        with pytest.raises(ValueError, match="expected|decode"):
+        with pytest.raises(ValueError, match="expected"):
             ZoneMap.decode(form, data[:cut], rows)
     with pytest.raises(ValueError, match="expected"):
         ZoneMap.decode(form, data + b"\0", rows)
