@@ -15,6 +15,8 @@
     scan t [@15] [where …]                         rows in key order, a line each
     moments t 10 15 20                             the rows at each of these moments, a line for each moment
     count t [@15] [where …] · get t key=1 [@15]
+    sum t val [@15] where …                        by rowid arithmetic, block for block: rowids in each rowset, the sum
+    sql SELECT …                                   what DuckDB makes of it, a line each
     changes t since=10 [until=20] [all]            net changes in key order, or all versions; a line each, with @time
     history t key=1 [since=10] [until=20] · restore t to=10 @40
     rowsets t                                      rows of each rowset on disk, and its parts and delta files
@@ -32,6 +34,10 @@ import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 import nyala
 from nyala.database import Database
@@ -140,6 +146,12 @@ class Interpreter:
             name, _, key = rest.partition(" ")
             row = self.db[name].get(_row(key), at=self._at(at))
             return ["none" if row is None else _line(row)]
+        if word == "sum":
+            head, _, where = rest.partition(" where ")
+            name, column = head.split()
+            return self._sum(name, column, where, at)
+        if word == "sql":
+            return [_line(dict(enumerate(row))) for row in self.db.sql(rest).fetchall()]
         if word == "changes":
             name, *options = rest.split()
             versions = "all" if "all" in options else "net"
@@ -175,6 +187,30 @@ class Interpreter:
             self._db = None
             return []
         raise AssertionError(f"no statement {word!r}")
+
+    def _sum(self, name: str, column_name: str, where: str, at: int | None) -> list[str]:
+        """The specification's pseudo-code. Two rows at a time, as if a block held no more."""
+        scan = self.db[name].scan(columns=[column_name], where=where, at=self._at(at))
+        _, table = scan._take()
+        spec, column = scan._spec, table.schema.by_name(column_name)
+        total, printed = 0, []
+        for tablet in table.tablets:
+            for number, rowset in enumerate(tablet.rowsets):
+                start_rowid, end_rowid = rowset.rowid_range(spec.key_range)
+                printed.append(f"rowset {number}: rowids [{start_rowid}, {end_rowid})")
+                rowid = start_rowid
+                while rowid < end_rowid:
+                    upto = min(rowid + 2, end_rowid)
+                    block = rowset.column(column, spec.snapshot, rowid, upto)
+                    alive = rowset.liveness(spec.snapshot, rowid, upto)
+                    total += pc.sum(block if alive is None else block.filter(pa.array(alive))).as_py() or 0
+                    rowid = upto
+            memory = tablet.memory
+            rowids = np.arange(memory.row_count)[memory.rowids_in(spec.key_range)]
+            rowids = rowids[memory.gather_liveness(spec.snapshot, rowids)]
+            printed.append(f"in memory: {len(rowids)} rows")
+            total += pc.sum(memory.gather(column, spec.snapshot, rowids)).as_py() or 0
+        return [*printed, f"sum {total}"]
 
     def _compaction(self, kind: str, rest: str) -> list[str]:
         """`merge t`, and in one of its phases another statement; prints what that prints, and "given up"."""
