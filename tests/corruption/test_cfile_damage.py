@@ -314,6 +314,8 @@ def other_forms(column: ColumnReader) -> list[Callable[[int, int], pa.Array]]:
     forms: list[Callable[[int, int], pa.Array]] = []
     if column.has_dictionary:
         forms.append(column.read_codes)
+    if column.has_runs:
+        forms.append(column.read_runs)
     if column.key.role == BASE and narrow_decimal(column.type) is not None:
         forms.append(column.read_narrow)
     return forms

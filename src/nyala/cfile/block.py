@@ -19,6 +19,7 @@ the block's size, the decompressed size, the values (see `Encoding.decode`). Eac
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -29,10 +30,13 @@ from nyala.cfile import format
 from nyala.cfile.compression import compress, decompress
 from nyala.cfile.encoding import BlockEncoder, EncodedValues, Encoding, encoding_by_code
 from nyala.cfile.encoding.dictionary import Dictionary
+from nyala.cfile.encoding.rle import RunLength
 from nyala.cfile.physical import Physical, slice_bitmap
 from nyala.errors import CorruptionError
 
 __all__ = ["BlockHeader", "column_validity", "decode_block", "encode_block", "read_header"]
+
+Form: TypeAlias = Literal["plain", "codes", "runs"]
 
 
 @dataclass(frozen=True)
@@ -189,11 +193,12 @@ def decode_block(
     path: str,
     offset: int,
     *,
-    codes: bool = False,
+    as_: Form = "plain",
 ) -> pa.Array:
     """The Arrow array of a block, which must be the one of these ordinals.
 
-    codes: of a column with a dictionary: as a dictionary array, which refers to `dictionary`.
+    as_: "codes", of a column with a dictionary: as a dictionary array, which refers to `dictionary`; "runs", of a
+         run-length encoded column without NULLs: as a run-end encoded array.
 
     Owns: the array may refer to `block`'s memory; it keeps it alive.
     Raises: CorruptionError naming `path` and `offset` for anything that a writer cannot have written.
@@ -206,8 +211,8 @@ def decode_block(
             path,
             offset,
         )
-    if header.null_count == row_count:
-        if codes:
+    if header.null_count == row_count and as_ != "runs":
+        if as_ == "codes":
             return pa.DictionaryArray.from_arrays(pa.nulls(row_count, pa.int32()), dictionary)
         return pa.nulls(row_count, form.arrow)
     encoding = encoding_by_code(header.encoding)
@@ -227,10 +232,14 @@ def decode_block(
         stored = block.slice(header.values_start, header.values_length)
         data = decompress(header.compression, stored, header.values_size)
         values = EncodedValues(data, row_count, validity, header.null_count, dictionary)
-        if codes:
+        if as_ == "codes":
             if not isinstance(encoding, Dictionary):
                 raise ValueError(f"expected a block of codewords, found one of encoding {encoding.name}")
             return encoding.codes(values)
+        if as_ == "runs":
+            if not isinstance(encoding, RunLength):
+                raise ValueError(f"expected a block of runs, found one of encoding {encoding.name}")
+            return encoding.runs(form, values)
         return encoding.decode(form, values)
     except ValueError as error:
         raise CorruptionError(str(error), path, offset) from error

@@ -9,7 +9,7 @@ Trust: nothing read is used before its CRC was compared, and no length, count or
 against what it must fit into; a file made by someone who fixes up the CRCs is still only a CorruptionError.
 
 Thread-safety: any thread may read, `close` when none does.
-Left out: predicates on encoded values, Arrow dictionaries as results, parallel decoding (callers' threads do
+Left out: evaluating predicates (who reads does, on codewords and runs), parallel decoding (callers' threads do
 that; decompression, CRC and preads release the interpreter lock).
 """
 
@@ -39,12 +39,13 @@ from nyala.cfile.physical import narrow_decimal, narrow_physical
 from nyala.cfile.zonemap import Zone, zone_of
 from nyala.env.files import Files, RandomFile
 from nyala.errors import CorruptionError, StorageError
+from nyala.schema.arrow_values import rows_of
 from nyala.schema.constraint import Constraint
 from nyala.schema.types import ColumnType
 
 __all__ = ["CFileReader", "ColumnReader", "ReadStats", "SummaryError"]
 
-_As: TypeAlias = Literal["plain", "codes", "narrow"]
+_As: TypeAlias = Literal["plain", "codes", "narrow", "runs"]
 # A read of fewer rows than this part of a block is a look-up.
 _PART_LOG2: Final = 4
 _EXCLUDED_KEPT: Final = 16  # answers of `excluded_blocks`
@@ -435,6 +436,24 @@ class ColumnReader:
         indices = pa.concat_arrays([array.indices for array in arrays])
         return pa.DictionaryArray.from_arrays(indices, arrays[0].dictionary, safe=False)
 
+    @property
+    def has_runs(self) -> bool:
+        """Whether the values are runs, none of NULL: then `read_runs` can be asked."""
+        return self._footer.encoding == format.ENCODING_RLE and self._footer.null_count == 0
+
+    def read_runs(
+        self, lower: int, upper: int, *, stats: ReadStats | None = None, scanning: bool = False
+    ) -> pa.Array:
+        """The values of ordinals [lower, upper) as one run-end encoded array; two runs in it may have one value.
+
+        Where a block has short runs, the rows of all. Only of a column that `has_runs`. Costs and raises as `read`.
+        """
+        assert self.has_runs and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
+        arrays = self._within(lower, upper, stats, True, "runs", scanning)
+        if len({array.type for array in arrays}) > 1:
+            arrays = [rows_of(array) for array in arrays]
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
     def read_narrow(
         self,
         lower: int,
@@ -603,9 +622,16 @@ class ColumnReader:
                 length = int(self._footer.block_lengths[block])
                 array = self._decode(data.slice(offset - start, length), block, offset, as_)
                 if cache is not None and block in keep:
-                    # Indices are the array's own already; the dictionary is the column's, which keeps it anyway.
-                    array = _owning(array, data) if len(run) > 1 and as_ != "codes" else array
-                    size = _size(array.indices if as_ == "codes" else array)
+                    # Indices and runs are the array's own already; the dictionary is the column's, which keeps it
+                    # anyway.
+                    array = _owning(array, data) if len(run) > 1 and as_ in ("plain", "narrow") else array
+                    size = (
+                        _size(array.indices)
+                        if as_ == "codes"
+                        else array.nbytes
+                        if as_ == "runs"
+                        else _size(array)
+                    )
                     cache.put(owner, (self.place.offset, as_, block), array, size)
                 yield block, array
 
@@ -630,7 +656,7 @@ class ColumnReader:
         first = block << footer.rows_per_block_log2
         array = decode_block(
             form, data, first, footer.block_rows(block), self._dictionary, self._reader.path, offset,
-            codes=as_ == "codes",
+            as_="plain" if as_ == "narrow" else as_,
         )  # fmt: skip
         # Keys of many blocks in one array may pass the 2 GiB that 32-bit offsets can address.
         return array.cast(self._arrow) if footer.key.role == KEY else array

@@ -332,17 +332,18 @@ class DiskRowSet:
     def coded(
         self, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
     ) -> pa.Array:
-        """`column`, as a dictionary array where that costs less: the base has a dictionary, and nothing changed."""
+        """`column`, as a dictionary array or in runs where the base is so and nothing changed: that costs less."""
         reader = self.base_column(column.id)
         if (
             reader is None
-            or not reader.has_dictionary
+            or not (reader.has_dictionary or reader.has_runs)
             or lower == upper
             or reader.type != column.type
             or self.delta_touches(column.id, snapshot)
         ):
             return self.column(column, snapshot, lower, upper, stats)
-        return reader.read_codes(lower, upper, stats=stats, scanning=upper - lower >= _SCAN_ROWS_MIN)
+        read = reader.read_codes if reader.has_dictionary else reader.read_runs
+        return read(lower, upper, stats=stats, scanning=upper - lower >= _SCAN_ROWS_MIN)
 
     def narrow(
         self, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None

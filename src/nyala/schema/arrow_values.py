@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nyala.schema.types import ColumnType
 
@@ -22,6 +23,7 @@ __all__ = [
     "has_fixed_values",
     "is_narrow",
     "is_narrow_decimal",
+    "rows_of",
     "true_mask",
     "validity",
 ]
@@ -111,3 +113,8 @@ def decimal_doubles(array: pa.Array) -> npt.NDArray[np.float64]:
         return quotients
     doubles = array.cast(pa.string()).cast(pa.float64())  # parsing rounds correctly
     return fixed_values(doubles, ColumnType("double")).astype(np.float64)
+
+
+def rows_of(array: pa.Array) -> pa.Array:
+    """A value for each row: of an array of runs these, of any other the array itself."""
+    return pc.run_end_decode(array) if pa.types.is_run_end_encoded(array.type) else array

@@ -12,7 +12,8 @@ Invariants
     E4  A column is asked for only when its node is evaluated: `arrays` may decode lazily, and the columns of an
         AND's later terms are not touched when no row is left.
 
-Columns are given in their canonical Arrow type; dictionary-encoded ones are compared once per word. Comparison of
+Columns are given in their canonical Arrow type; dictionary-encoded ones are compared once per word, run-end encoded
+ones (which have no NULL) once per run. Comparison of
 two columns is exact, but made in double when one of them is float or double, as in DuckDB and Spark.
 
 Cost: one or two NumPy or Arrow calls a comparison, whatever the number of rows. Thread-safe: nodes do not change.
@@ -40,6 +41,7 @@ from nyala.schema.arrow_values import (
     has_fixed_values,
     is_narrow,
     is_narrow_decimal,
+    rows_of,
     true_mask,
     validity,
 )
@@ -84,12 +86,12 @@ _NUMPY_COMPARE: Final[dict[str, Any]] = {
 _FEW: Final = 8
 
 
-def _array(arrays: Arrays, column: ColumnSchema) -> pa.Array:
-    """The column as one array of its canonical type, as a dictionary of it, or as a decimal of fewer bytes."""
-    array = arrays[column.name]
+def _array(array: pa.Array | pa.ChunkedArray, column: ColumnSchema) -> pa.Array:
+    """A column as one array of its canonical type, as a dictionary of it, or as a decimal of fewer bytes."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
         array = array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
+    array = rows_of(array)
     if array.type == column.type.arrow or pa.types.is_dictionary(array.type):
         return array
     if is_narrow(column.type) and is_narrow_decimal(array.type) and array.type.scale == column.type.scale:
@@ -140,7 +142,10 @@ class _OneColumn(Bound):
         return frozenset((self.column.name,))
 
     def mask(self, arrays: Arrays, n: int) -> Mask:
-        array = _array(arrays, self.column)
+        given = arrays[self.column.name]
+        if pa.types.is_run_end_encoded(given.type):
+            return self._mask_of_runs(given)
+        array = _array(given, self.column)
         if not pa.types.is_dictionary(array.type):
             return self._mask_of(array)
         words = array.dictionary
@@ -150,6 +155,15 @@ class _OneColumn(Bound):
             return np.zeros(len(array), np.bool_)
         codes = array.indices.fill_null(0) if array.indices.null_count else array.indices
         return _among_valid(self._mask_of(words)[codes.to_numpy(zero_copy_only=False)], array.indices)
+
+    def _mask_of_runs(self, array: pa.RunEndEncodedArray) -> Mask:
+        first, count = array.find_physical_offset(), array.find_physical_length()
+        of_runs = self._mask_of(array.values.slice(first, count))
+        if not of_runs.any():
+            return np.zeros(len(array), np.bool_)
+        ends = array.run_ends.slice(first, count).to_numpy() - array.offset
+        ends[-1] = len(array)  # a slice may end within its last run, as it may begin within its first
+        return np.repeat(of_runs, np.diff(ends, prepend=0))
 
     def _mask_of(self, array: pa.Array) -> Mask:
         raise NotImplementedError
@@ -162,7 +176,10 @@ class BoundNull(_OneColumn):
     negated: bool
 
     def mask(self, arrays: Arrays, n: int) -> Mask:
-        array = _array(arrays, self.column)
+        given = arrays[self.column.name]
+        if pa.types.is_run_end_encoded(given.type):
+            return np.full(n, self.negated)
+        array = _array(given, self.column)
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
         valid = validity(array)
@@ -309,7 +326,7 @@ class BoundColumns(Bound):
 
     @staticmethod
     def _plain(arrays: Arrays, column: ColumnSchema) -> pa.Array:
-        array = _array(arrays, column)
+        array = _array(arrays[column.name], column)
         if not pa.types.is_dictionary(array.type):
             return array
         return array.dictionary_decode().cast(column.type.arrow)
@@ -393,7 +410,8 @@ class BoundArrow(Bound):
 
 
 def _canonical(array: pa.Array) -> pa.Array:
-    """What a pyarrow expression was written for: no dictionaries, no narrow decimals."""
+    """What a pyarrow expression was written for: no dictionaries, no runs, no narrow decimals."""
+    array = rows_of(array)
     if pa.types.is_dictionary(array.type):
         return array.dictionary_decode()
     if is_narrow_decimal(array.type):
@@ -441,7 +459,7 @@ class BoundAnd(_Parts):
                 break
             if part.rank >= BoundLike.cost and left * _FEW <= n:
                 indices = np.flatnonzero(mask)
-                few = {name: arrays[name].take(pa.array(indices)) for name in part.columns}
+                few = {name: rows_of(arrays[name]).take(pa.array(indices)) for name in part.columns}
                 mask[indices] = part.mask(few, left)
             else:
                 mask = mask & part.mask(arrays, n)

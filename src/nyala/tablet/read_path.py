@@ -45,6 +45,7 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.skipping import rows_left
 from nyala.rowset.stats import RowSetStats
+from nyala.schema.arrow_values import rows_of
 from nyala.schema.constraint import Constraint
 from nyala.schema.predicate import BoundPredicate
 from nyala.schema.schema import ColumnSchema, Schema
@@ -277,7 +278,7 @@ def _read_window(
     out = []
     for column in columns:
         if column.name in known.arrays:
-            out.append(_in_type(known[column.name].take(pick), column, spec))
+            out.append(_in_type(rows_of(known[column.name]).take(pick), column, spec))
         elif few:
             out.append(_in_type(_gather(rowset, column, snapshot, selected + lower, stats), column, spec))
         else:
@@ -295,7 +296,7 @@ def _gather(
 
 
 class _Decoded(Mapping[str, pa.Array]):
-    """A window's columns for a predicate: each decoded when it is first asked for, text by its codewords."""
+    """A window's columns for a predicate: decoded when first asked for, to codewords or runs where it has them."""
 
     def __init__(self, rowset: AnyRowSet, spec: ScanSpec, lower: int, upper: int, stats: RowSetStats) -> None:
         self.arrays: dict[str, pa.Array] = {}
@@ -308,11 +309,9 @@ class _Decoded(Mapping[str, pa.Array]):
             column = self._spec.schema.by_name(name)
             rowset, read = self._rowset, self._rowset.column
             if isinstance(rowset, DiskRowSet):
-                if column.type.is_variable:
+                if narrow_decimal(column.type) is None:
                     read = rowset.coded
-                elif narrow_decimal(column.type) is not None and (
-                    name in self._spec.types or name not in self._spec.arrow_schema.names
-                ):
+                elif name in self._spec.types or name not in self._spec.arrow_schema.names:
                     read = rowset.narrow  # else it is wanted wide as well
             found = read(column, self._spec.snapshot, self._lower, self._upper, self._stats)
             self.arrays[name] = found
@@ -339,6 +338,7 @@ def _read(
 def _in_type(array: pa.Array, column: ColumnSchema, spec: ScanSpec) -> pa.Array:
     """The values in the type that the scan gives, whatever they were read as."""
     wanted = spec.types.get(column.name, column.type.arrow)
+    array = rows_of(array)
     if array.type == wanted:
         return array
     if pa.types.is_dictionary(array.type):

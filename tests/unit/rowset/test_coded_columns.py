@@ -1,4 +1,5 @@
-"""Text read by its codewords: the same values as without, and predicates that are asked once per word."""
+"""Text read by its codewords, numbers by their runs: the same values as without, and predicates that are asked once per
+word or run."""
 
 from __future__ import annotations
 
@@ -7,12 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from tests.support import open_database
 
+import nyala
+from nyala.cfile.encoding.rle import RunLength
 from nyala.database import Database
 from nyala.delta.run import MAX_TIMESTAMP
 from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.schema.evaluate import BoundCompare
 
 COUNT = 300_000  # three windows of a scan, several blocks
 WORDS = ["", "a", "a\0", "é", "zebra", None]
@@ -84,3 +89,85 @@ def test_a_changed_value_is_no_codeword(db: Database) -> None:
     assert table.scan(columns=["k"], where="few = 'new word'").to_arrow().to_pydict() == {"k": [1]}
     table.compact()
     assert table.scan(columns=["k"], where="few = 'new word'").to_arrow().to_pydict() == {"k": [1]}
+
+
+# -- runs --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """Runs that begin and end within blocks and windows and go over their borders, and others beside them."""
+    with open_database(tmp_path_factory.mktemp("runs") / "s") as db:
+        columns = {
+            "k": "int64",
+            "n": nyala.column("int64", encoding="rle"),
+            "o": nyala.column("bool", encoding="rle"),
+            "d": nyala.column("date", encoding="rle", block_size=4096),
+            "gaps": nyala.column("int16", encoding="rle"),
+        }
+        table = db.create_table("t", columns, "k")
+        table.insert(rows_in_runs(COUNT))
+        db.flush()
+        memory = db.create_table("memory", columns, "k")
+        memory.insert(rows_in_runs(20_000))
+        yield db
+
+
+def rows_in_runs(count: int) -> pa.Table:
+    numbers = np.arange(count)
+    n = np.where(numbers < 9_000, numbers // 3000, numbers // 70_000 - 1)
+    gaps = pa.array(numbers // 100 % 50, pa.int16(), mask=numbers % 7 == 0)
+    days = pa.array(numbers // 1500 % 9, pa.int32()).view(pa.date32())
+    return pa.table({"k": numbers, "n": n, "o": pa.array(numbers // 333 % 2 == 0), "d": days, "gaps": gaps})
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper"), [(0, COUNT), (5, 6), (131_000, 132_000), (7, COUNT - 7), (8_999, 9_001)]
+)
+def test_runs_stand_for_the_same_values(runs: Database, lower: int, upper: int) -> None:
+    rowset, schema = rowset_of(runs), runs._writer().root.table("t").schema
+    for _ in range(2):
+        for name in ("n", "o", "d"):
+            found = rowset.coded(schema.by_name(name), MAX_TIMESTAMP, lower, upper)
+            assert pa.types.is_run_end_encoded(found.type)
+            plain = rowset.column(schema.by_name(name), MAX_TIMESTAMP, lower, upper)
+            assert pc.run_end_decode(found).equals(plain)
+        with_null = rowset.coded(schema.by_name("gaps"), MAX_TIMESTAMP, lower, upper)
+        assert with_null.type == pa.int16()  # NULLs are not in the runs
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["n = 1", "n <> 1 AND o", "n IN (0, 2)", "NOT o", "o = true OR n = 2", "d > DATE '1970-01-03'", "n IS NULL",
+     "d BETWEEN DATE '1970-01-02' AND DATE '1970-01-04'", "n IS NOT NULL AND k >= 8990", "n = 99", "n < k",
+     "gaps > 10 AND o", "gaps IS NULL AND n = 0", "NOT (n = 0) AND NOT (d = DATE '1970-01-01')"],
+)  # fmt: skip
+def test_predicates_mean_the_same_on_runs(runs: Database, where: str) -> None:
+    """As over the same rows in memory, whether the runs' column is wanted besides or not."""
+    for columns in (None, ["k"], ["n", "d"]):
+        expected = runs["memory"].scan(columns=columns, where=where, order_by_key=True).to_arrow()
+        inside = f"({where}) AND k < 20000"
+        assert runs["t"].scan(columns=columns, where=inside, order_by_key=True).to_arrow().equals(expected)
+    expression = (pc.field("n") == 1) & pc.field("o")
+    assert runs["t"].count(expression) == runs["t"].count("n = 1 AND o")
+
+
+def test_a_predicate_is_asked_once_per_run(runs: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else runs would be made into rows only to find that none matches."""
+    asked: list[int] = []
+    real = BoundCompare._mask_of
+    monkeypatch.setattr(
+        BoundCompare, "_mask_of", lambda self, array: (asked.append(len(array)), real(self, array))[1]
+    )
+    monkeypatch.setattr(RunLength, "decode", lambda *_: pytest.fail("the runs were made into rows"))
+    assert runs["t"].count("n = 1") == 70_000 + 3_000
+    assert 3 <= sum(asked) < 20
+
+
+def test_a_changed_value_is_in_no_run(runs: Database) -> None:
+    table = runs["t"]
+    table.update({"k": [1], "n": [77]})
+    for step in (lambda: None, runs.flush, table.compact):
+        step()
+        assert table.scan(columns=["k"], where="n = 77").to_arrow().to_pydict() == {"k": [1]}
+        assert table.count("n = 0") == 3_000 + 70_000 - 1
