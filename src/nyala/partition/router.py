@@ -70,6 +70,10 @@ class Router:
 
         arrays: at least the partition columns by name, canonical, without nulls.
         """
+        if (
+            len(self._table) == 1
+        ):  # neither hash nor bounds: all rows are at home in the one partition, or none is
+            return np.full(count, self._table[0], np.int32)
         numbers = np.zeros(count, dtype=np.int64)
         for names, types, level in self._levels:
             buckets = buckets_of([arrays[name] for name in names], types, level.buckets, level.seed)

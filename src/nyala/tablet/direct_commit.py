@@ -22,7 +22,10 @@ Source: design §3 "One log per database", §6 W6, R2, R4.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +36,8 @@ from nyala.delta.delta_file import write_delta_file
 from nyala.delta.run import LIVENESS, DeltaRun
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import RowSetImage
-from nyala.rowset.writer import write_rowset
+from nyala.rowset.writer import WrittenRowSet, write_rowset
+from nyala.schema.schema import Schema
 from nyala.tablet.flush import flush, roll
 from nyala.tablet.flush_run import delta_types
 from nyala.tablet.opening import delta_entry
@@ -53,7 +57,7 @@ def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency
         settlement.table.tablets[ordinal].id
         for settlement in settlements
         for effect in settlement.effects
-        for ordinal in np.unique(effect.tablets).tolist()
+        for ordinal in tablet_slices(effect.tablets)[0].tolist()
     }
     # What a running merge has read of them will not be all that there is, and what it keeps in memory must be flushed
     # (R4): it gives up. A delta compaction leaves room for REDO files behind those that it has read, and a load of new
@@ -112,6 +116,8 @@ def _write_inserts(
     written: list[str],
 ) -> None:
     table = settlement.table
+    jobs: list[Callable[[], WrittenRowSet]] = []
+    homes: list[TabletState] = []
     ordinals, offsets = tablet_slices(effect.tablets)
     for ordinal, begin, end in zip(
         ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
@@ -123,21 +129,76 @@ def _write_inserts(
             keys=effect.keys.slice(begin, count),
             columns={number: array.slice(begin, count) for number, array in effect.columns.items()},
             liveness=None,
-            undo={LIVENESS: _not_before(timestamp, count)},
-            positions=np.arange(count),
+            undo={},
+            positions=np.empty(0, np.int64),
         )
-        fresh: list[DiskRowSet] = []
+        directory = store.tablet_directory(tablet.id)
         for lower, upper in roll(image, store.options.rowset_target_bytes):
-            result = write_rowset(
-                store.env.files, store.root_path, store.tablet_directory(tablet.id), store.allocate("rowset"),
-                tablet.id, image.piece(lower, upper), table.schema, deltas_durable=timestamp,
+            jobs.append(
+                partial(
+                    _write_piece, store, directory, store.allocate("rowset"), tablet.id, image, lower, upper,
+                    table.schema, timestamp,
+                )
             )  # fmt: skip
-            written += result.paths
-            rowset, entries = store.adopt_rowset(result, table.schema)
-            change.put_rowsets.append(RowSetEntry.from_meta(rowset.meta))
-            change.put_deltas.extend(entries)
-            fresh.append(rowset)
-        changed[tablet.id] = dataclasses.replace(state, rowsets=(*state.rowsets, *fresh))
+            homes.append(state)
+    for state, result in zip(homes, in_threads(jobs, written), strict=True):
+        rowset, entries = store.adopt_rowset(result, table.schema)
+        change.put_rowsets.append(RowSetEntry.from_meta(rowset.meta))
+        change.put_deltas.extend(entries)
+        before = changed.get(state.id, state)
+        changed[state.id] = dataclasses.replace(before, rowsets=(*before.rowsets, rowset))
+
+
+def _write_piece(
+    store: Store,
+    directory: str,
+    rowset_id: int,
+    tablet_id: int,
+    image: RowSetImage,
+    lower: int,
+    upper: int,
+    schema: Schema,
+    timestamp: int,
+) -> WrittenRowSet:
+    """The rows [lower, upper) of what is inserted, as a rowset."""
+    piece = dataclasses.replace(
+        image.piece(lower, upper), undo={LIVENESS: _not_before(timestamp, upper - lower)}
+    )
+    return write_rowset(
+        store.env.files, store.root_path, directory, rowset_id, tablet_id, piece, schema, deltas_durable=timestamp
+    )  # fmt: skip
+
+
+def in_threads(jobs: Sequence[Callable[[], WrittenRowSet]], written: list[str]) -> list[WrittenRowSet]:
+    """Write rowsets, as many at a time as there are cores: encoding, compressing and writing let go of the
+    interpreter's lock. Returns: their results, in order; all files that are complete are added to `written`.
+
+    Raises: what the first job that failed raised, when no job runs any more; jobs behind it may have been done.
+    """
+    workers = min(len(jobs), os.cpu_count() or 1)
+    if workers < 2:
+        results = []
+        for job in jobs:
+            results.append(job())
+            written += results[-1].paths
+        return results
+    running: list[Future[WrittenRowSet]] = []
+    try:
+        with ThreadPoolExecutor(workers, thread_name_prefix="nyala-load") as pool:
+            try:
+                running += [pool.submit(job) for job in jobs]
+                wait(running, return_when=FIRST_EXCEPTION)
+            finally:  # also of Ctrl-C; leaving the pool waits for those that run
+                for future in running:
+                    future.cancel()
+    finally:
+        for future in running:
+            if not future.cancelled() and future.exception() is None:
+                written += future.result().paths
+    for future in running:
+        if not future.cancelled():
+            future.result()  # raises what went wrong; a job is cancelled only where another failed
+    return [future.result() for future in running]
 
 
 def _not_before(timestamp: int, count: int) -> DeltaRun:

