@@ -20,6 +20,7 @@ import datetime as dt
 import io
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -41,35 +42,40 @@ def polars_lazy(scan: Scan) -> pl.LazyFrame:
     import polars
     from polars.io.plugins import register_io_source
 
-    def frame_of(batch: Any) -> Any:
-        return polars.from_arrow(batch)
-
-    def read(
-        with_columns: list[str] | None, predicate: Any, n_rows: int | None, batch_size: int | None
-    ) -> Iterator[Any]:
-        del batch_size  # our windows are larger than any that helps polars
-        wanted = scan.schema.names if with_columns is None else with_columns
-        where = None
-        if predicate is not None:
-            predicate, where = _split(predicate, scan.schema)
-        needed = set(wanted) | (set() if predicate is None else set(predicate.meta.root_names()))
-        left = n_rows
-        columns = [name for name in scan.schema.names if name in needed]
-        for batch in _narrowed(scan, columns, where).to_reader():
-            frame = frame_of(batch)
-            if predicate is not None:
-                frame = frame.filter(predicate)
-            frame = frame.select(wanted)
-            if left is not None:
-                frame = frame.head(left)
-                left -= frame.height
-            yield frame
-            if left == 0:
-                return
-
-    empty = frame_of(scan.schema.empty_table())
-    lazy: pl.LazyFrame = register_io_source(read, schema=empty.schema, is_pure=True)
+    empty: Any = polars.from_arrow(scan.schema.empty_table())
+    lazy: pl.LazyFrame = register_io_source(partial(frames, scan), schema=empty.schema, is_pure=True)
     return lazy
+
+
+def frames(
+    scan: Scan,
+    with_columns: list[str] | None,
+    predicate: pl.Expr | None,
+    n_rows: int | None,
+    batch_size: int | None,
+) -> Iterator[pl.DataFrame]:
+    """What polars asks a source for: these columns of the rows that match, at most so many, in frames so large."""
+    import polars
+
+    wanted = scan.schema.names if with_columns is None else with_columns
+    where = None
+    if predicate is not None:
+        predicate, where = _split(predicate, scan.schema)
+    needed = set(wanted) | (set() if predicate is None else set(predicate.meta.root_names()))
+    left = n_rows
+    columns = [name for name in scan.schema.names if name in needed]
+    for batch in _narrowed(scan, columns, where).to_reader():
+        frame: Any = polars.from_arrow(batch)
+        if predicate is not None:
+            frame = frame.filter(predicate)
+        frame = frame.select(wanted)
+        if left is not None:
+            frame = frame.head(left)
+            left -= frame.height
+        # Our windows are larger than what polars asks for where its memory is short.
+        yield from [frame] if batch_size is None else frame.iter_slices(max(1, batch_size))
+        if left == 0:
+            return
 
 
 def _narrowed(scan: Scan, columns: list[str], where: Predicate | None) -> Scan:

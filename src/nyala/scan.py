@@ -83,6 +83,7 @@ class Explanation:
             "blocks_total": self._blocks_total,
             "blocks_skipped": self._blocks_total - len(counters.stats.base_blocks),
             "bytes_read": counters.stats.bytes_read,
+            "cache_hits": counters.stats.cache_hits,
             "deltas_applied": counters.stats.deltas_applied,
         }
 
@@ -104,7 +105,7 @@ class Explanation:
             f"  windows   {facts['windows_total'] - facts['windows_skipped']} of {facts['windows_total']}",
             f"  rows      {facts['rows_total'] - facts['rows_skipped']:,} of {facts['rows_total']:,}",
             f"  blocks    {facts['blocks_total'] - facts['blocks_skipped']} of {facts['blocks_total']}, "
-            f"{facts['bytes_read']:,} bytes read",
+            f"{facts['bytes_read']:,} bytes read, {facts['cache_hits']} found in the cache",
             f"  deltas    {facts['deltas_applied']} applied",
         ]
         return "\n".join(lines)
@@ -285,6 +286,41 @@ class Scan(PinnedRows):
         from nyala.spark import scan_to_spark
 
         return scan_to_spark(spark, self)
+
+    def with_dictionaries(self, *columns: str) -> Scan:
+        """The same rows, these text or binary columns as Arrow dictionaries (in pandas and polars: categoricals).
+
+        columns: none stands for those that have a dictionary in every rowset on disk.
+        Cost:    of values that lie in dictionaries less than without; others have theirs made, batch by batch. Batches
+                 of several rowsets have several dictionaries.
+        Raises:  ColumnNotFoundError, and InvalidArgumentError for a column that is neither text nor binary.
+        """
+        root, table = self._take()
+        given = {column.name: column for column in self._spec.columns}
+        for name in columns:
+            if name not in given:
+                raise ColumnNotFoundError(f"the scan has no column {name!r}; it has {list(given)}")
+            if not given[name].type.is_variable:
+                raise InvalidArgumentError(
+                    f"column {name!r} has type {given[name].type}; only text and binary come as dictionaries"
+                )
+        types = {name: pa.dictionary(pa.int32(), given[name].type.arrow) for name in columns}
+        if not columns:
+            narrower = read_path.narrower_types(table, self._spec.columns)
+            types = {name: type for name, type in narrower.items() if pa.types.is_dictionary(type)}
+        spec = dataclasses.replace(self._spec, types={**self._spec.types, **types})
+        return Scan(self._store, root, table, spec)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Arrow's stream protocol. Who asks for dictionaries of text or binary, or for narrow decimals, gets them as
+        they lie in the files; other types that are asked for are Arrow's casts."""
+        if requested_schema is None:
+            return super().__arrow_c_stream__()
+        asked = pa.Schema._import_from_c_capsule(requested_schema)
+        root, table = self._take()
+        types = {**self._spec.types, **read_path.types_asked(asked, self._spec.columns)}
+        scan = Scan(self._store, root, table, dataclasses.replace(self._spec, types=types))
+        return scan.to_reader().__arrow_c_stream__(asked.__arrow_c_schema__())
 
     def compacted(self) -> Scan:
         """The same rows in types that an engine takes at less cost: see `read_path.narrower_types`."""

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pytest
 
 import nyala
+from nyala import engines
 from tests.support import open_database, rows
 
 EXPECTED = [(1, "a", 1.5), (2, "b", None), (3, "a", 3.5)]
@@ -146,3 +147,90 @@ def test_get_many_answers_in_the_order_of_the_keys(table: Any) -> None:
     table.insert({"k": [1, 2, 3], "v": [1.0, 2.0, 3.0]})
     found = table.get_many({"k": [3, 9, 1, 3]}, columns=["v"])
     assert found.column("v").to_pylist() == [3.0, 1.0, 3.0]
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Iterator[Any]:
+    """Text with a dictionary on disk, text without, and rows in memory that bring a new word."""
+    with open_database(tmp_path / "w") as db:
+        columns = {
+            "k": "int64",
+            "few": "string",
+            "many": "string",
+            "raw": nyala.column("binary", encoding="dictionary"),
+        }
+        table = db.create_table("t", {**columns, "price": "decimal(9,2)"}, "k")
+        numbers = np.arange(3_000)
+        few = pa.array(["a", "b", None, ""]).take(pa.array(numbers % 4))
+        table.insert(
+            {
+                "k": numbers,
+                "few": few,
+                "many": [f"{n}-{n * 7919}" for n in numbers],
+                "raw": few.cast(pa.binary()),
+                "price": pa.array(numbers)
+                .cast(pa.decimal128(19, 0))
+                .cast(pa.decimal128(21, 2))
+                .cast(pa.decimal128(9, 2)),
+            }
+        )
+        db.flush()
+        table.insert({"k": [5_000], "few": ["new"], "many": ["x"], "raw": [b"new"]})
+        yield table
+
+
+TEXT_AS_WORDS = pa.dictionary(pa.int32(), pa.string())
+
+
+def test_dictionaries_come_out_as_dictionaries_if_they_are_wanted(words: Any) -> None:
+    """By a method, by name, or because an Arrow consumer asks for such a schema; else text comes as text."""
+    scan = words.scan(order_by_key=True)
+    plain = scan.to_arrow()
+    assert plain.schema.field("few").type == pa.string()
+    some = scan.with_dictionaries().to_arrow()
+    assert [some.schema.field(name).type for name in ("few", "many")] == [TEXT_AS_WORDS, pa.string()]
+    assert some["price"].type == plain["price"].type
+    named = words.scan(["many", "raw", "k"], "few = 'a' OR k = 5000", order_by_key=True)
+    both = named.with_dictionaries("many", "raw").to_arrow()
+    assert both.schema.types == [TEXT_AS_WORDS, pa.dictionary(pa.int32(), pa.binary()), pa.int64()]
+    assert both.cast(named.schema).equals(named.to_arrow())
+    assert some.cast(plain.schema).equals(plain)
+    assert words.scan().with_dictionaries("few").to_pandas()["few"].dtype.name == "category"
+    assert words.scan().with_dictionaries("few").to_polars()["few"].dtype == pl.Categorical
+    for wrong, says in (("k", "int64"), ("nothing", "no column")):
+        with pytest.raises((nyala.InvalidArgumentError, nyala.ColumnNotFoundError), match=says):
+            scan.with_dictionaries(wrong)
+
+
+def test_an_arrow_stream_has_the_schema_that_its_consumer_asks_for(words: Any) -> None:
+    """Dictionaries and narrow decimals as they lie in the files; what we do not read so, Arrow casts."""
+    scan = words.scan(order_by_key=True)
+    plain = scan.to_arrow()
+
+    def asked(**types: pa.DataType) -> pa.Table:
+        schema = pa.schema([field.with_type(types.get(field.name, field.type)) for field in plain.schema])
+        found = pa.RecordBatchReader._import_from_c_capsule(
+            scan.__arrow_c_stream__(schema.__arrow_c_schema__())
+        )
+        assert found.schema.types == schema.types
+        return found.read_all()
+
+    wide = asked(few=pa.large_string(), k=pa.float64())
+    assert wide.cast(plain.schema).equals(plain)
+    narrow = asked(few=TEXT_AS_WORDS, price=pa.decimal32(9, 2))
+    assert narrow["few"].chunk(0).dictionary.to_pylist() == [
+        "",
+        "a",
+        "b",
+    ]  # the column's own, which is sorted; a cast's is not
+    assert narrow.cast(plain.schema).equals(plain)
+
+
+def test_polars_gets_frames_of_the_size_that_it_asks_for(words: Any) -> None:
+    """Projection, rows and size of a batch reach the source; its frames are as small as polars wants them."""
+    scan = words.scan(order_by_key=True)
+    found = list(engines.frames(scan, ["few"], None, 2_500, 1_000))
+    assert [frame.shape for frame in found] == [(1_000, 1), (1_000, 1), (500, 1)]
+    found = list(engines.frames(scan, None, pl.col("few") == "new", None, 1_000))
+    assert [frame.shape for frame in found if frame.height] == [(1, 5)]
+    assert scan.to_polars_lazy().select("few").head(2_500).collect().shape == (2_500, 1)

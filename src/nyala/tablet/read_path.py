@@ -372,6 +372,18 @@ def narrower_types(table: TableState, columns: Sequence[ColumnSchema]) -> dict[s
     return types
 
 
+def types_asked(asked: pa.Schema, columns: Sequence[ColumnSchema]) -> dict[str, pa.DataType]:
+    """Those types of `asked`, a schema of these columns, in which a scan can read them without another look at them."""
+    if asked.names != [column.name for column in columns]:
+        return {}
+    return {
+        column.name: field.type
+        for field, column in zip(asked, columns, strict=True)
+        if field.type == narrow_decimal(column.type)
+        or (column.type.is_variable and field.type == pa.dictionary(pa.int32(), column.type.arrow))
+    }
+
+
 def count_window(unit: ScanUnit, spec: ScanSpec, lower: int, upper: int, counters: ScanCounters) -> int:
     selected, _ = read_window(unit, spec, lower, upper, (), counters)
     return upper - lower if selected is None else len(selected)
