@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from nyala.cfile import format
+from nyala.cfile.memory import pool
 
 __all__ = ["compress", "compression_code", "compression_name", "decompress", "effective_compression"]
 
@@ -84,7 +85,7 @@ def decompress(code: int, data: pa.Buffer, size: int) -> pa.Buffer:
             f"expected at most {_EXPANSION_MAX[code]} times {data.size} bytes, found a length of {size}"
         )
     try:
-        unpacked = _codec(code).decompress(data, decompressed_size=size)
+        unpacked = _codec(code).decompress(data, decompressed_size=size, memory_pool=pool())
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"expected {_CODECS[code][0]} data, found bytes it cannot read ({error})") from error
     if unpacked.size != size:

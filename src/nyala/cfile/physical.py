@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.cfile import format
+from nyala.cfile.memory import scratch
 from nyala.schema.types import ColumnType
 
 __all__ = ["BITS", "BYTES", "FIXED", "Physical"]
@@ -128,7 +129,7 @@ class Physical:
         assert values.size == row_count * self.width_bytes
         if self.is_narrowed:
             narrow = np.frombuffer(values, self.dtype)
-            wide = np.empty((row_count, 2), "<i8")
+            wide = scratch("<i8", 2 * row_count).reshape(row_count, 2)
             wide[:, 0] = narrow
             np.right_shift(wide[:, 0], 63, out=wide[:, 1])
             values = pa.py_buffer(wide)

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
+from nyala.cfile.memory import allocate
 from nyala.cfile.physical import FIXED, Physical, fill_holes
 
 __all__ = ["Bitshuffle", "shuffle_bits", "unshuffle_bits"]
@@ -39,7 +40,7 @@ _FLAGS_COPIED: Final = 0x26
 _LEVEL: Final = 5
 # One Blosc block: large enough to find repetitions, small enough for the second-level cache, where the
 # transposition takes half the time that it takes outside.
-_FRAME_BLOCK_BYTES: Final = 128 << 10
+_FRAME_BLOCK_BYTES: Final = 32 << 10
 
 
 @functools.cache
@@ -72,7 +73,7 @@ def unshuffle_bits(frame: pa.Buffer, count: int, width_bytes: int) -> pa.Buffer:
         raise ValueError(
             f"expected {count * width_bytes} bytes in the frame, found {size} in blocks of {block_size}"
         )
-    values = pa.allocate_buffer(size)
+    values = allocate(size)
     try:
         _blosc().decompress(frame, values)
     except (RuntimeError, ValueError) as error:

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
 from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
+from nyala.cfile.memory import allocate, pool
 from nyala.cfile.physical import BYTES, Physical, binary_offsets, fill_holes
 
 __all__ = ["Dictionary", "codeword_dtype"]
@@ -88,12 +89,9 @@ class Dictionary:
         Raises: as `decode`.
         """
         words, _ = self._words(block)
-        indices = pa.Array.from_buffers(
-            pa.int32(),
-            block.row_count,
-            [block.validity, pa.py_buffer(words.astype(np.int32))],
-            block.null_count,
-        )
+        wide = allocate(4 * block.row_count)
+        np.copyto(np.frombuffer(wide, np.int32), words, casting="unsafe")  # below the dictionary's count
+        indices = pa.Array.from_buffers(pa.int32(), block.row_count, [block.validity, wide], block.null_count)
         return pa.DictionaryArray.from_arrays(indices, block.dictionary, safe=False)
 
     @staticmethod
@@ -123,7 +121,7 @@ class Dictionary:
         indices = pa.Array.from_buffers(
             pa.from_numpy_dtype(words.dtype), block.row_count, [block.validity, codewords], block.null_count
         )
-        return pc.take(block.dictionary, indices, boundscheck=False)
+        return pc.take(block.dictionary, indices, boundscheck=False, memory_pool=pool())
 
 
 def _sample_repeats(values: pa.Array) -> bool:

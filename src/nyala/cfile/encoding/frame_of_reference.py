@@ -42,6 +42,7 @@ import pyarrow.compute as pc
 
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
+from nyala.cfile.memory import allocate, scratch
 from nyala.cfile.physical import FIXED, Physical, fill_holes
 
 __all__ = ["FrameOfReference", "pack_planes", "planes_size", "unpack_planes"]
@@ -99,20 +100,26 @@ def unpack_planes(data: pa.Buffer, start: int, bits: int, count: int) -> npt.NDA
             part = np.frombuffer(data, f"<u{plane // 8}", count, start)
         else:
             packed = np.frombuffer(data, np.uint8, size, start)
-            unpacked = np.empty((8 // plane, size), np.uint8)
+            unpacked = scratch(np.uint8, 8 // plane * size).reshape(8 // plane, size)
             for place in range(8 // plane):
                 np.right_shift(packed, place * plane, out=unpacked[place])
             unpacked &= np.uint8((1 << plane) - 1)
             part = unpacked.reshape(-1)[:count]
         if deltas is None:
-            deltas = part if part.dtype == dtype else part.astype(dtype)
+            is_last = bits & (plane - 1) == 0
+            deltas = part if is_last or (part.dtype == dtype and plane < 8) else _copied(part, dtype)
         else:
-            if not deltas.flags.writeable:
-                deltas = deltas.copy()
-            deltas |= np.left_shift(part, dtype.type(shift), dtype=dtype)
+            shifted = scratch(dtype, count)
+            deltas |= np.left_shift(part, dtype.type(shift), out=shifted, dtype=dtype)
         start += size
         shift += plane
     return np.zeros(count, np.uint8) if deltas is None else deltas
+
+
+def _copied(part: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    out = scratch(dtype, len(part))
+    np.copyto(out, part)
+    return out
 
 
 def _value_bounds(form: Physical) -> tuple[int, int]:
@@ -372,10 +379,10 @@ def _output(form: Physical, rows: int) -> tuple[pa.Buffer, npt.NDArray[Any]]:
     Arrow's memory, which is used again without the page faults that NumPy's would cost.
     """
     if _is_decimal128(form):
-        out = pa.allocate_buffer(16 * rows)
+        out = allocate(16 * rows)
         return out, np.frombuffer(out, "<i8").reshape(rows, 2)[:, 0]
     assert form.dtype is not None
-    out = pa.allocate_buffer(rows * form.width_bytes)
+    out = allocate(rows * form.width_bytes)
     return out, np.frombuffer(out, form.dtype)
 
 

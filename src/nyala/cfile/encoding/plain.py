@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
+from nyala.cfile.memory import scratch
 from nyala.cfile.physical import BITS, FIXED, Physical, binary_offsets, fill_holes, slice_bitmap
 
 __all__ = ["Plain", "decode_binary", "encode_binary"]
@@ -126,7 +127,7 @@ def decode_binary(type: pa.DataType, block: EncodedValues) -> pa.Array:
         total = int(lengths.sum(dtype=np.int64))
         if total != data_length:
             raise ValueError(f"expected {data_length} bytes of data, found lengths that make {total}")
-        offsets = np.empty(count + 1, np.int32)
+        offsets = scratch(np.int32, count + 1)
         offsets[0] = 0
         np.cumsum(lengths, out=offsets[1:], dtype=np.int32)
     return pa.Array.from_buffers(

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
+from nyala.cfile.memory import scratch
 from nyala.cfile.physical import BITS, Physical, fill_holes
 
 __all__ = ["RunLength"]
@@ -80,7 +81,11 @@ class RunLength:
         if form.kind == BITS:
             buffer = _bits(values, lengths, rows)
             return pa.Array.from_buffers(form.arrow, rows, [block.validity, buffer], block.null_count)
-        repeated = np.full(rows, values[0]) if len(values) == 1 else np.repeat(values, lengths)
+        if len(values) == 1:
+            repeated = scratch(values.dtype, rows)
+            repeated.fill(values[0])
+        else:
+            repeated = np.repeat(values, lengths)
         return form.fixed_array(pa.py_buffer(repeated), rows, block.validity, block.null_count)
 
     def runs(self, form: Physical, block: EncodedValues) -> pa.Array:

@@ -1,0 +1,40 @@
+"""Memory for decoded values: Arrow's, from the allocator that gives the same pages again soonest.
+
+A scan fills a buffer of a megabyte per block and column, which its reader lets go of some milliseconds later. Pages
+that go back to the system meanwhile have to be cleared for the next buffer, which takes longer than decoding into it.
+Arrow's own choice, mimalloc, gives them back after 10 ms, in pieces of 2 MB; its jemalloc keeps them for a second.
+Where a build of Arrow has no jemalloc, its own choice is taken.
+
+Arrays over such buffers are Arrow arrays like any other: whoever has one frees it, from whichever thread.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = ["allocate", "pool", "scratch"]
+
+
+@functools.cache
+def pool() -> pa.MemoryPool:
+    """Where decoded values lie."""
+    try:
+        return pa.jemalloc_memory_pool()
+    except NotImplementedError:
+        return pa.default_memory_pool()
+
+
+def allocate(size_bytes: int) -> pa.Buffer:
+    """A buffer to be filled by its caller, who then owns it."""
+    return pa.allocate_buffer(size_bytes, memory_pool=pool())
+
+
+def scratch(dtype: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
+    """Room for numbers on their way, as a NumPy array, of any content."""
+    dtype = np.dtype(dtype)
+    return np.frombuffer(allocate(count * dtype.itemsize), dtype)

@@ -1,0 +1,79 @@
+"""What planners are told of a predicate: guesses by bounds where they say enough, samples where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import open_database
+
+import nyala
+from nyala.schema.parser import parse_predicate
+from nyala.tablet import estimate as estimate_module
+from nyala.tablet import read_path
+
+ROWS = 20_000
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[Any]:
+    with open_database(tmp_path / "s") as db:
+        columns = {"k": "int64", "n": nyala.column("int64", block_size=4096), "s": "string", "skew": "int64"}
+        table = db.create_table("t", columns, "k")
+        table.insert(
+            {
+                "k": list(range(ROWS)),
+                "n": [i * 7919 % 1000 for i in range(ROWS)],
+                "s": [f"{i % 4}" for i in range(ROWS)],
+                "skew": [0] * (ROWS - 1) + [1000],
+            }
+        )
+        table.flush()
+        yield table
+
+
+@pytest.fixture
+def sampled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each sample that was taken."""
+    rows: list[int] = []
+    real = read_path.count_window
+
+    def noted(unit: Any, spec: Any, lower: int, upper: int, counters: Any) -> int:
+        rows.append(upper - lower)
+        return real(unit, spec, lower, upper, counters)
+
+    monkeypatch.setattr(estimate_module.read_path, "count_window", noted)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("where", "matching", "samples"),
+    [
+        ("n < 500", 0.5, 0),
+        ("n >= 100 AND n < 300", 0.2, 0),
+        ("s = '1'", 0.25, 0),
+        ("s IN ('1', '2', '3')", 0.75, 0),
+        ("n = 17", 0.001, 1),
+        ("skew < 10", 1.0, 1),
+        ("n < 500 OR s = '1'", 0.625, 1),
+        ("s LIKE '1%'", 0.25, 1),
+    ],
+)
+def test_only_what_may_be_little_is_sampled(
+    table: Any, sampled: list[int], where: str, matching: float, samples: int
+) -> None:
+    """A sample decodes blocks before a statement begins; bounds tell as much of a predicate that matches a lot."""
+    found = table.scan().estimate(parse_predicate(where))
+    assert found.rows == ROWS
+    assert found.matching == pytest.approx(matching, rel=0.2, abs=0.001)
+    assert len(sampled) == samples
+
+
+def test_what_zone_maps_exclude_is_no_estimate(table: Any, sampled: list[int]) -> None:
+    """Rows outside of all bounds are none, and the share to be read is what zone maps leave."""
+    none = table.scan().estimate(parse_predicate("n > 5000"))
+    assert (none.read, none.matching) == (0.0, 0.0) and not sampled
+    few = table.scan().estimate(parse_predicate("k < 100"))
+    assert few.read < 0.02 and few.matching <= few.read
