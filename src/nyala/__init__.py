@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nyala.alter import Alteration
     from nyala.batch import Batch
     from nyala.change_feed import ChangeFeed
     from nyala.database import Database, Snapshot, check, connect
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Alteration",
     "Batch",
     "ChangeFeed",
     "CheckReport",
@@ -86,6 +88,7 @@ __all__ = [
 # Where each name is loaded from when it is first used: `nyala --help` needs no pyarrow, and a script pays for what it
 # uses. A test holds this, `__all__` and the imports above to one another.
 _HOMES = {
+    "Alteration": "nyala.alter",
     "Batch": "nyala.batch",
     "ChangeFeed": "nyala.change_feed",
     "CheckReport": "nyala.tablet.check",

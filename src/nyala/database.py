@@ -35,8 +35,9 @@ from nyala.handover_server import HandoverServer
 from nyala.mvcc.timestamp import TIMESTAMP_ZERO, from_physical, parse_at, to_datetime
 from nyala.partition.levels import HashSpec, RangeSpec, build_partitions
 from nyala.scan import PinnedRows, Scan, make_spec, need
-from nyala.schema.schema import MAX_IDENTIFIER_BYTES, build_schema
+from nyala.schema.schema import build_schema, check_comment, check_identifier
 from nyala.table import Table, TableView
+from nyala.tablet.alter import alter, rename_table
 from nyala.tablet.compaction import Runner
 from nyala.tablet.diff_scan import DiffSpec
 from nyala.tablet.group_sync import GroupSync
@@ -190,9 +191,10 @@ class Database:
         Raises:       TableExistsError, SchemaError, InvalidArgumentError.
         """
         store = self._writer()
-        _check_name(name)
+        check_identifier(name, "table name", store.options.limits)
+        check_comment(comment, f"table {name!r}: ", store.options.limits)
         key = [primary_key] if isinstance(primary_key, str) else list(primary_key)
-        built = build_schema(schema, key)
+        built = build_schema(schema, key, store.options.limits)
         specs = [partition_by] if isinstance(partition_by, HashSpec | RangeSpec) else list(partition_by)
         partition_schema, partitions = build_partitions(specs, built)
         history_us = parse_history(history)
@@ -232,9 +234,9 @@ class Database:
         return sorted(self._root().by_name)
 
     def rename_table(self, old: str, new: str) -> None:
-        """Raises: TableNotFoundError, TableExistsError, InvalidArgumentError."""
-        _check_name(new)
-        self._writer().rename_table(old, new)
+        """Raises: TableNotFoundError, TableExistsError, SchemaError for what is no name."""
+        store = self._writer()
+        alter(store, store.root.table(old).id, [rename_table(new)])
 
     def drop_table(self, name: str, missing_ok: bool = False) -> None:
         """Drop the table with its rows and its past; files go as soon as nobody reads them. Raises:
@@ -390,7 +392,7 @@ class Database:
         root: Root,
         table: TableState,
         snapshot: int,
-        columns: Sequence[str] | None,
+        columns: Sequence[str] | pa.Schema | None,
         where: Any,
         limit: int | None,
         order_by_key: bool,
@@ -550,20 +552,6 @@ def parse_size(argument: str, given: int | str, least: int) -> int:
     if isinstance(size, bool) or not isinstance(size, int) or size < least:
         raise InvalidArgumentError(f"{argument}={size!r}: give at least {least // 10**6} MB")
     return size
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not name:
-        raise InvalidArgumentError(f"a table's name is a text that is not empty, not {name!r}")
-    try:
-        encoded = name.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidArgumentError(f"the table name {name!r} is not valid Unicode") from error
-    if len(encoded) > MAX_IDENTIFIER_BYTES or "\0" in name:
-        raise InvalidArgumentError(
-            f"the table name {name[:40]!r} must be at most {MAX_IDENTIFIER_BYTES} bytes of UTF-8, without NUL; "
-            f"it has {len(encoded)}"
-        )
 
 
 def _columns(schema: Any) -> str:

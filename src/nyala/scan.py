@@ -26,13 +26,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 import pyarrow as pa
 
 from nyala.env import Env
-from nyala.errors import ColumnNotFoundError, HistoryExpiredError, InvalidArgumentError
+from nyala.errors import ColumnNotFoundError, HistoryExpiredError, InvalidArgumentError, SchemaError
 from nyala.mvcc.timestamp import to_datetime
+from nyala.schema.alteration import widens
 from nyala.schema.nodes import Predicate, all_of
 from nyala.schema.predicate import BoundPredicate, bind
 from nyala.schema.schema import ColumnSchema
+from nyala.schema.types import parse_type
 from nyala.tablet import read_path, token
 from nyala.tablet.estimate import Estimate, estimate, row_count
+from nyala.tablet.history import check_dropped
 from nyala.tablet.read_path import ScanCounters, ScanSpec
 from nyala.tablet.root import Root, TableState
 
@@ -241,6 +244,12 @@ class Scan(PinnedRows):
         relation: duckdb.DuckDBPyRelation = (con or module).from_arrow(duckdb_table(ScanSource(self)))
         return relation
 
+    def check_readable(self) -> None:
+        """Raises: HistoryExpiredError when it needs a range partition that was there then and was dropped since."""
+        _, table = self._take()
+        if self._spec.can_match:
+            check_dropped(table, self._spec.snapshot, self._spec.constraints)
+
     def count(self) -> int:
         """How many rows; decodes only what the predicate and deletions need."""
         root, table = self._take()
@@ -325,7 +334,7 @@ class Scan(PinnedRows):
     def compacted(self) -> Scan:
         """The same rows in types that an engine takes at less cost: see `read_path.narrower_types`."""
         root, table = self._take()
-        types = read_path.narrower_types(table, self._spec.columns)
+        types = {**read_path.narrower_types(table, self._spec.columns), **self._spec.types}
         return Scan(self._store, root, table, dataclasses.replace(self._spec, types=types))
 
     def narrowed(self, columns: Sequence[str], where: Predicate | None = None) -> Scan:
@@ -449,10 +458,35 @@ def resolve_columns(table: TableState, columns: Sequence[str] | None) -> tuple[C
     return table.schema.project(columns)
 
 
+def requested_types(
+    columns: Sequence[ColumnSchema], wanted: pa.Schema
+) -> tuple[tuple[ColumnSchema, ...], dict[str, pa.DataType]]:
+    """The columns as `wanted` asks for them, and the types of those that come in a wider one than their own.
+
+    Raises: SchemaError for a type that is not the column's nor wider, and for NOT NULL where NULL may be.
+    """
+    shown, types = [], {}
+    for column, field in zip(columns, wanted, strict=True):
+        asked = parse_type(field.type)
+        if not widens(column.type, asked):
+            raise SchemaError(
+                f"column {column.name!r} is {column.type}, asked for as {asked}: a column comes in its own type or in "
+                "a wider one; cast what you have read"
+            )
+        if column.nullable and not field.nullable:
+            raise SchemaError(
+                f"column {column.name!r} may hold NULL, and is asked for as NOT NULL: ask for it with nullable=True"
+            )
+        if asked.arrow != column.type.arrow:
+            types[column.name] = asked.arrow
+        shown.append(dataclasses.replace(column, nullable=True) if field.nullable else column)
+    return tuple(shown), types
+
+
 def make_spec(
     table: TableState,
     snapshot: int,
-    columns: Sequence[str] | None,
+    columns: Sequence[str] | pa.Schema | None,
     where: Any,
     limit: int | None,
     order_by_key: bool,
@@ -462,7 +496,11 @@ def make_spec(
     if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 0):
         raise InvalidArgumentError(f"limit takes a number of rows, 0 or more, not {limit!r}")
     predicate: BoundPredicate | None = bind(where, table.schema)
-    return ScanSpec(table.schema, resolve_columns(table, columns), snapshot, predicate, limit, order_by_key)
+    wanted = resolve_columns(table, columns.names if isinstance(columns, pa.Schema) else columns)
+    types: dict[str, pa.DataType] = {}
+    if isinstance(columns, pa.Schema):
+        wanted, types = requested_types(wanted, columns)
+    return ScanSpec(table.schema, wanted, snapshot, predicate, limit, order_by_key, types)
 
 
 def need(module: str, extra: str) -> Any:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import pyarrow as pa
 
+from nyala.alter import Alteration
 from nyala.errors import Error, InvalidArgumentError, ReadOnlyError
 from nyala.mvcc.timestamp import parse_at, to_datetime
 from nyala.partition.describe import describe
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from nyala.database import Database
 
 Errors = Literal["raise", "collect"]
+SchemaOf = Literal["at", "current"]
 _OF_TABLES_ONLY: Final = frozenset(
     ("insert", "upsert", "update", "delete", "append", "flush", "compact", "vacuum", "restore", "alter")
 )
@@ -53,7 +55,8 @@ class _Readable:
     _database: Database
     _name: str
 
-    def _view(self, at: Any) -> tuple[Root, TableState, int]:
+    def _view(self, at: Any, schema: SchemaOf | None = None) -> tuple[Root, TableState, int]:
+        """(root, the table with the schema that it is read with, snapshot)."""
         raise AssertionError("each kind of table says where it reads")
 
     @property
@@ -73,21 +76,26 @@ class _Readable:
 
     def scan(
         self,
-        columns: Sequence[str] | None = None,
+        columns: Sequence[str] | pa.Schema | None = None,
         where: Any = None,
         at: Any = None,
         limit: int | None = None,
         order_by_key: bool = False,
+        schema: SchemaOf | None = None,
     ) -> Scan:
         """The rows at one moment: see `Scan`.
 
-        columns: names, in the order wanted; None: all. where: text, `nyala.col(…)`, or a pyarrow expression;
-        may name columns that are not in `columns`. at: a timestamp, datetime, ISO text or WriteResult; None:
-        now. A moment later than what is published is answered at what is published: `scan.timestamp` says which.
+        columns: names, in the order wanted; None: all; or a pyarrow.Schema of them, whose types may be wider than the
+                 columns' own, and nullable where they are not.
+        where:   text, `nyala.col(…)`, or a pyarrow expression; may name columns that are not in `columns`.
+        at:      a timestamp, datetime, ISO text or WriteResult; None: now. A moment later than what is published is
+                 answered at what is published: `scan.timestamp` says which.
+        schema:  the table's of that moment ("at", as None), or the present one ("current"): then a column that came
+                 later has its default, and one that went is not there.
         Raises: ColumnNotFoundError, InvalidArgumentError (a moment in the future, a predicate that does not
-        parse).
+        parse); HistoryExpiredError for a moment that is too long ago, or that needs a range partition dropped since.
         """
-        root, table, snapshot = self._view(at)
+        root, table, snapshot = self._view(at, schema=schema)
         return self._database._make_scan(root, table, snapshot, columns, where, limit, order_by_key)
 
     def get(
@@ -149,7 +157,9 @@ class _Readable:
         _check_key(key, self.primary_key, "history")
         root, table, lower, upper = self._interval(since, until)
         spec = make_diff_spec(table, lower, upper, "all", table.schema.columns)
-        encoded, tablets = where_writes.read_keys(table, [dict(key)], "history")
+        encoded, tablets = where_writes.read_keys(
+            table, [dict(key)], "history", None if since is None else lower
+        )
         found = versions_of_key(table, spec, encoded, int(tablets[0]), from_state=since is None)
         del root
         return found
@@ -187,24 +197,28 @@ class _Readable:
 class TableView(_Readable):
     """A table as it was, or is, at one moment; read-only. Made by `table.at(…)` and by `db.snapshot()`."""
 
-    def __init__(self, database: Database, name: str, root: Root, snapshot: int) -> None:
+    def __init__(
+        self, database: Database, name: str, root: Root, snapshot: int, schema: SchemaOf = "at"
+    ) -> None:
         self._database = database
         self._name = name
         self._root = root
         self._snapshot = snapshot
+        self._schema_of: SchemaOf = schema
 
     @property
     def timestamp(self) -> int:
         """The moment."""
         return self._snapshot
 
-    def _view(self, at: Any) -> tuple[Root, TableState, int]:
+    def _view(self, at: Any, schema: SchemaOf | None = None) -> tuple[Root, TableState, int]:
         if at is not None:
             raise InvalidArgumentError(
                 f"this view of {self._name!r} is fixed at {self._snapshot}: ask the table itself for another moment"
             )
         self._database._store.check_open()
-        return self._root, self._root.table(self._name), self._snapshot
+        table = self._root.table(self._name)
+        return self._root, _seen(table, self._snapshot, schema or self._schema_of), self._snapshot
 
     def _interval(self, since: Any, until: Any) -> tuple[Root, TableState, int, int]:
         root, table, upper = self._view(until)
@@ -346,12 +360,29 @@ class Table(_Readable):
 
     # ---------------------------------------------------------------------------------------- read
 
-    def _view(self, at: Any, name: str = "at") -> tuple[Root, TableState, int]:
+    def _view(
+        self, at: Any, name: str = "at", schema: SchemaOf | None = None
+    ) -> tuple[Root, TableState, int]:
         root, snapshot, published = self._database._view_at(at, name)
         table = root.table(self._name)
         if at is not None:
             check_readable(table.entry, snapshot, published, self._database._store.env.clock.now_us())
-        return root, table, snapshot
+        return root, _seen(table, snapshot, schema or "at"), snapshot
+
+    def scan(
+        self,
+        columns: Sequence[str] | pa.Schema | None = None,
+        where: Any = None,
+        at: Any = None,
+        limit: int | None = None,
+        order_by_key: bool = False,
+        schema: SchemaOf | None = None,
+    ) -> Scan:
+        scan = super().scan(columns, where, at, limit, order_by_key, schema)
+        scan.check_readable()
+        return scan
+
+    scan.__doc__ = _Readable.scan.__doc__
 
     def _interval(self, since: Any, until: Any) -> tuple[Root, TableState, int, int]:
         root, table, upper = self._view(until, "until")
@@ -364,14 +395,23 @@ class Table(_Readable):
             upper = max(lower, upper)
         elif (asked := parse_at(since)) > (end := parse_at(until)):
             raise InvalidArgumentError(_since_after_until(asked, end))
-        return root, table, min(lower, upper), upper
+        return root, _seen(root.table(self._name), upper, "at"), min(lower, upper), upper
 
-    def at(self, at: Any) -> TableView:
-        """A read-only view of the table at a moment."""
+    def at(self, at: Any, schema: SchemaOf = "at") -> TableView:
+        """A read-only view of the table at a moment, with its schema of then, or ("current") the present one."""
         parse_at(at)  # None, which is now to a scan, is no moment here
-        root, table, snapshot = self._view(at)
-        del table
-        return TableView(self._database, self._name, root, snapshot)
+        root, _, snapshot = self._view(at, schema=schema)
+        return TableView(self._database, self._name, root, snapshot, schema)
+
+    # ---------------------------------------------------------------------------------------- change
+
+    def alter(self) -> Alteration:
+        """Change the table's columns, range partitions, name or comment, all or nothing: see `Alteration`.
+
+        `with table.alter() as a:`; this object follows when the table is renamed.
+        """
+        self._database._writer()
+        return Alteration(self._database, self)
 
     # ---------------------------------------------------------------------------------------- care
 
@@ -465,6 +505,15 @@ class Table(_Readable):
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}\n{html.escape(preview(self.head(10)))}</pre>"
+
+
+def _seen(table: TableState, snapshot: int, schema: str) -> TableState:
+    """The table with the schema that it is read with. Raises: InvalidArgumentError for an unknown word."""
+    if schema not in ("at", "current"):
+        raise InvalidArgumentError(
+            f"schema takes 'at' (the table's schema of that moment) or 'current', not {schema!r}"
+        )
+    return table.as_of(snapshot) if schema == "at" else table
 
 
 def _since_after_until(since: int, until: int) -> str:

@@ -1,6 +1,6 @@
 """Every number and every column of `catalog.sqlite`. On disk: never renumber, never reorder.
 
-The database has eleven tables. Each is described once, here, as a `TableShape`; its CREATE, SELECT, INSERT and
+The database has twelve tables. Each is described once, here, as a `TableShape`; its CREATE, SELECT, INSERT and
 DELETE statements and the bytes under its checksums follow from that.
 
 Checksums (SQLite does not notice a flipped bit in its pages):
@@ -32,6 +32,7 @@ __all__ = [
     "COMMITTED_KEYS",
     "DELTAS",
     "DELTA_OWNER",
+    "DROPPED_RANGES",
     "FORMAT_VERSION",
     "GARBAGE",
     "LEASES_NAME",
@@ -59,7 +60,7 @@ LEASES_NAME: Final = "leases"
 SOCKET_NAME: Final = "writer.sock"
 
 APPLICATION_ID: Final = 0x4E79616C  # "Nyal", in the file's bytes 68 to 71
-FORMAT_VERSION: Final = 2  # PRAGMA user_version, and store.format_version
+FORMAT_VERSION: Final = 3  # PRAGMA user_version, and store.format_version
 
 BASE_OWNER: Final = 0  # places.owner_kind: the base file of rowset `owner_id`
 DELTA_OWNER: Final = 1  # places.owner_kind: the delta file `owner_id`
@@ -201,11 +202,24 @@ TABLES: Final = TableShape(
         ("partition_schema", _STR),
         ("history_start", _INT),
         ("created", _INT),
+        ("rewritten", _INT),
     ),
 )
 SCHEMAS: Final = TableShape(
     "schemas",
-    (("table_id", _INT), ("version", _INT), ("schema", _STR)),
+    (("table_id", _INT), ("version", _INT), ("schema", _STR), ("since", _INT)),
+    key_count=2,
+)
+DROPPED_RANGES: Final = TableShape(
+    "dropped_ranges",  # whose rows snapshots that can still be read would need
+    (
+        ("table_id", _INT),
+        ("position", _INT),
+        ("range_lower", _BYTES_OR_NULL),
+        ("range_upper", _BYTES_OR_NULL),
+        ("created", _INT),
+        ("dropped", _INT),
+    ),
     key_count=2,
 )
 TABLETS: Final = TableShape(
@@ -217,6 +231,7 @@ TABLETS: Final = TableShape(
         ("range_lower", _BYTES_OR_NULL),
         ("range_upper", _BYTES_OR_NULL),
         ("inserts_durable", _INT),
+        ("created", _INT),
     ),
 )
 ROWSETS: Final = TableShape(
@@ -230,6 +245,7 @@ ROWSETS: Final = TableShape(
         ("deltas_durable", _INT),
         ("path", _STR),
         ("size_bytes", _INT),
+        ("schema_version", _INT),
     ),
 )
 DELTAS: Final = TableShape(
@@ -275,5 +291,5 @@ SUMS: Final = TableShape(
 )
 
 SHAPES: Final = (
-    STORE, TABLES, SCHEMAS, TABLETS, ROWSETS, PARTS, DELTAS, PLACES, GARBAGE, COMMITTED_KEYS, SUMS,
+    STORE, TABLES, SCHEMAS, DROPPED_RANGES, TABLETS, ROWSETS, PARTS, DELTAS, PLACES, GARBAGE, COMMITTED_KEYS, SUMS,
 )  # fmt: skip

@@ -14,6 +14,8 @@ Invariants
     M3  Table names are unique; a table's current schema is among its schemas.
     M4  Paths are relative to the store's folder and stay inside it; no file is named twice, and none that is
         in use is garbage.
+    M5  Of each version of a table's schema that is there the moment is known from which it holds; later versions have
+        later moments, and what is current is the last.
     T1  `timestamp_max` is at least every timestamp that any transaction named; it never falls.
 
 Left out: which files are written when, and what may be dropped (`nyala.tablet`); files staged by running
@@ -24,6 +26,7 @@ Source: design §3 (metadata) and §6, R2, P2, T1.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,22 +44,42 @@ __all__ = [
     "CatalogState",
     "CommittedKey",
     "DeltaEntry",
+    "DroppedRange",
     "PartEntry",
     "RowSetEntry",
     "TableEntry",
     "TabletEntry",
     "apply",
     "dropping_tables",
+    "dropping_tablets",
 ]
 
 
 @dataclass(frozen=True)
+class DroppedRange:
+    """A range partition that was dropped with rows in it: who reads at a moment from `created` to before `dropped`, and
+    needs one of these range keys [lower, upper), is told that they are gone. None: unbounded."""
+
+    lower: bytes | None
+    upper: bytes | None
+    created: int
+    dropped: int
+
+    def missing_at(self, timestamp: int) -> bool:
+        """Whether it was there at that moment."""
+        return self.created <= timestamp < self.dropped
+
+
+@dataclass(frozen=True)
 class TableEntry:
-    """A table: its current schema, and every earlier version that files or log records may still be of.
+    """A table: its current schema, and every earlier version that a readable snapshot may still be of (M5).
 
     history_us:    how long its past is kept, in microseconds; None: for ever.
     history_start: the greatest timestamp at which its past was ever cut: what was before cannot be read.
     created:       the timestamp of its creation: there is nothing of it before.
+    schema_since:  by version, the timestamp from which on it held. One that is not named held from the beginning.
+    dropped:       range partitions whose rows readable snapshots would need, oldest first.
+    rewritten:     the timestamp at which all rows were rewritten without their past, by a repartition; 0: never.
     """
 
     id: int
@@ -68,21 +91,52 @@ class TableEntry:
     partition_schema: PartitionSchema
     history_start: int = 0
     created: int = 0
+    schema_since: Mapping[int, int] = field(default_factory=dict)
+    dropped: tuple[DroppedRange, ...] = ()
+    rewritten: int = 0
+
+    def schema_at(self, timestamp: int) -> Schema:
+        """The schema that the table had at a moment; before its creation, the first."""
+        found = min(self.schemas)
+        for version in self.schemas:
+            if version > found and self.schema_since.get(version, 0) <= timestamp:
+                found = version
+        return self.schemas[found]
+
+    def earlier_schemas(self, cut: int = 0) -> list[Schema]:
+        """The versions but for the current one that snapshots from `cut` on are of, oldest first."""
+        versions = sorted(self.schemas)
+        return [
+            self.schemas[version]
+            for version, next_version in itertools.pairwise(versions)
+            if self.schema_since.get(next_version, 0) > cut
+        ]
+
+    def without_past(self, cut: int) -> TableEntry:
+        """The entry without schema versions and dropped ranges that only snapshots before `cut` need."""
+        kept = {schema.version: schema for schema in (*self.earlier_schemas(cut), self.schema)}
+        dropped = tuple(gone for gone in self.dropped if gone.dropped > cut)
+        if len(kept) == len(self.schemas) and len(dropped) == len(self.dropped):
+            return self
+        since = {version: self.schema_since.get(version, 0) for version in kept}
+        return dataclasses.replace(self, schemas=kept, schema_since=since, dropped=dropped)
 
 
 @dataclass(frozen=True)
 class TabletEntry:
-    """One horizontal partition of a table. `inserts_durable`: see R2."""
+    """One horizontal partition of a table. `inserts_durable`: see R2. `created`: the timestamp of its creation."""
 
     id: int
     table_id: int
     partition: Partition
     inserts_durable: int
+    created: int = 0
 
 
 @dataclass(frozen=True)
 class RowSetEntry:
-    """A DiskRowSet and its base file. `places` says where in the file each column's footer lies."""
+    """A DiskRowSet and its base file. `places` says where in the file each column's footer lies; `schema_version`, with
+    which version of the table's schema it was written."""
 
     id: int
     tablet_id: int
@@ -93,19 +147,20 @@ class RowSetEntry:
     path: str
     size_bytes: int
     places: tuple[ColumnPlace, ...]
+    schema_version: int = 0
 
     @staticmethod
     def from_meta(meta: RowSetMeta) -> RowSetEntry:
         return RowSetEntry(
             meta.id, meta.tablet_id, meta.row_count, meta.key_min, meta.key_max, meta.deltas_durable,
-            meta.path, meta.size_bytes, tuple(meta.columns),
+            meta.path, meta.size_bytes, tuple(meta.columns), meta.schema_version,
         )  # fmt: skip
 
     def meta(self) -> RowSetMeta:
         return RowSetMeta(
             id=self.id, tablet_id=self.tablet_id, row_count=self.row_count, key_min=self.key_min,
             key_max=self.key_max, deltas_durable=self.deltas_durable, path=self.path, columns=self.places,
-            size_bytes=self.size_bytes,
+            size_bytes=self.size_bytes, schema_version=self.schema_version,
         )  # fmt: skip
 
 
@@ -259,6 +314,9 @@ class CatalogState:
             names.add(table.name)
             if table.schemas.get(table.schema.version) != table.schema:
                 yield f"M3: the current schema of table {table.id} is not among its schemas"
+            moments = [table.schema_since.get(version, 0) for version in sorted(table.schemas)]
+            if moments != sorted(moments) or table.schema.version != max(table.schemas, default=-1):
+                yield f"M5: the schema versions of table {table.id} do not follow one another in time"
         paths: set[str] = set()
         for path in (*self.files(), *self.garbage):
             if not _is_inside(path):
@@ -272,7 +330,8 @@ class CatalogState:
                 *(rowset.deltas_durable for rowset in self.rowsets.values()),
                 *(delta.timestamp_max for delta in self.deltas.values()),
                 *(key.timestamp for key in self.committed_keys.values()),
-                *(max(table.history_start, table.created) for table in self.tables.values()),
+                *(_newest_of(table) for table in self.tables.values()),
+                *(tablet.created for tablet in self.tablets.values()),
             ),
             default=0,
         )
@@ -337,7 +396,8 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
             *(rowset.deltas_durable for rowset in change.put_rowsets),
             *(delta.timestamp_max for delta in change.put_deltas),
             *(key.timestamp for key in keys),
-            *(max(table.history_start, table.created) for table in change.put_tables),
+            *(_newest_of(table) for table in change.put_tables),
+            *(tablet.created for tablet in change.put_tablets),
         ),
         wal_start=state.wal_start if change.wal_start is None else change.wal_start,
         next_table_id=_next_id(state.next_table_id, change.put_tables),
@@ -360,6 +420,17 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
     )
     _assert_applied(new, change)
     return new
+
+
+def _newest_of(table: TableEntry) -> int:
+    """The greatest timestamp that the entry names."""
+    return max(
+        table.history_start,
+        table.created,
+        table.rewritten,
+        *(since for since in table.schema_since.values()),
+        *(gone.dropped for gone in table.dropped),
+    )
 
 
 def _assert_applied(new: CatalogState, change: CatalogChange) -> None:
@@ -388,23 +459,26 @@ def _assert_applied(new: CatalogState, change: CatalogChange) -> None:
         assert path not in new.garbage, f"M4: {path!r} is in use and garbage"
 
 
+def dropping_tablets(state: CatalogState, tablet_ids: Collection[int], change: CatalogChange) -> None:
+    """Put into `change` that these tablets go with all that is theirs; their files become garbage."""
+    within = set(tablet_ids)
+    rowsets = [rowset for rowset in state.rowsets.values() if rowset.tablet_id in within]
+    of_rowsets = {rowset.id for rowset in rowsets}
+    parts = [part for part in state.parts.values() if part.rowset_id in of_rowsets]
+    deltas = [delta for delta in state.deltas.values() if delta.rowset_id in of_rowsets]
+    change.drop_tablets += sorted(within)
+    change.drop_rowsets += [rowset.id for rowset in rowsets]
+    change.drop_parts += [part.id for part in parts]
+    change.drop_deltas += [delta.id for delta in deltas]
+    change.garbage += _paths([*rowsets, *parts, *deltas])
+
+
 def dropping_tables(state: CatalogState, table_ids: Collection[int], timestamp: int) -> CatalogChange:
     """The change that drops these tables with all that is theirs; their files become garbage."""
+    change = CatalogChange(timestamp=timestamp, drop_tables=list(table_ids))
     tablets = [tablet.id for tablet in state.tablets.values() if tablet.table_id in table_ids]
-    within = set(tablets)
-    rowsets = [rowset for rowset in state.rowsets.values() if rowset.tablet_id in within]
-    within = {rowset.id for rowset in rowsets}
-    parts = [part for part in state.parts.values() if part.rowset_id in within]
-    deltas = [delta for delta in state.deltas.values() if delta.rowset_id in within]
-    return CatalogChange(
-        timestamp=timestamp,
-        drop_tables=list(table_ids),
-        drop_tablets=tablets,
-        drop_rowsets=[rowset.id for rowset in rowsets],
-        drop_parts=[part.id for part in parts],
-        drop_deltas=[delta.id for delta in deltas],
-        garbage=_paths([*rowsets, *parts, *deltas]),
-    )
+    dropping_tablets(state, tablets, change)
+    return change
 
 
 class _WithPath(Protocol):

@@ -20,6 +20,7 @@ from nyala.catalog.format import (
     COMMITTED_KEYS,
     DELTA_OWNER,
     DELTAS,
+    DROPPED_RANGES,
     FORMAT_VERSION,
     GARBAGE,
     PART_OWNER,
@@ -37,6 +38,7 @@ from nyala.catalog.model import (
     CatalogState,
     CommittedKey,
     DeltaEntry,
+    DroppedRange,
     PartEntry,
     RowSetEntry,
     TableEntry,
@@ -73,9 +75,17 @@ def _rows_of_table(rows: RowsByTable, table: TableEntry) -> None:
             table.partition_schema.to_json(),
             table.history_start,
             table.created,
+            table.rewritten,
         )
     )
-    rows[SCHEMAS.name] += [(table.id, version, schema.to_json()) for version, schema in table.schemas.items()]
+    rows[SCHEMAS.name] += [
+        (table.id, version, schema.to_json(), table.schema_since.get(version, 0))
+        for version, schema in table.schemas.items()
+    ]
+    rows[DROPPED_RANGES.name] += [
+        (table.id, position, gone.lower, gone.upper, gone.created, gone.dropped)
+        for position, gone in enumerate(table.dropped)
+    ]
 
 
 def _rows_of_tablet(rows: RowsByTable, tablet: TabletEntry) -> None:
@@ -83,7 +93,7 @@ def _rows_of_tablet(rows: RowsByTable, tablet: TabletEntry) -> None:
     rows[TABLETS.name].append(
         (
             tablet.id, tablet.table_id, _integers(partition.hash_buckets), partition.range_lower,
-            partition.range_upper, tablet.inserts_durable,
+            partition.range_upper, tablet.inserts_durable, tablet.created,
         )
     )  # fmt: skip
 
@@ -92,7 +102,7 @@ def _rows_of_rowset(rows: RowsByTable, rowset: RowSetEntry) -> None:
     rows[ROWSETS.name].append(
         (
             rowset.id, rowset.tablet_id, rowset.row_count, rowset.key_min, rowset.key_max,
-            rowset.deltas_durable, rowset.path, rowset.size_bytes,
+            rowset.deltas_durable, rowset.path, rowset.size_bytes, rowset.schema_version,
         )
     )  # fmt: skip
     _rows_of_places(rows, BASE_OWNER, rowset.id, rowset.places)
@@ -145,6 +155,7 @@ def touched_rows(state: CatalogState, change: CatalogChange) -> RowsByTable:
             STORE,
             TABLES,
             SCHEMAS,
+            DROPPED_RANGES,
             TABLETS,
             ROWSETS,
             PARTS,
@@ -232,33 +243,46 @@ def _decode(rows: RowsByTable) -> CatalogState:
     if store[0] != 0 or store[1] != FORMAT_VERSION:
         raise ValueError(f"the row of the store has id {store[0]} and format version {store[1]}")
     schemas: dict[int, dict[int, Schema]] = {}
-    for table_id, version, text in cast("list[tuple[int, int, str]]", rows[SCHEMAS.name]):
+    since: dict[int, dict[int, int]] = {}
+    for table_id, version, text, moment in cast("list[tuple[int, int, str, int]]", rows[SCHEMAS.name]):
         schemas.setdefault(table_id, {})[version] = Schema.from_json(text)
+        since.setdefault(table_id, {})[version] = moment
+    dropped: dict[int, list[DroppedRange]] = {}
+    for table_id, position, lower, upper, created, moment in cast(
+        "list[tuple[Any, ...]]", rows[DROPPED_RANGES.name]
+    ):
+        ranges = dropped.setdefault(table_id, [])
+        if position != len(ranges):
+            raise ValueError(f"dropped range {position} of table {table_id} comes after {len(ranges)}")
+        ranges.append(DroppedRange(lower, upper, created, moment))
     tables = {}
-    for id, name, comment, history_us, version, partition, history_start, created in cast(
+    for id, name, comment, history_us, version, partition, history_start, created, rewritten in cast(
         "list[tuple[Any, ...]]", rows[TABLES.name]
     ):
         versions = schemas.pop(id)
         tables[id] = TableEntry(
             id, name, comment, history_us, versions[version], MappingProxyType(versions),
-            PartitionSchema.from_json(partition), history_start, created,
+            PartitionSchema.from_json(partition), history_start, created, MappingProxyType(since[id]),
+            tuple(dropped.pop(id, ())), rewritten,
         )  # fmt: skip
-    if schemas:
-        raise ValueError(f"schemas of tables that are not there: {sorted(schemas)}")
+    if schemas or dropped:
+        raise ValueError(f"schemas or ranges of tables that are not there: {sorted({*schemas, *dropped})}")
     tablets = {
-        id: TabletEntry(id, table_id, Partition(tuple(json.loads(buckets)), lower, upper), inserts_durable)
-        for id, table_id, buckets, lower, upper, inserts_durable in cast(
+        id: TabletEntry(
+            id, table_id, Partition(tuple(json.loads(buckets)), lower, upper), inserts_durable, created
+        )
+        for id, table_id, buckets, lower, upper, inserts_durable, created in cast(
             "list[tuple[Any, ...]]", rows[TABLETS.name]
         )
     }
     base_places, delta_places, part_places = _decode_places(cast("list[tuple[int, ...]]", rows[PLACES.name]))
     rowsets = {}
-    for id, tablet_id, row_count, key_min, key_max, durable, path, size_bytes in cast(
+    for id, tablet_id, row_count, key_min, key_max, durable, path, size_bytes, written_with in cast(
         "list[tuple[Any, ...]]", rows[ROWSETS.name]
     ):
         places = tuple(base_places.pop(id, ()))
         rowsets[id] = RowSetEntry(
-            id, tablet_id, row_count, key_min, key_max, durable, path, size_bytes, places
+            id, tablet_id, row_count, key_min, key_max, durable, path, size_bytes, places, written_with
         )
     parts = {
         id: PartEntry(id, rowset_id, path, size_bytes, tuple(part_places.pop(id, ())))

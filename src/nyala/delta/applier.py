@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.delta.run import DeltaRun, Rowids, take
+from nyala.schema.adapter import joined
 
 __all__ = ["apply", "apply_at", "decide", "patch", "resolve_at"]
 
@@ -92,7 +93,7 @@ def _overlay(
     if len(parts) == 1:
         return parts[0]
     places = np.concatenate([part[0] for part in parts])
-    values = pa.concat_arrays([part[1] for part in parts])
+    values = joined([part[1] for part in parts])
     order = np.argsort(places, kind="stable")
     places = places[order]
     last = np.append(places[1:] != places[:-1], True)

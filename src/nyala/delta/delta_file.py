@@ -46,6 +46,7 @@ from nyala.cfile.zonemap import Zone
 from nyala.delta.run import LIVENESS, DeltaKind, DeltaRun
 from nyala.env.files import Files
 from nyala.errors import CorruptionError
+from nyala.schema.adapter import adapt
 from nyala.schema.types import ColumnType
 
 __all__ = ["LIVENESS_TYPE", "DeltaDescription", "DeltaFile", "DeltaMeta", "WrittenDelta", "write_delta_file"]
@@ -313,7 +314,8 @@ def write_delta_file(
 ) -> WrittenDelta:
     """Write the runs of a rowset's columns, by column id, into a new file.
 
-    types: of the columns; LIVENESS is known. Empty runs are left out, but something must be left.
+    types: of the columns as they are to be written, also where runs are of before a widening; LIVENESS is known. Empty
+           runs are left out, but something must be left.
     The file is synced, its directory is not: the caller syncs it before the catalogue names the file.
     Raises: StorageError; then there is no file that counts.
     """
@@ -338,7 +340,7 @@ def write_delta_file(
             for column_id in members:
                 type = LIVENESS_TYPE if column_id == LIVENESS else types[column_id]
                 spec = ColumnWriteSpec(ColumnKey(DELTA_VALUE, group, column_id), type)
-                writer.append_column(spec, runs[column_id].values)
+                writer.append_column(spec, adapt(runs[column_id].values, type.arrow))
         written = writer.finish(sync=True)
     except BaseException:
         writer.abort()

@@ -43,6 +43,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from nyala.schema.adapter import joined
+
 __all__ = [
     "LIVENESS",
     "MAX_TIMESTAMP",
@@ -267,6 +269,8 @@ def build_run(kind: DeltaKind, rowids: Rowids, timestamps: int | Timestamps, val
 def merge_runs(runs: Sequence[DeltaRun]) -> DeltaRun:
     """One run with all records of several runs of one column and kind, in whatever time order they come.
 
+    Values that were written before and after the column was widened come in the wider type.
+
     Cost: O(records) when the runs follow one another in time, oldest first for REDO, newest first for UNDO
     (then a stable sort by rowid alone is a merge of sorted parts); else O(records · log records).
     """
@@ -279,7 +283,7 @@ def merge_runs(runs: Sequence[DeltaRun]) -> DeltaRun:
         return runs[0]
     rowids = np.concatenate([run.rowids for run in runs])
     times = np.concatenate([run.timestamps for run in runs])
-    values = pa.concat_arrays([run.values for run in runs])
+    values = joined([run.values for run in runs])
     in_time = runs if kind == "redo" else runs[::-1]
     if all(
         older.timestamp_max <= newer.timestamp_min for older, newer in pairwise(in_time)

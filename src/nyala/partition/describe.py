@@ -18,7 +18,7 @@ from nyala.partition.model import Partition, PartitionSchema
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.schema.types import ColumnType, from_canonical
 
-__all__ = ["bound_values", "describe", "describe_schema"]
+__all__ = ["bound_values", "describe", "describe_range", "describe_schema"]
 
 
 def describe_schema(partition_schema: PartitionSchema, schema: Schema) -> str:
@@ -40,13 +40,18 @@ def describe(partition: Partition, partition_schema: PartitionSchema, schema: Sc
         names = _names(partition_schema.hash_columns(level, schema))
         parts.append(f"HASH ({names}) BUCKET {bucket} OF {level.buckets}")
     if partition_schema.range_column_ids:
-        columns = partition_schema.range_columns(schema)
-        lower = (
-            "(unbounded" if partition.range_lower is None else "[" + _bound(partition.range_lower, columns)
-        )
-        upper = "unbounded" if partition.range_upper is None else _bound(partition.range_upper, columns)
-        parts.append(f"RANGE ({_names(columns)}) {lower}, {upper})")
+        parts.append(describe_range((partition.range_lower, partition.range_upper), partition_schema, schema))
     return ", ".join(parts) or "UNPARTITIONED"
+
+
+def describe_range(
+    bounds: tuple[bytes | None, bytes | None], partition_schema: PartitionSchema, schema: Schema
+) -> str:
+    """One range of encoded bounds [lower, upper): "RANGE (time) [2014-01-01, 2015-01-01)"."""
+    columns = partition_schema.range_columns(schema)
+    lower = "(unbounded" if bounds[0] is None else "[" + _bound(bounds[0], columns)
+    upper = "unbounded" if bounds[1] is None else _bound(bounds[1], columns)
+    return f"RANGE ({_names(columns)}) {lower}, {upper})"
 
 
 def bound_values(

@@ -23,7 +23,8 @@ from typing import Any
 from nyala.errors import InvalidArgumentError, SchemaError
 from nyala.keys.codec import KeyCodec
 from nyala.schema.cast import cast_value
-from nyala.schema.schema import MAX_KEY_BYTES, ColumnSchema
+from nyala.schema.limits import DEFAULT_LIMITS
+from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import ColumnType, to_canonical
 
 __all__ = ["EncodedRange", "RangeBound", "build_ranges", "encode_range"]
@@ -159,8 +160,10 @@ def _encode(values: Sequence[Any], codec: KeyCodec) -> bytes | None:
         _minimum(type) if value is None else value for value, type in zip(values, codec.types, strict=True)
     ]
     key = codec.encode_row(filled)
-    if len(key) > MAX_KEY_BYTES:
-        raise InvalidArgumentError(f"a range bound takes {len(key)} bytes encoded, at most {MAX_KEY_BYTES}")
+    if len(key) > DEFAULT_LIMITS.max_key_bytes:
+        raise InvalidArgumentError(
+            f"a range bound takes {len(key)} bytes encoded, at most {DEFAULT_LIMITS.max_key_bytes} are allowed"
+        )
     return key
 
 

@@ -27,6 +27,7 @@ Source: Kudu docs/design-docs/tablet.md, "Historical MVCC in DiskRowSets" to "Su
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -61,6 +62,7 @@ from nyala.rowset.meta import NO_ROWID, RowSetMeta
 from nyala.rowset.part import Part
 from nyala.rowset.skipping import rows_left
 from nyala.rowset.stats import RowSetStats
+from nyala.schema.adapter import adapt
 from nyala.schema.constraint import Constraint
 from nyala.schema.convert import default_array
 from nyala.schema.schema import ColumnSchema, Schema
@@ -138,6 +140,16 @@ class DiskRowSet:
         return self.meta.size_bytes + sum(part.size_bytes for part in self.parts)
 
     @property
+    def column_ids(self) -> frozenset[int]:
+        """The columns, LIVENESS among them, of which a file has base values or changes."""
+        base = {place.key.column_id for place in self.meta.columns if place.key.role == BASE}
+        others = (
+            (part.column_ids for part in self.parts),
+            (file.column_ids for file in (*self.undo, *self.redo)),
+        )
+        return frozenset(base).union(*itertools.chain(*others))
+
+    @property
     def paths(self) -> list[str]:
         """All its files, relative to the store's folder."""
         deltas = [file.entry.path for file in (*self.undo, *self.redo)]
@@ -180,11 +192,12 @@ class DiskRowSet:
         meta = dataclasses.replace(self.meta, deltas_durable=deltas_durable)
         return dataclasses.replace(self, meta=meta, redo=(*self.redo, *files), frozen=())
 
-    def with_merged_redo(self, inputs: Sequence[DeltaFile], merged: DeltaFile) -> DiskRowSet:
-        """Put one REDO file in place of neighbouring ones: a minor delta compaction."""
+    def with_merged_redo(self, inputs: Sequence[DeltaFile], merged: DeltaFile | None) -> DiskRowSet:
+        """Put one REDO file in place of neighbouring ones: a minor delta compaction. None: nothing of them is left."""
         first = self.redo.index(inputs[0])
         assert self.redo[first : first + len(inputs)] == tuple(inputs), "only neighbours are merged (R4)"
-        redo = (*self.redo[:first], merged, *self.redo[first + len(inputs) :])
+        made = () if merged is None else (merged,)
+        redo = (*self.redo[:first], *made, *self.redo[first + len(inputs) :])
         return dataclasses.replace(self, redo=redo)
 
     def with_major_compaction(
@@ -714,8 +727,8 @@ def _relevant(
 
 
 def _as(array: pa.Array, column: ColumnSchema) -> pa.Array:
-    """Values in the column's present type: the file may have been written before it was widened."""
-    return array if array.type == column.type.arrow else array.cast(column.type.arrow)
+    """Values in the type that the column has in the schema that is read, whenever they were written."""
+    return adapt(array, column.type.arrow)
 
 
 def _count(stats: RowSetStats | None, deltas_applied: int) -> None:

@@ -52,6 +52,7 @@ from nyala.rowset.image import RowSetImage
 from nyala.rowset.key_runs import KeyRuns, SharedKeys
 from nyala.rowset.meta import NO_ROWID
 from nyala.rowset.stats import RowSetStats
+from nyala.schema.adapter import adapt
 from nyala.schema.convert import default_array
 from nyala.schema.schema import ColumnSchema, Schema
 
@@ -589,8 +590,8 @@ def _gather_chunks(column: ColumnSchema, chunks: Sequence[tuple[_Chunk, Rowids, 
 
 
 def _as(array: pa.Array, column: ColumnSchema) -> pa.Array:
-    """Values in the column's present type: rows may have been written before it was widened."""
-    return array if array.type == column.type.arrow else array.cast(column.type.arrow)
+    """Values in the type that the column has in the schema that is read, whenever they were written."""
+    return adapt(array, column.type.arrow)
 
 
 def _count(stats: RowSetStats | None, deltas_applied: int) -> None:

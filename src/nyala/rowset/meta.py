@@ -26,6 +26,7 @@ class RowSetMeta:
     path:             relative to the store's folder in the catalogue; as it was opened or written elsewhere.
     columns:          where the footers lie; a column added later has none here.
     size_bytes:       of the base file, without deltas.
+    schema_version:   of the table's schema with which it was written.
     """
 
     id: int
@@ -37,6 +38,7 @@ class RowSetMeta:
     path: str
     columns: tuple[ColumnPlace, ...]
     size_bytes: int
+    schema_version: int = 0
 
     @cached_property
     def places(self) -> Mapping[ColumnKey, ColumnPlace]:

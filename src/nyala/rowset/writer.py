@@ -104,6 +104,7 @@ def write_rowset(
         path=path,
         columns=base.columns,
         size_bytes=base.size_bytes,
+        schema_version=schema.version,
     )
     return WrittenRowSet(meta, undo, undo_path)
 

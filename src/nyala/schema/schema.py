@@ -17,8 +17,7 @@ Invariants
         `write_default` stands for a column left out of an insert, and may be altered.
     S5  A default is a valid Python value of the column's type (`cast_value` has seen it).
 
-A Schema is immutable; an alteration makes a new one with the next `version`.
-Left out: alterations.
+A Schema is immutable; an alteration (`nyala.schema.alteration`) makes a new one with the next `version`.
 Source: Kudu schema design, "Column Design", "Column Encoding" (Table 1), "Primary Key Design",
 "Known Limitations"; default rules from Kudu's ColumnSchema.
 """
@@ -41,16 +40,12 @@ import pyarrow as pa
 
 from nyala.errors import ColumnNotFoundError, SchemaError
 from nyala.schema.cast import cast_value
-from nyala.schema.types import MAX_CELL_BYTES, ColumnType, parse_type
+from nyala.schema.limits import DEFAULT_LIMITS, Limits
+from nyala.schema.types import ColumnType, parse_type
 
 __all__ = [
     "COMPRESSIONS",
     "FIRST_COLUMN_ID",
-    "MAX_CELL_BYTES",
-    "MAX_COLUMNS",
-    "MAX_COMMENT_BYTES",
-    "MAX_IDENTIFIER_BYTES",
-    "MAX_KEY_BYTES",
     "NO_DEFAULT",
     "ColumnId",
     "ColumnSchema",
@@ -60,6 +55,7 @@ __all__ = [
     "allowed_encodings",
     "build_column",
     "build_schema",
+    "check_block_size",
     "check_comment",
     "check_identifier",
     "column",
@@ -68,10 +64,6 @@ __all__ = [
 
 ColumnId = NewType("ColumnId", int)
 
-MAX_KEY_BYTES: Final = 16_384
-MAX_COLUMNS: Final = 300
-MAX_IDENTIFIER_BYTES: Final = 256
-MAX_COMMENT_BYTES: Final = 256
 MIN_BLOCK_SIZE_BYTES: Final = 512
 MAX_BLOCK_SIZE_BYTES: Final = 16 * 1024 * 1024
 FIRST_COLUMN_ID: Final = 10  # S3
@@ -177,6 +169,8 @@ class Schema:
     key_count: int
     version: int = 0
     next_column_id: int = FIRST_COLUMN_ID
+    layout_version: int = 0
+    """The version with which what is stored changed last: columns, types, encodings. Older files are outdated."""
     _by_name: Mapping[str, ColumnSchema] = field(init=False, repr=False, compare=False)
     _by_id: Mapping[int, ColumnSchema] = field(init=False, repr=False, compare=False)
 
@@ -270,6 +264,7 @@ class Schema:
         return json.dumps(
             {
                 "version": self.version,
+                "layout_version": self.layout_version,
                 "next_column_id": self.next_column_id,
                 "key_count": self.key_count,
                 "columns": [_column_to_json(column) for column in self.columns],
@@ -289,6 +284,7 @@ class Schema:
             key_count=data["key_count"],
             version=data["version"],
             next_column_id=data["next_column_id"],
+            layout_version=data["layout_version"],
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -313,12 +309,13 @@ def find_name(name: str, names: Iterable[str]) -> str:
 def build_schema(
     spec: pa.Schema | Mapping[str, str | pa.DataType | ColumnType | ColumnSpec],
     primary_key: Sequence[str] | str,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Schema:
     """The first version of a table's schema, from what a user gave to `create_table`.
 
     Raises: SchemaError for anything a schema cannot be, ColumnNotFoundError for an unknown key column.
     """
-    specs = _read_spec(spec)
+    specs = _read_spec(spec, limits)
     key = [primary_key] if isinstance(primary_key, str) else list(primary_key)
     if not key:
         raise SchemaError("the primary key is empty; name at least one column in primary_key=[...]")
@@ -329,19 +326,20 @@ def build_schema(
             )
         if key.count(name) > 1:
             raise SchemaError(f"primary key column {name!r} is named twice; name each column once")
-    if len(specs) > MAX_COLUMNS:
+    if len(specs) > limits.max_columns:
         raise SchemaError(
-            f"{len(specs)} columns are more than the {MAX_COLUMNS} that a table may have; split the table"
+            f"{len(specs)} columns are more than the {limits.max_columns} that a table may have (max_columns); split "
+            "the table"
         )
     ordered = [*key, *(name for name in specs if name not in set(key))]
     columns = tuple(
-        build_column(FIRST_COLUMN_ID + position, name, specs[name], in_key=position < len(key))
+        build_column(FIRST_COLUMN_ID + position, name, specs[name], in_key=position < len(key), limits=limits)
         for position, name in enumerate(ordered)
     )
     return Schema(columns, key_count=len(key), version=0, next_column_id=FIRST_COLUMN_ID + len(columns))
 
 
-def _read_spec(spec: Any) -> dict[str, ColumnSpec]:
+def _read_spec(spec: Any, limits: Limits) -> dict[str, ColumnSpec]:
     if isinstance(spec, pa.Schema):
         for name in spec.names:
             if spec.names.count(name) > 1:
@@ -356,7 +354,7 @@ def _read_spec(spec: Any) -> dict[str, ColumnSpec]:
         )
     specs: dict[str, ColumnSpec] = {}
     for name, entry in entries:
-        check_identifier(name, "column name")
+        check_identifier(name, "column name", limits)
         try:
             if isinstance(entry, ColumnSpec):
                 specs[name] = entry
@@ -369,9 +367,11 @@ def _read_spec(spec: Any) -> dict[str, ColumnSpec]:
     return specs
 
 
-def build_column(id: int, name: str, spec: ColumnSpec, *, in_key: bool) -> ColumnSchema:
+def build_column(
+    id: int, name: str, spec: ColumnSpec, *, in_key: bool, limits: Limits = DEFAULT_LIMITS
+) -> ColumnSchema:
     """One checked column; also for a column that is added later. Raises: SchemaError naming the column."""
-    check_identifier(name, "column name")
+    check_identifier(name, "column name", limits)
     where = f"column {name!r}: "
     if in_key and not spec.type.key_allowed:
         raise SchemaError(
@@ -394,7 +394,7 @@ def build_column(id: int, name: str, spec: ColumnSpec, *, in_key: bool) -> Colum
         raise SchemaError(f"{where}the default does not fit: {error}") from None
     if default is None:
         default = NO_DEFAULT
-    check_comment(spec.comment, where)
+    check_comment(spec.comment, where, limits)
     return ColumnSchema(
         id=ColumnId(id),
         name=name,
@@ -404,12 +404,13 @@ def build_column(id: int, name: str, spec: ColumnSpec, *, in_key: bool) -> Colum
         write_default=default,
         encoding=spec.encoding,
         compression=spec.compression,
-        block_size_bytes=_check_block_size(spec.block_size_bytes, where),
+        block_size_bytes=check_block_size(spec.block_size_bytes, where),
         comment=spec.comment,
     )
 
 
-def _check_block_size(block_size: Any, where: str) -> int | None:
+def check_block_size(block_size: Any, where: str) -> int | None:
+    """The bytes of a block as they count. Raises: SchemaError beginning with `where`."""
     if block_size is None:
         return None
     is_number = isinstance(block_size, int) and not isinstance(block_size, bool)
@@ -421,16 +422,23 @@ def _check_block_size(block_size: Any, where: str) -> int | None:
     return max(int(block_size), MIN_BLOCK_SIZE_BYTES) if block_size else None
 
 
-def check_comment(comment: Any, where: str) -> None:
-    """Check a column's or table's comment: text of at most 256 bytes. Raises: SchemaError beginning with `where`."""
-    if not isinstance(comment, str) or len(comment.encode(errors="replace")) > MAX_COMMENT_BYTES:
+def check_comment(comment: Any, where: str, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Check a column's or table's comment: text within `max_comment_bytes`.
+
+    Raises: SchemaError beginning with `where`.
+    """
+    if not isinstance(comment, str):
+        raise SchemaError(f"{where}the comment {comment!r} is not text; use a str")
+    size = len(comment.encode(errors="replace"))
+    if size > limits.max_comment_bytes:
         raise SchemaError(
-            f"{where}the comment is not a text of at most {MAX_COMMENT_BYTES} bytes; shorten it"
+            f"{where}the comment has {size} bytes, at most {limits.max_comment_bytes} are allowed "
+            "(max_comment_bytes); shorten it"
         )
 
 
-def check_identifier(name: Any, what: str) -> None:
-    """Check a column's or table's name: text, not empty, no NUL, at most 256 bytes of UTF-8.
+def check_identifier(name: Any, what: str, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Check a column's or table's name: text, not empty, no NUL, within `max_identifier_bytes` of UTF-8.
 
     Raises: SchemaError that begins with `what`.
     """
@@ -444,10 +452,10 @@ def check_identifier(name: Any, what: str) -> None:
         size = len(name.encode())
     except UnicodeEncodeError:
         raise SchemaError(f"{what} {name!r} is not valid Unicode; leave out the lone surrogates") from None
-    if size > MAX_IDENTIFIER_BYTES:
+    if size > limits.max_identifier_bytes:
         raise SchemaError(
-            f"{what} {name[:20] + '…'!r} has {size} bytes, at most {MAX_IDENTIFIER_BYTES} are allowed; "
-            "shorten it"
+            f"{what} {name[:20] + '…'!r} has {size} bytes, at most {limits.max_identifier_bytes} are allowed "
+            "(max_identifier_bytes); shorten it"
         )
 
 

@@ -12,6 +12,10 @@ later in the stretch would need a delete in between; the timestamps travel with 
 
     inserts (of one set of columns at a time), then updates (likewise), until a delete or `GATHER_ROWS` ends it.
 
+A record goes by column ids. One of another schema version than the table's is projected: a column that was widened
+since comes in its type of now, one that no readable snapshot has any more is left out, one that came later reads as its
+default.
+
 Invariants
     R1  (above) is kept per row, whatever was gathered.
     G1  Inserts are applied before updates and updates before deletes that follow them in the log.
@@ -22,6 +26,7 @@ processes, who go on feeding records as they come.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -29,6 +34,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from nyala.schema.adapter import adapt
 from nyala.tablet.root import Root, TableState
 from nyala.tablet.settle import ABSENT, Effect, Settlement, find_ghosts, locate
 from nyala.tablet.write_path import plan_apply
@@ -85,8 +91,13 @@ class Replayer:
                 self._take(group, record.timestamp)
 
     def _take(self, group: SettledGroup, timestamp: int) -> None:
-        if group.table_id not in self._root.tables:
+        table = self._root.tables.get(group.table_id)
+        if table is None:
             return
+        if group.schema_version != table.schema.version:
+            group = _projected(group, table)
+            if group.kind == "update" and group.batch.num_columns == table.schema.key_count:
+                return  # of columns only that were dropped before the history begins
         if group.kind == "delete":
             waiting = self._deletes
         else:
@@ -111,6 +122,17 @@ class Replayer:
                 _apply(self._root.tables[table_id], kind, gathered)
             waiting.clear()
         self._waiting = 0
+
+
+def _projected(group: SettledGroup, table: TableState) -> SettledGroup:
+    """A record of another schema version with the columns that are stored now, in their types of now.
+
+    Columns that were dropped stay as long as snapshots can be read that have them; others go.
+    """
+    stored = table.stored_schema()
+    names = [name for name in group.batch.schema.names if stored.has_id(int(name))]
+    arrays = [adapt(group.batch.column(name), stored.by_id(int(name)).type.arrow) for name in names]
+    return dataclasses.replace(group, batch=pa.RecordBatch.from_arrays(arrays, names=names))
 
 
 def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:

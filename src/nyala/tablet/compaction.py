@@ -178,11 +178,15 @@ def _job(
     store.tablet_directory(tablet_id)
     token = store.env.randomness.token_hex(8)
     cut = store.history_cut(table.entry)
-    if not any(file.timestamp_min <= cut for rowset in rowsets for file in (*rowset.undo, *rowset.redo)):
-        cut = 0  # nothing is that old
+    whole, schema = table.stored_schema(), table.stored_schema(cut)
+    dropped = {column.id for column in whole.columns if not schema.has_id(column.id)}
+    if not any(
+        file.timestamp_min <= cut for rowset in rowsets for file in (*rowset.undo, *rowset.redo)
+    ) and not any(dropped & rowset.column_ids for rowset in rowsets):
+        cut, schema = 0, whole  # nothing is that old
     if isinstance(plan, MergePlan):
         return MergeJob(
-            store.root_path, tablet_id, table.schema, tuple(map(RowSetFiles.of, rowsets)), snapshot, cut,
+            store.root_path, tablet_id, schema, tuple(map(RowSetFiles.of, rowsets)), snapshot, cut,
             tuple(store.allocate("rowset") for _ in range(plan.output_count)), token,
         )  # fmt: skip
     (rowset,) = rowsets
@@ -190,16 +194,16 @@ def _job(
     if isinstance(plan, MajorPlan):
         if not rowset.redo:
             return None
-        return MajorJob(store.root_path, tablet_id, table.schema, files, plan.columns, cut, token)
+        return MajorJob(store.root_path, tablet_id, schema, files, plan.columns, cut, token)
     assert isinstance(plan, MinorPlan)
     chosen = (rowset.redo if plan.kind == "redo" else rowset.undo[::-1])[plan.files]
     if len(chosen) < 2:
         return None
     if plan.kind == "redo":
         ids = tuple(file.id for file in chosen)
-        return MinorJob(store.root_path, tablet_id, table.schema, files, ids, token)
+        return MinorJob(store.root_path, tablet_id, whole, files, ids, token)
     ids = tuple(file.id for file in _with_those_between(chosen, rowset.undo))
-    return UndoJob(store.root_path, tablet_id, table.schema, files, ids, cut, token)
+    return UndoJob(store.root_path, tablet_id, whole, files, ids, cut, token)
 
 
 def _with_those_between(chosen: Sequence[DeltaFile], undo: Sequence[DeltaFile]) -> list[DeltaFile]:
@@ -328,7 +332,6 @@ def _replaced(
         cut = job.cut
     elif isinstance(job, MinorJob):
         gone = [file for file in now.redo if file.id in job.file_ids]
-        assert redo is not None, "REDO files are not empty, nor is what is made of them"
         fresh = now.with_merged_redo(gone, redo)
     else:
         assert isinstance(job, UndoJob)

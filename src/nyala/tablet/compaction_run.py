@@ -320,6 +320,8 @@ def _redo_or_undo(env: Env, job: MinorJob | UndoJob, written: list[str]) -> Outp
     try:
         if isinstance(job, MinorJob):
             inputs = [file for file in rowset.redo if file.id in job.file_ids]
+            if not any(file.column_ids & {*types, LIVENESS} for file in inputs):
+                return Output()  # all their columns were dropped
             path = _path(job, f"{job.token}.redo")
             written.append(path)
             merged = merge_delta_files(env.files, os.path.join(job.root_path, path), inputs, types)

@@ -59,6 +59,7 @@ from nyala.errors import InvalidArgumentError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
+from nyala.schema.adapter import adapt
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet.read_path import GATHER_SHARE, WINDOW_ROWS, KeyedRows, aligned_heads, get_many, in_parallel
 from nyala.tablet.root import AnyRowSet, TableState, TabletState
@@ -780,10 +781,8 @@ def _first_of_each(ascending: npt.NDArray[np.int64]) -> Bools:
 
 
 def _as(values: pa.Array, column: ColumnSchema | None) -> pa.Array:
-    """Values in the column's present type (None: LIVENESS): they may have been written before it was widened."""
-    if column is None or values.type == column.type.arrow:
-        return values
-    return values.cast(column.type.arrow)
+    """Values in the type that the column has in the schema that is read (None: LIVENESS)."""
+    return values if column is None else adapt(values, column.type.arrow)
 
 
 def _where(values: pa.Array, shown: Bools) -> pa.Array:

@@ -34,9 +34,11 @@ import pyarrow as pa
 from nyala.catalog.model import CatalogChange, RowSetEntry
 from nyala.delta.delta_file import WrittenDelta
 from nyala.delta.mem_store import DeltaMemStore
+from nyala.delta.run import LIVENESS
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet, RowSetImage
 from nyala.rowset.writer import WrittenRowSet
+from nyala.schema.schema import Schema
 from nyala.tablet.flush_run import DeltaPiece, Piece, RowSetPiece, Writer, Written, write_pieces
 from nyala.tablet.history import note_cut
 from nyala.tablet.opening import delta_entry
@@ -206,17 +208,32 @@ def freeze_tablet(store: Store, table: TableState, tablet: TabletState, timestam
     return state if rowsets == tablet.rowsets else dataclasses.replace(state, rowsets=rowsets)
 
 
+def freeze_memory(store: Store, table: TableState) -> TableState:
+    """Set the table's MemRowSets aside, all that have rows, in a new root; the table as it is there. Under the commit
+    lock. For an alteration: rows that come later have other columns. They stay readable, and the next round takes them.
+    """
+    timestamp = store.marks.applied
+    changed: dict[int, TabletState] = {}
+    for tablet in table.tablets:
+        if tablet.memory.row_count:
+            tablet.memory.frozen_at = timestamp
+            frozen = (*tablet.frozen, tablet.memory)
+            changed[tablet.id] = dataclasses.replace(tablet, memory=store.new_memory(table), frozen=frozen)
+    store.install(store.root.with_tablets(changed))
+    return store.root.tables[table.id]
+
+
 # ------------------------------------------------------------------------------------------------ write
 
 
 def _pieces(store: Store, part: _FrozenTablet) -> list[Piece]:
     """What is to be written of a tablet; `_take_written` gets the answers in this order."""
     directory = store.tablet_directory(part.tablet_id)
-    schema = part.table.schema
+    schema = part.table.stored_schema()
     pieces: list[Piece] = []
     for memory in part.memories:
         assert memory.frozen_at is not None, "F1: only a frozen MemRowSet is flushed"
-        image = memory.image(memory.frozen_at)
+        image = memory.image(memory.frozen_at, schema)
         cut = store.history_cut(part.table.entry)
         if any(run.timestamp_min <= cut for run in image.undo.values()):
             image, part.cut = image.without_history(cut), max(part.cut, cut)
@@ -230,9 +247,12 @@ def _pieces(store: Store, part: _FrozenTablet) -> list[Piece]:
         ]  # fmt: skip
     for rowset_id, stores in part.stores.items():
         for frozen in stores:
+            runs = {number: run for number, run in frozen.runs().items() if _is_stored(schema, number)}
+            if not runs:
+                continue  # of columns only that were dropped before the history begins
             number = store.allocate("delta")
             part.deltas.append((rowset_id, number))
-            pieces.append(DeltaPiece(f"{directory}/{number}.redo", schema, frozen.runs()))
+            pieces.append(DeltaPiece(f"{directory}/{number}.redo", schema, runs))
     return pieces
 
 
@@ -249,6 +269,10 @@ def _take_written(part: _FrozenTablet, pieces: Iterator[Piece], written: Iterato
         piece, delta = next(pieces), next(written)
         assert isinstance(piece, DeltaPiece) and isinstance(delta, WrittenDelta), "the same order"
         part.new_deltas.append((rowset_id, number, piece.path, delta))
+
+
+def _is_stored(schema: Schema, column_id: int) -> bool:
+    return column_id == LIVENESS or schema.has_id(column_id)
 
 
 def roll(image: RowSetImage, target_bytes: int) -> Iterator[tuple[int, int]]:
@@ -317,10 +341,10 @@ def _installed_tablet(
     for rowset_id, number, path, written in part.new_deltas:
         new_files.setdefault(rowset_id, []).append((number, path, written))
     for rowset in tablet.rowsets:
-        files = new_files.get(rowset.id)
-        if files is None:
+        if rowset.id not in part.stores:
             rowsets.append(rowset)
             continue
+        files = new_files.get(rowset.id, [])
         entries = [delta_entry(number, rowset.id, path, written) for number, path, written in files]
         change.put_deltas.extend(entries)
         fresh = rowset.with_flushed_deltas(

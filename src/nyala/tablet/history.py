@@ -15,6 +15,8 @@ Invariants
     H2  Whoever has a root reads any T that he could take at the time: cutting makes new files and a new
         root, and the files of old roots stay as long as somebody has one (P2).
     H3  Nothing is thrown away at a timestamp that reader processes cannot yet see as published.
+    H5  Rows of a range partition that was dropped go at once, with their past. A moment at which they were there is
+        readable but for them: who needs them is refused.
     H4  Of a table that is younger than its history everything is there: it can be read at any T, also before its
         creation, when it was empty.
 
@@ -24,11 +26,19 @@ Source: Kudu facts 4.6. Departure: Kudu refuses by the mark alone; the clock of 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
 
-from nyala.catalog.model import CatalogChange, TableEntry
+import pyarrow as pa
+
+from nyala.catalog.model import CatalogChange, DroppedRange, TableEntry
 from nyala.errors import HistoryExpiredError
 from nyala.mvcc.timestamp import from_physical, to_datetime
-from nyala.tablet.root import Root
+from nyala.partition.describe import describe_range
+from nyala.partition.levels import Partition, PartitionSchema, Router
+from nyala.partition.pruning import prune
+from nyala.schema.constraint import Constraint
+from nyala.tablet.root import Root, TableState
 
 
 def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
@@ -43,6 +53,11 @@ def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
 def check_readable(entry: TableEntry, timestamp: int, published: int, now_us: int) -> None:
     """Raises: HistoryExpiredError when the table cannot be read at `timestamp` any more."""
     oldest = oldest_readable(entry, published, now_us)
+    if timestamp < entry.rewritten and entry.rewritten >= oldest:
+        raise HistoryExpiredError(
+            f"table {entry.name!r} was repartitioned at {to_datetime(entry.rewritten).isoformat()} (timestamp "
+            f"{entry.rewritten}), which keeps no history: it cannot be read at {to_datetime(timestamp).isoformat()}"
+        )
     if timestamp < oldest:
         raise HistoryExpiredError(
             f"table {entry.name!r} can be read back to {to_datetime(oldest).isoformat()} (timestamp {oldest}), not to "
@@ -51,13 +66,52 @@ def check_readable(entry: TableEntry, timestamp: int, published: int, now_us: in
         )
 
 
+def check_dropped(
+    table: TableState, timestamp: int, constraints: Mapping[str, Constraint] = MappingProxyType({})
+) -> None:
+    """Raises: HistoryExpiredError when rows that satisfy the constraints may have lain in a range partition that was
+    there at `timestamp` and was dropped since: they are gone with their past, and are never left out silently."""
+    entry = table.entry
+    missing = [gone for gone in entry.dropped if gone.missing_at(timestamp)]
+    if not missing:
+        return
+    # Of the buckets some can hold rows in any case, so only the ranges are looked at.
+    ranges = PartitionSchema((), entry.partition_schema.range_column_ids)
+    needed = prune(
+        constraints, ranges, [Partition((), gone.lower, gone.upper) for gone in missing], table.schema
+    )
+    for gone, is_needed in zip(missing, needed.tolist(), strict=True):
+        if is_needed:
+            raise _dropped_error(table, gone, timestamp)
+
+
+def check_dropped_keys(table: TableState, keys: Mapping[str, pa.Array], count: int, timestamp: int) -> None:
+    """The same for rows that are looked up by key. keys: of `count` rows, the key columns by name."""
+    for gone in table.entry.dropped:
+        if gone.missing_at(timestamp):
+            ranges = PartitionSchema((), table.entry.partition_schema.range_column_ids)
+            router = Router(ranges, [Partition((), gone.lower, gone.upper)], table.schema)
+            if (router.route(keys, count) >= 0).any():
+                raise _dropped_error(table, gone, timestamp)
+
+
+def _dropped_error(table: TableState, gone: DroppedRange, timestamp: int) -> HistoryExpiredError:
+    entry = table.entry
+    named = describe_range((gone.lower, gone.upper), entry.partition_schema, table.schema)
+    return HistoryExpiredError(
+        f"table {entry.name!r} cannot be read at {to_datetime(timestamp).isoformat()} where it needs the partition "
+        f"{named}: that was dropped, with its history, at {to_datetime(gone.dropped).isoformat()} (timestamp "
+        f"{gone.dropped}); read from then on, or leave its range out with where="
+    )
+
+
 def note_cut(change: CatalogChange, root: Root, table_id: int, cut: int) -> Root:
     """`root` and `change` with the table's `history_start` at `cut`, if that is later: something goes that
-    is older."""
+    is older. Schema versions and dropped ranges that only older snapshots need go with it."""
     table = root.tables[table_id]
     if cut <= table.entry.history_start:
         return root
-    entry = dataclasses.replace(table.entry, history_start=cut)
+    entry = dataclasses.replace(table.entry.without_past(cut), history_start=cut)
     change.put_tables = [put for put in change.put_tables if put.id != table_id] + [entry]
     return root.with_table(dataclasses.replace(table, entry=entry))
 

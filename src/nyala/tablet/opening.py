@@ -18,6 +18,7 @@ from nyala.env import Env
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.part import Part
+from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import Schema
 from nyala.tablet import layout
 from nyala.tablet.root import Root, TableState, TabletState
@@ -27,7 +28,9 @@ logger = logging.getLogger("nyala.store")
 _TABLET_FOLDER: Final = re.compile(r"\d+")
 
 
-def open_root(env: Env, path: str, state: CatalogState, cache: BlockCache) -> Root:
+def open_root(
+    env: Env, path: str, state: CatalogState, cache: BlockCache, limits: Limits = DEFAULT_LIMITS
+) -> Root:
     """The root of a catalogue state, with nothing in memory. Opens no data file: each is opened when first
     read."""
     tablets_of, rowsets_of = state.tablets_by_table(), state.rowsets_by_tablet()
@@ -57,6 +60,7 @@ def open_root(env: Env, path: str, state: CatalogState, cache: BlockCache) -> Ro
                 )
                 for tablet in tablets_of.get(entry.id, ())
             ),
+            limits,
         )
     return Root(state.version, tables)
 

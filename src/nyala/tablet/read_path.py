@@ -49,6 +49,7 @@ from nyala.schema.arrow_values import rows_of
 from nyala.schema.constraint import Constraint
 from nyala.schema.predicate import BoundPredicate
 from nyala.schema.schema import ColumnSchema, Schema
+from nyala.tablet.history import check_dropped
 from nyala.tablet.root import AnyRowSet, TableState
 from nyala.tablet.settle import tablet_slices
 
@@ -140,12 +141,16 @@ class ScanSpec:
 
 
 def plan(table: TableState, spec: ScanSpec, counters: ScanCounters) -> list[ScanUnit]:
-    """The rowsets that the scan has to look into. Reads key indexes at most, no data."""
+    """The rowsets that the scan has to look into. Reads key indexes at most, no data.
+
+    Raises: HistoryExpiredError when it needs a range partition that was there then and was dropped since.
+    """
     counters.tablets_total = len(table.tablets)
     if not spec.can_match or spec.key_range.is_empty:
         every = (rowset for tablet in table.tablets for rowset in tablet.all_rowsets())
         counters.rowsets_total = sum(1 for rowset in every if rowset.row_count)
         return []
+    check_dropped(table, spec.snapshot, spec.constraints)
     keep = prune(spec.constraints, table.entry.partition_schema, table.partitions, table.schema)
     units: list[ScanUnit] = []
     for ordinal, tablet in enumerate(table.tablets):

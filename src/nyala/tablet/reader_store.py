@@ -17,8 +17,8 @@ Invariants
         reloaded: a batch may have gone into files there (W6), and log records behind it may rest on it.
     P4  The lease of an earlier version is kept until the last root of it in this process is gone.
     P5  What is published never goes back, also when the writer commits to the catalogue while it is loaded.
-    P6  What is published is not before the history of any table begins: a catalogue whose history was cut at a moment
-        that the position record, read before it, does not reach yet is loaded again.
+    P6  What is published is not before the history of any table begins, nor before rows were dropped or rewritten: a
+        catalogue that did so at a moment that the position record, read before it, does not reach yet is loaded again.
 
 Threads: any. Source: design §6 P1, P2.
 """
@@ -108,7 +108,9 @@ class ReaderStore:
         self._log = LogReader(self.env, layout.wal_path(self.root_path), state.wal_start)
         self._published = 0
         self._floor = state.timestamp_max
-        self._history_start = max((table.history_start for table in state.tables.values()), default=0)
+        self._history_start = max(
+            (max(table.history_start for table in state.tables.values()) if state.tables else 0), root.floor
+        )
         self._lease = lease
         # P4: the lease lives as long as the last scan of this root.
         weakref.finalize(root, _release, lease)

@@ -8,7 +8,8 @@ which every earlier batch is part of. What was never changed since is not read, 
 is not written. It is a write like any other: one timestamp, history before it as readable as ever.
 
 Invariants
-    U1  A scan at the batch's timestamp gives what a scan at `to` gives.
+    U1  A scan at the batch's timestamp gives what a scan at `to` gives, through the schema of now: a column that came
+        since has its default in every row that was there, one that went since does not come back.
     U2  Rows that are the same at both moments have no record of the batch.
 
 Simplification: all that is written back is held in memory, as any batch's data is; columns of which only some rows
@@ -28,7 +29,7 @@ import pyarrow.compute as pc
 from nyala.errors import TableNotFoundError
 from nyala.tablet import diff_scan
 from nyala.tablet.diff_scan import CHANGE_TYPE, make_diff_spec
-from nyala.tablet.history import check_readable
+from nyala.tablet.history import check_dropped, check_readable
 from nyala.tablet.result import Ticket, WriteResult
 from nyala.tablet.root import TableState
 from nyala.tablet.settle import prepare
@@ -53,6 +54,7 @@ def restore(store: Store, table_id: int, to: int) -> WriteResult:
             raise TableNotFoundError("the table was dropped before it could be restored")
         # What the clock says was asked before; under the lock it counts what is gone.
         check_readable(table.entry, to, 0, 0)
+        check_dropped(table, to)
         operations = _operations(table, to, store.marks.applied)
         requests = [Request(table.name, name, None) for name in operations]
         prepared = [(table, prepare(table, name, rows, ignore=False)) for name, rows in operations.items()]

@@ -14,6 +14,8 @@ Invariants
     T1  A key is live in at most one of {memory} + frozen + rowsets of its tablet, at any timestamp.
     T2  Tablets stand in the order of the partitions that `router` counts by.
     T3  A root is never changed after it was installed.
+    T4  Who reads a root reads it at `floor` or later, or is told that he cannot: before that it lacks rows that were
+        dropped or rewritten.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from nyala.partition.levels import Partition, Router
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.rowset_tree import RowSetTree
+from nyala.schema.alteration import stored_schema
+from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.row_errors import RowErrors
 from nyala.schema.schema import Schema
 
@@ -97,6 +101,7 @@ class TableState:
 
     entry: TableEntry
     tablets: tuple[TabletState, ...]
+    limits: Limits = DEFAULT_LIMITS
 
     @property
     def id(self) -> int:
@@ -109,6 +114,30 @@ class TableState:
     @property
     def schema(self) -> Schema:
         return self.entry.schema
+
+    def as_of(self, timestamp: int) -> TableState:
+        """The table with the schema that it had at a moment; its tablets are the same."""
+        return self.with_schema(self.entry.schema_at(timestamp))
+
+    def with_schema(self, schema: Schema) -> TableState:
+        """The table seen with another version of its schema: to be read, never to be written to."""
+        if schema is self.schema:
+            return self
+        seen = dataclasses.replace(self, entry=dataclasses.replace(self.entry, schema=schema))
+        for name in ("codec", "partitions", "ordinal_of"):  # not `router`, which goes by names
+            if name in self.__dict__:
+                seen.__dict__[name] = self.__dict__[name]
+        return seen
+
+    def stored_schema(self, cut: int = 0) -> Schema:
+        """What files are written with: the present columns, and dropped ones that snapshots from `cut` on are of."""
+        return (
+            self._stored_schema if cut == 0 else stored_schema(self.schema, self.entry.earlier_schemas(cut))
+        )
+
+    @cached_property
+    def _stored_schema(self) -> Schema:
+        return stored_schema(self.schema, self.entry.earlier_schemas())
 
     @cached_property
     def codec(self) -> KeyCodec:
@@ -154,7 +183,15 @@ class TableState:
         fresh = dataclasses.replace(
             self, tablets=tuple(changed.get(tablet.id, tablet) for tablet in self.tablets)
         )
-        for name in ("codec", "partitions", "router", "ordinal_of", "no_errors", "_log_schemas"):
+        for name in (
+            "codec",
+            "partitions",
+            "router",
+            "ordinal_of",
+            "no_errors",
+            "_log_schemas",
+            "_stored_schema",
+        ):
             if name in self.__dict__:
                 fresh.__dict__[name] = self.__dict__[name]
         return fresh
@@ -170,6 +207,18 @@ class Root:
 
     version: int
     tables: Mapping[int, TableState]
+
+    @cached_property
+    def floor(self) -> int:
+        """The oldest moment at which all tables have all their rows (T4)."""
+        return max(
+            (
+                max(table.entry.rewritten, *(gone.dropped for gone in table.entry.dropped), 0)
+                for table in self.tables.values()
+                if table.entry.rewritten or table.entry.dropped
+            ),
+            default=0,
+        )
 
     @cached_property
     def by_name(self) -> Mapping[str, TableState]:

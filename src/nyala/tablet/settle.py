@@ -49,7 +49,7 @@ from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.convert import convert, default_array
 from nyala.schema.row_errors import RowErrors
-from nyala.schema.schema import MAX_KEY_BYTES, NO_DEFAULT, ColumnSchema, Schema
+from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema
 from nyala.tablet.root import AnyRowSet, TableState
 
 OPERATIONS: Final = ("insert", "upsert", "update", "delete")
@@ -200,11 +200,16 @@ def prepare(
     keys = table.codec.encode(key_arrays)
     bad = np.zeros(len(rows), np.bool_)
     if name in ("insert", "upsert") and table.codec.width is None and schema.key_count > 1:
-        bad = table.codec.sizes(keys) > MAX_KEY_BYTES
+        sizes = table.codec.sizes(keys)
+        bad = sizes > table.limits.max_key_bytes
         if bad.any():
             errors.add(
                 rows[bad], KEY_TOO_LARGE,
-                f"the encoded key is larger than {MAX_KEY_BYTES} bytes, the limit for the key of {table.name!r}",
+                [
+                    f"the encoded key has {size} bytes, more than the {table.limits.max_key_bytes} that the key of "
+                    f"{table.name!r} may have (max_key_bytes)"
+                    for size in sizes[bad].tolist()
+                ],
             )  # fmt: skip
     names = [column.name for column in schema.key_columns]
     tablets = table.router.route(dict(zip(names, key_arrays, strict=True)), len(rows))

@@ -56,6 +56,7 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.part import Part
 from nyala.rowset.writer import WrittenRowSet
+from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import Schema
 from nyala.tablet import layout
 from nyala.tablet.bootstrap import Replayer
@@ -99,6 +100,7 @@ class StoreOptions:
     log_limit_bytes: int = LOG_LIMIT_BYTES
     direct_commit_bytes: int = DIRECT_COMMIT_BYTES
     rowset_target_bytes: int = TARGET_BYTES
+    limits: Limits = DEFAULT_LIMITS
 
 
 class Store:
@@ -148,8 +150,11 @@ class Store:
         self._shown = 0  # what the position record says is published
         self._released = False
         self._measure_memory(root)
-        self._rowset_ids: Iterator[int] = itertools.count(state.next_rowset_id)
-        self._delta_ids: Iterator[int] = itertools.count(state.next_delta_id)
+        self._ids: dict[str, Iterator[int]] = {
+            "tablet": itertools.count(state.next_tablet_id),
+            "rowset": itertools.count(state.next_rowset_id),
+            "delta": itertools.count(state.next_delta_id),
+        }
         self.publish()
 
     # ---------------------------------------------------------------------------------------- open, close
@@ -174,7 +179,7 @@ class Store:
             state = catalog.load(at_least=0 if position is None else position.catalogue_version)
             cache = BlockCache(options.memory_limit_bytes // 4)
             remove_orphans(env, path, state)
-            root = open_root(env, path, state, cache)
+            root = open_root(env, path, state, cache, options.limits)
             recovered = recover(env, layout.wal_path(path), state.wal_start)
             replayer = Replayer(root)
             replayer.feed(recovered.records())
@@ -266,7 +271,9 @@ class Store:
         """
         self.check_open()
         published = self.marks.published
-        return self._root, published
+        root = self._root
+        # Between a root's installation and its being published, its own moment is durable already (T4).
+        return root, max(published, root.floor)
 
     def install(self, root: Root) -> None:
         """The one place where the root changes. Under the commit lock."""
@@ -482,8 +489,8 @@ class Store:
         return relative
 
     def allocate(self, what: str) -> int:
-        """A new rowset or delta id, never given before in this process; gaps after failures do not matter."""
-        return next(self._rowset_ids if what == "rowset" else self._delta_ids)
+        """A new tablet, rowset or delta id, never given before in this process; gaps after failures do not matter."""
+        return next(self._ids[what])
 
     def new_memory(self, table: TableState) -> MemRowSet:
         return MemRowSet(table.codec, table.schema)
@@ -561,17 +568,17 @@ class Store:
                     f"table {name!r} exists already; open it with table({name!r}), or pass exist_ok=True"
                 )
             table_id = self.state.next_table_id
-            created = self._stamp()
+            created = self.stamp()
             entry = TableEntry(
                 table_id, name, comment, history_us, schema, {schema.version: schema}, partition_schema,
                 created=created,
             )  # fmt: skip
             # Nothing of an earlier table of this name can be replayed into it: the ids are new (R1).
             tablets = [
-                TabletEntry(self.state.next_tablet_id + index, table_id, partition, 0)
-                for index, partition in enumerate(partitions)
+                TabletEntry(self.allocate("tablet"), table_id, partition, 0, created)
+                for partition in partitions
             ]
-            bare = TableState(entry, ())
+            bare = TableState(entry, (), self.options.limits)
             table = replace(
                 bare, tablets=tuple(TabletState(tablet, self.new_memory(bare)) for tablet in tablets)
             )
@@ -584,28 +591,11 @@ class Store:
         with self.commit_lock:
             self.check_writable()
             table = self._root.table(name)
-            change = dropping_tables(self.state, [table.id], self._stamp())
+            change = dropping_tables(self.state, [table.id], self.stamp())
             root = self._root
             self.transact(change, lambda version: root.without_table(table.id, version), forget_log=True)
 
-    def rename_table(self, old: str, new: str) -> None:
-        """Raises: TableNotFoundError, TableExistsError."""
-        with self.commit_lock:
-            self.check_writable()
-            table = self._root.table(old)
-            if new in self._root.by_name:
-                raise TableExistsError(
-                    f"cannot rename {old!r} to {new!r}: a table of that name exists already"
-                )
-            entry = replace(table.entry, name=new)
-            renamed = replace(table, entry=entry)
-            root = self._root
-            self.transact(
-                CatalogChange(timestamp=self._stamp(), put_tables=[entry]),
-                lambda version: root.with_table(renamed, version),
-            )
-
-    def _stamp(self) -> int:
+    def stamp(self) -> int:
         """A timestamp for a change of the catalogue only; applied and published at once by `transact`'s caller."""
         timestamp = self.clock.next()
         self.marks.advance_applied(timestamp)

@@ -23,6 +23,7 @@ from nyala.schema.predicate import bind
 from nyala.schema.row_errors import RowErrors
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet import read_path
+from nyala.tablet.history import check_dropped_keys
 from nyala.tablet.read_path import ScanCounters, ScanSpec
 from nyala.tablet.result import Ticket, WriteResult
 from nyala.tablet.root import TableState
@@ -119,7 +120,7 @@ def look_up(table: TableState, keys: Any, columns: Sequence[str] | None, snapsho
     """Rows by key in the order of the keys, missing ones left out.
 
     Raises: InvalidArgumentError for a key column left out; InvalidValueError for a NULL or a value out of range;
-    SchemaError, ColumnNotFoundError.
+    SchemaError, ColumnNotFoundError; HistoryExpiredError where a key lay in a range partition that was dropped since.
     """
     wanted, count, values = _find(table, keys, columns, snapshot)
     if not wanted and count:
@@ -144,7 +145,7 @@ def _find(
     """The columns asked for, how many rows were found, and their values in the order of the keys."""
     schema = table.schema
     wanted = schema.columns if columns is None else schema.project(columns)
-    encoded, tablets = read_keys(table, keys, "get")
+    encoded, tablets = read_keys(table, keys, "get", snapshot)
     if len(encoded) == 1 and tablets[0] >= 0:
         found, values = read_path.get_many(table, encoded, tablets, wanted, snapshot)
         return wanted, len(found), values
@@ -159,10 +160,13 @@ def _find(
     return wanted, len(found), [array.take(back) for array in values]
 
 
-def read_keys(table: TableState, keys: Any, operation: str) -> tuple[EncodedKeys, np.ndarray]:
+def read_keys(
+    table: TableState, keys: Any, operation: str, snapshot: int | None = None
+) -> tuple[EncodedKeys, np.ndarray]:
     """Keys as a user gives them: (encoded, ordinal of the tablet that houses each, or -1).
 
-    operation: the word for messages. Raises: as `look_up`.
+    operation: the word for messages. snapshot: the moment at which they are to be read, or from which on.
+    Raises: as `look_up`.
     """
     schema = table.schema
     converted = convert(keys, schema, columns="key", operation=operation)
@@ -181,5 +185,8 @@ def read_keys(table: TableState, keys: Any, operation: str) -> tuple[EncodedKeys
         )
     names = [column.name for column in schema.key_columns]
     arrays = [converted.columns[name] for name in names]
-    tablets = table.router.route(dict(zip(names, arrays, strict=True)), converted.row_count)
+    by_name = dict(zip(names, arrays, strict=True))
+    if snapshot is not None:
+        check_dropped_keys(table, by_name, converted.row_count, snapshot)
+    tablets = table.router.route(by_name, converted.row_count)
     return table.codec.encode(arrays), tablets

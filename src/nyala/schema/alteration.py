@@ -1,0 +1,275 @@
+"""A schema and one change of it: the next schema, or a sentence that says why not.
+
+    add_column(schema, "unit", column("string", default="ms"))     a new id, at the end
+    drop_column(schema, "old")                                     its id is never given again
+    rename_column(schema, "val", "value")                          the same id, a key column too
+    change_column(schema, "value", default=0, type="int64")        the same id
+
+Pure functions; each checks its own change. Several, one after the other, make an alteration: `next_version` numbers
+what came out. What of it rows and files have to follow is told by `Schema.layout_version`: renamed columns, defaults
+and comments change nothing that is stored.
+
+Invariants
+    S2  of `nyala.schema.schema`: ids are never used again.
+    S4  `read_default` is what stood as default when the column was added, and never changes.
+    A1  The type of a column only widens, and NOT NULL only becomes nullable: whatever was stored is a value of what
+        the column is now.
+
+Source: Kudu schema design, "Schema Alterations" and "Known Limitations"; Kudu facts §8. Departure: widening and NOT
+NULL to nullable, which Kudu has not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from nyala.errors import InvalidArgumentError, SchemaError
+from nyala.schema.cast import cast_value
+from nyala.schema.limits import DEFAULT_LIMITS, Limits
+from nyala.schema.schema import (
+    COMPRESSIONS,
+    NO_DEFAULT,
+    ColumnSchema,
+    ColumnSpec,
+    Schema,
+    allowed_encodings,
+    build_column,
+    check_block_size,
+    check_comment,
+    check_identifier,
+)
+from nyala.schema.types import ColumnType, parse_type
+
+__all__ = [
+    "UNCHANGED",
+    "Unchanged",
+    "add_column",
+    "change_column",
+    "drop_column",
+    "next_version",
+    "rename_column",
+    "stored_schema",
+    "widens",
+]
+
+
+class Unchanged(enum.Enum):
+    """The type of UNCHANGED, which stands for what is not said: None is a default of its own."""
+
+    UNCHANGED = "unchanged"
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+
+_INTEGERS: Final = ("int8", "int16", "int32", "int64")
+
+
+def add_column(schema: Schema, name: str, spec: ColumnSpec, limits: Limits = DEFAULT_LIMITS) -> Schema:
+    """The schema with one column more, at the end. Rows that are there read its default.
+
+    Raises: SchemaError for a name that is taken, NOT NULL without a default, too many columns, or a bad description.
+    """
+    _check_free(schema, name)
+    if len(schema) + 1 > limits.max_columns:
+        raise SchemaError(
+            f"{len(schema) + 1} columns are more than the {limits.max_columns} that a table may have (max_columns): "
+            f"drop one before you add {name!r}"
+        )
+    column = build_column(schema.next_column_id, name, spec, in_key=False, limits=limits)
+    if column.required:
+        raise SchemaError(
+            f"column {name!r} is NOT NULL and has no default, and the rows that are there need a value: give "
+            "default=…, or leave it nullable"
+        )
+    return dataclasses.replace(
+        schema, columns=(*schema.columns, column), next_column_id=schema.next_column_id + 1
+    )
+
+
+def drop_column(schema: Schema, name: str) -> Schema:
+    """The schema without the column. Raises: ColumnNotFoundError; SchemaError for a column of the key."""
+    column = schema.by_name(name)
+    if schema.is_key(name):
+        raise SchemaError(
+            f"column {name!r} is part of the primary key ({', '.join(schema.key_names)}), and the key of a table never "
+            "changes: it cannot be dropped; copy the rows into a table with another key instead"
+        )
+    return dataclasses.replace(schema, columns=tuple(c for c in schema.columns if c is not column))
+
+
+def rename_column(schema: Schema, old: str, new: str, limits: Limits = DEFAULT_LIMITS) -> Schema:
+    """The schema with the column under another name. Raises: ColumnNotFoundError; SchemaError for a name that is taken
+    or is none."""
+    column = schema.by_name(old)
+    _check_free(schema, new)
+    check_identifier(new, "column name", limits)
+    return _replaced(schema, column, dataclasses.replace(column, name=new))
+
+
+def change_column(
+    schema: Schema,
+    name: str,
+    *,
+    type: str | pa.DataType | ColumnType | Unchanged = UNCHANGED,
+    nullable: bool | Unchanged = UNCHANGED,
+    default: Any = UNCHANGED,
+    encoding: str | Unchanged = UNCHANGED,
+    compression: str | Unchanged = UNCHANGED,
+    block_size: int | Unchanged | None = UNCHANGED,
+    comment: str | Unchanged = UNCHANGED,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Schema:
+    """The schema with the column as described; what is not said stays.
+
+    default: for rows that are inserted from now on; None takes it away. type: a wider one.
+    Raises:  ColumnNotFoundError; InvalidArgumentError when nothing is said; SchemaError for what cannot be.
+    """
+    column = schema.by_name(name)
+    where = f"column {name!r}: "
+    given = (type, nullable, default, encoding, compression, block_size, comment)
+    if all(value is UNCHANGED for value in given):
+        raise InvalidArgumentError(
+            f"alter_column({name!r}) says nothing to change: give type, nullable, default, encoding, compression, "
+            "block_size or comment"
+        )
+    changed = column
+    if type is not UNCHANGED:
+        changed = dataclasses.replace(changed, type=_wider(schema, column, type))
+    if nullable is not UNCHANGED:
+        changed = dataclasses.replace(changed, nullable=_nullable(schema, column, nullable))
+    if default is not UNCHANGED:
+        try:
+            value = cast_value(default, changed.type)
+        except SchemaError as error:
+            raise SchemaError(f"{where}the default does not fit: {error}") from None
+        changed = dataclasses.replace(changed, write_default=NO_DEFAULT if value is None else value)
+    if encoding is not UNCHANGED:
+        changed = dataclasses.replace(changed, encoding=encoding)
+    if changed.encoding not in allowed_encodings(changed.type):
+        raise SchemaError(
+            f"{where}encoding {changed.encoding!r} is not for type {changed.type}; use one of "
+            f"{', '.join(allowed_encodings(changed.type))}"
+        )
+    if compression is not UNCHANGED:
+        if compression not in COMPRESSIONS:
+            raise SchemaError(
+                f"{where}there is no compression {compression!r}; use one of {', '.join(COMPRESSIONS)}"
+            )
+        changed = dataclasses.replace(changed, compression=compression)
+    if block_size is not UNCHANGED:
+        changed = dataclasses.replace(changed, block_size_bytes=check_block_size(block_size, where))
+    if comment is not UNCHANGED:
+        check_comment(comment, where, limits)
+        changed = dataclasses.replace(changed, comment=comment)
+    return _replaced(schema, column, changed)
+
+
+def next_version(before: Schema, after: Schema) -> Schema:
+    """What came of an alteration of `before`, with the next version's number."""
+    version = before.version + 1
+    same = [_layout_of(column) for column in before.columns] == [
+        _layout_of(column) for column in after.columns
+    ]
+    return dataclasses.replace(
+        after, version=version, layout_version=before.layout_version if same else version
+    )
+
+
+def _layout_of(column: ColumnSchema) -> tuple[Any, ...]:
+    """What of a column is to be seen in the bytes of a file."""
+    return column.id, column.type, column.encoding, column.compression, column.block_size_bytes
+
+
+def stored_schema(current: Schema, earlier: Sequence[Schema]) -> Schema:
+    """What files are written with: the present columns, and those of `earlier` versions that were dropped since.
+
+    earlier: the versions that snapshots can still be read in, oldest first. A dropped column has a name that no column
+    can have, and is nullable: rows that came after it was dropped have nothing in it.
+    """
+    dropped: dict[int, ColumnSchema] = {}
+    for schema in earlier:
+        dropped.update({column.id: column for column in schema.columns if not current.has_id(column.id)})
+    if not dropped:
+        return current
+    kept = tuple(
+        dataclasses.replace(dropped[id], name=f"{dropped[id].name}\0{id}", nullable=True)
+        for id in sorted(dropped)
+    )
+    return dataclasses.replace(current, columns=(*current.columns, *kept))
+
+
+def widens(old: ColumnType, new: ColumnType) -> bool:
+    """Whether every value of `old` is one of `new`, in a type that a column of `old` may become (or is)."""
+    if old == new:
+        return True
+    if old.name in _INTEGERS and new.name in _INTEGERS:
+        return _INTEGERS.index(old.name) < _INTEGERS.index(new.name)
+    if old.name == "varchar":
+        return new.name == "string" or (new.name == "varchar" and (old.length or 0) < (new.length or 0))
+    if old.name == "decimal" and new.name == "decimal":
+        return old.scale == new.scale and (old.precision or 0) < (new.precision or 0)
+    return (old.name, new.name) == ("float", "double")
+
+
+def _wider(schema: Schema, column: ColumnSchema, given: Any) -> ColumnType:
+    wanted = parse_type(given)
+    if wanted == column.type:
+        return wanted
+    if schema.is_key(column.name):
+        raise SchemaError(
+            f"column {column.name!r} is part of the primary key ({', '.join(schema.key_names)}), and the key of a "
+            f"table never changes: its type stays {column.type}"
+        )
+    if not widens(column.type, wanted):
+        raise SchemaError(
+            f"column {column.name!r} is {column.type} and cannot become {wanted}: a type can only be widened, "
+            f"{_widening(column.type)}; for another type add a column, and fill it with update(set=…)"
+        )
+    return wanted
+
+
+def _widening(type: ColumnType) -> str:
+    """Which types there are for it, in words."""
+    if type.name in _INTEGERS[:-1]:
+        return f"{type} to {', '.join(_INTEGERS[_INTEGERS.index(type.name) + 1 :])}"
+    if type.name == "float":
+        return "float to double"
+    if type.name == "decimal":
+        return f"{type} to a higher precision at the same scale, decimal(p,{type.scale})"
+    if type.name == "varchar":
+        return f"{type} to a longer varchar, or to string"
+    return f"and {type} has no wider one"
+
+
+def _nullable(schema: Schema, column: ColumnSchema, wanted: Any) -> bool:
+    if not isinstance(wanted, bool):
+        raise InvalidArgumentError(f"nullable takes True or False, not {wanted!r}")
+    if wanted and schema.is_key(column.name):
+        raise SchemaError(
+            f"column {column.name!r} is part of the primary key ({', '.join(schema.key_names)}), which is NOT NULL"
+        )
+    if column.nullable and not wanted:
+        raise SchemaError(
+            f"column {column.name!r} may hold NULL, and cannot become NOT NULL: rows that are there may have one; add "
+            "a column with a default, and fill it with update(set=…)"
+        )
+    return wanted
+
+
+def _check_free(schema: Schema, name: str) -> None:
+    if name in schema:
+        raise SchemaError(
+            f"there is a column {name!r} already; take another name, or drop or rename that one first"
+        )
+
+
+def _replaced(schema: Schema, old: ColumnSchema, new: ColumnSchema) -> Schema:
+    return dataclasses.replace(schema, columns=tuple(new if c is old else c for c in schema.columns))
