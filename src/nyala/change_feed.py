@@ -9,11 +9,14 @@ Source: shared contract, "History".
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
 from nyala.mvcc.timestamp import to_datetime
+from nyala.partition.describe import describe_range
 from nyala.scan import PinnedRows, ScannedStore, preview
 from nyala.tablet import diff_scan
 from nyala.tablet.diff_scan import DiffSpec, Versions
@@ -37,6 +40,14 @@ class ChangeFeed(PinnedRows):
     def __init__(self, store: ScannedStore, root: Root, table: TableState, spec: DiffSpec) -> None:
         super().__init__(store, root, table)
         self._spec = spec
+        self._dropped = [
+            {
+                "range": describe_range((gone.lower, gone.upper), table.entry.partition_schema, table.schema),
+                "timestamp": gone.dropped,
+            }
+            for gone in table.entry.dropped
+            if gone.created <= spec.until and gone.dropped > spec.since
+        ]
 
     @property
     def since(self) -> int:
@@ -54,9 +65,17 @@ class ChangeFeed(PinnedRows):
         return self._spec.versions
 
     @property
+    def dropped_ranges(self) -> list[dict[str, Any]]:
+        """Range partitions that the interval reaches back to and that were dropped since, each a dict of `range`, as
+        text, and `timestamp`. The feed goes on without them: neither their rows' changes are in it, nor deletes."""
+        return list(self._dropped)
+
+    @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema of the result."""
-        return self._spec.arrow_schema
+        """The Arrow schema of the result; with dropped ranges, those as JSON in its metadata `nyala.dropped_ranges`."""
+        if not self._dropped:
+            return self._spec.arrow_schema
+        return self._spec.arrow_schema.with_metadata({"nyala.dropped_ranges": json.dumps(self._dropped)})
 
     def _read(self, table: TableState) -> Iterator[pa.RecordBatch]:
         return diff_scan.run(table, self._spec)

@@ -35,9 +35,8 @@ from nyala.handover_server import HandoverServer
 from nyala.mvcc.timestamp import TIMESTAMP_ZERO, from_physical, parse_at, to_datetime
 from nyala.partition.levels import HashSpec, RangeSpec, build_partitions
 from nyala.scan import PinnedRows, Scan, make_spec, need
-from nyala.schema.schema import build_schema, check_comment, check_identifier
+from nyala.schema.schema import build_schema, check_comment, check_table_name
 from nyala.table import Table, TableView
-from nyala.tablet.alter import alter, rename_table
 from nyala.tablet.compaction import Runner
 from nyala.tablet.diff_scan import DiffSpec
 from nyala.tablet.group_sync import GroupSync
@@ -191,7 +190,7 @@ class Database:
         Raises:       TableExistsError, SchemaError, InvalidArgumentError.
         """
         store = self._writer()
-        check_identifier(name, "table name", store.options.limits)
+        check_table_name(name, store.options.limits)
         check_comment(comment, f"table {name!r}: ", store.options.limits)
         key = [primary_key] if isinstance(primary_key, str) else list(primary_key)
         built = build_schema(schema, key, store.options.limits)
@@ -234,7 +233,9 @@ class Database:
         return sorted(self._root().by_name)
 
     def rename_table(self, old: str, new: str) -> None:
-        """Raises: TableNotFoundError, TableExistsError, SchemaError for what is no name."""
+        """Raises: TableNotFoundError, TableExistsError, InvalidArgumentError."""
+        from nyala.tablet.alter import alter, rename_table
+
         store = self._writer()
         alter(store, store.root.table(old).id, [rename_table(new)])
 

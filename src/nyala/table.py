@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import pyarrow as pa
 
-from nyala.alter import Alteration
 from nyala.errors import Error, InvalidArgumentError, ReadOnlyError
 from nyala.mvcc.timestamp import parse_at, to_datetime
 from nyala.partition.describe import describe
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
+    from nyala.alter import Alteration
     from nyala.change_feed import ChangeFeed
     from nyala.database import Database
 
@@ -410,6 +410,8 @@ class Table(_Readable):
 
         `with table.alter() as a:`; this object follows when the table is renamed.
         """
+        from nyala.alter import Alteration
+
         self._database._writer()
         return Alteration(self._database, self)
 

@@ -146,7 +146,7 @@ def test_a_mistake_is_named_and_changes_nothing(
         (lambda db: db.drop_table("nothing"), nyala.TableNotFoundError, "nothing"),
         (lambda db: db.create_table("t", {"k": "int8"}, "k"), nyala.TableExistsError, "exist_ok"),
         (lambda db: db.create_table("t", {"k": "int8"}, "k", exist_ok=True), nyala.SchemaError, "other columns"),
-        (lambda db: db.create_table("", {"k": "int8"}, "k"), nyala.InvalidArgumentError, "not empty"),
+        (lambda db: db.create_table("", {"k": "int8"}, "k"), nyala.InvalidArgumentError, "is empty; give it a name"),
         (lambda db: db.create_table("é" * 200, {"k": "int8"}, "k"), nyala.InvalidArgumentError, "256"),
         (lambda db: db.create_table("v", {"k": "double"}, "k"), nyala.SchemaError, "'k'"),
         (lambda db: db.create_table("v", {"k": "int8"}, "q"), nyala.ColumnNotFoundError, "'q'"),

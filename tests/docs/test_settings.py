@@ -13,6 +13,7 @@ import pytest
 import nyala
 from nyala import errors
 from nyala.schema import schema
+from nyala.schema.limits import DEFAULT_LIMITS
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 SETTINGS = (HOW_TO / "settings.md").read_text()
@@ -67,11 +68,11 @@ def test_every_keyword_of_the_writes_is_on_the_page() -> None:
 
 def test_the_limits_on_the_pages_are_those_of_the_code() -> None:
     """Somebody would plan a table that cannot be made."""
-    assert f"At most {schema.MAX_COLUMNS} columns" in SETTINGS
-    assert f"at most {schema.MAX_IDENTIFIER_BYTES} bytes of UTF-8" in SETTINGS
+    assert f"At most {DEFAULT_LIMITS.max_columns} columns" in SETTINGS
+    assert f"at most {DEFAULT_LIMITS.max_identifier_bytes} bytes of UTF-8" in SETTINGS
     assert f"{schema.MIN_BLOCK_SIZE_BYTES} to {schema.MAX_BLOCK_SIZE_BYTES:,}" in SETTINGS
-    assert f"a cell above {schema.MAX_CELL_BYTES:,} bytes" in ERRORS
-    assert f"above {schema.MAX_KEY_BYTES:,} bytes" in ERRORS
+    assert f"a cell above {DEFAULT_LIMITS.max_cell_bytes:,} bytes" in ERRORS
+    assert f"above {DEFAULT_LIMITS.max_key_bytes:,} bytes" in ERRORS
     for compression in schema.COMPRESSIONS:
         assert f'"{compression}"' in SETTINGS or compression == "default"
     for kind in ("int64", "string", "double", "bool"):

@@ -38,7 +38,7 @@ from typing import Any, Final, NewType
 
 import pyarrow as pa
 
-from nyala.errors import ColumnNotFoundError, SchemaError
+from nyala.errors import ColumnNotFoundError, InvalidArgumentError, SchemaError
 from nyala.schema.cast import cast_value
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.types import ColumnType, parse_type
@@ -58,6 +58,7 @@ __all__ = [
     "check_block_size",
     "check_comment",
     "check_identifier",
+    "check_table_name",
     "column",
     "find_name",
 ]
@@ -457,6 +458,14 @@ def check_identifier(name: Any, what: str, limits: Limits = DEFAULT_LIMITS) -> N
             f"{what} {name[:20] + '…'!r} has {size} bytes, at most {limits.max_identifier_bytes} are allowed "
             "(max_identifier_bytes); shorten it"
         )
+
+
+def check_table_name(name: Any, limits: Limits = DEFAULT_LIMITS) -> None:
+    """`check_identifier` of a table's name, which is an argument. Raises: InvalidArgumentError."""
+    try:
+        check_identifier(name, "table name", limits)
+    except SchemaError as error:
+        raise InvalidArgumentError(str(error)) from None
 
 
 # --- JSON -------------------------------------------------------------------------------------------

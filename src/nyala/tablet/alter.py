@@ -37,7 +37,7 @@ from nyala.partition.levels import Partition, PartitionSchema
 from nyala.partition.ranges import RangeBound
 from nyala.schema import alteration
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
-from nyala.schema.schema import ColumnSpec, Schema, check_comment, check_identifier
+from nyala.schema.schema import ColumnSpec, Schema, check_comment, check_table_name
 from nyala.tablet.flush import Phase, freeze_memory, no_phase
 from nyala.tablet.root import Root, TableState, TabletState
 
@@ -130,10 +130,10 @@ def _with_schema(draft: Draft, schema: Schema) -> Draft:
 
 
 def rename_table(name: str) -> Step:
-    """Raises: TableExistsError, SchemaError for what is no name."""
+    """Raises: TableExistsError, InvalidArgumentError for what is no name."""
 
     def step(draft: Draft) -> Draft:
-        check_identifier(name, "table name", draft.limits)
+        check_table_name(name, draft.limits)
         if name in draft.taken:
             raise TableExistsError(
                 f"cannot rename {draft.name!r} to {name!r}: a table of that name exists already"

@@ -118,7 +118,7 @@ def vacuum_table(
         layouts = {
             (tablet.id, layout.id): layout
             for tablet in table.tablets
-            for layout in Layouts().of_tablet(tablet, cut)
+            for layout in Layouts().of_tablet(tablet, cut, schema=table.stored_schema(cut))
         }
         answer["bytes"] = sum(layouts[place].expired_bytes for place in expired | rewritten)
         answer["files"] = sum(
@@ -194,10 +194,11 @@ def _plans(
     if table is None:
         return []
     measure, cut = Layouts(), store.history_cut(table.entry)
+    schema = table.stored_schema(cut)
     return [
         (tablet.id, plan)
         for tablet in table.tablets
-        for plan in choose(measure.of_tablet(tablet, cut, store.reservations))
+        for plan in choose(measure.of_tablet(tablet, cut, store.reservations, schema))
     ]
 
 

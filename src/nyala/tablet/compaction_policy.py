@@ -164,7 +164,9 @@ class RowSetLayout:
     expired_rows:     rows dead since before the history mark, which a rewrite drops.
     expired_undo_bytes: UNDO that no readable snapshot needs, at least that much, `expired_undo_files` included.
     expired_undo_files: so many of the oldest UNDO files are beyond the mark as a whole.
-    superseded_bytes: columns of the base file, or of parts, that a newer part has: a rewrite drops them.
+    superseded_bytes: columns of the base file, or of parts, that a newer part has, or that were dropped before the
+                      history begins: a rewrite drops them.
+    outdated:         written before the table's columns, types or encodings changed: a rewrite by hand brings it on.
     all_expired:      every row is dead and beyond the mark: the rowset can be dropped.
     decoded_bytes:    what keys and columns take in memory, about; 0: not known.
     available:        False while a running compaction has it reserved.
@@ -187,6 +189,7 @@ class RowSetLayout:
     expired_undo_bytes: int = 0
     expired_undo_files: int = 0
     superseded_bytes: int = 0
+    outdated: bool = False
     all_expired: bool = False
     available: bool = True
     decoded_bytes: int = 0
@@ -401,7 +404,7 @@ def plan_full(rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYT
 
     Overlapping rowsets are merged with all that they are connected to, whatever their size. What then lies side by
     side is joined up to the target. A rowset alone with REDO gets a major delta compaction of all columns, or is
-    rewritten when a tenth of it is garbage.
+    rewritten when a tenth of it is garbage, or when it is outdated.
     """
     plans: list[Plan] = []
     expire = choose_expire(rowsets, target_bytes=target_bytes, by_hand=True)
@@ -411,7 +414,7 @@ def plan_full(rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYT
     live = [r for r in ordered if r.available and not r.all_expired]
     reserved = [r for r in ordered if not r.available]
     for group in _joined(_connected(live), reserved, target_bytes):
-        if len(group) > 1:
+        if len(group) > 1 or group[0].outdated:
             plans.append(_merge_plan(group, target_bytes))
         elif group[0].expired_bytes - _expired_file_bytes(group[0]) > SPACE_RATIO_FULL * group[0].size_bytes:
             plans.append(_merge_plan(group, target_bytes))

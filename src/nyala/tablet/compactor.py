@@ -155,7 +155,8 @@ class Compactor:
             )
         ):
             return known.plan
-        layouts = self._layouts.of_tablet(tablet, store.history_cut(table.entry), store.reservations)
+        cut = store.history_cut(table.entry)
+        layouts = self._layouts.of_tablet(tablet, cut, store.reservations, table.stored_schema(cut))
         options = PolicyOptions(target_bytes=store.options.rowset_target_bytes, quiet=quiet)
         plan = best_plan(layouts, options)
         self._planned[tablet.id] = _Planned(tablet.rowsets, quiet, now_s, plan)

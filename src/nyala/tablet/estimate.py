@@ -41,7 +41,7 @@ def estimate(table: TableState, spec: ScanSpec) -> Estimate:
     counters = ScanCounters()
     found = [
         (unit, lower, upper)
-        for unit in read_path.plan(table, spec, counters)
+        for unit in read_path.plan(table, spec, counters, guess=True)
         for lower, upper in read_path.pieces(unit, spec, counters)
     ]
     left = sum(upper - lower for _, lower, upper in found)

@@ -13,7 +13,7 @@ Source: Kudu facts §4.6, 5.4, 5.5.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,9 +43,15 @@ class Layouts:
         self._expired: weakref.WeakKeyDictionary[DiskRowSet, _Expired] = weakref.WeakKeyDictionary()
 
     def of_tablet(
-        self, tablet: TabletState, cut: int, reservations: Reservations | None = None
+        self,
+        tablet: TabletState,
+        cut: int,
+        reservations: Reservations | None = None,
+        schema: Schema | None = None,
     ) -> list[RowSetLayout]:
         """The layouts of the tablet's rowsets. cut: what only snapshots before it need may go; 0: nothing.
+
+        schema: what is stored now (`TableState.stored_schema`); None: what ever was.
 
         Cost: the catalogue's figures; a block of each text column of one rowset, once; and the liveness of rowsets
               with dead rows, when they or the cut moved on.
@@ -56,11 +62,15 @@ class Layouts:
             max(tablet.rowsets, key=lambda rowset: rowset.row_count), tablet.memory.schema
         )
         return [
-            self._layout(rowset, cut, reservations is None or not reservations.taken(rowset.id), row_bytes)
+            self._layout(
+                rowset, cut, reservations is None or not reservations.taken(rowset.id), row_bytes, schema
+            )
             for rowset in tablet.rowsets
         ]
 
-    def _layout(self, rowset: DiskRowSet, cut: int, available: bool, row_bytes: float) -> RowSetLayout:
+    def _layout(
+        self, rowset: DiskRowSet, cut: int, available: bool, row_bytes: float, schema: Schema | None
+    ) -> RowSetLayout:
         expired_rows = self._expired_rows(rowset, cut)
         undo = rowset.undo[::-1]
         whole = [file for file in undo if file.timestamp_max <= cut]
@@ -88,7 +98,10 @@ class Layouts:
             expired_rows=expired_rows,
             expired_undo_bytes=expired_undo,
             expired_undo_files=len(whole),
-            superseded_bytes=superseded_bytes(rowset),
+            superseded_bytes=superseded_bytes(
+                rowset, None if schema is None else {column.id for column in schema.columns}
+            ),
+            outdated=schema is not None and rowset.meta.schema_version < schema.layout_version,
             # What is in memory only has to be flushed before its rowset can go, as a rewrite does first.
             all_expired=expired_rows == rowset.row_count and not rowset.nbytes,
             available=available,
@@ -109,14 +122,17 @@ class Layouts:
         return known.rows
 
 
-def superseded_bytes(rowset: DiskRowSet) -> int:
-    """About how many bytes of the base file and of parts are of columns that a newer part has."""
+def superseded_bytes(rowset: DiskRowSet, stored: Collection[int] | None = None) -> int:
+    """About how many bytes of the base file and of parts are of columns that a newer part has, or that are not `stored`
+    any more: they were dropped before the history begins. LIVENESS is always stored; None: all are."""
+    base = {place.key.column_id for place in rowset.meta.columns if place.key.role == BASE}
     newer: set[int] = set()
+    if stored is not None:
+        newer = base.union(*(part.column_ids for part in rowset.parts)) - {*stored, LIVENESS}
     size = 0
     for part in reversed(rowset.parts):
         size += part.size_bytes * len(part.column_ids & newer) // max(len(part.column_ids), 1)
         newer |= part.column_ids
-    base = {place.key.column_id for place in rowset.meta.columns if place.key.role == BASE}
     return size + rowset.meta.size_bytes * len(base & newer) // max(len(base), 1)
 
 

@@ -140,9 +140,10 @@ class ScanSpec:
         return self.predicate is None or not self.predicate.empty
 
 
-def plan(table: TableState, spec: ScanSpec, counters: ScanCounters) -> list[ScanUnit]:
+def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bool = False) -> list[ScanUnit]:
     """The rowsets that the scan has to look into. Reads key indexes at most, no data.
 
+    guess:  the rows themselves are not asked for, so it does not matter if some of then are gone.
     Raises: HistoryExpiredError when it needs a range partition that was there then and was dropped since.
     """
     counters.tablets_total = len(table.tablets)
@@ -150,7 +151,8 @@ def plan(table: TableState, spec: ScanSpec, counters: ScanCounters) -> list[Scan
         every = (rowset for tablet in table.tablets for rowset in tablet.all_rowsets())
         counters.rowsets_total = sum(1 for rowset in every if rowset.row_count)
         return []
-    check_dropped(table, spec.snapshot, spec.constraints)
+    if not guess:
+        check_dropped(table, spec.snapshot, spec.constraints)
     keep = prune(spec.constraints, table.entry.partition_schema, table.partitions, table.schema)
     units: list[ScanUnit] = []
     for ordinal, tablet in enumerate(table.tablets):

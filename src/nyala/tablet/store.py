@@ -571,7 +571,7 @@ class Store:
             created = self.stamp()
             entry = TableEntry(
                 table_id, name, comment, history_us, schema, {schema.version: schema}, partition_schema,
-                created=created,
+                created=created, schema_since={schema.version: created},
             )  # fmt: skip
             # Nothing of an earlier table of this name can be replayed into it: the ids are new (R1).
             tablets = [

@@ -13,6 +13,7 @@ from nyala.catalog.model import (
     CatalogChange,
     CommittedKey,
     DeltaEntry,
+    DroppedRange,
     PartEntry,
     RowSetEntry,
     TableEntry,
@@ -76,8 +77,9 @@ def table(id: int = 1, name: str = "flights") -> TableEntry:
         ["carrier", "day"],
     )
     return TableEntry(
-        id, name, "a comment", None, schema, MappingProxyType({0: schema}), PartitionSchema((), ()), 50, 30
-    )
+        id, name, "a comment", None, schema, MappingProxyType({0: schema}), PartitionSchema((), ()), 50, 30,
+        MappingProxyType({0: 30}), (DroppedRange(b"\x80", None, 31, 45),), 44,
+    )  # fmt: skip
 
 
 def tablet(id: int = 1, table_id: int = 1, inserts_durable: int = 0) -> TabletEntry:

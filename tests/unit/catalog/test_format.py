@@ -65,8 +65,8 @@ def test_the_pages_numbers_are_the_codes() -> None:
 
 def test_the_worked_example_of_a_row() -> None:
     """A checksum can be computed by hand from the page."""
-    row = (2, 1, "[1,0]", None, b"\x80\x00", 0)
-    listing = hex_of(CATALOG_PAGE, "7 letters of name", "inserts_durable = 0")
+    row = (2, 1, "[1,0]", None, b"\x80\x00", 0, 0)
+    listing = hex_of(CATALOG_PAGE, "7 letters of name", "  created = 0")
     assert b"".join(listing) == serialise(format.TABLETS, row)
     (crc,) = format.TABLETS.crcs([row])
     assert f"{crc} ({crc:#x})" in CATALOG_PAGE

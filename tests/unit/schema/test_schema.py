@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nyala.errors import ColumnNotFoundError, SchemaError
+from nyala.schema.limits import DEFAULT_LIMITS
 from nyala.schema.schema import (
     FIRST_COLUMN_ID,
-    MAX_COLUMNS,
     NO_DEFAULT,
     Schema,
     allowed_encodings,
@@ -147,7 +147,7 @@ def test_what_cannot_be_is_refused_by_name(
 
 def test_limits_themselves_are_allowed() -> None:
     """A limit that is one too strict turns away tables that Kudu takes."""
-    schema = build_schema({f"c{i}": "int8" for i in range(MAX_COLUMNS)}, "c0")
+    schema = build_schema({f"c{i}": "int8" for i in range(DEFAULT_LIMITS.max_columns)}, "c0")
     assert len(schema) == 300
     check_identifier("ä" * 128, "column name")
     build_schema({"k": column("string", default="x" * 65536, comment="x" * 256, block_size=2**24)}, "k")

@@ -1,0 +1,613 @@
+"""Columns that change under a living table: what each step does to rows that are there, in memory, in files, after
+every compaction and after a reopen, and at moments before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import nyala
+from nyala.database import Database
+from nyala.delta.run import LIVENESS
+from nyala.table import Table
+from nyala.tablet.care import compact_deltas
+from tests.support import open_database
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "s"
+
+
+@pytest.fixture
+def db(path: Path) -> Iterator[Database]:
+    database = open_database(path)
+    yield database
+    database.close()
+
+
+def rows(table: Any, **scan: Any) -> list[dict[str, Any]]:
+    """The table's rows by key."""
+    found: list[dict[str, Any]] = table.scan(order_by_key=True, **scan).to_arrow().to_pylist()
+    return found
+
+
+def nothing(db: Database) -> Database:
+    return db
+
+
+def flushed(db: Database) -> Database:
+    db.flush()
+    return db
+
+
+def minor(db: Database) -> Database:
+    db.flush()
+    compact_deltas(db._writer())
+    return db
+
+
+def compacted(db: Database) -> Database:
+    for name in db.list_tables():
+        db[name].compact()
+    return db
+
+
+def reopened(db: Database) -> Database:
+    db.close()
+    return open_database(Path(db.path))
+
+
+def flushed_and_reopened(db: Database) -> Database:
+    return reopened(flushed(db))
+
+
+def compacted_and_reopened(db: Database) -> Database:
+    return reopened(compacted(db))
+
+
+STATES = [nothing, flushed, minor, compacted, reopened, flushed_and_reopened, compacted_and_reopened]
+states = pytest.mark.parametrize("move", STATES, ids=lambda move: move.__name__)
+Move = Callable[[Database], Database]
+
+
+# ------------------------------------------------------------------------------------------------ column ids
+
+
+@states
+def test_the_specifications_example(path: Path, move: Move) -> None:
+    """Drop col_b, add it again with a default: the old value never comes back."""
+    db = open_database(path)
+    x = db.create_table("x", {"col_a": "int32", "col_b": "int32"}, "col_a")
+    x.insert({"col_a": [1], "col_b": [1]})
+    before = db.now()
+    with x.alter() as a:
+        a.drop_column("col_b")
+    db = move(db)
+    with db["x"].alter() as a:
+        a.add_column("col_b", "int32", nullable=False, default=999)
+    db = move(db)
+    assert rows(db["x"]) == [{"col_a": 1, "col_b": 999}]
+    assert rows(db["x"], where="col_b = 999") == [{"col_a": 1, "col_b": 999}]
+    assert rows(db["x"], where="col_b = 1") == []
+    assert db["x"].get({"col_a": 1}) == {"col_a": 1, "col_b": 999}
+    assert rows(db["x"], at=before) == [{"col_a": 1, "col_b": 1}]
+    db.close()
+
+
+@states
+def test_changes_of_columns_that_went_and_that_came(path: Path, move: Move) -> None:
+    """Updates of a dropped column are ignored, those of a new one lie over its default; deletes stay deletes."""
+    db = open_database(path)
+    t = db.create_table("t", {"k": "int64", "old": "int64", "kept": "string"}, "k")
+    t.insert({"k": [1, 2, 3], "old": [10, 20, 30], "kept": ["a", "b", "c"]})
+    db = move(db)
+    db["t"].update({"k": [1, 2], "old": [11, 21]})
+    before = db.now()
+    with db["t"].alter() as a:
+        a.drop_column("old")
+        a.add_column("new", "int64", default=5)
+    db = move(db)
+    db["t"].update({"k": [2], "new": [6]})
+    db["t"].delete({"k": [3]})
+    db["t"].insert({"k": [4], "kept": ["d"]})
+    db = move(db)
+    assert rows(db["t"]) == [
+        {"k": 1, "kept": "a", "new": 5},
+        {"k": 2, "kept": "b", "new": 6},
+        {"k": 4, "kept": "d", "new": 5},
+    ]
+    assert rows(db["t"], where="new = 5", columns=["k"]) == [{"k": 1}, {"k": 4}]
+    assert rows(db["t"], at=before) == [
+        {"k": 1, "old": 11, "kept": "a"},
+        {"k": 2, "old": 21, "kept": "b"},
+        {"k": 3, "old": 30, "kept": "c"},
+    ]
+    assert rows(db["t"], at=before, where="old = 21", columns=["k"]) == [{"k": 2}]
+    db.close()
+
+
+def test_defaults_of_reading_and_of_writing(db: Database) -> None:
+    """Rows of before read what the column was added with, for ever; rows that come take what stands then."""
+    t = db.create_table("t", {"k": "int64"}, "k")
+    t.insert({"k": [1]})
+    with t.alter() as a:
+        a.add_column("c", "int64", default=5)
+        a.add_column("free", "string")
+    t.insert({"k": [2]})
+    with t.alter() as a:
+        a.alter_column("c", default=7)
+    t.insert({"k": [3]})
+    with t.alter() as a:
+        a.alter_column("c", default=None)
+    t.insert({"k": [4]})
+    t.upsert({"k": [5]})
+    for _ in range(2):
+        assert [row["c"] for row in rows(t)] == [5, 5, 7, None, None]
+        assert {row["free"] for row in rows(t)} == {None}
+        t.compact()
+
+
+def test_a_not_null_column_whose_default_was_taken_away_must_be_given(db: Database) -> None:
+    t = db.create_table("t", {"k": "int64"}, "k")
+    with t.alter() as a:
+        a.add_column("c", "int64", nullable=False, default=5)
+        a.alter_column("c", default=None)
+    with pytest.raises(nyala.InvalidValueError, match="'c' of table 't' is NOT NULL, has no default"):
+        t.insert({"k": [1]})
+    t.insert({"k": [1], "c": [2]})
+    assert rows(t) == [{"k": 1, "c": 2}]
+
+
+@states
+def test_renamed_columns_of_key_and_values(path: Path, move: Move) -> None:
+    """Names are the schema's only: keys, hash buckets, ranges and predicates go on under the new ones."""
+    db = open_database(path)
+    t = db.create_table(
+        "t", {"host": "string", "time": "int64", "v": "double"}, ["host", "time"],
+        [nyala.hash_partition("host", buckets=3), nyala.range_partition("time", splits=[100])],
+    )  # fmt: skip
+    t.insert({"host": ["a", "b"], "time": [1, 200], "v": [0.5, 1.5]})
+    before = db.now()
+    with t.alter() as a:
+        a.rename_column("host", "machine")
+        a.rename_column("v", "host")  # the name is free by then
+        a.rename_column("time", "at")
+    db = move(db)
+    t = db["t"]
+    assert t.primary_key == ["machine", "at"]
+    t.upsert({"machine": ["b", "c"], "at": [200, 7], "host": [2.5, 3.5]})
+    assert t.get({"machine": "b", "at": 200}) == {"machine": "b", "at": 200, "host": 2.5}
+    scan = t.scan(where="machine = 'c' AND at < 100")
+    assert scan.to_arrow().to_pylist() == [{"machine": "c", "at": 7, "host": 3.5}]
+    assert scan.explain().to_dict()["tablets_read"] == 1
+    old = t.scan(where="host = 'a' AND time = 1", at=before)
+    assert old.to_arrow().to_pylist() == [{"host": "a", "time": 1, "v": 0.5}]
+    assert old.explain().to_dict()["tablets_read"] == 1
+    assert t.get({"host": "b", "time": 200}, at=before) == {"host": "b", "time": 200, "v": 1.5}
+    assert "HASH (machine)" in t.tablets()[0]["partition"] and "RANGE (at)" in t.tablets()[0]["partition"]
+    db.close()
+
+
+def test_a_renamed_table_keeps_its_past_and_its_object(db: Database) -> None:
+    t = db.create_table("t", {"k": "int64"}, "k", comment="first")
+    t.insert({"k": [1]})
+    before = db.now()
+    with t.alter() as a:
+        a.rename("u")
+        a.set_comment("second")
+        a.add_column("c", "int64", default=1)
+    assert t.name == "u" and db.list_tables() == ["u"]
+    assert rows(t) == [{"k": 1, "c": 1}] and rows(db["u"], at=before) == [{"k": 1}]
+    assert db._root().table("u").entry.comment == "second"
+
+
+# ------------------------------------------------------------------------------------------------ all or nothing
+
+
+def test_nothing_is_done_before_the_end_and_nothing_when_it_is_left(db: Database) -> None:
+    t = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
+    seen = db._root()
+    with pytest.raises(ZeroDivisionError), t.alter() as a:
+        a.add_column("c", "int64")
+        assert t.schema.names == ["k", "v"]
+        1 / 0  # noqa: B018
+    with pytest.raises(nyala.ColumnNotFoundError), t.alter() as a:
+        a.drop_column("v")
+        a.drop_column("v")
+    with t.alter() as a:
+        pass
+    with t.alter() as a:
+        a.rename_column("v", "w")
+        a.rename_column("w", "v")
+    assert db._root() is seen
+
+
+def test_an_alteration_is_used_once_and_inside_its_block(db: Database) -> None:
+    t = db.create_table("t", {"k": "int64"}, "k")
+    alteration = t.alter()
+    with pytest.raises(nyala.InvalidArgumentError, match="inside its `with` block"):
+        alteration.add_column("c", "int64")
+    with alteration:
+        alteration.add_column("c", "int64")
+    with pytest.raises(nyala.InvalidArgumentError, match="used once"), alteration:
+        pass
+
+
+REFUSED: list[tuple[Callable[[nyala.Alteration], object], type[Exception], str]] = [
+    (lambda a: a.add_column("v", "int8"), nyala.SchemaError, "there is a column 'v' already"),
+    (lambda a: a.add_column("n", "int8", nullable=False), nyala.SchemaError, "'n' is NOT NULL and has no default"),
+    (lambda a: a.add_column("n", "int8", default=300), nyala.SchemaError, "'n': the default does not fit"),
+    (lambda a: a.add_column("n", "int7"), nyala.SchemaError, "no column type 'int7'"),
+    (lambda a: a.add_column("", "int8"), nyala.SchemaError, "column name is empty"),
+    (lambda a: a.add_column("n" * 257, "int8"), nyala.SchemaError, "257 bytes, at most 256"),
+    (lambda a: a.add_column("n", "int8", encoding="prefix"), nyala.SchemaError, "encoding 'prefix' is not for"),
+    (lambda a: a.drop_column("k"), nyala.SchemaError, "'k' is part of the primary key .k., and the key"),
+    (lambda a: a.drop_column("w"), nyala.ColumnNotFoundError, "no column 'w'"),
+    (lambda a: a.rename_column("v", "s"), nyala.SchemaError, "there is a column 's' already"),
+    (lambda a: a.rename_column("v", "v"), nyala.SchemaError, "there is a column 'v' already"),
+    (lambda a: a.rename_column("w", "x"), nyala.ColumnNotFoundError, "no column 'w'"),
+    (lambda a: a.rename_column("v", ""), nyala.SchemaError, "column name is empty"),
+    (lambda a: a.alter_column("v"), nyala.InvalidArgumentError, "says nothing to change"),
+    (lambda a: a.alter_column("w", default=1), nyala.ColumnNotFoundError, "no column 'w'"),
+    (lambda a: a.alter_column("v", default="x"), nyala.SchemaError, "'v': the default does not fit"),
+    (lambda a: a.alter_column("v", encoding="dictionary"), nyala.SchemaError, "is not for type int16"),
+    (lambda a: a.alter_column("v", compression="rar"), nyala.SchemaError, "no compression 'rar'"),
+    (lambda a: a.alter_column("v", block_size=-1), nyala.SchemaError, "block_size -1"),
+    (lambda a: a.alter_column("v", comment="x" * 257), nyala.SchemaError, "257 bytes, at most 256"),
+    (lambda a: a.alter_column("v", nullable=False), nyala.SchemaError, "cannot become NOT NULL"),
+    (lambda a: a.alter_column("k", nullable=True), nyala.SchemaError, "which is NOT NULL"),
+    (lambda a: a.alter_column("v", nullable="yes"), nyala.InvalidArgumentError, "True or False"),  # type: ignore[arg-type]
+    (lambda a: a.alter_column("k", type="int64"), nyala.SchemaError, "its type stays int32"),
+    (lambda a: a.alter_column("v", type="int8"), nyala.SchemaError, "only be widened, int16 to int32, int64"),
+    (lambda a: a.alter_column("v", type="double"), nyala.SchemaError, "int16 and cannot become double"),
+    (lambda a: a.alter_column("f", type="int64"), nyala.SchemaError, "float to double"),
+    (lambda a: a.alter_column("d", type="decimal(12,3)"), nyala.SchemaError, r"at the same scale, decimal\(p,2\)"),
+    (lambda a: a.alter_column("d", type="decimal(6,2)"), nyala.SchemaError, "cannot become decimal"),
+    (lambda a: a.alter_column("s", type="varchar(3)"), nyala.SchemaError, "to a longer varchar, or to string"),
+    (lambda a: a.alter_column("b", type="int8"), nyala.SchemaError, "bool has no wider one"),
+    (lambda a: a.rename("u"), nyala.TableExistsError, "cannot rename 't' to 'u'"),
+    (lambda a: a.rename("t"), nyala.TableExistsError, "cannot rename 't' to 't'"),
+    (lambda a: a.rename(""), nyala.InvalidArgumentError, "table name is empty"),
+    (lambda a: a.set_comment("x" * 257), nyala.SchemaError, "257 bytes, at most 256"),
+    (lambda a: a.add_range(1, 2), nyala.InvalidArgumentError, "has no range level, so no range can be added"),
+    (lambda a: a.drop_range(1, 2), nyala.InvalidArgumentError, "has no range level, so no range can be dropped"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "error", "message"), REFUSED, ids=range(len(REFUSED)))
+def test_each_wrong_step_is_refused_with_the_reason(
+    db: Database, step: Callable[[nyala.Alteration], object], error: type[Exception], message: str
+) -> None:
+    spec = {"k": "int32", "v": "int16", "s": "varchar(5)", "d": "decimal(9,2)", "f": "float", "b": "bool"}
+    db.create_table("u", {"k": "int64"}, "k")
+    t = db.create_table("t", spec, "k")
+    seen = db._root()
+    with pytest.raises(error, match=message), t.alter() as a:
+        a.add_column("good", "int8")
+        step(a)
+    assert db._root() is seen
+
+
+def test_a_column_beyond_the_limit_is_refused(db: Database) -> None:
+    t = db.create_table("t", {f"c{n}": "int8" for n in range(300)}, "c0")
+    with pytest.raises(nyala.SchemaError, match="301 columns are more than the 300"), t.alter() as a:
+        a.add_column("one", "int8")
+    with t.alter() as a:
+        a.drop_column("c1")
+        a.add_column("one", "int8")
+
+
+def test_a_reader_process_changes_nothing(db: Database, path: Path) -> None:
+    db.create_table("t", {"k": "int64"}, "k")
+    with nyala.connect(path, read_only=True) as reader, pytest.raises(nyala.ReadOnlyError):
+        reader["t"].alter()
+
+
+# ------------------------------------------------------------------------------------------------ widening
+
+WIDENINGS: list[tuple[str, str, list[Any], list[Any]]] = [
+    ("int8", "int16", [1, -128], [300, None]),
+    ("int16", "int32", [1, -(2**15)], [2**31 - 1, None]),
+    ("int32", "int64", [1, -(2**31)], [2**40, None]),
+    ("int8", "int64", [127, None], [-(2**63), 0]),
+    ("float", "double", [0.1, float("inf")], [1e300, None]),
+    ("decimal(4,2)", "decimal(9,2)", [Decimal("99.99"), None], [Decimal("1234567.89"), Decimal("-0.01")]),
+    ("decimal(9,2)", "decimal(18,2)", [Decimal("1.25"), None], [Decimal("1e15"), Decimal("-0.01")]),
+    ("decimal(18,2)", "decimal(38,2)", [Decimal("1.25"), None], [Decimal("1e35"), Decimal("-0.01")]),
+    ("varchar(2)", "varchar(5)", ["ab", "é"], ["abcde", None]),
+    ("varchar(2)", "string", ["ab", None], ["a" * 1000, ""]),
+]
+widenings = pytest.mark.parametrize(("old", "new", "small", "large"), WIDENINGS)
+
+
+@widenings
+@pytest.mark.parametrize(
+    "move", [nothing, minor, compacted, flushed_and_reopened], ids=lambda move: move.__name__
+)
+def test_old_files_and_changes_are_read_in_the_wider_type(
+    path: Path, move: Move, old: str, new: str, small: list[Any], large: list[Any]
+) -> None:
+    """Values of before and after in one column, in base and changes, at now and at then."""
+    db = open_database(path)
+    t = db.create_table("t", {"k": "int64", "v": old, "n": "int8"}, "k")
+    t.insert({"k": [1, 2, 3, 4], "v": [small[0], small[1], small[0], small[1]], "n": [1, 2, 3, 4]})
+    db = move(db)
+    db["t"].update({"k": [3], "v": [small[1]]})
+    before = db.now()
+    then = rows(db["t"])
+    with db["t"].alter() as a:
+        a.alter_column("v", type=new)
+    assert rows(db["t"]) == then
+    db["t"].update({"k": [1, 4], "v": large})
+    db["t"].insert({"k": [5], "v": [large[0]], "n": [5]})
+    db = move(db)
+    db["t"].update({"k": [2], "v": [large[1]]})
+    db = move(db)
+    t = db["t"]
+    wide = then[2]["v"]
+    expected = [large[0], large[1], wide, large[1], large[0]]
+    assert [row["v"] for row in rows(t)] == expected
+    assert t.schema.field("v").type == nyala.column(new).type.arrow
+    for value in {repr(v): v for v in expected if v is not None}.values():
+        hits = rows(t, where=nyala.col("v") == value, columns=["k"])
+        assert [row["k"] for row in hits] == [n for n, v in enumerate(expected, 1) if v == value]
+    assert rows(t, at=before) == then
+    assert t.scan(at=before).schema.field("v").type == nyala.column(old).type.arrow
+    assert t.get({"k": 1}, at=before) == then[0]
+    for value in {repr(row["v"]): row["v"] for row in then if row["v"] is not None}.values():
+        hits = rows(t, where=nyala.col("v") == value, at=before, columns=["k"])
+        assert [row["k"] for row in hits] == [row["k"] for row in then if row["v"] == value]
+    db.close()
+
+
+@states
+def test_not_null_becomes_nullable(path: Path, move: Move) -> None:
+    db = open_database(path)
+    t = db.create_table("t", {"k": "int64", "v": nyala.column("int64", nullable=False)}, "k")
+    t.insert({"k": [1, 2], "v": [1, 2]})
+    before = db.now()
+    with pytest.raises(nyala.InvalidValueError, match="NOT NULL"):
+        t.update({"k": [1], "v": [None]})
+    with t.alter() as a:
+        a.alter_column("v", nullable=True)
+    db = move(db)
+    db["t"].update({"k": [1], "v": [None]})
+    db["t"].insert({"k": [3]})
+    db = move(db)
+    assert [row["v"] for row in rows(db["t"])] == [None, 2, None]
+    assert rows(db["t"], where="v IS NULL", columns=["k"]) == [{"k": 1}, {"k": 3}]
+    assert [row["v"] for row in rows(db["t"], at=before)] == [1, 2]
+    assert db["t"].scan(at=before).schema.field("v").nullable is False
+    db.close()
+
+
+def test_a_reader_asks_for_wider_types(db: Database) -> None:
+    """Small integers as large ones, NOT NULL as nullable; never the other way round."""
+    spec = {"k": "int32", "v": "int16", "d": "decimal(9,2)", "s": "varchar(3)", "n": "int8"}
+    t = db.create_table("t", spec, "k")
+    t.insert({"k": [1, 2], "v": [1, None], "d": [Decimal("1.5"), None], "s": ["a", "b"], "n": [1, 2]})
+    wanted = pa.schema(
+        [("v", pa.int64()), ("k", pa.int64()), ("d", pa.decimal128(20, 2)), ("s", pa.large_string())]
+    )
+    for _ in range(2):
+        found = t.scan(columns=wanted, order_by_key=True, where="n > 0").to_arrow()
+        assert found.schema.field("v").type == pa.int64() and found.schema.field("k").nullable
+        assert found.schema.field("d").type == pa.decimal128(20, 2)
+        assert found.to_pylist()[0] == {"v": 1, "k": 1, "d": Decimal("1.50"), "s": "a"}
+        assert t.scan(columns=wanted, where="v = 1 AND d = 1.5").to_arrow().num_rows == 1
+        t.compact()
+    with pytest.raises(nyala.SchemaError, match="'v' is int16, asked for as int8"):
+        t.scan(columns=pa.schema([("v", pa.int8())]))
+    with pytest.raises(nyala.SchemaError, match="'v' may hold NULL, and is asked for as NOT NULL"):
+        t.scan(columns=pa.schema([pa.field("v", pa.int16(), nullable=False)]))
+    with pytest.raises(nyala.ColumnNotFoundError, match="no column 'w'"):
+        t.scan(columns=pa.schema([("w", pa.int8())]))
+
+
+# ------------------------------------------------------------------------------------------------ the past
+
+
+@states
+def test_a_moment_in_the_schema_of_then_or_of_now(path: Path, move: Move) -> None:
+    """Every version's moment is read with its columns; or all with the present ones."""
+    db = open_database(path)
+    t = db.create_table("t", {"k": "int64", "a": "int8", "b": "string"}, "k")
+    t.insert({"k": [1], "a": [1], "b": ["x"]})
+    first = db.now()
+    with t.alter() as a:
+        a.rename_column("a", "c")
+        a.alter_column("c", type="int32")
+    db["t"].update({"k": [1], "c": [1000]})
+    db = move(db)
+    second = db.now()
+    with db["t"].alter() as a:
+        a.drop_column("b")
+        a.add_column("b", "int64", default=-1)
+    db["t"].insert({"k": [2], "c": [2], "b": [2]})
+    db = move(db)
+    t = db["t"]
+    assert rows(t, at=first) == [{"k": 1, "a": 1, "b": "x"}]
+    assert rows(t, at=second) == [{"k": 1, "c": 1000, "b": "x"}]
+    assert rows(t) == [{"k": 1, "c": 1000, "b": -1}, {"k": 2, "c": 2, "b": 2}]
+    assert rows(t, at=first, schema="current") == [{"k": 1, "c": 1, "b": -1}]
+    assert t.at(first).get({"k": 1}) == {"k": 1, "a": 1, "b": "x"}
+    assert t.at(first, schema="current").get({"k": 1}) == {"k": 1, "c": 1, "b": -1}
+    assert t.at(first).schema.names == ["k", "a", "b"]
+    with db.snapshot(at=second) as s:
+        assert rows(s["t"]) == [{"k": 1, "c": 1000, "b": "x"}]
+    with pytest.raises(nyala.ColumnNotFoundError, match="no column 'a'"):
+        t.scan(columns=["a"])
+    with pytest.raises(nyala.ColumnNotFoundError, match="no column 'c'"):
+        t.scan(where="c = 1", at=first)
+    with pytest.raises(nyala.InvalidArgumentError, match="schema takes 'at'"):
+        t.scan(schema="old")  # type: ignore[arg-type]
+    db.close()
+
+
+def test_who_has_a_scan_or_a_snapshot_keeps_its_columns(db: Database) -> None:
+    """A statement that runs while the table is altered under it ends as it began."""
+    t = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
+    t.insert({"k": [1], "v": [1]})
+    scan, snapshot, view = t.scan(), db.snapshot(), t.at(db.now())
+    with t.alter() as a:
+        a.drop_column("v")
+    t.compact()
+    t.vacuum()
+    assert scan.to_arrow().to_pylist() == [{"k": 1, "v": 1}]
+    assert rows(snapshot["t"]) == [{"k": 1, "v": 1}] and rows(view) == [{"k": 1, "v": 1}]
+    assert snapshot.sql("SELECT v FROM t").fetchall() == [(1,)]
+    assert db.sql("SELECT * FROM t").fetchall() == [(1,)]
+
+
+@states
+def test_changes_cross_alterations(path: Path, move: Move) -> None:
+    """The feed speaks in the columns of its end; changes of columns that went are not told, older types are."""
+    db = open_database(path)
+    t = db.create_table("t", {"k": "int64", "v": "int8", "gone": "int64"}, "k")
+    t.insert({"k": [1, 2, 3], "v": [1, 2, 3], "gone": [0, 0, 0]})
+    begin = db.now()
+    db = move(db)
+    db["t"].update({"k": [1], "v": [11]})
+    db["t"].update({"k": [2], "gone": [9]})
+    middle = db.now()
+    with db["t"].alter() as a:
+        a.alter_column("v", type="int32")
+        a.rename_column("v", "w")
+        a.drop_column("gone")
+        a.add_column("new", "int64", default=4)
+    db["t"].update({"k": [1], "w": [70000]})
+    db["t"].delete({"k": [3]})
+    db = move(db)
+    t = db["t"]
+    net = sorted(
+        t.changes(begin).to_arrow().drop(["_commit_timestamp"]).to_pylist(), key=lambda row: row["k"]
+    )
+    assert net == [
+        {"k": 1, "w": 70000, "new": 4, "_change_type": "update"},
+        {"k": 3, "w": None, "new": None, "_change_type": "delete"},
+    ]
+    every = t.changes(begin, versions="all").to_arrow().drop(["_commit_timestamp"]).to_pylist()
+    assert [(row["k"], row["w"]) for row in every] == [(1, 11), (1, 70000), (3, None)]
+    then = t.changes(begin, middle).to_arrow()
+    assert then.schema.names[:3] == ["k", "v", "gone"] and then.schema.field("v").type == pa.int8()
+    assert {(row["k"], row["v"], row["gone"]) for row in then.to_pylist()} == {(1, 11, 0), (2, 2, 9)}
+    assert [row["w"] for row in t.history({"k": 1}).to_pylist()] == [1, 11, 70000]
+    assert [row["v"] for row in t.history({"k": 1}, until=middle).to_pylist()] == [1, 11]
+    db.close()
+
+
+@states
+def test_a_table_is_restored_in_the_columns_of_now(path: Path, move: Move) -> None:
+    """What was there then comes back; what the columns of now did not know then is their default."""
+    db = open_database(path)
+    t = db.create_table("t", {"k": "int64", "v": "int8", "gone": "int64"}, "k")
+    t.insert({"k": [1, 2, 3], "v": [1, 2, 3], "gone": [7, 8, 9]})
+    then = db.now()
+    with t.alter() as a:
+        a.alter_column("v", type="int32")
+        a.drop_column("gone")
+        a.add_column("new", "int64", default=4)
+    db = move(db)
+    db["t"].update({"k": [1, 2], "v": [1000, 2], "new": [0, 5]})
+    db["t"].delete({"k": [3]})
+    db["t"].insert({"k": [4], "v": [4]})
+    db = move(db)
+    t = db["t"]
+    expected = rows(t, at=then, schema="current")
+    assert expected == [{"k": 1, "v": 1, "new": 4}, {"k": 2, "v": 2, "new": 4}, {"k": 3, "v": 3, "new": 4}]
+    t.restore(to=then)
+    assert rows(t) == expected
+    db.close()
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def columns_on_disk(table: Table) -> set[int]:
+    state = table._view(None)[1]
+    return {number for tablet in state.tablets for rowset in tablet.rowsets for number in rowset.column_ids}
+
+
+def test_dropped_columns_leave_the_disk_when_their_history_is_over(path: Path) -> None:
+    """Until then snapshots before the drop read them, also after a compaction; then no byte of them is left."""
+    db = open_database(path)
+    t = db.create_table("t", {"k": "int64", "v": "string"}, "k", history="forever")
+    t.insert({"k": [1, 2], "v": ["a", "b"]})
+    db.flush()
+    before = db.now()
+    number = db._root().table("t").schema.by_name("v").id
+    with t.alter() as a:
+        a.drop_column("v")
+    t.insert({"k": [3]})
+    t.compact()
+    assert number in columns_on_disk(t)
+    assert rows(t, at=before) == [{"k": 1, "v": "a"}, {"k": 2, "v": "b"}]
+    db.close()
+
+    db = open_database(path)
+    u = db.create_table("u", {"k": "int64", "v": "string"}, "k", history=0)
+    u.insert({"k": [1, 2], "v": ["a", "b"]})
+    db.flush()
+    before = db.now()
+    number = db._root().table("u").schema.by_name("v").id
+    with u.alter() as a:
+        a.drop_column("v")
+    u.insert({"k": [3]})
+    u.compact()
+    assert number not in columns_on_disk(u)
+    assert rows(u) == [{"k": 1}, {"k": 2}, {"k": 3}]
+    with pytest.raises(nyala.HistoryExpiredError):
+        u.scan(at=before)
+    assert list(db._root().table("u").entry.schemas) == [1], "and nobody needs the version before"
+    db.close()
+
+
+@pytest.mark.parametrize("care", ["compact", "vacuum"])
+def test_a_rowset_alone_with_a_dropped_column_is_rewritten(path: Path, care: str) -> None:
+    """Nothing else is there to be done to it: what went must not wait for the next overlap."""
+    db = open_database(path)
+    t = db.create_table("t", {"k": "int64", "v": "string", "w": "int64"}, "k", history=0)
+    t.insert({"k": range(1000), "v": ["x" * 40 + str(n) for n in range(1000)], "w": range(1000)})
+    db.flush()
+    with t.alter() as a:
+        a.drop_column("v")
+    assert len(columns_on_disk(t) - {LIVENESS}) == 3
+    getattr(t, care)()
+    assert len(columns_on_disk(t) - {LIVENESS}) == 2
+    assert t.count() == 1000
+    db.close()
+
+
+def test_encodings_change_what_is_written_from_then_on(db: Database) -> None:
+    """New blocks have the new encoding, `compact()` brings the rest, and an altered name brings nothing about."""
+    t = db.create_table("t", {"k": "int64", "v": nyala.column("int64", encoding="plain")}, "k")
+    t.insert({"k": range(1000), "v": [n % 3 for n in range(1000)]})
+    db.flush()
+
+    def encodings() -> list[str]:
+        state = t._view(None)[1]
+        number = state.schema.by_name("v").id
+        readers = [rowset.base_column(number) for tablet in state.tablets for rowset in tablet.rowsets]
+        return [reader.encoding for reader in readers if reader is not None]
+
+    plain = encodings()
+    with t.alter() as a:
+        a.alter_column("v", encoding="rle", compression="zlib", block_size=4096)
+    t.insert({"k": range(2000, 3000), "v": [5] * 1000})
+    db.flush()
+    assert len(set(encodings())) == 2
+    t.compact()
+    assert len(set(encodings())) == 1 and encodings() != plain
+    assert t.count(where="v = 2") == 333 and t.count(where="v = 5") == 1000
+    files = [rowset.paths for tablet in t._view(None)[1].tablets for rowset in tablet.rowsets]
+    with t.alter() as a:
+        a.rename_column("v", "w")
+        a.alter_column("w", comment="c", default=3)
+    t.compact()
+    assert files == [rowset.paths for tablet in t._view(None)[1].tablets for rowset in tablet.rowsets]
