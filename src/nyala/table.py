@@ -328,7 +328,7 @@ class Table(_Readable):
         """
         store = self._database._writer()
         parse_at(to, name="to")  # None, which is now to a scan, is no moment to go back to
-        _, table, moment = self._view(to, "to")
+        _, table, moment = self._view(to, name="to")
         return restore(store, table.id, moment)
 
     def _write(self, operation: str, data: Any, ignore: bool, errors: Errors) -> WriteResult:
@@ -361,7 +361,7 @@ class Table(_Readable):
     # ---------------------------------------------------------------------------------------- read
 
     def _view(
-        self, at: Any, name: str = "at", schema: SchemaOf | None = None
+        self, at: Any, schema: SchemaOf | None = None, name: str = "at"
     ) -> tuple[Root, TableState, int]:
         root, snapshot, published = self._database._view_at(at, name)
         table = root.table(self._name)
@@ -385,12 +385,12 @@ class Table(_Readable):
     scan.__doc__ = _Readable.scan.__doc__
 
     def _interval(self, since: Any, until: Any) -> tuple[Root, TableState, int, int]:
-        root, table, upper = self._view(until, "until")
+        root, table, upper = self._view(until, name="until")
         if since is None:
             oldest = oldest_readable(table.entry, upper, self._database._store.env.clock.now_us())
             return root, table, min(oldest, upper), upper
         # The later of two views: it has all that the earlier one saw published.
-        root, table, lower = self._view(since, "since")
+        root, table, lower = self._view(since, name="since")
         if until is None:
             upper = max(lower, upper)
         elif (asked := parse_at(since)) > (end := parse_at(until)):
