@@ -92,6 +92,9 @@ def gathered(arrays: Sequence[pa.Array], cut: Cut, dtype: np.dtype[Any] | None) 
     """
     if dtype is None or any(map(_null_count, arrays)):
         return _taken(arrays, cut)
+    if len(arrays) == 1 and arrays[0].offset == 0:
+        picked = np.frombuffer(arrays[0].buffers()[1], dtype)[cut.inside]
+        return pa.Array.from_buffers(arrays[0].type, len(picked), [None, pa.py_buffer(picked)], 0)
     picked = np.empty(len(cut.inside), dtype)
     inside, order = cut.inside, cut.order
     for array, (begin, end) in zip(arrays, cut.pieces, strict=True):

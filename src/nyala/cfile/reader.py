@@ -498,14 +498,15 @@ class ColumnReader:
         if not ordinals.count:
             return pa.nulls(0, self._arrow)
         # A scan that picks a few rows asks for the whole block, as far as keeping it goes.
-        scan = (0, self.row_count) if self._is_pass(scanning, fill_cache) else None
+        scan = (0, self.row_count) if scanning and self._is_pass(scanning, fill_cache) else None
         assert ordinals.least >= 0 and ordinals.greatest < self._footer.row_count
         cut = ordinals.cut(self._footer.rows_per_block_log2)
         arrays = self._blocks(cut.blocks, stats, fill_cache, self._small, scan)
         if self._small == "codes":
             codes = gathered([array.indices for array in arrays], cut, self._words)
             return arrays[0].dictionary.take(codes)
-        return self._plain(gathered(arrays, cut, self._words))
+        array = gathered(arrays, cut, self._words)
+        return array if self._small == "plain" else self._plain(array)
 
     def _plain(self, array: pa.Array) -> pa.Array:
         """Values of the smallest form in the type's own Arrow form."""
@@ -534,10 +535,14 @@ class ColumnReader:
         cache, owner = self._reader._cache, self._reader._owner
         name = self.place.offset  # no other column of the file has it
         arrays: list[pa.Array | None] = [None] * len(blocks)
-        missing = blocks
+        missing = list(blocks)
         if cache is not None:
-            arrays = [cache.get(owner, (name, as_, block)) for block in blocks]
-            missing = [block for block, array in zip(blocks, arrays, strict=True) if array is None]
+            arrays, missing = [], []
+            for block in blocks:
+                array = cache.get(owner, (name, as_, block))
+                arrays.append(array)
+                if array is None:
+                    missing.append(block)
         if stats is not None:
             if cache is not None:
                 stats.cache_hits += len(blocks) - len(missing)

@@ -226,6 +226,15 @@ class KeyCodec:
         assert len(values) == len(self.types)
         return self.encode_prefix(values)
 
+    def encode_one(self, values: Sequence[Any]) -> EncodedKeys:
+        """The same, as a vector of one key."""
+        key = self.encode_prefix(values)
+        if self.width is None:
+            return BinaryKeys(pa.array([key], pa.large_binary()))
+        if self.width > _INT_WIDTH_MAX:
+            return NumpyKeys(np.frombuffer(key + b"\x01", f"S{self.width + 1}"), self.width)  # K2
+        return NumpyKeys(np.array([int.from_bytes(key, "big")], np.uint64), self.width)
+
     def encode_prefix(self, values: Sequence[Any]) -> bytes:
         """The bytes with which every key begins that has these values in its first columns, no other (K5).
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +65,8 @@ class Router:
             assert (table[number, first:last] == -1).all(), "T1: partitions overlap"
             table[number, first:last] = index
         self._table = table.reshape(-1)
+        self.is_single: Final = len(self._table) == 1
+        """Neither hash nor bounds: all rows are at home in the one partition, or none is."""
 
     def route(self, arrays: Mapping[str, pa.Array], count: int) -> npt.NDArray[np.int32]:
         """For each of `count` rows the index of its partition, -1 where no partition has its range.

@@ -7,7 +7,7 @@ A composite key has a column of encoded keys of its own (role KEY); a single key
 are encoded when a block was read. Both carry the first key of every block in their footer.
 
 A file whose blocks are asked for again and again (keys that come at random) has all its keys in one piece in the block
-cache, if they take a small part of it: then a batch of keys costs one search instead of one per block.
+cache, if they take a small part of it: then keys cost one search, without filter, value index and blocks.
 
 Immutable; may be used from any thread. Source: Kudu facts 3.3, 3.5, 5.1.
 """
@@ -34,8 +34,6 @@ from nyala.rowset.meta import NO_ROWID
 
 __all__ = ["KeyIndex"]
 
-# A search of all keys costs what two or three of single blocks do.
-_BLOCKS_MIN: Final = 4
 # Of the block cache, for the keys of one rowset: many must fit beside the blocks.
 _CACHE_SHARE: Final = 1 / 16
 
@@ -112,9 +110,12 @@ class KeyIndex:
 
         Cost: of the file, the blocks that hold keys which pass the bloom filter, each decoded once.
         """
-        rowids = np.full(len(keys), NO_ROWID, np.int64)
         if not len(keys) or not self._row_count:
-            return rowids
+            return np.full(len(keys), NO_ROWID, np.int64)
+        known = self._known()
+        if known is not None:  # a search in memory costs less than the filter that would spare it
+            return known.find(keys)
+        rowids = np.full(len(keys), NO_ROWID, np.int64)
         at: npt.NDArray[np.int64] | None = None  # places of the keys still in question; None: all
         bloom = self._reader.bloom()
         if bloom is not None:
@@ -142,24 +143,27 @@ class KeyIndex:
         rowids[at] = found
         return rowids
 
+    def _known(self) -> EncodedKeys | None:
+        """All keys, if they are in the cache."""
+        known: EncodedKeys | None = None if self._cache is None else self._cache.get(self._owner, "keys")
+        return known
+
     def _whole(self, blocks: int, stats: ReadStats | None) -> EncodedKeys | None:
-        """All keys, for a look-up in so many blocks; None when they are not worth reading or take too much room.
+        """All keys, for a look-up in so many blocks; None when they are not worth reading yet or take too much room.
 
         They are read once as many blocks were asked for as there are: so this costs no more than those did.
         """
-        if self._cache is None or blocks < _BLOCKS_MIN:
+        if self._cache is None or self._too_large:
             return None
-        found: EncodedKeys | None = self._cache.get(self._owner, "keys")
-        if found is None:
-            self._blocks_asked += blocks
-            if self._blocks_asked < self._column.block_count or self._too_large:
-                return None
-            self._blocks_asked = 0
-            found = self._encoded(self._column.read(0, self._row_count, stats=stats, fill_cache=False))
-            if found.nbytes > self._cache.limit_bytes * _CACHE_SHARE:
-                self._too_large = True
-                return None
-            self._cache.put(self._owner, "keys", found, found.nbytes)
+        self._blocks_asked += blocks
+        if self._blocks_asked < self._column.block_count:
+            return None
+        self._blocks_asked = 0
+        found = self._encoded(self._column.read(0, self._row_count, stats=stats, fill_cache=False))
+        if found.nbytes > self._cache.limit_bytes * _CACHE_SHARE:
+            self._too_large = True
+            return None
+        self._cache.put(self._owner, "keys", found, found.nbytes)
         return found
 
     def close(self) -> None:
@@ -177,6 +181,9 @@ class KeyIndex:
 
     def _lower_bound(self, bound: bytes, stats: ReadStats | None) -> int:
         """The first row whose key is >= `bound`."""
+        known = self._known()
+        if known is not None:
+            return known.lower_bound(bound)
         # The block before the first that begins at or above the bound is the only one that can hold both sides of it.
         block = self._first_keys.lower_bound(bound) - 1
         if block < 0:

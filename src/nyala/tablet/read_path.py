@@ -652,23 +652,25 @@ def get_many(
         ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
     ):
         tablet = table.tablets[ordinal]
-        part = keys.slice(begin, end - begin)
+        part = keys if end - begin == len(keys) else keys.slice(begin, end - begin)
         candidates: list[tuple[AnyRowSet, int, int]] = [
             (memory, 0, end - begin) for memory in (tablet.memory, *tablet.frozen) if memory.row_count
         ]
         if tablet.rowsets:
             candidates += tablet.tree.candidates(part)
         for rowset, lower, upper in candidates:
-            rowids = rowset.find(part.slice(lower, upper - lower))
+            rowids = rowset.find(part if upper - lower == len(part) else part.slice(lower, upper - lower))
             hit = np.flatnonzero(rowids >= 0)
             if not len(hit):
                 continue
-            alive = np.flatnonzero(rowset.gather_liveness(snapshot, rowids[hit]))
-            if not len(alive):
-                continue
-            hit = hit[alive]
+            rowids = rowids[hit]
+            alive = rowset.gather_liveness(snapshot, rowids)
+            if not alive.all():
+                hit, rowids = hit[alive], rowids[alive]
+                if not len(hit):
+                    continue
             places.append(begin + lower + hit)
-            pieces.append(rowset.rows(columns, snapshot, rowids[hit]))
+            pieces.append(rowset.rows(columns, snapshot, rowids))
     if not places:
         return np.empty(0, np.int64), [pa.array([], column.type.arrow) for column in columns]
     if len(places) == 1:

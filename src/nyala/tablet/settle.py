@@ -288,6 +288,8 @@ def tablet_slices(tablets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     count = len(tablets)
     if not count:
         return np.empty(0, np.int64), np.zeros(1, np.int64)
+    if tablets[0] == tablets[-1]:
+        return tablets[:1], np.array((0, count))
     starts = np.concatenate(([0], np.flatnonzero(tablets[1:] != tablets[:-1]) + 1))
     return tablets[starts], np.append(starts, count)
 

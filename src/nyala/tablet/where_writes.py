@@ -22,6 +22,7 @@ from nyala.schema.expression import Expression, parse_assignment
 from nyala.schema.predicate import bind
 from nyala.schema.row_errors import RowErrors
 from nyala.schema.schema import ColumnSchema
+from nyala.schema.types import MAX_CELL_BYTES
 from nyala.tablet import read_path
 from nyala.tablet.history import check_dropped_keys
 from nyala.tablet.read_path import ScanCounters, ScanSpec
@@ -133,10 +134,40 @@ def look_up_row(
     table: TableState, key: Mapping[str, Any], columns: Sequence[str] | None, snapshot: int
 ) -> dict[str, Any] | None:
     """One row by its whole key, as Python values; None when there is none. Raises: as `look_up`."""
-    wanted, count, values = _find(table, [key], columns, snapshot)
-    if not count:
+    wanted = table.schema.columns if columns is None else table.schema.project(columns)
+    encoded, tablets = _plain_key(table, key) or read_keys(table, [key], "get", snapshot)
+    if tablets[0] < 0:
+        return None
+    found, values = read_path.get_many(table, encoded, tablets, wanted, snapshot)
+    if not len(found):
         return None
     return {column.name: array[0].as_py() for column, array in zip(wanted, values, strict=True)}
+
+
+def _plain_key(table: TableState, key: Mapping[str, Any]) -> tuple[EncodedKeys, np.ndarray] | None:
+    """`read_keys` of one key in which nothing is to be converted, checked or routed; None: there is, or may be.
+
+    Making one-row arrays of two integers, only to take them apart again, would cost as much as finding the row.
+    """
+    columns = table.schema.key_columns
+    if len(key) != len(columns) or not table.router.is_single or table.entry.dropped:
+        return None
+    values: list[Any] = []
+    for column in columns:
+        value: Any = key.get(column.name)
+        type = column.type
+        if value.__class__ is int and type.is_integer:
+            least, greatest = type.value_min, type.value_max
+            assert least is not None and greatest is not None
+            if not least <= value <= greatest:
+                return None
+        elif value.__class__ is not str or type.name != "string":
+            return None
+        elif not value.isascii() or len(value) > MAX_CELL_BYTES:
+            return None
+        values.append(value)
+    tablets = table.router.route({}, 1)
+    return None if tablets[0] < 0 else (table.codec.encode_one(values), tablets)
 
 
 def _find(
@@ -146,9 +177,6 @@ def _find(
     schema = table.schema
     wanted = schema.columns if columns is None else schema.project(columns)
     encoded, tablets = read_keys(table, keys, "get", snapshot)
-    if len(encoded) == 1 and tablets[0] >= 0:
-        found, values = read_path.get_many(table, encoded, tablets, wanted, snapshot)
-        return wanted, len(found), values
     housed = np.flatnonzero(tablets >= 0)
     by_key = encoded.take(housed).sort_indices()
     order = housed[by_key]

@@ -99,3 +99,18 @@ def test_the_calls_per_column_do_not_depend_on_the_tablets(tmp_path: Path) -> No
         wide = count_calls(tmp_path / f"wide{tablets}", tablets, 24)["insert"]
         added[tablets] = (wide.total() - narrow.total()) / 20
     assert added[64] == pytest.approx(added[4], abs=1)
+
+
+def test_looking_up_a_row_makes_calls_per_column_and_no_more(tmp_path: Path) -> None:
+    """A `get` is some hundred microseconds of Python: each call that comes per column comes sixteen times."""
+    calls = {}
+    for columns in (4, 24):
+        with open_database(tmp_path / f"s{columns}") as db:
+            names = [f"c{number}" for number in range(columns - 1)]
+            table = db.create_table("t", {"k": "int64", **dict.fromkeys(names, "int64")}, "k")
+            table.insert(dict.fromkeys(("k", *names), np.arange(ROWS)))
+            table.flush()
+            table.get({"k": 5})
+            calls[columns] = calls_of(lambda table=table: table.get({"k": 7})).total()
+    assert (calls[24] - calls[4]) / 20 <= 28
+    assert calls[4] <= 300

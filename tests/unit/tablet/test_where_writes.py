@@ -25,6 +25,7 @@ from nyala.errors import (
     StorageError,
     TableNotFoundError,
 )
+from nyala.tablet import where_writes
 
 
 @pytest.fixture
@@ -243,3 +244,59 @@ def test_what_is_no_key_is_refused(db: Database, keys: Any, kind: type[Exception
     with pytest.raises(kind, match=says):
         table.get_many(keys)
     assert table.get({"a": "x", "n": 1}) is None
+
+
+KEY_VALUES = st.one_of(
+    st.integers(-(2**15), 2**15 - 1),
+    st.sampled_from([-(2**15) - 1, 2**15, 2**70, True, None, 1.0, 1.5, b"x", "1"]),
+    st.text(max_size=3),
+    st.sampled_from(["", "a\0", "\ud800", "x" * 65536, "x" * 65537]),
+)
+
+
+@given(
+    names=st.sampled_from(
+        [("int16",), ("string",), ("int64",), ("string", "int16"), ("int64", "int16"), ("varchar(2)",)]
+    ),
+    values=st.tuples(KEY_VALUES, KEY_VALUES),
+    left_out=st.booleans(),
+)
+def test_a_single_key_is_encoded_as_in_a_batch_or_not_at_all(
+    tables_by_key: dict[tuple[str, ...], Any], names: tuple[str, ...], values: tuple[Any, Any], left_out: bool
+) -> None:
+    """`get` would miss rows that `get_many` finds, or answer for a key that is none."""
+    table = tables_by_key[names]
+    key = {f"k{number}": value for number, value in zip(range(len(names) - left_out), values, strict=False)}
+    single = where_writes._plain_key(table, key)
+    if single is None:
+        return  # then the key goes the way of the batch
+    encoded, tablets = where_writes.read_keys(table, [key], "get")
+    assert single[0].to_binary().equals(encoded.to_binary())
+    assert single[0].to_hashable() == encoded.to_hashable()
+    assert single[1].tolist() == tablets.tolist() == [0]
+
+
+@pytest.fixture(scope="module")
+def tables_by_key(shared: Database) -> dict[tuple[str, ...], Any]:
+    out: dict[tuple[str, ...], Any] = {}
+    for names in [
+        ("int16",),
+        ("string",),
+        ("int64",),
+        ("string", "int16"),
+        ("int64", "int16"),
+        ("varchar(2)",),
+    ]:
+        columns = {f"k{number}": nyala.column(type, nullable=False) for number, type in enumerate(names)}
+        name = f"keyed{len(out)}"
+        shared.create_table(name, columns, list(columns))
+        out[names] = shared._store.root.table(name)  # type: ignore[union-attr]
+    return out
+
+
+def test_plain_keys_take_the_short_way(tables_by_key: dict[tuple[str, ...], Any]) -> None:
+    """A `get` of two integers would cost as much again as finding the row."""
+    assert where_writes._plain_key(tables_by_key["int64", "int16"], {"k0": 5, "k1": 7}) is not None
+    assert where_writes._plain_key(tables_by_key["string", "int16"], {"k1": -1, "k0": "host"}) is not None
+    assert where_writes._plain_key(tables_by_key["int64", "int16"], {"k0": 5, "k1": 2**15}) is None
+    assert where_writes._plain_key(tables_by_key["varchar(2)",], {"k0": "abc"}) is None
