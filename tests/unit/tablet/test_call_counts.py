@@ -110,7 +110,8 @@ def test_looking_up_a_row_makes_calls_per_column_and_no_more(tmp_path: Path) -> 
             table = db.create_table("t", {"k": "int64", **dict.fromkeys(names, "int64")}, "k")
             table.insert(dict.fromkeys(("k", *names), np.arange(ROWS)))
             table.flush()
-            table.get({"k": 5})
+            for number in range(5):  # what is read, and worked out, once
+                table.get({"k": number})
             calls[columns] = calls_of(lambda table=table: table.get({"k": 7})).total()
     assert (calls[24] - calls[4]) / 20 <= 28
-    assert calls[4] <= 300
+    assert calls[4] <= 400
