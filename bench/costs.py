@@ -25,9 +25,9 @@ def moved_bytes() -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one action. calls: Python functions and those in C that Python called; bytes: None where no one counts."""
+    """Of one action. calls: Python functions and those in C that Python called; None where no one counts."""
 
-    calls: int
+    calls: int | None
     read: int | None
     written: int | None
     top: tuple[tuple[str, int, float], ...]  # (function, calls, own seconds), the longest first

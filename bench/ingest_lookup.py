@@ -3,7 +3,8 @@
 Each store has a process of its own and the steps in one order: load; get, 1,000 keys, key ranges; single-row inserts;
 upserts of 1,000 rows, half of them new, with uniform and then with Zipfian keys; one column in 10,000 rows; deletes of
 1,000 keys. Every write is durable when it has returned. Each step is measured after one unmeasured call, then run once
-more under a profile for its calls and bytes, so a profile costs the times nothing. At the end the rows are counted.
+more under a profile for its calls and bytes, so a profile costs the times nothing; for the load that is, of Nyala only,
+a load into a second store. At the end the rows are counted.
 
 Backfill is Nyala against itself: in a store whose key index is about four times its cache, upserts of old keys (random
 over the whole table, half new) against upserts at the end of the key order, in turns.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -24,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench import data
-from bench.costs import Cost, PeakMemory, cost, profile_text
+from bench.costs import Cost, PeakMemory, cost, moved_bytes, profile_text
 from bench.measure import folder_bytes, percentile, summary, synced_append_s
 from bench.parts import Say, in_own_process, ratio
 from bench.report import Aim, Report, Table, megabytes, seconds, times
@@ -185,11 +187,11 @@ def _steps(
 ) -> dict[str, Any]:
     memory.step = "load"
     sync_s = [synced_append_s(os.path.dirname(folder)) for _ in range(15)]
-    begun = perf_counter()
+    before, begun = moved_bytes(), perf_counter()
     store.load(rows.table, data.LINEITEM_KEY)
     found: dict[str, Any] = {"load_s": perf_counter() - begun, "disk": folder_bytes(folder)}
     taken: dict[str, list[float]] = {}
-    costs: dict[str, Cost] = {}
+    costs: dict[str, Cost] = {"load": _load_cost(name, rows, folder, before)}
     wrong: list[str] = []
     expected = rows.table.num_rows
 
@@ -235,6 +237,23 @@ def _steps(
     sync_s += [synced_append_s(os.path.dirname(folder)) for _ in range(15)]
     found |= {"taken": taken, "costs": costs, "sync_s": median(sync_s)}
     return found | {"memory": memory.most, "memory_by_step": memory.seen}
+
+
+def _load_cost(name: str, rows: Rows, folder: str, before: tuple[int, int] | None) -> Cost:
+    """The bytes that the load has moved; of Nyala's also calls and profile, which a second load gives."""
+    after = moved_bytes()
+    read, written = (
+        (None, None) if before is None or after is None else (after[0] - before[0], after[1] - before[1])
+    )
+    if not name.startswith("nyala"):
+        return Cost(None, read, written, ())
+    again = open_keyed(name, folder + "-profiled")
+    try:
+        profiled = cost(lambda: again.load(rows.table, data.LINEITEM_KEY))
+    finally:
+        again.close()
+        shutil.rmtree(folder + "-profiled")
+    return Cost(profiled.calls, read, written, profiled.top)
 
 
 def _with_less_memory(store: KeyedNyala, rows: Rows, scale: Scale) -> float:
@@ -483,14 +502,15 @@ def _report(measured: list[Measured], backfill: dict[str, Any] | None, scale: Sc
                 )
     report.tables.append(("Every step, first against last", spread))
 
-    costs = Table(["calls and bytes of one", *STEPS.values()])
+    costed = {"load": "load", **STEPS}
+    costs = Table(["calls and bytes of one", *costed.values()])
     for one in measured:
         found_costs: dict[str, Cost] = one.figures["costs"]
         if not found_costs:
             continue
-        costs.rows.append([f"{one.name}, calls", *(_calls(found_costs.get(step)) for step in STEPS)])
+        costs.rows.append([f"{one.name}, calls", *(_calls(found_costs.get(step)) for step in costed)])
         costs.rows.append(
-            [f"{one.name}, bytes read / written", *(_moved(found_costs.get(step)) for step in STEPS)]
+            [f"{one.name}, bytes read / written", *(_moved(found_costs.get(step)) for step in costed)]
         )
     report.tables.append(("Calls of Python (cProfile), and bytes through system calls", costs))
 
@@ -531,7 +551,7 @@ def _report(measured: list[Measured], backfill: dict[str, Any] | None, scale: Sc
         )
     if ours is not None:
         _judge(report, ours, backfill)
-        for step, title in STEPS.items():
+        for step, title in costed.items():
             if step in ours.figures["costs"]:
                 report.facts.append(f"Nyala, {title}: {profile_text(ours.figures['costs'][step])}")
         told = ours.figures["range_explain"]
@@ -593,7 +613,7 @@ def _beside(theirs: float | None, ours: float | None, one: Measured) -> str:
 
 
 def _calls(found: Cost | None) -> str:
-    return "–" if found is None else f"{found.calls:,}"
+    return "–" if found is None or found.calls is None else f"{found.calls:,}"
 
 
 def _moved(found: Cost | None) -> str:

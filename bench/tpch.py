@@ -83,7 +83,8 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
     say(f"loaded: {', '.join(f'{name} {seconds(took)}' for name, took in loaded['took'].items())}")
     asked = in_own_process(_ask_all, scale, files, folder, own_tables)
     say("asked all")
-    profiled = in_own_process(_profile, folder, scale.queries)
+    others = {**{name: _sum_of(text) for name, text in _sums(files).items()}, **_predicates(files)}
+    profiled = in_own_process(_profile, folder, scale.queries, others)
     encodings = in_own_process(_encodings, files, scale)
     say("measured the encodings")
     columns = _column_bytes(files, os.path.join(folder, "nyala"))
@@ -251,10 +252,7 @@ def _ask_all(scale: Scale, files: str, folder: str, own_tables: bool) -> dict[st
         queries = {
             f"Q{number}": asker.ask(QUERIES[number], scale.repeats, f"Q{number}") for number in scale.queries
         }
-        sums = {
-            name: asker.ask(f"SELECT {text} FROM lineitem", scale.repeats, name)
-            for name, text in _sums(files).items()
-        }
+        sums = {name: asker.ask(_sum_of(text), scale.repeats, name) for name, text in _sums(files).items()}
         predicates = {
             what: asker.ask(text, scale.predicate_repeats, what) for what, text in _predicates(files).items()
         }
@@ -283,6 +281,10 @@ def _sums(files: str) -> dict[str, str]:
     return out
 
 
+def _sum_of(text: str) -> str:
+    return f"SELECT {text} FROM lineitem"
+
+
 def _predicates(files: str) -> dict[str, str]:
     """Ranges in the middle that select a share of the rows, on three columns of `lines`."""
     table = pq.read_table(
@@ -305,8 +307,9 @@ def _predicates(files: str) -> dict[str, str]:
     return out
 
 
-def _profile(folder: str, numbers: Sequence[int]) -> dict[str, Cost]:
-    """Each query once by a reader just opened, and all of them in one profile; in a process whose threads are new."""
+def _profile(folder: str, numbers: Sequence[int], others: dict[str, str]) -> dict[str, Cost]:
+    """Each query, and each of the `others`, once by a reader just opened, and all queries in one profile; in a process
+    whose threads are new."""
     store = os.path.join(folder, "nyala")
 
     def ask(text: str) -> None:
@@ -315,7 +318,8 @@ def _profile(folder: str, numbers: Sequence[int]) -> dict[str, Cost]:
 
     ask(QUERIES[6])  # imports
     found = {"all": cost(lambda: [ask(QUERIES[number]) for number in numbers], top=15)}
-    return found | {f"Q{number}": cost(lambda text=QUERIES[number]: ask(text)) for number in numbers}
+    texts = {f"Q{number}": QUERIES[number] for number in numbers} | others
+    return found | {name: cost(lambda text=text: ask(text)) for name, text in texts.items()}
 
 
 # ------------------------------------------------------------------------------------------- columns
@@ -431,8 +435,9 @@ def _report(
         + profile_text(profiled["all"]),
         f"Q6 ({profiled['Q6'].calls:,} calls): {profile_text(profiled['Q6'])}",
     ]
-    for name, found in asked["queries"].items():
-        found.calls = profiled[name].calls
+    for kind in ("queries", "sums", "predicates"):
+        for name, found in asked[kind].items():
+            found.calls = profiled[name].calls
     report.settings = {
         "nyala": f"read-only, memory_limit {MEMORY_LIMIT}, db.sql(…); tables compacted after the load",
         "parquet": "one file a table, read_parquet in a fresh DuckDB instance a query",

@@ -123,8 +123,11 @@ def test_rows_are_loaded_changed_and_found_by_key(tmp_path: Path, monkeypatch: p
     assert "| parquet |" in page
     assert len(result.aims) == 10
     assert all(aim.met is not None for aim in result.aims)
-    for text in ("| old keys |", "| nyala, calls |", "get at most 0.3 ms", "blocks, "):
+    for text in ("| old keys |", "| nyala, calls |", "get at most 0.3 ms", "blocks, ", "Nyala, load: "):
         assert text in page
+    rows = dict(result.tables)["Calls of Python (cProfile), and bytes through system calls"]
+    for row in rows.rows:  # what the load took stands first, also of peers, of whom only bytes are counted
+        assert row[0].startswith("nyala") == (row[1] != "–") or "bytes" in row[0], row
 
 
 def test_a_store_that_answers_wrongly_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,6 +150,11 @@ def test_queries_and_scans_answer_as_over_parquet(tmp_path: Path, monkeypatch: p
     )
     for query in ("Q6", "Q13", "Q15"):
         assert f"| {query} |" in page
+    for name in ("Q6", "l_comment", "key, 0.01 %"):  # each figure also as calls, in the last column
+        row = next(
+            line for line in page.splitlines() if line.startswith(f"| {name} |") and line.count("|") > 8
+        )
+        assert int(row.rstrip("| ").rpartition("|")[2].replace(",", "")) > 100
     for text in (
         "| l_comment |",
         "| key, 0.01 % |",
