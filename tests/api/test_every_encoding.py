@@ -215,6 +215,50 @@ def test_three_hundred_columns() -> None:
             db.flush() if step == "memory" else table.compact() if step == "changed" else None
 
 
+ENCODINGS: Final = ("plain", "bitshuffle", "rle", "dictionary", "prefix", "for")
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_encodings_that_are_not_for_a_type_are_refused(kind: str) -> None:
+    """With the column, the type, what was asked for, and what there is; and no table is made."""
+    assert "auto" in encodings(kind) and set(encodings(kind)) <= {"auto", *ENCODINGS}
+    with folder_in_memory() as folder, open_database(folder / "s") as db:
+        for encoding in {*ENCODINGS, "delta"} - set(encodings(kind)):
+            with pytest.raises(nyala.SchemaError) as error:
+                db.create_table("t", {"k": "int64", "price": nyala.column(kind, encoding=encoding)}, "k")
+            message = str(error.value)
+            assert "column 'price'" in message and f"'{encoding}' is not for type {kind};" in message
+            assert message.endswith(f"use one of {', '.join(encodings(kind))}")
+        assert db.list_tables() == []
+
+
+def test_a_dictionary_becomes_plain_where_there_are_too_many_words() -> None:
+    """That is decided for each rowset, at its flush, and again at a compaction; what is read is the same."""
+    few, many = ["red", "green"] * 500, [f"word number {n * 7919}" for n in range(1_000)]
+    with folder_in_memory() as folder, open_database(folder / "s") as db:
+        table = db.create_table("t", {"k": "int64", "s": nyala.column("string", encoding="dictionary")}, "k")
+        for number, words in enumerate((few, many, few)):
+            table.insert({"k": range(1_000 * number, 1_000 * number + 1_000), "s": words})
+            db.flush()
+
+        def stored() -> list[str]:
+            column = db._store.view()[0].table("t").schema.by_name("s").id
+            by_key = sorted(rowsets(db, "t"), key=lambda rowset: rowset.meta.key_min)
+            return [rowset.base_column(column).encoding for rowset in by_key]
+
+        assert stored() == ["dictionary", "plain", "dictionary"]
+        for _ in range(2):
+            assert table.scan(order_by_key=True).to_arrow()["s"].to_pylist() == few + many + few
+            begin = sum(word.startswith("word number 7919") for word in many)
+            assert (
+                table.count("s = 'red'") == 1_000 and table.count("s LIKE 'word number 7919%'") == begin > 1
+            )
+            table.delete(where="k >= 2000")
+            table.insert({"k": range(2_000, 3_000), "s": few})
+            table.compact()
+        assert stored() == ["plain"]
+
+
 # -- predicates mean the same ----------------------------------------------------------------------------------------
 
 STATES: Final = ("memory", "disk", "changes in memory", "changes in files", "compacted")
