@@ -1,26 +1,75 @@
-"""The process that `test_kill` lets kill itself: runs the workload, says after each step that it is
-acknowledged."""
+"""The process that `test_kill` lets kill itself: runs the workload, says after each step that it is acknowledged.
+
+child.py FOLDER N before|after KINDS      the fixed workload; killed at its N-th operation of these kinds (0: never)
+child.py FOLDER threads SEED              8 threads write until somebody kills it
+"""
 
 from __future__ import annotations
 
+import os
+import random
 import sys
+import threading
 
 from nyala.env import system_files
-from nyala.testing.faulty_files import KillingFiles
+from nyala.testing.faulty_files import NAMES, SYNCS, WRITES, KillingFiles
 from tests.crash.workload import DIRECT_COMMIT_BYTES, STEPS
 from tests.support import open_database
 
+KINDS = {"sync": SYNCS, "write": WRITES, "name": NAMES}
+THREADS = 8
 
-def main() -> None:
+
+def run_steps(folder: str, kill_at: int, when: str, kinds: str) -> None:
     files = KillingFiles(
-        system_files(), int(sys.argv[2]) or None, "after" if sys.argv[3] == "after" else "before"
+        system_files(), kill_at or None, "after" if when == "after" else "before", KINDS[kinds]
     )
-    db = open_database(sys.argv[1], files=files, direct_commit_bytes=DIRECT_COMMIT_BYTES)
-    print("ready", files.sync_count, flush=True)
+    db = open_database(folder, files=files, direct_commit_bytes=DIRECT_COMMIT_BYTES)
+    print("ready", files.count, flush=True)
     for step in STEPS:
         step(db)
-        print("done", files.sync_count, flush=True)
+        print("done", files.count, flush=True)
     db.close()
+
+
+def run_threads(folder: str, seed: str) -> None:
+    """Each thread writes chains of its own key: row n names row n-1, and the counter's row says n, in one batch."""
+    db = open_database(
+        folder,
+        maintenance=True,
+        log_limit_bytes=20_000,
+        memory_limit_bytes=16_000_000,
+        direct_commit_bytes=20_000,
+    )
+
+    def write(thread: int) -> None:
+        chance = random.Random(f"{seed} {thread}")
+        number = 0
+        while True:
+            count = (
+                400 if chance.randrange(40) == 0 else 1 + chance.randrange(4)
+            )  # some are committed directly
+            numbers = list(range(number, number + count))
+            with db.batch() as batch:
+                batch.insert(
+                    "links", {"thread": [thread] * count, "n": numbers, "before": [n - 1 for n in numbers]}
+                )
+                batch.upsert("counters", {"thread": [thread], "n": [numbers[-1]]})
+            number += count
+            os.write(1, f"{thread} {number - 1}\n".encode())
+
+    threads = [threading.Thread(target=write, args=(n,), daemon=True) for n in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def main() -> None:
+    if sys.argv[2] == "threads":
+        run_threads(sys.argv[1], sys.argv[3])
+    else:
+        run_steps(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4])
 
 
 if __name__ == "__main__":

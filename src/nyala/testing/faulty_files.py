@@ -3,7 +3,7 @@
     RecordingFiles   remembers every change and every sync; `crash_image` writes the folder that a power cut at any
                      moment may have left
     FaultyFiles      lets the n-th operation fail (I/O error, full disk, half a write) or stops the world there
-    KillingFiles     kills its own process, for real, at the n-th sync
+    KillingFiles     kills its own process, for real, at the n-th sync, write, rename or unlink
 
 They wrap each other and `PosixFiles`; each is a `Files`.
 
@@ -27,7 +27,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, TypeAlias
 
@@ -36,6 +36,9 @@ from nyala.env.files import write_atomic
 from nyala.errors import StorageError
 
 __all__ = [
+    "NAMES",
+    "SYNCS",
+    "WRITES",
     "Choices",
     "Event",
     "FaultKind",
@@ -168,7 +171,9 @@ class _WatchedFile:
         except StorageError:
             self._dead = True
             raise
-        return self._inner.append(*parts)
+        offset = self._inner.append(*parts)
+        self._owner.after(Operation("append", self.path))
+        return offset
 
     def sync(self) -> None:
         self._check()
@@ -341,37 +346,48 @@ def _fault(operation: Operation, number: int) -> StorageError:
     )
 
 
-_SYNCS: Final = frozenset({"sync", "sync_dir", "truncate", "external_commit"})
+SYNCS: Final = frozenset({"sync", "sync_dir", "truncate", "external_commit"})
+"""Kinds of operations that make something durable."""
+WRITES: Final = frozenset({"create", "append", "write_at"})
+"""Kinds that put bytes or a new file there."""
+NAMES: Final = frozenset({"rename", "unlink", "remove_tree", "make_dirs"})
+"""Kinds that change names."""
 
 
 class KillingFiles(_Watcher):
-    """SIGKILLs its own process at the `kill_at`-th sync (counted from 1), "before" or "after" it is made.
+    """SIGKILLs its own process at the `kill_at`-th operation of `kinds` (from 1), "before" or "after" it is made.
 
-    Syncs are those of files and folders, `truncate` (which syncs), and SQLite's commits, which can only be killed
-    after. For a child process: nothing can be caught, no file is closed, no footer written.
+    By itself these are the syncs: those of files and folders, `truncate` (which syncs), and SQLite's commits, which can
+    only be killed after. For a child process: nothing can be caught, no file is closed, no footer written.
     """
 
     def __init__(
-        self, inner: Files, kill_at: int | None = None, when: Literal["before", "after"] = "before"
+        self,
+        inner: Files,
+        kill_at: int | None = None,
+        when: Literal["before", "after"] = "before",
+        kinds: Collection[str] = SYNCS,
     ) -> None:
         super().__init__(inner)
         self.kill_at = kill_at
         self.when = when
-        self.sync_count = 0
+        self.count = 0
+        """Operations of these kinds so far."""
+        self._kinds = frozenset(kinds)
         self._lock = threading.Lock()
-        self._condemned: int | None = None  # the thread that makes the fatal sync
+        self._condemned: int | None = None  # the thread that makes the fatal operation
 
     def before(self, operation: Operation) -> None:
-        if operation.kind in _SYNCS:
+        if operation.kind in self._kinds:
             with self._lock:
-                self.sync_count += 1
-                if self.sync_count == self.kill_at:
+                self.count += 1
+                if self.count == self.kill_at:
                     self._condemned = threading.get_ident()
                     if self.when == "before":
                         os.kill(os.getpid(), signal.SIGKILL)
 
     def after(self, operation: Operation) -> None:
-        if operation.kind in _SYNCS and self._condemned == threading.get_ident():
+        if operation.kind in self._kinds and self._condemned == threading.get_ident():
             os.kill(os.getpid(), signal.SIGKILL)
 
 

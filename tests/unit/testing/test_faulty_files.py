@@ -449,4 +449,4 @@ def test_killing_files_only_count_when_told_no_number(tmp_path: Path) -> None:
     files = KillingFiles(PosixFiles())
     files.write_atomic(str(tmp_path / "f"), b"x")
     files.external_commit(str(tmp_path / "f"))
-    assert files.sync_count == 3
+    assert files.count == 3

@@ -1,0 +1,179 @@
+"""Workloads that chance has chosen, over every operation, and power cuts anywhere in them; and in the recovery.
+
+After reopening every acknowledged write is there at every moment, no batch is half there, and `check` finds nothing. A
+failure prints its seed and the workload: `--hypothesis-seed=N` runs it again; what it found becomes a script under
+`tests/scripts/recovery`.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nyala.env import system_files
+from nyala.testing.faulty_files import RecordingFiles
+from nyala.wal.writer import Durability
+from tests.crash.operations import DIRECT_COMMIT_BYTES, OPERATIONS, make_tables
+from tests.crash.workload import State, check_everything, state_of
+from tests.figures import counted
+from tests.support import folder_in_memory, open_database
+
+WORKLOADS = st.lists(
+    st.tuples(st.sampled_from(sorted(OPERATIONS)), st.integers(0, 2**16)), min_size=3, max_size=14
+)
+RECOVERIES = 3
+
+
+@dataclass
+class Recorded:
+    """A run: after operation i there were `events[i]` events, and the store held `states[i]`, as of `moments[i]`."""
+
+    recording: RecordingFiles
+    events: list[int] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
+    moments: list[int] = field(default_factory=list)
+
+    def acknowledged(self, event: int) -> int:
+        """The last operation that was over at the event; -1: not even the tables were made."""
+        return sum(count <= event for count in self.events) - 1
+
+
+def record(folder: Path, workload: list[tuple[str, int]], durability: Durability) -> Recorded:
+    folder.mkdir()
+    recording = RecordingFiles(system_files(), str(folder))
+    run = Recorded(recording)
+    db = open_database(
+        folder / "s", files=recording, durability=durability, direct_commit_bytes=DIRECT_COMMIT_BYTES,
+        log_limit_bytes=4000,
+    )  # fmt: skip
+    for name, seed in [("", 0), *workload]:
+        if name:
+            OPERATIONS[name](db, random.Random(seed))
+        else:
+            make_tables(db)
+        if durability != "commit":
+            db._writer().log_sync_all()  # what comes by itself within 100 ms: from here on it counts
+        run.events.append(len(recording.events))
+        run.states.append(state_of(db))
+        run.moments.append(db.now())
+    db.close()
+    return run
+
+
+def look(folder: Path, recording: RecordingFiles) -> State:
+    """Open, check and close; what there is now."""
+    with open_database(folder / "s", files=recording, direct_commit_bytes=DIRECT_COMMIT_BYTES) as db:
+        check_everything(db)
+        return state_of(db)
+
+
+def cut_and_look(run: Recorded, event: int, chance: random.Random, folder: Path, recoveries: int) -> int:
+    """One power cut in the workload, then so many in the recovery. Returns how many images were opened."""
+    run.recording.crash_image(event, chance, str(folder / "0"))
+    last = run.acknowledged(event)
+    allowed = [run.states[last] if last >= 0 else {}]
+    allowed += run.states[last + 1 : last + 2]
+    if last < 0:
+        allowed.append(
+            {name: rows for name, rows in run.states[0].items() if name == "t"}
+        )  # one table of the two
+    images = 1
+    first: State | None = None
+    for depth in range(recoveries):
+        recording = RecordingFiles(system_files(), str(folder / str(depth)))
+        found = look(folder / str(depth), recording)
+        assert found in allowed, f"after event {event} of {len(run.recording.events)}, operation {last + 1}"
+        first = found if first is None else first
+        assert found == first, f"power cut {depth} in the recovery changed what is there"
+        recording.crash_image(
+            chance.randrange(len(recording.events) + 1), chance, str(folder / str(depth + 1))
+        )
+        images += 1
+    at = folder / str(recoveries)
+    db = open_database(at / "s", direct_commit_bytes=DIRECT_COMMIT_BYTES)
+    found = state_of(db)
+    assert found in allowed, f"after event {event} of {len(run.recording.events)}, operation {last + 1}"
+    assert first in (None, found), "a power cut in the recovery changed what is there"
+    check_everything(db)
+    for earlier in range(max(0, last - 4), last + 1):
+        for name in ("t", "u"):  # the others keep no history
+            rows = db[name].scan(at=run.moments[earlier], order_by_key=True).to_arrow().to_pylist()
+            assert rows == run.states[earlier][name], "a moment moved"
+    if "t" in db:  # and it goes on
+        db["t"].upsert({"k": [-5], "v": [5]})
+        db.flush()
+        assert db["t"].get({"k": -5})["v"] == 5
+    db.close()
+    return images
+
+
+def power_cuts(
+    workload: list[tuple[str, int]], chance: random.Random, images: int, durability: Durability
+) -> int:
+    print(f"workload {workload}, durability {durability}")
+    tried = 0
+    with folder_in_memory() as folder:
+        run = record(folder / "recorded", workload, durability)
+        while tried < images:
+            event = chance.randrange(len(run.recording.events) + 1)
+            recoveries = RECOVERIES if tried == 0 else 0
+            tried += cut_and_look(run, event, chance, folder / "images", recoveries)
+            shutil.rmtree(folder / "images")
+    return tried
+
+
+@given(
+    workload=WORKLOADS,
+    chance=st.randoms(use_true_random=False),
+    durability=st.sampled_from(["commit", "group"]),
+)
+@settings(max_examples=12)
+def test_a_power_cut_anywhere_in_any_workload_and_in_its_recovery(
+    workload: list[tuple[str, int]], chance: random.Random, durability: Durability
+) -> None:
+    """Hypothesis looks for the workload, the moment and the fate that lose something, and makes them small."""
+    power_cuts(workload, chance, 6, durability)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(10))
+def test_ten_thousand_power_cuts(part: int, request: pytest.FixtureRequest) -> None:
+    """250 workloads, 40 images each; the seed is the run's."""
+    chance = random.Random(f"{request.config.getoption('hypothesis_seed')} {part}")
+    names = sorted(OPERATIONS)
+    with counted("power cuts in chosen workloads, with their recoveries", "images") as tried:
+        for _ in range(25):
+            workload = [
+                (chance.choice(names), chance.randrange(2**16)) for _ in range(3 + chance.randrange(14))
+            ]
+            tried.append(power_cuts(workload, chance, 40, chance.choice(["commit", "group"])))
+
+
+def test_the_workloads_reach_every_operation() -> None:
+    """An operation that quietly does nothing would be tested by nothing."""
+    with (
+        folder_in_memory() as folder,
+        open_database(folder / "s", direct_commit_bytes=DIRECT_COMMIT_BYTES) as db,
+    ):
+        make_tables(db)
+        chance = random.Random(7)
+        done: dict[str, int] = dict.fromkeys(OPERATIONS, 0)
+        kept = (
+            "upsert,update,flush,update,flush,minor compaction,upsert,delete,flush of a table,update,flush,"
+        )
+        kept += (
+            "major compaction,update,flush,major compaction,UNDO compaction,merging compaction,collection,"
+        )
+        kept += 6 * "update,flush," + "compaction of deltas,restore,restore,restore"
+        for name in [*kept.split(","), *OPERATIONS, *kept.split(","), *OPERATIONS, *kept.split(",")]:
+            before = db._writer().state.version, db.now()
+            OPERATIONS[name](db, chance)
+            done[name] += (db._writer().state.version, db.now()) != before
+        missed = {name for name, times in done.items() if not times}
+        assert missed <= {"vacuum"}, "which has something to do once history is over"

@@ -1,0 +1,76 @@
+"""What the long tests have tried, counted: `make test-long` prints it into docs/reliability.md.
+
+Each process adds a line to a file of its own in the folder that NYALA_FIGURES names; without it nothing is kept. Then
+`python -m tests.figures FOLDER` adds them up and writes the table between the two marks of the page.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import platform
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+PAGE = Path(__file__).parent.parent / "docs" / "reliability.md"
+BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
+
+
+@contextmanager
+def counted(what: str, unit: str) -> Iterator[list[int]]:
+    """`with counted("power cuts", "images") as tried: … tried.append(1)`: how many, and in how many seconds."""
+    tried: list[int] = []
+    began_s = time.monotonic()
+    try:
+        yield tried
+    finally:
+        folder = os.environ.get("NYALA_FIGURES")
+        if folder and tried:
+            os.makedirs(folder, exist_ok=True)
+            line = {"what": what, "unit": unit, "count": sum(tried), "seconds": time.monotonic() - began_s}
+            with open(os.path.join(folder, f"{os.getpid()}.jsonl"), "a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def table(folder: Path) -> str:
+    """The figures of one run, as the page has them."""
+    totals: dict[tuple[str, str], tuple[int, float]] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        for line in map(json.loads, path.read_text().splitlines()):
+            key = (line["what"], line["unit"])
+            count, seconds = totals.get(key, (0, 0.0))
+            totals[key] = count + line["count"], seconds + line["seconds"]
+    versions = (
+        f"Python {platform.python_version()}, pyarrow {pa.__version__}, SQLite {sqlite3.sqlite_version}, "
+        f"{os.cpu_count()} cores, {platform.system()} {platform.release().split('-')[0]}"
+    )
+    lines = [
+        f"Seen on {dt.date.today().isoformat()} ({versions}):",
+        "",
+        "| what | tried | seconds |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| {what} | {count:,} {unit} | {seconds:,.0f} |"
+        for (what, unit), (count, seconds) in sorted(totals.items())
+    ]
+    return "\n".join(lines)
+
+
+def write_page(folder: Path, page: Path = PAGE) -> None:
+    """Put the table into the page."""
+    before, _, rest = page.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n\n{table(folder)}\n\n{END}{after}")
+
+
+if __name__ == "__main__":
+    write_page(Path(sys.argv[1]))
+    print(table(Path(sys.argv[1])))
