@@ -85,6 +85,7 @@ class Explanation:
             "rows_skipped": counters.rows_skipped,
             "blocks_total": self._blocks_total,
             "blocks_skipped": self._blocks_total - len(counters.stats.base_blocks),
+            "blocks_decoded": counters.stats.blocks_read,
             "bytes_read": counters.stats.bytes_read,
             "cache_hits": counters.stats.cache_hits,
             "deltas_applied": counters.stats.deltas_applied,

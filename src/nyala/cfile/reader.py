@@ -48,6 +48,9 @@ __all__ = ["CFileReader", "ColumnReader", "ReadStats", "SummaryError"]
 _As: TypeAlias = Literal["plain", "codes", "narrow", "runs"]
 # A read of fewer rows than this part of a block is a look-up.
 _PART_LOG2: Final = 4
+# For `row_bytes`: what LZ4 makes of text, and a text that is worth a dictionary entry.
+_TEXT_RATIO: Final = 3.0
+_DICTIONARY_VALUE_BYTES: Final = 16.0
 _EXCLUDED_KEPT: Final = 16  # answers of `excluded_blocks`
 
 
@@ -86,6 +89,11 @@ class CFileReader:
         self._places = None if places is None else {place.key: place for place in places}
         self._columns: dict[ColumnKey, ColumnReader] = {}
         self._bloom: Bloom | None = None
+
+    @property
+    def cache_limit_bytes(self) -> int | None:
+        """What the cache may hold; None without one."""
+        return None if self._cache is None else self._cache.limit_bytes
 
     def columns(self) -> tuple[ColumnKey, ...]:
         """All columns, in the order in which they were written."""
@@ -334,6 +342,16 @@ class ColumnReader:
     def size_bytes(self) -> int:
         """Bytes of the file that belong to this column."""
         return self.place.length + sum(length for _, length in self.extents())
+
+    @property
+    def row_bytes(self) -> float:
+        """About how many bytes a decoded value takes: exact for fixed width, for text from its size on disk."""
+        width = self._footer.form.arrow.bit_width / 8 if self._words is not None else 0
+        if width and not self.has_dictionary:
+            return float(width)
+        if self.has_dictionary:
+            return 4.0 + _DICTIONARY_VALUE_BYTES
+        return 4.0 + _TEXT_RATIO * self.size_bytes / max(1, self.row_count)
 
     @property
     def footer(self) -> ColumnFooter:

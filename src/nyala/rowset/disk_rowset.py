@@ -150,6 +150,16 @@ class DiskRowSet:
         return frozenset(base).union(*itertools.chain(*others))
 
     @property
+    def cache_limit_bytes(self) -> int | None:
+        """What the block cache may hold that its blocks go to; None when they go to none."""
+        return self.reader.cache_limit_bytes
+
+    def row_bytes(self, column: ColumnSchema) -> float:
+        """About how many bytes a value of the column takes in memory. Opens its footer."""
+        reader = self.base_column(column.id)
+        return 0.0 if reader is None else reader.row_bytes
+
+    @property
     def paths(self) -> list[str]:
         """All its files, relative to the store's folder."""
         deltas = [file.entry.path for file in (*self.undo, *self.redo)]

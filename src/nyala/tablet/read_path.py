@@ -24,6 +24,7 @@ Source: design §5 and §6 Z1; `seeds/tablet.txt`, "Historical MVCC in DiskRowSe
 from __future__ import annotations
 
 import heapq
+import itertools
 import os
 import threading
 from collections import deque
@@ -428,8 +429,11 @@ def _start(work: Callable[[_Item], _Out], item: _Item) -> Future[_Out]:
         return done
 
 
-def in_parallel(items: Iterable[_Item], work: Callable[[_Item], _Out]) -> Iterator[_Out]:
-    """Results of `work` in the order of `items`, a few ahead of the consumer (so memory stays bounded)."""
+def in_parallel(
+    items: Iterable[_Item], work: Callable[[_Item], _Out], ahead: int | None = None
+) -> Iterator[_Out]:
+    """Results of `work` in the order of `items`, at most `ahead` of them ahead of the consumer (so memory stays
+    bounded); None: two for each processor."""
     iterator = iter(items)
     first = next(iterator, None)
     if first is None:
@@ -438,20 +442,38 @@ def in_parallel(items: Iterable[_Item], work: Callable[[_Item], _Out]) -> Iterat
     if second is None:
         yield work(first)
         return
-    ahead = 2 * (os.cpu_count() or 1)
+    ahead = ahead or _ahead_max()
     running: deque[Future[_Out]] = deque()
     try:
-        running.append(_start(work, first))
-        running.append(_start(work, second))
-        for item in iterator:
-            running.append(_start(work, item))
+        for item in itertools.chain((first, second), iterator):
             if len(running) >= ahead:
                 yield running.popleft().result()
+            running.append(_start(work, item))
         while running:
             yield running.popleft().result()
     finally:
         for future in running:
             future.cancel()
+
+
+def _ahead_max() -> int:
+    return 2 * (os.cpu_count() or 1)
+
+
+def windows_ahead(units: Sequence[ScanUnit], spec: ScanSpec) -> int:
+    """How many windows may be decoded before their turn: about as much as the block cache may hold, and so a quarter of
+    `memory_limit`, however many processors there are."""
+    disk = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
+    limits = [limit for rowset in disk if (limit := rowset.cache_limit_bytes) is not None]
+    if not limits:
+        return _ahead_max()
+    largest = max(disk, key=lambda rowset: rowset.row_count)
+    names = {column.name for column in spec.columns}
+    if spec.predicate is not None:
+        names |= spec.predicate.columns
+    row_bytes = sum(largest.row_bytes(spec.schema.by_name(name)) for name in names)
+    window_bytes = max(1, int(row_bytes * WINDOW_ROWS))
+    return max(1, min(_ahead_max(), min(limits) // window_bytes))
 
 
 def run(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> Iterator[pa.RecordBatch]:
@@ -487,7 +509,8 @@ def _unordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters
         count = upper - lower if selected is None else len(selected)
         return _batch(arrays, spec, count)
 
-    return (batch for batch in in_parallel(_all_pieces(units, spec, counters), work) if batch is not None)
+    found = in_parallel(_all_pieces(units, spec, counters), work, windows_ahead(units, spec))
+    return (batch for batch in found if batch is not None)
 
 
 def _all_pieces(

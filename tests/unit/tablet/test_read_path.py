@@ -6,10 +6,13 @@ deleted at many moments, by deltas in files and in memory. `World.states` says w
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from hypothesis import strategies as st
 from tests.support import open_database
 
 import nyala
+from nyala.cfile.memory import pool
 from nyala.database import Database
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.stats import RowSetStats
@@ -567,6 +571,43 @@ def test_results_come_in_order_and_a_few_ahead() -> None:
         assert len(begun) <= number + 1 + ahead
     results.close()  # type: ignore[attr-defined]
     assert len(begun) <= 100 + ahead
+
+
+def at_once(work: Callable[[Any], Any], item: Any) -> Future[Any]:
+    """In the place of the threads: whatever may be in memory before its turn is."""
+    done: Future[Any] = Future()
+    done.set_result(work(item))
+    return done
+
+
+def test_a_scan_of_more_than_memory_limit_holds_a_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wide windows, two ahead for each processor, would be all of the table, however slowly it is read."""
+    monkeypatch.setattr(read_path, "_start", at_once)
+    rows, columns, window_bytes = 5 << 17, 8, 8 * 8 << 17
+    random = np.random.default_rng(0)
+    with open_database(tmp_path / "s", memory_limit_bytes=16_000_000) as db:
+        names = [f"c{number}" for number in range(columns - 1)]
+        table = db.create_table("t", {"k": "int64", **dict.fromkeys(names, "int64")}, "k")
+        values = {name: random.integers(0, 1 << 40, rows) for name in names}  # not plain: that is no copy
+        table.insert({"k": np.arange(rows), **values})
+        table.flush()
+        table.compact()
+        total_bytes = rows * columns * 8
+        assert total_bytes > 2 * 16_000_000
+        pools = [pool(), *([pa.default_memory_pool()] if pool() != pa.default_memory_pool() else [])]
+        for _ in range(2):  # the second time blocks go to the cache, which has a quarter of the limit
+            gc.collect()
+            before = sum(each.bytes_allocated() for each in pools)
+            most = seen = 0
+            for batch in table.scan().batches():
+                most = max(most, sum(each.bytes_allocated() for each in pools) - before)
+                seen += batch.num_rows
+                del batch
+            assert seen == rows
+            assert most <= 4_000_000 + 2 * window_bytes + (1 << 20), f"{most:,} bytes of {total_bytes:,}"
+            assert db.stats()["cache_bytes"] <= 4_000_000
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 50])
