@@ -35,7 +35,7 @@ from nyala.cfile.encoding import encoding_by_code
 from nyala.cfile.first_pass import FirstPass
 from nyala.cfile.footer import ColumnFooter, refuse_unknown_flags
 from nyala.cfile.gathering import Ordinals, gathered, word_dtype
-from nyala.cfile.physical import narrow_decimal, narrow_physical
+from nyala.cfile.physical import BYTES, narrow_decimal, narrow_physical
 from nyala.cfile.zonemap import Zone, zone_of
 from nyala.env.files import Files, RandomFile
 from nyala.errors import CorruptionError, StorageError
@@ -346,11 +346,10 @@ class ColumnReader:
     @property
     def row_bytes(self) -> float:
         """About how many bytes a decoded value takes: exact for fixed width, for text from its size on disk."""
-        width = self._footer.form.arrow.bit_width / 8 if self._words is not None else 0
-        if width and not self.has_dictionary:
-            return float(width)
         if self.has_dictionary:
             return 4.0 + _DICTIONARY_VALUE_BYTES
+        if self._footer.form.kind != BYTES:
+            return float(self._footer.form.arrow.bit_width / 8)
         return 4.0 + _TEXT_RATIO * self.size_bytes / max(1, self.row_count)
 
     @property
