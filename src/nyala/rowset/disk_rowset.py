@@ -346,6 +346,8 @@ class DiskRowSet:
                 return self._present(column, snapshot, lower, upper, state, stats, narrow)
         undo, redo = self._runs(column.id, snapshot, stats, lower, upper)
         base = self._base(column, lower, upper, stats, narrow)
+        if not undo and not redo:
+            return base
         rows, values = decide(undo, redo, snapshot, lower, upper)
         if values is None:
             return base

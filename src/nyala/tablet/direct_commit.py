@@ -7,6 +7,8 @@
                    updates and deletes -> REDO files of the rowsets that hold the rows
       sync, one catalogue transaction, one new root
 
+Rowsets are written by as many threads as there are cores; all else is done by the thread that holds the lock.
+
 Invariants
     B1  The catalogue transaction is the batch's only commit point: before it nothing of the batch can be
         seen, and files left by a crash are removed by the next open (W6, P3).
@@ -186,7 +188,8 @@ def in_threads(jobs: Sequence[Callable[[], WrittenRowSet]], written: list[str]) 
     try:
         with ThreadPoolExecutor(workers, thread_name_prefix="nyala-load") as pool:
             try:
-                running += [pool.submit(job) for job in jobs]
+                for job in jobs:
+                    running.append(_begun(pool, job))
                 wait(running, return_when=FIRST_EXCEPTION)
             finally:  # also of Ctrl-C; leaving the pool waits for those that run
                 for future in running:
@@ -199,6 +202,19 @@ def in_threads(jobs: Sequence[Callable[[], WrittenRowSet]], written: list[str]) 
         if not future.cancelled():
             future.result()  # raises what went wrong; a job is cancelled only where another failed
     return [future.result() for future in running]
+
+
+def _begun(pool: ThreadPoolExecutor, job: Callable[[], WrittenRowSet]) -> Future[WrittenRowSet]:
+    """Have a thread do it; or do it here, when there can be none: the main thread has ended, or the system refuses."""
+    try:
+        return pool.submit(job)
+    except RuntimeError:
+        done: Future[WrittenRowSet] = Future()
+        try:
+            done.set_result(job())
+        except Exception as error:
+            done.set_exception(error)
+        return done
 
 
 def _not_before(timestamp: int, count: int) -> DeltaRun:

@@ -19,6 +19,8 @@ import nyala
 from nyala.database import Database
 from nyala.env import system_files
 from nyala.errors import StorageError
+from nyala.rowset.writer import WrittenRowSet
+from nyala.tablet import direct_commit
 from nyala.tablet.write_path import Request, write
 from nyala.testing.faulty_files import FaultyFiles
 
@@ -202,6 +204,44 @@ def test_a_large_load_makes_rowsets_of_the_target_size(db: Database, monkeypatch
     bounds = [(rowset.meta.key_min, rowset.meta.key_max) for rowset in rowsets]
     assert all(left[1] < right[0] for left, right in itertools.pairwise(bounds))
     assert rows(table) == [(k, 1999 - k) for k in range(2000)]
+
+
+def test_b1_a_failure_in_one_of_several_threads_leaves_nothing(tmp_path: Path) -> None:
+    """Files that another thread was writing meanwhile would stay on a disk that is full already."""
+    refused = 0
+    for fail_at in range(1, 60, 7):
+        files = FaultyFiles(system_files(), kind="enospc", only=lambda op: "/data/" in op.path)
+        folder = tmp_path / str(fail_at)
+        with open_database(folder, files=files, direct_commit_bytes=1000, rowset_target_bytes=4000) as db:
+            table = key_value_table(db)
+            files.fail_at = len(files.operations) + fail_at
+            try:
+                table.insert(many(0, 2000))
+            except StorageError as error:
+                refused += 1
+                assert error.outcome is None and rows(table) == []
+            files.fail_at = None
+            files.heal()
+            named = set(db._writer().state.files()) | set(db._writer().state.garbage)
+            there = {str(path.relative_to(folder)) for path in (folder / "data").rglob("*") if path.is_file()}
+            assert there <= named, "what was written for nothing is gone"
+            table.upsert(many(0, 2000, 1))
+            assert rows(table) == [(k, 1) for k in range(2000)]
+    assert refused >= 3
+
+
+def test_rowsets_are_written_here_when_there_can_be_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load by a thread that outlives the main one would be lost."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(direct_commit.ThreadPoolExecutor, "submit", refuse)
+    written: list[str] = []
+    results = [WrittenRowSet(f"meta {n}", None, None) for n in range(3)]  # type: ignore[arg-type]
+    monkeypatch.setattr(WrittenRowSet, "paths", property(lambda self: [self.meta]))
+    assert direct_commit.in_threads([lambda r=r: r for r in results], written) == results  # type: ignore[misc]
+    assert written == ["meta 0", "meta 1", "meta 2"]
 
 
 def test_keys_of_retried_jobs(db: Database) -> None:
