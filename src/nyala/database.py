@@ -239,6 +239,33 @@ class Database:
         store = self._writer()
         alter(store, store.root.table(old).id, [rename_table(new)])
 
+    def copy_table(
+        self,
+        name: str,
+        new_name: str,
+        partition_by: Sequence[HashSpec | RangeSpec] | HashSpec | RangeSpec | None = None,
+        at: Any = None,
+    ) -> Table:
+        """Make a table `new_name` with the rows and columns that the table `name` has at a moment (None: now).
+
+        partition_by: as in `create_table`; None: cut as the table is now. History is not copied: the new table's begins
+                      with it. Others read and write meanwhile.
+        Raises:       TableNotFoundError, TableExistsError, HistoryExpiredError, InvalidArgumentError; NoPartitionError
+                      when a row has no place in the partitions.
+        """
+        from nyala.tablet.copying import copy_table
+
+        store = self._writer()
+        store.check_writable()
+        check_table_name(new_name, store.options.limits)
+        root, source, snapshot = self.table(name)._view(at)
+        if partition_by is None:
+            partition_schema, partitions = source.entry.partition_schema, source.partitions
+        else:
+            partition_schema, partitions = build_partitions(partition_by, source.schema)
+        copy_table(store, root, source, snapshot, new_name, partition_schema, partitions)
+        return Table(self, new_name)
+
     def drop_table(self, name: str, missing_ok: bool = False) -> None:
         """Drop the table with its rows and its past; files go as soon as nobody reads them. Raises:
         TableNotFoundError."""

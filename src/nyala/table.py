@@ -41,11 +41,24 @@ if TYPE_CHECKING:
     from nyala.alter import Alteration
     from nyala.change_feed import ChangeFeed
     from nyala.database import Database
+    from nyala.partition.levels import HashSpec, RangeSpec
 
 Errors = Literal["raise", "collect"]
 SchemaOf = Literal["at", "current"]
 _OF_TABLES_ONLY: Final = frozenset(
-    ("insert", "upsert", "update", "delete", "append", "flush", "compact", "vacuum", "restore", "alter")
+    (
+        "insert",
+        "upsert",
+        "update",
+        "delete",
+        "append",
+        "flush",
+        "compact",
+        "vacuum",
+        "restore",
+        "alter",
+        "repartition",
+    )
 )
 
 
@@ -414,6 +427,22 @@ class Table(_Readable):
 
         self._database._writer()
         return Alteration(self._database, self)
+
+    def repartition(self, partition_by: Sequence[HashSpec | RangeSpec] | HashSpec | RangeSpec) -> None:
+        """Cut the table in another way: all its rows are written anew, and swapped in at one moment.
+
+        Others read and write meanwhile; a write waits only for the swap. **The history before it is not kept**: earlier
+        moments raise HistoryExpiredError from then on. partition_by: as in `Database.create_table`; () for one tablet.
+        Raises: NoPartitionError when a row has no place in the new partitions, InvalidArgumentError, StorageError:
+                nothing changed.
+        """
+        from nyala.partition.levels import build_partitions
+        from nyala.tablet.copying import repartition
+
+        store = self._database._writer()
+        store.check_writable()
+        table = store.root.table(self._name)
+        repartition(store, table.id, *build_partitions(partition_by, table.schema))
 
     # ---------------------------------------------------------------------------------------- care
 

@@ -81,11 +81,7 @@ def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency
     changed: dict[int, TabletState] = {}
     try:
         for settlement in settlements:
-            for effect in settlement.effects:
-                if effect.kind == "insert":
-                    _write_inserts(store, settlement, effect, timestamp, change, changed, written)
-                else:
-                    _write_deltas(store, settlement, effect, timestamp, change, changed, written)
+            write_effects(store, settlement, timestamp, change, changed, written)
         for directory in {path.rsplit("/", 1)[0] for path in written}:
             store.env.files.sync_dir(store.path(directory))
         after = store.root.with_tablets(changed)
@@ -95,6 +91,25 @@ def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency
         raise
     store.note_committed(timestamp, idempotency_key)
     return timestamp
+
+
+def write_effects(
+    store: Store,
+    settlement: Settlement,
+    timestamp: int,
+    change: CatalogChange,
+    changed: dict[int, TabletState],
+    written: list[str],
+) -> None:
+    """Write what a table's batch comes to as files of `timestamp`; all its rows that are changed lie on disk (B2).
+
+    Adds to `change` the entries, to `changed` the tablets with the new rowsets, and to `written` the files.
+    """
+    for effect in settlement.effects:
+        if effect.kind == "insert":
+            _write_inserts(store, settlement, effect, timestamp, change, changed, written)
+        else:
+            _write_deltas(store, settlement, effect, timestamp, change, changed, written)
 
 
 def _changed_rowsets(settlements: Sequence[Settlement]) -> Iterator[DiskRowSet]:

@@ -47,7 +47,7 @@ def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
     if entry.history_us is not None:
         mark = min(from_physical(max(now_us - entry.history_us, 0)), published)
     oldest = max(mark, entry.history_start)
-    return oldest if oldest > entry.created else 0
+    return max(oldest if oldest > entry.created else 0, entry.rewritten)
 
 
 def check_readable(entry: TableEntry, timestamp: int, published: int, now_us: int) -> None:
@@ -55,8 +55,9 @@ def check_readable(entry: TableEntry, timestamp: int, published: int, now_us: in
     oldest = oldest_readable(entry, published, now_us)
     if timestamp < entry.rewritten and entry.rewritten >= oldest:
         raise HistoryExpiredError(
-            f"table {entry.name!r} was repartitioned at {to_datetime(entry.rewritten).isoformat()} (timestamp "
-            f"{entry.rewritten}), which keeps no history: it cannot be read at {to_datetime(timestamp).isoformat()}"
+            f"table {entry.name!r} was written anew at {to_datetime(entry.rewritten).isoformat()} (timestamp "
+            f"{entry.rewritten}), by repartition() or copy_table(), which keep no history: it cannot be read at "
+            f"{to_datetime(timestamp).isoformat()}"
         )
     if timestamp < oldest:
         raise HistoryExpiredError(
