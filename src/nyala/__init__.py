@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from nyala.mvcc.timestamp import to_datetime
     from nyala.partition.levels import hash_partition, range_partition
+    from nyala.partition.ranges import RangeBound
     from nyala.scan import Scan
     from nyala.schema.predicate import col
     from nyala.schema.schema import column
@@ -64,6 +65,7 @@ __all__ = [
     "LockedError",
     "NoPartitionError",
     "Problem",
+    "RangeBound",
     "ReadOnlyError",
     "Scan",
     "SchemaError",
@@ -103,6 +105,7 @@ _HOMES = {
     "KeyNotFoundError": "nyala.errors",
     "LockedError": "nyala.errors",
     "NoPartitionError": "nyala.errors",
+    "RangeBound": "nyala.partition.ranges",
     "ReadOnlyError": "nyala.errors",
     "Scan": "nyala.scan",
     "SchemaError": "nyala.errors",

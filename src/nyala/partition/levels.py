@@ -9,7 +9,7 @@
 The invariants T1 to T4 stand in `nyala.partition.model`; here they are checked for what a user gave. What the
 layers above need of this package besides (`Router`, `describe`, the model) can be imported from here too.
 
-Left out: hash levels of a single range (Kudu 1.17); adding and dropping ranges.
+Left out: hash levels of a single range (Kudu 1.17). Adding and dropping ranges: `nyala.partition.alteration`.
 Source: Kudu schema design, "Partitioning"; Kudu facts §2.1, §2.3.
 """
 

@@ -1,0 +1,452 @@
+"""An alteration among writers, flushes, compactions and reader processes, and when the power goes in its middle."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.support import folder_in_memory, open_database, rows
+
+import nyala
+from nyala.database import Database
+from nyala.env import SYSTEM, Files, system_files
+from nyala.partition.ranges import RangeBound
+from nyala.schema.schema import column
+from nyala.tablet import alter as steps
+from nyala.tablet.alter import alter
+from nyala.tablet.compaction import compact, run_here
+from nyala.tablet.compaction_policy import MergePlan
+from nyala.tablet.flush import flush
+from nyala.tablet.reader_store import ReaderStore
+from nyala.testing.faulty_files import RecordingFiles
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "s"
+
+
+def table(db: Database, **spec: Any) -> Any:
+    return db.create_table("t", {"k": "int64", "v": "int32", "gone": "string", **spec}, "k")
+
+
+def widen(db: Database) -> None:
+    with db["t"].alter() as a:
+        a.alter_column("v", type="int64")
+        a.drop_column("gone")
+        a.add_column("new", "int64", default=7)
+
+
+class Late:
+    """Data that, when it is looked at for the first time, has something else happen before."""
+
+    def __init__(self, data: pa.Table, happens: Callable[[], None]) -> None:
+        self._data, self._happens = data, [happens]
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        while self._happens:
+            self._happens.pop()()
+        return self._data.__arrow_c_stream__(requested_schema)
+
+
+# ------------------------------------------------------------------------------------------------ writers
+
+
+def test_a_write_checked_under_an_older_version_is_checked_again(path: Path) -> None:
+    """L2: it keeps working where it can, and takes defaults and types of now; else an error, nothing written."""
+    with open_database(path) as db:
+        t = table(db)
+        result = t.insert(Late(pa.table({"k": [1], "v": [1]}), lambda: widen(db)))
+        assert result.inserted == 1
+        assert t.get({"k": 1}) == {"k": 1, "v": 1, "new": 7}
+
+        def drop() -> None:
+            with t.alter() as a:
+                a.drop_column("new")
+
+        with pytest.raises(nyala.ColumnNotFoundError, match="'new' that the table has not"):
+            t.upsert(Late(pa.table({"k": [1, 2], "new": [1, 2]}), drop))
+
+        def rename() -> None:
+            with t.alter() as a:
+                a.rename("u")
+
+        with pytest.raises(nyala.TableNotFoundError, match="no table 't'"):
+            db["t"].insert(Late(pa.table({"k": [3]}), rename))
+        assert rows(db["u"]) == [(1, 1)]
+
+
+def test_a_write_into_a_range_that_was_dropped_meanwhile(path: Path) -> None:
+    with open_database(path) as db:
+        t = db.create_table("t", {"k": "int64"}, "k", nyala.range_partition("k", bounds=[(0, 10), (10, 20)]))
+
+        def drop() -> None:
+            with t.alter() as a:
+                a.drop_range(0, 10)
+
+        with pytest.raises(nyala.NoPartitionError):
+            t.insert(Late(pa.table({"k": [5, 15]}), drop))
+        assert t.count() == 0
+        assert t.insert({"k": [15]}).inserted == 1
+
+
+def test_an_alteration_checks_its_steps_again(path: Path) -> None:
+    """L1: what was right when it was said may be wrong when the block ends, or may be right on another table."""
+    with open_database(path) as db:
+        t = table(db)
+        with pytest.raises(nyala.SchemaError, match="'new' already"), t.alter() as a:
+            a.add_column("new", "int8")
+            widen(db)
+        with t.alter() as a:
+            a.add_column("b", "int8")
+            with t.alter() as other:
+                other.add_column("a", "int8")
+        assert t.schema.names == ["k", "v", "new", "a", "b"]
+        with (
+            pytest.raises(nyala.TableNotFoundError, match="dropped before it could be altered"),
+            t.alter() as a,
+        ):
+            a.drop_column("a")
+            db.drop_table("t")
+
+
+def test_writers_readers_and_alterations_at_once(path: Path) -> None:
+    """Each row is written whole under one version; each scan is of one version; nothing is lost."""
+    with open_database(path) as db:
+        t = db.create_table("t", {"k": "int64", "a": "int8"}, "k")
+        failures: list[BaseException] = []
+        done = threading.Event()
+
+        def guarded(work: Callable[[], None]) -> threading.Thread:
+            def run() -> None:
+                try:
+                    work()
+                except BaseException as error:
+                    failures.append(error)
+                    done.set()
+
+            thread = threading.Thread(target=run)
+            thread.start()
+            return thread
+
+        def write(start: int) -> Callable[[], None]:
+            def work() -> None:
+                for k in range(start, start + 60):
+                    t.insert({"k": [k], "a": [k % 100]})
+                    if k % 20 == 0:
+                        db.flush()
+
+            return work
+
+        def read() -> None:
+            while not done.is_set():
+                scan = t.scan(order_by_key=True)
+                found = scan.to_arrow()
+                assert found.schema == scan.schema
+                assert found.column("a").to_pylist() == [k % 100 for k in found.column("k").to_pylist()]
+                assert t.scan(at=scan.timestamp, order_by_key=True).to_arrow() == found
+
+        reader = guarded(read)
+        writers = [guarded(write(0)), guarded(write(1000))]
+        for n in range(12):
+            with t.alter() as a:
+                a.add_column(f"c{n}", "int64", default=n)
+                if n:
+                    a.drop_column(f"c{n - 1}")
+                if n == 5:
+                    a.alter_column("a", type="int16")
+        for thread in writers:
+            thread.join()
+        done.set()
+        reader.join()
+        assert not failures
+        assert t.count() == 120 and t.schema.names == ["k", "a", "c11"]
+        assert set(t.to_arrow().column("c11").to_pylist()) == {11}
+
+
+# ------------------------------------------------------------------------------------------------ flushes, compactions
+
+
+@pytest.mark.parametrize("at", ["frozen", "written"])
+def test_an_alteration_in_the_middle_of_a_flush(path: Path, at: str) -> None:
+    """What was set aside under the old columns is installed under the new ones, with the changes that came between."""
+    db = open_database(path)
+    t = table(db)
+    t.insert({"k": [1, 2], "v": [1, 2], "gone": ["a", "b"]})
+    before = db.now()
+
+    def phase(name: str) -> None:
+        if name == at:
+            widen(db)
+            t.update({"k": [1], "v": [2**40], "new": [1]})
+            t.insert({"k": [3], "v": [2**41]})
+
+    flush(db._writer(), phase=phase)
+    expected = [(1, 2**40, 1), (2, 2, 7), (3, 2**41, 7)]
+    assert rows(t) == expected and rows(t, at=before) == [(1, 1, "a"), (2, 2, "b")]
+    db.close()
+    db = open_database(path)
+    assert rows(db["t"]) == expected and rows(db["t"], at=before) == [(1, 1, "a"), (2, 2, "b")]
+    db.flush()
+    db["t"].compact()
+    assert rows(db["t"]) == expected and rows(db["t"], at=before) == [(1, 1, "a"), (2, 2, "b")]
+    db.close()
+
+
+@pytest.mark.parametrize("at", ["reserved", "written"])
+def test_an_alteration_in_the_middle_of_a_merge(path: Path, at: str) -> None:
+    """A compaction that began under the old columns writes them; changes in the new ones move over."""
+    db = open_database(path)
+    t = table(db)
+    for k in (1, 2):
+        t.insert({"k": [k, k + 10], "v": [k, k], "gone": ["a", "b"]})
+        db.flush()
+    before = db.now()
+    state = db._root().table("t")
+
+    def phase(name: str) -> None:
+        if name == at:
+            widen(db)
+            t.update({"k": [1], "v": [2**40], "new": [1]})
+
+    plan = MergePlan(tuple(rowset.id for rowset in state.tablets[0].rowsets), 0.0)
+    assert compact(db._writer(), state.id, state.tablets[0].id, plan, run_here(db._writer()), phase=phase)
+    expected = [(1, 2**40, 1), (2, 2, 7), (11, 1, 7), (12, 2, 7)]
+    old = [(1, 1, "a"), (2, 2, "a"), (11, 1, "b"), (12, 2, "b")]
+    for _ in range(2):
+        assert rows(t) == expected and rows(t, at=before) == old
+        db.close()
+        db = open_database(path)
+        t = db["t"]
+        t.compact()
+    db.close()
+
+
+def test_a_range_dropped_in_the_middle_of_a_flush_and_a_merge(path: Path) -> None:
+    """What was being written for it is of no use: it is removed, and nobody minds."""
+    with open_database(path) as db:
+        t = db.create_table("t", {"k": "int64"}, "k", nyala.range_partition("k", bounds=[(0, 10), (10, 20)]))
+        t.insert({"k": [1, 11]})
+
+        def drop(name: str) -> None:
+            if name == "written":
+                with t.alter() as a:
+                    a.drop_range(0, 10)
+
+        flush(db._writer(), phase=drop)
+        assert t.count() == 1
+        for k in (12, 13):
+            t.insert({"k": [k]})
+            db.flush()
+        state = db._root().table("t")
+
+        def drop_other(name: str) -> None:
+            if name == "written":
+                with t.alter() as a:
+                    a.drop_range(10, 20)
+
+        plan = MergePlan(tuple(rowset.id for rowset in state.tablets[0].rowsets), 0.0)
+        tablet = state.tablets[0].id
+        assert compact(db._writer(), state.id, tablet, plan, run_here(db._writer()), phase=drop_other) is None
+        assert t.count() == 0 and t.tablets() == []
+        del state
+        db._writer().collect_garbage()
+        assert not [file for file in (path / "data").rglob("*") if file.is_file()]
+
+
+def test_the_memory_is_frozen_and_not_flushed(path: Path) -> None:
+    """Milliseconds whatever the table holds: no file is written, and a rename does not even freeze."""
+    with open_database(path) as db:
+        t = table(db)
+        t.insert({"k": [1], "v": [1]})
+        state = db._root().table("t").tablets[0]
+        with t.alter() as a:
+            a.rename("u")
+            a.set_comment("c")
+        assert db._root().table("u").tablets[0].memory is state.memory
+        with t.alter() as a:
+            a.add_column("c", "int8")
+        (frozen,) = db._root().table("u").tablets[0].frozen
+        assert frozen is state.memory and not list((path / "data").rglob("*.base"))
+        t.insert({"k": [2], "v": [2]})
+        t.update({"k": [1], "v": [3]})
+        db.flush()
+        assert db._root().table("u").tablets[0].frozen == ()
+        assert rows(t) == [(1, 3, None, None), (2, 2, None, None)]
+
+
+def test_versions_live_as_long_as_a_moment_needs_them(path: Path) -> None:
+    """L3: with no history only the version of the present is kept; with some, all of it."""
+    with open_database(path) as db:
+        for name, history in (("kept", None), ("short", 0)):
+            t = db.create_table(name, {"k": "int64", "c": "int8"}, "k", history=history)
+            t.insert({"k": [1]})
+            for n in range(4):
+                with t.alter() as a:
+                    a.alter_column("c", default=n)
+        entries = {entry.name: entry for entry in db._writer().state.tables.values()}
+        assert list(entries["kept"].schemas) == [0, 1, 2, 3, 4]
+        assert len(entries["short"].schemas) <= 2 and entries["short"].schema.version == 4
+        since = entries["kept"].schema_since
+        assert list(since.values()) == sorted(since.values())
+
+
+# ------------------------------------------------------------------------------------------------ reader processes
+
+
+def test_a_reader_process_follows_alterations(path: Path) -> None:
+    """It has the columns of what it has loaded, and never cells of one version under another's names."""
+    db = open_database(path)
+    t = table(db)
+    t.insert({"k": [1], "v": [1], "gone": ["a"]})
+    reader = Database(ReaderStore.open(SYSTEM, str(path), 1 << 26))
+    old = reader["t"].scan()
+    before = db.now()
+    assert rows(reader["t"]) == [(1, 1, "a")]
+    widen(db)
+    t.update({"k": [1], "v": [2**40]})
+    t.insert({"k": [2], "v": [2]})
+    assert rows(reader["t"]) == [(1, 2**40, 7), (2, 2, 7)]
+    assert rows(reader["t"], at=before) == [(1, 1, "a")]
+    assert old.to_arrow().to_pylist() == [{"k": 1, "v": 1, "gone": "a"}]
+    db.flush()
+    t.compact()
+    with t.alter() as a:
+        a.rename_column("v", "w")
+    assert reader["t"].schema.names == ["k", "w", "new"]
+    assert rows(reader["t"], at=before) == [(1, 1, "a")]
+    reader.close()
+    db.close()
+
+
+def test_a_reader_process_is_told_of_a_dropped_range(path: Path) -> None:
+    db = open_database(path)
+    t = db.create_table("t", {"k": "int64"}, "k", nyala.range_partition("k", bounds=[(0, 10), (10, 20)]))
+    t.insert({"k": [1, 11]})
+    db.flush()
+    before = db.now()
+    reader = Database(ReaderStore.open(SYSTEM, str(path), 1 << 26))
+    old = reader["t"].scan()
+    with t.alter() as a:
+        a.drop_range(0, 10)
+    db._writer().collect_garbage()
+    assert old.count() == 2, "its lease keeps the files"
+    assert rows(reader["t"]) == [(11,)]
+    with pytest.raises(nyala.HistoryExpiredError, match=r"RANGE \(k\) \[0, 10\)"):
+        reader["t"].scan(at=before)
+    reader.close()
+    db.close()
+
+
+def test_tokens_of_before_and_after(path: Path) -> None:
+    """What a Spark task was given before an alteration it reads as it was planned."""
+    with open_database(path) as db:
+        t = table(db)
+        t.insert({"k": [1], "v": [1], "gone": ["a"]})
+        db.flush()
+        t.update({"k": [1], "v": [2]})
+        before = t.scan().tokens()
+        widen(db)
+        t.update({"k": [1], "v": [2**40]})
+        after, then = t.scan().tokens(), t.scan(where="v > 0", at=db.now(), schema="at").tokens()
+
+        def read(tokens: list[bytes]) -> list[dict[str, Any]]:
+            return [
+                row for data in tokens for batch in nyala.scan.read_token(data) for row in batch.to_pylist()
+            ]
+
+        assert read(before) == [{"k": 1, "v": 2, "gone": "a"}]
+        assert read(after) == read(then) == [{"k": 1, "v": 2**40, "new": 7}]
+
+
+# ------------------------------------------------------------------------------------------------ failures and crashes
+
+
+def everything(db: Database) -> dict[str, Any]:
+    return {
+        name: (db[name].schema.names, [tablet["partition"] for tablet in db[name].tablets()], rows(db[name]))
+        for name in db.list_tables()
+    }
+
+
+ALL_STEPS = [
+    steps.add_column("new", column("int64", default=7)),
+    steps.drop_column("gone"),
+    steps.change_column("v", type="int64"),
+    steps.rename_column("k", "key"),
+    steps.drop_range(RangeBound(0, 10)),
+    steps.add_range(RangeBound(20, 30)),
+    steps.rename_table("u"),
+]
+
+
+def prepared(path: Path, files: Files | None = None) -> Database:
+    db = open_database(path, files=files)
+    t = db.create_table(
+        "t", {"k": "int64", "v": "int32", "gone": "string"}, "k",
+        nyala.range_partition("k", bounds=[(0, 10), (10, 20)]),
+    )  # fmt: skip
+    t.insert({"k": [1, 11], "v": [1, 2], "gone": ["a", "b"]})
+    db.flush()
+    t.insert({"k": [2, 12], "v": [3, 4], "gone": ["c", "d"]})
+    return db
+
+
+def test_an_alteration_that_cannot_be_committed_changes_nothing(path: Path) -> None:
+    """A full disk at the log's sync or at the catalogue: the table is as it was, and is altered the next time."""
+    db = prepared(path)
+    seen = everything(db)
+    store = db._writer()
+    commit = store._catalog.commit
+
+    def refuse(change: Any) -> Any:
+        raise nyala.StorageError("no room")
+
+    store._catalog.commit = refuse  # type: ignore[method-assign]
+    with pytest.raises(nyala.StorageError, match="no room"):
+        alter(store, 1, ALL_STEPS)
+    store._catalog.commit = commit  # type: ignore[method-assign]
+    assert everything(db) == seen
+    db["t"].insert({"k": [3], "v": [5], "gone": ["e"]})
+    db["t"].delete({"k": [3]})
+    alter(store, 1, ALL_STEPS)
+    expected = everything(db)
+    assert expected == {"u": (["key", "v", "new"], [*expected["u"][1]], [(11, 2, 7), (12, 4, 7)])}
+    db.close()
+    with open_database(path) as db:
+        assert everything(db) == expected
+
+
+def test_a_power_cut_at_every_event_of_an_alteration() -> None:
+    """L1: after it the whole alteration is there or nothing of it, and the store takes writes under either."""
+    with folder_in_memory() as folder:
+        recording = RecordingFiles(system_files(), str(folder / "live"))
+        (folder / "live").mkdir()
+        db = prepared(folder / "live" / "s", recording)
+        before, begun = everything(db), len(recording.events)
+        alter(db._writer(), 1, ALL_STEPS)
+        after, ended = everything(db), len(recording.events)
+        db["u"].insert({"key": [13, 25], "v": [2**40, 1]})
+        db.close()
+        found = []
+        for event in range(begun, ended + 1):
+            for seed in range(3):
+                image = folder / f"image-{event}-{seed}"
+                recording.crash_image(event, random.Random(seed), str(image))
+                with open_database(image / "s") as again:
+                    state = everything(again)
+                    found.append(state == after)
+                    assert state in (before, after)
+                    (name,) = again.list_tables()
+                    key = again[name].primary_key[0]
+                    again[name].upsert({key: [11], "v": [9]})
+                    again[name].compact()
+                    assert again[name].get({key: 11})["v"] == 9  # type: ignore[index]
+                shutil.rmtree(image)
+        assert found[-1] and not found[0]
