@@ -478,7 +478,7 @@ class CompositeKeyMachine(StoreMachine):
 @pytest.mark.parametrize("machine", [IntegerKeyMachine, CompositeKeyMachine])
 def test_the_store_is_the_model(machine: type[StoreMachine], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every read at every moment gives what a dictionary of versions gives, whatever happened before."""
-    monkeypatch.setattr(disk_rowset, "_PRESENT_ROWS_MIN", 1)  # small rowsets remember what large ones do
+    monkeypatch.setattr(disk_rowset, "_SCAN_ROWS_MIN", 1)  # small rowsets remember what large ones do
     from hypothesis.stateful import run_state_machine_as_test
 
     profile = settings()
