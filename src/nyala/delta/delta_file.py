@@ -53,9 +53,6 @@ __all__ = ["LIVENESS_TYPE", "DeltaDescription", "DeltaFile", "DeltaMeta", "Writt
 
 LIVENESS_TYPE: Final = ColumnType("bool")
 _VECTOR_TYPE: Final = ColumnType("int64")
-# A run of more than this share of the block cache is not kept in it. There is one for each column of each rowset that
-# was changed, beside the blocks, and what scans remember of the two laid over one another.
-_RUN_SHARE: Final = 1 / 32
 # Of rowid, timestamp and a value of middling width.
 _RECORD_BYTES: Final = 32
 
@@ -173,25 +170,37 @@ class DeltaFile:
         return run
 
     def run_in(
-        self, column_id: int, lower: int, upper: int, stats: ReadStats | None = None
+        self,
+        column_id: int,
+        lower: int,
+        upper: int,
+        stats: ReadStats | None = None,
+        *,
+        whole: bool,
+        again: bool = True,
     ) -> DeltaRun | None:
         """The column's records, at least those of the rows [lower, upper); None when the file has none.
 
-        All of them, and kept, where they take a small part of the cache. Otherwise those of the blocks that hold these
-        rows, and nothing is kept: changes of half a table would push everything else out, to be pushed out by it.
+        whole: all of them, and kept. Otherwise those of the blocks that hold these rows.
+        again: of those blocks the cache keeps what scans keep (`cfile.first_pass`), or nothing when it is False: the
+               caller remembers what comes of them.
         Raises: as `run`.
         """
         if column_id not in self.column_ids:
             return None
-        if self.keeps_runs:
+        if whole:
             return self.run(column_id, stats)
-        return self._read_run(column_id, stats, *self._records_of(column_id, lower, upper))
+        return self._read_run(column_id, stats, *self._records_of(column_id, lower, upper), scanning=again)
 
     @cached_property
-    def keeps_runs(self) -> bool:
-        """Whether `run_in` keeps whole runs in the cache. An estimate, without a look into the file."""
-        limit_bytes = 0 if self._cache is None else self._cache.limit_bytes
-        return 2 * _RECORD_BYTES * self.record_count <= limit_bytes * _RUN_SHARE
+    def run_bytes(self) -> int:
+        """What runs of the file take in the cache, `latest` included; an estimate, without a look into the file."""
+        return 2 * _RECORD_BYTES * self.record_count
+
+    @property
+    def cache_bytes(self) -> int:
+        """How large the cache is that runs are kept in; 0 without one."""
+        return 0 if self._cache is None else self._cache.limit_bytes
 
     def window(self, column_id: int, lower: int, upper: int) -> DeltaRun | None:
         """The column's records of the rows [lower, upper), whose rowids then count from `lower`; None: it has none.
@@ -251,19 +260,29 @@ class DeltaFile:
         return column
 
     def _vector(
-        self, key: ColumnKey, stats: ReadStats | None, begin: int, end: int | None
+        self, key: ColumnKey, stats: ReadStats | None, begin: int, end: int | None, scanning: bool
     ) -> npt.NDArray[np.int64]:
         column = self._column(key)
-        array = column.read(begin, column.row_count if end is None else end, stats=stats, fill_cache=False)
+        last = column.row_count if end is None else end
+        array = column.read(begin, last, stats=stats, fill_cache=scanning, scanning=scanning)
         if array.type != pa.int64() or array.null_count:
             raise CorruptionError(f"column {key}: expected int64 without NULL, found {array.type}", self.path)
         vector: npt.NDArray[np.int64] = array.to_numpy()
         return vector
 
     def _read_run(
-        self, column_id: int, stats: ReadStats | None, begin: int = 0, end: int | None = None
+        self,
+        column_id: int,
+        stats: ReadStats | None,
+        begin: int = 0,
+        end: int | None = None,
+        *,
+        scanning: bool = False,
     ) -> DeltaRun:
-        """The records [begin, end) of the column; None: to the last."""
+        """The records [begin, end) of the column; None: to the last.
+
+        scanning: whether blocks that are asked for again are kept. A run that is kept itself needs none of them.
+        """
         group = self._group(column_id)
         column = self._column(ColumnKey(DELTA_VALUE, group, column_id))
         counts = {
@@ -276,10 +295,10 @@ class DeltaFile:
                 f"{sorted(counts)}, expected as many of each",
                 self.path,
             )
-        rowids = self._vector(ColumnKey(DELTA_ROWID, group), stats, begin, end)
-        timestamps = self._vector(ColumnKey(DELTA_TIMESTAMP, group), stats, begin, end)
+        rowids = self._vector(ColumnKey(DELTA_ROWID, group), stats, begin, end, scanning)
+        timestamps = self._vector(ColumnKey(DELTA_TIMESTAMP, group), stats, begin, end, scanning)
         last = column.row_count if end is None else end
-        values = column.read(begin, last, stats=stats, fill_cache=False)  # the run itself is kept
+        values = column.read(begin, last, stats=stats, fill_cache=scanning, scanning=scanning)
         if not len(rowids) == len(timestamps) == len(values):
             raise CorruptionError(
                 f"group {group} has {len(rowids)} rowids, {len(timestamps)} timestamps and {len(values)} values of "

@@ -72,6 +72,9 @@ __all__ = ["DiskRowSet", "RowSetMeta"]
 Bools = npt.NDArray[np.bool_]
 # Half a window of a scan: smaller ranges are of look-ups, which seldom ask for the same one again.
 _SCAN_ROWS_MIN: Final = 1 << 16
+# Of the block cache, for the runs of all REDO of a rowset, or all its UNDO. There are many rowsets, and beside the runs
+# the blocks, and what scans remember of the two laid over one another.
+_RUNS_SHARE: Final = 1 / 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -575,13 +578,16 @@ class DiskRowSet:
         stats: ReadStats | None,
         lower: int = 0,
         upper: int | None = None,
+        *,
+        again: bool = True,
     ) -> tuple[list[DeltaRun], list[DeltaRun]]:
         """(UNDO, REDO) of the column that `snapshot` may apply, in the order of application.
 
         Of the rows [lower, upper) at least. Without them everything, and kept: look-ups come back for other rows.
+        again: whether scans may come back for these rows, or remember what comes of them.
         """
-        rows = None if upper is None else (lower, upper)
-        undo = list(_relevant(self.undo, column_id, snapshot, stats, rows)) if self.undo else []
+        rows = None if upper is None else (lower, upper, again)
+        undo = list(self._relevant(self.undo, column_id, snapshot, stats, rows)) if self.undo else []
         if len(undo) > 1:  # newest first, which their files as a whole need not be (X2)
             undo.sort(key=lambda run: -run.timestamp_min)
         redo = self._redo_runs(column_id, snapshot, stats, rows) if self.redo else []
@@ -591,14 +597,49 @@ class DiskRowSet:
         return undo, redo
 
     def _redo_runs(
-        self, column_id: int, snapshot: int, stats: ReadStats | None, rows: tuple[int, int] | None
+        self, column_id: int, snapshot: int, stats: ReadStats | None, rows: tuple[int, int, bool] | None
     ) -> list[DeltaRun]:
         """The REDO of the column in files; of the present in one run, however many small files there are."""
-        runs = list(_relevant(self.redo, column_id, snapshot, stats, rows))
-        whole = rows is None or all(file.keeps_runs for file in self.redo)
+        runs = list(self._relevant(self.redo, column_id, snapshot, stats, rows))
+        whole = rows is None or self._keeps_redo
         if len(runs) > 1 and whole and self._all_applied(self.redo, column_id, snapshot):
             return [self.memo.get(("run", column_id, *self._redo_ids), lambda: _with_size(merge_runs(runs)))]
         return runs
+
+    def _relevant(
+        self,
+        files: Sequence[DeltaFile],
+        column_id: int,
+        snapshot: int,
+        stats: ReadStats | None,
+        rows: tuple[int, int, bool] | None,
+    ) -> Iterator[DeltaRun]:
+        for file in files:
+            if column_id in file.column_ids and file.relevant(snapshot):
+                if rows is None:
+                    run = file.run(column_id, stats)
+                else:
+                    lower, upper, again = rows
+                    whole = self.keeps_runs(file)
+                    run = file.run_in(column_id, lower, upper, stats, whole=whole, again=again)
+                if run is not None and run.relevant(snapshot):
+                    yield run
+
+    def keeps_runs(self, file: DeltaFile) -> bool:
+        """Whether a scan should have the runs of this file of the rowset whole, and keep them.
+
+        Where all of a kind together take a small part of the cache. Changes of half a table, whole, would push out
+        everything else, and be pushed out by it in turn.
+        """
+        return self._keeps_redo if file.kind == "redo" else self._keeps_undo
+
+    @cached_property
+    def _keeps_redo(self) -> bool:
+        return _are_small(self.redo)
+
+    @cached_property
+    def _keeps_undo(self) -> bool:
+        return _are_small(self.undo)
 
     @staticmethod
     def _all_applied(stores: Sequence[DeltaFile | DeltaMemStore], column_id: int, snapshot: int) -> bool:
@@ -639,7 +680,7 @@ class DiskRowSet:
         lasting = not any(column.id in store.column_ids for store in self._memory())
 
         def patched() -> tuple[tuple[pa.Array | None, int], int]:
-            redo = self._runs(column.id, snapshot, stats, lower, upper)[1]
+            redo = self._runs(column.id, snapshot, stats, lower, upper, again=not lasting)[1]
             rows, values = decide((), redo, snapshot, lower, upper)
             if values is None:
                 return (None, 0), 0
@@ -724,18 +765,10 @@ def _typed(run: DeltaRun, column: ColumnSchema | None) -> DeltaRun:
     return DeltaRun(run.kind, run.rowids, run.timestamps, _as(run.values, column))
 
 
-def _relevant(
-    files: Sequence[DeltaFile],
-    column_id: int,
-    snapshot: int,
-    stats: ReadStats | None,
-    rows: tuple[int, int] | None,
-) -> Iterator[DeltaRun]:
-    for file in files:
-        if column_id in file.column_ids and file.relevant(snapshot):
-            run = file.run(column_id, stats) if rows is None else file.run_in(column_id, *rows, stats)
-            if run is not None and run.relevant(snapshot):
-                yield run
+def _are_small(files: Sequence[DeltaFile]) -> bool:
+    return sum(file.run_bytes for file in files) <= _RUNS_SHARE * min(
+        (file.cache_bytes for file in files), default=0
+    )
 
 
 def _as(array: pa.Array, column: ColumnSchema) -> pa.Array:

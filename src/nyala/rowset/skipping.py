@@ -100,9 +100,10 @@ def _excluded(
         zone = file.column_zone(column.id)
         if zone is not None and _excludes(constraint, zone):
             continue
-        # A file of which nothing is kept is read where it matters only, a piece at a time.
-        for begin, end in [(lower, upper)] if file.keeps_runs else _ranges(blocks, first, log2, lower, upper):
-            run = file.run_in(column.id, begin, end, stats)
+        # A file of which no run is kept is read where it matters only, a piece at a time.
+        whole = rowset.keeps_runs(file)
+        for begin, end in [(lower, upper)] if whole else _ranges(blocks, first, log2, lower, upper):
+            run = file.run_in(column.id, begin, end, stats, whole=whole)
             if run is not None:
                 blocks[(run.touched(snapshot, begin, end) >> log2) - first] = False
     for store in (*rowset.frozen, rowset.deltas):

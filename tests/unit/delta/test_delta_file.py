@@ -299,20 +299,17 @@ def test_a_window_reads_the_blocks_of_its_rows_only(large) -> None:
     assert 0 < sum(read) < whole / 3
 
 
-@pytest.mark.parametrize("cache_bytes", [0, 1 << 20, 1 << 31])
-def test_a_scan_gets_the_records_of_its_rows_and_keeps_a_run_only_where_it_is_a_small_part_of_the_cache(
-    large, cache_bytes: int
-) -> None:
-    """600,000 records take 38 MB: a part of 2 GB may be kept; of 1 MB they would push out all else, in vain."""
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_scan_gets_the_records_of_its_rows_whole_and_kept_or_block_by_block(large, whole: bool) -> None:
+    """600,000 records take 38 MB, which in a small cache would push out all else, in vain."""
     opened, run = large
-    cache = BlockCache(cache_bytes)
+    cache = BlockCache(1 << 30)
     folder, name = opened.reader.path.rsplit("/", 1)
     file = DeltaFile.open(FILES, folder, dataclasses.replace(opened.entry, path=name), cache)
     for lower, upper in ((0, 4_000_000), (1_999_000, 2_000_000), (7, 7)):
-        found = file.run_in(10, lower, upper)
+        found = file.run_in(10, lower, upper, whole=whole)
         assert same(found.window(lower, upper), run.window(lower, upper))
-    assert file.run_in(11, 0, 1) is None
-    if cache_bytes == 1 << 31:
-        assert len(cache) == 1 and len(found) == _MANY
-    else:
-        assert len(cache) == 0 and len(found) < _MANY / 3
+    assert file.run_in(11, 0, 1, whole=whole) is None
+    assert (file.run_bytes, file.cache_bytes) == (_MANY * 64, 1 << 30)
+    kept = cache.get(file.serial, 10) is not None
+    assert kept == whole == (len(found) == _MANY)

@@ -198,6 +198,21 @@ def test_scans_of_a_column_of_which_half_was_changed_keep_the_result_and_not_wha
     assert disk.column(v, 299, 0, 1 << 16)[1].as_py() == 1
 
 
+def test_runs_of_a_rowset_are_kept_whole_while_all_of_them_are_a_small_part_of_the_cache(tmp_path):
+    """Many small files are as much as a large one; UNDO, which tells of every insertion, has a part of its own."""
+    schema, _, disk = rowset(tmp_path, count=200, cache_bytes=100 * 64 * 64 * 3 // 2)
+    v = schema.by_name("v")
+    cache = disk.memo._cache
+    files = []
+    for number in (1, 2):
+        run = build_run("redo", np.arange(100), 100 * number, pa.array(range(100), pa.int32()))
+        written = write_delta_file(FILES, f"{tmp_path}/{number}.redo", "redo", {v.id: run}, {v.id: v.type})
+        files.append(DeltaFile.open(FILES, str(tmp_path), written.meta(number, f"{number}.redo"), cache))
+        changed = disk.with_flushed_deltas(files, 100 * number)
+        assert [changed.keeps_runs(file) for file in files] == [number == 1] * number
+    assert not changed.keeps_runs(changed.undo[0])
+
+
 def test_a_scan_of_one_column_does_not_open_the_changes_of_another(tmp_path):
     """REDO of column t is damaged; v is read all the same."""
     schema, _, disk = rowset(tmp_path)
