@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from nyala.partition.levels import hash_partition, range_partition
     from nyala.partition.ranges import RangeBound
     from nyala.scan import Scan
+    from nyala.schema.limits import Limits
     from nyala.schema.predicate import col
     from nyala.schema.schema import column
     from nyala.table import Table, TableView
@@ -62,6 +63,7 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidValueError",
     "KeyNotFoundError",
+    "Limits",
     "LockedError",
     "NoPartitionError",
     "Problem",
@@ -103,6 +105,7 @@ _HOMES = {
     "InvalidArgumentError": "nyala.errors",
     "InvalidValueError": "nyala.errors",
     "KeyNotFoundError": "nyala.errors",
+    "Limits": "nyala.schema.limits",
     "LockedError": "nyala.errors",
     "NoPartitionError": "nyala.errors",
     "RangeBound": "nyala.partition.ranges",

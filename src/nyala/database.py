@@ -35,6 +35,7 @@ from nyala.handover_server import HandoverServer
 from nyala.mvcc.timestamp import TIMESTAMP_ZERO, from_physical, parse_at, to_datetime
 from nyala.partition.levels import HashSpec, RangeSpec, build_partitions
 from nyala.scan import PinnedRows, Scan, make_spec, need
+from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import build_schema, check_comment, check_table_name
 from nyala.table import Table, TableView
 from nyala.tablet.compaction import Runner
@@ -74,6 +75,7 @@ def connect(
     maintenance: bool = True,
     lock_timeout: float = 0,
     not_before: int | None = None,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Database:
     """Open the store in the folder `path`; without `read_only` it is made when missing, and this process is
     its writer.
@@ -87,6 +89,8 @@ def connect(
     lock_timeout: seconds to wait for another writer to end.
     not_before:   a timestamp (`db.now()` of another process) that must be visible here; waits for it up to 10
                   seconds.
+    limits:       `nyala.Limits(max_columns=…)`: other limits than the specification's for what is made and written from
+                  now on.
     Raises:       LockedError, StorageError, CorruptionError, InvalidArgumentError.
     """
     if durability not in DURABILITIES:
@@ -109,6 +113,7 @@ def connect(
                 maintenance=maintenance,
                 rowset_target_bytes=target,
                 lock_timeout_s=float(lock_timeout),
+                limits=limits,
             ),
         )
     database = Database(store)
@@ -195,7 +200,7 @@ class Database:
         key = [primary_key] if isinstance(primary_key, str) else list(primary_key)
         built = build_schema(schema, key, store.options.limits)
         specs = [partition_by] if isinstance(partition_by, HashSpec | RangeSpec) else list(partition_by)
-        partition_schema, partitions = build_partitions(specs, built)
+        partition_schema, partitions = build_partitions(specs, built, store.options.limits)
         history_us = parse_history(history)
         try:
             store.create_table(
@@ -262,7 +267,7 @@ class Database:
         if partition_by is None:
             partition_schema, partitions = source.entry.partition_schema, source.partitions
         else:
-            partition_schema, partitions = build_partitions(partition_by, source.schema)
+            partition_schema, partitions = build_partitions(partition_by, source.schema, store.options.limits)
         copy_table(store, root, source, snapshot, new_name, partition_schema, partitions)
         return Table(self, new_name)
 

@@ -442,7 +442,7 @@ class Table(_Readable):
         store = self._database._writer()
         store.check_writable()
         table = store.root.table(self._name)
-        repartition(store, table.id, *build_partitions(partition_by, table.schema))
+        repartition(store, table.id, *build_partitions(partition_by, table.schema, table.limits))
 
     # ---------------------------------------------------------------------------------------- care
 

@@ -611,3 +611,73 @@ def test_encodings_change_what_is_written_from_then_on(db: Database) -> None:
         a.alter_column("w", comment="c", default=3)
     t.compact()
     assert files == [rowset.paths for tablet in t._view(None)[1].tablets for rowset in tablet.rowsets]
+
+
+# ------------------------------------------------------------------------------------------------ limits
+
+
+def test_each_limit_is_named_with_its_value_and_may_be_another(path: Path) -> None:
+    """What the specification allows, and what a store opened with other limits does."""
+    wide = {f"c{n}": "int8" for n in range(301)}
+    small = nyala.Limits(
+        max_columns=3, max_cell_bytes=10, max_key_bytes=8, max_identifier_bytes=4, max_comment_bytes=2
+    )
+    spec = {"a": "string", "b": "int32", "v": "string"}
+    long_default = {"a": nyala.column("string", default="x" * 11), "b": "int8"}
+    long_split = nyala.range_partition("a", splits=["x" * 9])
+    schema_error, value_error = nyala.SchemaError, nyala.InvalidValueError
+    refused: list[tuple[Callable[[Database], object], type[Exception], str]] = [
+        (
+            lambda db: db.create_table("w", {**spec, "x": "int8"}, "a"),
+            schema_error,
+            "4 columns .* the 3 .*max_columns",
+        ),
+        (
+            lambda db: db.create_table("name5", spec, "a"),
+            ValueError,
+            "5 bytes, at most 4 .*max_identifier_bytes",
+        ),
+        (
+            lambda db: db.create_table("w", {"a": "int8", "ééé": "int8"}, "a"),
+            schema_error,
+            "6 bytes, at most 4",
+        ),
+        (
+            lambda db: db.create_table("w", spec, "a", comment="abc"),
+            schema_error,
+            "3 bytes, at most 2 .*max_comment",
+        ),
+        (
+            lambda db: db["t"].insert([{"a": "a", "b": 1, "v": "x" * 11}]),
+            value_error,
+            "11 bytes .* holds at most 10",
+        ),
+        (lambda db: db["t"].update(set={"v": "'abcdefgh' || v"}), value_error, "a cell holds at most 10"),
+        (
+            lambda db: db["t"].insert([{"a": "abc", "b": 1}]),
+            value_error,
+            "9 bytes, more than the 8 .*max_key_bytes",
+        ),
+        (lambda db: db.create_table("w", long_default, "b"), schema_error, "at most 10"),
+        (
+            lambda db: db.create_table("w", spec, ["a", "b"], long_split),
+            ValueError,
+            "9 bytes encoded, at most 8",
+        ),
+    ]
+    db = open_database(path, limits=small)
+    db.create_table("t", spec, ["a", "b"]).insert([{"a": "a", "b": 1, "v": "x" * 10}])
+    for step, error, message in refused:
+        with pytest.raises(error, match=message):
+            step(db)
+    with pytest.raises(nyala.SchemaError, match="4 columns are more than the 3"), db["t"].alter() as a:
+        a.add_column("x", "int8")
+    db.close()
+    with nyala.connect(path, limits=nyala.Limits(max_columns=301, max_cell_bytes=100_000)) as db:
+        db["t"].insert([{"a": "abc", "b": 1, "v": "x" * 100_000}])
+        assert len(db.create_table("wide", wide, "c0").schema) == 301
+    with nyala.connect(path) as db:
+        assert len(db["t"].get({"a": "abc", "b": 1})["v"]) == 100_000  # type: ignore[index]
+        assert db["wide"].insert({name: [1] for name in wide}).inserted == 1
+    with pytest.raises(nyala.InvalidArgumentError, match="max_cell_bytes=0 is not a number from 1"):
+        nyala.Limits(max_cell_bytes=0)

@@ -18,6 +18,7 @@ from nyala.partition.describe import describe_range
 from nyala.partition.levels import MAX_TABLETS
 from nyala.partition.model import Partition, PartitionSchema
 from nyala.partition.ranges import EncodedRange, RangeBound, encode_range
+from nyala.schema.limits import DEFAULT_LIMITS, LARGEST, Limits
 from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["added_partitions", "find_range", "ranges_of"]
@@ -33,7 +34,11 @@ def ranges_of(partitions: Iterable[Partition]) -> list[EncodedRange]:
 
 
 def added_partitions(
-    bound: RangeBound, partition_schema: PartitionSchema, partitions: Sequence[Partition], schema: Schema
+    bound: RangeBound,
+    partition_schema: PartitionSchema,
+    partitions: Sequence[Partition],
+    schema: Schema,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> list[Partition]:
     """The partitions that a new range brings to a table with these.
 
@@ -41,7 +46,7 @@ def added_partitions(
             one that is there.
     """
     columns = _range_columns(partition_schema, schema, "added")
-    lower, upper = encode_range(bound, columns)
+    lower, upper = encode_range(bound, columns, limits)
     for other in ranges_of(partitions):
         if (upper is None or other[0] is None or other[0] < upper) and (
             lower is None or other[1] is None or lower < other[1]
@@ -67,7 +72,7 @@ def find_range(
 ) -> EncodedRange:
     """The range with just these bounds. Raises: InvalidArgumentError when there is none."""
     columns = _range_columns(partition_schema, schema, "dropped")
-    wanted = encode_range(bound, columns)
+    wanted = encode_range(bound, columns, LARGEST)
     ranges = ranges_of(partitions)
     if wanted in ranges:
         return wanted

@@ -27,6 +27,7 @@ from nyala.partition.hashing import DEFAULT_SEED
 from nyala.partition.model import HashLevel, Partition, PartitionSchema
 from nyala.partition.ranges import RangeBound, build_ranges
 from nyala.partition.router import Router
+from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = [
@@ -120,7 +121,9 @@ def _check_names(columns: Sequence[Any], kind: str) -> None:
 
 
 def build_partitions(
-    levels: Iterable[HashSpec | RangeSpec] | HashSpec | RangeSpec, schema: Schema
+    levels: Iterable[HashSpec | RangeSpec] | HashSpec | RangeSpec,
+    schema: Schema,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> tuple[PartitionSchema, tuple[Partition, ...]]:
     """The partitioning of a new table with these `levels`, and its partitions in the order of T3.
 
@@ -153,7 +156,7 @@ def build_partitions(
         raise InvalidArgumentError(_too_many(combinations))
     if range_specs:
         columns = _key_columns(range_specs[0].columns, schema, "range")
-        ranges = build_ranges(columns, range_specs[0].splits, range_specs[0].bounds)
+        ranges = build_ranges(columns, range_specs[0].splits, range_specs[0].bounds, limits)
     else:
         columns, ranges = (), [(None, None)]
     if combinations * len(ranges) > MAX_TABLETS:

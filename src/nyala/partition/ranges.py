@@ -23,7 +23,7 @@ from typing import Any
 from nyala.errors import InvalidArgumentError, SchemaError
 from nyala.keys.codec import KeyCodec
 from nyala.schema.cast import cast_value
-from nyala.schema.limits import DEFAULT_LIMITS
+from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import ColumnType, to_canonical
 
@@ -44,7 +44,10 @@ class RangeBound:
 
 
 def build_ranges(
-    columns: Sequence[ColumnSchema], splits: Sequence[Any], bounds: Sequence[Any] | None
+    columns: Sequence[ColumnSchema],
+    splits: Sequence[Any],
+    bounds: Sequence[Any] | None,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> list[EncodedRange]:
     """The ranges of a new table, ascending and disjoint; there may be gaps between them.
 
@@ -53,7 +56,7 @@ def build_ranges(
     if bounds is None:
         ranges: list[EncodedRange] = [(None, None)]
     else:
-        ranges = [encode_range(bound, columns) for bound in bounds]
+        ranges = [encode_range(bound, columns, limits) for bound in bounds]
     # Ascending by lower bound; unbounded is first, for b"" is not above any key.
     order = sorted(range(len(ranges)), key=lambda i: ranges[i][0] or b"")
     for i, j in itertools.pairwise(order):
@@ -61,10 +64,12 @@ def build_ranges(
         if upper is None or lower is None or upper > lower:
             assert bounds is not None
             raise InvalidArgumentError(f"overlapping range partitions: {bounds[i]!r} and {bounds[j]!r}")
-    return _split([ranges[i] for i in order], splits, columns)
+    return _split([ranges[i] for i in order], splits, columns, limits)
 
 
-def encode_range(bound: Any, columns: Sequence[ColumnSchema]) -> EncodedRange:
+def encode_range(
+    bound: Any, columns: Sequence[ColumnSchema], limits: Limits = DEFAULT_LIMITS
+) -> EncodedRange:
     """One range, from a pair (lower, upper) or a RangeBound.
 
     Raises: InvalidArgumentError for values that the columns cannot hold, or a range that no key is in.
@@ -83,7 +88,7 @@ def encode_range(bound: Any, columns: Sequence[ColumnSchema]) -> EncodedRange:
     if bound.upper_inclusive and any(value is not None for value in upper):
         # Nothing above the greatest key: then the range is unbounded there.
         upper = _incremented(upper, codec.types)
-    low, high = _encode(lower, codec), _encode(upper, codec)
+    low, high = _encode(lower, codec, limits), _encode(upper, codec, limits)
     if high is not None and (low or _encode_minimum(codec)) >= high:
         raise InvalidArgumentError(
             f"range partition lower bound must be less than the upper bound: {bound.lower!r}, {bound.upper!r}"
@@ -92,12 +97,15 @@ def encode_range(bound: Any, columns: Sequence[ColumnSchema]) -> EncodedRange:
 
 
 def _split(
-    ranges: Sequence[EncodedRange], splits: Sequence[Any], columns: Sequence[ColumnSchema]
+    ranges: Sequence[EncodedRange],
+    splits: Sequence[Any],
+    columns: Sequence[ColumnSchema],
+    limits: Limits,
 ) -> list[EncodedRange]:
     codec = KeyCodec([column.type for column in columns])
     keys: dict[bytes, Any] = {}
     for split in splits:
-        key = _encode(_values(split, columns, "split"), codec)
+        key = _encode(_values(split, columns, "split"), codec, limits)
         if key is None:
             raise InvalidArgumentError("a split must set at least one range column; None sets none")
         if key in keys:
@@ -152,7 +160,7 @@ def _values(value: Any, columns: Sequence[ColumnSchema], what: str) -> list[Any]
     return values
 
 
-def _encode(values: Sequence[Any], codec: KeyCodec) -> bytes | None:
+def _encode(values: Sequence[Any], codec: KeyCodec, limits: Limits) -> bytes | None:
     """The range key with unset columns at their minimum; None when all are unset."""
     if all(value is None for value in values):
         return None
@@ -160,9 +168,9 @@ def _encode(values: Sequence[Any], codec: KeyCodec) -> bytes | None:
         _minimum(type) if value is None else value for value, type in zip(values, codec.types, strict=True)
     ]
     key = codec.encode_row(filled)
-    if len(key) > DEFAULT_LIMITS.max_key_bytes:
+    if len(key) > limits.max_key_bytes:
         raise InvalidArgumentError(
-            f"a range bound takes {len(key)} bytes encoded, at most {DEFAULT_LIMITS.max_key_bytes} are allowed"
+            f"a range bound takes {len(key)} bytes encoded, at most {limits.max_key_bytes} are allowed (max_key_bytes)"
         )
     return key
 

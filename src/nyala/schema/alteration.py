@@ -147,7 +147,7 @@ def change_column(
         changed = dataclasses.replace(changed, nullable=_nullable(schema, column, nullable))
     if default is not UNCHANGED:
         try:
-            value = cast_value(default, changed.type)
+            value = cast_value(default, changed.type, limits.max_cell_bytes)
         except SchemaError as error:
             raise SchemaError(f"{where}the default does not fit: {error}") from None
         changed = dataclasses.replace(changed, write_default=NO_DEFAULT if value is None else value)

@@ -76,21 +76,29 @@ class Failure:
     messages: Sequence[str]
 
 
-def cast_array(array: pa.Array, type: ColumnType) -> Cast:
+def cast_array(array: pa.Array, type: ColumnType, max_cell_bytes: int = MAX_CELL_BYTES) -> Cast:
     """`array` as the canonical Arrow type of `type`, and the rows that failed (C1–C3).
+
+    max_cell_bytes: of text and binary values; larger ones fail.
 
     Raises: SchemaError when the two have nothing in common, InvalidArgumentError for more than 2 GiB of text.
     """
     if array.type.equals(type.arrow):
-        check = _CHECKS.get(type.name)
-        return (array, []) if check is None else check(array, type)
-    array = _plain(array)
-    if pa.types.is_null(array.type):
-        return pa.nulls(len(array), type.arrow), []
-    rule = _RULES.get((_kind(array.type), _target(type)))
-    if rule is None:
-        raise SchemaError(_nothing_in_common(array.type, type))
-    return rule(array, type)
+        rule = _CHECKS.get(type.name)
+        if rule is None:
+            return array, []
+    else:
+        array = _plain(array)
+        if pa.types.is_null(array.type):
+            return pa.nulls(len(array), type.arrow), []
+        rule = _RULES.get((_kind(array.type), _target(type)))
+        if rule is None:
+            raise SchemaError(_nothing_in_common(array.type, type))
+    result, failures = rule(array, type)
+    if type.is_variable:
+        result, more = _check_cells(result, max_cell_bytes)
+        failures = failures + more
+    return result, failures
 
 
 def one_array(data: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -581,26 +589,24 @@ def _invalid_utf8_rows(array: pa.Array, first: int) -> Iterable[int]:
 
 
 def _cut(array: pa.Array, type: ColumnType) -> Cast:
-    """Cut a varchar at its length; then the limit of a cell."""
+    """Cut a varchar at its length."""
     if type.length is not None and _longest_bytes(array, type.length) > type.length:
         array = pc.utf8_slice_codeunits(array, 0, type.length)
-    return _check_cells(array, type)
+    return array, []
 
 
 def _to_binary(array: pa.Array, type: ColumnType) -> Cast:
-    return _check_cells(pc.cast(array, pa.binary()), type)
+    return pc.cast(array, pa.binary()), []
 
 
-def _check_cells(array: pa.Array, type: ColumnType) -> Cast:
-    if _longest_bytes(array, MAX_CELL_BYTES) <= MAX_CELL_BYTES:
+def _check_cells(array: pa.Array, limit: int) -> Cast:
+    if _longest_bytes(array, limit) <= limit:
         return array, []
     sizes = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
-    bad = sizes > MAX_CELL_BYTES
+    bad = sizes > limit
     result, _ = _fail(array, bad, "", VALUE_TOO_LARGE)
     rows = np.flatnonzero(bad)
-    messages = [
-        f"value of {size} bytes is too large, a cell holds at most {MAX_CELL_BYTES}" for size in sizes[rows]
-    ]
+    messages = [f"value of {size} bytes is too large, a cell holds at most {limit}" for size in sizes[rows]]
     return result, [Failure(rows, VALUE_TOO_LARGE, messages)]
 
 

@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from nyala.errors import OUT_OF_RANGE, SchemaError
 from nyala.schema.array_cast import Cast, Failure, cast_array, one_array, range_text, shorten, utf8_array
-from nyala.schema.types import EXACT_DECIMALS, ColumnType, from_canonical
+from nyala.schema.types import EXACT_DECIMALS, MAX_CELL_BYTES, ColumnType, from_canonical
 
 __all__ = ["OutOfRangeError", "cast_datetime64", "cast_list", "cast_value"]
 
@@ -43,7 +43,7 @@ class OutOfRangeError(SchemaError):
     """One value, of a kind that the type takes, which the type cannot hold."""
 
 
-def cast_value(value: Any, wanted: ColumnType) -> Any:
+def cast_value(value: Any, wanted: ColumnType, max_cell_bytes: int = MAX_CELL_BYTES) -> Any:
     """`value` as the Python value that a column of type `wanted` holds; None stays None.
 
     The result of a timestamp is a datetime in UTC (an int of microseconds outside the years 1 to 9999), of a
@@ -56,9 +56,9 @@ def cast_value(value: Any, wanted: ColumnType) -> Any:
         if wanted.value_min <= value <= wanted.value_max:
             return value
     if isinstance(value, pa.Scalar):
-        array, failures = cast_array(one_array(pa.array([value.as_py()], value.type)), wanted)
+        array, failures = cast_array(one_array(pa.array([value.as_py()], value.type)), wanted, max_cell_bytes)
     else:
-        array, failures = cast_list([value], wanted)
+        array, failures = cast_list([value], wanted, max_cell_bytes)
     if failures:
         raise OutOfRangeError(failures[0].messages[0])
     scalar = array[0]
@@ -72,7 +72,7 @@ def cast_value(value: Any, wanted: ColumnType) -> Any:
     return result
 
 
-def cast_list(values: Sequence[Any], wanted: ColumnType) -> Cast:
+def cast_list(values: Sequence[Any], wanted: ColumnType, max_cell_bytes: int = MAX_CELL_BYTES) -> Cast:
     """The values as one array of the canonical type of `wanted`, and the rows that failed.
 
     Raises: SchemaError when some value's kind has nothing in common with `wanted`; it shows the first of them.
@@ -85,18 +85,20 @@ def cast_list(values: Sequence[Any], wanted: ColumnType) -> Cast:
         values = [None if kinds[type(value)] is _null else value for value in values]
         kinds[type(None)] = _null
     if len(present) == 1:
-        return _cast_kind(present.pop(), values, wanted)
-    return _cast_mixed(values, kinds, wanted)
+        return _cast_kind(present.pop(), values, wanted, max_cell_bytes)
+    return _cast_mixed(values, kinds, wanted, max_cell_bytes)
 
 
-def _cast_mixed(values: Sequence[Any], kinds: dict[type, _Kind], wanted: ColumnType) -> Cast:
+def _cast_mixed(
+    values: Sequence[Any], kinds: dict[type, _Kind], wanted: ColumnType, max_cell_bytes: int
+) -> Cast:
     """One cast per kind, and the results put back in the order of the rows."""
     row_kinds = list(map(kinds.__getitem__, map(type, values)))
     pieces, places, failures = [], [], []
     for kind in dict.fromkeys(row_kinds):
         of_kind = [row_kind is kind for row_kind in row_kinds]
         rows = np.flatnonzero(of_kind)
-        piece, failed = _cast_kind(kind, list(itertools.compress(values, of_kind)), wanted)
+        piece, failed = _cast_kind(kind, list(itertools.compress(values, of_kind)), wanted, max_cell_bytes)
         pieces.append(piece)
         places.append(rows)
         failures += [Failure(rows[failure.rows], failure.code, failure.messages) for failure in failed]
@@ -104,11 +106,11 @@ def _cast_mixed(values: Sequence[Any], kinds: dict[type, _Kind], wanted: ColumnT
     return pa.concat_arrays(pieces).take(pa.array(in_order)), failures
 
 
-def _cast_kind(kind: _Kind, values: Sequence[Any], wanted: ColumnType) -> Cast:
+def _cast_kind(kind: _Kind, values: Sequence[Any], wanted: ColumnType, max_cell_bytes: int) -> Cast:
     """Values of one kind and None: to Arrow's natural type, then by the common rules."""
     try:
         natural, failures = kind(values, wanted)
-        array, more = cast_array(natural, wanted)
+        array, more = cast_array(natural, wanted, max_cell_bytes)
     except SchemaError as error:
         first = next(value for value in values if value is not None)
         raise SchemaError(f"{error} (the first is {_shown(first)})") from None

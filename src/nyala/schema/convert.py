@@ -37,6 +37,7 @@ import pyarrow.compute as pc
 from nyala.errors import NULL, ColumnNotFoundError, InvalidArgumentError, SchemaError
 from nyala.schema.array_cast import Cast, Failure, cast_array, copy_array, copy_arrays, one_array
 from nyala.schema.cast import cast_datetime64, cast_list
+from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.row_errors import RowErrors
 from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema, find_name
 from nyala.schema.types import ColumnType
@@ -76,6 +77,7 @@ def convert(
     columns: Literal["all", "key"] = "all",
     operation: str = "insert",
     copy: bool = True,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Converted:
     """Bring `data` to the types of `schema`.
 
@@ -96,7 +98,7 @@ def convert(
     shared: list[str] = []  # what lies in the user's memory
     for column in schema.columns:
         if column.name in given.columns:
-            array, shares = _convert_column(given.columns[column.name], column, errors)
+            array, shares = _convert_column(given.columns[column.name], column, errors, limits.max_cell_bytes)
             converted[column.name] = array
             if shares:
                 shared.append(column.name)
@@ -130,7 +132,9 @@ def _check_index(given: InputColumns, schema: Schema) -> None:
         )
 
 
-def _convert_column(raw: Any, column: ColumnSchema, errors: RowErrors) -> tuple[pa.Array, bool]:
+def _convert_column(
+    raw: Any, column: ColumnSchema, errors: RowErrors, max_cell_bytes: int
+) -> tuple[pa.Array, bool]:
     """The column, and whether it may share the user's memory."""
     where = f"column {column.name!r}: "
     memory: list[tuple[int, int]] = []
@@ -138,15 +142,15 @@ def _convert_column(raw: Any, column: ColumnSchema, errors: RowErrors) -> tuple[
     try:
         if isinstance(raw, _ARROW):
             source = one_array(raw)
-            array, failures = cast_array(source, column.type)
+            array, failures = cast_array(source, column.type, max_cell_bytes)
             # Several chunks were copied into one array just now.
             if isinstance(raw, pa.Array) or raw.num_chunks < 2:
                 whole = array is source
                 memory = [] if whole else _memory_of(source)
         elif isinstance(raw, np.ndarray):
-            array, failures = _cast_numpy(raw, column.type, memory)
+            array, failures = _cast_numpy(raw, column.type, memory, max_cell_bytes)
         else:
-            array, failures = cast_list(raw, column.type)
+            array, failures = cast_list(raw, column.type, max_cell_bytes)
     except SchemaError as error:
         raise SchemaError(f"{where}{error}") from None
     except InvalidArgumentError as error:
@@ -174,10 +178,12 @@ def _shares(array: pa.Array, memory: list[tuple[int, int]]) -> bool:
     )
 
 
-def _cast_numpy(values: npt.NDArray[Any], wanted: ColumnType, memory: list[tuple[int, int]]) -> Cast:
+def _cast_numpy(
+    values: npt.NDArray[Any], wanted: ColumnType, memory: list[tuple[int, int]], max_cell_bytes: int
+) -> Cast:
     """A one-dimensional NumPy array; a masked array's masked values are NULL. Adds the memory that may be shared."""
     if values.dtype == object:
-        return cast_list(values.tolist(), wanted)
+        return cast_list(values.tolist(), wanted, max_cell_bytes)
     mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
     values = np.asarray(values)
     if not values.dtype.isnative:
@@ -193,7 +199,7 @@ def _cast_numpy(values: npt.NDArray[Any], wanted: ColumnType, memory: list[tuple
     if mask is not None and mask.any():
         array = pc.if_else(pa.array(mask), pa.scalar(None, array.type), array)
     memory += _memory_of(array)
-    result, more = cast_array(array, wanted)
+    result, more = cast_array(array, wanted, max_cell_bytes)
     return result, failures + more
 
 

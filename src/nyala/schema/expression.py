@@ -49,6 +49,7 @@ from nyala.schema.expression_parser import (
     condition_node,
     parse_tree,
 )
+from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.literals import parse_timestamp, quote
 from nyala.schema.nodes import ColumnRef, Predicate, literal_to_sql, name_to_sql
 from nyala.schema.parser import parse_predicate
@@ -70,9 +71,10 @@ class Expression:
 
     columns: frozenset[str]
 
-    def __init__(self, target: ColumnSchema, text: str) -> None:
+    def __init__(self, target: ColumnSchema, text: str, limits: Limits) -> None:
         self.target = target
         self._text = text
+        self._cell_bytes = limits.max_cell_bytes
 
     def evaluate(self, arrays: Arrays, n: int) -> Assigned:
         """The values for n rows.
@@ -108,13 +110,13 @@ class _Constant(Expression):
 
     columns: frozenset[str] = frozenset()
 
-    def __init__(self, target: ColumnSchema, value: Any) -> None:
-        super().__init__(target, quote(value))
+    def __init__(self, target: ColumnSchema, value: Any, limits: Limits) -> None:
+        super().__init__(target, quote(value), limits)
         try:
             if isinstance(value, pa.Scalar):
-                self._array, self._failures = cast_array(pa.repeat(value, 1), target.type)
+                self._array, self._failures = cast_array(pa.repeat(value, 1), target.type, self._cell_bytes)
             else:
-                self._array, self._failures = cast_list([value], target.type)
+                self._array, self._failures = cast_list([value], target.type, self._cell_bytes)
         except SchemaError as error:
             raise SchemaError(f"column {target.name!r}: {error}") from None
 
@@ -128,8 +130,8 @@ class _Constant(Expression):
 class _Computed(Expression):
     """A tree of nodes, whose result is brought to the column's type."""
 
-    def __init__(self, target: ColumnSchema, node: Node, text: str) -> None:
-        super().__init__(target, text)
+    def __init__(self, target: ColumnSchema, node: Node, text: str, limits: Limits) -> None:
+        super().__init__(target, text, limits)
         self.columns = node.columns
         self._node = node
         self._fit(pa.array([], node.type))  # raises now what is wrong with the types
@@ -162,7 +164,7 @@ class _Computed(Expression):
         elif wanted.is_floating and (array.type == pa.float64() or is_decimal(array.type)):
             array, failures = _round_to_floating(to_double(array), self.target)
         try:
-            array, more = cast_array(array, wanted)
+            array, more = cast_array(array, wanted, self._cell_bytes)
         except SchemaError as error:
             raise SchemaError(f"column {self.target.name!r}: {quote(self._text)}: {error}") from None
         return array, failures + more
@@ -221,31 +223,33 @@ def _round_to_floating(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array,
 # --- what a user assigns ----------------------------------------------------------------------------
 
 
-def parse_assignment(value: Any, schema: Schema, target: ColumnSchema) -> Expression:
+def parse_assignment(
+    value: Any, schema: Schema, target: ColumnSchema, limits: Limits = DEFAULT_LIMITS
+) -> Expression:
     """What a user gave for a column in `set=`: a constant, text, `col(...)`, or for a bool a condition.
 
     Raises: SchemaError when it has nothing in common with the column's type, InvalidArgumentError for text that
     is no expression, ColumnNotFoundError.
     """
     if isinstance(value, ColumnRef):
-        return _Computed(target, ColumnNode(schema.by_name(value.name)), name_to_sql(value.name))
+        return _Computed(target, ColumnNode(schema.by_name(value.name)), name_to_sql(value.name), limits)
     if isinstance(value, Predicate):
-        return _Computed(target, condition_node(value, schema), str(value))
+        return _Computed(target, condition_node(value, schema), str(value), limits)
     if not isinstance(value, str):
-        return _Constant(target, value)
+        return _Constant(target, value, limits)
     type = target.type
     if type.name in ("date", "timestamp") and parse_timestamp(value) is not None:
-        return _Constant(target, value)
+        return _Constant(target, value, limits)
     if not type.is_variable:
-        return parse_expression(value, schema, target)
+        return parse_expression(value, schema, target, limits)
     if _is_text_expression(value):
-        return parse_expression(value, schema, target)
+        return parse_expression(value, schema, target, limits)
     if value in schema and schema.by_name(value).type.is_text == type.is_text:
         raise InvalidArgumentError(
             f"column {target.name!r}: {value!r} may be the column of that name or the text; write "
             f"{literal_to_sql(value)!r} for the text, nyala.col({value!r}) for the column"
         )
-    return _Constant(target, value)
+    return _Constant(target, value, limits)
 
 
 def _is_text_expression(text: str) -> bool:
@@ -260,7 +264,9 @@ def _is_text_expression(text: str) -> bool:
     return isinstance(tree, CallTree | CaseTree)
 
 
-def parse_expression(text: str, schema: Schema, target: ColumnSchema) -> Expression:
+def parse_expression(
+    text: str, schema: Schema, target: ColumnSchema, limits: Limits = DEFAULT_LIMITS
+) -> Expression:
     """The text of an SQL expression whose value goes to `target`.
 
     Raises: InvalidArgumentError with a caret below the place of a syntax error, ColumnNotFoundError, SchemaError
@@ -272,7 +278,7 @@ def parse_expression(text: str, schema: Schema, target: ColumnSchema) -> Express
         raise SchemaError(f"column {target.name!r}: {quote(text)}: {error}") from None
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"column {target.name!r}: {error}") from None
-    return _Computed(target, node, text)
+    return _Computed(target, node, text, limits)
 
 
 def _parse_node(text: str, schema: Schema, target: ColumnSchema) -> Node:

@@ -19,7 +19,7 @@ from typing import Final
 
 from nyala.errors import InvalidArgumentError
 
-__all__ = ["DEFAULT_LIMITS", "Limits"]
+__all__ = ["DEFAULT_LIMITS", "LARGEST", "Limits"]
 
 _MOST: Final = {
     "max_columns": 10_000,
@@ -48,3 +48,5 @@ class Limits:
 
 
 DEFAULT_LIMITS: Final = Limits()
+LARGEST: Final = Limits(**_MOST)
+"""For what is looked up only."""

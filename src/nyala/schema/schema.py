@@ -390,7 +390,7 @@ def build_column(
             f"{where}there is no compression {spec.compression!r}; use one of {', '.join(COMPRESSIONS)}"
         )
     try:
-        default = cast_value(spec.default, spec.type)
+        default = cast_value(spec.default, spec.type, limits.max_cell_bytes)
     except SchemaError as error:
         raise SchemaError(f"{where}the default does not fit: {error}") from None
     if default is None:

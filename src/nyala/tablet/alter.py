@@ -157,7 +157,7 @@ def add_range(bound: RangeBound) -> Step:
     """See `nyala.partition.alteration.added_partitions`."""
 
     def step(draft: Draft) -> Draft:
-        added = added_partitions(bound, draft.partition_schema, draft.partitions, draft.schema)
+        added = added_partitions(bound, draft.partition_schema, draft.partitions, draft.schema, draft.limits)
         return dataclasses.replace(draft, added=(*draft.added, *added))
 
     return step

@@ -157,7 +157,9 @@ def prepare(
     of single rows go into `.errors`.
     """
     schema = table.schema
-    converted = convert(data, schema, columns="key" if name == "delete" else "all", operation=name)
+    converted = convert(
+        data, schema, columns="key" if name == "delete" else "all", operation=name, limits=table.limits
+    )
     if errors is None:
         errors = converted.errors
     else:

@@ -68,7 +68,7 @@ def update_where(
                     "insert it anew"
                 )
         parsed: dict[str, Expression] = {
-            column: parse_assignment(value, schema, schema.by_name(column))
+            column: parse_assignment(value, schema, schema.by_name(column), table.limits)
             for column, value in assignments.items()
         }
         needed = list(
@@ -197,7 +197,7 @@ def read_keys(
     Raises: as `look_up`.
     """
     schema = table.schema
-    converted = convert(keys, schema, columns="key", operation=operation)
+    converted = convert(keys, schema, columns="key", operation=operation, limits=table.limits)
     if not converted.row_count:
         return table.codec.empty(), np.empty(0, np.int32)
     left_out = [column.name for column in schema.key_columns if column.name not in converted.columns]
