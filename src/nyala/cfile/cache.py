@@ -1,5 +1,11 @@
 """The block cache: decoded blocks, least recently used first out, within a limit of bytes.
 
+    dear    what was worked out from several blocks: runs of changes, ranges laid over with their changes, whole keys
+    cheap   blocks, which are read and decoded again at gigabytes a second
+
+Cheap ones go first, until dear ones take more than three quarters: a scan of more than the cache holds would otherwise
+find none of either, and pay for the dear ones again each time.
+
 What is cached owns its memory: an array cut out of one long read would keep the whole read alive and the
 count of bytes would lie. A reader is named by a number of its own (`new_owner`), never by its path, so that a
 path used twice cannot bring back another file's block.
@@ -16,11 +22,14 @@ import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 __all__ = ["BlockCache", "Memo", "new_owner"]
 
 _owners: Final = itertools.count(1)
+_Entries: TypeAlias = "OrderedDict[tuple[int, Any], tuple[Any, int]]"
+# Of the limit: what dear entries may take while there are cheap ones.
+_DEAR_SHARE: Final = 3 / 4
 
 # A dictionary entry, its key and the Python and C++ sides of an array; so that very many tiny blocks count.
 _ENTRY_OVERHEAD_BYTES: Final = 512
@@ -37,32 +46,38 @@ class BlockCache:
     def __init__(self, limit_bytes: int) -> None:
         assert limit_bytes >= 0
         self._lock = threading.Lock()
-        self._entries: OrderedDict[tuple[int, Any], tuple[Any, int]] = OrderedDict()
+        # By dearness; the one used longest ago first.
+        self._entries: tuple[_Entries, _Entries] = (OrderedDict(), OrderedDict())
+        self._sizes_bytes = [0, 0]
         self._limit_bytes = limit_bytes
-        self._size_bytes = 0
         self._hits = 0
         self._misses = 0
 
     def get(self, owner: int, key: Any) -> Any | None:
         """What was put under the key, or None; counts a hit or a miss."""
+        name = (owner, key)
         with self._lock:
-            entry = self._entries.get((owner, key))
-            if entry is None:
-                self._misses += 1
-                return None
-            self._hits += 1
-            self._entries.move_to_end((owner, key))
-            return entry[0]
+            for entries in self._entries:
+                entry = entries.get(name)
+                if entry is not None:
+                    self._hits += 1
+                    entries.move_to_end(name)
+                    return entry[0]
+            self._misses += 1
+            return None
 
-    def put(self, owner: int, key: Any, value: Any, size_bytes: int) -> None:
-        """Keep `value` as the youngest; older ones go until all fit. Too large for the whole cache: not kept."""
+    def put(self, owner: int, key: Any, value: Any, size_bytes: int, *, dear: bool = False) -> None:
+        """Keep `value` as the youngest; older ones go until all fit. Too large for the whole cache: not kept.
+
+        dear: whether it costs much more to make again than a block.
+        """
         size_bytes += _ENTRY_OVERHEAD_BYTES
         with self._lock:
             self._drop((owner, key))
             if size_bytes > self._limit_bytes:
                 return
-            self._entries[(owner, key)] = (value, size_bytes)
-            self._size_bytes += size_bytes
+            self._entries[dear][(owner, key)] = (value, size_bytes)
+            self._sizes_bytes[dear] += size_bytes
             self._shrink()
 
     def discard(self, owner: int, key: Any) -> None:
@@ -73,8 +88,9 @@ class BlockCache:
     def drop_owner(self, owner: int) -> None:
         """Forget everything of a reader that was closed. Cost: one pass over the cache."""
         with self._lock:
-            for key in [key for key in self._entries if key[0] == owner]:
-                self._drop(key)
+            for entries in self._entries:
+                for key in [key for key in entries if key[0] == owner]:
+                    self._drop(key)
 
     def resize(self, limit_bytes: int) -> None:
         """Another limit, at once."""
@@ -88,7 +104,7 @@ class BlockCache:
 
     @property
     def size_bytes(self) -> int:
-        return self._size_bytes
+        return sum(self._sizes_bytes)
 
     @property
     def hits(self) -> int:
@@ -99,23 +115,28 @@ class BlockCache:
         return self._misses
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(map(len, self._entries))
 
     def check(self) -> None:
-        """Every invariant: the sum of sizes is the size, and within the limit."""
+        """Every invariant: sizes add up, within the limit, and nothing is in it twice."""
         with self._lock:
-            assert self._size_bytes == sum(size for _, size in self._entries.values())
-            assert self._size_bytes <= self._limit_bytes
+            for size_bytes, entries in zip(self._sizes_bytes, self._entries, strict=True):
+                assert size_bytes == sum(size for _, size in entries.values())
+            assert self.size_bytes <= self._limit_bytes
+            assert not self._entries[0].keys() & self._entries[1].keys()
 
     def _drop(self, key: tuple[int, Any]) -> None:
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self._size_bytes -= entry[1]
+        for dear, entries in enumerate(self._entries):
+            entry = entries.pop(key, None)
+            if entry is not None:
+                self._sizes_bytes[dear] -= entry[1]
 
     def _shrink(self) -> None:
-        while self._size_bytes > self._limit_bytes:
-            _, (_, size) = self._entries.popitem(last=False)
-            self._size_bytes -= size
+        cheap, dear = self._entries
+        while self.size_bytes > self._limit_bytes:
+            first = not cheap or self._sizes_bytes[1] > self._limit_bytes * _DEAR_SHARE
+            _, (_, size) = (dear if first else cheap).popitem(last=False)
+            self._sizes_bytes[first] -= size
 
 
 _Made = TypeVar("_Made")
@@ -148,7 +169,7 @@ class Memo:
         found: _Made | None = self._cache.get(self._owner, name)
         if found is None:
             found, size_bytes = make()
-            self._cache.put(self._owner, name, found, size_bytes)
+            self._cache.put(self._owner, name, found, size_bytes, dear=True)
         return found
 
     def close(self) -> None:

@@ -133,7 +133,7 @@ class CFileReader:
         if self._cache is None:
             self._bloom = bloom
         else:
-            self._cache.put(self._owner, ColumnKey(BLOOM), bloom, bloom.nbytes)
+            self._cache.put(self._owner, ColumnKey(BLOOM), bloom, bloom.nbytes, dear=True)
         return bloom
 
     def close(self) -> None:

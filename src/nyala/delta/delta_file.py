@@ -166,7 +166,7 @@ class DeltaFile:
             run = self._alive[column_id] = self._read_run(column_id, stats)
         if self._cache is not None and cached is None:
             # Twice its size: `latest`, which the run makes of itself when first asked, is at most as large.
-            self._cache.put(self._owner, column_id, run, 2 * run.nbytes)
+            self._cache.put(self._owner, column_id, run, 2 * run.nbytes, dear=True)
         return run
 
     def run_in(
@@ -177,20 +177,17 @@ class DeltaFile:
         stats: ReadStats | None = None,
         *,
         whole: bool,
-        again: bool = True,
     ) -> DeltaRun | None:
         """The column's records, at least those of the rows [lower, upper); None when the file has none.
 
-        whole: all of them, and kept. Otherwise those of the blocks that hold these rows.
-        again: of those blocks the cache keeps what scans keep (`cfile.first_pass`), or nothing when it is False: the
-               caller remembers what comes of them.
-        Raises: as `run`.
+        whole: all of them, and kept. Otherwise those of the blocks that hold these rows, of which the cache keeps what
+               scans keep (`cfile.first_pass`). Raises: as `run`.
         """
         if column_id not in self.column_ids:
             return None
         if whole:
             return self.run(column_id, stats)
-        return self._read_run(column_id, stats, *self._records_of(column_id, lower, upper), scanning=again)
+        return self._read_run(column_id, stats, *self._records_of(column_id, lower, upper), scanning=True)
 
     @cached_property
     def run_bytes(self) -> int:

@@ -578,15 +578,12 @@ class DiskRowSet:
         stats: ReadStats | None,
         lower: int = 0,
         upper: int | None = None,
-        *,
-        again: bool = True,
     ) -> tuple[list[DeltaRun], list[DeltaRun]]:
         """(UNDO, REDO) of the column that `snapshot` may apply, in the order of application.
 
         Of the rows [lower, upper) at least. Without them everything, and kept: look-ups come back for other rows.
-        again: whether scans may come back for these rows, or remember what comes of them.
         """
-        rows = None if upper is None else (lower, upper, again)
+        rows = None if upper is None else (lower, upper)
         undo = list(self._relevant(self.undo, column_id, snapshot, stats, rows)) if self.undo else []
         if len(undo) > 1:  # newest first, which their files as a whole need not be (X2)
             undo.sort(key=lambda run: -run.timestamp_min)
@@ -597,7 +594,7 @@ class DiskRowSet:
         return undo, redo
 
     def _redo_runs(
-        self, column_id: int, snapshot: int, stats: ReadStats | None, rows: tuple[int, int, bool] | None
+        self, column_id: int, snapshot: int, stats: ReadStats | None, rows: tuple[int, int] | None
     ) -> list[DeltaRun]:
         """The REDO of the column in files; of the present in one run, however many small files there are."""
         runs = list(self._relevant(self.redo, column_id, snapshot, stats, rows))
@@ -612,16 +609,14 @@ class DiskRowSet:
         column_id: int,
         snapshot: int,
         stats: ReadStats | None,
-        rows: tuple[int, int, bool] | None,
+        rows: tuple[int, int] | None,
     ) -> Iterator[DeltaRun]:
         for file in files:
             if column_id in file.column_ids and file.relevant(snapshot):
                 if rows is None:
                     run = file.run(column_id, stats)
                 else:
-                    lower, upper, again = rows
-                    whole = self.keeps_runs(file)
-                    run = file.run_in(column_id, lower, upper, stats, whole=whole, again=again)
+                    run = file.run_in(column_id, *rows, stats, whole=self.keeps_runs(file))
                 if run is not None and run.relevant(snapshot):
                     yield run
 
@@ -680,7 +675,7 @@ class DiskRowSet:
         lasting = not any(column.id in store.column_ids for store in self._memory())
 
         def patched() -> tuple[tuple[pa.Array | None, int], int]:
-            redo = self._runs(column.id, snapshot, stats, lower, upper, again=not lasting)[1]
+            redo = self._runs(column.id, snapshot, stats, lower, upper)[1]
             rows, values = decide((), redo, snapshot, lower, upper)
             if values is None:
                 return (None, 0), 0

@@ -163,7 +163,7 @@ class KeyIndex:
         if found.nbytes > self._cache.limit_bytes * _CACHE_SHARE:
             self._too_large = True
             return None
-        self._cache.put(self._owner, "keys", found, found.nbytes)
+        self._cache.put(self._owner, "keys", found, found.nbytes, dear=True)
         return found
 
     def close(self) -> None:

@@ -174,7 +174,7 @@ def test_the_present_without_redo_is_the_decoded_block_itself(tmp_path):
 def test_scans_of_a_column_of_which_half_was_changed_keep_the_result_and_not_what_it_is_made_of(tmp_path):
     """The cache has room for the column as it is now, but not for base, REDO and result: scan after scan finds it."""
     count = 1 << 17
-    schema, _, disk = rowset(tmp_path, count=count, cache_bytes=count * 4 * 5 // 4)
+    schema, _, disk = rowset(tmp_path, count=count, cache_bytes=count * 4 * 3 // 2)
     v = schema.by_name("v")
     changed = np.arange(0, count, 2)
     run = build_run("redo", changed, 200, pa.array(-changed, pa.int32()))
