@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from nyala.errors import InvalidArgumentError
 from nyala.partition.ranges import RangeBound
 from nyala.schema.alteration import UNCHANGED, Unchanged
-from nyala.schema.schema import ColumnSpec, column
+from nyala.schema.schema import ColumnSpec, Schema, column
 from nyala.tablet import alter as steps
 from nyala.tablet.alter import Draft, Step, alter
 
@@ -45,6 +45,13 @@ class Alteration:
         self._draft: Draft | None = None
         self._table_id = 0
         self._used = False
+
+    @property
+    def schema(self) -> Schema:
+        """The columns as the steps up to now leave them."""
+        if self._draft is None:
+            raise InvalidArgumentError("an alteration has columns inside its `with` block only")
+        return self._draft.schema
 
     def add_column(
         self,

@@ -1,7 +1,7 @@
 """The root command, and what an error looks like.
 
     nyala: App ── demo
-              ├── table: Group ── list, describe, scan, changes, load, export, stats, compact, vacuum
+              ├── table: Group ── list, describe, scan, changes, alter, load, export, stats, compact, vacuum
               ├── tablet: Group ── list
               ├── fs: Group ── check
               └── cfile, wal: Group ── dump
@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import click
 
+from nyala.cli.alter import alter
 from nyala.cli.base import Command, Failure, Group, settings, shared_options
 from nyala.cli.care import compact, vacuum
 from nyala.cli.demo import demo
@@ -120,7 +121,7 @@ def app() -> None:
     """
 
 
-for _verb in (load, export, compact, vacuum):
+for _verb in (alter, load, export, compact, vacuum):
     table.add_command(_verb)
 _COMMANDS: Final[tuple[click.Command, ...]] = (demo, table, tablet, fs, cfile, wal)
 for _command in _COMMANDS:

@@ -99,6 +99,7 @@ def keys_of(document: Any) -> set[str]:
         "table export {store} metrics {tmp}/out.csv",
         "table stats {store}",
         "table changes {store} metrics --since 1970-01-01",
+        "table alter {store} metrics 'comment x'",
         "table compact {store}",
         "table vacuum {store}",
         "tablet list {store}",
@@ -118,7 +119,7 @@ def test_json_keys(run: Run, example: Example, tmp_path: Path, line: str) -> Non
         "tmp": tmp_path,
         "cfile": cfile,
     }
-    words = line.format(**places).split()
+    words = shlex.split(line.format(**places))
     if "{orphaned}" in line:  # with a problem, so that its keys are seen
         cfile.with_name("orphan").touch()
     heading = next(

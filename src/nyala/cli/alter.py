@@ -1,0 +1,158 @@
+"""`nyala table alter`: steps in words, carried out all at one moment or not at all.
+
+    nyala table alter STORE metrics "add unit string default=ms" "rename val value" "change value type=int64" \\
+        "add-range 2027-01-01 2028-01-01" "drop-range 2020-01-01 2021-01-01"
+
+A step is one argument: its verb, its names, and `what=value` pairs, in the words of a shell. It is a writer, as
+`load` is.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from nyala.cli.base import Command, settings
+from nyala.cli.output import echo_json
+from nyala.cli.stores import describe_columns, find_table, partition_text, state_of, writer
+from nyala.cli.tables import folder_argument
+
+if TYPE_CHECKING:
+    from nyala.alter import Alteration
+    from nyala.schema.types import ColumnType
+    from nyala.tablet.root import TableState
+
+__all__ = ["alter"]
+
+_TRUTH: Final = {"true": True, "yes": True, "false": False, "no": False}
+
+
+@click.command(cls=Command)
+@folder_argument
+@click.argument("table")
+@click.argument("steps", nargs=-1, required=True, metavar="STEP...")
+def alter(folder: str, table: str, steps: tuple[str, ...]) -> None:
+    """Change a table's columns, ranges, name or comment, in one step of all or nothing.
+
+    STEP is one of: "add NAME TYPE [what=value…]", "drop NAME", "rename OLD NEW", "change NAME what=value…",
+    "add-range LOWER UPPER", "drop-range LOWER UPPER", "rename-table NAME", "comment TEXT".
+    """
+    with writer(folder, maintenance=False) as database:
+        found = find_table(database, table)
+        state = state_of(database, found.name)
+        with found.alter() as alteration:
+            for step in steps:
+                _take(alteration, state, step)
+        state = state_of(database, found.name)
+        if settings().json:
+            echo_json(
+                {
+                    "store": database.path,
+                    "table": found.name,
+                    "comment": state.entry.comment,
+                    "columns": describe_columns(state),
+                    "partitioning": partition_text(state),
+                    "tablets": len(state.tablets),
+                }
+            )
+            return
+        columns = ", ".join(str(column) for column in state.schema.columns)
+        click.echo(f"{found.name}: {columns}; {partition_text(state)}, {len(state.tablets):,} tablets")
+
+
+def _take(alteration: Alteration, state: TableState, step: str) -> None:
+    """Raises: click.UsageError for what is no step; what the library refuses with."""
+    try:
+        verb, *words = shlex.split(step)
+    except ValueError as error:
+        raise click.UsageError(f"step {step!r}: {error}") from error
+    verbs: Mapping[str, tuple[int, Callable[..., None]]] = {
+        "add": (2, lambda name, type, **pairs: alteration.add_column(name, type, **_described(type, pairs))),
+        "drop": (1, alteration.drop_column),
+        "rename": (2, alteration.rename_column),
+        "change": (1, lambda name, **pairs: _change(alteration, name, pairs)),
+        "add-range": (2, lambda *bounds: alteration.add_range(*_bounds(state, bounds))),
+        "drop-range": (2, lambda *bounds: alteration.drop_range(*_bounds(state, bounds))),
+        "rename-table": (1, alteration.rename),
+        "comment": (1, alteration.set_comment),
+    }
+    if verb not in verbs:
+        raise click.UsageError(f"step {step!r}: there is no {verb!r}; a step begins with {', '.join(verbs)}")
+    count, call = verbs[verb]
+    names, pairs = words[:count], words[count:]
+    takes_pairs = verb in ("add", "change")
+    strange = next((word for word in pairs if not takes_pairs or "=" not in word), None)
+    if len(names) < count or strange is not None:
+        what = f"{strange!r} is too much" if strange is not None else f"it takes {count} words"
+        raise click.UsageError(f"step {step!r}: {what}; quote what has blanks, and write what=value")
+    call(*names, **dict(word.split("=", 1) for word in pairs))
+
+
+def _change(alteration: Alteration, name: str, pairs: dict[str, str]) -> None:
+    draft = alteration.schema
+    column = draft.by_name(name)
+    alteration.alter_column(name, **_described(pairs.get("type", column.type), pairs))
+
+
+def _described(type: str | ColumnType, pairs: Mapping[str, str]) -> dict[str, Any]:
+    """`what=value` as arguments. Raises: click.UsageError."""
+    from nyala.schema.types import parse_type
+
+    out: dict[str, Any] = {}
+    for what, text in pairs.items():
+        if what == "nullable":
+            if text.lower() not in _TRUTH:
+                raise click.UsageError(f"nullable={text}: write true or false")
+            out[what] = _TRUTH[text.lower()]
+        elif what == "default":
+            out[what] = None if text == "" else _value(parse_type(type), text)
+        elif what == "block_size":
+            out[what] = _number(int, text, what)
+        elif what in ("type", "encoding", "compression", "comment"):
+            out[what] = text
+        else:
+            raise click.UsageError(
+                f"{what}={text}: there is type, nullable, default, encoding, compression, block_size and comment"
+            )
+    return out
+
+
+def _bounds(state: TableState, words: Sequence[str]) -> list[Any]:
+    """Two bounds in words: "-" is unbounded, and the values of several columns are parted by commas."""
+    types = [column.type for column in state.entry.partition_schema.range_columns(state.schema)]
+    bounds: list[Any] = []
+    for word in words:
+        if word == "-":
+            bounds.append(None)
+            continue
+        parts = [word] if len(types) < 2 else word.split(",")
+        values = [_value(type, part) for type, part in zip(types, parts, strict=False)]
+        bounds.append(values[0] if len(types) == 1 else tuple(values))
+    return bounds
+
+
+def _value(type: ColumnType, text: str) -> Any:
+    """A value of the type, as a person types it."""
+    if type.is_integer:
+        return _number(int, text, str(type))
+    if type.is_floating:
+        return _number(float, text, str(type))
+    if type.name == "decimal":
+        import decimal
+
+        return _number(decimal.Decimal, text, str(type))
+    if type.name == "bool":
+        if text.lower() not in _TRUTH:
+            raise click.UsageError(f"{text!r} is no bool: write true or false")
+        return _TRUTH[text.lower()]
+    return text.encode() if type.name == "binary" else text
+
+
+def _number(kind: Callable[[str], Any], text: str, what: str) -> Any:
+    try:
+        return kind(text)
+    except (ValueError, ArithmeticError) as error:
+        raise click.UsageError(f"{text!r} is no {what}") from error

@@ -1,0 +1,94 @@
+"""`nyala table alter`: steps in words, all or nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nyala
+
+from .conftest import Run
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    path = str(tmp_path / "s")
+    with nyala.connect(path, maintenance=False) as db:
+        table = db.create_table(
+            "t", {"k": "int64", "at": "timestamp", "v": "int32", "old": "string"}, ["k", "at"],
+            nyala.range_partition("at", bounds=[("2025-01-01", "2026-01-01"), ("2026-01-01", "2027-01-01")]),
+        )  # fmt: skip
+        table.insert({"k": [1, 2], "at": ["2025-05-05", "2026-05-05"], "v": [1, 2], "old": ["a", "b"]})
+    return path
+
+
+def test_all_kinds_of_steps_at_once(run: Run, store: str) -> None:
+    told = run(
+        "table", "alter", store, "t",
+        "add unit string default=ms nullable=false comment='a unit' encoding=dictionary",
+        "change unit compression=zstd block_size=4096",
+        "add price decimal(9,2) default=1.50", "add flag bool default=true", "add share double default=0.5",
+        "drop old", "rename v value", "change value type=int64 default=7 nullable=true", "change share default=",
+        "add-range 2027-01-01 -", "drop-range 2025-01-01 2026-01-01", "rename-table u", "comment 'all of it'",
+    )  # fmt: skip
+    assert told.stdout.startswith(
+        "u: k int64 NOT NULL, at timestamp NOT NULL, value int64, unit string NOT NULL"
+    )
+    with nyala.connect(store, read_only=True) as db:
+        (row,) = db["u"].to_arrow().drop(["at"]).to_pylist()
+        assert {name: str(value) for name, value in row.items()} == {
+            "k": "2", "value": "2", "unit": "ms", "price": "1.50", "flag": "True", "share": "0.5",
+        }  # fmt: skip
+        ranges = [tablet["partition"] for tablet in db["u"].tablets()]
+        assert ranges == ["RANGE (at) [2026-01-01, 2027-01-01)", "RANGE (at) [2027-01-01, unbounded)"]
+    described = run("table", "describe", store, "u", "--json").json
+    unit = next(column for column in described["columns"] if column["name"] == "unit")
+    assert (unit["encoding"], unit["compression"], unit["block_size"]) == ("dictionary", "zstd", 4096)
+
+
+def test_a_step_that_is_refused_changes_nothing(run: Run, store: str) -> None:
+    told = run("table", "alter", store, "t", "drop old", "drop k", code=1)
+    assert "'k' is part of the primary key" in told.stderr
+    told = run("table", "alter", store, "t", "drop old", "drop k", "--json", code=1)
+    assert json.loads(told.stderr)["error"]["type"] == "SchemaError"
+    with nyala.connect(store, read_only=True) as db:
+        assert db["t"].schema.names == ["k", "at", "v", "old"]
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ("", "it takes"),
+        ("remove old", "there is no 'remove'; a step begins with add, drop"),
+        ("drop", "it takes 1 words"),
+        ("drop old v", "'v' is too much"),
+        ("add x int8 7", "'7' is too much; quote what has blanks, and write what=value"),
+        ("add x int8 default=seven", "'seven' is no int8"),
+        ("add x double default=seven", "'seven' is no double"),
+        ("add x bool default=seven", "'seven' is no bool"),
+        ("change v nullable=perhaps", "write true or false"),
+        ("change v block_size=big", "'big' is no block_size"),
+        ("change v colour=red", "colour=red: there is type, nullable"),
+        ("comment 'open", "No closing quotation"),
+    ],
+)
+def test_what_is_no_step_is_a_mistake_of_usage(run: Run, store: str, step: str, message: str) -> None:
+    if not step:
+        assert "there is no ''" in run("table", "alter", store, "t", "''", code=2).stderr
+        return
+    assert message in run("table", "alter", store, "t", step, code=2).stderr.replace("\n", " ")
+
+
+def test_bounds_of_several_columns(run: Run, tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with nyala.connect(path, maintenance=False) as db:
+        db.create_table(
+            "t", {"a": "int8", "b": "string"}, ["a", "b"], nyala.range_partition("a", "b", bounds=[])
+        )
+    run("table", "alter", path, "t", "add-range 1,x 2", "add-range 2 -")
+    with nyala.connect(path, read_only=True) as db:
+        found: list[Any] = [tablet["partition"] for tablet in db["t"].tablets()]
+    assert found == ["RANGE (a, b) [(1, 'x'), (2))", "RANGE (a, b) [(2), unbounded)"]
