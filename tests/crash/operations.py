@@ -24,12 +24,18 @@ Operation = Callable[[Database, random.Random], object]
 DIRECT_COMMIT_BYTES = 3000
 
 
+TABLES = ("r", "t", "u")
+
+
 def make_tables(db: Database) -> None:
-    """`t` in two tablets; `u` with a key of two columns, in ranges."""
+    """`t` in two tablets; `u` with a key of two columns, in ranges; `r` with a range that comes and goes."""
     columns = {"k": "int64", "v": "int64", "s": nyala.column("string", default="-")}
     db.create_table("t", columns, "k", [nyala.hash_partition("k", buckets=2)])
     db.create_table(
         "u", {"a": "string", "b": "int32", "v": "int64"}, ["a", "b"], nyala.range_partition("b", splits=[4])
+    )
+    db.create_table(
+        "r", {"k": "int64", "v": "int64"}, "k", nyala.range_partition("k", bounds=[(0, 8), (8, 16)])
     )
 
 
@@ -65,7 +71,7 @@ def _on_a_table(act: Callable[[Table, str, random.Random], object]) -> Operation
 
 
 def _batch(db: Database, chance: random.Random) -> None:
-    names = db.list_tables()
+    names = [name for name in db.list_tables() if name != "r"]  # a range may be gone
     with db.batch() as batch:
         for name in names:
             batch.upsert(name, _rows(chance, name.split("_")[0]))
@@ -95,7 +101,7 @@ def _compact(kind: str) -> Operation:
 
         def phase(reached: str) -> None:
             if reached == when:
-                db[table.name].upsert(_rows(chance, table.name.split("_")[0]))
+                db[table.name].upsert(_rows(chance, table.name.split("_")[0]), errors="collect")
 
         compact(store, table.id, tablet.id, plan, run_here(store), phase=phase)
 
@@ -116,7 +122,7 @@ def _plan(kind: str, tablet: TabletState, rowset: DiskRowSet, chance: random.Ran
 
 
 def _make_or_drop(db: Database, chance: random.Random) -> None:
-    names = [name for name in db.list_tables() if name not in ("t", "u")]
+    names = [name for name in db.list_tables() if name not in TABLES]
     if len(names) == 2 or (names and chance.randrange(2)):
         db.drop_table(chance.choice(names))
     else:
@@ -124,8 +130,30 @@ def _make_or_drop(db: Database, chance: random.Random) -> None:
         db.create_table(f"u_{len(names)}_{db.now()}", columns, ["a", "b"], history=0)  # for vacuum
 
 
+def _alter_columns(db: Database, chance: random.Random) -> None:
+    """A column comes, or changes its name, its default and its nullability, or goes."""
+    extra = [name for name in db["t"].schema.names if name not in ("k", "v", "s")]
+    with db["t"].alter() as alteration:
+        if not extra:
+            alteration.add_column(f"x{db.now()}", "int32", default=chance.randrange(9), nullable=False)
+        elif chance.randrange(3):
+            alteration.rename_column(extra[0], f"y{db.now()}")
+            alteration.alter_column(f"y{db.now()}", type="int64", default=chance.randrange(9), nullable=True)
+        else:
+            alteration.drop_column(extra[0])
+
+
+def _alter_ranges(db: Database, chance: random.Random) -> None:
+    """The range [8, 16) goes with its rows, or comes without any."""
+    with db["r"].alter() as alteration:
+        if len(db["r"].tablets()) == 2:
+            alteration.drop_range(8, 16)
+        else:
+            alteration.add_range(8, 16)
+
+
 def _rename(db: Database, chance: random.Random) -> None:
-    names = [name for name in db.list_tables() if name not in ("t", "u")]
+    names = [name for name in db.list_tables() if name not in TABLES]
     if names:
         db.rename_table(chance.choice(names), f"u_r_{db.now()}")
 
@@ -137,13 +165,17 @@ def _restore(db: Database, chance: random.Random) -> None:
 
 
 OPERATIONS: dict[str, Operation] = {
-    "upsert": _on_a_table(lambda table, name, chance: table.upsert(_rows(chance, name))),
+    "upsert": _on_a_table(lambda table, name, chance: table.upsert(_rows(chance, name), errors="collect")),
     "insert": _on_a_table(
-        lambda table, name, chance: table.insert(_rows(chance, name), on_conflict="ignore")
+        lambda table, name, chance: table.insert(_rows(chance, name), on_conflict="ignore", errors="collect")
     ),
-    "update": _on_a_table(lambda table, name, chance: table.update(_rows(chance, name), on_missing="ignore")),
+    "update": _on_a_table(
+        lambda table, name, chance: table.update(_rows(chance, name), on_missing="ignore", errors="collect")
+    ),
     "delete": _on_a_table(
-        lambda table, name, chance: table.delete(_key_rows(chance, name), on_missing="ignore")
+        lambda table, name, chance: table.delete(
+            _key_rows(chance, name), on_missing="ignore", errors="collect"
+        )
     ),
     "update where": _on_a_table(
         lambda table, name, chance: table.update(set={"v": "v + 1"}, where="v > 500")
@@ -164,4 +196,6 @@ OPERATIONS: dict[str, Operation] = {
     "make or drop a table": _make_or_drop,
     "rename": _rename,
     "restore": _restore,
+    "alter of columns": _alter_columns,
+    "alter of ranges": _alter_ranges,
 }

@@ -79,10 +79,8 @@ def cut_and_look(run: Recorded, event: int, chance: random.Random, folder: Path,
     last = run.acknowledged(event)
     allowed = [run.states[last] if last >= 0 else {}]
     allowed += run.states[last + 1 : last + 2]
-    if last < 0:
-        allowed.append(
-            {name: rows for name, rows in run.states[0].items() if name == "t"}
-        )  # one table of the two
+    if last < 0:  # the tables are made one by one
+        allowed += [{name: run.states[0][name] for name in ["t", "u", "r"][:count]} for count in (1, 2)]
     images = 1
     first: State | None = None
     for depth in range(recoveries):
@@ -102,9 +100,10 @@ def cut_and_look(run: Recorded, event: int, chance: random.Random, folder: Path,
     assert first in (None, found), "a power cut in the recovery changed what is there"
     check_everything(db)
     for earlier in range(max(0, last - 4), last + 1):
-        for name in ("t", "u"):  # the others keep no history
-            rows = db[name].scan(at=run.moments[earlier], order_by_key=True).to_arrow().to_pylist()
-            assert rows == run.states[earlier][name], "a moment moved"
+        for name, columns in (("t", ["k", "v", "s"]), ("u", ["a", "b", "v"])):  # the others keep no history
+            rows = db[name].scan(columns, at=run.moments[earlier], order_by_key=True).to_arrow().to_pylist()
+            before = [{column: row[column] for column in columns} for row in run.states[earlier][name]]
+            assert rows == before, "a moment moved"
     if "t" in db:  # and it goes on
         db["t"].upsert({"k": [-5], "v": [5]})
         db.flush()
@@ -176,4 +175,6 @@ def test_the_workloads_reach_every_operation() -> None:
             OPERATIONS[name](db, chance)
             done[name] += (db._writer().state.version, db.now()) != before
         missed = {name for name, times in done.items() if not times}
-        assert missed <= {"vacuum"}, "which has something to do once history is over"
+        assert missed <= {"vacuum", "update where"}, (
+            "which have something to do with old history and large values only"
+        )

@@ -24,10 +24,12 @@ Source: design §3 (metadata), §6 P1, T1; SQLite's documents on WAL mode and on
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sqlite3
 import threading
 import urllib.parse
+from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 from nyala.catalog import format
@@ -197,7 +199,8 @@ class Catalog:
             else:
                 rows, sums = self._read(connection, thorough)
             try:
-                state = decode(rows)
+                with _without_collector():
+                    state = decode(rows)
             except ValueError as error:
                 raise CorruptionError(str(error), self.path) from error
             if state.version < at_least:
@@ -388,6 +391,19 @@ def _read_table(connection: sqlite3.Connection, path: str, shape: TableShape) ->
                 path,
             )
     return rows, sum(crcs) % SUM_MODULUS
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Hundreds of thousands of entries are made, and none of them is garbage: the collector would walk them all, again
+    and again, which takes as long as making them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _signed(total: int) -> int:

@@ -86,7 +86,10 @@ class CFileReader:
         self._owner = new_owner()
         self._lock = threading.RLock()
         self._file: RandomFile | None = None
-        self._places = None if places is None else {place.key: place for place in places}
+        self._given = (
+            places  # by key when first asked for: a store of 10,000 rowsets opens, and most are not read
+        )
+        self._places: dict[ColumnKey, ColumnPlace] | None = None
         self._columns: dict[ColumnKey, ColumnReader] = {}
         self._bloom: Bloom | None = None
 
@@ -174,8 +177,8 @@ class CFileReader:
         """
         self._check_head()
         directory, directory_offset = self._read_directory()
-        if self._places is not None and any(
-            directory.get(key) != place for key, place in self._places.items()
+        if self._given is not None and any(
+            directory.get(key) != place for key, place in self._all_places().items()
         ):
             raise CorruptionError("expected the columns that the catalogue names, found others", self.path)
         extents = []
@@ -204,7 +207,9 @@ class CFileReader:
     def _all_places(self) -> dict[ColumnKey, ColumnPlace]:
         if self._places is None:
             with self._lock:
-                if self._places is None:
+                if self._given is not None:
+                    self._places = {place.key: place for place in self._given}
+                elif self._places is None:
                     self._check_head()
                     self._places, _ = self._read_directory()
         return self._places

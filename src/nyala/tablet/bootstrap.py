@@ -27,7 +27,7 @@ processes, who go on feeding records as they come.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -70,10 +70,16 @@ class ReplayReport:
 
 class Replayer:
     """Feeds log records to a root's memory stores. `drain()` after the last record; the root itself does not
-    change."""
+    change.
 
-    def __init__(self, root: Root) -> None:
+    relieve: asked after every `GATHER_ROWS` rows or so, between two records, when everything up to the given timestamp
+             is applied, with the report so far: it may flush, and returns the root to go on with.
+    """
+
+    def __init__(self, root: Root, relieve: Callable[[int, ReplayReport], Root] | None = None) -> None:
         self._root = root
+        self._relieve = relieve
+        self._since_relief = 0
         self._inserts: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
         self._updates: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
         self._deletes: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
@@ -89,6 +95,11 @@ class Replayer:
                 self.report.idempotency_keys[record.idempotency_key] = record.timestamp
             for group in record.groups:
                 self._take(group, record.timestamp)
+                self._since_relief += group.batch.num_rows
+            if self._relieve is not None and self._since_relief >= GATHER_ROWS:
+                self._since_relief = 0
+                self.drain()
+                self._root = self._relieve(record.timestamp, self.report)
 
     def _take(self, group: SettledGroup, timestamp: int) -> None:
         table = self._root.tables.get(group.table_id)

@@ -59,7 +59,7 @@ from nyala.rowset.writer import WrittenRowSet
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import Schema
 from nyala.tablet import layout
-from nyala.tablet.bootstrap import Replayer
+from nyala.tablet.bootstrap import Replayer, ReplayReport
 from nyala.tablet.compaction_policy import TARGET_BYTES
 from nyala.tablet.history import oldest_readable
 from nyala.tablet.locks import OwnedLock
@@ -69,7 +69,7 @@ from nyala.tablet.result import Ticket
 from nyala.tablet.root import Root, TableState, TabletState
 from nyala.tablet.staging import remove_expired_staging
 from nyala.wal.position import PositionRecord, read_position, write_position
-from nyala.wal.reader import recover
+from nyala.wal.reader import Recovery, recover
 from nyala.wal.writer import Durability, LogWriter
 
 logger = logging.getLogger("nyala.store")
@@ -120,7 +120,6 @@ class Store:
         log: LogWriter,
         clock: HybridClock,
         cache: BlockCache,
-        keys: dict[str, int],
     ) -> None:
         self.env = env
         self.root_path = root_path
@@ -129,7 +128,7 @@ class Store:
         self.log = log
         self.clock = clock
         self.cache = cache
-        self.marks = Watermarks(clock.latest)
+        self.marks = Watermarks()
         self.commit_lock = OwnedLock()
         self.flush_lock = OwnedLock()
         self.direct_commit_bytes = options.direct_commit_bytes
@@ -141,7 +140,8 @@ class Store:
         self._catalog = catalog
         self._root = root
         self._roots: weakref.WeakSet[Root] = weakref.WeakSet([root])
-        self._keys = keys  # idempotency keys of the log that the catalogue does not hold yet
+        self._keys: dict[str, int] = {}  # idempotency keys of the log that the catalogue does not hold yet
+        self._replayed_to: int | None = 0  # while the log is being replayed; None: all of it is
         self._failure: BaseException | None = None
         self._closed = False
         self._pid = os.getpid()
@@ -155,7 +155,6 @@ class Store:
             "rowset": itertools.count(state.next_rowset_id),
             "delta": itertools.count(state.next_delta_id),
         }
-        self.publish()
 
     # ---------------------------------------------------------------------------------------- open, close
 
@@ -164,7 +163,8 @@ class Store:
         """Take the writer's lock of the store at `path` (made when missing), recover, and be ready to write.
 
         Raises: LockedError, StorageError (no store, a future version, a full disk), CorruptionError.
-        Cost: O(live files) for the catalogue, and the log's replay (at most about `LOG_LIMIT_BYTES`).
+        Cost: O(live files) for the catalogue, and the log's replay: at most about `LOG_LIMIT_BYTES` as a rule. Of a
+        longer log half of the memory limit is held, and flushed in between.
         """
         layout.prepare_folder(env, path)
         lock = StoreLock(env, path)
@@ -181,10 +181,6 @@ class Store:
             remove_orphans(env, path, state)
             root = open_root(env, path, state, cache, options.limits)
             recovered = recover(env, layout.wal_path(path), state.wal_start)
-            replayer = Replayer(root)
-            replayer.feed(recovered.records())
-            replayer.drain()
-            report = replayer.report
             if recovered.torn is not None:
                 logger.warning(
                     "the log ended in %d bytes that were never acknowledged; they were cut off",
@@ -196,14 +192,49 @@ class Store:
             clock = HybridClock(env.clock, latest)
             log = LogWriter(env, layout.wal_path(path), recovered, durability=options.durability)
             undo.callback(log.close)
-            keys = {
-                key: stamp
-                for key, stamp in report.idempotency_keys.items()
-                if key not in state.committed_keys
-            }
-            store = Store(env, path, options, lock, catalog, state, root, log, clock, cache, keys)
+            store = Store(env, path, options, lock, catalog, state, root, log, clock, cache)
+            store._replay(recovered)
             undo.pop_all()
         return store
+
+    def _replay(self, recovered: Recovery) -> None:
+        """Bring the log into memory, as much of it as may be at a time; then readers see all of it.
+
+        A flush in between is one like any other, at the moment up to which the log is replayed: a crash behind it
+        finds the marks that it raised (R1, R2). Until the end nothing is published, and no segment goes that is still
+        to come.
+        """
+        replayer = Replayer(self._root, self._relieved)
+        replayer.feed(recovered.records())
+        replayer.drain()
+        self._note_keys(replayer.report)
+        self._replayed_to = None
+        self.marks = Watermarks(self.clock.latest)
+        self._measure_memory(self._root)
+        self.publish()
+
+    def _relieved(self, timestamp: int, report: ReplayReport) -> Root:
+        """Flush, if the replay up to `timestamp` has brought too much into memory; the root to go on with."""
+        if self._root.memory_bytes() <= self.options.memory_limit_bytes // 2:
+            return self._root
+        from nyala.tablet.flush import flush
+
+        self._note_keys(report)
+        self._replayed_to = timestamp
+        self.marks.advance_applied(timestamp)
+        try:
+            flushed = flush(self)
+        except StorageError as error:
+            if self._failure is not None:
+                raise
+            logger.warning("the log is replayed into memory as a whole: %s", error)  # a full disk, as a rule
+        else:
+            logger.info("the log is long: flushed %d rows of it before the rest is replayed", flushed.rows)
+        return self._root
+
+    def _note_keys(self, report: ReplayReport) -> None:
+        keys = report.idempotency_keys
+        self._keys.update((key, at) for key, at in keys.items() if key not in self.state.committed_keys)
 
     def close(self) -> None:
         """Sync and close the log, give the lock back. May be called twice. Does not flush: the next open
@@ -331,6 +362,8 @@ class Store:
     def _forget_log(self, change: CatalogChange, after: Root) -> list[int]:
         """Numbers of the closed segments in which nothing is in memory only; named as garbage in `change`."""
         anchor = after.memory_timestamp_min()
+        if self._replayed_to is not None:  # what comes behind it is nowhere but in the log
+            anchor = self._replayed_to + 1 if anchor is None else min(anchor, self._replayed_to + 1)
         if anchor is None:
             self.log.roll()
         gone = []
@@ -416,7 +449,8 @@ class Store:
         see it with the next one.
         """
         with self._publish_lock:
-            if self._released:  # the record is another writer's now
+            # The record is another writer's now; or what it would tell of is not there yet.
+            if self._released or self._replayed_to is not None:
                 return
             # With "group" and "os" other processes see a batch once the system has its record.
             mark = self.log.synced if self.options.durability == "commit" else self.log.written

@@ -1,0 +1,104 @@
+"""A log that is longer than memory may be: the replay flushes in between, and a crash in it changes nothing."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support import folder_in_memory, open_database, rows
+
+import nyala
+from nyala.env import system_files
+from nyala.tablet import bootstrap
+from nyala.testing.faulty_files import FaultyFiles, SimulatedCrash
+
+LIMIT_BYTES = 400_000
+ROWS = 1000
+
+
+@pytest.fixture(autouse=True)
+def gathered_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "GATHER_ROWS", 2 * ROWS)
+
+
+@pytest.fixture
+def long_log() -> Iterator[tuple[Path, dict[int, list[tuple[object, ...]]]]]:
+    """A store whose log holds ten times what memory may, with updates and deletes of earlier rows, and what there was
+    at some moments."""
+    with folder_in_memory() as folder:
+        moments = {}
+        with open_database(folder / "s") as db:
+            t = db.create_table(
+                "t", {"k": "int64", "v": "int64", "s": "string"}, "k", nyala.hash_partition("k", buckets=2)
+            )
+            db.create_table("u", {"k": "int64"}, "k").insert({"k": [1]})
+            db.flush()
+            for part in range(16):
+                keys = range(part * ROWS, (part + 1) * ROWS)
+                t.insert({"k": keys, "v": keys, "s": [f"text number {n}" for n in keys]})
+                t.update({"k": range(0, part * ROWS + 1, 97), "v": [part] * (part * ROWS // 97 + 1)})
+                t.delete({"k": [part * ROWS + 500]})
+                if part:
+                    t.insert({"k": [part * ROWS - 500], "v": [-part], "s": ["again"]})
+                db["u"].upsert({"k": [part]})
+                if part % 5 == 0:
+                    moments[db.now()] = rows(t)
+                if part % 3 == 0:
+                    db._writer().log.roll()
+            moments[db.now()] = rows(t)
+        yield folder / "s", moments
+
+
+def test_a_long_log_is_replayed_in_bounded_memory(
+    long_log: tuple[Path, dict[int, list[tuple[object, ...]]]], caplog: pytest.LogCaptureFixture
+) -> None:
+    path, moments = long_log
+    with (
+        caplog.at_level(logging.INFO, "nyala.store"),
+        open_database(path, memory_limit_bytes=LIMIT_BYTES) as db,
+    ):
+        assert caplog.text.count("the log is long") >= 3
+        assert db.stats()["memory_bytes"] < LIMIT_BYTES
+        assert db.now() == max(moments)
+        for at, expected in moments.items():
+            assert rows(db["t"], at=at) == expected
+        assert db["u"].count() == 16
+        assert db.check().ok
+        db["t"].upsert({"k": [-1], "v": [1]})
+    with open_database(path) as db:
+        assert len(rows(db["t"])) == len(moments[max(moments)]) + 1
+        assert db.check().ok
+
+
+def test_a_crash_in_the_replay_of_a_long_log_changes_nothing(
+    long_log: tuple[Path, dict[int, list[tuple[object, ...]]]],
+) -> None:
+    path, moments = long_log
+    crashed = path.with_name("crashed")
+    for fail_at in (9, 14, 20, 27, 36, 50):
+        shutil.rmtree(crashed, ignore_errors=True)
+        shutil.copytree(path, crashed)
+        files = FaultyFiles(system_files(), fail_at, "crash")
+        with pytest.raises(SimulatedCrash):
+            open_database(crashed, files=files, memory_limit_bytes=LIMIT_BYTES).close()
+        with open_database(crashed, memory_limit_bytes=LIMIT_BYTES) as db:
+            for at, expected in moments.items():
+                assert rows(db["t"], at=at) == expected, fail_at
+            assert db.check().ok
+
+
+def test_a_full_disk_does_not_keep_a_long_log_from_being_read(
+    long_log: tuple[Path, dict[int, list[tuple[object, ...]]]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Then memory has to hold it after all: better than a store that does not open."""
+    path, moments = long_log
+    files = FaultyFiles(system_files(), 1, "enospc", lambda operation: operation.path.endswith(".base"))
+    with open_database(path, files=files, memory_limit_bytes=LIMIT_BYTES) as db:
+        assert "replayed into memory as a whole" in caplog.text
+        assert rows(db["t"]) == moments[max(moments)]
+        files.heal()
+        db.flush()
+        assert rows(db["t"]) == moments[max(moments)] and db.check().ok
