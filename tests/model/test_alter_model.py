@@ -86,7 +86,7 @@ class AlterMachine(RuleBasedStateMachine):
         self.columns: list[tuple[int, tuple[Column, ...]]] = [(0, (Column(1, "a", 0, None, None),))]
         self.next_id = 2
         self.versions: dict[int, list[tuple[int, dict[int, Any] | None]]] = {}
-        self.ranges = [Range(lower, upper, 0) for lower, upper in RANGES[:2]]
+        self.ranges = [Range(lower, upper, self.db.now()) for lower, upper in RANGES[:2]]
         self.gone: list[Range] = []
         self.moments = [self.db.now()]
 

@@ -450,3 +450,28 @@ def test_a_power_cut_at_every_event_of_an_alteration() -> None:
                     assert again[name].get({key: 11})["v"] == 9  # type: ignore[index]
                 shutil.rmtree(image)
         assert found[-1] and not found[0]
+
+
+def test_a_power_cut_at_every_event_of_a_repartition() -> None:
+    """The table has its old tablets or its new ones, with the same rows, and no file of the other."""
+    with folder_in_memory() as folder:
+        (folder / "live").mkdir()
+        recording = RecordingFiles(system_files(), str(folder / "live"))
+        db = prepared(folder / "live" / "s", recording)
+        expected, begun = rows(db["t"]), len(recording.events)
+        db["t"].repartition(nyala.hash_partition("k", buckets=2))
+        ended = len(recording.events)
+        assert rows(db["t"]) == expected
+        db.close()
+        seen = set()
+        for event in range(begun, ended + 1):
+            image = folder / f"image-{event}"
+            recording.crash_image(event, random.Random(event), str(image))
+            with open_database(image / "s") as again:
+                assert rows(again["t"]) == expected
+                seen.add(again["t"].tablets()[0]["partition"].split()[0])
+                again["t"].compact()
+                report = again.check()
+                assert report.ok, report.problems
+            shutil.rmtree(image)
+        assert seen == {"RANGE", "HASH"}
