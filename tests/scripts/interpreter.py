@@ -1,8 +1,11 @@
 """Runs the statements of a script against a real store, with a clock that the script sets.
 
     table t key:int64 val:int32? [hash=key/4]      a table; the first column is the key (or: primary=a,b); ? nullable;
-                                                   history=50 keeps 50 microseconds of its past (else: all)
+                                                   history=50 keeps 50 microseconds of its past (else: all);
+                                                   range=key:0-10,10-20 cuts it
     insert|upsert|update|delete t key=1 val=10 @10 one row (several: `; `), at clock 10 microseconds
+    alter t add c int32 999; drop val; rename a b; widen b int64; add-range 0-10; drop-range 0-10 @10
+                                                   steps of one alteration; a default makes a column NOT NULL
     batch @10 / … / end                            several statements as one batch
     clock @10                                      time passes, and nothing else
     flush · compact-deltas                         by hand: nothing runs in the background
@@ -104,6 +107,13 @@ class Interpreter:
             self._step(at)
             result = getattr(self.db[name], word)(parsed)
             return [] if at is None else self._stamped(result.timestamp, at)
+        if word == "alter":
+            name, _, steps = rest.partition(" ")
+            self._step(at)
+            with self.db[name].alter() as alteration:
+                for step in steps.split(";"):
+                    _alter(alteration, *step.split())
+            return []
         if word == "batch":
             self._batch, self._batch_at = [], at
             return []
@@ -237,12 +247,16 @@ class Interpreter:
         name, *parts = rest.split()
         columns: dict[str, Any] = {}
         key: list[str] = []
-        partitions = []
+        partitions: list[Any] = []
         history: float | str = "forever"
         for part in parts:
             if part.startswith("hash="):
                 column, _, buckets = part[5:].partition("/")
                 partitions.append(nyala.hash_partition(*column.split(","), buckets=int(buckets)))
+            elif part.startswith("range="):
+                column, _, bounds = part[6:].partition(":")
+                pairs = [_range(bound) for bound in bounds.split(",")]
+                partitions.append(nyala.range_partition(column, bounds=pairs))
             elif part.startswith("primary="):
                 key = part[8:].split(",")
             elif part.startswith("history="):
@@ -291,6 +305,26 @@ def _plans(
             names = options or [*(column.name for column in schema.value_columns), "liveness"]
             columns = [LIVENESS if name == "liveness" else schema.by_name(name).id for name in names]
             yield MajorPlan(rowset.id, tuple(sorted(columns)), 1.0)
+
+
+def _alter(alteration: nyala.Alteration, step: str, *words: str) -> None:
+    if step == "add":
+        name, kind, *default = words
+        if default:
+            alteration.add_column(name, kind, nullable=False, default=int(default[0]))
+        else:
+            alteration.add_column(name, kind)
+    elif step == "widen":
+        alteration.alter_column(words[0], type=words[1])
+    elif step in ("add-range", "drop-range"):
+        getattr(alteration, step.replace("-", "_"))(*_range(words[0]))
+    else:
+        getattr(alteration, f"{step}_column")(*words)
+
+
+def _range(text: str) -> tuple[int, int]:
+    lower, upper = text.split("-")
+    return int(lower), int(upper)
 
 
 def _row(text: str) -> dict[str, Any]:
