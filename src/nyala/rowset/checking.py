@@ -80,7 +80,7 @@ def _caught(check: Callable[[], object]) -> Iterator[Finding]:
 
 
 def _of_base(rowset: DiskRowSet) -> Iterator[Finding]:
-    yield from _caught(rowset.check_order)
+    yield from _caught(lambda: rowset.changes.check_order(rowset.id))
     yield from _caught(rowset.reader.check)
     for part in rowset.parts:
         yield from _caught(part.reader.check)

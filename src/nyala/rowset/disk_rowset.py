@@ -29,10 +29,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -46,15 +45,16 @@ from nyala.cfile.physical import narrow_decimal
 from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats
 from nyala.cfile.zonemap import Zone
 from nyala.delta.applier import decide, patch, resolve_at
-from nyala.delta.compaction import join_undo, redo_to_undo
 from nyala.delta.delta_file import DeltaFile
 from nyala.delta.mem_store import DeltaMemStore
-from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids, merge_runs
+from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, Rowids
 from nyala.env.files import Files
 from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
+from nyala.rowset import compacting
+from nyala.rowset.changes import Changes
 from nyala.rowset.checking import findings, first_of
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.key_index import KeyIndex
@@ -72,9 +72,6 @@ __all__ = ["DiskRowSet", "RowSetMeta"]
 Bools = npt.NDArray[np.bool_]
 # Half a window of a scan: smaller ranges are of look-ups, which seldom ask for the same one again.
 _SCAN_ROWS_MIN: Final = 1 << 16
-# Of the block cache, for the runs of all REDO of a rowset, or all its UNDO. There are many rowsets, and beside the runs
-# the blocks, and what scans remember of the two laid over one another.
-_RUNS_SHARE: Final = 1 / 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +115,7 @@ class DiskRowSet:
         rowset = DiskRowSet(
             meta, reader, keys, codec, Memo(cache), tuple(parts), tuple(undo), tuple(redo), (), memory
         )  # fmt: skip
-        rowset.check_order()
+        rowset.changes.check_order(rowset.id)
         return rowset
 
     # --- what it is -------------------------------------------------------------------------------
@@ -289,7 +286,9 @@ class DiskRowSet:
         alive: Bools | None = None
         if base is not None:
             alive = base.read(lower, upper, stats=stats).to_numpy(zero_copy_only=False)
-        rows, values = decide(*self._runs(LIVENESS, snapshot, stats, lower, upper), snapshot, lower, upper)
+        rows, values = decide(
+            *self.changes.runs(LIVENESS, snapshot, stats, lower, upper), snapshot, lower, upper
+        )
         if values is not None:
             alive = np.ones(upper - lower, np.bool_) if alive is None else alive
             alive[rows - lower] = values.to_numpy(zero_copy_only=False)
@@ -306,7 +305,7 @@ class DiskRowSet:
             alive = np.ones(len(rowids), np.bool_)
         else:
             alive = base.gather(rowids, stats=stats).to_numpy(zero_copy_only=False)
-        undo, redo = self._runs(LIVENESS, snapshot, stats)
+        undo, redo = self.changes.runs(LIVENESS, snapshot, stats)
         if not undo and not redo:
             return alive
         places, values = resolve_at(undo, redo, snapshot, rowids)
@@ -344,10 +343,10 @@ class DiskRowSet:
         if upper - lower >= _SCAN_ROWS_MIN:
             # Named before it is asked about: what a write appends in between is newer than the snapshot, and would be
             # in the name but not in what is remembered under it.
-            state = self._redo_state(column.id)
-            if self._is_present(column.id, snapshot):
+            state = self.changes.state(column.id)
+            if self.changes.all_apply(column.id, snapshot):
                 return self._present(column, snapshot, lower, upper, state, stats, narrow)
-        undo, redo = self._runs(column.id, snapshot, stats, lower, upper)
+        undo, redo = self.changes.runs(column.id, snapshot, stats, lower, upper)
         base = self._base(column, lower, upper, stats, narrow)
         if not undo and not redo:
             return base
@@ -422,7 +421,7 @@ class DiskRowSet:
             base = default_array(column, ordinals.count, "read")
         else:
             base = _as(reader.gather(ordinals, stats=stats, scanning=scanning), column)
-        undo, redo = self._runs(column.id, snapshot, stats)
+        undo, redo = self.changes.runs(column.id, snapshot, stats)
         if not undo and not redo:
             return base
         places, values = resolve_at(undo, redo, snapshot, ordinals.places)
@@ -434,71 +433,8 @@ class DiskRowSet:
     # --- compacting -------------------------------------------------------------------------------
 
     def image(self, schema: Schema, lower: int, upper: int, cut: int = 0) -> RowSetImage:
-        """The rows [lower, upper) as their files have them: base as after all REDO files, and UNDO to before.
-
-        What is in memory only is not in it: a compaction has it flushed first, and carries over what comes later.
-        cut: no UNDO record that only snapshots before this timestamp need; the rows all stay.
-        Cost: decodes those rows, and their records in every delta file; nothing stays in the cache.
-        """
-        count = upper - lower
-        columns: dict[int, pa.Array] = {}
-        undo: dict[int, DeltaRun] = {}
-        for column in schema.columns:
-            reader = self.base_column(column.id)
-            if reader is None:
-                base = default_array(column, count, "read")
-            else:
-                base = _as(reader.read(lower, upper), column)
-            columns[column.id], past = self._compacted(column.id, base, lower, upper, cut, column)
-            if past is not None:
-                undo[column.id] = past
-        reader = self.base_column(LIVENESS)
-        base = pa.array(np.ones(count, np.bool_)) if reader is None else reader.read(lower, upper)
-        liveness, past = self._compacted(LIVENESS, base, lower, upper, cut, None)
-        if past is not None:
-            undo[LIVENESS] = past
-        return RowSetImage(
-            self.keys.read(lower, upper),
-            columns,
-            None if liveness.true_count == count else liveness,
-            undo,
-            np.arange(count),
-        )
-
-    def compacted_column(
-        self, column_id: int, column: ColumnSchema | None, cut: int = 0
-    ) -> tuple[pa.Array, DeltaRun | None]:
-        """One column after a major delta compaction: (base as after all REDO files, UNDO of those changes).
-
-        column: its schema; None for LIVENESS. The UNDO is of the REDO only, without what is UNDO already.
-        """
-        count = self.row_count
-        reader = self.base_column(column_id)
-        if column is None:
-            base = pa.array(np.ones(count, np.bool_)) if reader is None else reader.read(0, count)
-        elif reader is None:
-            base = default_array(column, count, "read")
-        else:
-            base = _as(reader.read(0, count), column)
-        redo = _runs_of(self.redo, column_id)
-        if not redo:
-            return base, None
-        base, past = redo_to_undo(base, _typed(merge_runs(redo), column))
-        return base, past.between(cut, MAX_TIMESTAMP)
-
-    def _compacted(
-        self, column_id: int, base: pa.Array, lower: int, upper: int, cut: int, column: ColumnSchema | None
-    ) -> tuple[pa.Array, DeltaRun | None]:
-        redo = _windows_of(self.redo, column_id, lower, upper)
-        past: DeltaRun | None = None
-        if redo:
-            base, past = redo_to_undo(base, _typed(merge_runs(redo), column))
-        undo = _windows_of(self.undo, column_id, lower, upper)
-        if undo:
-            past = join_undo(_typed(merge_runs(undo), column), past)
-        if past is not None:
-            past = past.between(cut, MAX_TIMESTAMP)
-        return base, past if past is not None and len(past) else None
+        """The rows [lower, upper) as their files have them: see `compacting.image`."""
+        return compacting.image(self, schema, lower, upper, cut)
 
     # --- skipping ---------------------------------------------------------------------------------
 
@@ -509,9 +445,7 @@ class DiskRowSet:
 
     def delta_touches(self, column_id: int, snapshot: int) -> bool:
         """Whether any store holds a change of the column that `snapshot` applies. Opens no file."""
-        return any(
-            file.relevant(snapshot) for file in (*self.undo, *self.redo) if column_id in file.column_ids
-        ) or any(run.relevant(snapshot) for store in self._memory() for run in store.levels(column_id))
+        return self.changes.touch(column_id, snapshot)
 
     def excluded(self, column: ColumnSchema, constraint: Constraint, snapshot: int) -> bool:
         """Whether no row of the rowset can satisfy the constraint at `snapshot` (Z1)."""
@@ -537,8 +471,10 @@ class DiskRowSet:
 
     # --- its parts --------------------------------------------------------------------------------
 
-    def _memory(self) -> tuple[DeltaMemStore, ...]:
-        return (*self.frozen, self.deltas)
+    @cached_property
+    def changes(self) -> Changes:
+        """Its stores, column by column."""
+        return Changes(self.undo, self.redo, self.frozen, self.deltas, self.memo)
 
     def base_column(self, column_id: int) -> ColumnReader | None:
         """The column's base, in the newest file that has it; None when no file has (X4). Raises:
@@ -571,91 +507,6 @@ class DiskRowSet:
             )
         return reader
 
-    def _runs(
-        self,
-        column_id: int,
-        snapshot: int,
-        stats: ReadStats | None,
-        lower: int = 0,
-        upper: int | None = None,
-    ) -> tuple[list[DeltaRun], list[DeltaRun]]:
-        """(UNDO, REDO) of the column that `snapshot` may apply, in the order of application.
-
-        Of the rows [lower, upper) at least. Without them everything, and kept: look-ups come back for other rows.
-        """
-        rows = None if upper is None else (lower, upper)
-        undo = list(self._relevant(self.undo, column_id, snapshot, stats, rows)) if self.undo else []
-        if len(undo) > 1:  # newest first, which their files as a whole need not be (X2)
-            undo.sort(key=lambda run: -run.timestamp_min)
-        redo = self._redo_runs(column_id, snapshot, stats, rows) if self.redo else []
-        for store in self._memory() if self.frozen else (self.deltas,):
-            if column_id in store.column_ids:
-                redo += [run for run in store.levels(column_id) if run.relevant(snapshot)]
-        return undo, redo
-
-    def _redo_runs(
-        self, column_id: int, snapshot: int, stats: ReadStats | None, rows: tuple[int, int] | None
-    ) -> list[DeltaRun]:
-        """The REDO of the column in files; of the present in one run, however many small files there are."""
-        runs = list(self._relevant(self.redo, column_id, snapshot, stats, rows))
-        whole = rows is None or self._keeps_redo
-        if len(runs) > 1 and whole and self._all_applied(self.redo, column_id, snapshot):
-            return [self.memo.get(("run", column_id, *self._redo_ids), lambda: _with_size(merge_runs(runs)))]
-        return runs
-
-    def _relevant(
-        self,
-        files: Sequence[DeltaFile],
-        column_id: int,
-        snapshot: int,
-        stats: ReadStats | None,
-        rows: tuple[int, int] | None,
-    ) -> Iterator[DeltaRun]:
-        for file in files:
-            if column_id in file.column_ids and file.relevant(snapshot):
-                if rows is None:
-                    run = file.run(column_id, stats)
-                else:
-                    run = file.run_in(column_id, *rows, stats, whole=self.keeps_runs(file))
-                if run is not None and run.relevant(snapshot):
-                    yield run
-
-    def keeps_runs(self, file: DeltaFile) -> bool:
-        """Whether a scan should have the runs of this file of the rowset whole, and keep them.
-
-        Where all of a kind together take a small part of the cache. Changes of half a table, whole, would push out
-        everything else, and be pushed out by it in turn.
-        """
-        return self._keeps_redo if file.kind == "redo" else self._keeps_undo
-
-    @cached_property
-    def _keeps_redo(self) -> bool:
-        return _are_small(self.redo)
-
-    @cached_property
-    def _keeps_undo(self) -> bool:
-        return _are_small(self.undo)
-
-    @staticmethod
-    def _all_applied(stores: Sequence[DeltaFile | DeltaMemStore], column_id: int, snapshot: int) -> bool:
-        """Whether no REDO of these that has the column is newer than the snapshot."""
-        return all(
-            (store.timestamp_max or 0) <= snapshot for store in stores if column_id in store.column_ids
-        )
-
-    @cached_property
-    def _redo_ids(self) -> tuple[int, ...]:
-        return tuple(file.serial for file in self.redo)
-
-    def _is_present(self, column_id: int, snapshot: int) -> bool:
-        """Whether the column has REDO, all of which the snapshot applies, and no UNDO that it does. Opens no file."""
-        redo: list[DeltaFile | DeltaMemStore] = [*self.redo, *self._memory()]
-        return (
-            any(column_id in store.column_ids for store in redo)
-            and self._all_applied(redo, column_id, snapshot)
-            and not any(file.relevant(snapshot) for file in self.undo if column_id in file.column_ids)
-        )
-
     def _present(
         self,
         column: ColumnSchema,
@@ -672,10 +523,10 @@ class DiskRowSet:
         """
 
         # What only files say stays until they change, so it is remembered at once, and takes the place of the base.
-        lasting = not any(column.id in store.column_ids for store in self._memory())
+        lasting = not self.changes.in_memory(column.id)
 
         def patched() -> tuple[tuple[pa.Array | None, int], int]:
-            redo = self._runs(column.id, snapshot, stats, lower, upper)[1]
+            redo = self.changes.runs(column.id, snapshot, stats, lower, upper)[1]
             rows, values = decide((), redo, snapshot, lower, upper)
             if values is None:
                 return (None, 0), 0
@@ -689,11 +540,6 @@ class DiskRowSet:
             return self._base(column, lower, upper, stats, narrow)
         _count(stats, count)
         return array
-
-    def _redo_state(self, column_id: int) -> Hashable:
-        """Names the REDO that there is of the column, in files and memory; another state has another name."""
-        stores = [store for store in self._memory() if column_id in store.column_ids]
-        return (self._redo_ids, *((store.serial, store.record_count) for store in stores))
 
     def _base(
         self,
@@ -714,56 +560,14 @@ class DiskRowSet:
         base = reader.read(lower, upper, stats=stats, fill_cache=fill_cache, scanning=scanning)
         return _as(base, column)
 
-    def check_order(self) -> None:
-        """X2 of the REDO files, as far as their entries tell. Raises: CorruptionError."""
-        for kind, files in (("undo", self.undo), ("redo", self.redo)):
-            strange = next((file for file in files if file.kind != kind), None)
-            if strange is not None:
-                raise CorruptionError(f"expected {kind} records, the entry says {strange.kind}", strange.path)
-        for older, newer in pairwise(self.redo):
-            if older.timestamp_max > newer.timestamp_min:
-                raise CorruptionError(
-                    f"expected delta files of rowset {self.id} in the order of their timestamps, found "
-                    f"{older.path} up to {older.timestamp_max} before {newer.path} from {newer.timestamp_min}",
-                    newer.path,
-                )
-
     def check(self) -> None:
         """Read everything and compare. Raises: CorruptionError or StorageError for files, AssertionError for our own
         mistakes. All that is wrong, not only the first: `checking.findings`."""
         first_of(findings(self))
 
 
-def _with_size(run: DeltaRun) -> tuple[DeltaRun, int]:
-    """The run, and its bytes with those of `latest`, which it makes of itself when first asked."""
-    return run, 2 * run.nbytes
-
-
-def _runs_of(files: Sequence[DeltaFile], column_id: int) -> list[DeltaRun]:
-    runs = (file.run(column_id) for file in files if column_id in file.column_ids)
-    return [run for run in runs if run is not None and len(run)]
-
-
 def _narrowed(array: pa.Array, narrow: pa.DataType | None) -> pa.Array:
     return array if narrow is None else array.cast(narrow)
-
-
-def _windows_of(files: Sequence[DeltaFile], column_id: int, lower: int, upper: int) -> list[DeltaRun]:
-    windows = (file.window(column_id, lower, upper) for file in files if column_id in file.column_ids)
-    return [run for run in windows if run is not None and len(run)]
-
-
-def _typed(run: DeltaRun, column: ColumnSchema | None) -> DeltaRun:
-    """The run with its values in the column's present type; None: LIVENESS, whose type never changes."""
-    if column is None or run.values.type == column.type.arrow:
-        return run
-    return DeltaRun(run.kind, run.rowids, run.timestamps, _as(run.values, column))
-
-
-def _are_small(files: Sequence[DeltaFile]) -> bool:
-    return sum(file.run_bytes for file in files) <= _RUNS_SHARE * min(
-        (file.cache_bytes for file in files), default=0
-    )
 
 
 def _as(array: pa.Array, column: ColumnSchema) -> pa.Array:

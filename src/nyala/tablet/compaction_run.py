@@ -38,6 +38,7 @@ from nyala.env import Env
 from nyala.errors import Error
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
+from nyala.rowset.compacting import compacted_column
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.merging import merge_images
 from nyala.rowset.writer import WrittenRowSet, column_spec, write_rowset
@@ -267,7 +268,7 @@ def _major(env: Env, job: MajorJob, written: list[str]) -> Output:
                 rest[number] = merge_runs(runs)
                 continue
             column = known.get(number)
-            base, undo = rowset.compacted_column(number, column, job.cut)
+            base, undo = compacted_column(rowset, number, column, job.cut)
             spec = (
                 ColumnWriteSpec(ColumnKey(BASE, 0, LIVENESS), LIVENESS_TYPE)
                 if column is None

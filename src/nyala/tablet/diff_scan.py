@@ -678,7 +678,7 @@ def _timeline(
             parts.append(past)
         for file in rowset.redo:
             if column_id in file.column_ids and spec.meets(file.timestamp_min, file.timestamp_max):
-                found = file.run_in(column_id, lower, upper, whole=rowset.keeps_runs(file))
+                found = file.run_in(column_id, lower, upper, whole=rowset.changes.keeps_runs(file))
                 redo += [] if found is None else [found]
     elif column is None:
         times = rowset.insertion_times(lower, upper)
@@ -712,7 +712,7 @@ def _past(
     runs = [
         run.window(lower, upper)
         for file in files
-        if (run := file.run_in(column_id, lower, upper, whole=rowset.keeps_runs(file))) is not None
+        if (run := file.run_in(column_id, lower, upper, whole=rowset.changes.keeps_runs(file))) is not None
     ]
     undo = merge_runs([DeltaRun(r.kind, r.rowids, r.timestamps, _as(r.values, column)) for r in runs])
     at = np.flatnonzero(spec.inside(undo.timestamps))

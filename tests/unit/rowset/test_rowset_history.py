@@ -26,6 +26,7 @@ from nyala.delta.delta_file import LIVENESS_TYPE, DeltaFile, write_delta_file
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, merge_runs
 from nyala.env.files import PosixFiles
 from nyala.keys.codec import KeyCodec
+from nyala.rowset.compacting import compacted_column
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.merging import merge_images
@@ -201,7 +202,7 @@ class MiniTablet:
             writer, past = CFileWriter(self.files, f"{self.root}/{self.next_id}.part"), {}
             for number in sorted(changed & column_ids):
                 column = None if number == LIVENESS else self.schema.by_id(number)
-                base, undo = rowset.compacted_column(number, column)
+                base, undo = compacted_column(rowset, number, column)
                 liveness = ColumnWriteSpec(ColumnKey(BASE, 0, LIVENESS), LIVENESS_TYPE)
                 writer.append_column(liveness if column is None else column_spec(column), base)
                 if undo is not None:

@@ -1,0 +1,171 @@
+"""What happened to a rowset on disk before and since its base was written: its UNDO, REDO and memory, column by column.
+
+Which runs a snapshot applies to some rows, in which order, and how much of them the block cache should hold:
+
+    small   the runs of all files of a kind take a small part of the cache: whole and kept, those of the present merged
+    large   of each window of a scan the blocks that hold its rows; look-ups have the whole run, for they come back
+
+Immutable but for the newest DeltaMemStore, which grows at its end (X2 of `disk_rowset`). Any thread may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Final
+
+from nyala.cfile.cache import Memo
+from nyala.cfile.reader import ReadStats
+from nyala.delta.delta_file import DeltaFile
+from nyala.delta.mem_store import DeltaMemStore
+from nyala.delta.run import DeltaRun, merge_runs
+from nyala.errors import CorruptionError
+
+__all__ = ["Changes"]
+
+# Of the block cache, for the runs of all REDO of a rowset, or all its UNDO. There are many rowsets, and beside the runs
+# the blocks, and what scans remember of the two laid over one another.
+_RUNS_SHARE: Final = 1 / 64
+
+
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """The stores of one version of a rowset, in the order of `DiskRowSet`'s fields of these names."""
+
+    undo: tuple[DeltaFile, ...]
+    redo: tuple[DeltaFile, ...]
+    frozen: tuple[DeltaMemStore, ...]
+    deltas: DeltaMemStore
+    memo: Memo
+
+    @property
+    def memory(self) -> tuple[DeltaMemStore, ...]:
+        """What is not in files, oldest first."""
+        return (*self.frozen, self.deltas)
+
+    def touch(self, column_id: int, snapshot: int) -> bool:
+        """Whether any store holds a change of the column that `snapshot` applies. Opens no file."""
+        return any(
+            file.relevant(snapshot) for file in (*self.undo, *self.redo) if column_id in file.column_ids
+        ) or any(run.relevant(snapshot) for store in self.memory for run in store.levels(column_id))
+
+    def runs(
+        self,
+        column_id: int,
+        snapshot: int,
+        stats: ReadStats | None,
+        lower: int = 0,
+        upper: int | None = None,
+    ) -> tuple[list[DeltaRun], list[DeltaRun]]:
+        """(UNDO, REDO) of the column that `snapshot` may apply, in the order of application.
+
+        Of the rows [lower, upper) at least. Without them everything, and kept: look-ups come back for other rows.
+        """
+        rows = None if upper is None else (lower, upper)
+        undo = list(self._relevant(self.undo, column_id, snapshot, stats, rows)) if self.undo else []
+        if len(undo) > 1:  # newest first, which their files as a whole need not be (X2)
+            undo.sort(key=lambda run: -run.timestamp_min)
+        redo = self._redo_runs(column_id, snapshot, stats, rows) if self.redo else []
+        for store in self.memory if self.frozen else (self.deltas,):
+            if column_id in store.column_ids:
+                redo += [run for run in store.levels(column_id) if run.relevant(snapshot)]
+        return undo, redo
+
+    def _redo_runs(
+        self, column_id: int, snapshot: int, stats: ReadStats | None, rows: tuple[int, int] | None
+    ) -> list[DeltaRun]:
+        """The REDO of the column in files; of the present in one run, however many small files there are."""
+        runs = list(self._relevant(self.redo, column_id, snapshot, stats, rows))
+        whole = rows is None or self._keeps_redo
+        if len(runs) > 1 and whole and self._all_applied(self.redo, column_id, snapshot):
+            return [self.memo.get(("run", column_id, *self._redo_ids), lambda: _with_size(merge_runs(runs)))]
+        return runs
+
+    def _relevant(
+        self,
+        files: Sequence[DeltaFile],
+        column_id: int,
+        snapshot: int,
+        stats: ReadStats | None,
+        rows: tuple[int, int] | None,
+    ) -> Iterator[DeltaRun]:
+        for file in files:
+            if column_id in file.column_ids and file.relevant(snapshot):
+                if rows is None:
+                    run = file.run(column_id, stats)
+                else:
+                    run = file.run_in(column_id, *rows, stats, whole=self.keeps_runs(file))
+                if run is not None and run.relevant(snapshot):
+                    yield run
+
+    def keeps_runs(self, file: DeltaFile) -> bool:
+        """Whether a scan should have the runs of this file of the rowset whole, and keep them.
+
+        Where all of a kind together take a small part of the cache. Changes of half a table, whole, would push out
+        everything else, and be pushed out by it in turn.
+        """
+        return self._keeps_redo if file.kind == "redo" else self._keeps_undo
+
+    @cached_property
+    def _keeps_redo(self) -> bool:
+        return _are_small(self.redo)
+
+    @cached_property
+    def _keeps_undo(self) -> bool:
+        return _are_small(self.undo)
+
+    @staticmethod
+    def _all_applied(stores: Sequence[DeltaFile | DeltaMemStore], column_id: int, snapshot: int) -> bool:
+        """Whether no REDO of these that has the column is newer than the snapshot."""
+        return all(
+            (store.timestamp_max or 0) <= snapshot for store in stores if column_id in store.column_ids
+        )
+
+    @cached_property
+    def _redo_ids(self) -> tuple[int, ...]:
+        return tuple(file.serial for file in self.redo)
+
+    def all_apply(self, column_id: int, snapshot: int) -> bool:
+        """Whether the column has REDO, all of which the snapshot applies, and no UNDO that it does. Opens no file."""
+        redo: list[DeltaFile | DeltaMemStore] = [*self.redo, *self.memory]
+        return (
+            any(column_id in store.column_ids for store in redo)
+            and self._all_applied(redo, column_id, snapshot)
+            and not any(file.relevant(snapshot) for file in self.undo if column_id in file.column_ids)
+        )
+
+    def state(self, column_id: int) -> Hashable:
+        """Names the REDO that there is of the column, in files and memory; another state has another name."""
+        stores = [store for store in self.memory if column_id in store.column_ids]
+        return (self._redo_ids, *((store.serial, store.record_count) for store in stores))
+
+    def in_memory(self, column_id: int) -> bool:
+        """Whether memory holds changes of the column: then its state lasts until the next write only."""
+        return any(column_id in store.column_ids for store in self.memory)
+
+    def check_order(self, rowset_id: int) -> None:
+        """X2 of the REDO files, as far as their entries tell. Raises: CorruptionError."""
+        for kind, files in (("undo", self.undo), ("redo", self.redo)):
+            strange = next((file for file in files if file.kind != kind), None)
+            if strange is not None:
+                raise CorruptionError(f"expected {kind} records, the entry says {strange.kind}", strange.path)
+        for older, newer in pairwise(self.redo):
+            if older.timestamp_max > newer.timestamp_min:
+                raise CorruptionError(
+                    f"expected delta files of rowset {rowset_id} in the order of their timestamps, found "
+                    f"{older.path} up to {older.timestamp_max} before {newer.path} from {newer.timestamp_min}",
+                    newer.path,
+                )
+
+
+def _with_size(run: DeltaRun) -> tuple[DeltaRun, int]:
+    """The run, and its bytes with those of `latest`, which it makes of itself when first asked."""
+    return run, 2 * run.nbytes
+
+
+def _are_small(files: Sequence[DeltaFile]) -> bool:
+    return sum(file.run_bytes for file in files) <= _RUNS_SHARE * min(
+        (file.cache_bytes for file in files), default=0
+    )
