@@ -20,7 +20,7 @@ import abc
 import dataclasses
 import datetime as dt
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import pyarrow as pa
@@ -332,10 +332,14 @@ class Scan(PinnedRows):
         scan = Scan(self._store, root, table, dataclasses.replace(self._spec, types=types))
         return scan.to_reader().__arrow_c_stream__(asked.__arrow_c_schema__())
 
-    def compacted(self) -> Scan:
-        """The same rows in types that an engine takes at less cost: see `read_path.narrower_types`."""
+    def compacted(self, names: Collection[str] | None = None) -> Scan:
+        """The same rows in types that an engine takes at less cost: see `read_path.narrower_types`.
+
+        names: of these columns only; None: of all.
+        """
         root, table = self._take()
-        types = {**read_path.narrower_types(table, self._spec.columns), **self._spec.types}
+        columns = [column for column in self._spec.columns if names is None or column.name in names]
+        types = {**read_path.narrower_types(table, columns), **self._spec.types}
         return Scan(self._store, root, table, dataclasses.replace(self._spec, types=types))
 
     def narrowed(self, columns: Sequence[str], where: Predicate | None = None) -> Scan:

@@ -17,7 +17,9 @@ import pyarrow as pa
 import pytest
 
 import nyala
+from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.sql import source as source_module
+from nyala.sql.statement import columns_named
 from tests.support import open_database
 
 ROWS = 300_000
@@ -86,6 +88,45 @@ def test_only_the_columns_that_a_query_needs_are_read(db: Any) -> None:
     """Projection reaches the scan."""
     (scan,) = asked(db.sql("SELECT sum(n) FROM t"))
     assert scan["columns"] == ["n"]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("SELECT sum(a * b) FROM t", {"a", "b"}),
+        ("SELECT count(*) FROM t WHERE \"A\" = 1", {"a"}),
+        ("SELECT * FROM t", {"a", "b", "long name"}),
+        ("select distinct  * from t", {"a", "b", "long name"}),
+        ("SELECT a, t.* FROM t", {"a", "b", "long name"}),
+        ("SELECT COLUMNS('x') FROM t", {"a", "b", "long name"}),
+        ("FROM t", {"a", "b", "long name"}),
+        ('SELECT "long name" FROM t', {"long name"}),
+    ],
+)  # fmt: skip
+def test_columns_that_a_statement_names(text: str, named: set[str]) -> None:
+    """Of others no footer is read to find a cheaper type for them."""
+    assert columns_named(text, ["a", "b", "long name"]) == named
+
+
+def test_a_column_that_is_not_named_costs_nothing(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of many columns is on disk in many files' footers."""
+    opened: set[int] = set()
+    original = DiskRowSet._find_base_column
+
+    def noted(self: DiskRowSet, column_id: int) -> Any:
+        opened.add(column_id)
+        return original(self, column_id)
+
+    monkeypatch.setattr(DiskRowSet, "_find_base_column", noted)
+    monkeypatch.setattr(DiskRowSet, "base_column", noted)
+    assert db.sql("SELECT max(n) FROM t").fetchall() == [(999,)]
+    schema = db._writer().root.table("t").schema
+    assert schema.by_name("n").id in opened and schema.by_name("s").id not in opened
+    # And what a statement reads without naming it has the same values in its own type.
+    natural = db.sql(
+        "SELECT count(*) FROM (SELECT * EXCLUDE (v, n) FROM t) NATURAL JOIN (SELECT k, s FROM t)"
+    )
+    assert natural.fetchall() == [(ROWS,)]
 
 
 def test_a_selective_predicate_reaches_the_scan(db: Any) -> None:

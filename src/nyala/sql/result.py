@@ -21,7 +21,7 @@ from nyala.mvcc.timestamp import to_datetime
 from nyala.scan import Explanation, Scan, preview
 from nyala.sql.errors import our_error
 from nyala.sql.source import Planning, ScanSource, duckdb_table
-from nyala.sql.statement import check_statement, prepared, tables_named
+from nyala.sql.statement import check_statement, columns_named, prepared, tables_named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -213,7 +213,12 @@ class _Run:
         # At the end of the program too: DuckDB complains of connections that are open when the interpreter goes.
         weakref.finalize(self, self.cursor.close)
         self.sources = [
-            ScanSource(scan, keep_asked=True, planning=result._planning[name])
+            ScanSource(
+                scan,
+                keep_asked=True,
+                planning=result._planning[name],
+                columns=columns_named(result._statement, scan.schema.names),
+            )
             for name, scan in result._scans.items()
         ]
         for name, source in zip(result._scans, self.sources, strict=True):

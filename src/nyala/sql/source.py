@@ -28,7 +28,7 @@ import decimal
 import math
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -87,8 +87,15 @@ class ScanSource:
     hand on its text only, and who called the engine raises the error itself.
     """
 
-    def __init__(self, scan: Scan, keep_asked: bool = False, planning: Planning | None = None) -> None:
-        self.scan = scan if _source_2() is None else scan.compacted()
+    def __init__(
+        self,
+        scan: Scan,
+        keep_asked: bool = False,
+        planning: Planning | None = None,
+        columns: Collection[str] | None = None,
+    ) -> None:
+        """columns: those that will be asked for, as far as one knows: of others no file is opened for their type."""
+        self.scan = scan if _source_2() is None else scan.compacted(columns)
         self.planning = planning or Planning()
         self.asked: list[Scan] = []
         self.failure: BaseException | None = None

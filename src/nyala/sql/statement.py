@@ -96,6 +96,22 @@ def tables_named(text: str, tables: Iterable[str]) -> list[str]:
     return out
 
 
+_ALL: Final = re.compile(r"(\bselect|\bdistinct|\ball|,|\.)\s*\*|\bcolumns\s*\(", re.IGNORECASE)
+_SELECT: Final = re.compile(r"\bselect\b", re.IGNORECASE)
+
+
+def columns_named(text: str, columns: Iterable[str]) -> set[str]:
+    """Which of the columns stand in the text: about those that it reads. All, where it asks for all.
+
+    For what makes a column cheaper only: a natural join reads columns that it does not name, and a text has words that
+    are no columns.
+    """
+    if _ALL.search(text) or not _SELECT.search(text):
+        return set(columns)
+    folded = text.lower()
+    return {name for name in columns if _stands_in(name.lower(), folded)}
+
+
 def _stands_in(name: str, text: str) -> bool:
     quoted = name.replace('"', '""')
     return re.search(rf"(?<!\w){re.escape(quoted)}(?!\w)", text) is not None

@@ -214,14 +214,14 @@ def test_files_that_are_looked_at_by_hand_do_not_go_meanwhile(
         table, store = db["t"], db._writer()
         of_tablet, busy = Layouts.of_tablet, [True]
 
-        def late(self: Layouts, *arguments: Any) -> Any:
+        def late(self: Layouts, *arguments: Any, **keywords: Any) -> Any:
             if busy[0]:
                 busy[0] = False
                 (tablet,) = store.root.table("t").tablets
                 plan = MergePlan(tuple(rowset.id for rowset in tablet.rowsets), 1.0)
                 assert compact(store, tablet.entry.table_id, tablet.id, plan, run_here(store))
                 store.collect_garbage()
-            return of_tablet(self, *arguments)
+            return of_tablet(self, *arguments, **keywords)
 
         monkeypatch.setattr(Layouts, "of_tablet", late)
         if work == "compact":
