@@ -59,8 +59,10 @@ test: java setup lint  ## the gate: lint, then all tests, those with Spark last
 test-fast: setup  ## the tests that need no Spark, without lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long and not spark" $(ARGS)
 
-test-long: java setup  ## what takes minutes: many more random cases, and the tests marked `long`
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --hypothesis-profile nightly --timeout 3600 $(ARGS)
+test-long: java setup  ## what takes hours: many more random cases, the tests marked `long`; figures into docs/reliability.md
+	@rm -rf .figures
+	NYALA_FIGURES=$(CURDIR)/.figures $(BIN)/python -m pytest -n 2 --dist loadgroup --hypothesis-profile nightly --timeout 3600 $(ARGS)
+	@$(BIN)/python -m tests.figures .figures
 
 # The peers weigh more than all else but Spark, and no test needs them: an environment of their own.
 $(BENCH_VENV)/.locked: requirements/build.lock requirements/bench.lock
@@ -81,4 +83,4 @@ lock: setup  ## resolve the dependencies anew and write requirements/*.lock (nee
 	tools/lock
 
 clean:  ## remove .venv, caches and the demo's store
-	rm -rf $(VENV) $(BENCH_VENV) $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
+	rm -rf $(VENV) $(BENCH_VENV) $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .figures .import_linter_cache spark-warehouse

@@ -8,6 +8,7 @@ Source: shared contract, "Open".
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import logging
 import os
@@ -350,15 +351,18 @@ class Database:
 
     def close(self) -> None:
         """Sync, and give back the lock or the lease. May be called twice; everything later raises StorageError."""
-        if self._maintenance is not None:
-            self._maintenance.stop()
-        if self._server is not None:
-            self._server.stop()
-        if self._group_sync is not None:
-            self._group_sync.stop()
-        if self._sql is not None:
-            self._sql.close()
-        self._store.close()
+        with (
+            contextlib.ExitStack() as parts
+        ):  # each is ended, whatever the others say; the last to go is the lock
+            parts.callback(self._store.close)
+            if self._sql is not None:
+                parts.callback(self._sql.close)
+            if self._group_sync is not None:
+                parts.callback(self._group_sync.stop)
+            if self._server is not None:
+                parts.callback(self._server.stop)
+            if self._maintenance is not None:
+                parts.callback(self._maintenance.stop)
 
     def __enter__(self) -> Database:
         return self

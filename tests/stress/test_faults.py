@@ -17,6 +17,7 @@ from nyala.env import system_files
 from nyala.errors import Error, StorageError
 from nyala.tablet.care import compact_deltas
 from nyala.testing.faulty_files import FaultKind, FaultyFiles
+from tests.figures import counted
 from tests.support import open_database, rows
 
 SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -43,6 +44,16 @@ def compact_and_collect(db: Database) -> None:
 def make_and_drop(db: Database) -> None:
     db.create_table("u", {"k": "int64"}, "k")
     db.drop_table("t2")
+
+
+def merge(db: Database) -> None:
+    db["t"].compact()
+
+
+def alter(db: Database) -> None:
+    with db["t"].alter() as alteration:
+        alteration.add_column("x", "int64", default=3)
+        alteration.drop_column("x")
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +98,7 @@ def opened(path: str, files: FaultyFiles) -> Iterator[Database]:
         pytest.param(("enospc",), marks=pytest.mark.long, id="enospc"),
     ],
 )
-@pytest.mark.parametrize("step", [write, flush, commit_directly, compact_and_collect, make_and_drop])
+@pytest.mark.parametrize("step", [write, flush, commit_directly, compact_and_collect, make_and_drop, alter])
 def test_a_fault_at_any_operation_loses_nothing(
     origin: str, step: Callable[[Database], None], kinds: tuple[FaultKind, ...]
 ) -> None:
@@ -97,7 +108,76 @@ def test_a_fault_at_any_operation_loses_nothing(
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(origin, path)
         reached = one_fault(path, step, kinds[fail_at % len(kinds)], fail_at)
+    assert fail_at > 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["eio", "short", "enospc"])
+@pytest.mark.parametrize("step", [merge])
+def test_a_fault_at_any_operation_of_a_merge_loses_nothing(
+    origin: str, step: Callable[[Database], None], kind: FaultKind
+) -> None:
+    path, reached = origin + "-copy", True
+    with counted("operations of a compaction that failed (EIO, ENOSPC, short)", "faults") as tried:
+        while reached:
+            shutil.rmtree(path, ignore_errors=True)
+            shutil.copytree(origin, path)
+            reached = one_fault(path, step, kind, len(tried) + 1)
+            tried.append(1)
+
+
+@pytest.mark.parametrize("kind", ["eio", "enospc"])
+def test_a_fault_at_any_operation_of_an_open_leaves_the_store_as_it_was(origin: str, kind: FaultKind) -> None:
+    """A disk that fails during the recovery is told, and the next open finds what there was."""
+    path, fail_at, reached = origin + "-copy", 0, True
+    with open_database(origin) as db:
+        before, moment = rows(db["t"]), db.now()
+    while reached:
+        fail_at += 1
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(origin, path)
+        files = FaultyFiles(system_files(), fail_at, kind)
+        try:
+            with open_database(path, files=files) as db:
+                assert rows(db["t"], at=moment) == before
+        except StorageError as error:
+            assert error.path is not None or "cannot" in str(error)
+        reached = bool(files.failed)
+        with open_database(path) as db:
+            assert rows(db["t"]) == before and db.check().ok
     assert fail_at > 2
+
+
+def test_on_a_full_disk_reads_go_on_and_freed_space_heals(origin: str) -> None:
+    """The error says what to do; nothing needs to be opened anew when the disk was full before anything was logged."""
+    path = origin + "-copy"
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(origin, path)
+    files = FaultyFiles(system_files(), None, "enospc")
+    with opened(path, files) as db:
+        table = db["t"]
+        before = rows(table)
+        files.fill()
+        for work in (
+            lambda: table.upsert({"k": [1], "v": [0]}),
+            lambda: table.upsert({"k": range(5, 40), "v": [7] * 35, "s": ["s" * 100] * 35}),
+            db.flush,
+            table.compact,
+        ):
+            with pytest.raises(StorageError, match=r"(?i)space|room") as told:
+                work()
+            assert told.value.outcome is None, "nothing is unknown: nothing was begun"
+            assert rows(table) == before
+            assert db.snapshot()["t"].count() == len(before)
+        assert db.check().ok
+        files.heal()
+        table.upsert({"k": [1], "v": [0]})
+        db.flush()
+        table.compact()
+        after = rows(table)
+        assert after != before and db.check().ok
+    with open_database(path) as db:
+        assert rows(db["t"]) == after
 
 
 def one_fault(path: str, step: Callable[[Database], None], kind: FaultKind, fail_at: int) -> bool:

@@ -249,7 +249,8 @@ class ChannelServer:
         assert self._waker is not None
         self._waker.close()
         thread.join()
-        self._env.files.unlink(self._path, missing_ok=True)
+        with contextlib.suppress(StorageError):  # the next writer replaces it
+            self._env.files.unlink(self._path, missing_ok=True)
         while True:
             with self._lock:
                 workers = [worker for worker in self._workers if worker is not threading.current_thread()]

@@ -304,6 +304,10 @@ class FaultyFiles(_Watcher):
         self._crashed = False
         self._lock = threading.Lock()
 
+    def fill(self) -> None:
+        """The disk is full from now on, until `heal()`."""
+        self._full = True
+
     def heal(self) -> None:
         """Give the disk its space back."""
         self._full = False
