@@ -118,7 +118,7 @@ def vacuum_table(
         layouts = {
             (tablet.id, layout.id): layout
             for tablet in table.tablets
-            for layout in Layouts().of_tablet(tablet, cut, schema=table.stored_schema(cut))
+            for layout in Layouts().of_tablet(tablet, cut, None, table.stored_schema(cut))
         }
         answer["bytes"] = sum(layouts[place].expired_bytes for place in expired | rewritten)
         answer["files"] = sum(

@@ -116,18 +116,30 @@ class TableState:
         return self.entry.schema
 
     def as_of(self, timestamp: int) -> TableState:
-        """The table with the schema that it had at a moment; its tablets are the same."""
+        """The table, as it stands in a root, with the schema that it had at a moment; its tablets are the same.
+
+        Cost: two look-ups for the present; for another version, its router, once for each version of the tablets.
+        """
+        if self.entry.schema_since.get(self.schema.version, 0) <= timestamp:
+            return self
         return self.with_schema(self.entry.schema_at(timestamp))
 
     def with_schema(self, schema: Schema) -> TableState:
         """The table seen with another version of its schema: to be read, never to be written to."""
         if schema is self.schema:
             return self
-        seen = dataclasses.replace(self, entry=dataclasses.replace(self.entry, schema=schema))
-        for name in ("codec", "partitions", "ordinal_of"):  # not `router`, which goes by names
-            if name in self.__dict__:
-                seen.__dict__[name] = self.__dict__[name]
+        seen = self._seen.get(schema.version)
+        if seen is None:
+            seen = dataclasses.replace(self, entry=dataclasses.replace(self.entry, schema=schema))
+            for name in ("codec", "partitions", "ordinal_of"):  # not `router`, which goes by names
+                if name in self.__dict__:
+                    seen.__dict__[name] = self.__dict__[name]
+            self._seen[schema.version] = seen
         return seen
+
+    @cached_property
+    def _seen(self) -> dict[int, TableState]:
+        return {}
 
     def stored_schema(self, cut: int = 0) -> Schema:
         """What files are written with: the present columns, and dropped ones that snapshots from `cut` on are of."""
