@@ -408,6 +408,10 @@ def test_a_reader_asks_for_wider_types(db: Database) -> None:
         t.scan(columns=pa.schema([pa.field("v", pa.int16(), nullable=False)]))
     with pytest.raises(nyala.ColumnNotFoundError, match="no column 'w'"):
         t.scan(columns=pa.schema([("w", pa.int8())]))
+    for column in (pa.field("v", pa.int64()), pa.field("k", pa.int32())):
+        with pytest.raises(nyala.InvalidArgumentError, match="cannot travel in tokens"):
+            t.scan(columns=pa.schema([column])).tokens()
+    assert t.scan(columns=pa.schema([("v", pa.int16())])).tokens()
 
 
 # ------------------------------------------------------------------------------------------------ the past

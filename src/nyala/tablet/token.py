@@ -61,11 +61,22 @@ def make_tokens(root_path: str, table: TableState, spec: ScanSpec) -> list[bytes
         raise InvalidArgumentError(
             "a pyarrow expression cannot travel in a scan token: give `where` as text or with nyala.col()"
         )
+    asked = [column.name for column in spec.columns if column != spec.schema.by_name(column.name)]
+    if asked or any(not pa.types.is_dictionary(t) and not _is_narrow(t) for t in spec.types.values()):
+        raise InvalidArgumentError(
+            "a scan that asks for other types than the columns' own cannot travel in tokens: name its columns, and cast "
+            "what the tokens give"
+        )
     units = read_path.plan(table, spec, ScanCounters())
     by_tablet: dict[int, list[ScanUnit]] = {}
     for unit in units:
         by_tablet.setdefault(unit.tablet, []).append(unit)
     return [_make_token(root_path, spec, ordinal, parts) for ordinal, parts in sorted(by_tablet.items())]
+
+
+def _is_narrow(type: pa.DataType) -> bool:
+    """Whether it is a decimal's short form, which only says how to read it."""
+    return bool(pa.types.is_decimal(type) and not pa.types.is_decimal128(type))
 
 
 def _make_token(root_path: str, spec: ScanSpec, ordinal: int, units: Sequence[ScanUnit]) -> bytes:
@@ -149,17 +160,17 @@ def read_token(
         rowset = dataclasses.replace(rowset, deltas=_deltas(part["deltas"], bodies))
         units.append(ScanUnit(rowset, meta["tablet"], part["lower"], part["upper"]))
     memory: list[pa.RecordBatch] = []
-    if meta["memory"] is not None and units and spec.order_by_key:
-        # Both halves are ordered; together they are sorted anew, which one tablet's rows in memory can afford.
-        carried = _with_merge_keys(spec)
-        of_memory = _rows(bodies[meta["memory"]], carried.arrow_schema.names)
-        on_disk = read_path.run(units, carried, ScanCounters())
-        batches = _merged(itertools.chain(on_disk, of_memory), carried, wanted)
-    else:
-        batches = read_path.run(units, spec, ScanCounters())
-        memory = [] if meta["memory"] is None else _rows(bodies[meta["memory"]], wanted)
     left = spec.limit
-    try:
+    try:  # the files' footers are looked at before the first batch is asked for
+        if meta["memory"] is not None and units and spec.order_by_key:
+            # Both halves are ordered; together they are sorted anew, which one tablet's rows in memory can afford.
+            carried = _with_merge_keys(spec)
+            of_memory = _rows(bodies[meta["memory"]], carried.arrow_schema.names)
+            on_disk = read_path.run(units, carried, ScanCounters())
+            batches = _merged(itertools.chain(on_disk, of_memory), carried, wanted)
+        else:
+            batches = read_path.run(units, spec, ScanCounters())
+            memory = [] if meta["memory"] is None else _rows(bodies[meta["memory"]], wanted)
         for batch in itertools.chain(memory, batches):
             if left is not None:
                 batch = batch.slice(0, left)
