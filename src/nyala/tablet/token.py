@@ -64,8 +64,8 @@ def make_tokens(root_path: str, table: TableState, spec: ScanSpec) -> list[bytes
     asked = [column.name for column in spec.columns if column != spec.schema.by_name(column.name)]
     if asked or any(not pa.types.is_dictionary(t) and not _is_narrow(t) for t in spec.types.values()):
         raise InvalidArgumentError(
-            "a scan that asks for other types than the columns' own cannot travel in tokens: name its columns, and cast "
-            "what the tokens give"
+            "a scan that asks for other types than the columns' own cannot travel in tokens: name its columns, and "
+            "cast what the tokens give"
         )
     units = read_path.plan(table, spec, ScanCounters())
     by_tablet: dict[int, list[ScanUnit]] = {}
