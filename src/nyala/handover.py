@@ -17,6 +17,7 @@ Source: design §3, "One process holds the writer's lock; others hand it their c
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from typing import Any, Final
@@ -30,7 +31,8 @@ from nyala.env import SYSTEM, Env, MissingFileError
 from nyala.errors import CorruptionError, InvalidArgumentError, LockedError, StorageError
 from nyala.tablet import layout
 from nyala.tablet.result import WriteResult
-from nyala.tablet.staging import make_staging, plain_name, staging_folder
+from nyala.tablet.staged_rows import apply_changes, replace_content
+from nyala.tablet.staging import beside, make_staging, plain_name, staging_folder
 from nyala.tablet.store import Store, StoreOptions
 from nyala.tablet.write_path import Request, committed_before, write
 
@@ -44,6 +46,8 @@ OPERATIONS: Final = (
     "delete",
     "delete-ignore",
 )
+# The rows of a change feed, which say of themselves what is to be done.
+CHANGES: Final = "changes"
 # How long a commit waits for a writer that neither listens nor lets go of the lock.
 _LOCK_WAIT_S: Final = 60.0
 _SEND_TIMEOUT_S: Final = 600.0
@@ -87,20 +91,27 @@ def renew_lease(path: str, name: str, ttl_s: float, env: Env = SYSTEM) -> None:
 def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str, Any]:
     """Commit a job's staged files as one batch, through the lock holder or with the lock taken for the moment.
 
-    job: {"key", "table", "operation" (one of OPERATIONS), "errors" ("raise" | "collect"), "files" (relative to the
-    job's staging folder), "columns"}. Returns {"timestamp", "inserted", "updated", "deleted", "ignored",
-    "errors": table of the failing rows, or None}.
+    job: {"key", "table", "operation" (one of OPERATIONS, or CHANGES), "errors" ("raise" | "collect"), "files" (names in the staging
+    folder of the job's key, or [key, name] in another's), "columns"}, and if wanted "record_as" (the idempotency key,
+    if it is not the job's key) and "overwrite" (true: the rows become all that the table holds). Returns {"timestamp",
+    "inserted", "updated", "deleted", "ignored", "errors": table of the failing rows, or None}.
     Raises: what the write raises; LockedError when a writer neither answers nor ends within a minute.
+    """
+    answer, attachments = ask(path, {"do": "commit", "job": job}, env)
+    return {**answer, "errors": _from_ipc(attachments[0])}
+
+
+def ask(path: str, request: dict[str, Any], env: Env = SYSTEM) -> tuple[dict[str, Any], list[bytes]]:
+    """Have the lock's holder carry out a request, or take the lock for the moment and do it here.
+
+    Raises: what the request raises; LockedError when a writer neither answers nor ends within a minute.
     """
     path = os.path.abspath(path)
     layout.require_store(env, path)  # a mistyped path shall not become a store
     deadline_s = env.clock.monotonic_s() + _LOCK_WAIT_S
     while True:
-        try:
-            answer, attachments = send(env, path, {"do": "commit", "job": job}, [], _SEND_TIMEOUT_S)
-            return {**answer, "errors": _from_ipc(attachments[0])}
-        except NoWriter:
-            pass
+        with contextlib.suppress(NoWriter):
+            return send(env, path, request, [], _SEND_TIMEOUT_S)
         try:
             store = Store.open(env, path, StoreOptions(maintenance=False, lock_purpose="commit"))
         except LockedError:
@@ -110,31 +121,50 @@ def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str
             env.clock.sleep_s(0.1)
             continue
         try:
-            result = apply_job(store, job)
-            failed = result.errors is not None and len(result.errors)
-            return {**figures(result), "errors": result.errors if failed else None}
+            return answer_request(store, request)
         finally:
             store.close()
+
+
+def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
+    """Carry out a request of another process, or of this one: (answer, attachments). In the lock holder."""
+    if request.get("do") != "commit":
+        raise InvalidArgumentError(f"the writer does not know the request {request.get('do')!r}")
+    result = apply_job(store, request["job"])
+    return figures(result), [_to_ipc(result.errors)]
 
 
 def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
     """Write a job's staged files as one batch under its key (H1). In the lock holder."""
     operation = job["operation"]
-    if operation not in OPERATIONS:
-        raise InvalidArgumentError(f"operation {operation!r} is none of {', '.join(OPERATIONS)}")
-    if (earlier := committed_before(store, job["key"])) is not None:
+    if operation not in (*OPERATIONS, CHANGES):
+        raise InvalidArgumentError(f"operation {operation!r} is none of {', '.join((*OPERATIONS, CHANGES))}")
+    key, collect = job.get("record_as", job["key"]), job.get("errors") == "collect"
+    if (earlier := committed_before(store, key)) is not None:
         return earlier  # whether or not its files and its table are still there
     name, _, ignore = operation.partition("-")
     data = read_staged(store.env, staging_folder(store.root_path, job["key"]), job)
+    if operation == CHANGES:
+        return apply_changes(store, job["table"], data, collect=collect, idempotency_key=key)
     request = Request(job["table"], name, data, bool(ignore))
-    return write(store, [request], collect=job.get("errors") == "collect", idempotency_key=job["key"])[0]
+    if job.get("overwrite"):
+        return replace_content(store, request, collect=collect, idempotency_key=key)
+    return write(store, [request], collect=collect, idempotency_key=key)[0]
 
 
 def read_staged(env: Env, folder: str, job: dict[str, Any]) -> pa.Table:
-    """The staged rows of all files, in the order the job names them. Raises: CorruptionError, StorageError."""
-    batches = [
-        batch for name in job["files"] for batch in _read_file(env, os.path.join(folder, plain_name(name)))
-    ]
+    """The staged rows of all files, in the order the job names them. Raises: CorruptionError, StorageError.
+
+    folder: of the job's key; those of other keys stand beside it.
+    """
+    paths = []
+    for named in job["files"]:
+        if isinstance(named, str):
+            paths.append(os.path.join(folder, plain_name(named)))
+        else:
+            key, name = named
+            paths.append(os.path.join(beside(folder, key), plain_name(name)))
+    batches = [batch for path in paths for batch in _read_file(env, path)]
     if batches:
         return pa.Table.from_batches(batches)
     return pa.table({name: pa.array([], pa.null()) for name in job.get("columns", ())})
@@ -182,6 +212,17 @@ def figures(result: WriteResult) -> dict[str, Any]:
         "deleted": result.deleted,
         "ignored": result.ignored,
     }
+
+
+def _to_ipc(errors: pa.Table | None) -> bytes:
+    """The failing rows, for the wire; empty when there are none."""
+    if errors is None or not len(errors):
+        return b""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, errors.schema) as writer:
+        writer.write_table(errors)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
 
 
 def _from_ipc(data: bytes) -> pa.Table | None:

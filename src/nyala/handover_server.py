@@ -7,11 +7,9 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from nyala.catalog.handover_channel import ChannelServer
-from nyala.errors import InvalidArgumentError, StorageError
-from nyala.handover import apply_job, figures
+from nyala.errors import StorageError
+from nyala.handover import answer_request
 from nyala.tablet.store import Store
 
 
@@ -35,13 +33,4 @@ class HandoverServer:
         store = self._store()
         if store is None:
             raise StorageError("the store is being closed; try again")
-        if request.get("do") != "commit":
-            raise InvalidArgumentError(f"the writer does not know the request {request.get('do')!r}")
-        result = apply_job(store, request["job"])
-        errors = b""
-        if result.errors is not None and len(result.errors):
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, result.errors.schema) as writer:
-                writer.write_table(result.errors)
-            errors = sink.getvalue().to_pybytes()
-        return figures(result), [errors]
+        return answer_request(store, request)

@@ -38,6 +38,7 @@ from nyala.tablet.estimate import Estimate, estimate, row_count
 from nyala.tablet.history import check_dropped
 from nyala.tablet.read_path import ScanCounters, ScanSpec
 from nyala.tablet.root import Root, TableState
+from nyala.tablet.token import Token
 
 if TYPE_CHECKING:
     import duckdb
@@ -130,6 +131,11 @@ class PinnedRows(abc.ABC):
         self._name = table.name
         self._lock = threading.Lock()
         self._last_read_s = store.env.clock.monotonic_s()
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self._name
 
     @property
     @abc.abstractmethod
@@ -286,8 +292,12 @@ class Scan(PinnedRows):
         scan, or with a lease. A `limit` holds per token; key order holds within a token.
         Raises: InvalidArgumentError for a predicate that is a pyarrow expression (it cannot travel).
         """
+        return [made.data for made in self.tokens_in_pieces(1)]
+
+    def tokens_in_pieces(self, pieces: int) -> list[Token]:
+        """As `tokens`, with about how many rows each has; large tablets are cut, until there are about `pieces`."""
         root, table = self._take()
-        made = token.make_tokens(self._store.root_path, table, self._spec)
+        made = token.make_tokens(self._store.root_path, table, self._spec, pieces)
         del root
         return made
 

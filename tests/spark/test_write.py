@@ -121,12 +121,11 @@ def test_a_failing_task_leaves_nothing(spark: SparkSession, store: Path) -> None
     assert staged(store) == []
 
 
-def test_overwrite_is_refused(spark: SparkSession, store: Path) -> None:
-    """mode("overwrite") must not be taken for an upsert: old rows would stay."""
-    df = spark.createDataFrame([(4, 40, "d")], "k bigint, v bigint, w string")
-    with pytest.raises(Exception, match="cannot overwrite it"):
-        df.write.format("nyala").options(path=str(store), table="t").mode("overwrite").save()
-    assert len(content(store)) == 3
+def test_overwrite_replaces_the_content(spark: SparkSession, store: Path) -> None:
+    """mode("overwrite"): the rows written are all that the table holds then; columns not given take their defaults."""
+    df = spark.createDataFrame([(2, 20), (4, 40)], "k bigint, v bigint")
+    df.write.format("nyala").options(path=str(store), table="t").mode("overwrite").save()
+    assert content(store) == [(2, 20, None), (4, 40, None)]
 
 
 @pytest.mark.parametrize(

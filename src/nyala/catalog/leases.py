@@ -12,7 +12,8 @@ Two kinds of file in `leases/`, told apart by name:
     reader-<pid>-<token>   held by a living process through a lock on the file. The system drops the lock when
                            the process dies, however it dies: a lease whose lock is free is nobody's.
     remote-<token>         of a reader that comes and goes (the tasks of a Spark job): no lock, but an expiry,
-                           moved on by each `renew`.
+                           moved on by each `renew`. Beside it there may be a folder remote-<token>.parts: files
+                           that live as long as the lease (`keep_file`).
 
 Invariants
     P1  A lease is there, locked, and says "everything" (version 0) before its reader looks at the catalogue.
@@ -59,6 +60,7 @@ LeaseKind: TypeAlias = Literal["reader", "remote"]
 EVERYTHING: Final = 0  # older than every version of the catalogue: those begin at 1
 
 _TEMPORARY_SUFFIX = ".tmp"  # of `Files.write_atomic`
+_PARTS_SUFFIX = ".parts"
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,25 @@ class Lease:
             lock, self._lock = self._lock, None
             lock.release(unlink=True)
         elif self.kind == "remote" and os.getpid() == self._pid:
-            self._env.files.unlink(self.path, missing_ok=True)
+            _end_remote(self._env, self.path)
+
+    def keep_file(self, name: str, data: bytes) -> str:
+        """Write a file that lives as long as this remote lease; returns its absolute path. Not synced: whom it is
+        for dies with the machine.
+
+        Raises: HistoryExpiredError when the lease is over; StorageError.
+        """
+        assert self.kind == "remote" and os.path.basename(name) == name
+        self._read_remote()
+        folder = self.path + _PARTS_SUFFIX
+        self._env.files.make_dirs(folder)
+        path = os.path.join(folder, name)
+        file = self._env.files.create(path)
+        try:
+            file.append(data)
+        finally:
+            file.close()
+        return path
 
     def __enter__(self) -> Lease:
         return self
@@ -213,6 +233,11 @@ def living_leases(env: Env, directory: str, now_us: int) -> list[LivingLease]:
         try:
             if name.startswith("reader-"):
                 living = _living_reader(env, name, path)
+            elif name.endswith(_PARTS_SUFFIX):
+                # Made after its lease, so without one it was left behind by a crash.
+                if not env.files.exists(path.removesuffix(_PARTS_SUFFIX)):
+                    env.files.remove_tree(path)
+                continue
             elif name.startswith("remote-") and not name.endswith(_TEMPORARY_SUFFIX):
                 living = _living_remote(env, name, path, now_us)
             else:
@@ -250,9 +275,15 @@ def _living_remote(env: Env, name: str, path: str, now_us: int) -> LivingLease |
     content = _decode(env.files.read_lock_content(path))
     # It is written by rename, so what cannot be read is damage: its reader will be told that it is over.
     if content is None or content.expires_us is None or content.expires_us <= now_us:
-        env.files.unlink(path, missing_ok=True)
+        _end_remote(env, path)
         return None
     return LivingLease(name, "remote", content.version, content.pid, content.host, content.expires_us)
+
+
+def _end_remote(env: Env, path: str) -> None:
+    """The lease first: what it kept is nobody's then, whatever happens in between."""
+    env.files.unlink(path, missing_ok=True)
+    env.files.remove_tree(path + _PARTS_SUFFIX)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ try:
 except ImportError as error:
     raise ImportError("nyala.spark needs PySpark: pip install 'nyala[spark]'") from error
 
-from nyala.spark.session import register, scan_to_spark, write
+from nyala.spark.session import register, scan_to_spark, sql, write
 from nyala.spark.source import NyalaDataSource
 
-__all__ = ["NyalaDataSource", "register", "scan_to_spark", "write"]
+__all__ = ["NyalaDataSource", "register", "scan_to_spark", "sql", "write"]

@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from nyala.errors import InvalidArgumentError
 
-__all__ = ["OPERATIONS", "ReadOptions", "WriteOptions"]
+__all__ = ["OPERATIONS", "ChangeOptions", "ReadOptions", "WriteOptions", "wants_changes"]
 
 OPERATIONS: Final = (
     "insert",
@@ -26,13 +26,17 @@ OPERATIONS: Final = (
     "update-ignore",
     "delete",
     "delete-ignore",
+    "changes",
 )
 
 # How long the files of a DataFrame's snapshot are kept for it after it was last read.
 LEASE_DEFAULT_S: Final = 3600
 
 _READ: Final = ("path", "table", "at", "columns", "where", "partitions", "lease")
-_WRITE: Final = ("path", "table", "operation", "errors", "result")
+_CHANGES: Final = ("startingtimestamp", "endingtimestamp", "versions", "maxrowspertrigger")
+_WRITE: Final = ("path", "table", "operation", "errors", "result", "transaction")
+# What Spark itself puts among the options of a stream.
+_SPARKS: Final = ("checkpointlocation", "queryname")
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,70 @@ class ReadOptions:
 
 
 @dataclass(frozen=True)
+class ChangeOptions:
+    """`spark.readStream.format("nyala")`, and `spark.read.format("nyala").option("changes", True)`.
+
+    columns     besides the key's, which always come; None: all
+    start       the moment after which the changes begin; None: with the rows that are there when it begins, as inserts
+    from_now    the changes begin with what is written from now on
+    end         the last moment; None: a stream has none, a batch ends now
+    versions    "net": one row per key and micro-batch; "all": every version of every row
+    max_rows    about how many rows a micro-batch has at most; a batch of the table is never cut
+    """
+
+    path: str
+    table: str
+    columns: tuple[str, ...] | None = None
+    start: int | str | None = None
+    from_now: bool = False
+    end: int | str | None = None
+    versions: Literal["net", "all"] = "net"
+    max_rows: int | None = None
+    partitions: int | None = None
+    lease_s: int = LEASE_DEFAULT_S
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> ChangeOptions:
+        given = _known(options, ("changes", *_READ, *_CHANGES), "read of changes")
+        for name in ("at", "where"):
+            if given.get(name):
+                raise InvalidArgumentError(
+                    f"option {name!r} is none of a read of changes: filter the DataFrame, or give startingTimestamp"
+                )
+        start = given.get("startingtimestamp", "")
+        versions = given.get("versions", "net").lower()
+        if versions not in ("net", "all"):
+            raise InvalidArgumentError(f"option versions={versions!r} is neither 'net' nor 'all'")
+        from_now = start.strip().lower() in ("now", "latest")
+        return cls(
+            path=_path(given),
+            table=_required(given, "table"),
+            columns=_names(given.get("columns")),
+            start=None if from_now else _moment(start),
+            from_now=from_now,
+            end=_moment(given.get("endingtimestamp")),
+            versions="net" if versions == "net" else "all",
+            max_rows=_count(given, "maxrowspertrigger"),
+            partitions=_count(given, "partitions"),
+            lease_s=_count(given, "lease") or LEASE_DEFAULT_S,
+        )
+
+
+def wants_changes(options: Mapping[str, str]) -> bool:
+    """Whether a batch read asks for the change feed. Raises: InvalidArgumentError for a value that is no bool."""
+    text = {name.lower(): value for name, value in options.items()}.get("changes", "false").strip().lower()
+    if text not in ("true", "false", "1", "0", "yes", "no"):
+        raise InvalidArgumentError(f"option changes={text!r} is neither true nor false")
+    return text in ("true", "1", "yes")
+
+
+@dataclass(frozen=True)
 class WriteOptions:
     """`df.write.format("nyala")`.
 
-    operation   one of OPERATIONS; upsert when not given
+    operation   one of OPERATIONS; upsert when not given; "changes": the rows are those of a change feed
     errors      "raise": one failing row and nothing is written; "collect": the good rows are applied
+    transaction of a stream: a name for the query that outlives its checkpoint; None: Spark's id of the query
     result      a folder, made if missing, in which the commit leaves result.json (what it did) and, with
                 errors="collect" and failing rows, errors.parquet; None: failing rows are told on stderr
     """
@@ -85,6 +148,7 @@ class WriteOptions:
     operation: str = "upsert"
     errors: Literal["raise", "collect"] = "raise"
     result: str | None = None
+    transaction: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -103,15 +167,21 @@ class WriteOptions:
             operation=operation,
             errors="raise" if errors == "raise" else "collect",
             result=os.path.abspath(given["result"]) if given.get("result") else None,
+            transaction=given.get("transaction") or None,
         )
 
 
 def _known(options: Mapping[str, str], known: tuple[str, ...], verb: str) -> dict[str, str]:
     given = {name.lower(): value for name, value in options.items()}
+    for name in _SPARKS:
+        given.pop(name, None)
+    if given.get("changes", "").lower() == "false" and "changes" not in known:
+        del given["changes"]
     for name in given:
         if name not in known:
-            other = _WRITE if known is _READ else _READ
-            where = f"; it belongs to a {'write' if other is _WRITE else 'read'}" if name in other else ""
+            homes = {"write": _WRITE, "read": _READ, "read of changes (.option('changes', True))": _CHANGES}
+            home = next((verb for verb, names in homes.items() if name in names and names != known), None)
+            where = "" if home is None else f"; it belongs to a {home}"
             raise InvalidArgumentError(
                 f"there is no option {name!r} in a {verb} of format 'nyala'{where or _meant(name, known)}; "
                 f"there are {', '.join(known)}"
@@ -122,9 +192,7 @@ def _known(options: Mapping[str, str], known: tuple[str, ...], verb: str) -> dic
 def _required(given: Mapping[str, str], name: str) -> str:
     value = given.get(name, "")
     if not value:
-        raise InvalidArgumentError(
-            f"format 'nyala' needs .option({name!r}, ...); note that Spark forgets the OPTIONS of a CREATE TABLE"
-        )
+        raise InvalidArgumentError(f"format 'nyala' needs .option({name!r}, ...)")
     return value
 
 

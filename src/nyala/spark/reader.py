@@ -7,51 +7,64 @@
 
 A token carries all that an executor needs: it opens no catalogue and replays no log. Spark plans once for
 the life of a DataFrame, so its snapshot is pinned with it; the lease keeps the files, and each read renews it.
+What a tablet has in memory travels with its token: up to 1 MB inside the partition, which Spark pickles and sends
+through the driver, above that in a file beside the lease, which lives as long.
 
-Cost: a task of the Python data source takes some 50 ms of a core before it reads a byte, so tablets are packed:
-two partitions for each core at most.
-Left out: column pruning (Spark 4.3 does not tell a Python source which columns a query needs: give `columns`),
-and tokens whose rows in memory would be too large to travel in a partition.
+Cost: a task of the Python data source takes some 50 ms of a core before it reads a byte, so tablets are packed
+into two partitions for each core at most, of about equal numbers of rows; large tablets are cut.
+Left out: column pruning (Spark 4.3 does not tell a Python source which columns a query needs: give `columns`, or
+ask through `nyala.spark.sql`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 import nyala
 from nyala import handover
 from nyala.catalog.leases import open_remote_lease
-from nyala.env import SYSTEM
-from nyala.errors import HistoryExpiredError
+from nyala.env import SYSTEM, MissingFileError
+from nyala.errors import Error, HistoryExpiredError
 from nyala.scan import read_token
+from nyala.spark.errors import naming
 from nyala.spark.options import ReadOptions
 from nyala.spark.types import arrow_schema, check_schema, conform
+from nyala.tablet.token import Token, tablet_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
 __all__ = [
+    "HeldLease",
     "NyalaReader",
+    "PlacedToken",
     "TokenPartition",
     "freeze_gc_once",
     "lease_of_version",
+    "load_placed",
     "pack",
     "partitions_wanted",
+    "place",
+    "read_tokens",
     "table_schema",
 ]
 
 PARTITIONS_PER_CORE: Final = 2
 # A lease is written anew (and synced) only when less than this share of its time is left.
 RENEWED_BELOW: Final = 0.75
+# A larger token goes into a file: Spark pickles partitions, keeps them on the driver and sends them one by one.
+INLINE_MAX_BYTES: Final = 1 << 20
+
+PlacedToken: TypeAlias = "bytes | str"
+"""A token, or the absolute path of the file that holds it."""
 
 
 def table_schema(options: ReadOptions) -> tuple[pa.Schema, int]:
@@ -61,25 +74,49 @@ def table_schema(options: ReadOptions) -> tuple[pa.Schema, int]:
         return scan.schema, scan.timestamp
 
 
-def partitions_wanted() -> int:
-    """How many partitions a read may have: tablets are packed into as many."""
-    return PARTITIONS_PER_CORE * (os.cpu_count() or 1)
+def partitions_wanted(cores: int | None = None) -> int:
+    """How many partitions a read may have: tablets are packed into as many. cores: None, those of this machine."""
+    return PARTITIONS_PER_CORE * (cores or os.cpu_count() or 1)
 
 
 class TokenPartition(InputPartition):
     """Scan tokens that one Spark task reads one after the other, and the lease that keeps their files. Pickled."""
 
-    def __init__(self, tokens: list[bytes], lease: str) -> None:
+    def __init__(self, tokens: list[PlacedToken], lease: str) -> None:
         super().__init__(tokens)
         self.tokens = tokens
         self.lease = lease
 
 
-def pack(tokens: list[bytes], partitions: int) -> list[list[bytes]]:
-    """At most `partitions` groups of neighbouring tokens, as equal in number as can be. Never empty."""
-    count = max(1, min(partitions, len(tokens)))
-    bounds = [len(tokens) * i // count for i in range(count + 1)]
-    return [tokens[lower:upper] for lower, upper in itertools.pairwise(bounds)]
+def pack(tokens: Sequence[Token], partitions: int) -> list[list[bytes]]:
+    """At most `partitions` groups of neighbouring tokens, of about as many rows each; one group without any tokens."""
+    total = sum(token.rows for token in tokens)
+    if not total:
+        return [[token.data for token in tokens]]
+    groups: list[list[bytes]] = [[] for _ in range(partitions)]
+    before = 0
+    for token in tokens:
+        # Where its middle falls, so that neither a large first nor a large last token draws others to it.
+        groups[(before + token.rows // 2) * partitions // total].append(token.data)
+        before += token.rows
+    return [group for group in groups if group]
+
+
+def place(
+    path: str, lease: str, groups: Sequence[Sequence[bytes]], inline_max_bytes: int = INLINE_MAX_BYTES
+) -> list[list[PlacedToken]]:
+    """The groups with every token that is too large to be pickled in a file that lives as long as the lease."""
+    keeper = None
+    placed: list[list[PlacedToken]] = []
+    for group in groups:
+        placed.append([])
+        for token in group:
+            if len(token) <= inline_max_bytes:
+                placed[-1].append(token)
+                continue
+            keeper = keeper or open_remote_lease(SYSTEM, path, lease)
+            placed[-1].append(keeper.keep_file(f"{SYSTEM.randomness.token_hex(8)}.token", token))
+    return placed
 
 
 class NyalaReader(DataSourceReader):
@@ -100,12 +137,13 @@ class NyalaReader(DataSourceReader):
             lease = lease_of_version(options.path, db.stats()["version"], options.lease_s)
             scan = db.table(options.table).scan(columns=self._schema.fieldNames(), where=options.where, at=at)
             check_schema(self._schema, options.table, scan.schema)
-            return [TokenPartition(group, lease) for group in pack(scan.tokens(), wanted)]
+            groups = place(options.path, lease, pack(scan.tokens_in_pieces(wanted), wanted))
+            return [TokenPartition(group, lease) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TokenPartition)
         lease = HeldLease(self._options.path, partition.lease, self._options.lease_s)
-        return read_tokens(partition.tokens, lease, arrow_schema(self._schema))
+        return read_tokens(partition.tokens, lease, arrow_schema(self._schema), self._options.table)
 
 
 @dataclass(frozen=True)
@@ -114,7 +152,7 @@ class HeldLease:
 
     path: str
     name: str
-    lease_s: int
+    lease_s: float
 
     def keep(self) -> None:
         """Renew it, unless most of its time is left. Raises: HistoryExpiredError when it is over."""
@@ -123,21 +161,55 @@ class HeldLease:
         if lease.expires_us - SYSTEM.clock.now_us() < self.lease_s * 1_000_000 * RENEWED_BELOW:
             handover.renew_lease(self.path, self.name, self.lease_s)
 
+    def keeper(self) -> Callable[[], None]:
+        """To be called as often as one likes while reading: looks at the lease now, then each tenth of its time."""
+        next_s = -1.0
 
-def read_tokens(tokens: list[bytes], lease: HeldLease, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        def keep() -> None:
+            nonlocal next_s
+            now_s = SYSTEM.clock.monotonic_s()
+            if now_s >= next_s:
+                self.keep()
+                next_s = now_s + self.lease_s / 10
+
+        return keep
+
+
+def read_tokens(
+    tokens: Sequence[PlacedToken], lease: HeldLease, schema: pa.Schema, table: str
+) -> Iterator[pa.RecordBatch]:
     """The rows of the tokens, in exactly `schema`. In a task, on an executor."""
     freeze_gc_once()
-    for token in tokens:
-        lease.keep()
-        for batch in read_token(token):
-            yield conform(batch, schema)
+    keep = lease.keeper()
+    for placed in tokens:
+        keep()
+        token = load_placed(placed)
+        try:
+            for batch in read_token(token):
+                yield conform(batch, schema)
+                keep()
+        except Error as error:
+            naming(error, f"table {table!r}, tablet {tablet_of(token)}")
+            raise
+
+
+def load_placed(placed: PlacedToken) -> bytes:
+    """The token, wherever it is. Raises: HistoryExpiredError when its lease is over."""
+    if isinstance(placed, bytes):
+        return placed
+    try:
+        return SYSTEM.files.read_all(placed)
+    except MissingFileError as error:
+        raise HistoryExpiredError(
+            f"the lease of this read is over, and with it went {placed}: load again"
+        ) from error
 
 
 # Leases that this planner worker has taken and that later DataFrames over the same version may share.
-_leases: dict[tuple[str, int, int], str] = {}
+_leases: dict[tuple[str, int, float], str] = {}
 
 
-def lease_of_version(path: str, version: int, lease_s: int) -> str:
+def lease_of_version(path: str, version: int, lease_s: float) -> str:
     """The name of a lease on a version of the catalogue, for at least `lease_s` seconds from now.
 
     To be called while something else still keeps that version: an open reader, or a root in this process.

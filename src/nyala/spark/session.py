@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import sys
 import tempfile
 import warnings
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+import nyala
 from nyala.env import SYSTEM
 from nyala.spark.options import LEASE_DEFAULT_S
-from nyala.spark.reader import HeldLease, lease_of_version, pack, partitions_wanted, read_tokens
+from nyala.spark.reader import HeldLease, lease_of_version, pack, partitions_wanted, place, read_tokens
 from nyala.spark.source import NyalaDataSource
-from nyala.spark.types import arrow_schema, spark_schema
+from nyala.spark.statements import find_uses, with_placeholders
+from nyala.spark.types import arrow_schema, identity_of, spark_schema
 from nyala.tablet.result import WriteResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from nyala.database import Snapshot
     from nyala.scan import Scan
+    from nyala.table import TableView
 
-__all__ = ["register", "scan_to_spark", "write"]
+__all__ = ["register", "scan_to_spark", "sql", "write"]
 
 
 def register(spark: SparkSession) -> None:
@@ -77,7 +82,7 @@ def write(
         return WriteResult(**outcome, errors=failed)
 
 
-def scan_to_spark(spark: SparkSession, scan: Scan) -> DataFrame:
+def scan_to_spark(spark: SparkSession, scan: Scan, lease_s: float = LEASE_DEFAULT_S) -> DataFrame:
     """See `Scan.to_spark`. Reads some 1.5 times as fast as `format("nyala")`, which passes each row through more hands.
 
     The order of the rows is not kept. Works as long as somebody reads it once an hour.
@@ -85,18 +90,81 @@ def scan_to_spark(spark: SparkSession, scan: Scan) -> DataFrame:
     schema = spark_schema(scan.schema)
     exact = arrow_schema(schema)
     root, _ = scan._take()
-    path = scan._store.root_path
-    lease = HeldLease(path, lease_of_version(path, root.version, LEASE_DEFAULT_S), LEASE_DEFAULT_S)
-    groups = pack(scan.tokens(), partitions_wanted())
+    path, table = scan._store.root_path, scan.name
+    lease = HeldLease(path, lease_of_version(path, root.version, lease_s), lease_s)
+    wanted = partitions_wanted(cores_of(spark))
+    groups = place(path, lease.name, pack(scan.tokens_in_pieces(wanted), wanted))
     del root
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from read_tokens(groups[number], lease, exact)
+                yield from read_tokens(groups[number], lease, exact, table)
 
     df = spark.range(0, len(groups), 1, len(groups)).mapInArrow(read, schema)
     return df if scan._spec.limit is None else df.limit(scan._spec.limit)
+
+
+def sql(
+    spark: SparkSession, text: str, store: str | os.PathLike[str] | None = None, at: Any = None
+) -> DataFrame:
+    """Spark's answer to a SELECT, which reads of each Nyala table only the columns and rows that it needs.
+
+    store:  the folder whose tables the statement may name; other names are Spark's own. None: only tables of Spark's
+            catalogue that were made with `CREATE TABLE … USING nyala`.
+    at:     the moment of all tables; None: now. All tables of a store are read at one timestamp.
+    Raises: InvalidArgumentError for what is no single SELECT, ColumnNotFoundError, HistoryExpiredError; Spark's
+            AnalysisException for what Spark does not accept; ImportError without sqlglot.
+    """
+    with contextlib.ExitStack() as opened:
+        snapshots: dict[str, Snapshot] = {}
+
+        def snapshot_of(path: str) -> Snapshot:
+            path = os.path.abspath(path)
+            if path not in snapshots:
+                database = opened.enter_context(nyala.connect(path, read_only=True))
+                snapshots[path] = opened.enter_context(database.snapshot(at=at))
+            return snapshots[path]
+
+        def table_of(name: tuple[str, ...]) -> TableView | None:
+            if store is not None and len(name) == 1:
+                tables = snapshot_of(os.fspath(store))
+                if name[0] in tables.list_tables():
+                    return tables[name[0]]
+            identity = catalog_identity(spark, name)
+            return None if identity is None else snapshot_of(identity["path"])[identity["table"]]
+
+        def schema_of(name: tuple[str, ...]) -> pa.Schema | None:
+            table = table_of(name)
+            return None if table is None else table.schema
+
+        uses = find_uses(text, schema_of)
+        frames = {}
+        for number, use in enumerate(uses):
+            table = table_of(use.name)
+            assert table is not None
+            # Rows without any column would be no rows to Spark.
+            columns = use.columns or (table.primary_key[0],)
+            frames[f"nyala_{number}"] = scan_to_spark(spark, table.scan(list(columns), use.where))
+        # Without a table of ours nothing in the text is a placeholder.
+        return spark.sql(with_placeholders(text, uses), **frames) if frames else spark.sql(text)
+
+
+def catalog_identity(spark: SparkSession, name: Sequence[str]) -> dict[str, str] | None:
+    """Path and table of a table of Spark's catalogue that was made with USING nyala; None: it is none, or a view."""
+    try:
+        found = spark.catalog.getTable(".".join("`" + part.replace("`", "``") + "`" for part in name))
+    except Exception:  # whatever Spark says of a name that it does not know, or cannot: it will say it again
+        return None
+    if found.isTemporary or found.tableType == "VIEW":
+        return None  # its schema may have our mark, and its rows are others
+    return identity_of(spark.table(".".join(f"`{part}`" for part in name)).schema)
+
+
+def cores_of(spark: SparkSession) -> int | None:
+    """How many tasks the session runs at a time; None when it does not say (Spark Connect)."""
+    context = getattr(spark, "sparkContext", None) if _is_classic(spark) else None
+    return None if context is None else int(context.defaultParallelism)
 
 
 def _is_classic(spark: SparkSession) -> bool:

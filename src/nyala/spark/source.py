@@ -2,30 +2,43 @@
 
 Spark makes one of these for every `load()` and `save()`, in a planner worker, and pickles it from there.
 `reader`, `writer` and their parameters are called by keyword: their names are Spark's.
+
+A table of Spark's catalogue (`CREATE TABLE … USING nyala OPTIONS (…)`) keeps its schema and loses its options. So
+`schema()` puts them into the metadata of the first field, where `reader` and `writer` find them again; options that
+are given with the statement go before them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
 
 from nyala.errors import InvalidArgumentError
-from nyala.spark.options import ReadOptions, WriteOptions
+from nyala.spark.changes import NyalaChangeReader, NyalaChangeStream, change_schema
+from nyala.spark.options import ChangeOptions, ReadOptions, WriteOptions, wants_changes
 from nyala.spark.reader import NyalaReader, table_schema
-from nyala.spark.types import spark_schema
+from nyala.spark.sink import NyalaStreamWriter
+from nyala.spark.types import identity_of, spark_schema
 from nyala.spark.writer import NyalaWriter
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter
     from pyspark.sql.types import StructType
 
 __all__ = ["NyalaDataSource"]
 
+# Of the options of a CREATE TABLE those that say what the table is; the others belong to one statement.
+_KEPT: Final = ("path", "table", "where", "at", "changes", "startingtimestamp", "endingtimestamp", "versions")
+_KEPT_FOR_WRITES: Final = ("path", "table")
+
 
 class NyalaDataSource(DataSource):
-    """`format("nyala")`. Options: see `ReadOptions` and `WriteOptions`.
+    """`format("nyala")`. Options: see `ReadOptions`, `ChangeOptions` and `WriteOptions`.
 
-    S1  All reads of one DataFrame see one snapshot: the moment of `load()`, or the option `at`.
+    S1  All reads of one DataFrame see one snapshot: the moment of `load()`, or the option `at`. A table of Spark's
+        catalogue is read anew by each statement.
     S2  A write is one atomic batch, or nothing.
     """
 
@@ -37,18 +50,44 @@ class NyalaDataSource(DataSource):
         return "nyala"
 
     def schema(self) -> StructType:
+        given = {name.lower(): value for name, value in self.options.items()}
+        kept = {name: given[name] for name in _KEPT if given.get(name)}
+        if wants_changes(self.options):
+            changes = ChangeOptions.parse(self.options)
+            return spark_schema(change_schema(changes), {**kept, "path": changes.path})
         options = ReadOptions.parse(self.options)
         schema, self._timestamp = table_schema(options)
-        return spark_schema(schema)
+        return spark_schema(schema, {**kept, "path": options.path})
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return NyalaReader(ReadOptions.parse(self.options), schema, self._timestamp)
+        options = self._with_identity(schema, _KEPT)
+        if wants_changes(options):
+            return NyalaChangeReader(ChangeOptions.parse(options), schema)
+        return NyalaReader(ReadOptions.parse(options), schema, self._timestamp)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        options = WriteOptions.parse(self.options)
-        if overwrite:
-            raise InvalidArgumentError(
-                f"a write to table {options.table!r} cannot overwrite it: use .mode('append') with "
-                ".option('operation', ...), and delete(where=...) before it if old rows are to go"
-            )
-        return NyalaWriter(options, schema)
+        options = WriteOptions.parse(self._with_identity(schema, _KEPT_FOR_WRITES))
+        return NyalaWriter(options, schema, overwrite)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = self._with_identity(schema, _KEPT)
+        if not wants_changes(options):
+            # Asked for the schema, nobody says that it is for a stream; and rows without `_change_type` would hide
+            # that some of them were deleted.
+            raise InvalidArgumentError("a stream reads what changes in a table: add .option('changes', True)")
+        return NyalaChangeStream(ChangeOptions.parse(options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        options = WriteOptions.parse(self._with_identity(schema, _KEPT_FOR_WRITES))
+        return NyalaStreamWriter(options, schema, overwrite)
+
+    def _with_identity(self, schema: StructType, names: tuple[str, ...]) -> dict[str, str]:
+        """The options given, and of those that the schema remembers the ones that are not."""
+        given = {name.lower(): value for name, value in self.options.items()}
+        remembered: Mapping[str, str] = identity_of(schema) or {}
+        if "table" in given:
+            return given
+        kept = {name: value for name, value in remembered.items() if name in names}
+        if kept and given.get("path", kept["path"]) == kept["path"]:
+            return {**kept, **given}
+        return given

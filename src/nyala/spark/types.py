@@ -17,6 +17,10 @@ later batches, it reads wrong memory).
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Final
+
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
@@ -39,7 +43,7 @@ from pyspark.sql.types import (
 
 from nyala.errors import ColumnNotFoundError, SchemaError
 
-__all__ = ["arrow_schema", "check_schema", "conform", "spark_schema"]
+__all__ = ["arrow_schema", "check_schema", "conform", "identity_of", "spark_schema"]
 
 _SPARK_TYPE: dict[pa.DataType, DataType] = {
     pa.bool_(): BooleanType(),
@@ -56,9 +60,29 @@ _SPARK_TYPE: dict[pa.DataType, DataType] = {
 }
 
 
-def spark_schema(schema: pa.Schema) -> StructType:
-    """The schema of a Nyala table (canonical Arrow types) as Spark's."""
-    return StructType([StructField(f.name, _spark_type(f.type), nullable=f.nullable) for f in schema])
+# The key under which the first field of a schema says which table it is of.
+IDENTITY: Final = "nyala"
+
+
+def spark_schema(schema: pa.Schema, identity: Mapping[str, str] | None = None) -> StructType:
+    """The schema of a Nyala table (canonical Arrow types) as Spark's.
+
+    identity: options that Spark's catalogue would lose: it keeps the metadata of fields, so the first has them.
+    """
+    fields = [StructField(f.name, _spark_type(f.type), nullable=f.nullable) for f in schema]
+    if identity is not None and fields:
+        fields[0].metadata = {IDENTITY: json.dumps(dict(identity), sort_keys=True)}
+    return StructType(fields)
+
+
+def identity_of(schema: StructType) -> dict[str, str] | None:
+    """What `spark_schema` was given as identity, wherever the field went meanwhile; None: the schema has none."""
+    for field in schema.fields:
+        text = (field.metadata or {}).get(IDENTITY)
+        if isinstance(text, str):
+            found: dict[str, str] = json.loads(text)
+            return found
+    return None
 
 
 def _spark_type(type: pa.DataType) -> DataType:

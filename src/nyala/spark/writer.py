@@ -12,8 +12,9 @@ W-b  The job's key is drawn when the write is planned and travels with the write
 W-c  Spark calls `abort` after a `commit` that raised. Whether that commit went through is then decided already;
      `abort` only takes away staged files.
 
-The rows of a job are one batch in the order of Spark's partitions, and of the rows in each.
-Left out: routing rows to tablets and writing rowset files on the executors (large loads).
+The rows of a job are one batch in the order of Spark's partitions, and of the rows in each. They are routed to their
+tablets where the batch is settled: a batch is sorted by tablet and key once, as a whole, and files of a task each
+would only be merged again. Executors write rowset files themselves in `load` and `upsert` (`nyala.spark.load`).
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from nyala import handover
 from nyala.env import SYSTEM
-from nyala.errors import Error, SchemaError
+from nyala.errors import Error, InvalidArgumentError, SchemaError, WriteError
 from nyala.spark.options import WriteOptions
 from nyala.spark.reader import freeze_gc_once
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["NyalaWriter", "StagedFile"]
+__all__ = ["NyalaWriter", "StagedFile", "failures_text", "stage_rows", "unique_columns"]
 
 # Files of a job that never came to its commit are kept this long, then collected at the next open.
 STAGING_TTL_S: Final = 24 * 3600
-ERRORS_SHOWN: Final = 5
+ERRORS_SHOWN: Final = 100
 
 _log = logging.getLogger("nyala.spark")
 
@@ -62,82 +63,127 @@ class StagedFile(WriterCommitMessage):
 class NyalaWriter(DataSourceArrowWriter):
     """Made in a planner worker at planning; a pickled copy writes in each task, another one commits."""
 
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        self._options = options
-        self._columns = schema.fieldNames()
-        twice = [name for name, count in Counter(self._columns).items() if count > 1]
-        if twice:
-            raise SchemaError(
-                f"the DataFrame written to table {options.table!r} has two columns named {twice[0]!r}: "
-                "select or rename one of them"
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool = False) -> None:
+        if overwrite and options.operation not in ("insert", "upsert"):
+            raise InvalidArgumentError(
+                f"mode('overwrite') replaces the content of table {options.table!r} by the rows written: "
+                f"operation {options.operation!r} goes with mode('append')"
             )
+        self._options = options
+        self._overwrite = overwrite
+        self._columns = unique_columns(options.table, schema)
         self._key, self._staging = handover.new_staging(options.path, STAGING_TTL_S)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        freeze_gc_once()
         context = TaskContext.get()
         assert context is not None, "a data source writes inside a Spark task"
         partition = context.partitionId()
-        filled = (batch for batch in iterator if batch.num_rows)
-        first = next(filled, None)
-        if first is None:
-            return StagedFile(partition, None, 0)
         # The attempt's id is unique in the application, so a retry cannot meet its predecessor's file.
         name = f"part-{partition:05d}-{context.taskAttemptId()}.arrow"
-        batches = itertools.chain([first], filled)
-        rows = handover.write_staged(SYSTEM, os.path.join(self._staging, name), first.schema, batches)
-        return StagedFile(partition, name, rows)
+        rows = stage_rows(iterator, os.path.join(self._staging, name))
+        return StagedFile(partition, name if rows else None, rows)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         staged = [m for m in messages if isinstance(m, StagedFile)]
         staged.sort(key=lambda message: message.partition)
-        outcome = handover.commit_staged(
-            self._options.path,
-            {
-                "key": self._key,
-                "table": self._options.table,
-                "operation": self._options.operation,
-                "errors": self._options.errors,
-                "files": [m.name for m in staged if m.name is not None],
-                "columns": self._columns,
-            },
-        )
+        try:
+            outcome = handover.commit_staged(
+                self._options.path,
+                {
+                    "key": self._key,
+                    "table": self._options.table,
+                    "operation": self._options.operation,
+                    "errors": self._options.errors,
+                    "files": [m.name for m in staged if m.name is not None],
+                    "columns": self._columns,
+                    "overwrite": self._overwrite,
+                },
+            )
+        except WriteError as error:
+            raise refused(self._options, error) from None
         with contextlib.suppress(Error):  # it is committed; what stays here goes when its time is over
             handover.discard_staging(self._options.path, self._key)
-        _tell(self._options, outcome)
+        tell(self._options, outcome)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         handover.discard_staging(self._options.path, self._key)
 
 
-def _tell(options: WriteOptions, outcome: dict[str, Any]) -> None:
+def unique_columns(table: str, schema: StructType) -> list[str]:
+    """The names of the columns to write. Raises: SchemaError when two have one name."""
+    names: list[str] = schema.fieldNames()
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise SchemaError(
+            f"the DataFrame written to table {table!r} has two columns named {twice[0]!r}: "
+            "select or rename one of them"
+        )
+    return names
+
+
+def stage_rows(batches: Iterator[pa.RecordBatch], path: str) -> int:
+    """Stage a task's rows in the file `path`; returns how many. Without rows there is no file."""
+    freeze_gc_once()
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return 0
+    return handover.write_staged(SYSTEM, path, first.schema, itertools.chain([first], filled))
+
+
+# ------------------------------------------------------------------------------------------------ what the user is told
+
+
+def failures_text(errors: pa.Table) -> str:
+    """How many rows failed with which code, and the first hundred of them, a line each. Row: its place in the job."""
+    codes = Counter(errors.column("code").to_pylist())
+    lines = [", ".join(f"{count} {code}" for code, count in sorted(codes.items()))]
+    for row in errors.slice(0, ERRORS_SHOWN).to_pylist():
+        key = ", ".join(f"{name}={row[name]!r}" for name in errors.column_names[4:])
+        lines.append(f"  row {row['row']} ({key}): {row['code']}: {row['message']}")
+    if errors.num_rows > ERRORS_SHOWN:
+        lines.append(f"  … and {errors.num_rows - ERRORS_SHOWN} more")
+    return "\n".join(lines)
+
+
+def refused(options: WriteOptions, error: WriteError) -> WriteError:
+    """The error of a job of which nothing was written, for a person who sees its text only."""
+    if options.result is not None and error.errors is not None:
+        _write_errors(options.result, error.errors)
+    text = f"table {options.table!r}: {error}"
+    if error.errors is not None and error.errors.num_rows:
+        text += f"\n{failures_text(error.errors)}"
+    return type(error)(text, error.errors)
+
+
+def tell(options: WriteOptions, outcome: dict[str, Any]) -> None:
     """Leave what the commit did where the user wants it; failing rows are never passed over in silence."""
     errors: pa.Table | None = outcome["errors"]
     failed = 0 if errors is None else errors.num_rows
     if options.result is not None:
-        files = SYSTEM.files
-        files.make_dirs(options.result)
-        if failed:
-            import pyarrow.parquet as pq
-
-            buffer = pa.BufferOutputStream()
-            pq.write_table(errors, buffer)
-            files.write_atomic(os.path.join(options.result, "errors.parquet"), buffer.getvalue().to_pybytes())
+        if errors is not None and failed:
+            _write_errors(options.result, errors)
         # Last: where result.json stands, the rest does too.
         counts = {name: outcome[name] for name in ("timestamp", "inserted", "updated", "deleted", "ignored")}
-        files.write_atomic(
+        SYSTEM.files.make_dirs(options.result)
+        SYSTEM.files.write_atomic(
             os.path.join(options.result, "result.json"), json.dumps({**counts, "errors": failed}).encode()
         )
     elif failed:
         assert errors is not None
-        codes = Counter(errors.column("code").to_pylist())
-        shown = "; ".join(errors.column("message").slice(0, ERRORS_SHOWN).to_pylist())
         _log.warning(
-            "%s into table %r: %d rows were not applied (%s): %s%s; all of them: .option('result', folder)",
+            "%s into table %r: %d rows were not applied (%s\nall of them: .option('result', folder))",
             options.operation,
             options.table,
             failed,
-            ", ".join(f"{count} {code}" for code, count in sorted(codes.items())),
-            shown,
-            " …" if failed > ERRORS_SHOWN else "",
+            failures_text(errors),
         )
+
+
+def _write_errors(folder: str, errors: pa.Table) -> None:
+    import pyarrow.parquet as pq
+
+    SYSTEM.files.make_dirs(folder)
+    buffer = pa.BufferOutputStream()
+    pq.write_table(errors, buffer)
+    SYSTEM.files.write_atomic(os.path.join(folder, "errors.parquet"), buffer.getvalue().to_pybytes())

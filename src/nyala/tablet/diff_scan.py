@@ -69,7 +69,9 @@ __all__ = [
     "COMMIT_TIMESTAMP",
     "DiffSpec",
     "Versions",
+    "change_counts",
     "make_diff_spec",
+    "may_meet",
     "run",
     "versions_of_key",
 ]
@@ -294,7 +296,7 @@ def _memory(rowset: AnyRowSet) -> tuple[Any, ...]:
     return (rowset.deltas,) if isinstance(rowset, MemRowSet) else (*rowset.frozen, rowset.deltas)
 
 
-def _may_meet(rowset: AnyRowSet, spec: DiffSpec) -> bool:
+def may_meet(rowset: AnyRowSet, spec: DiffSpec) -> bool:
     """Whether the rowset can hold a record of the interval. Opens no file."""
     if not rowset.row_count:
         return False
@@ -392,7 +394,7 @@ def _net_windows(
 ) -> Iterator[tuple[_Touched, int, int, bool]]:
     """(rowset's records, lower, upper, whether its rows that were born or died are merged apart)."""
     for rowset in tablet.all_rowsets():
-        if _may_meet(rowset, spec):
+        if may_meet(rowset, spec):
             touched = _Touched(table, rowset, spec)
             for lower, upper in touched.windows():
                 yield touched, lower, upper, rowset in apart
@@ -400,7 +402,7 @@ def _net_windows(
 
 def _overlapping(table: TableState, tablet: TabletState, spec: DiffSpec) -> list[dict[AnyRowSet, bytes]]:
     """Groups of two or more rowsets in which a key can have been born or have died, with the least such key of each."""
-    candidates = [r for r in tablet.all_rowsets() if _may_meet(r, spec) and _may_move(r, spec)]
+    candidates = [r for r in tablet.all_rowsets() if may_meet(r, spec) and _may_move(r, spec)]
     if len(candidates) < 2:
         return []
     bounds: list[tuple[bytes, bytes, AnyRowSet]] = []
@@ -525,12 +527,7 @@ def _all(table: TableState, spec: DiffSpec) -> Iterator[pa.RecordBatch]:
 
 def _slices(table: TableState, spec: DiffSpec) -> Iterator[tuple[int, int, int]]:
     """(since, until, versions at most): pieces of the interval, each small enough, or of one timestamp."""
-    moments, counts = np.empty(0, np.int64), np.empty(0, np.int64)
-    for rowset in _rowsets(table, spec):
-        for records in _Touched(table, rowset, spec).records:
-            found, often = np.unique(records.timestamps, return_counts=True)
-            moments, place = np.unique(np.concatenate([moments, found]), return_inverse=True)
-            counts = np.bincount(place, np.concatenate([counts, often]), len(moments)).astype(np.int64)
+    moments, counts = change_counts(table, spec)
     since, begin = spec.since, 0
     sums = np.concatenate([[0], np.cumsum(counts)])
     while begin < len(moments):
@@ -541,10 +538,24 @@ def _slices(table: TableState, spec: DiffSpec) -> Iterator[tuple[int, int, int]]
         since, begin = until, end
 
 
+def change_counts(table: TableState, spec: DiffSpec) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(timestamps at which something changed in the interval, ascending; rows that changed at each, at most).
+
+    Cost: rowids and timestamps of the interval's records; no values.
+    """
+    moments, counts = np.empty(0, np.int64), np.empty(0, np.int64)
+    for rowset in _rowsets(table, spec):
+        for records in _Touched(table, rowset, spec).records:
+            found, often = np.unique(records.timestamps, return_counts=True)
+            moments, place = np.unique(np.concatenate([moments, found]), return_inverse=True)
+            counts = np.bincount(place, np.concatenate([counts, often]), len(moments)).astype(np.int64)
+    return moments, counts
+
+
 def _rowsets(table: TableState, spec: DiffSpec) -> Iterator[AnyRowSet]:
     for tablet in table.tablets:
         for rowset in tablet.all_rowsets():
-            if _may_meet(rowset, spec):
+            if may_meet(rowset, spec):
                 yield rowset
 
 
@@ -756,7 +767,7 @@ def versions_of_key(
         unknown = [pa.nulls(len(found), field.type) for field in fields[-2:]]
         batches.append(pa.RecordBatch.from_arrays([*values, *unknown], schema=pa.schema(fields)))
     for rowset in rowsets:
-        if not _may_meet(rowset, spec):
+        if not may_meet(rowset, spec):
             continue
         rowid = int(rowset.find(key)[0])
         if rowid >= 0:

@@ -38,6 +38,11 @@ def staging_folder(path: str, key: str) -> str:
     return os.path.join(path, layout.STAGING_NAME, key)
 
 
+def beside(folder: str, key: str) -> str:
+    """The folder of another job of the same store. Raises: InvalidArgumentError for what is no job's key."""
+    return staging_folder(os.path.dirname(os.path.dirname(folder)), key)
+
+
 def make_staging(env: Env, path: str, ttl_s: float) -> tuple[str, str]:
     """A new staging folder that lives for `ttl_s` seconds: (key, absolute path). Raises: StorageError: no
     store."""

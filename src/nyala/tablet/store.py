@@ -26,7 +26,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -329,11 +329,9 @@ class Store:
         dropped = self._forget_log(change, after) if forget_log else []
         change.timestamp = max(change.timestamp, self.clock.latest)
         known = self.state.committed_keys
-        change.drop_committed_keys += [
-            key
-            for key, entry in known.items()
-            if physical_us(entry.timestamp) < self.env.clock.now_us() - KEY_RETENTION_US
-        ]
+        change.drop_committed_keys += keys_to_forget(
+            {key: physical_us(entry.timestamp) for key, entry in known.items()}, self.env.clock.now_us()
+        )
         mine = {key.key for key in change.committed_keys}
         change.committed_keys += [
             CommittedKey(key, stamp)
@@ -646,6 +644,30 @@ class Store:
             "cache_hits": self.cache.hits,
             "cache_misses": self.cache.misses,
         }
+
+
+def stream_key(query: str, batch: int) -> str:
+    """The idempotency key of a micro-batch of a streaming query. Not 0 to 9 only: a query's id may be anything."""
+    return f"stream/{query}/{batch}"
+
+
+def keys_to_forget(known: Mapping[str, int], now_us: int) -> list[str]:
+    """Of idempotency keys, with the moments of their batches in microseconds, those that nobody will send again. Pure.
+
+    Jobs retry within hours. A streaming query may be started again after months, with the micro-batch that it was at:
+    so the newest of each query is kept for ever.
+    """
+    newest: dict[str, int] = {}
+    for key, at_us in known.items():
+        if key.startswith("stream/"):
+            query = key.rpartition("/")[0]
+            newest[query] = max(newest.get(query, at_us), at_us)
+    return [
+        key
+        for key, at_us in known.items()
+        if at_us < now_us - KEY_RETENTION_US
+        and not (key.startswith("stream/") and at_us == newest[key.rpartition("/")[0]])
+    ]
 
 
 def _reason(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Scan tokens: one tablet's part of a scan as bytes that another process can read without catalogue and log.
+"""Scan tokens: a part of one tablet's scan as bytes that another process can read without catalogue and log.
 
     offset  size  field
     0       8     magic "nyalatok"
@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from nyala.cfile.cache import BlockCache
 from nyala.delta.mem_store import DeltaMemStore
-from nyala.delta.run import LIVENESS
+from nyala.delta.run import LIVENESS, DeltaRun
 from nyala.env import SYSTEM, Env, MissingFileError
 from nyala.errors import CorruptionError, HistoryExpiredError, InvalidArgumentError
 from nyala.rowset.disk_rowset import DiskRowSet
@@ -54,9 +54,21 @@ _LENGTH: Final = struct.Struct("<Q")
 _CACHE_BYTES: Final = 64 << 20
 
 
-def make_tokens(root_path: str, table: TableState, spec: ScanSpec) -> list[bytes]:
-    """A token per tablet that `spec` has to read. Raises: InvalidArgumentError for a predicate that cannot
-    travel."""
+@dataclasses.dataclass(frozen=True)
+class Token:
+    """A scan token, and about how many rows will be looked at for it: for who spreads tokens over tasks."""
+
+    data: bytes
+    rows: int
+
+
+def make_tokens(root_path: str, table: TableState, spec: ScanSpec, pieces: int = 1) -> list[Token]:
+    """Tokens for what `spec` has to read: one per tablet, or several of a tablet that has more than its share.
+
+    pieces: about how many tokens are wanted. A tablet is cut between its rowsets, and a rowset between its windows; not
+            when key order or a limit is asked for, which hold within a token.
+    Raises: InvalidArgumentError for a predicate that cannot travel.
+    """
     if spec.predicate is not None and spec.predicate.has_arrow_expression:
         raise InvalidArgumentError(
             "a pyarrow expression cannot travel in a scan token: give `where` as text or with nyala.col()"
@@ -71,7 +83,39 @@ def make_tokens(root_path: str, table: TableState, spec: ScanSpec) -> list[bytes
     by_tablet: dict[int, list[ScanUnit]] = {}
     for unit in units:
         by_tablet.setdefault(unit.tablet, []).append(unit)
-    return [_make_token(root_path, spec, ordinal, parts) for ordinal, parts in sorted(by_tablet.items())]
+    whole = spec.order_by_key or spec.limit is not None
+    share = max(sum(map(_rows_of, units)) // max(pieces, 1), read_path.WINDOW_ROWS)
+    return [
+        Token(_make_token(root_path, spec, ordinal, part), sum(map(_rows_of, part)))
+        for ordinal, parts in sorted(by_tablet.items())
+        for part in ([parts] if whole else _cut(parts, share))
+    ]
+
+
+def _rows_of(unit: ScanUnit) -> int:
+    return unit.upper - unit.lower if unit.rowids is None else len(unit.rowids)
+
+
+def _cut(units: Sequence[ScanUnit], share: int) -> Iterator[list[ScanUnit]]:
+    """The units in groups of about `share` rows. What is in memory stays together, so that it travels once."""
+    group: list[ScanUnit] = [unit for unit in units if not isinstance(unit.rowset, DiskRowSet)]
+    size = sum(map(_rows_of, group))
+    for unit in units:
+        if not isinstance(unit.rowset, DiskRowSet):
+            continue
+        lower = unit.lower
+        while lower < unit.upper:
+            if size >= share:
+                yield group
+                group, size = [], 0
+            # To the end of the window in which the share is reached: whole windows are read at no extra cost.
+            wanted = lower + share - size
+            upper = min(-(-wanted // read_path.WINDOW_ROWS) * read_path.WINDOW_ROWS, unit.upper)
+            group.append(dataclasses.replace(unit, lower=lower, upper=upper))
+            size += upper - lower
+            lower = upper
+    if group:
+        yield group
 
 
 def _is_narrow(type: pa.DataType) -> bool:
@@ -93,7 +137,7 @@ def _make_token(root_path: str, spec: ScanSpec, ordinal: int, units: Sequence[Sc
                 for column_id in sorted(store.column_ids & needed):
                     run = store.run(column_id)
                     if run is not None:
-                        kept = run.between(0, spec.snapshot)
+                        kept = _of_rows(run.between(0, spec.snapshot), unit.lower, unit.upper)
                         bodies.append(_ipc([kept.rowids, kept.timestamps, kept.values]))
                         deltas.append([column_id, len(bodies) - 1])
             rowsets.append(
@@ -132,6 +176,16 @@ def _make_token(root_path: str, spec: ScanSpec, ordinal: int, units: Sequence[Sc
         parts += [_LENGTH.pack(len(body)), bytes(body)]
     payload = b"".join(parts)
     return MAGIC + struct.pack("<II", VERSION, google_crc32c.value(payload)) + payload
+
+
+def _of_rows(run: DeltaRun, lower: int, upper: int) -> DeltaRun:
+    """The records of rows [lower, upper), under the rowids that they have."""
+    begin, end = np.searchsorted(run.rowids, [lower, upper]).tolist()
+    if (begin, end) == (0, len(run)):
+        return run
+    return DeltaRun(
+        run.kind, run.rowids[begin:end], run.timestamps[begin:end], run.values.slice(begin, end - begin)
+    )
 
 
 def read_token(
@@ -255,3 +309,13 @@ def _deltas(parts: Sequence[Sequence[int]], bodies: Sequence[pa.Buffer]) -> Delt
                     {column_id: batch.column(2)},
                 )
     return store
+
+
+def tablet_of(data: bytes) -> int | None:
+    """The ordinal of the tablet that a token is of, for messages; None when the bytes do not say."""
+    try:
+        meta, _ = _open(data)
+    except CorruptionError:
+        return None
+    ordinal: int = meta["tablet"]
+    return ordinal

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import nyala
-from nyala.errors import InvalidArgumentError, SchemaError
+from nyala.errors import DuplicateKeyError, InvalidArgumentError, SchemaError
 from nyala.spark import writer as writer_module
 from nyala.spark.options import WriteOptions
 from nyala.spark.source import NyalaDataSource
@@ -131,7 +131,7 @@ def test_failing_rows_are_not_passed_over_in_silence(
     message = run_task(writer, 0, {"k": list(range(10)), "v": ["y"] * 10})
     with caplog.at_level("WARNING", logger="nyala.spark"):
         writer.commit([message])
-    assert "9 rows were not applied (9 already-present)" in caplog.text
+    assert "9 rows were not applied (9 already-present\n  row 0 (k=0)" in caplog.text
     assert content(store)[-1] == (9, "y")
 
 
@@ -142,9 +142,60 @@ def test_two_columns_of_one_name_are_refused(store: Path) -> None:
         NyalaWriter(WriteOptions.parse({"path": str(store), "table": "t"}), twice)
 
 
-def test_overwrite_is_refused_before_anything_is_staged(store: Path) -> None:
-    """mode("overwrite") would have to remove rows; until it does, it says so and leaves no folder."""
-    source = NyalaDataSource({"path": str(store), "table": "t"})
-    with pytest.raises(InvalidArgumentError, match="cannot overwrite it"):
+def test_overwrite_with_an_update_is_refused_before_anything_is_staged(store: Path) -> None:
+    """Rows that only change others cannot be all that a table holds; no folder is left behind."""
+    source = NyalaDataSource({"path": str(store), "table": "t", "operation": "update"})
+    with pytest.raises(InvalidArgumentError, match="overwrite"):
         source.writer(schema=SCHEMA, overwrite=True)
     assert staged(store) == []
+
+
+def test_overwrite_replaces_the_content_in_one_commit(store: Path, run_task) -> None:
+    """No reader sees the table empty; before the commit's timestamp everything is as it was."""
+    with nyala.connect(store) as db:
+        db["t"].insert({"k": [1, 2], "v": ["a", "b"]})
+        before = db.now()
+    source = NyalaDataSource({"path": str(store), "table": "t"})
+    writer = source.writer(schema=SCHEMA, overwrite=True)
+    writer.commit([run_task(writer, 0, {"k": [2, 3], "v": ["c", "d"]})])
+    assert content(store) == [(2, "c"), (3, "d")]
+    with nyala.connect(store) as db:
+        assert db["t"].scan(at=before).to_arrow().num_rows == 2
+        moments = db["t"].changes(since=before, versions="all").to_arrow()
+    assert len(set(moments["_commit_timestamp"].to_pylist())) == 1
+    assert sorted(moments["_change_type"].to_pylist()) == ["delete", "insert", "update"]
+
+
+def test_a_refused_job_says_how_many_rows_of_which_kind_and_the_first_hundred(store: Path, run_task) -> None:
+    """errors="raise": Spark shows the text of an error only, so what went wrong is in it."""
+    with nyala.connect(store) as db:
+        db["t"].insert({"k": list(range(150)), "v": ["x"] * 150})
+    writer = make_writer(store, operation="insert")
+    message = run_task(writer, 0, {"k": list(range(151)), "v": ["y"] * 151})
+    with pytest.raises(DuplicateKeyError) as raised:
+        writer.commit([message])
+    lines = str(raised.value).splitlines()
+    assert "table 't'" in lines[0] and "150 of 151 rows failed" in lines[0]
+    assert lines[1] == "150 already-present"
+    assert len(lines) == 2 + 100 + 1
+    assert lines[2].startswith("  row 0 (k=0): already-present:")
+    assert lines[-1] == "  … and 50 more"
+
+
+def test_rows_of_a_change_feed_are_carried_out(store: Path, run_task) -> None:
+    """operation="changes": what the feed says was deleted goes, the rest stands as the feed's last row of it says."""
+    with nyala.connect(store) as db:
+        db["t"].insert({"k": [1, 2], "v": ["a", "b"]})
+    writer = make_writer(store, operation="changes")
+    feed = pa.record_batch(
+        {
+            "k": [1, 2, 3, 3, 9],
+            "v": [None, "B", "late", "early", None],
+            "_change_type": ["delete", "update", "insert", "insert", "delete"],
+            "_commit_timestamp": [5, 5, 7, 6, 5],
+        }
+    )
+    path = Path(writer._staging) / "feed.arrow"
+    writer_module.stage_rows(iter([feed]), str(path))
+    writer.commit([StagedFile(0, "feed.arrow", 5)])
+    assert content(store) == [(2, "B"), (3, "late")]

@@ -1,0 +1,344 @@
+"""The change feed as a source of Spark's: a stream, or one batch between two moments.
+
+    planner worker, one for the life of the query                      executor's worker
+    latestOffset   how far: what is published, or less
+    partitions     changes in (start, end]:
+                     tablets whose changes are in files   tokens  ───► read the files
+                     others                               rows    ───► (they travel)
+    commit         the files of earlier micro-batches may go
+
+An offset is {"timestamp": N}: everything up to N was given out. 0 is before everything: the first micro-batch is then
+the table as it stands at its end, as inserts.
+
+How far a micro-batch goes. What is in files is read by executors, what is in memory by the planner, so a start far back
+first catches up with what is in files alone. `maxRowsPerTrigger` ends it earlier, after the batch of the table with
+which it is reached: a batch is never cut, so a micro-batch may be larger, by one batch at most.
+
+Invariants
+    F1  The micro-batches of a query follow one another without gap and without overlap: (start, end], whatever was
+        restarted; the same offsets give the same rows as long as the table's history reaches back to `start`.
+    F2  Of versions="net" a key comes at most once in a micro-batch.
+
+Source: shared contract, "Spark" and "History"; the Spark data source study, 1.6.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+import nyala
+from nyala.catalog.leases import open_remote_lease
+from nyala.env import SYSTEM
+from nyala.errors import Error, HistoryExpiredError
+from nyala.mvcc.timestamp import TIMESTAMP_ZERO
+from nyala.scan import read_token
+from nyala.spark.errors import naming
+from nyala.spark.options import ChangeOptions
+from nyala.spark.reader import (
+    HeldLease,
+    PlacedToken,
+    TokenPartition,
+    freeze_gc_once,
+    lease_of_version,
+    load_placed,
+    partitions_wanted,
+    place,
+)
+from nyala.spark.types import arrow_schema, check_schema, conform
+from nyala.tablet import change_token, diff_scan
+from nyala.tablet.change_token import changes_in_memory, make_change_tokens, read_change_token
+from nyala.tablet.diff_scan import CHANGE_TYPE, COMMIT_TIMESTAMP
+from nyala.tablet.token import tablet_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from nyala.change_feed import ChangeFeed
+    from nyala.database import Database
+
+__all__ = [
+    "NyalaChangeReader",
+    "NyalaChangeStream",
+    "change_schema",
+    "next_end",
+    "plan_changes",
+    "read_changes",
+]
+
+_BEGIN: Final = 0
+# Rows that travel are cut into pieces of about so many, so that several tasks share them.
+_PIECE_ROWS: Final = 1 << 17
+
+
+class ChangePartition(TokenPartition):
+    """Change tokens and rows of one Spark task. `inserted_at`: of scan tokens, whose rows are all inserts."""
+
+    def __init__(self, tokens: list[PlacedToken], lease: str, inserted_at: int | None) -> None:
+        super().__init__(tokens, lease)
+        self.inserted_at = inserted_at
+
+
+def _feed(db: Database, options: ChangeOptions, since: int, until: int | None) -> ChangeFeed:
+    columns = None if options.columns is None else list(options.columns)
+    return db.table(options.table).changes(since, until, versions=options.versions, columns=columns)
+
+
+def change_schema(options: ChangeOptions) -> pa.Schema:
+    """What the feed's rows look like."""
+    with nyala.connect(options.path, read_only=True) as db:
+        now = db.now()
+        return _feed(db, options, now, now).schema
+
+
+def plan_changes(
+    db: Database, options: ChangeOptions, names: Sequence[str], since: int, until: int
+) -> list[InputPartition]:
+    """The partitions of the changes in (since, until]; of `since` 0 those of the rows at `until`.
+
+    Raises: HistoryExpiredError when `since` is further back than the table's history reaches.
+    """
+    wanted = options.partitions or partitions_wanted()
+    lease = lease_of_version(options.path, db.stats()["version"], options.lease_s)
+    if since == _BEGIN:
+        feed = _feed(db, options, until, until)
+        own = [name for name in feed.schema.names if name not in (CHANGE_TYPE, COMMIT_TIMESTAMP)]
+        scan = db.table(options.table).scan(own, at=until)
+        tokens = [token.data for token in scan.tokens_in_pieces(wanted)]
+        return _partitions(options.path, lease, tokens, wanted, until)
+    try:
+        feed = _feed(db, options, since, until)
+    except HistoryExpiredError as error:
+        raise HistoryExpiredError(
+            f"the changes of table {options.table!r} after {nyala.to_datetime(since).isoformat()} ({since}) are no "
+            f"longer kept, so this query cannot go on from its checkpoint: {error}. Start it anew with another "
+            "checkpoint; without startingTimestamp it begins with the table as it stands. A longer `history` of the "
+            "table keeps more"
+        ) from error
+    if since >= until:
+        return _partitions(options.path, lease, [], wanted, None)
+    root, table = feed._take()
+    items = make_change_tokens(options.path, table, feed._spec)
+    kept = [batch.select(list(names)) for batch in changes_in_memory(table, feed._spec)]
+    del root
+    if kept:
+        rows = pa.Table.from_batches(kept)
+        step = max(_PIECE_ROWS, -(-rows.num_rows // wanted))
+        items += [_ipc(rows.slice(at, step)) for at in range(0, rows.num_rows, step)]
+    return _partitions(options.path, lease, items, wanted, None)
+
+
+def _partitions(
+    path: str, lease: str, items: list[bytes], wanted: int, inserted_at: int | None
+) -> list[InputPartition]:
+    count = max(1, min(wanted, len(items)))
+    groups = place(path, lease, [items[number::count] for number in range(count)])
+    return [ChangePartition(group, lease, inserted_at) for group in groups]
+
+
+def _ipc(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows.combine_chunks())
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+def read_changes(
+    partition: InputPartition, options: ChangeOptions, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one partition, in exactly `schema`. In a task, on an executor."""
+    assert isinstance(partition, ChangePartition)
+    freeze_gc_once()
+    keep = HeldLease(options.path, partition.lease, options.lease_s).keeper()
+    for placed in partition.tokens:
+        keep()
+        item = load_placed(placed)
+        try:
+            for batch in _read_item(item, partition.inserted_at):
+                yield conform(batch, schema)
+                keep()
+        except Error as error:
+            number = tablet_of(item) if partition.inserted_at is not None else None
+            naming(error, f"table {options.table!r}" + ("" if number is None else f", tablet {number}"))
+            raise
+
+
+def _read_item(item: bytes, inserted_at: int | None) -> Iterator[pa.RecordBatch]:
+    if inserted_at is not None:
+        for batch in read_token(item):
+            count = batch.num_rows
+            marks = [pa.repeat("insert", count), pa.repeat(pa.scalar(inserted_at, pa.int64()), count)]
+            yield pa.RecordBatch.from_arrays(
+                [*batch.columns, *marks], names=[*batch.schema.names, CHANGE_TYPE, COMMIT_TIMESTAMP]
+            )
+    elif item.startswith(change_token.MAGIC):
+        yield from read_change_token(item)
+    else:
+        with pa.ipc.open_stream(pa.py_buffer(item)) as reader:
+            yield from reader
+
+
+# ------------------------------------------------------------------------------------------------ one batch
+
+
+class NyalaChangeReader(DataSourceReader):
+    """`spark.read`, changes=true: what changed between two moments."""
+
+    def __init__(self, options: ChangeOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        with nyala.connect(options.path, read_only=True) as db:
+            now = db.now()
+            check_schema(self._schema, options.table, _feed(db, options, now, now).schema)
+            table = db.table(options.table)
+            since = (
+                now
+                if options.from_now
+                else _BEGIN
+                if options.start is None
+                else table.at(options.start).timestamp
+            )
+            until = now if options.end is None else table.at(options.end).timestamp
+            return plan_changes(db, options, self._schema.fieldNames(), since, until)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_changes(partition, self._options, arrow_schema(self._schema))
+
+
+# ------------------------------------------------------------------------------------------------ a stream
+
+
+def next_end(
+    published: int,
+    start: int,
+    memory_from: int | None,
+    moments: np.ndarray,
+    counts: np.ndarray,
+    max_rows: int | None,
+) -> int:
+    """Where a micro-batch that begins after `start` ends. Pure.
+
+    memory_from:     the oldest change that is in memory only; None: all is in files.
+    moments, counts: at which timestamps in (start, published] something changed, and how many rows.
+    """
+    end = published
+    if (
+        memory_from is not None
+        and start < memory_from - 1 < end
+        and len(moments)
+        and moments[0] < memory_from
+    ):
+        end = memory_from - 1
+    if max_rows is not None and len(moments):
+        inside = moments <= end
+        sums = np.cumsum(counts[inside])
+        if len(sums) and sums[-1] > max_rows:
+            # The last moment up to which the rows are few enough; at least the first one, whole.
+            last = max(int(np.searchsorted(sums, max_rows, side="right")) - 1, 0)
+            end = int(moments[last])
+    return max(end, start)
+
+
+class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream`. One planner worker keeps one of these for the life of a query; `read` runs elsewhere."""
+
+    def __init__(self, options: ChangeOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._target: int | None = None
+        self._open: Database | None = None
+        self._leases: list[tuple[int, str]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": None, "_leases": []}
+
+    @property
+    def _db(self) -> Database:
+        if self._open is None:
+            self._open = nyala.connect(self._options.path, read_only=True)
+        return self._open
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        rows = self._options.max_rows
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._db.now()
+
+    def initialOffset(self) -> dict[str, int]:
+        options = self._options
+        if options.from_now:
+            return {"timestamp": self._db.now()}
+        if options.start is None:
+            return {"timestamp": _BEGIN}
+        return {"timestamp": self._db.table(options.table).at(options.start).timestamp}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        since = start["timestamp"]
+        now = self._db.now() if self._target is None else self._target
+        if since == _BEGIN:
+            return {"timestamp": max(now, TIMESTAMP_ZERO)}
+        if since >= now:
+            return dict(start)
+        feed = _feed(self._db, self._options, since, now)
+        root, table = feed._take()
+        moments, counts = diff_scan.change_counts(table, feed._spec)
+        oldest = min(
+            (stamp for tablet in table.tablets if (stamp := tablet.memory_timestamp_min()) is not None),
+            default=None,
+        )
+        del root
+        if not len(moments):
+            return dict(start)  # others wrote to other tables: no micro-batch for that
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return {"timestamp": next_end(now, since, oldest, moments, counts, rows)}
+
+    def reportLatestOffset(self) -> dict[str, int] | None:
+        return {"timestamp": self._db.now()}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        since, until = start["timestamp"], end["timestamp"]
+        check_schema(self._schema, self._options.table, _feed(self._db, self._options, until, until).schema)
+        made = plan_changes(self._db, self._options, self._schema.fieldNames(), since, until)
+        lease = made[0].lease if isinstance(made[0], ChangePartition) else ""
+        self._leases.append((until, lease))
+        return made
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_changes(partition, self._options, arrow_schema(self._schema))
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Give back what kept the files of micro-batches that are done."""
+        done = [lease for until, lease in self._leases if until <= end["timestamp"]]
+        self._leases = [(until, lease) for until, lease in self._leases if until > end["timestamp"]]
+        for lease in set(done) - {lease for _, lease in self._leases}:
+            _give_back(self._options.path, lease)
+
+    def stop(self) -> None:
+        for _, lease in self._leases:
+            _give_back(self._options.path, lease)
+        self._leases = []
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+
+def _give_back(path: str, lease: str) -> None:
+    # `lease_of_version` may still know the name: it finds the lease gone and takes another.
+    with contextlib.suppress(Error):
+        open_remote_lease(SYSTEM, path, lease).release()

@@ -1,0 +1,120 @@
+"""The streaming sink: each micro-batch becomes one batch of the table, exactly once.
+
+    executor's worker                        planner worker                       holder of the store's lock
+    write(batches)                           commit(messages, batch id)
+      → a staging folder of its own           → commit_staged(files, recorded      one atomic batch and
+      → message: folder, file, query id           as (query id, batch id)) ─────►  (query id, batch id), in one
+                                                                                   log record or transaction
+
+    killed …                           after the restart Spark sends the micro-batch again, and
+      before the record is durable       nothing of it is there: it is applied
+      after that                         (query id, batch id) is there: nothing happens, and Spark goes on
+
+T-a  The id of a query lives in its checkpoint: a query without its checkpoint is a new one.
+T-b  Spark makes a writer at planning and another for the commit, so nothing is kept in one: what the commit needs
+     to know of the tasks is in their messages.
+T-c  Staged files of a micro-batch that was killed go when their time is over.
+
+Source: shared contract, "Spark"; the Spark data source study, 1.6.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from nyala import handover
+from nyala.errors import Error, InvalidArgumentError, StorageError, WriteError
+from nyala.spark.options import WriteOptions
+from nyala.spark.writer import refused, stage_rows, tell, unique_columns
+from nyala.tablet.store import stream_key
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["NyalaStreamWriter", "StagedBatch"]
+
+# A micro-batch is committed minutes after it was staged, or never.
+STAGING_TTL_S: Final = 6 * 3600
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class StagedBatch(WriterCommitMessage):
+    """What one task staged of a micro-batch. `key` None: it had no rows."""
+
+    query: str
+    partition: int
+    key: str | None
+    name: str
+
+
+class NyalaStreamWriter(DataSourceStreamArrowWriter):
+    """Made anew for each planning and each commit (T-b)."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool = False) -> None:
+        self._options = options
+        self._overwrite = overwrite  # output mode "complete": each micro-batch is the whole answer
+        self._columns = unique_columns(options.table, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None, "a data source writes inside a Spark task"
+        partition = context.partitionId()
+        query = self._options.transaction or context.getLocalProperty(QUERY_ID)
+        if not query:
+            raise InvalidArgumentError(
+                "Spark does not tell the id of this streaming query: give the sink .option('transaction', "
+                "'a name of your own that stays the same after a restart')"
+            )
+        key, folder = handover.new_staging(self._options.path, STAGING_TTL_S)
+        name = f"part-{partition:05d}-{context.taskAttemptId()}.arrow"
+        try:
+            rows = stage_rows(iterator, os.path.join(folder, name))
+        except BaseException:
+            with contextlib.suppress(StorageError):
+                handover.discard_staging(self._options.path, key)
+            raise
+        if not rows:
+            handover.discard_staging(self._options.path, key)
+        return StagedBatch(query, partition, key if rows else None, name)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        staged = sorted((m for m in messages if isinstance(m, StagedBatch)), key=lambda m: m.partition)
+        files = [[m.key, m.name] for m in staged if m.key is not None]
+        if files:
+            record = stream_key(staged[0].query, batchId)
+            job = {
+                "key": files[0][0],
+                "record_as": record,
+                "table": self._options.table,
+                "operation": self._options.operation,
+                "errors": self._options.errors,
+                "files": files,
+                "columns": self._columns,
+                "overwrite": self._overwrite,
+            }
+            try:
+                outcome = handover.commit_staged(self._options.path, job)
+            except WriteError as error:
+                raise refused(self._options, error) from None
+            tell(self._options, outcome)
+        self._discard(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        # Also after a commit that went through: that decides by what is recorded, never by what is staged.
+        self._discard(messages)
+
+    def _discard(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        for message in messages:
+            if isinstance(message, StagedBatch) and message.key is not None:
+                with contextlib.suppress(Error):
+                    handover.discard_staging(self._options.path, message.key)

@@ -1,0 +1,341 @@
+"""`nyala.spark.sql`: a SELECT of Spark's that reads, of each Nyala table in it, only the columns and rows it needs.
+
+    SELECT a.v FROM t AS a JOIN u ON a.k = u.k WHERE a.k > 5        t, u: Nyala tables
+        │ sqlglot parses and qualifies a copy
+        ▼
+    t AS a   columns k, v   where k > 5      ──►  a scan at one snapshot, to_spark   ──►  DataFrame nyala_0
+    u        column k                        ──►  …                                       DataFrame nyala_1
+        ▼
+    SELECT a.v FROM {nyala_0} AS a JOIN {nyala_1} AS u ON a.k = u.k WHERE a.k > 5
+
+The user's text is Spark's to run, changed only where a table's name stands. Each use of a table is a scan of its own,
+so one use's predicate cannot be missing from another. Spark evaluates every predicate again: what is given to a scan
+need only keep all rows that Spark would keep.
+
+Invariants
+    Q1  A scan's columns include every column of that use that the statement names. Where sqlglot cannot tell, all.
+    Q2  A predicate goes into a scan only where a row that fails it can have no part in the answer: a term of WHERE
+        over a table that no outer join fills up with NULL, or a term of ON over a side that ON filters.
+    Q3  A term goes into a scan only where Spark's meaning of it is ours: comparisons of a column with a literal that
+        the column's type holds exactly, IN, BETWEEN, IS NULL, AND, OR, NOT. The rest stays Spark's alone.
+    Q4  All tables of one store are read at one timestamp.
+
+Source: shared contract, "Spark"; the Spark data source study, 1.2 and 1.3.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from nyala.errors import InvalidArgumentError
+from nyala.schema.nodes import Compare, InList, IsNull, Predicate, all_of, any_of, negate
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+__all__ = ["TableUse", "find_uses", "with_placeholders"]
+
+_COMPARISONS: Final = {"EQ": "=", "NEQ": "<>", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
+_TURNED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_NOT_FILLED: Final = ("", "INNER", "CROSS")
+
+
+@dataclass(frozen=True)
+class TableUse:
+    """One place of a statement where a table of ours stands.
+
+    begin, end: of its name in the text, [begin, end). alias: the name to give it there; None: it has one.
+    columns:    those that the statement needs, in the table's order. where: None, or a predicate (Q2, Q3).
+    """
+
+    name: tuple[str, ...]
+    begin: int
+    end: int
+    alias: str | None
+    columns: tuple[str, ...]
+    where: Predicate | None
+
+
+def find_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema | None]) -> list[TableUse]:
+    """The uses of tables of ours in a statement, in the order of the text.
+
+    schema_of: the Arrow schema of a table by the parts of its name, None when it is not ours.
+    Raises:    InvalidArgumentError for what is no single SELECT; ImportError without sqlglot.
+    """
+    glot = _sqlglot()
+    exp = glot.exp
+    try:
+        trees = glot.parse(text, dialect="spark")
+    except glot.errors.SqlglotError as error:
+        raise InvalidArgumentError(f"the statement does not parse: {_first_line(error)}") from None
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+        raise InvalidArgumentError(
+            "nyala.spark.sql takes one SELECT: write with df.write.format('nyala') or nyala.spark.upsert"
+        )
+    tree = trees[0]
+    found: dict[str, tuple[exp.Table, tuple[str, ...], pa.Schema]] = {}
+    for scope in _scopes(tree):
+        for node in scope.tables:
+            name = tuple(part.name for part in node.parts)
+            shadowed = len(name) == 1 and node.name.lower() in {key.lower() for key in scope.cte_sources}
+            schema = None if shadowed else schema_of(name)
+            if schema is not None:
+                found[f"nyala_{len(found)}"] = (node, name, schema)
+    if not found:
+        return []
+    places = {key: _place(node, text) for key, (node, _, _) in found.items()}
+    for key, (node, _, _) in found.items():
+        alias = node.alias or node.name
+        node.set("db", None)
+        node.set("catalog", None)
+        node.set("this", exp.to_identifier(key))
+        if isinstance(node.args.get("alias"), exp.TableAlias):
+            continue
+        node.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+    needs = _needs(tree, {key: schema for key, (_, _, schema) in found.items()})
+    uses = []
+    for key, (_, name, schema) in found.items():
+        begin, end, alias = places[key]
+        columns, where = needs.get(key, (tuple(schema.names), None))
+        uses.append(TableUse(name, begin, end, alias, columns, where))
+    return sorted(uses, key=lambda use: use.begin)
+
+
+def with_placeholders(text: str, uses: Sequence[TableUse]) -> str:
+    """The statement with `{nyala_0}`, `{nyala_1}`, … where the uses stand, for the arguments of `spark.sql`."""
+    parts, at = [], 0
+    for number, use in enumerate(uses):
+        parts.append(_braces(text[at : use.begin]))
+        quoted = "" if use.alias is None else " AS `" + use.alias.replace("`", "``") + "`"
+        parts.append(f"{{nyala_{number}}}{quoted}")
+        at = use.end
+    return "".join(parts) + _braces(text[at:])
+
+
+def _braces(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
+
+
+def _sqlglot() -> Any:
+    try:
+        import sqlglot
+        import sqlglot.errors
+        import sqlglot.optimizer.pushdown_projections
+        import sqlglot.optimizer.qualify
+        import sqlglot.optimizer.scope
+    except ImportError as error:
+        raise ImportError("nyala.spark.sql needs sqlglot: pip install 'nyala[spark]'") from error
+    return sqlglot
+
+
+def _scopes(tree: exp.Expression) -> list[Any]:
+    return list(_sqlglot().optimizer.scope.traverse_scope(tree))
+
+
+def _place(node: exp.Table, text: str) -> tuple[int, int, str | None]:
+    """Where the table's name stands, and the alias that it needs. Raises: InvalidArgumentError."""
+    spans = [(part.meta.get("start"), part.meta.get("end")) for part in node.parts]
+    if any(begin is None or end is None for begin, end in spans):
+        raise InvalidArgumentError(f"cannot tell where the table {node.name!r} stands in {text!r}")
+    if any(node.args.get(what) for what in ("sample", "version", "when", "pivots", "changes")):
+        raise InvalidArgumentError(
+            f"table {node.name!r}: TABLESAMPLE, PIVOT and time travel are not taken here; use a subquery, or at="
+        )
+    has_alias = bool(node.alias)
+    return min(b for b, _ in spans), max(e for _, e in spans) + 1, None if has_alias else node.name
+
+
+# ------------------------------------------------------------------------------------------------ what is needed
+
+
+def _needs(
+    tree: exp.Expression, schemas: Mapping[str, pa.Schema]
+) -> dict[str, tuple[tuple[str, ...], Predicate | None]]:
+    """By key: columns and predicate. A key is missing when it cannot be told: all columns then, and no predicate."""
+    glot = _sqlglot()
+    # Spark's names do not heed case, so a table that has `a` and `A` is read whole.
+    plain = {key: schema for key, schema in schemas.items() if _distinct(schema.names)}
+    described = {
+        key: {name.lower(): str(schema.field(name).type) for name in schema.names}
+        for key, schema in plain.items()
+    }
+    try:
+        tree = glot.optimizer.qualify.qualify(
+            tree, schema=described, dialect="spark", validate_qualify_columns=False, identify=False,
+            quote_identifiers=False,
+        )  # fmt: skip
+        tree = glot.optimizer.pushdown_projections.pushdown_projections(tree)
+        scopes = _scopes(tree)
+    except (glot.errors.SqlglotError, RecursionError):
+        return {}
+    needs: dict[str, tuple[tuple[str, ...], Predicate | None]] = {}
+    for scope in scopes:
+        unsure = any(not column.table for column in scope.columns) or any(
+            isinstance(star, glot.exp.Star) and not isinstance(star.parent, glot.exp.Count)
+            for star in scope.find_all(glot.exp.Star)
+        )
+        for alias, source in scope.sources.items():
+            key = source.name if isinstance(source, glot.exp.Table) else None
+            if key not in plain or unsure:
+                continue
+            schema = plain[key]
+            names = {column.name.lower() for column in _columns_of(scope, alias)}
+            columns = tuple(name for name in schema.names if name.lower() in names)
+            if len(columns) != len(names):
+                continue  # something that is no column of ours: let Spark say so
+            terms = [
+                term
+                for node in _filters(scope, alias)
+                if (term := _translate(node, alias, schema)) is not None
+            ]
+            needs[key] = (columns, all_of(terms) if terms else None)
+    return needs
+
+
+def _distinct(names: Sequence[str]) -> bool:
+    return len({name.lower() for name in names}) == len(names)
+
+
+def _columns_of(scope: Any, alias: str) -> Iterator[exp.Column]:
+    """The columns of a source, in its own scope and in subqueries that refer to it from inside."""
+    yield from scope.source_columns(alias)
+    for inner in scope.subquery_scopes:
+        yield from (column for column in inner.external_columns if column.table == alias)
+
+
+def _filters(scope: Any, alias: str) -> Iterator[exp.Expression]:
+    """Terms, joined by AND, that every row of the source with a part in the answer meets (Q2)."""
+    exp = _sqlglot().exp
+    select = scope.expression
+    if not isinstance(select, exp.Select):
+        return
+    joins = select.args.get("joins") or []
+    sides = [(join.side.upper(), join.kind.upper(), join) for join in joins]
+    if any(side in ("RIGHT", "FULL") or kind not in ("", "INNER", "CROSS", "SEMI", "ANTI", "OUTER") or
+           join.method for side, kind, join in sides):  # fmt: skip
+        return
+    mine = next(
+        ((side, kind, join) for side, kind, join in sides if join.this.alias_or_name == alias),
+        None,
+    )
+    filled = mine is not None and mine[0] == "LEFT" and mine[1] not in ("SEMI", "ANTI")
+    where = select.args.get("where")
+    if where is not None and not filled and (mine is None or mine[1] in _NOT_FILLED):
+        yield from _terms(where.this)
+    if mine is not None and mine[2].args.get("on") is not None:
+        # Of a joined side only rows that meet ON have a part, whatever the join makes of the others.
+        yield from _terms(mine[2].args["on"])
+
+
+def _terms(node: exp.Expression) -> Iterator[exp.Expression]:
+    exp = _sqlglot().exp
+    node = node.unnest()
+    if isinstance(node, exp.And):
+        yield from _terms(node.left)
+        yield from _terms(node.right)
+    else:
+        yield node
+
+
+# ------------------------------------------------------------------------------------------------ translation
+
+
+def _translate(node: exp.Expression, alias: str, schema: pa.Schema) -> Predicate | None:
+    """The term as a predicate of ours, or None (Q3)."""
+    exp = _sqlglot().exp
+    node = node.unnest()
+    if isinstance(node, exp.And | exp.Or):
+        left, right = (_translate(part, alias, schema) for part in (node.left, node.right))
+        if left is None or right is None:
+            return None
+        return all_of((left, right)) if isinstance(node, exp.And) else any_of((left, right))
+    if isinstance(node, exp.Not):
+        part = _translate(node.this, alias, schema)
+        return None if part is None else negate(part)
+    if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
+        name = _column(node.this, alias, schema)
+        return None if name is None else IsNull(name)
+    if isinstance(node, exp.Between):
+        parts = [
+            _compare(node.this, op, node.args[bound], alias, schema)
+            for op, bound in ((">=", "low"), ("<=", "high"))
+        ]
+        return None if None in parts else all_of(part for part in parts if part is not None)
+    if isinstance(node, exp.In) and node.expressions and not node.args.get("query"):
+        name = _column(node.this, alias, schema)
+        if name is None:
+            return None
+        values = [_value(part, schema.field(name).type) for part in node.expressions]
+        return None if None in values else InList(name, tuple(values))
+    op = _COMPARISONS.get(type(node).__name__)
+    if op is None:
+        return None
+    found = _compare(node.left, op, node.right, alias, schema)
+    return _compare(node.right, _TURNED[op], node.left, alias, schema) if found is None else found
+
+
+def _compare(
+    left: exp.Expression, op: str, right: exp.Expression, alias: str, schema: pa.Schema
+) -> Predicate | None:
+    name = _column(left, alias, schema)
+    if name is None:
+        return None
+    value = _value(right, schema.field(name).type)
+    return None if value is None else Compare(name, op, value)
+
+
+def _column(node: exp.Expression, alias: str, schema: pa.Schema) -> str | None:
+    exp = _sqlglot().exp
+    node = node.unnest()
+    if not isinstance(node, exp.Column) or node.table != alias:
+        return None
+    return next((name for name in schema.names if name.lower() == node.name.lower()), None)
+
+
+def _value(node: exp.Expression, type: pa.DataType) -> Any:
+    """The literal as a value that a column of the type can hold, or None: then Spark may convert where we do not.
+
+    Left out: timestamps (their text depends on the session's time zone), float (Spark compares it as double).
+    """
+    exp = _sqlglot().exp
+    node = node.unnest()
+    sign = 1
+    if isinstance(node, exp.Neg):
+        sign, node = -1, node.this
+    if isinstance(node, exp.Cast) and node.to.sql().upper() == "DATE":
+        node, dated = node.this, True
+    else:
+        dated = False
+    if not isinstance(node, exp.Literal):
+        return None
+    text = str(node.this)
+    if node.is_string:
+        if pa.types.is_date32(type):
+            try:
+                return dt.date.fromisoformat(text)
+            except ValueError:
+                return None
+        return text if pa.types.is_string(type) and not dated else None
+    try:
+        number = decimal.Decimal(text) * sign
+    except decimal.InvalidOperation:
+        return None
+    if pa.types.is_integer(type):
+        limit = 2 ** (type.bit_width - 1)
+        return int(number) if number == int(number) and -limit <= number < limit else None
+    if pa.types.is_float64(type):
+        return number
+    if pa.types.is_decimal(type):
+        whole = number.scaleb(type.scale)
+        return number if whole == int(whole) and abs(whole) < 10**type.precision else None
+    return None

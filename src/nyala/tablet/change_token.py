@@ -1,0 +1,126 @@
+"""Change tokens: one tablet's part of a change feed as bytes that another process can read without catalogue and log.
+
+    offset  size  field
+    0       8     magic "nyalachg"
+    8       4     version, u32 little-endian
+    12      4     CRC-32C of everything behind, u32
+    16      …     JSON: store path, table, tablet, schema, columns, since, until, versions, rowsets with their files
+
+What a tablet has in memory cannot travel as what it is, so a tablet whose memory meets the interval is read by whoever
+makes the tokens, and its rows travel instead, as an Arrow IPC stream (`changes_in_memory`).
+
+Invariants
+    G1  The rows of all tokens and of `changes_in_memory` are those of the feed that made them: a key lives in one
+        tablet, so tablets can be read apart.
+
+Source: design §3, "A scan token carries all that a remote reader needs".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any, Final
+
+import google_crc32c
+import pyarrow as pa
+
+from nyala.catalog.model import TableEntry, TabletEntry
+from nyala.cfile.cache import BlockCache
+from nyala.env import SYSTEM, Env, MissingFileError
+from nyala.errors import CorruptionError, HistoryExpiredError
+from nyala.partition.levels import Partition, PartitionSchema
+from nyala.rowset.mem_rowset import MemRowSet
+from nyala.schema.schema import Schema
+from nyala.tablet import diff_scan
+from nyala.tablet.diff_scan import DiffSpec
+from nyala.tablet.entries import RowSetFiles
+from nyala.tablet.root import TableState, TabletState
+
+__all__ = ["MAGIC", "changes_in_memory", "make_change_tokens", "read_change_token"]
+
+MAGIC: Final = b"nyalachg"
+VERSION: Final = 1
+_HEAD: Final = struct.Struct("<8sII")
+_CACHE_BYTES: Final = 64 << 20
+
+
+def make_change_tokens(root_path: str, table: TableState, spec: DiffSpec) -> list[bytes]:
+    """A token per tablet that has changes of the interval in files, and nothing of it in memory."""
+    made = []
+    for ordinal, tablet in enumerate(table.tablets):
+        if _in_memory(tablet, spec) or not any(diff_scan.may_meet(r, spec) for r in tablet.rowsets):
+            continue
+        meta = {
+            "path": root_path,
+            "table": table.name,
+            "tablet": ordinal,
+            "schema": json.loads(table.schema.to_json()),
+            "columns": [column.name for column in spec.columns],
+            "since": spec.since,
+            "until": spec.until,
+            "versions": spec.versions,
+            "rowsets": [RowSetFiles.of(rowset).to_json() for rowset in tablet.rowsets],
+        }
+        text = json.dumps(meta, separators=(",", ":")).encode()
+        made.append(_HEAD.pack(MAGIC, VERSION, google_crc32c.value(text)) + text)
+    return made
+
+
+def changes_in_memory(table: TableState, spec: DiffSpec) -> Iterator[pa.RecordBatch]:
+    """The changes of those tablets for which `make_change_tokens` makes no token."""
+    kept = tuple(tablet for tablet in table.tablets if _in_memory(tablet, spec))
+    return diff_scan.run(dataclasses.replace(table, tablets=kept), spec)
+
+
+def read_change_token(data: bytes, env: Env | None = None) -> Iterator[pa.RecordBatch]:
+    """The changes of one token. Raises: CorruptionError, HistoryExpiredError when its files are gone."""
+    env = env or SYSTEM
+    meta = _open(data)
+    schema = Schema.from_json(json.dumps(meta["schema"]))
+    cache = BlockCache(_CACHE_BYTES)
+    entry = TableEntry(
+        1, meta["table"], "", None, schema, {schema.version: schema}, PartitionSchema(), created=0
+    )
+    bare = TableState(entry, ())
+    rowsets = tuple(
+        RowSetFiles.from_json(files).open(env, meta["path"], cache, schema) for files in meta["rowsets"]
+    )
+    tablet = TabletState(TabletEntry(1, 1, Partition(), 0), MemRowSet(bare.codec, schema), (), rowsets)
+    spec = DiffSpec(
+        schema.project(meta["columns"]), schema.key_count, meta["since"], meta["until"], meta["versions"]
+    )
+    try:
+        yield from diff_scan.run(dataclasses.replace(bare, tablets=(tablet,)), spec)
+    except MissingFileError as error:
+        raise HistoryExpiredError(
+            f"a file of this change feed is gone ({error.path}): its lease is over; start the job again"
+        ) from error
+    finally:
+        cache.resize(0)
+        for rowset in rowsets:
+            rowset.close()
+
+
+def _in_memory(tablet: TabletState, spec: DiffSpec) -> bool:
+    memories = (tablet.memory, *tablet.frozen)
+    stores = [store for rowset in tablet.rowsets for store in (*rowset.frozen, rowset.deltas)]
+    return any(diff_scan.may_meet(memory, spec) for memory in memories) or any(
+        spec.meets(store.timestamp_min, store.timestamp_max) for store in stores
+    )
+
+
+def _open(data: bytes) -> Any:
+    try:
+        magic, version, crc = _HEAD.unpack_from(data)
+    except struct.error as error:
+        raise CorruptionError(
+            f"a change token is at least {_HEAD.size} bytes long, this one is {len(data)}"
+        ) from error
+    if magic != MAGIC or version != VERSION:
+        raise CorruptionError(f"these bytes are no change token of version {VERSION}")
+    if google_crc32c.value(data[_HEAD.size :]) != crc:
+        raise CorruptionError("the change token was damaged on its way (CRC-32C differs)")
+    return json.loads(data[_HEAD.size :])

@@ -1,0 +1,75 @@
+"""SQL: Spark's own over tables of its catalogue, and `nyala.spark.sql`, which reads only what a statement needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import nyala
+import nyala.spark
+from nyala.spark import session
+
+
+@pytest.fixture
+def db(store: Path) -> Iterator[nyala.Database]:
+    """Tables t (k, v, w) and u (k, x)."""
+    with nyala.connect(store) as opened:
+        t = opened.create_table(
+            "t", {"k": "int64", "v": "int64", "w": "string"}, ["k"], [nyala.hash_partition("k", buckets=2)]
+        )
+        t.insert({"k": [1, 2, 3], "v": [10, 20, 30], "w": ["a", "b", "c"]})
+        opened.create_table("u", {"k": "int64", "x": "int64"}, ["k"]).insert({"k": [1, 2], "x": [1, 0]})
+        yield opened
+
+
+@pytest.fixture
+def catalogued(spark: SparkSession, db: nyala.Database) -> Iterator[str]:
+    """Table t in Spark's catalogue."""
+    spark.sql(f"CREATE TABLE t_in_spark USING nyala OPTIONS (path '{db.path}', table 't')")
+    yield "t_in_spark"
+    spark.sql("DROP TABLE t_in_spark")
+
+
+def answer(df) -> list[tuple[object, ...]]:
+    return sorted(tuple(row) for row in df.collect())
+
+
+def test_a_table_of_sparks_catalogue(spark: SparkSession, db: nyala.Database, catalogued: str) -> None:
+    """CREATE TABLE … USING nyala: read anew by each statement, written by INSERT, deleted from, at any moment."""
+    before = db.now()
+    assert answer(spark.sql("SELECT k, w FROM t_in_spark WHERE v > 10")) == [(2, "b"), (3, "c")]
+    spark.sql("INSERT INTO t_in_spark VALUES (4, 40, 'd'), (1, 11, 'A')")
+    assert answer(spark.sql("SELECT k, v FROM t_in_spark")) == [(1, 11), (2, 20), (3, 30), (4, 40)]
+    spark.sql("INSERT INTO t_in_spark WITH (`operation`='delete') (k) SELECT k FROM t_in_spark WHERE v > 25")
+    assert answer(spark.sql("SELECT k FROM t_in_spark")) == [(1,), (2,)]
+    assert answer(spark.sql(f"SELECT k FROM t_in_spark WITH (`at`='{before}')")) == [(1,), (2,), (3,)]
+    joined = "SELECT count(*) FROM t_in_spark a JOIN t_in_spark b ON a.k + 1 = b.k WHERE a.k = 1 AND b.k = 2"
+    assert answer(spark.sql(joined)) == [(1,)]
+    spark.sql("INSERT OVERWRITE t_in_spark VALUES (7, 70, 'g')")
+    assert db["t"].to_arrow().to_pylist() == [{"k": 7, "v": 70, "w": "g"}]
+
+
+def test_a_statement_reads_only_what_it_needs(
+    spark: SparkSession, db: nyala.Database, catalogued: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each use of a table is a scan of the columns and rows that it needs; the answer is Spark's own."""
+    scans = []
+
+    def spied(of: SparkSession, scan):
+        scans.append((scan.name, scan.schema.names, str(scan._spec.predicate)))
+        return nyala.spark.scan_to_spark(of, scan)
+
+    monkeypatch.setattr(session, "scan_to_spark", spied)
+    before = db.now()
+    db["t"].upsert({"k": [9], "v": [90], "w": ["z"]})
+    text = "SELECT a.w, '{x}' FROM t AS a LEFT JOIN u ON a.k = u.k AND u.x = 1 WHERE a.v < 25 AND u.k IS NULL"
+    assert answer(nyala.spark.sql(spark, text, store=db.path)) == [("b", "{x}")]
+    assert scans == [("t", ["k", "v", "w"], "v < 25"), ("u", ["k", "x"], "x = 1")]
+    assert answer(nyala.spark.sql(spark, "SELECT count(*) FROM t", store=db.path, at=before)) == [(3,)]
+    scans.clear()
+    assert answer(nyala.spark.sql(spark, "SELECT max(v) FROM t_in_spark WHERE k BETWEEN 2 AND 3")) == [(30,)]
+    assert scans == [("t", ["k", "v"], "k >= 2 AND k <= 3")]
+    assert answer(nyala.spark.sql(spark, "SELECT 1")) == [(1,)]

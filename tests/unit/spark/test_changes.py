@@ -1,0 +1,223 @@
+"""The change feed as a source, without a Spark session: micro-batches that follow one another, from files and memory."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+import nyala
+from nyala.errors import HistoryExpiredError, InvalidArgumentError
+from nyala.spark.changes import NyalaChangeStream, next_end
+from nyala.spark.options import ChangeOptions
+from nyala.spark.source import NyalaDataSource
+from nyala.spark.types import spark_schema
+
+Row = tuple[object, ...]
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[nyala.Database]:
+    with nyala.connect(tmp_path / "store", maintenance=False) as opened:
+        opened.create_table("t", {"k": "int64", "v": "int64"}, ["k"], [nyala.hash_partition("k", buckets=3)])
+        yield opened
+
+
+def make_source(db: nyala.Database, **options: object) -> NyalaDataSource:
+    given = {"path": db.path, "table": "t", "changes": "true"}
+    return NyalaDataSource({**given, **{name: str(value) for name, value in options.items()}})
+
+
+def make_stream(db: nyala.Database, **options: object) -> NyalaChangeStream:
+    source = make_source(db, **options)
+    stream = source.streamReader(schema=source.schema())
+    assert isinstance(stream, NyalaChangeStream)
+    return stream
+
+
+def rows(stream: NyalaChangeStream, start: dict[str, int], end: dict[str, int]) -> list[Row]:
+    """(key, value, type) of a micro-batch, as executors read it: from copies of reader and partitions."""
+    found = []
+    for partition in stream.partitions(start, end):
+        copy, part = pickle.loads(pickle.dumps((stream, partition)))
+        for batch in copy.read(part):
+            found += [(row["k"], row["v"], row["_change_type"]) for row in batch.to_pylist()]
+    return sorted(found, key=repr)
+
+
+def drain(stream: NyalaChangeStream, start: dict[str, int], limit: ReadLimit) -> list[list[Row]]:
+    """Micro-batches until there is nothing more."""
+    found = []
+    while (end := stream.latestOffset(start, limit)) != start:
+        found.append(rows(stream, start, end))
+        stream.commit(end)
+        start = end
+    stream.stop()
+    return found
+
+
+def test_it_begins_with_the_table_as_it_stands(db: nyala.Database) -> None:
+    """Without a start the first micro-batch is the whole table, as inserts; then come the changes."""
+    table = db["t"]
+    table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
+    table.flush()
+    table.delete({"k": [3]})
+    stream = make_stream(db)
+    first = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    assert rows(stream, stream.initialOffset(), first) == [(1, 1, "insert"), (2, 2, "insert")]
+    assert stream.latestOffset(first, ReadAllAvailable()) == first
+    table.upsert({"k": [2, 4], "v": [20, 40]})
+    table.delete({"k": [1]})
+    assert drain(stream, first, ReadAllAvailable()) == [
+        [(1, None, "delete"), (2, 20, "update"), (4, 40, "insert")]
+    ]
+
+
+def test_it_begins_where_the_user_says(db: nyala.Database) -> None:
+    """startingTimestamp: a moment, after which the changes begin, or now."""
+    then = db["t"].insert({"k": [1], "v": [1]}).timestamp
+    db["t"].insert({"k": [2], "v": [2]})
+    assert make_stream(db, startingTimestamp=then).initialOffset() == {"timestamp": then}
+    stream = make_stream(db, startingTimestamp=then)
+    assert drain(stream, stream.initialOffset(), ReadAllAvailable()) == [[(2, 2, "insert")]]
+    assert make_stream(db, startingTimestamp="now").initialOffset() == {"timestamp": db.now()}
+
+
+def test_admission_control_takes_whole_batches(db: nyala.Database) -> None:
+    """A micro-batch of at most so many rows, but never a part of what was written at once."""
+    start = {"timestamp": db.now()}
+    for number, size in enumerate([2, 2, 5, 1, 1]):
+        db["t"].insert({"k": [10 * number + i for i in range(size)], "v": [0] * size})
+    stream = make_stream(db, maxRowsPerTrigger=4)
+    limit = stream.getDefaultReadLimit()
+    assert limit == ReadMaxRows(4)
+    assert [len(found) for found in drain(stream, start, limit)] == [4, 5, 2]
+
+
+def test_available_now_ends(db: nyala.Database) -> None:
+    """Trigger.AvailableNow reads what was there when the query began, however much is written meanwhile."""
+    start = {"timestamp": db.now()}
+    db["t"].insert({"k": [1], "v": [1]})
+    stream = make_stream(db)
+    stream.prepareForTriggerAvailableNow()
+    db["t"].insert({"k": [2], "v": [2]})
+    assert drain(stream, start, ReadAllAvailable()) == [[(1, 1, "insert")]]
+
+
+def test_what_is_in_files_is_read_by_the_executors(db: nyala.Database) -> None:
+    """A start far back: first what is in files, by tokens that open no store; then what is in memory."""
+    start = {"timestamp": db.now()}
+    db["t"].insert({"k": list(range(100)), "v": [0] * 100})
+    db["t"].flush()
+    db["t"].update({"k": [1], "v": [1]})
+    stream = make_stream(db)
+    middle = stream.latestOffset(start, ReadAllAvailable())
+    partitions = stream.partitions(start, middle)
+    assert all(token.startswith(b"nyalachg") for part in partitions for token in part.tokens)
+    assert [len(found) for found in drain(stream, start, ReadAllAvailable())] == [100, 1]
+
+
+def test_micro_batches_follow_one_another_without_gap(db: nyala.Database) -> None:
+    """Whatever was flushed, compacted or restarted between them, all micro-batches together make the table."""
+    rng = random.Random(7)
+    stream = make_stream(db, maxRowsPerTrigger=20)
+    offset, copy = stream.initialOffset(), {}
+    for _ in range(40):
+        keys = rng.sample(range(30), 6)
+        if rng.random() < 0.3:
+            db["t"].delete({"k": keys}, on_missing="ignore")
+        else:
+            db["t"].upsert({"k": keys, "v": [rng.randrange(1000) for _ in keys]})
+        if rng.random() < 0.3:
+            db["t"].flush()
+        if rng.random() < 0.1:
+            db["t"].compact()
+        if rng.random() < 0.2:
+            stream.stop()
+            stream = make_stream(db, maxRowsPerTrigger=20)  # the query was started again from its checkpoint
+        if rng.random() < 0.5:
+            end = stream.latestOffset(offset, stream.getDefaultReadLimit())
+            for key, value, kind in rows(stream, offset, end) if end != offset else ():
+                if kind == "delete":
+                    del copy[key]
+                else:
+                    assert (kind == "update") == (key in copy)
+                    copy[key] = value
+            stream.commit(end)
+            offset = end
+            seen = db["t"].scan(at=end["timestamp"]).to_arrow().to_pylist()
+            assert copy == {row["k"]: row["v"] for row in seen}
+    stream.stop()
+
+
+def test_all_versions(db: nyala.Database) -> None:
+    """versions="all": what was changed twice comes twice."""
+    start = {"timestamp": db.now()}
+    for value in (1, 2):
+        db["t"].upsert({"k": [1], "v": [value]})
+    db["t"].delete({"k": [1]})
+    found = drain(make_stream(db, versions="all"), start, ReadAllAvailable())
+    assert found == [[(1, 1, "insert"), (1, 2, "update"), (1, None, "delete")]]
+
+
+def test_history_that_is_gone_is_a_clear_error(tmp_path: Path) -> None:
+    """A query that stood still for too long is told, and how to go on; it never passes over changes in silence."""
+    with nyala.connect(tmp_path / "store", maintenance=False) as db:
+        db.create_table("t", {"k": "int64", "v": "int64"}, ["k"], history=0)
+        db["t"].insert({"k": [1], "v": [1]})
+        start = {"timestamp": db.now()}
+        db["t"].update({"k": [1], "v": [2]})
+        db["t"].compact()
+        db["t"].vacuum()
+        stream = make_stream(db)
+        with pytest.raises(HistoryExpiredError, match="cannot go on from its checkpoint"):
+            stream.partitions(start, {"timestamp": db.now()})
+        stream.stop()
+
+
+def test_a_batch_read_of_the_feed(db: nyala.Database) -> None:
+    """spark.read with changes=true: between two moments, the columns that are asked for."""
+    since = db["t"].insert({"k": [1, 2], "v": [1, 2]}).timestamp
+    until = db["t"].delete({"k": [1]}).timestamp
+    db["t"].delete({"k": [2]})
+    source = make_source(db, startingTimestamp=since, endingTimestamp=until, columns="v")
+    reader = source.reader(schema=source.schema())
+    found = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    assert found == [{"k": 1, "v": None, "_change_type": "delete", "_commit_timestamp": until}]
+
+
+def test_a_stream_without_changes_is_refused(db: nyala.Database) -> None:
+    """Rows without their change type would hide that some of them are gone."""
+    source = NyalaDataSource({"path": db.path, "table": "t"})
+    with pytest.raises(InvalidArgumentError, match="changes"):
+        source.streamReader(schema=spark_schema(pa.schema([("k", pa.int64())])))
+    with pytest.raises(InvalidArgumentError, match="'at'"):
+        ChangeOptions.parse({"path": db.path, "table": "t", "at": "5"})
+
+
+@pytest.mark.parametrize(
+    ("start", "memory_from", "max_rows", "expected"),
+    [
+        (0, None, None, 100),
+        (0, 50, None, 49),  # files first
+        (49, 50, None, 100),  # then memory
+        (0, None, 5, 40),
+        (0, None, 1, 10),  # one batch at least
+        (0, 15, 100, 14),
+        (20, 15, None, 100),
+    ],
+)
+def test_where_a_micro_batch_ends(
+    start: int, memory_from: int | None, max_rows: int | None, expected: int
+) -> None:
+    """Never inside a batch, never short of the first, never further than files when these are behind."""
+    moments = np.array([10, 40, 60, 90])
+    counts = np.array([3, 2, 4, 1])
+    later = moments > start
+    assert next_end(100, start, memory_from, moments[later], counts[later], max_rows) == expected

@@ -1,0 +1,154 @@
+"""The streaming sink without a Spark session: a micro-batch that is sent again is applied once."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+import nyala
+from nyala.errors import DuplicateKeyError, InvalidArgumentError
+from nyala.spark import sink as sink_module
+from nyala.spark.sink import NyalaStreamWriter, StagedBatch
+from nyala.spark.source import NyalaDataSource
+from nyala.tablet.store import KEY_RETENTION_US, keys_to_forget, stream_key
+
+SCHEMA = StructType([StructField("k", LongType()), StructField("v", StringType())])
+Task = Callable[..., StagedBatch]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with nyala.connect(tmp_path / "store") as db:
+        db.create_table("t", {"k": "int64", "v": "string"}, ["k"])
+    return tmp_path / "store"
+
+
+def make_writer(store: Path, overwrite: bool = False, **options: str) -> NyalaStreamWriter:
+    source = NyalaDataSource({"path": str(store), "table": "t", "operation": "insert", **options})
+    made = pickle.loads(pickle.dumps(source.streamWriter(schema=SCHEMA, overwrite=overwrite)))
+    assert isinstance(made, NyalaStreamWriter)
+    return made
+
+
+@pytest.fixture
+def run_task(store: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
+    """Runs one attempt of one task of a query, in a writer of its own, as Spark does."""
+    attempts = iter(range(100))
+
+    def run(partition: int, keys: list[int], query: str | None = "q1", **options: str) -> StagedBatch:
+        context = SimpleNamespace(
+            partitionId=lambda: partition,
+            taskAttemptId=lambda: next(attempts),
+            getLocalProperty=lambda name: query if name == "sql.streaming.queryId" else None,
+        )
+        monkeypatch.setattr(sink_module.TaskContext, "get", lambda: context)
+        batch = pa.record_batch({"k": pa.array(keys, pa.int64()), "v": pa.array(["x"] * len(keys))})
+        message = make_writer(store, **options).write(iter([batch]))
+        assert isinstance(message, StagedBatch)
+        return message
+
+    return run
+
+
+def content(store: Path) -> list[int]:
+    with nyala.connect(store, read_only=True) as db:
+        return db["t"].scan(["k"], order_by_key=True).to_arrow()["k"].to_pylist()
+
+
+def staged(store: Path) -> list[str]:
+    return [path.name for path in (store / "staging").rglob("*") if path.is_file()]
+
+
+def test_a_micro_batch_that_is_sent_again_is_applied_once(store: Path, run_task: Task) -> None:
+    """Killed after our commit and before Spark's, the query sends the same micro-batch again: no row twice."""
+    make_writer(store).commit([run_task(0, [1, 2]), run_task(1, [3])], batchId=0)
+    make_writer(store).commit([run_task(0, [1, 2]), run_task(1, [3])], batchId=0)
+    assert content(store) == [1, 2, 3]
+    make_writer(store).commit([run_task(0, [4])], batchId=1)
+    assert content(store) == [1, 2, 3, 4]
+    assert staged(store) == []
+
+
+def test_it_is_known_after_the_store_was_opened_again_and_flushed(store: Path, run_task: Task) -> None:
+    """What was applied is recorded with the rows: in the log first, in the catalogue when the log is gone."""
+    make_writer(store).commit([run_task(0, [1])], batchId=0)
+    with nyala.connect(store) as db:
+        db.flush()
+    make_writer(store).commit([run_task(0, [1])], batchId=0)
+    assert content(store) == [1]
+
+
+def test_another_query_and_another_batch_are_not_the_same(store: Path, run_task: Task) -> None:
+    """The numbers of micro-batches begin at 0 in every query."""
+    make_writer(store).commit([run_task(0, [1], "q1")], batchId=0)
+    make_writer(store).commit([run_task(0, [2], "q2")], batchId=0)
+    with pytest.raises(DuplicateKeyError, match="already-present"):
+        make_writer(store).commit([run_task(0, [2], "q2")], batchId=1)
+    assert content(store) == [1, 2]
+
+
+def test_before_the_commit_nothing_is_there_and_an_abort_leaves_nothing(store: Path, run_task: Task) -> None:
+    """Killed after staging: the rows are not in the table; an abort takes the files away; it can come again."""
+    lost = run_task(0, [1])
+    assert content(store) == []
+    make_writer(store).abort([lost, None], batchId=0)
+    assert staged(store) == []
+    make_writer(store).commit([run_task(0, [1]), run_task(1, [])], batchId=0)
+    assert content(store) == [1]
+
+
+def test_an_abort_after_the_commit_takes_nothing_back(store: Path, run_task: Task) -> None:
+    """Spark aborts a micro-batch also when what failed came after its commit."""
+    message = run_task(0, [1])
+    make_writer(store).commit([message], batchId=0)
+    make_writer(store).abort([message], batchId=0)
+    assert content(store) == [1]
+
+
+def test_a_task_that_fails_leaves_no_file(
+    store: Path, run_task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message never comes, so nobody else could remove what it staged."""
+
+    def broken(*_: object) -> int:
+        raise OSError("disk")
+
+    monkeypatch.setattr(sink_module, "stage_rows", broken)
+    with pytest.raises(OSError, match="disk"):
+        run_task(0, [1])
+    assert list((store / "staging").iterdir()) == []
+
+
+def test_a_query_without_an_id_must_be_given_a_name(store: Path, run_task: Task) -> None:
+    """Without one a restart could not be told from a new query; a name of the user's own will do."""
+    with pytest.raises(InvalidArgumentError, match="transaction"):
+        run_task(0, [1], None)
+    for _ in range(2):
+        make_writer(store).commit([run_task(0, [1], None, transaction="mine")], batchId=0)
+    assert content(store) == [1]
+
+
+def test_complete_output_replaces_the_content(store: Path, run_task: Task) -> None:
+    """Output mode "complete": each micro-batch is the whole answer, and stands alone."""
+    make_writer(store, overwrite=True).commit([run_task(0, [1, 2])], batchId=0)
+    make_writer(store, overwrite=True).commit([run_task(0, [2, 3])], batchId=1)
+    assert content(store) == [2, 3]
+
+
+def test_the_newest_record_of_a_query_is_never_forgotten() -> None:
+    """A query started again after a month still knows its last micro-batch; jobs and older micro-batches are let go."""
+    old, new = 1, KEY_RETENTION_US + 100
+    known = {
+        "job": old,
+        stream_key("a", 1): old,
+        stream_key("a", 2): old + 1,
+        stream_key("b", 7): old,
+        "young": new,
+    }
+    assert keys_to_forget(known, new + 50) == ["job", stream_key("a", 1)]

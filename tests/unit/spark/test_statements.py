@@ -1,0 +1,128 @@
+"""What `nyala.spark.sql` reads of each table: every column that is named, and no row less than Spark needs."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from nyala.errors import InvalidArgumentError
+from nyala.spark.statements import find_uses, with_placeholders
+
+T = pa.schema(
+    [
+        ("k", pa.int64()),
+        ("v", pa.string()),
+        ("d", pa.date32()),
+        ("n", pa.decimal128(9, 2)),
+        ("t", pa.timestamp("us", tz="UTC")),
+        ("f", pa.float32()),
+        ("g", pa.float64()),
+    ]
+)
+U = pa.schema([("k", pa.int64()), ("x", pa.int32())])
+TABLES = {("t",): T, ("u",): U, ("db", "My t"): T}
+
+
+def uses(text: str) -> list[tuple[str, str, str | None]]:
+    """(table, columns, predicate) of each use."""
+    return [
+        (".".join(use.name), " ".join(use.columns), None if use.where is None else str(use.where))
+        for use in find_uses(text, TABLES.get)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT v FROM t", [("t", "v", None)]),
+        ("SELECT * FROM u", [("u", "k x", None)]),
+        ("SELECT count(*) FROM t", [("t", "", None)]),
+        ("SELECT V FROM T", []),
+        ("SELECT a.v FROM t a WHERE a.k > 5 AND g < 2", [("t", "k v g", "k > 5 AND g < 2")]),
+        ("SELECT v FROM t WHERE 5 < k OR v IN ('a', 'b')", [("t", "k v", "k > 5 OR v IN ('a', 'b')")]),
+        ("SELECT v FROM t WHERE upper(v) = 'A' AND NOT k BETWEEN 1 AND 3",
+         [("t", "k v", "NOT (k >= 1 AND k <= 3)")]),
+        ("SELECT k FROM t ORDER BY v", [("t", "k v", None)]),
+        ("SELECT v FROM (SELECT * FROM t) WHERE v = 'x'", [("t", "v", None)]),
+        ("WITH c AS (SELECT * FROM t WHERE k = 1) SELECT c.v FROM c JOIN c d ON c.k = d.k",
+         [("t", "k v", "k = 1")]),
+        ("WITH t AS (SELECT 1 AS k) SELECT k FROM t", []),
+        ("SELECT x.v FROM db.`My t` x", [("db.My t", "v", None)]),
+        ("SELECT t.v, u.x FROM t JOIN u ON t.k = u.k AND u.x = 3 WHERE t.k > 1",
+         [("t", "k v", "k > 1"), ("u", "k x", "x = 3")]),
+        ("SELECT t.v FROM t, u WHERE t.k = u.k AND u.x >= 2", [("t", "k v", None), ("u", "k x", "x >= 2")]),
+        ("SELECT a.v FROM t a JOIN t b ON a.k + 1 = b.k WHERE a.k = 3 AND b.k = 4",
+         [("t", "k v", "k = 3"), ("t", "k", "k = 4")]),
+        ("SELECT v FROM t WHERE k = 1 UNION ALL SELECT v FROM t WHERE k = 2",
+         [("t", "k v", "k = 1"), ("t", "k v", "k = 2")]),
+        ("SELECT v FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND u.x = 1)",
+         [("t", "k v", None), ("u", "k x", "x = 1")]),
+        ("SELECT v FROM t WHERE k IN (SELECT k FROM u WHERE x = 1)",
+         [("t", "k v", None), ("u", "k x", "x = 1")]),
+    ],
+)  # fmt: skip
+def test_what_a_statement_needs(text: str, expected: list[tuple[str, str, str | None]]) -> None:
+    """A query of three columns reads three columns, and each use of a table its own rows."""
+    if text == "SELECT V FROM T":
+        assert find_uses(text, lambda name: T if name == ("T",) else None)[0].columns == ("v",)
+    else:
+        assert uses(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "of_t", "of_u"),
+    [
+        # Rows that find no partner come all the same, filled up with NULL: WHERE must see them.
+        ("SELECT * FROM t LEFT JOIN u ON t.k = u.k WHERE u.x IS NULL AND t.k = 1", "k = 1", None),
+        ("SELECT * FROM t LEFT JOIN u ON t.k = u.k AND u.x = 1 AND t.k = 2", None, "x = 1"),
+        ("SELECT * FROM t RIGHT JOIN u ON t.k = u.k WHERE t.k = 1", None, None),
+        ("SELECT * FROM t FULL JOIN u ON t.k = u.k WHERE t.k = 1 AND u.x = 1", None, None),
+        ("SELECT * FROM t LEFT ANTI JOIN u ON t.k = u.k AND u.x = 1 WHERE t.k = 1", "k = 1", "x = 1"),
+        ("SELECT * FROM t LEFT SEMI JOIN u ON t.k = u.k AND u.x = 1 WHERE t.k = 1", "k = 1", "x = 1"),
+    ],
+)
+def test_no_row_that_an_outer_join_needs_is_left_out(text: str, of_t: str | None, of_u: str | None) -> None:
+    """A predicate goes into a scan only where a row that fails it has no part in the answer."""
+    assert [where for _, _, where in uses(text)] == [of_t, of_u]
+
+
+@pytest.mark.parametrize(
+    ("term", "pushed"),
+    [
+        ("d >= DATE '2026-01-01'", "d >= DATE '2026-01-01'"),
+        ("d = '2026-01-01'", "d = DATE '2026-01-01'"),
+        ("n = 1.25", "n = 1.25"),
+        ("k = -7", "k = -7"),
+        ("n = 1.255", None),  # Spark compares with more digits than the column has
+        ("k = 1.5", None),
+        ("k = 9223372036854775808", None),
+        ("k = '5'", None),  # Spark casts one of them
+        ("v = 5", None),
+        ("t > '2026-01-01'", None),  # in the session's time zone
+        ("f = 0.1", None),  # Spark compares as double
+        ("v LIKE 'a%'", None),
+        ("k = NULL", None),
+        ("k + 1 = 2", None),
+        ("(k = 1 OR upper(v) = 'A')", None),
+    ],
+)
+def test_only_terms_with_one_meaning_go_into_a_scan(term: str, pushed: str | None) -> None:
+    """What Spark would convert in its own way is left to Spark."""
+    ((_, _, where),) = uses(f"SELECT k FROM t WHERE {term}")
+    assert (where or "").replace("DATE ", "") == (pushed or "").replace("DATE ", "")
+
+
+def test_the_text_is_changed_only_where_tables_stand() -> None:
+    """Spark gets the user's words; braces in them are no placeholders; a table keeps its name as its alias."""
+    text = "SELECT t.v, '{x}' FROM t WHERE k IN (SELECT z.k FROM u AS z)"
+    found = find_uses(text, TABLES.get)
+    assert with_placeholders(text, found) == (
+        "SELECT t.v, '{{x}}' FROM {nyala_0} AS `t` WHERE k IN (SELECT z.k FROM {nyala_1} AS z)"
+    )
+
+
+@pytest.mark.parametrize("text", ["DELETE FROM t", "SELECT 1; SELECT 2", "SELEC k FROM t", ""])
+def test_what_is_no_select_is_refused(text: str) -> None:
+    """Spark would refuse a DELETE on a Python source with a sentence that helps nobody."""
+    with pytest.raises(InvalidArgumentError):
+        find_uses(text, TABLES.get)
