@@ -18,6 +18,7 @@ Source: design §3, "One process holds the writer's lock; others hand it their c
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from typing import Any, Final
@@ -28,8 +29,10 @@ import pyarrow as pa
 from nyala.catalog.handover_channel import NoWriter, send
 from nyala.catalog.leases import Lease, create_lease, open_remote_lease
 from nyala.env import SYSTEM, Env, MissingFileError
-from nyala.errors import CorruptionError, InvalidArgumentError, LockedError, StorageError
+from nyala.errors import CorruptionError, Error, InvalidArgumentError, LockedError, StorageError
 from nyala.tablet import layout
+from nyala.tablet.load_commit import LoadCommit, commit_load
+from nyala.tablet.load_job import LoadPlan, begin_load
 from nyala.tablet.result import WriteResult
 from nyala.tablet.staged_rows import apply_changes, replace_content
 from nyala.tablet.staging import beside, make_staging, plain_name, staging_folder
@@ -91,10 +94,10 @@ def renew_lease(path: str, name: str, ttl_s: float, env: Env = SYSTEM) -> None:
 def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str, Any]:
     """Commit a job's staged files as one batch, through the lock holder or with the lock taken for the moment.
 
-    job: {"key", "table", "operation" (one of OPERATIONS, or CHANGES), "errors" ("raise" | "collect"), "files" (names in the staging
-    folder of the job's key, or [key, name] in another's), "columns"}, and if wanted "record_as" (the idempotency key,
-    if it is not the job's key) and "overwrite" (true: the rows become all that the table holds). Returns {"timestamp",
-    "inserted", "updated", "deleted", "ignored", "errors": table of the failing rows, or None}.
+    job: {"key", "table", "operation" (one of OPERATIONS, or CHANGES), "errors" ("raise" | "collect"), "files" (names in
+    the staging folder of the job's key, or [key, name] in another's), "columns"}, and if wanted "record_as" (the
+    idempotency key, if it is not the job's key) and "overwrite" (true: the rows become all that the table holds).
+    Returns {"timestamp", "inserted", "updated", "deleted", "ignored", "errors": table of the failing rows, or None}.
     Raises: what the write raises; LockedError when a writer neither answers nor ends within a minute.
     """
     answer, attachments = ask(path, {"do": "commit", "job": job}, env)
@@ -128,10 +131,50 @@ def ask(path: str, request: dict[str, Any], env: Env = SYSTEM) -> tuple[dict[str
 
 def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
     """Carry out a request of another process, or of this one: (answer, attachments). In the lock holder."""
-    if request.get("do") != "commit":
-        raise InvalidArgumentError(f"the writer does not know the request {request.get('do')!r}")
-    result = apply_job(store, request["job"])
+    what = request.get("do")
+    if what == "begin load":
+        plan = begin_load(store, request["table"], request["lease"])
+        return {}, [json.dumps(plan.to_json()).encode()]
+    if what == "end load":
+        with store.commit_lock:
+            store.job_reservations.release(store, request["lease"])
+        return {}, []
+    if what == "commit load":
+        result = commit_load(store, LoadCommit.from_json(request["job"]))
+    elif what == "commit":
+        result = apply_job(store, request["job"])
+    else:
+        raise InvalidArgumentError(f"the writer does not know the request {what!r}")
     return figures(result), [_to_ipc(result.errors)]
+
+
+@contextlib.contextmanager
+def loading(path: str, table: str, ttl_s: float, *, reserve: bool, env: Env = SYSTEM) -> Iterator[tuple[LoadPlan, str]]:
+    """A load from its beginning to its end: the plan, and the name of its lease, which tasks renew.
+
+    reserve: whether rows that are there will be changed. At the end the lease is given back, whatever happened.
+    Raises: as `ask`, and as `begin_load`.
+    """
+    lease = remote_lease(path, ttl_s, env)
+    try:
+        request = {"do": "begin load", "table": table, "lease": lease.name if reserve else None}
+        _, (attachment,) = ask(path, request, env)
+        plan = LoadPlan.from_json(json.loads(attachment))
+        lease.announce(plan.version)  # until here it kept everything
+        try:
+            yield plan, lease.name
+        finally:
+            if reserve:
+                with contextlib.suppress(Error):  # the lease says it too, when it is over
+                    ask(path, {"do": "end load", "lease": lease.name}, env)
+    finally:
+        lease.release()
+
+
+def commit_load_files(path: str, job: LoadCommit, env: Env = SYSTEM) -> dict[str, Any]:
+    """Commit what the tasks of a load have staged: see `commit_load`. Returns as `commit_staged`."""
+    answer, attachments = ask(path, {"do": "commit load", "job": job.to_json()}, env)
+    return {**answer, "errors": _from_ipc(attachments[0])}
 
 
 def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:

@@ -12,6 +12,8 @@ Invariants
     F1  Each group's records are in the order of a run (D1–D3 of `run`); checked before writing and after reading.
     F2  Every timestamp is within [timestamp_min, timestamp_max] of the description.
     F3  No group is empty, and no two groups of a file have the same rowids and timestamps.
+    F4  When timestamp_min = timestamp_max, that is the timestamp of every record, and those in the file are not read: a
+        job writes its files before the moment of its commit is known.
 
 Files are immutable; a DeltaFile may be used from any thread.
 Format: docs/format/delta.md. Source: Kudu delta files (facts 3.6); departure: columns, not change lists per row.
@@ -293,7 +295,10 @@ class DeltaFile:
                 self.path,
             )
         rowids = self._vector(ColumnKey(DELTA_ROWID, group), stats, begin, end, scanning)
-        timestamps = self._vector(ColumnKey(DELTA_TIMESTAMP, group), stats, begin, end, scanning)
+        if self.timestamp_min == self.timestamp_max:  # F4
+            timestamps = np.full(len(rowids), self.timestamp_min, np.int64)
+        else:
+            timestamps = self._vector(ColumnKey(DELTA_TIMESTAMP, group), stats, begin, end, scanning)
         last = column.row_count if end is None else end
         values = column.read(begin, last, stats=stats, fill_cache=scanning, scanning=scanning)
         if not len(rowids) == len(timestamps) == len(values):

@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from nyala.errors import InvalidArgumentError
 
-__all__ = ["OPERATIONS", "ChangeOptions", "ReadOptions", "WriteOptions", "wants_changes"]
+__all__ = ["OPERATIONS", "ChangeOptions", "ReadOptions", "WriteOptions", "plain_names", "wants_changes"]
 
 OPERATIONS: Final = (
     "insert",
@@ -35,8 +35,11 @@ LEASE_DEFAULT_S: Final = 3600
 _READ: Final = ("path", "table", "at", "columns", "where", "partitions", "lease")
 _CHANGES: Final = ("startingtimestamp", "endingtimestamp", "versions", "maxrowspertrigger")
 _WRITE: Final = ("path", "table", "operation", "errors", "result", "transaction")
-# What Spark itself puts among the options of a stream.
-_SPARKS: Final = ("checkpointlocation", "queryname")
+# What Spark itself puts among the options of a stream, and among those of a table of its catalogue.
+_SPARKS: Final = (
+    "checkpointlocation", "queryname", "provider", "location", "owner", "external", "comment", "collation",
+    "is_managed_location", "serialization.format",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -124,9 +127,16 @@ class ChangeOptions:
         )
 
 
+def plain_names(options: Mapping[str, str]) -> dict[str, str]:
+    """The options under the names that the user gave, in lower case: Spark's catalogue puts `option.` before them."""
+    given = {name.lower(): value for name, value in options.items()}
+    named = {name.removeprefix("option."): value for name, value in given.items()}
+    return {**named, **{name: value for name, value in given.items() if not name.startswith("option.")}}
+
+
 def wants_changes(options: Mapping[str, str]) -> bool:
     """Whether a batch read asks for the change feed. Raises: InvalidArgumentError for a value that is no bool."""
-    text = {name.lower(): value for name, value in options.items()}.get("changes", "false").strip().lower()
+    text = plain_names(options).get("changes", "false").strip().lower()
     if text not in ("true", "false", "1", "0", "yes", "no"):
         raise InvalidArgumentError(f"option changes={text!r} is neither true nor false")
     return text in ("true", "1", "yes")
@@ -172,7 +182,7 @@ class WriteOptions:
 
 
 def _known(options: Mapping[str, str], known: tuple[str, ...], verb: str) -> dict[str, str]:
-    given = {name.lower(): value for name, value in options.items()}
+    given = plain_names(options)
     for name in _SPARKS:
         given.pop(name, None)
     if given.get("changes", "").lower() == "false" and "changes" not in known:

@@ -139,7 +139,7 @@ def sql(
             return None if table is None else table.schema
 
         uses = find_uses(text, schema_of)
-        frames = {}
+        frames: dict[str, Any] = {}
         for number, use in enumerate(uses):
             table = table_of(use.name)
             assert table is not None

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 
 from nyala.errors import InvalidArgumentError
 from nyala.spark.changes import NyalaChangeReader, NyalaChangeStream, change_schema
-from nyala.spark.options import ChangeOptions, ReadOptions, WriteOptions, wants_changes
+from nyala.spark.options import ChangeOptions, ReadOptions, WriteOptions, plain_names, wants_changes
 from nyala.spark.reader import NyalaReader, table_schema
 from nyala.spark.sink import NyalaStreamWriter
 from nyala.spark.types import identity_of, spark_schema
@@ -50,7 +50,7 @@ class NyalaDataSource(DataSource):
         return "nyala"
 
     def schema(self) -> StructType:
-        given = {name.lower(): value for name, value in self.options.items()}
+        given = plain_names(self.options)
         kept = {name: given[name] for name in _KEPT if given.get(name)}
         if wants_changes(self.options):
             changes = ChangeOptions.parse(self.options)
@@ -83,7 +83,7 @@ class NyalaDataSource(DataSource):
 
     def _with_identity(self, schema: StructType, names: tuple[str, ...]) -> dict[str, str]:
         """The options given, and of those that the schema remembers the ones that are not."""
-        given = {name.lower(): value for name, value in self.options.items()}
+        given = plain_names(self.options)
         remembered: Mapping[str, str] = identity_of(schema) or {}
         if "table" in given:
             return given

@@ -29,17 +29,17 @@ import datetime as dt
 import decimal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError
 from nyala.schema.nodes import Compare, InList, IsNull, Predicate, all_of, any_of, negate
 
-if TYPE_CHECKING:
-    from sqlglot import exp
-
 __all__ = ["TableUse", "find_uses", "with_placeholders"]
+
+Node: TypeAlias = Any
+"""A node of sqlglot's syntax tree: it is imported only when it is needed."""
 
 _COMPARISONS: Final = {"EQ": "=", "NEQ": "<>", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
 _TURNED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -79,7 +79,7 @@ def find_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema | None
             "nyala.spark.sql takes one SELECT: write with df.write.format('nyala') or nyala.spark.upsert"
         )
     tree = trees[0]
-    found: dict[str, tuple[exp.Table, tuple[str, ...], pa.Schema]] = {}
+    found: dict[str, tuple[Node, tuple[str, ...], pa.Schema]] = {}
     for scope in _scopes(tree):
         for node in scope.tables:
             name = tuple(part.name for part in node.parts)
@@ -138,28 +138,29 @@ def _sqlglot() -> Any:
     return sqlglot
 
 
-def _scopes(tree: exp.Expression) -> list[Any]:
+def _scopes(tree: Node) -> list[Any]:
     return list(_sqlglot().optimizer.scope.traverse_scope(tree))
 
 
-def _place(node: exp.Table, text: str) -> tuple[int, int, str | None]:
+def _place(node: Node, text: str) -> tuple[int, int, str | None]:
     """Where the table's name stands, and the alias that it needs. Raises: InvalidArgumentError."""
-    spans = [(part.meta.get("start"), part.meta.get("end")) for part in node.parts]
-    if any(begin is None or end is None for begin, end in spans):
+    metas = [part.meta for part in node.parts]
+    if not all("start" in meta and "end" in meta for meta in metas):
         raise InvalidArgumentError(f"cannot tell where the table {node.name!r} stands in {text!r}")
     if any(node.args.get(what) for what in ("sample", "version", "when", "pivots", "changes")):
         raise InvalidArgumentError(
             f"table {node.name!r}: TABLESAMPLE, PIVOT and time travel are not taken here; use a subquery, or at="
         )
     has_alias = bool(node.alias)
-    return min(b for b, _ in spans), max(e for _, e in spans) + 1, None if has_alias else node.name
+    begin, end = min(meta["start"] for meta in metas), max(meta["end"] for meta in metas) + 1
+    return begin, end, None if has_alias else node.name
 
 
 # ------------------------------------------------------------------------------------------------ what is needed
 
 
 def _needs(
-    tree: exp.Expression, schemas: Mapping[str, pa.Schema]
+    tree: Node, schemas: Mapping[str, pa.Schema]
 ) -> dict[str, tuple[tuple[str, ...], Predicate | None]]:
     """By key: columns and predicate. A key is missing when it cannot be told: all columns then, and no predicate."""
     glot = _sqlglot()
@@ -206,14 +207,14 @@ def _distinct(names: Sequence[str]) -> bool:
     return len({name.lower() for name in names}) == len(names)
 
 
-def _columns_of(scope: Any, alias: str) -> Iterator[exp.Column]:
+def _columns_of(scope: Any, alias: str) -> Iterator[Node]:
     """The columns of a source, in its own scope and in subqueries that refer to it from inside."""
     yield from scope.source_columns(alias)
     for inner in scope.subquery_scopes:
         yield from (column for column in inner.external_columns if column.table == alias)
 
 
-def _filters(scope: Any, alias: str) -> Iterator[exp.Expression]:
+def _filters(scope: Any, alias: str) -> Iterator[Node]:
     """Terms, joined by AND, that every row of the source with a part in the answer meets (Q2)."""
     exp = _sqlglot().exp
     select = scope.expression
@@ -237,7 +238,7 @@ def _filters(scope: Any, alias: str) -> Iterator[exp.Expression]:
         yield from _terms(mine[2].args["on"])
 
 
-def _terms(node: exp.Expression) -> Iterator[exp.Expression]:
+def _terms(node: Node) -> Iterator[Node]:
     exp = _sqlglot().exp
     node = node.unnest()
     if isinstance(node, exp.And):
@@ -250,7 +251,7 @@ def _terms(node: exp.Expression) -> Iterator[exp.Expression]:
 # ------------------------------------------------------------------------------------------------ translation
 
 
-def _translate(node: exp.Expression, alias: str, schema: pa.Schema) -> Predicate | None:
+def _translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
     """The term as a predicate of ours, or None (Q3)."""
     exp = _sqlglot().exp
     node = node.unnest()
@@ -284,9 +285,7 @@ def _translate(node: exp.Expression, alias: str, schema: pa.Schema) -> Predicate
     return _compare(node.right, _TURNED[op], node.left, alias, schema) if found is None else found
 
 
-def _compare(
-    left: exp.Expression, op: str, right: exp.Expression, alias: str, schema: pa.Schema
-) -> Predicate | None:
+def _compare(left: Node, op: str, right: Node, alias: str, schema: pa.Schema) -> Predicate | None:
     name = _column(left, alias, schema)
     if name is None:
         return None
@@ -294,7 +293,7 @@ def _compare(
     return None if value is None else Compare(name, op, value)
 
 
-def _column(node: exp.Expression, alias: str, schema: pa.Schema) -> str | None:
+def _column(node: Node, alias: str, schema: pa.Schema) -> str | None:
     exp = _sqlglot().exp
     node = node.unnest()
     if not isinstance(node, exp.Column) or node.table != alias:
@@ -302,7 +301,7 @@ def _column(node: exp.Expression, alias: str, schema: pa.Schema) -> str | None:
     return next((name for name in schema.names if name.lower() == node.name.lower()), None)
 
 
-def _value(node: exp.Expression, type: pa.DataType) -> Any:
+def _value(node: Node, type: pa.DataType) -> Any:
     """The literal as a value that a column of the type can hold, or None: then Spark may convert where we do not.
 
     Left out: timestamps (their text depends on the session's time zone), float (Spark compares it as double).

@@ -269,6 +269,8 @@ class Maintenance:
             self._every_tick()
             self.counters.files_collected += store.collect_garbage()
             remove_expired_staging(store.env, store.root_path)
+            with store.commit_lock:
+                store.job_reservations.release_expired(store)
         self.counters.running = ""
         self._errors.pop("flush", None)
 

@@ -62,6 +62,7 @@ from nyala.tablet import layout
 from nyala.tablet.bootstrap import Replayer, ReplayReport
 from nyala.tablet.compaction_policy import TARGET_BYTES
 from nyala.tablet.history import oldest_readable
+from nyala.tablet.job_reservations import JobReservations
 from nyala.tablet.locks import OwnedLock
 from nyala.tablet.opening import delta_entry, open_root, open_rowset, remove_orphans
 from nyala.tablet.reservations import Reservations
@@ -133,6 +134,7 @@ class Store:
         self.flush_lock = OwnedLock()
         self.direct_commit_bytes = options.direct_commit_bytes
         self.reservations = Reservations()
+        self.job_reservations = JobReservations()
         self.changed = threading.Event()  # set when files came or went: compactions may be due
         self.pressure = threading.Event()  # set when memory or the log asks for a flush
         self._relief = threading.Condition()

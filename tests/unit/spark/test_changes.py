@@ -1,4 +1,4 @@
-"""The change feed as a source, without a Spark session: micro-batches that follow one another, from files and memory."""
+"""The change feed as a source, without a Spark session: micro-batches follow one another, from files and memory."""
 
 from __future__ import annotations
 

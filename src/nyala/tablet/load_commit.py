@@ -1,0 +1,408 @@
+"""The commit of a load: the files of all tasks become part of their tablets, in one catalogue transaction (W6).
+
+    under the flush lock and the commit lock (other writers wait; scans do not)
+      flush what the tablets have in memory        so that every live row has a place on disk (R4)
+      changed      keys that changed in (S, now]   of the tablets of the job, by the change feed
+      moved        staged rows of such keys, and staged changes of rowsets that are gone
+        none       nearly always: the staged files are as good as they were
+        some       their rows are taken out of the staged files, which are written again without them,
+                   and settled anew, as the rows of any write are
+      t            the batch's one timestamp; in the catalogue it is that of every record of the staged files
+      move the files into the tablets' folders, sync, one transaction, one new root
+
+Invariants
+    M1  What the batch does to a key is what it would do had it been written at t as a whole: keys that did not change
+        since S were settled against the state at t, for that is the state at S; the others are settled now.
+    M2  Before the transaction nothing of the batch can be seen. Files that were moved and never named are removed by the
+        next open (P3); staged ones with their folder.
+
+Cost: the staged files are not read, but for the bloom filters and key indexes that the changed keys are looked up in.
+Source: design §3, §6 W6, R2, R4; docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.catalog.model import CatalogChange, CommittedKey, RowSetEntry
+from nyala.delta.delta_file import DeltaFile, write_delta_file
+from nyala.delta.run import MAX_TIMESTAMP, DeltaRun
+from nyala.errors import SchemaError, StorageError, TableNotFoundError
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.writer import WrittenRowSet, write_rowset
+from nyala.tablet import diff_scan
+from nyala.tablet.diff_scan import make_diff_spec
+from nyala.tablet.direct_commit import write_effects
+from nyala.tablet.entries import RowSetFiles
+from nyala.tablet.flush import flush
+from nyala.tablet.flush_run import delta_types
+from nyala.tablet.load_job import StagedDelta, StagedTablet
+from nyala.tablet.load_write import UNKNOWN
+from nyala.tablet.opening import delta_entry, open_rowset
+from nyala.tablet.result import WriteResult
+from nyala.tablet.root import TableState, TabletState
+from nyala.tablet.settle import Settlement, prepare
+from nyala.tablet.staging import plain_name, staging_folder
+from nyala.tablet.write_path import Request, committed_before, results_of, settle_requests
+
+if TYPE_CHECKING:
+    from nyala.tablet.store import Store
+
+__all__ = ["LoadCommit", "commit_load"]
+
+
+@dataclass(frozen=True)
+class LoadCommit:
+    """What the driver of a load asks for.
+
+    key:      of the staging folder, and idempotency key.
+    snapshot: S of the plan. schema_version, tablets: as the plan had them and the tasks staged them.
+    columns:  those that the rows had; others keep their values, or take their defaults in new rows.
+    gone:     the rowsets as of S that staged deltas are for, to find the keys of rows whose rowset is gone.
+    """
+
+    key: str
+    table_id: int
+    schema_version: int
+    snapshot: int
+    operation: str
+    columns: tuple[str, ...]
+    tablets: tuple[StagedTablet, ...]
+    files: Mapping[int, RowSetFiles]
+    collect: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)},
+            "columns": list(self.columns),
+            "tablets": [tablet.to_json() for tablet in self.tablets],
+            "files": {str(number): files.to_json() for number, files in self.files.items()},
+        }
+
+    @staticmethod
+    def from_json(fields: dict[str, Any]) -> LoadCommit:
+        return LoadCommit(
+            **{
+                **fields,
+                "columns": tuple(fields["columns"]),
+                "tablets": tuple(map(StagedTablet.from_json, fields["tablets"])),
+                "files": {int(n): RowSetFiles.from_json(files) for n, files in fields["files"].items()},
+            }
+        )
+
+
+@dataclass
+class _Part:
+    """One tablet's staged files, as they will be committed, and the rows that are settled anew."""
+
+    tablet: TabletState
+    rowsets: list[WrittenRowSet]
+    deltas: list[StagedDelta]
+    moved: list[pa.Table] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+def commit_load(store: Store, job: LoadCommit) -> WriteResult:
+    """Commit a job under its key; a second time it answers with the first one's timestamp. In the lock holder.
+
+    Raises: TableNotFoundError, SchemaError when the table was changed while the job ran; WriteError when rows that were
+            good at S fail now, and not `job.collect`; StorageError, CorruptionError. Then nothing was changed.
+    """
+    store.check_writable()
+    if (earlier := committed_before(store, job.key)) is not None:
+        return earlier
+    ids = {tablet.tablet_id for tablet in job.tablets}
+    flush(store, ids)  # most of it before others have to wait
+    written: list[str] = []
+    with store.flush_lock, store.commit_lock:
+        store.check_writable()
+        if (stamp := store.committed(job.key)) is not None:
+            return WriteResult(stamp)
+        table = _table(store, job)
+        changed_ids = [made.rowset_id for tablet in job.tablets for made in tablet.deltas]
+        store.reservations.revoke(filter(store.reservations.holds_deltas, changed_ids))
+        flush(store, ids)
+        table = _table(store, job)
+        try:
+            parts = [_part(store, job, table, staged, written) for staged in job.tablets]
+            moved = [rows for part in parts for rows in part.moved]
+            settlements: list[tuple[Settlement, list[int]]] = []
+            name, _, ignore = job.operation.partition("-")
+            request = Request(table.name, name, pa.concat_tables(moved) if moved else None, bool(ignore))
+            if moved:
+                prepared = prepare(table, name, request.data, ignore=request.ignore)
+                settlements = settle_requests(store, [request], [(table, prepared)], collect=job.collect)
+            if not settlements and not any(part.rowsets or part.deltas for part in parts):
+                return WriteResult(store.marks.applied, **_counts(parts))
+            timestamp = _commit(store, job, table, parts, [s for s, _ in settlements], written)
+        except BaseException:
+            store.discard_files(written)
+            raise
+    again = results_of([request], settlements, timestamp)[0] if settlements else WriteResult(timestamp)
+    counts = _counts(parts)
+    return WriteResult(
+        timestamp,
+        **{what: counts[what] + getattr(again, what) for what in counts},
+        errors=again.errors,
+    )
+
+
+def _table(store: Store, job: LoadCommit) -> TableState:
+    table = store.root.tables.get(job.table_id)
+    if table is None:
+        raise TableNotFoundError("the table was dropped while the job ran; nothing was written")
+    if table.schema.version != job.schema_version:
+        raise SchemaError(
+            f"table {table.name!r} was altered while the job ran, and nothing was written: run the job again"
+        )
+    lost = {tablet.tablet_id for tablet in job.tablets} - table.ordinal_of.keys()
+    if lost:
+        raise SchemaError(
+            f"range partitions of table {table.name!r} were dropped while the job ran, and nothing was written: run "
+            "the job again"
+        )
+    return table
+
+
+def _counts(parts: Sequence[_Part]) -> dict[str, int]:
+    names = ("inserted", "updated", "deleted", "ignored")
+    return {name: sum(part.counts.get(name, 0) for part in parts) for name in names}
+
+
+# ------------------------------------------------------------------------------------------------ what moved since S
+
+
+def _part(
+    store: Store, job: LoadCommit, table: TableState, staged: StagedTablet, written: list[str]
+) -> _Part:
+    """A tablet's staged files without the rows of keys that have moved since S."""
+    tablet = table.tablets[table.ordinal_of[staged.tablet_id]]
+    part = _Part(tablet, [], [], counts=dict(staged.counts))
+    changed = _changed_keys(table, tablet, job.snapshot, store.marks.applied)
+    there = {rowset.id for rowset in tablet.rowsets}
+    for made in staged.rowsets:
+        _check_place(job, made.paths)
+        kept = made if not len(changed) else _without(store, job, table, made, changed, part, written)
+        if kept is not None:
+            part.rowsets.append(kept)
+    for delta in staged.deltas:
+        _check_place(job, [delta.path])
+        gone = delta.rowset_id not in there
+        left = delta if not gone and not len(changed) else _delta_without(
+            store, job, table, delta, None if gone else changed, part, written
+        )  # fmt: skip
+        if left is not None:
+            part.deltas.append(left)
+    return part
+
+
+def _check_place(job: LoadCommit, paths: Sequence[str]) -> None:
+    """A job names files of its own folder only. Raises: InvalidArgumentError."""
+    folder = staging_folder("", job.key)
+    for path in paths:
+        plain_name(os.path.relpath(path, folder))
+
+
+def _changed_keys(table: TableState, tablet: TabletState, since: int, until: int) -> EncodedKeys:
+    """The tablet's keys that changed in (since, until], ascending."""
+    alone = dataclasses.replace(table, tablets=(tablet,))
+    spec = make_diff_spec(table, since, until, "all", table.schema.key_columns)
+    count = table.schema.key_count
+    # All versions, not the net: a row that was deleted and came again has another place.
+    keys = [table.codec.encode(batch.columns[:count]) for batch in diff_scan.run(alone, spec) if batch.num_rows]
+    if not keys:
+        return table.codec.empty()
+    found = EncodedKeys.concat(keys)
+    found = found.take(found.sort_indices())
+    return found.take(np.flatnonzero(np.append(True, ~found.equal_neighbours())))
+
+
+def _without(
+    store: Store,
+    job: LoadCommit,
+    table: TableState,
+    made: WrittenRowSet,
+    changed: EncodedKeys,
+    part: _Part,
+    written: list[str],
+) -> WrittenRowSet | None:
+    """The staged rowset without rows of changed keys, which go to `part.moved`; None: no row is left."""
+    entries = []
+    if made.undo is not None and made.undo_path is not None:
+        entries.append(delta_entry(0, made.meta.id, made.undo_path, made.undo))
+    rowset = open_rowset(
+        store.env, store.root_path, RowSetEntry.from_meta(made.meta), entries, None, table.schema
+    )
+    try:
+        rowids = rowset.find(changed)
+        rowids = np.sort(rowids[rowids >= 0])
+        if not len(rowids):
+            return made
+        _note_moved(table, job, rowset, rowids, {}, part, "inserted")
+        kept = np.setdiff1d(np.arange(rowset.row_count), rowids, assume_unique=True)
+        if not len(kept):
+            return None
+        image = rowset.image(table.schema, 0, rowset.row_count, 0)
+        name = f"{os.path.basename(made.meta.path).removesuffix('.base')}-again"
+        again = write_rowset(
+            store.env.files, store.root_path, store.tablet_directory(part.tablet.id), 0, part.tablet.id,
+            image._only(kept), table.schema, deltas_durable=UNKNOWN, name=f"{job.key[-8:]}-{name}",
+        )  # fmt: skip
+        written += again.paths
+        return again
+    finally:
+        rowset.close()
+
+
+def _delta_without(
+    store: Store,
+    job: LoadCommit,
+    table: TableState,
+    made: StagedDelta,
+    changed: EncodedKeys | None,
+    part: _Part,
+    written: list[str],
+) -> StagedDelta | None:
+    """The staged changes of a rowset without those of changed keys, which go to `part.moved`; changed None: all go."""
+    then = job.files[made.rowset_id]
+    rowset = then.open(store.env, store.root_path, None, table.schema)
+    file = DeltaFile.open(
+        store.env.files, store.root_path, delta_entry(0, made.rowset_id, made.path, made.delta)
+    )
+    try:
+        runs = {number: run for number in made.delta.column_ids if (run := file.run(number)) is not None}
+        rowids = next(iter(runs.values())).rowids
+        if changed is None:
+            moved = np.arange(len(rowids))
+        else:
+            found = rowset.find(changed)
+            moved = np.flatnonzero(np.isin(rowids, found[found >= 0]))
+        if not len(moved):
+            return made
+        values = {number: run.values.take(pa.array(moved)) for number, run in runs.items()}
+        what = "deleted" if job.operation.startswith("delete") else "updated"
+        _note_moved(table, job, rowset, rowids[moved], values, part, what)
+        kept = np.setdiff1d(np.arange(len(rowids)), moved, assume_unique=True)
+        if not len(kept):
+            return None
+        left = {
+            number: DeltaRun("redo", rowids[kept], run.timestamps[kept], run.values.take(pa.array(kept)))
+            for number, run in runs.items()
+        }
+        path = f"{store.tablet_directory(part.tablet.id)}/{job.key[-8:]}-{os.path.basename(made.path)}"
+        written.append(path)
+        again = write_delta_file(
+            store.env.files, store.path(path), "redo", left, delta_types(table.schema, left)
+        )
+        return StagedDelta(made.rowset_id, path, again)
+    finally:
+        rowset.close()
+        file.close()
+
+
+def _note_moved(
+    table: TableState,
+    job: LoadCommit,
+    rowset: DiskRowSet,
+    rowids: np.ndarray,
+    values: Mapping[int, pa.Array],
+    part: _Part,
+    what: str,
+) -> None:
+    """The rows as the user gave them: the key, and the columns that he gave. They are counted anew."""
+    schema = table.schema
+    arrays = {}
+    for column in schema.columns:
+        if schema.is_key(column.name) or (column.name in job.columns and column.id not in values and not values):
+            arrays[column.name] = rowset.gather(column, MAX_TIMESTAMP - 1, rowids)
+        elif column.id in values:
+            arrays[column.name] = values[column.id]
+    part.moved.append(pa.table(arrays))
+    part.counts[what] = part.counts.get(what, 0) - len(rowids)
+
+
+# ------------------------------------------------------------------------------------------------ the transaction
+
+
+def _commit(
+    store: Store,
+    job: LoadCommit,
+    table: TableState,
+    parts: Sequence[_Part],
+    settlements: Sequence[Settlement],
+    written: list[str],
+) -> int:
+    timestamp = store.clock.next()
+    change = CatalogChange(timestamp=timestamp)
+    change.committed_keys.append(CommittedKey(job.key, timestamp))
+    changed: dict[int, TabletState] = {}
+    for part in parts:
+        directory = store.tablet_directory(part.tablet.id)
+        rowsets = {rowset.id: rowset for rowset in part.tablet.rowsets}
+        for delta in part.deltas:
+            path = _moved_file(store, directory, delta.path, written)
+            known = dataclasses.replace(delta.delta, timestamp_min=timestamp, timestamp_max=timestamp)
+            entry = delta_entry(store.allocate("delta"), delta.rowset_id, path, known)
+            change.put_deltas.append(entry)
+            fresh = rowsets[delta.rowset_id].with_flushed_deltas(
+                [store.open_delta(entry)], deltas_durable=timestamp
+            )
+            change.put_rowsets.append(RowSetEntry.from_meta(fresh.meta))
+            rowsets[delta.rowset_id] = fresh
+        for made in part.rowsets:
+            adopted = _adopted(store, directory, made, timestamp, written)
+            rowset, entries = store.adopt_rowset(adopted, table.schema)
+            change.put_rowsets.append(RowSetEntry.from_meta(rowset.meta))
+            change.put_deltas.extend(entries)
+            rowsets[rowset.id] = rowset
+        changed[part.tablet.id] = dataclasses.replace(part.tablet, rowsets=tuple(rowsets.values()))
+    for settlement in settlements:
+        write_effects(store, settlement, timestamp, change, changed, written)
+    for directory in {os.path.dirname(path) for path in written}:
+        store.env.files.sync_dir(store.path(directory))
+    after = store.root.with_tablets(changed)
+    store.transact(change, lambda version: after.with_tablets({}, version))
+    store.note_committed(timestamp, job.key)
+    return timestamp
+
+
+def _moved_file(store: Store, directory: str, path: str, written: list[str]) -> str:
+    """The file's place in its tablet's folder, where it is now. Raises: StorageError when it is not there any more."""
+    if os.path.dirname(path) == directory:
+        return path  # written anew, there
+    key = os.path.basename(os.path.dirname(path))
+    target = f"{directory}/{key[-8:]}-{os.path.basename(path)}"
+    written.append(target)
+    try:
+        store.env.files.rename(store.path(path), store.path(target))
+    except FileNotFoundError as error:
+        raise StorageError(
+            f"the staged file {path} is gone: the job took longer than its files are kept, or was committed half-way "
+            "when the machine stopped; nothing was written: run the job again",
+            path=path,
+        ) from error
+    return target
+
+
+def _adopted(
+    store: Store, directory: str, made: WrittenRowSet, timestamp: int, written: list[str]
+) -> WrittenRowSet:
+    """The rowset in its place, under an id of its own, with its records at `timestamp`."""
+    number = store.allocate("rowset")
+    path = _moved_file(store, directory, made.meta.path, written)
+    undo_path = None
+    if made.undo_path is not None:
+        undo_path = _moved_file(store, directory, made.undo_path, written)
+    undo = made.undo
+    if undo is not None:
+        undo = dataclasses.replace(undo, timestamp_min=timestamp, timestamp_max=timestamp)
+    meta = dataclasses.replace(made.meta, id=number, path=path, deltas_durable=timestamp)
+    return WrittenRowSet(meta, undo, undo_path)

@@ -1,0 +1,251 @@
+"""Large loads and upserts in other processes: what their tasks are told, and what they tell.
+
+    lock holder                      tasks, one tablet each                         lock holder
+    begin                            write_tablet  (load_write)                     commit_load  (load_commit)
+      flush the table                  the tablet's rows, in key order                settle what changed since S
+      S, and its files       ─────►    each key looked up in the files as of S ─────► move the files, one catalogue
+      reserve its rowsets              → rowset files and delta files, staged          transaction for all tablets
+
+All that goes over is numbers, texts and lists (JSON), never code.
+
+Invariants
+    J1  Everything up to the snapshot S is in the files that the tasks are told of: a key's place in them is its place
+        at S.
+    J2  A job's rowsets are reserved in the lock holder as long as the job's lease lives, so that no merge takes the
+        rows away that staged deltas point at. That spares work and is not needed to be right: what is gone by the
+        commit all the same is settled anew, by key.
+    J3  The job's lease keeps the files of S from being deleted.
+
+Source: design §3 "Compaction is a function from files to files", §6 W6, R4; docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from nyala.catalog.model import TableEntry, TabletEntry
+from nyala.cfile.cache import BlockCache
+from nyala.env import Env
+from nyala.partition.levels import Partition, PartitionSchema
+from nyala.rowset.mem_rowset import MemRowSet
+from nyala.rowset.writer import WrittenRowSet
+from nyala.schema.schema import Schema
+from nyala.tablet.compaction_run import Output, decode_output, encode_output
+from nyala.tablet.entries import RowSetFiles
+from nyala.tablet.flush import flush
+from nyala.tablet.root import TableState, TabletState
+
+if TYPE_CHECKING:
+    from nyala.delta.delta_file import WrittenDelta
+    from nyala.tablet.store import Store
+
+__all__ = ["LoadPlan", "StagedDelta", "StagedTablet", "TabletFiles", "begin_load"]
+
+# A merge that runs is waited for so long; what it takes away after that is settled anew at the commit.
+_WAIT_FOR_MERGES_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class TabletFiles:
+    """One tablet as of the job's snapshot."""
+
+    id: int
+    partition: Partition
+    rowsets: tuple[RowSetFiles, ...]
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """A table as of the job's snapshot S. `version`: of the catalogue, for the lease."""
+
+    root_path: str
+    table_id: int
+    table: str
+    schema: Schema
+    partition_schema: PartitionSchema
+    tablets: tuple[TabletFiles, ...]
+    snapshot: int
+    version: int
+    rowset_target_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "root_path": self.root_path,
+            "table_id": self.table_id,
+            "table": self.table,
+            "schema": json.loads(self.schema.to_json()),
+            "partition_schema": json.loads(self.partition_schema.to_json()),
+            "tablets": [_tablet_to_json(tablet) for tablet in self.tablets],
+            "snapshot": self.snapshot,
+            "version": self.version,
+            "rowset_target_bytes": self.rowset_target_bytes,
+        }
+
+    @staticmethod
+    def from_json(fields: dict[str, Any]) -> LoadPlan:
+        return LoadPlan(
+            **{
+                **fields,
+                "schema": Schema.from_json(json.dumps(fields["schema"])),
+                "partition_schema": PartitionSchema.from_json(json.dumps(fields["partition_schema"])),
+                "tablets": tuple(map(_tablet_from_json, fields["tablets"])),
+            }
+        )
+
+    def only(self, ordinals: Sequence[int]) -> LoadPlan:
+        """The plan with these tablets alone: what one task needs of it."""
+        return dataclasses.replace(self, tablets=tuple(self.tablets[ordinal] for ordinal in ordinals))
+
+    def table_state(self, env: Env | None, ordinals: Sequence[int], cache: BlockCache | None = None) -> TableState:
+        """The table with these tablets, their rowsets open and nothing in memory. env None: without rowsets."""
+        entry = TableEntry(
+            self.table_id, self.table, "", None, self.schema, {self.schema.version: self.schema},
+            self.partition_schema,
+        )  # fmt: skip
+        bare = TableState(entry, ())
+        chosen = [self.tablets[ordinal] for ordinal in ordinals]
+        return dataclasses.replace(
+            bare,
+            tablets=tuple(
+                TabletState(
+                    TabletEntry(tablet.id, self.table_id, tablet.partition, 0),
+                    MemRowSet(bare.codec, self.schema),
+                    (),
+                    ()
+                    if env is None
+                    else tuple(f.open(env, self.root_path, cache, self.schema) for f in tablet.rowsets),
+                )
+                for tablet in chosen
+            ),
+        )
+
+
+def _tablet_to_json(tablet: TabletFiles) -> dict[str, Any]:
+    return {
+        "id": tablet.id,
+        "partition": partition_to_json(tablet.partition),
+        "rowsets": [files.to_json() for files in tablet.rowsets],
+    }
+
+
+def _tablet_from_json(fields: dict[str, Any]) -> TabletFiles:
+    return TabletFiles(
+        fields["id"],
+        partition_from_json(fields["partition"]),
+        tuple(map(RowSetFiles.from_json, fields["rowsets"])),
+    )
+
+
+def partition_to_json(partition: Partition) -> dict[str, Any]:
+    """Buckets, and bounds in hex."""
+    return {
+        "buckets": list(partition.hash_buckets),
+        "lower": None if partition.range_lower is None else partition.range_lower.hex(),
+        "upper": None if partition.range_upper is None else partition.range_upper.hex(),
+    }
+
+
+def partition_from_json(fields: dict[str, Any]) -> Partition:
+    lower, upper = fields["lower"], fields["upper"]
+    return Partition(
+        tuple(fields["buckets"]),
+        None if lower is None else bytes.fromhex(lower),
+        None if upper is None else bytes.fromhex(upper),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ what tasks tell
+
+
+@dataclass(frozen=True)
+class StagedDelta:
+    """A REDO file that a task staged for a rowset; `path` relative to the store's folder."""
+
+    rowset_id: int
+    path: str
+    delta: WrittenDelta
+
+
+@dataclass(frozen=True)
+class StagedTablet:
+    """What a task staged for one tablet, and what became of its rows as of S."""
+
+    tablet_id: int
+    rowsets: tuple[WrittenRowSet, ...] = ()
+    deltas: tuple[StagedDelta, ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        # The same form as that of a compaction's output, a delta at a time.
+        return {
+            "tablet_id": self.tablet_id,
+            "rowsets": encode_output(Output(rowsets=self.rowsets))["rowsets"],
+            "deltas": [
+                {"rowset_id": made.rowset_id, "redo": encode_output(Output(redo=(made.path, made.delta)))["redo"]}
+                for made in self.deltas
+            ],
+            "counts": self.counts,
+        }
+
+    @staticmethod
+    def from_json(fields: dict[str, Any]) -> StagedTablet:
+        empty = {"part": None, "undo": None, "redo": None, "rowsets": []}
+        deltas = []
+        for made in fields["deltas"]:
+            redo = decode_output({**empty, "redo": made["redo"]}).redo
+            assert redo is not None
+            deltas.append(StagedDelta(made["rowset_id"], *redo))
+        return StagedTablet(
+            fields["tablet_id"],
+            decode_output({**empty, "rowsets": fields["rowsets"]}).rowsets,
+            tuple(deltas),
+            fields["counts"],
+        )
+
+
+# ------------------------------------------------------------------------------------------------ begin
+
+
+def begin_load(store: Store, name: str, lease: str | None) -> LoadPlan:
+    """Bring the table into files, and say which these are (J1). In the lock holder.
+
+    lease: name of the job's lease; its rowsets are reserved under it. None: the job changes no row that is there.
+    Cost:  other writers wait for the flush of what the table has in memory.
+    Raises: TableNotFoundError; as `flush`.
+    """
+    store.check_writable()
+    table_id = store.root.table(name).id
+    if lease is not None:
+        ids = [rowset.id for tablet in store.root.table(name).tablets for rowset in tablet.rowsets]
+        store.reservations.wait_free(ids, _WAIT_FOR_MERGES_S)
+    flush(store, {tablet.id for tablet in store.root.table(name).tablets})  # most of it without the commit lock
+    with store.flush_lock, store.commit_lock:
+        store.check_writable()
+        table = store.root.table(name)
+        # A merge that runs keeps changes in memory; it gives way, as to any direct commit.
+        ids = [rowset.id for tablet in table.tablets for rowset in tablet.rowsets]
+        store.reservations.revoke(filter(store.reservations.holds_deltas, ids))
+        flush(store, {tablet.id for tablet in table.tablets})
+        root, snapshot = store.root, store.marks.applied
+        table = root.tables[table_id]
+        if lease is not None:
+            ids = [rowset.id for tablet in table.tablets for rowset in tablet.rowsets]
+            store.job_reservations.take(store, lease, ids)
+    return LoadPlan(
+        store.root_path,
+        table_id,
+        table.name,
+        table.schema,
+        table.entry.partition_schema,
+        tuple(
+            TabletFiles(tablet.id, tablet.partition, tuple(map(RowSetFiles.of, tablet.rowsets)))
+            for tablet in table.tablets
+        ),
+        snapshot,
+        root.version,
+        store.options.rowset_target_bytes,
+    )

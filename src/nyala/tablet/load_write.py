@@ -1,0 +1,250 @@
+"""A task of a load: one tablet's rows, in key order, become rowset and delta files in the job's staging folder.
+
+    batches of the tablet, keys ascending
+      chunk       rows of about one rowset, cut between keys            memory: a chunk, and the tablet's deltas
+      prepare     convert, check, encode                                 as any write
+      settle      against the tablet's files as of S                     as any write
+      inserts  →  a rowset of the chunk                                  base + UNDO "not there before t"
+      updates  →  kept, and at the end one REDO file for each rowset
+    → StagedTablet: the files, counts; and the rows that failed
+
+The moment t of the commit is not known yet: every record of these files has one timestamp, which the catalogue will
+say (F4 of `delta_file`); until then it is UNKNOWN.
+
+Invariants
+    L1  Rowsets of one task do not overlap, and ascend.
+    L2  Of a key that stands several times all rows are in one chunk, so they are settled together (W4).
+Source: design §3, §6 W6; docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nyala.cfile.cache import BlockCache
+from nyala.delta.delta_file import write_delta_file
+from nyala.delta.run import LIVENESS, DeltaRun
+from nyala.env import Env
+from nyala.errors import MISSING_COLUMN, NO_PARTITION, Error, InvalidArgumentError
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.image import RowSetImage
+from nyala.rowset.writer import WrittenRowSet, write_rowset
+from nyala.tablet.flush_run import delta_types
+from nyala.tablet.load_job import LoadPlan, StagedDelta, StagedTablet
+from nyala.tablet.root import TableState
+from nyala.tablet.settle import Effect, Settlement, prepare, settle, tablet_slices
+
+__all__ = ["ROW", "write_tablet"]
+
+UNKNOWN: Final = 1
+ROW: Final = "_nyala_row"
+"""The column that numbers the rows of a job, for messages and for the order of rows with one key."""
+
+_CACHE_BYTES: Final = 64 << 20
+
+
+@dataclass
+class _Pending:
+    """Changes of one rowset, to be written at the end."""
+
+    rowids: list[np.ndarray] = field(default_factory=list)
+    columns: dict[int, list[pa.Array]] = field(default_factory=dict)
+
+
+def write_tablet(
+    env: Env,
+    plan: LoadPlan,
+    ordinal: int | None,
+    operation: str,
+    batches: Iterator[pa.RecordBatch],
+    folder: str,
+    name: str,
+) -> tuple[StagedTablet, pa.Table | None]:
+    """Stage one tablet's part of a job: (what was staged, the rows that failed or None).
+
+    ordinal: the tablet's place in the plan; None: the rows lie in no tablet, and all of them fail.
+    operation: one of handover.OPERATIONS. batches: in key order, with the column ROW besides.
+    folder, name: the job's staging folder relative to the store's, and how this attempt's files begin.
+    Raises: SchemaError, ColumnNotFoundError; StorageError, CorruptionError.
+    """
+    cache = BlockCache(_CACHE_BYTES)
+    table = plan.table_state(env, [] if ordinal is None else [ordinal], cache)
+    task = _Task(env, plan, table, operation, folder, name)
+    try:
+        for rows in chunks(batches, task.keys, plan.rowset_target_bytes):
+            task.take(rows)
+        tablet_id = -1 if ordinal is None else plan.tablets[ordinal].id
+        staged = StagedTablet(tablet_id, tuple(task.rowsets), tuple(task.deltas()), task.counts)
+        if staged.rowsets or staged.deltas:
+            env.files.sync_dir(os.path.join(plan.root_path, folder))
+        return staged, pa.concat_tables(task.errors) if task.errors else None
+    finally:
+        cache.resize(0)
+        for tablet in table.tablets:
+            for rowset in tablet.rowsets:
+                rowset.close()
+
+
+def chunks(batches: Iterator[pa.RecordBatch], keys: Sequence[str], target_bytes: int) -> Iterator[pa.Table]:
+    """The rows in pieces of about `target_bytes`, cut between keys (L2)."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size < target_bytes:
+            continue
+        rows = pa.Table.from_batches(held)
+        end = _before_last_key(rows, keys)
+        if end:
+            yield rows.slice(0, end)
+            rows = rows.slice(end)
+        held = rows.combine_chunks().to_batches()
+        size = sum(part.nbytes for part in held)
+    if any(batch.num_rows for batch in held):
+        yield pa.Table.from_batches(held)
+
+
+def _before_last_key(rows: pa.Table, keys: Sequence[str]) -> int:
+    """How many rows stand before those of the last key."""
+    same: Any = pa.array(np.ones(rows.num_rows, np.bool_))
+    for name in keys:
+        column = rows.column(name).combine_chunks()
+        last = column[len(column) - 1]
+        equal = column.is_null() if not last.is_valid else pc.fill_null(pc.equal(column, last), False)
+        same = pc.and_(same, equal)
+    different = np.flatnonzero(~np.asarray(same.to_numpy(zero_copy_only=False)))
+    return int(different[-1]) + 1 if len(different) else 0
+
+
+class _Task:
+    """What a task has done so far."""
+
+    def __init__(
+        self, env: Env, plan: LoadPlan, table: TableState, operation: str, folder: str, name: str
+    ) -> None:
+        self._env = env
+        self._plan = plan
+        self._table = table
+        self._operation, _, ignore = operation.partition("-")
+        self._word = operation
+        self._ignore = bool(ignore)
+        self._folder = folder
+        self._name = name
+        self._pending: dict[int, _Pending] = {}
+        self.keys = [column.name for column in table.schema.key_columns]
+        self.rowsets: list[WrittenRowSet] = []
+        self.errors: list[pa.Table] = []
+        self.counts = {"inserted": 0, "updated": 0, "deleted": 0, "ignored": 0}
+
+    def take(self, rows: pa.Table) -> None:
+        """Settle and stage one chunk."""
+        numbers = rows.column(ROW).combine_chunks()
+        data = rows.drop_columns([ROW])
+        prepared = prepare(self._table, self._operation, data, ignore=self._ignore)
+        settlement = settle(self._table, [prepared])
+        (counts,), (errors,) = settlement.counts, settlement.errors
+        for what in self.counts:
+            self.counts[what] += getattr(counts, what)
+        if errors:
+            found = errors.to_arrow(
+                self._word,
+                {
+                    c.name: prepared.columns.get(c.id, pa.nulls(prepared.row_count, c.type.arrow))
+                    for c in self._table.schema.key_columns
+                },
+            )
+            if self._table.tablets and NO_PARTITION in found.column("code").to_pylist():
+                raise Error(
+                    f"rows of table {self._plan.table!r} came to a tablet that is not theirs: Spark's hash of a key "
+                    "and ours differ; write them with df.write.format('nyala'), and report this"
+                )
+            place = found.schema.get_field_index("row")
+            in_job = numbers.take(found.column("row").combine_chunks())
+            self.errors.append(found.set_column(place, found.schema.field(place).with_type(in_job.type), in_job))
+        for effect in settlement.effects:
+            if effect.kind == "insert":
+                self._insert(effect)
+            else:
+                self._change(settlement, effect)
+
+    def _insert(self, effect: Effect) -> None:
+        count = len(effect.keys)
+        image = RowSetImage(
+            keys=effect.keys,
+            columns=effect.columns,
+            liveness=None,
+            undo={
+                LIVENESS: DeltaRun(
+                    kind="undo",
+                    rowids=np.arange(count, dtype=np.int64),
+                    timestamps=np.full(count, UNKNOWN, np.int64),
+                    values=pa.array(np.zeros(count, np.bool_)),
+                )
+            },
+            positions=np.arange(count),
+        )
+        (tablet,) = self._table.tablets
+        self.rowsets.append(
+            write_rowset(
+                self._env.files, self._plan.root_path, self._folder, 0, tablet.id, image, self._table.schema,
+                deltas_durable=UNKNOWN, name=f"{self._name}-{len(self.rowsets)}",
+            )
+        )  # fmt: skip
+
+    def _change(self, settlement: Settlement, effect: Effect) -> None:
+        key_ids = {column.id for column in self._table.schema.key_columns}
+        if effect.kind == "delete":
+            columns = {LIVENESS: pa.array(np.zeros(len(effect.codes), np.bool_))}
+        else:
+            columns = {number: array for number, array in effect.columns.items() if number not in key_ids}
+        order = np.lexsort((effect.rowids, effect.codes))
+        codes, rowids = effect.codes[order], effect.rowids[order]
+        places, offsets = tablet_slices(codes)
+        for place, begin, end in zip(
+            places.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
+        ):
+            _, rowset = settlement.rowsets[place]
+            assert isinstance(rowset, DiskRowSet), "J1: nothing is in memory"
+            pending = self._pending.setdefault(rowset.id, _Pending())
+            pending.rowids.append(rowids[begin:end])
+            for number, array in columns.items():
+                pending.columns.setdefault(number, []).append(array.take(pa.array(order[begin:end])))
+
+    def deltas(self) -> Iterator[StagedDelta]:
+        """Write what has come together for each rowset as one REDO file."""
+        for rowset_id, pending in self._pending.items():
+            # Keys ascend over the chunks, and so do their rowids in a rowset; of a chunk they were sorted.
+            rowids = np.concatenate(pending.rowids)
+            assert bool((rowids[1:] > rowids[:-1]).all()), "L1, S1: a row is changed once, in key order"
+            stamps = np.full(len(rowids), UNKNOWN, np.int64)
+            runs = {
+                number: DeltaRun("redo", rowids, stamps, pa.concat_arrays(arrays))
+                for number, arrays in pending.columns.items()
+            }
+            path = f"{self._folder}/{self._name}-{rowset_id}.redo"
+            types = delta_types(self._table.schema, runs)
+            written = write_delta_file(
+                self._env.files, os.path.join(self._plan.root_path, path), "redo", runs, types
+            )
+            yield StagedDelta(rowset_id, path, written)
+
+
+def check_columns(plan: LoadPlan, operation: str, schema: pa.Schema) -> None:
+    """Whether rows of this schema can be written at all, before a job begins.
+
+    Raises: ColumnNotFoundError, SchemaError; InvalidArgumentError when a column that every row needs is left out.
+    """
+    name, _, ignore = operation.partition("-")
+    table = plan.table_state(None, range(len(plan.tablets)))
+    missing = [c.name for c in table.schema.key_columns if c.name not in schema.names]
+    if missing:
+        raise InvalidArgumentError(f"{MISSING_COLUMN}: every {name} needs the key column {missing[0]!r}")
+    prepare(table, name, schema.empty_table(), ignore=bool(ignore))

@@ -1,0 +1,354 @@
+"""Loads whose tasks write the files: the same rows as any write, settled anew where others wrote meanwhile."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import nyala
+from nyala import handover
+from nyala.env import SYSTEM
+from nyala.errors import DuplicateKeyError, Error, SchemaError, StorageError, TableNotFoundError
+from nyala.tablet import layout
+from nyala.tablet.load_commit import LoadCommit
+from nyala.tablet.load_job import LoadPlan, StagedTablet
+from nyala.tablet.load_write import ROW, chunks, write_tablet
+
+Meanwhile = Callable[[], None]
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[nyala.Database]:
+    with nyala.connect(tmp_path / "store", maintenance=False, rowset_size="1MB") as opened:
+        opened.create_table(
+            "t",
+            {"k": "int64", "v": "int64", "w": nyala.column("string", default="none")},
+            ["k"],
+            [nyala.hash_partition("k", buckets=3)],
+        )
+        yield opened
+
+
+def nothing() -> None:
+    """Nobody writes meanwhile."""
+
+
+def stage(
+    db: nyala.Database, plan: LoadPlan, folder: str, operation: str, data: pa.Table
+) -> tuple[list[StagedTablet], list[pa.Table]]:
+    """What the tasks of a job do: each takes the rows of one tablet, in key order."""
+    state = db._store.root.table("t")
+    data = data.append_column(ROW, pa.array(np.arange(len(data))))
+    ordinals = state.router.route({"k": data["k"].combine_chunks()}, len(data))
+    staged, errors = [], []
+    for ordinal in sorted(set(ordinals.tolist())):
+        mine = data.filter(pa.array(ordinals == ordinal)).sort_by([("k", "ascending"), (ROW, "ascending")])
+        told = LoadPlan.from_json(json.loads(json.dumps(plan.only([ordinal]).to_json())))
+        made, failed = write_tablet(
+            SYSTEM, told, 0, operation, iter(mine.to_batches(max_chunksize=50)), folder, f"task-{ordinal}"
+        )
+        staged.append(StagedTablet.from_json(json.loads(json.dumps(made.to_json()))))
+        if failed is not None:
+            errors.append(failed)
+    return staged, errors
+
+
+def run(
+    db: nyala.Database, operation: str, rows: dict[str, list[Any]], meanwhile: Meanwhile = nothing, *, collect: bool = False
+) -> dict[str, Any]:
+    """A whole job; `meanwhile` happens after the tasks are done and before the commit."""
+    path = db.path
+    data = pa.table(rows)
+    with handover.loading(path, "t", 60, reserve=operation != "insert") as (plan, _):
+        key, absolute = handover.new_staging(path)
+        staged, errors = stage(db, plan, f"{layout.STAGING_NAME}/{Path(absolute).name}", operation, data)
+        meanwhile()
+        files = {f.rowset.id: f for tablet in plan.tablets for f in tablet.rowsets}
+        job = LoadCommit(
+            key, plan.table_id, plan.schema.version, plan.snapshot, operation, tuple(data.column_names),
+            tuple(staged), files, collect,
+        )  # fmt: skip
+        try:
+            answer = handover.commit_load_files(path, job)
+            assert handover.commit_load_files(path, job)["timestamp"] == answer["timestamp"]  # once, whatever is retried
+        finally:
+            handover.discard_staging(path, key)
+    answer["failed"] = sum(len(table) for table in errors)
+    return answer
+
+
+def content(db: nyala.Database) -> dict[int, tuple[int | None, str | None]]:
+    return {row["k"]: (row["v"], row["w"]) for row in db["t"].scan().to_arrow().to_pylist()}
+
+
+def test_an_upsert_into_files_and_memory(db: nyala.Database) -> None:
+    """New rows, rows in files and rows in memory: what any upsert does, with one timestamp, at which all of it is there."""
+    db["t"].insert({"k": [1, 2], "v": [1, 2], "w": ["a", "b"]})
+    db["t"].flush()
+    db["t"].insert({"k": [3], "v": [3], "w": ["c"]})
+    answer = run(db, "upsert", {"k": [5, 1, 3, 5], "v": [4, 10, 30, 50]})
+    assert content(db) == {1: (10, "a"), 2: (2, "b"), 3: (30, "c"), 5: (50, "none")}
+    assert (answer["inserted"], answer["updated"]) == (1, 3)
+    before = db["t"].scan(at=answer["timestamp"] - 1).to_arrow()["k"].to_pylist()
+    assert sorted(before) == [1, 2, 3]
+    changes = db["t"].changes(since=answer["timestamp"] - 1).to_arrow()
+    assert sorted(zip(changes["k"].to_pylist(), changes["_change_type"].to_pylist(), strict=True)) == [
+        (1, "update"), (3, "update"), (5, "insert"),
+    ]  # fmt: skip
+    assert set(changes["_commit_timestamp"].to_pylist()) == {answer["timestamp"]}
+
+
+def test_it_is_there_after_the_store_was_opened_again(db: nyala.Database) -> None:
+    """Nothing went through the log: files and catalogue are all there is of it."""
+    db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
+    run(db, "upsert", {"k": [1, 2], "v": [10, 20]})
+    after = content(db)
+    db.close()
+    with nyala.connect(db.path, maintenance=False) as again:
+        assert content(again) == after == {1: (10, "a"), 2: (20, "none")}
+        again["t"].compact()
+        assert content(again) == after
+    assert [p for p in (Path(db.path) / "staging").rglob("*") if p.is_file()] == []
+
+
+OTHERS: dict[str, Callable[[nyala.Database], object]] = {
+    "insert of a loaded key": lambda db: db["t"].insert({"k": [5], "v": [-5], "w": ["x"]}),
+    "update of a loaded key": lambda db: db["t"].update({"k": [1], "v": [-1], "w": ["x"]}),
+    "delete of a loaded key": lambda db: db["t"].delete({"k": [1, 2]}),
+    "delete and insert again": lambda db: (db["t"].delete({"k": [1]}), db["t"].insert({"k": [1], "v": [7], "w": ["x"]})),
+    "insert and delete again": lambda db: (db["t"].insert({"k": [5], "v": [7]}), db["t"].delete({"k": [5]})),
+    "other keys": lambda db: db["t"].upsert({"k": [100, 101], "v": [0, 0]}),
+    "flush": lambda db: (db["t"].update({"k": [2], "w": ["x"]}), db["t"].flush()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_keys_that_others_changed_meanwhile_are_settled_again(db: nyala.Database, what: str) -> None:
+    """The job was computed from the past; what it does to each key is what it would do now."""
+    db["t"].insert({"k": [1, 2, 3], "v": [1, 2, 3], "w": ["a", "b", "c"]})
+    rows = {"k": [1, 2, 5, 6], "v": [10, 20, 50, 60]}
+    run(db, "upsert", rows, lambda: OTHERS[what](db))
+    found = content(db)
+    db.create_table("u", {"k": "int64", "v": "int64", "w": nyala.column("string", default="none")}, ["k"])
+    other = db["u"]
+    other.insert({"k": [1, 2, 3], "v": [1, 2, 3], "w": ["a", "b", "c"]})
+    OTHERS[what]({"t": other})  # type: ignore[arg-type]
+    other.upsert(rows)
+    assert found == {row["k"]: (row["v"], row["w"]) for row in other.to_arrow().to_pylist()}
+
+
+def test_a_rowset_that_was_merged_away_all_the_same(db: nyala.Database) -> None:
+    """The lock's holder changed while the job ran, so nobody knew of its reservation: its rows are found by key."""
+    db["t"].insert({"k": list(range(60)), "v": [0] * 60})
+    db["t"].flush()
+    db["t"].insert({"k": list(range(60, 120)), "v": [0] * 60})
+
+    def merge() -> None:
+        with db._store.commit_lock:
+            for lease in list(db._store.job_reservations._by_lease):
+                db._store.job_reservations.release(db._store, lease)
+        db["t"].compact()
+
+    run(db, "upsert", {"k": list(range(0, 130, 10)), "v": [1] * 13}, merge)
+    assert [k for k, (v, _) in sorted(content(db).items()) if v == 1] == list(range(0, 130, 10))
+
+
+def test_reserved_rowsets_are_not_merged(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the job's lease lives, no compaction takes its rowsets; afterwards they are free again."""
+    from nyala.tablet import care
+
+    monkeypatch.setattr(care, "WAIT_S", 0.0)
+    for begin in (0, 1):
+        db["t"].insert({"k": list(range(begin, 60, 2)), "v": [0] * 30})
+        db["t"].flush()
+    seen = []
+
+    def look() -> None:
+        tablets = db._store.root.table("t").tablets
+        seen.append(all(db._store.reservations.taken(r.id) for tablet in tablets for r in tablet.rowsets))
+
+    run(db, "upsert", {"k": [1], "v": [1]}, look)
+    assert seen == [True]
+    assert db._store.job_reservations._by_lease == {}
+    db["t"].compact()
+    assert {tablet["rowsets"] for tablet in db["t"].tablets()} == {1}
+
+
+def test_reservations_end_with_the_lease(db: nyala.Database) -> None:
+    """A driver that was killed cannot give anything back: its lease is over some time, and so are its reservations."""
+    db["t"].insert({"k": [1], "v": [1]})
+    lease = handover.remote_lease(db.path, 60)
+    handover.ask(db.path, {"do": "begin load", "table": "t", "lease": lease.name})
+    store = db._store
+    (rowset,) = [r for tablet in store.root.table("t").tablets for r in tablet.rowsets]
+    store.job_reservations.release_expired(store)
+    assert store.reservations.taken(rowset.id)
+    lease.release()
+    store.job_reservations.release_expired(store)
+    assert not store.reservations.taken(rowset.id)
+
+
+@pytest.mark.parametrize("collect", [False, True])
+def test_an_insert_of_a_key_that_came_meanwhile(db: nyala.Database, collect: bool) -> None:
+    """It was free when the tasks looked: now it is a row error, and nothing is written, or the others are."""
+    rows = {"k": [1, 2, 3], "v": [1, 2, 3], "w": ["a", "b", "c"]}
+
+    def other() -> None:
+        db["t"].insert({"k": [2], "v": [-2], "w": ["x"]})
+
+    if collect:
+        answer = run(db, "insert", rows, other, collect=True)
+        assert (answer["inserted"], answer["errors"]["k"].to_pylist()) == (2, [2])
+        assert content(db) == {1: (1, "a"), 2: (-2, "x"), 3: (3, "c")}
+    else:
+        with pytest.raises(DuplicateKeyError, match="k=2"):
+            run(db, "insert", rows, other)
+        assert content(db) == {2: (-2, "x")}
+
+
+def test_rows_that_fail_are_reported_with_their_place_in_the_job(db: nyala.Database) -> None:
+    """Keys that are taken, and rows that stand twice, are found by the tasks."""
+    db["t"].insert({"k": [2], "v": [2], "w": ["b"]})
+    with handover.loading(db.path, "t", 60, reserve=False) as (plan, _):
+        key, absolute = handover.new_staging(db.path)
+        data = pa.table({"k": [9, 2, 9, 4], "v": [1, 2, 3, 4]})
+        folder = f"{layout.STAGING_NAME}/{Path(absolute).name}"
+        _, errors = stage(db, plan, folder, "insert", data)
+        handover.discard_staging(db.path, key)
+    found = pa.concat_tables(errors).sort_by("row").select(["row", "code", "k"]).to_pylist()
+    assert found == [
+        {"row": 1, "code": "already-present", "k": 2},
+        {"row": 2, "code": "already-present", "k": 9},
+    ]
+
+
+@pytest.mark.parametrize("operation", ["update", "update-ignore", "delete", "delete-ignore", "insert-ignore"])
+def test_every_operation(db: nyala.Database, operation: str) -> None:
+    """Operations that only change, too."""
+    db["t"].insert({"k": [1, 2, 3], "v": [1, 2, 3], "w": ["a", "b", "c"]})
+    keys = [1, 3] if not operation.endswith("ignore") else [1, 3, 9]
+    rows: dict[str, list[Any]] = {"k": keys} if operation.startswith("delete") else {"k": keys, "v": [0] * len(keys)}
+    run(db, operation, rows, lambda: db["t"].update({"k": [3], "w": ["x"]}))
+    expected = {
+        "update": {1: (0, "a"), 2: (2, "b"), 3: (0, "x")},
+        "update-ignore": {1: (0, "a"), 2: (2, "b"), 3: (0, "x")},
+        "delete": {2: (2, "b")},
+        "delete-ignore": {2: (2, "b")},
+        "insert-ignore": {1: (1, "a"), 2: (2, "b"), 3: (3, "x"), 9: (0, "none")},
+    }[operation]
+    assert content(db) == expected
+
+
+def test_a_table_that_was_changed_meanwhile(db: nyala.Database) -> None:
+    """Dropped while the job ran: it says so, and leaves nothing."""
+    with pytest.raises(TableNotFoundError, match="dropped while the job ran"):
+        run(db, "upsert", {"k": [1], "v": [1]}, lambda: db.drop_table("t"))
+
+
+def test_a_staged_file_that_is_gone_or_of_another_folder(db: nyala.Database) -> None:
+    """A job that names what is not its own, or not there any more, changes nothing."""
+
+    def lose() -> None:
+        for path in (Path(db.path) / "staging").rglob("*.base"):
+            path.unlink()
+
+    with pytest.raises(StorageError, match="run the job again"):
+        run(db, "insert", {"k": [1, 2, 3], "v": [1, 2, 3]}, lose)
+    assert content(db) == {}
+    with handover.loading(db.path, "t", 60, reserve=False) as (plan, _):
+        key, absolute = handover.new_staging(db.path)
+        other, elsewhere = handover.new_staging(db.path)
+        staged, _ = stage(db, plan, f"staging/{Path(elsewhere).name}", "insert", pa.table({"k": [1], "v": [1]}))
+        job = LoadCommit(key, plan.table_id, plan.schema.version, plan.snapshot, "insert", ("k", "v"), tuple(staged), {}, False)
+        with pytest.raises(Error):
+            handover.commit_load_files(db.path, job)
+    assert content(db) == {}
+
+
+def test_nobody_has_the_store_open(db: nyala.Database) -> None:
+    """Each step takes the lock for its moment."""
+    db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
+    schema = db["t"].schema
+    db.close()
+    with handover.loading(db.path, "t", 60, reserve=True) as (plan, _):
+        key, absolute = handover.new_staging(db.path)
+        table = plan.table_state(None, range(3))
+        data = pa.table({"k": [1, 2], "v": [10, 20], ROW: [0, 1]})
+        places = table.router.route({"k": data["k"].combine_chunks()}, 2)
+        staged = [
+            write_tablet(
+                SYSTEM, plan, ordinal, "upsert", iter(data.filter(pa.array(places == ordinal)).to_batches()),
+                f"staging/{key}", f"task-{ordinal}",
+            )[0]
+            for ordinal in sorted(set(places.tolist()))
+        ]  # fmt: skip
+        files = {f.rowset.id: f for tablet in plan.tablets for f in tablet.rowsets}
+        job = LoadCommit(
+            key, plan.table_id, plan.schema.version, plan.snapshot, "upsert", ("k", "v"), tuple(staged), files, False
+        )
+        handover.commit_load_files(db.path, job)
+    assert schema is not None and absolute
+    with nyala.connect(db.path, read_only=True) as again:
+        assert content(again) == {1: (10, "a"), 2: (20, "none")}
+
+
+def test_random_jobs_beside_random_writes(db: nyala.Database) -> None:
+    """Whatever happens between plan and commit, the table is what the same calls in that order make."""
+    rng = random.Random(3)
+    expected: dict[int, tuple[int | None, str | None]] = {}
+
+    def write() -> None:
+        for _ in range(rng.randrange(3)):
+            keys = rng.sample(range(40), rng.randrange(1, 8))
+            if rng.random() < 0.4:
+                db["t"].delete({"k": keys}, on_missing="ignore")
+                for key in keys:
+                    expected.pop(key, None)
+            else:
+                db["t"].upsert({"k": keys, "w": [f"w{key}" for key in keys]})
+                for key in keys:
+                    expected[key] = (expected.get(key, (None, ""))[0], f"w{key}")
+        if rng.random() < 0.3:
+            db["t"].flush()
+
+    moments = []
+    for number in range(25):
+        write()
+        keys = rng.sample(range(40), 12)
+        run(db, "upsert", {"k": keys, "v": [number] * 12}, write)
+        for key in keys:
+            expected[key] = (number, expected.get(key, (None, "none"))[1])
+        if rng.random() < 0.2:
+            db["t"].compact()
+        assert content(db) == expected, number
+        moments.append((db.now(), dict(expected)))
+    for moment, then in moments:
+        assert {row["k"]: (row["v"], row["w"]) for row in db["t"].scan(at=moment).to_arrow().to_pylist()} == then
+
+
+def test_rows_are_cut_between_keys() -> None:
+    """A key whose rows came into two chunks would be inserted twice."""
+    keys = sorted([1] * 50 + [2] * 70 + [3] + [4] * 30)
+    batches = pa.table({"k": keys}).to_batches(max_chunksize=7)
+    found = [chunk["k"].to_pylist() for chunk in chunks(iter(batches), ["k"], 100)]
+    assert [k for chunk in found for k in chunk] == keys
+    assert all(left[-1] != right[0] for left, right in zip(found, found[1:], strict=False))
+    assert len(found) > 1
+    assert pc.sum(pa.array([len(chunk) for chunk in found])).as_py() == len(keys)
+
+
+def test_altered_meanwhile_is_told(db: nyala.Database) -> None:
+    """Files of another schema version are never taken over."""
+    with handover.loading(db.path, "t", 60, reserve=False) as (plan, _):
+        key, _folder = handover.new_staging(db.path)
+        job = LoadCommit(key, plan.table_id, plan.schema.version + 1, plan.snapshot, "insert", ("k",), (), {}, False)
+        with pytest.raises(SchemaError, match="altered"):
+            handover.commit_load_files(db.path, job)
