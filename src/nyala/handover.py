@@ -149,7 +149,9 @@ def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any
 
 
 @contextlib.contextmanager
-def loading(path: str, table: str, ttl_s: float, *, reserve: bool, env: Env = SYSTEM) -> Iterator[tuple[LoadPlan, str]]:
+def loading(
+    path: str, table: str, ttl_s: float, *, reserve: bool, env: Env = SYSTEM
+) -> Iterator[tuple[LoadPlan, str]]:
     """A load from its beginning to its end: the plan, and the name of its lease, which tasks renew.
 
     reserve: whether rows that are there will be changed. At the end the lease is given back, whatever happened.

@@ -10,6 +10,7 @@ import difflib
 import json
 import os
 import re
+import urllib.parse
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -128,10 +129,14 @@ class ChangeOptions:
 
 
 def plain_names(options: Mapping[str, str]) -> dict[str, str]:
-    """The options under the names that the user gave, in lower case: Spark's catalogue puts `option.` before them."""
+    """The options under the names that the user gave, in lower case.
+
+    Spark's catalogue gives them twice, as they were after `option.`, and without it, where it makes a URL of a path.
+    """
     given = {name.lower(): value for name, value in options.items()}
-    named = {name.removeprefix("option."): value for name, value in given.items()}
-    return {**named, **{name: value for name, value in given.items() if not name.startswith("option.")}}
+    prefix = "option."
+    as_given = {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
+    return {**{name: value for name, value in given.items() if not name.startswith(prefix)}, **as_given}
 
 
 def wants_changes(options: Mapping[str, str]) -> bool:
@@ -207,7 +212,9 @@ def _required(given: Mapping[str, str], name: str) -> str:
 
 
 def _path(given: Mapping[str, str]) -> str:
-    path = _required(given, "path").removeprefix("file://")
+    path = _required(given, "path")
+    if path.startswith("file:"):
+        path = urllib.parse.unquote(urllib.parse.urlsplit(path).path)
     # The planner runs in the driver's working directory, executors need not.
     return os.path.abspath(path)
 

@@ -54,6 +54,7 @@ __all__ = [
     "partitions_wanted",
     "place",
     "read_tokens",
+    "table_key",
     "table_schema",
 ]
 
@@ -72,6 +73,12 @@ def table_schema(options: ReadOptions) -> tuple[pa.Schema, int]:
     with nyala.connect(options.path, read_only=True) as db:
         scan = db.table(options.table).scan(columns=options.columns, where=options.where, at=options.at)
         return scan.schema, scan.timestamp
+
+
+def table_key(options: ReadOptions) -> list[str]:
+    """The names of the key's columns."""
+    with nyala.connect(options.path, read_only=True) as db:
+        return db.table(options.table).primary_key
 
 
 def partitions_wanted(cores: int | None = None) -> int:

@@ -10,6 +10,7 @@ are given with the statement go before them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 from nyala.errors import InvalidArgumentError
 from nyala.spark.changes import NyalaChangeReader, NyalaChangeStream, change_schema
 from nyala.spark.options import ChangeOptions, ReadOptions, WriteOptions, plain_names, wants_changes
-from nyala.spark.reader import NyalaReader, table_schema
+from nyala.spark.reader import NyalaReader, table_key, table_schema
 from nyala.spark.sink import NyalaStreamWriter
 from nyala.spark.types import identity_of, spark_schema
 from nyala.spark.writer import NyalaWriter
@@ -57,7 +58,9 @@ class NyalaDataSource(DataSource):
             return spark_schema(change_schema(changes), {**kept, "path": changes.path})
         options = ReadOptions.parse(self.options)
         schema, self._timestamp = table_schema(options)
-        return spark_schema(schema, {**kept, "path": options.path})
+        # The key's columns are those that are never NULL in Spark's eyes too, but others may be so declared.
+        key = json.dumps(table_key(options))
+        return spark_schema(schema, {**kept, "path": options.path, "key": key})
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._with_identity(schema, _KEPT)
@@ -67,7 +70,11 @@ class NyalaDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         options = WriteOptions.parse(self._with_identity(schema, _KEPT_FOR_WRITES))
-        return NyalaWriter(options, schema, overwrite)
+        key = None
+        if options.operation.startswith("delete") and "table" not in plain_names(self.options):
+            # INSERT INTO … WITH (operation = 'delete') (key): Spark fills up the columns left out with NULL.
+            key = json.loads((identity_of(schema) or {}).get("key", "null"))
+        return NyalaWriter(options, schema, overwrite, key)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = self._with_identity(schema, _KEPT)

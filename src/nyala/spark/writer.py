@@ -63,7 +63,14 @@ class StagedFile(WriterCommitMessage):
 class NyalaWriter(DataSourceArrowWriter):
     """Made in a planner worker at planning; a pickled copy writes in each task, another one commits."""
 
-    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool = False) -> None:
+    def __init__(
+        self,
+        options: WriteOptions,
+        schema: StructType,
+        overwrite: bool = False,
+        only: Sequence[str] | None = None,
+    ) -> None:
+        """only: the columns to write; None: all."""
         if overwrite and options.operation not in ("insert", "upsert"):
             raise InvalidArgumentError(
                 f"mode('overwrite') replaces the content of table {options.table!r} by the rows written: "
@@ -72,6 +79,8 @@ class NyalaWriter(DataSourceArrowWriter):
         self._options = options
         self._overwrite = overwrite
         self._columns = unique_columns(options.table, schema)
+        if only is not None:
+            self._columns = [name for name in self._columns if name in only]
         self._key, self._staging = handover.new_staging(options.path, STAGING_TTL_S)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -80,7 +89,8 @@ class NyalaWriter(DataSourceArrowWriter):
         partition = context.partitionId()
         # The attempt's id is unique in the application, so a retry cannot meet its predecessor's file.
         name = f"part-{partition:05d}-{context.taskAttemptId()}.arrow"
-        rows = stage_rows(iterator, os.path.join(self._staging, name))
+        chosen = (b if b.schema.names == self._columns else b.select(self._columns) for b in iterator)
+        rows = stage_rows(chosen, os.path.join(self._staging, name))
         return StagedFile(partition, name if rows else None, rows)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

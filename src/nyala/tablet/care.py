@@ -11,12 +11,12 @@ Source: shared contract, "Care".
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from nyala.errors import StorageError
-from nyala.tablet.compaction import Runner, compact, missing_room, run_here
+from nyala.tablet.compaction import Runner, compact, compact_together, missing_room, run_here
 from nyala.tablet.compaction_policy import (
     ExpirePlan,
     MergePlan,
@@ -26,6 +26,7 @@ from nyala.tablet.compaction_policy import (
     choose_minor,
     plan_full,
 )
+from nyala.tablet.compaction_run import Job, Output
 from nyala.tablet.flush import flush
 from nyala.tablet.layouts import Layouts
 from nyala.tablet.root import Root, TableState
@@ -81,6 +82,51 @@ def compact_table(
         if not plans:
             break
         _carry_out(store, table_id, plans, runner, report, step)
+    store.collect_garbage()
+    return report
+
+
+def compact_table_together(
+    store: Store,
+    name: str,
+    run_all: Callable[[Sequence[Job]], Sequence[Output]],
+    step: Step = lambda done, total: None,
+) -> CareReport:
+    """As `compact_table`, with all jobs of a round run at once by `run_all` and installed in one transaction.
+
+    A round is all there is to do, but for what others write meanwhile: merges take up the deltas of what they merge.
+    """
+    report = CareReport()
+    table_id = store.root.table(name).id
+    for _ in range(ROUNDS_MAX):
+        table = store.root.tables.get(table_id)
+        if table is None:
+            break
+        ids = {tablet.id for tablet in table.tablets}
+        _wait_for_others(store, table)
+        flush(store, ids)
+        plans = _plans(
+            store,
+            store.root,
+            table_id,
+            lambda layouts: plan_full(layouts, target_bytes=store.options.rowset_target_bytes),
+        )
+        if not plans:
+            break
+        for tablet_id, plan in plans:
+            room = missing_room(store, table, tablet_id, plan)
+            if room:
+                raise StorageError(f"table {table.name!r} cannot be compacted: {room}", path=store.root_path)
+        step(0, len(plans))
+        made = compact_together(store, table_id, plans, run_all)
+        step(len(plans), len(plans))
+        if not made:
+            break
+        for one in made:
+            report.compactions += 1
+            report.rowsets_rewritten += len(_rowsets(one.plan)) if isinstance(one.plan, MergePlan) else 0
+            report.bytes_before += one.bytes_before
+            report.bytes_after += one.bytes_after
     store.collect_garbage()
     return report
 

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from nyala.catalog.model import CatalogChange, PartEntry, RowSetEntry
+from nyala.catalog.model import CatalogChange, DeltaEntry, PartEntry, RowSetEntry
 from nyala.delta.delta_file import DeltaFile, WrittenDelta
 from nyala.delta.run import Rowids
 from nyala.errors import StorageError
@@ -107,14 +107,10 @@ def compact(
         if reservation is None:
             return None
         phase("reserved")
-        root = store.root  # held: what a dropped table had must not go while it is read
-        inputs = _find(root, table_id, tablet_id, rowset_ids)
-        if inputs is None:
+        begun = _begin(store, table_id, tablet_id, plan, snapshot)
+        if begun is None:
             return None
-        table, rowsets = inputs
-        job = _job(store, table, tablet_id, rowsets, plan, snapshot)
-        if job is None:
-            return None
+        root, table, rowsets, job = begun
         try:
             output = runner(job, reservation)
         except BaseException as error:
@@ -125,14 +121,84 @@ def compact(
             raise
         try:
             phase("written")
-            report = _install(store, reservation, job, plan, table, rowsets, output)
+            (report,) = _install(store, [_finished(store, reservation, job, plan, table, rowsets, output)])
         except BaseException:
             store.discard_files(output.paths)
             raise
+        del root
     if report is None:
         store.discard_files(output.paths)
         logger.info("a compaction of rowsets %s gave up: something else came first", list(rowset_ids))
     return report
+
+
+def compact_together(
+    store: Store,
+    table_id: int,
+    plans: Sequence[tuple[int, Plan]],
+    run_all: Callable[[Sequence[Job]], Sequence[Output]],
+) -> list[CompactionReport]:
+    """Carry out plans, each with the id of its tablet, and install all that they made in one transaction.
+
+    run_all: runs the jobs wherever it likes, and returns their outputs in that order; it raises when one failed.
+    Plans whose rowsets are taken, or were taken back meanwhile, are left out; expiries are transactions of their own.
+    Raises:  as `compact`; then nothing of the jobs was installed, and none of their files is left.
+    """
+    reports = [
+        report
+        for tablet_id, plan in plans
+        if isinstance(plan, ExpirePlan) and (report := _expire(store, table_id, tablet_id, plan)) is not None
+    ]
+    with contextlib.ExitStack() as begun:
+        started: list[tuple[Reservation, Plan, tuple[Root, TableState, list[DiskRowSet], Job]]] = []
+        for tablet_id, plan in plans:
+            if isinstance(plan, ExpirePlan):
+                continue
+            rowset_ids = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
+            reservation, snapshot = begun.enter_context(
+                _begun(store, rowset_ids, isinstance(plan, MergePlan))
+            )
+            found = None if reservation is None else _begin(store, table_id, tablet_id, plan, snapshot)
+            if reservation is not None and found is not None:
+                started.append((reservation, plan, found))
+        if not started:
+            return reports
+        jobs = [job for _, _, (_, _, _, job) in started]
+        try:
+            outputs = run_all(jobs)
+            finished = [
+                _finished(store, reservation, job, plan, table, rowsets, output)
+                for (reservation, plan, (_, table, rowsets, job)), output in zip(
+                    started, outputs, strict=True
+                )
+            ]
+            installed = _install(store, finished)
+        except BaseException:
+            store.discard_files([path for job in jobs for path in _written_so_far(store, job)])
+            raise
+        for output, report in zip(outputs, installed, strict=True):
+            if report is None:
+                store.discard_files(output.paths)
+            else:
+                reports.append(report)
+    return reports
+
+
+def _begin(
+    store: Store, table_id: int, tablet_id: int, plan: Plan, snapshot: int
+) -> tuple[Root, TableState, list[DiskRowSet], Job] | None:
+    """What a plan is to be run on, and its job; None when there is nothing to do any more.
+
+    The root is to be held as long as the job runs: what a dropped table had must not go while it is read.
+    """
+    root = store.root
+    rowset_ids = (plan.rowset,) if isinstance(plan, MajorPlan | MinorPlan) else plan.rowsets
+    inputs = _find(root, table_id, tablet_id, rowset_ids)
+    if inputs is None:
+        return None
+    table, rowsets = inputs
+    job = _job(store, table, tablet_id, rowsets, plan, snapshot)
+    return None if job is None else (root, table, rowsets, job)
 
 
 @contextlib.contextmanager
@@ -244,7 +310,21 @@ def _written_so_far(store: Store, job: Job) -> list[str]:
 # ------------------------------------------------------------------------------------------------ install
 
 
-def _install(
+@dataclass(frozen=True)
+class _Finished:
+    """A job that was run, and what is ready of its install before the lock is taken."""
+
+    reservation: Reservation
+    job: Job
+    plan: Plan
+    table: TableState
+    inputs: Sequence[DiskRowSet]
+    output: Output
+    moved: _Moved | None
+    entries: Sequence[DeltaEntry]
+
+
+def _finished(
     store: Store,
     reservation: Reservation,
     job: Job,
@@ -252,51 +332,72 @@ def _install(
     table: TableState,
     inputs: Sequence[DiskRowSet],
     output: Output,
-) -> CompactionReport | None:
-    moved = None
+) -> _Finished:
+    moved, entries = None, []
     if isinstance(job, MergeJob):
-        fresh, entries = [], []
+        fresh = []
         for result in output.rowsets:
             rowset, of_rowset = store.adopt_rowset(result, table.schema)
             fresh.append(rowset)
             entries += of_rowset
         moved = _Moved(fresh)
         moved.look_up(inputs)  # most of it before the lock is taken
+    return _Finished(reservation, job, plan, table, inputs, output, moved, entries)
+
+
+def _install(store: Store, finished: Sequence[_Finished]) -> list[CompactionReport | None]:
+    """Put what jobs have made in the place of what they read, in one transaction; None for one that came too late."""
+    reports: list[CompactionReport | None] = []
     with store.commit_lock:
         store.check_writable()
-        if reservation.revoked.is_set():
-            return None
-        root = store.root
-        found = _find(root, table.id, job.tablet_id, [rowset.id for rowset in inputs])
-        if found is None:
-            return None
-        current_table, current = found
-        tablet = current_table.tablets[current_table.ordinal_of[job.tablet_id]]
+        after = store.root
         change = CatalogChange(timestamp=store.clock.latest)
-        if moved is not None:
-            assert isinstance(job, MergeJob)
-            assert all(now.redo == old.redo and not now.frozen for now, old in zip(current, inputs, strict=True)), (
-                "C3: the inputs' files stay as they are"
+        for one in finished:
+            made = _installed(store, one, after, change)
+            if made is None:
+                reports.append(None)
+                continue
+            after, before = made
+            reports.append(CompactionReport(one.plan, before, one.output.size_bytes))
+        if any(reports):
+            store.transact(change, lambda version: after.with_tablets({}, version))
+    for one, report in zip(finished, reports, strict=True):
+        if report is not None:
+            logger.info(
+                "%s of %s: %d bytes became %d",
+                type(one.plan).__name__, [rowset.id for rowset in one.inputs], report.bytes_before, report.bytes_after,
             )  # fmt: skip
-            moved.carry(current)
-            before = _drop(change, current)
-            change.put_rowsets += [RowSetEntry.from_meta(rowset.meta) for rowset in moved.rowsets]
-            change.put_deltas += entries
-            gone = {rowset.id for rowset in current}
-            rowsets = (*(rowset for rowset in tablet.rowsets if rowset.id not in gone), *moved.rowsets)
-            cut = job.cut
-        else:
-            (now,) = current
-            replaced, before, cut = _replaced(store, job, inputs[0], now, output, change)
-            rowsets = tuple(replaced if rowset is now else rowset for rowset in tablet.rowsets)
-        after = root.with_tablets({tablet.id: dataclasses.replace(tablet, rowsets=rowsets)})
-        after = note_cut(change, after, table.id, cut)
-        store.transact(change, lambda version: after.with_tablets({}, version))
-    size = output.size_bytes
-    logger.info(
-        "%s of %s: %d bytes became %d", type(plan).__name__, [rowset.id for rowset in inputs], before, size
-    )
-    return CompactionReport(plan, before, size)
+    return reports
+
+
+def _installed(store: Store, one: _Finished, root: Root, change: CatalogChange) -> tuple[Root, int] | None:
+    """The next root, and the bytes that go. Under the commit lock."""
+    if one.reservation.revoked.is_set():
+        return None
+    job = one.job
+    found = _find(root, one.table.id, job.tablet_id, [rowset.id for rowset in one.inputs])
+    if found is None:
+        return None
+    current_table, current = found
+    tablet = current_table.tablets[current_table.ordinal_of[job.tablet_id]]
+    if one.moved is not None:
+        assert isinstance(job, MergeJob)
+        assert all(now.redo == old.redo and not now.frozen for now, old in zip(current, one.inputs, strict=True)), (
+            "C3: the inputs' files stay as they are"
+        )  # fmt: skip
+        one.moved.carry(current)
+        before = _drop(change, current)
+        change.put_rowsets += [RowSetEntry.from_meta(rowset.meta) for rowset in one.moved.rowsets]
+        change.put_deltas += one.entries
+        gone = {rowset.id for rowset in current}
+        rowsets = (*(rowset for rowset in tablet.rowsets if rowset.id not in gone), *one.moved.rowsets)
+        cut = job.cut
+    else:
+        (now,) = current
+        replaced, before, cut = _replaced(store, job, one.inputs[0], now, one.output, change)
+        rowsets = tuple(replaced if rowset is now else rowset for rowset in tablet.rowsets)
+    after = root.with_tablets({tablet.id: dataclasses.replace(tablet, rowsets=rowsets)})
+    return note_cut(change, after, one.table.id, cut), before
 
 
 def _drop(change: CatalogChange, rowsets: Sequence[DiskRowSet]) -> int:

@@ -217,7 +217,9 @@ def _changed_keys(table: TableState, tablet: TabletState, since: int, until: int
     spec = make_diff_spec(table, since, until, "all", table.schema.key_columns)
     count = table.schema.key_count
     # All versions, not the net: a row that was deleted and came again has another place.
-    keys = [table.codec.encode(batch.columns[:count]) for batch in diff_scan.run(alone, spec) if batch.num_rows]
+    keys = [
+        table.codec.encode(batch.columns[:count]) for batch in diff_scan.run(alone, spec) if batch.num_rows
+    ]
     if not keys:
         return table.codec.empty()
     found = EncodedKeys.concat(keys)
@@ -321,7 +323,9 @@ def _note_moved(
     schema = table.schema
     arrays = {}
     for column in schema.columns:
-        if schema.is_key(column.name) or (column.name in job.columns and column.id not in values and not values):
+        if schema.is_key(column.name) or (
+            column.name in job.columns and column.id not in values and not values
+        ):
             arrays[column.name] = rowset.gather(column, MAX_TIMESTAMP - 1, rowids)
         elif column.id in values:
             arrays[column.name] = values[column.id]

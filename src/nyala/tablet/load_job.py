@@ -100,7 +100,9 @@ class LoadPlan:
         """The plan with these tablets alone: what one task needs of it."""
         return dataclasses.replace(self, tablets=tuple(self.tablets[ordinal] for ordinal in ordinals))
 
-    def table_state(self, env: Env | None, ordinals: Sequence[int], cache: BlockCache | None = None) -> TableState:
+    def table_state(
+        self, env: Env | None, ordinals: Sequence[int], cache: BlockCache | None = None
+    ) -> TableState:
         """The table with these tablets, their rowsets open and nothing in memory. env None: without rowsets."""
         entry = TableEntry(
             self.table_id, self.table, "", None, self.schema, {self.schema.version: self.schema},
@@ -185,7 +187,10 @@ class StagedTablet:
             "tablet_id": self.tablet_id,
             "rowsets": encode_output(Output(rowsets=self.rowsets))["rowsets"],
             "deltas": [
-                {"rowset_id": made.rowset_id, "redo": encode_output(Output(redo=(made.path, made.delta)))["redo"]}
+                {
+                    "rowset_id": made.rowset_id,
+                    "redo": encode_output(Output(redo=(made.path, made.delta)))["redo"],
+                }
                 for made in self.deltas
             ],
             "counts": self.counts,
@@ -222,7 +227,9 @@ def begin_load(store: Store, name: str, lease: str | None) -> LoadPlan:
     if lease is not None:
         ids = [rowset.id for tablet in store.root.table(name).tablets for rowset in tablet.rowsets]
         store.reservations.wait_free(ids, _WAIT_FOR_MERGES_S)
-    flush(store, {tablet.id for tablet in store.root.table(name).tablets})  # most of it without the commit lock
+    flush(
+        store, {tablet.id for tablet in store.root.table(name).tablets}
+    )  # most of it without the commit lock
     with store.flush_lock, store.commit_lock:
         store.check_writable()
         table = store.root.table(name)

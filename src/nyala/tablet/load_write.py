@@ -168,7 +168,9 @@ class _Task:
                 )
             place = found.schema.get_field_index("row")
             in_job = numbers.take(found.column("row").combine_chunks())
-            self.errors.append(found.set_column(place, found.schema.field(place).with_type(in_job.type), in_job))
+            self.errors.append(
+                found.set_column(place, found.schema.field(place).with_type(in_job.type), in_job)
+            )
         for effect in settlement.effects:
             if effect.kind == "insert":
                 self._insert(effect)

@@ -62,7 +62,12 @@ def stage(
 
 
 def run(
-    db: nyala.Database, operation: str, rows: dict[str, list[Any]], meanwhile: Meanwhile = nothing, *, collect: bool = False
+    db: nyala.Database,
+    operation: str,
+    rows: dict[str, list[Any]],
+    meanwhile: Meanwhile = nothing,
+    *,
+    collect: bool = False,
 ) -> dict[str, Any]:
     """A whole job; `meanwhile` happens after the tasks are done and before the commit."""
     path = db.path
@@ -78,7 +83,9 @@ def run(
         )  # fmt: skip
         try:
             answer = handover.commit_load_files(path, job)
-            assert handover.commit_load_files(path, job)["timestamp"] == answer["timestamp"]  # once, whatever is retried
+            assert (
+                handover.commit_load_files(path, job)["timestamp"] == answer["timestamp"]
+            )  # once, whatever is retried
         finally:
             handover.discard_staging(path, key)
     answer["failed"] = sum(len(table) for table in errors)
@@ -235,7 +242,9 @@ def test_every_operation(db: nyala.Database, operation: str) -> None:
     """Operations that only change, too."""
     db["t"].insert({"k": [1, 2, 3], "v": [1, 2, 3], "w": ["a", "b", "c"]})
     keys = [1, 3] if not operation.endswith("ignore") else [1, 3, 9]
-    rows: dict[str, list[Any]] = {"k": keys} if operation.startswith("delete") else {"k": keys, "v": [0] * len(keys)}
+    rows: dict[str, list[Any]] = (
+        {"k": keys} if operation.startswith("delete") else {"k": keys, "v": [0] * len(keys)}
+    )
     run(db, operation, rows, lambda: db["t"].update({"k": [3], "w": ["x"]}))
     expected = {
         "update": {1: (0, "a"), 2: (2, "b"), 3: (0, "x")},
@@ -266,8 +275,20 @@ def test_a_staged_file_that_is_gone_or_of_another_folder(db: nyala.Database) -> 
     with handover.loading(db.path, "t", 60, reserve=False) as (plan, _):
         key, absolute = handover.new_staging(db.path)
         other, elsewhere = handover.new_staging(db.path)
-        staged, _ = stage(db, plan, f"staging/{Path(elsewhere).name}", "insert", pa.table({"k": [1], "v": [1]}))
-        job = LoadCommit(key, plan.table_id, plan.schema.version, plan.snapshot, "insert", ("k", "v"), tuple(staged), {}, False)
+        staged, _ = stage(
+            db, plan, f"staging/{Path(elsewhere).name}", "insert", pa.table({"k": [1], "v": [1]})
+        )
+        job = LoadCommit(
+            key,
+            plan.table_id,
+            plan.schema.version,
+            plan.snapshot,
+            "insert",
+            ("k", "v"),
+            tuple(staged),
+            {},
+            False,
+        )
         with pytest.raises(Error):
             handover.commit_load_files(db.path, job)
     assert content(db) == {}
@@ -292,7 +313,15 @@ def test_nobody_has_the_store_open(db: nyala.Database) -> None:
         ]  # fmt: skip
         files = {f.rowset.id: f for tablet in plan.tablets for f in tablet.rowsets}
         job = LoadCommit(
-            key, plan.table_id, plan.schema.version, plan.snapshot, "upsert", ("k", "v"), tuple(staged), files, False
+            key,
+            plan.table_id,
+            plan.schema.version,
+            plan.snapshot,
+            "upsert",
+            ("k", "v"),
+            tuple(staged),
+            files,
+            False,
         )
         handover.commit_load_files(db.path, job)
     assert schema is not None and absolute
@@ -331,7 +360,9 @@ def test_random_jobs_beside_random_writes(db: nyala.Database) -> None:
         assert content(db) == expected, number
         moments.append((db.now(), dict(expected)))
     for moment, then in moments:
-        assert {row["k"]: (row["v"], row["w"]) for row in db["t"].scan(at=moment).to_arrow().to_pylist()} == then
+        assert {
+            row["k"]: (row["v"], row["w"]) for row in db["t"].scan(at=moment).to_arrow().to_pylist()
+        } == then
 
 
 def test_rows_are_cut_between_keys() -> None:
@@ -349,6 +380,8 @@ def test_altered_meanwhile_is_told(db: nyala.Database) -> None:
     """Files of another schema version are never taken over."""
     with handover.loading(db.path, "t", 60, reserve=False) as (plan, _):
         key, _folder = handover.new_staging(db.path)
-        job = LoadCommit(key, plan.table_id, plan.schema.version + 1, plan.snapshot, "insert", ("k",), (), {}, False)
+        job = LoadCommit(
+            key, plan.table_id, plan.schema.version + 1, plan.snapshot, "insert", ("k",), (), {}, False
+        )
         with pytest.raises(SchemaError, match="altered"):
             handover.commit_load_files(db.path, job)
