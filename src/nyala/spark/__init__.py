@@ -7,8 +7,16 @@
     types.py     Spark's types and ours, and Arrow batches in exactly the schema that Spark expects
     source.py    the data source: Spark's way in
     reader.py    planning on the driver (one snapshot, scan tokens), reading on the executors
+    changes.py   the change feed, as a stream or as one batch
     writer.py    staging on the executors, one commit on the driver
-    session.py   `register(spark)`, `write(df, ...)`, `scan.to_spark(spark)`, for the driver's program
+    sink.py      the same for the micro-batches of a stream, each exactly once
+    session.py   `register(spark)`, `write(df, ...)`, `sql(...)`, `scan.to_spark(spark)`, for the driver's program
+    statements.py  which columns and rows a SELECT needs of each table in it
+    load.py      `load` and `upsert`: executors write rowset and delta files (routing.py: who gets which row)
+    compact.py   `compact`: compactions as tasks
+    backup.py    backups: plans, files, metadata; backup_jobs.py: `backup` and `restore`
+    progress.py  how far a long job is
+    errors.py    an error of a worker as one of ours
 
 Where each runs matters more here than anywhere else in Nyala:
 
@@ -31,7 +39,24 @@ try:
 except ImportError as error:
     raise ImportError("nyala.spark needs PySpark: pip install 'nyala[spark]'") from error
 
+from nyala.spark.backup import clean_backups, list_backups
+from nyala.spark.backup_jobs import backup, restore
+from nyala.spark.compact import compact
+from nyala.spark.load import load, upsert
 from nyala.spark.session import register, scan_to_spark, sql, write
 from nyala.spark.source import NyalaDataSource
 
-__all__ = ["NyalaDataSource", "register", "scan_to_spark", "sql", "write"]
+__all__ = [
+    "NyalaDataSource",
+    "backup",
+    "clean_backups",
+    "compact",
+    "list_backups",
+    "load",
+    "register",
+    "restore",
+    "scan_to_spark",
+    "sql",
+    "upsert",
+    "write",
+]

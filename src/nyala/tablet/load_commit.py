@@ -13,11 +13,11 @@
 Invariants
     M1  What the batch does to a key is what it would do had it been written at t as a whole: keys that did not change
         since S were settled against the state at t, for that is the state at S; the others are settled now.
-    M2  Before the transaction nothing of the batch can be seen. Files that were moved and never named are removed by the
-        next open (P3); staged ones with their folder.
+    M2  Before the transaction nothing of the batch can be seen. Files that were moved and never named are removed by
+        the next open (P3); staged ones with their folder.
 
 Cost: the staged files are not read, but for the bloom filters and key indexes that the changed keys are looked up in.
-Source: design §3, §6 W6, R2, R4; docs/decisions/0015.
+Source: design §3, §6 W6, R2, R4; docs/decisions/0018.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Invariants
         commit all the same is settled anew, by key.
     J3  The job's lease keeps the files of S from being deleted.
 
-Source: design §3 "Compaction is a function from files to files", §6 W6, R4; docs/decisions/0015.
+Source: design §3 "Compaction is a function from files to files", §6 W6, R4; docs/decisions/0018.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class StagedTablet:
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> StagedTablet:
-        empty = {"part": None, "undo": None, "redo": None, "rowsets": []}
+        empty: dict[str, Any] = {"part": None, "undo": None, "redo": None, "rowsets": []}
         deltas = []
         for made in fields["deltas"]:
             redo = decode_output({**empty, "redo": made["redo"]}).redo

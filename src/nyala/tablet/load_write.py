@@ -14,7 +14,7 @@ say (F4 of `delta_file`); until then it is UNKNOWN.
 Invariants
     L1  Rowsets of one task do not overlap, and ascend.
     L2  Of a key that stands several times all rows are in one chunk, so they are settled together (W4).
-Source: design §3, §6 W6; docs/decisions/0015.
+Source: design §3, §6 W6; docs/decisions/0018.
 """
 
 from __future__ import annotations

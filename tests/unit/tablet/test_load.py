@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -97,7 +98,7 @@ def content(db: nyala.Database) -> dict[int, tuple[int | None, str | None]]:
 
 
 def test_an_upsert_into_files_and_memory(db: nyala.Database) -> None:
-    """New rows, rows in files and rows in memory: what any upsert does, with one timestamp, at which all of it is there."""
+    """New rows, rows in files and rows in memory: what any upsert does, at one timestamp."""
     db["t"].insert({"k": [1, 2], "v": [1, 2], "w": ["a", "b"]})
     db["t"].flush()
     db["t"].insert({"k": [3], "v": [3], "w": ["c"]})
@@ -130,7 +131,8 @@ OTHERS: dict[str, Callable[[nyala.Database], object]] = {
     "insert of a loaded key": lambda db: db["t"].insert({"k": [5], "v": [-5], "w": ["x"]}),
     "update of a loaded key": lambda db: db["t"].update({"k": [1], "v": [-1], "w": ["x"]}),
     "delete of a loaded key": lambda db: db["t"].delete({"k": [1, 2]}),
-    "delete and insert again": lambda db: (db["t"].delete({"k": [1]}), db["t"].insert({"k": [1], "v": [7], "w": ["x"]})),
+    "delete and insert again": lambda db: (
+        db["t"].delete({"k": [1]}), db["t"].insert({"k": [1], "v": [7], "w": ["x"]})),
     "insert and delete again": lambda db: (db["t"].insert({"k": [5], "v": [7]}), db["t"].delete({"k": [5]})),
     "other keys": lambda db: db["t"].upsert({"k": [100, 101], "v": [0, 0]}),
     "flush": lambda db: (db["t"].update({"k": [2], "w": ["x"]}), db["t"].flush()),
@@ -273,8 +275,8 @@ def test_a_staged_file_that_is_gone_or_of_another_folder(db: nyala.Database) -> 
         run(db, "insert", {"k": [1, 2, 3], "v": [1, 2, 3]}, lose)
     assert content(db) == {}
     with handover.loading(db.path, "t", 60, reserve=False) as (plan, _):
-        key, absolute = handover.new_staging(db.path)
-        other, elsewhere = handover.new_staging(db.path)
+        key, _ = handover.new_staging(db.path)
+        _, elsewhere = handover.new_staging(db.path)
         staged, _ = stage(
             db, plan, f"staging/{Path(elsewhere).name}", "insert", pa.table({"k": [1], "v": [1]})
         )
@@ -371,7 +373,7 @@ def test_rows_are_cut_between_keys() -> None:
     batches = pa.table({"k": keys}).to_batches(max_chunksize=7)
     found = [chunk["k"].to_pylist() for chunk in chunks(iter(batches), ["k"], 100)]
     assert [k for chunk in found for k in chunk] == keys
-    assert all(left[-1] != right[0] for left, right in zip(found, found[1:], strict=False))
+    assert all(left[-1] != right[0] for left, right in itertools.pairwise(found))
     assert len(found) > 1
     assert pc.sum(pa.array([len(chunk) for chunk in found])).as_py() == len(keys)
 

@@ -1,0 +1,391 @@
+"""Backups of a table: full, then incremental from its change feed; and back again.
+
+    folder/<table>/<until>/part-….parquet      rows of one tablet: column c<id> for each column, and _action
+                          /backup.json         written last: without it there is no backup
+
+    full          the table as of `until`                         every row, action insert
+    incremental   the net changes in (the last backup, until]     insert, update or delete
+
+    restore to a backed-up moment: the newest full backup that is not later, then the increments up to it, in order
+
+Invariants
+    B1  backup.json is there only when all files that it names are, synced.
+    B2  Columns are known by their ids, so a renamed one is the same, a dropped one is left out, and one that came later
+        has its default in rows of before.
+    B3  Rows belong to tablets, whose ids are never given again. A dropped range is in no later change feed; a restore
+        leaves out the rows of tablets that the target moment does not have, also when the range was added again.
+    B4  A backup is incremental only to one of the same table (id), not rewritten since, whose changes since are kept.
+
+Where it runs: plans and metadata on the driver, files in Spark's tasks; both see the folder.
+Source: shared contract, "Spark"; Kudu facts on backup (row action column, metadata last).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nyala.env import SYSTEM
+from nyala.errors import CorruptionError, HistoryExpiredError, InvalidArgumentError
+from nyala.mvcc.timestamp import parse_at, to_datetime
+from nyala.partition.levels import Partition, PartitionSchema
+from nyala.scan import read_token
+from nyala.schema.convert import default_array
+from nyala.schema.schema import Schema
+from nyala.tablet import change_token
+from nyala.tablet.change_token import changes_in_memory, make_change_tokens, read_change_token
+from nyala.tablet.diff_scan import CHANGE_TYPE, COMMIT_TIMESTAMP
+from nyala.tablet.load_job import partition_from_json, partition_to_json
+from nyala.tablet.token import tablet_of
+
+if TYPE_CHECKING:
+    from nyala.table import Table
+    from nyala.tablet.root import Root
+
+__all__ = [
+    "Backup",
+    "BackupItem",
+    "RestoreStep",
+    "clean_backups",
+    "find_backups",
+    "list_backups",
+    "plan_backup",
+    "plan_restore",
+    "read_part",
+    "write_item",
+]
+
+VERSION: Final = 1
+METADATA: Final = "backup.json"
+ACTION: Final = "_action"
+
+
+@dataclass(frozen=True)
+class Backup:
+    """What backup.json says. since None: full. files: (name, tablet id, rows, bytes)."""
+
+    folder: str
+    table: str
+    table_id: int
+    rewritten: int
+    since: int | None
+    until: int
+    schema: Schema
+    partition_schema: PartitionSchema
+    partitions: tuple[tuple[int, Partition], ...]
+    history_us: int | None
+    comment: str
+    dropped_ranges: tuple[dict[str, Any], ...]
+    files: tuple[tuple[str, int, int, int], ...] = ()
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self.folder, self.table, str(self.until))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "table": self.table,
+            "table_id": self.table_id,
+            "rewritten": self.rewritten,
+            "since": self.since,
+            "until": self.until,
+            "schema": json.loads(self.schema.to_json()),
+            "partition_schema": json.loads(self.partition_schema.to_json()),
+            "tablets": [{"id": number, **partition_to_json(p)} for number, p in self.partitions],
+            "history_us": self.history_us,
+            "comment": self.comment,
+            "dropped_ranges": list(self.dropped_ranges),
+            "files": [list(file) for file in self.files],
+        }
+
+    @staticmethod
+    def read(folder: str, path: str) -> Backup:
+        """Raises: CorruptionError for what is no metadata of this version."""
+        try:
+            fields = json.loads(SYSTEM.files.read_all(path))
+            if fields["version"] != VERSION:
+                raise CorruptionError(
+                    f"this backup has version {fields['version']}, known is {VERSION}", path
+                )
+            return Backup(
+                folder, fields["table"], fields["table_id"], fields["rewritten"], fields["since"], fields["until"],
+                Schema.from_json(json.dumps(fields["schema"])),
+                PartitionSchema.from_json(json.dumps(fields["partition_schema"])),
+                tuple((tablet["id"], partition_from_json(tablet)) for tablet in fields["tablets"]),
+                fields["history_us"], fields["comment"], tuple(fields["dropped_ranges"]),
+                tuple((name, tablet, rows, size) for name, tablet, rows, size in fields["files"]),
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptionError(f"the backup's metadata cannot be read ({error})", path) from error
+
+
+@dataclass(frozen=True)
+class BackupItem:
+    """What one file will hold: a scan token, a change token, or rows as an Arrow IPC stream."""
+
+    tablet_id: int
+    data: bytes
+
+
+# ------------------------------------------------------------------------------------------------ backup
+
+
+def plan_backup(
+    table: Table, folder: str, *, full: bool = False
+) -> tuple[Backup, list[BackupItem], Root] | None:
+    """What the next backup is: its metadata without files, and the files to write; None: nothing has changed.
+
+    The root is to be held, or its version leased, until the items are written.
+    """
+    folder = os.path.abspath(folder)
+    earlier = [found for found in find_backups(folder) if found.table == table.name]
+    root, state, until = table._view(None)
+    last = max(earlier, key=lambda found: found.until, default=None)
+    since: int | None = None
+    if last is not None and not full and (last.table_id, last.rewritten) == (state.id, state.entry.rewritten):
+        since = last.until
+        if since == until:
+            return None
+    dropped: list[dict[str, Any]] = []
+    items: list[BackupItem] = []
+    if since is not None:
+        try:
+            feed = table.changes(since, until)
+        except HistoryExpiredError:
+            since = None  # not everything since the last backup is known any more
+        else:
+            dropped = feed.dropped_ranges
+            root, state = feed._take()
+            for tablet in state.tablets:
+                alone = dataclasses.replace(state, tablets=(tablet,))
+                tokens = make_change_tokens(table._database.path, alone, feed._spec)
+                items += [BackupItem(tablet.id, token) for token in tokens]
+                rows = [batch for batch in changes_in_memory(alone, feed._spec) if batch.num_rows]
+                if rows:
+                    items.append(BackupItem(tablet.id, _ipc(pa.Table.from_batches(rows))))
+    if since is None:
+        scan = table.scan(at=until)
+        root, state = scan._take()
+        for token in scan.tokens_in_pieces(len(state.tablets)):
+            ordinal = tablet_of(token.data)
+            assert ordinal is not None
+            items.append(BackupItem(state.tablets[ordinal].id, token.data))
+    entry = state.entry
+    backup = Backup(
+        folder, table.name, state.id, entry.rewritten, since, until, state.schema, entry.partition_schema,
+        tuple((tablet.id, tablet.partition) for tablet in state.tablets), entry.history_us, entry.comment,
+        tuple(dropped),
+    )  # fmt: skip
+    return backup, items, root
+
+
+def write_item(backup: Backup, item: BackupItem, name: str) -> tuple[str, int, int, int] | None:
+    """Write one file of a backup, synced; None when it would have no rows. In a task."""
+    ids = {column.name: column.id for column in backup.schema.columns}
+    schema: pa.Schema | None = None
+    sink = pa.BufferOutputStream()
+    writer = None
+    rows = 0
+    for batch in _rows(item.data):
+        if not batch.num_rows:
+            continue
+        if CHANGE_TYPE in batch.schema.names:
+            action = batch.column(CHANGE_TYPE)
+        else:
+            action = pa.repeat("insert", batch.num_rows)
+        names = [column for column in batch.schema.names if column not in (CHANGE_TYPE, COMMIT_TIMESTAMP)]
+        part = pa.table(
+            [*(batch.column(column) for column in names), action],
+            names=[*(f"c{ids[column]}" for column in names), ACTION],
+        )
+        if writer is None:
+            schema = part.schema
+            writer = pq.ParquetWriter(sink, schema, compression="zstd")
+        writer.write_table(part)
+        rows += part.num_rows
+    if writer is None:
+        return None
+    writer.close()
+    body = sink.getvalue()
+    file = SYSTEM.files.create(os.path.join(backup.path, name))
+    try:
+        file.append(body)
+        file.sync()
+    finally:
+        file.close()
+    return name, item.tablet_id, rows, body.size
+
+
+def finish_backup(backup: Backup, files: Sequence[tuple[str, int, int, int]]) -> Backup:
+    """Write the metadata (B1)."""
+    done = dataclasses.replace(backup, files=tuple(sorted(files)))
+    SYSTEM.files.sync_dir(backup.path)
+    text = json.dumps(done.to_json(), indent=1).encode()
+    SYSTEM.files.write_atomic(os.path.join(backup.path, METADATA), text)
+    return done
+
+
+def _rows(data: bytes) -> Iterator[pa.RecordBatch]:
+    if data.startswith(change_token.MAGIC):
+        yield from read_change_token(data)
+    elif data.startswith(b"nyalatok"):
+        yield from read_token(data)
+    else:
+        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+            yield from reader
+
+
+def _ipc(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ what there is
+
+
+def find_backups(folder: str) -> list[Backup]:
+    """All complete backups in a folder, oldest first. Raises: CorruptionError."""
+    folder = os.path.abspath(folder)
+    found = []
+    for table in SYSTEM.files.list_dir(folder):
+        for moment in SYSTEM.files.list_dir(os.path.join(folder, table)):
+            path = os.path.join(folder, table, moment, METADATA)
+            if SYSTEM.files.exists(path):
+                found.append(Backup.read(folder, path))
+    return sorted(found, key=lambda backup: (backup.until, backup.table))
+
+
+def list_backups(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The backups in a folder, oldest first: a dict each of table, kind ("full" or "incremental"), since, until, time,
+    rows, bytes, files, path. Raises: CorruptionError."""
+    return [
+        {
+            "table": backup.table,
+            "kind": "full" if backup.since is None else "incremental",
+            "since": backup.since,
+            "until": backup.until,
+            "time": to_datetime(backup.until),
+            "rows": sum(rows for _, _, rows, _ in backup.files),
+            "bytes": sum(size for _, _, _, size in backup.files),
+            "files": len(backup.files),
+            "path": backup.path,
+        }
+        for backup in find_backups(os.fspath(folder))
+    ]
+
+
+def clean_backups(folder: str | os.PathLike[str], older_than: Any) -> list[str]:
+    """Remove backups of before a moment, and what broke off before it; returns the folders removed.
+
+    older_than: what `at` takes. A backup that a later one builds on is kept, so what is left can be restored.
+    """
+    moment = parse_at(older_than)
+    backups = find_backups(os.fspath(folder))
+    needed = set()
+    for backup in backups:
+        if backup.until >= moment:
+            needed |= {link.path for link in _chain(backups, backup)}
+    removed = []
+    root = os.path.abspath(os.fspath(folder))
+    for table in SYSTEM.files.list_dir(root):
+        for name in SYSTEM.files.list_dir(os.path.join(root, table)):
+            path = os.path.join(root, table, name)
+            if name.isdigit() and int(name) < moment and path not in needed:
+                # The metadata first: what is half removed is no backup.
+                SYSTEM.files.unlink(os.path.join(path, METADATA), missing_ok=True)
+                SYSTEM.files.remove_tree(path)
+                removed.append(path)
+    return removed
+
+
+def _chain(backups: Sequence[Backup], target: Backup) -> list[Backup]:
+    """The full backup that `target` builds on, and all increments up to it. Raises: CorruptionError: one is missing."""
+    chain = [target]
+    while (since := chain[-1].since) is not None:
+        before = [
+            found
+            for found in backups
+            if (found.table, found.table_id, found.until) == (target.table, target.table_id, since)
+        ]
+        if not before:
+            raise CorruptionError(
+                f"the backup of {target.table!r} of {to_datetime(chain[-1].until).isoformat()} builds on one of "
+                f"{to_datetime(since).isoformat()}, which is not there: make a full backup",
+                chain[-1].path,
+            )
+        chain.append(before[0])
+    return chain[::-1]
+
+
+# ------------------------------------------------------------------------------------------------ restore
+
+
+@dataclass(frozen=True)
+class RestoreStep:
+    """One backup of the chain: its files, of tablets that the target still has (B3)."""
+
+    backup: Backup
+    paths: tuple[str, ...]
+
+
+def plan_restore(folder: str, table: str, at: Any = None) -> tuple[Backup, list[RestoreStep]]:
+    """The backup to restore to, and the steps, a full one first.
+
+    at: the newest backup that is not later is taken; None: the newest. Raises: InvalidArgumentError, CorruptionError.
+    """
+    backups = find_backups(folder)
+    moment = None if at is None else parse_at(at)
+    mine = [found for found in backups if found.table == table and (moment is None or found.until <= moment)]
+    if not mine:
+        known = sorted({found.table for found in backups})
+        when = "" if moment is None else f" of {to_datetime(moment).isoformat()} or before"
+        raise InvalidArgumentError(
+            f"there is no backup of table {table!r}{when} in {folder!r}; there are backups of {', '.join(known) or 'none'}"
+        )
+    target = mine[-1]
+    alive = {number for number, _ in target.partitions}
+    steps = [
+        RestoreStep(
+            link, tuple(os.path.join(link.path, name) for name, tablet, _, _ in link.files if tablet in alive)
+        )
+        for link in _chain(backups, target)
+    ]
+    return target, steps
+
+
+def restored_schema(target: Backup) -> pa.Schema:
+    """Of the rows that `read_part` gives: the table's, where only the key is never NULL (rows of deletes), and what is
+    to be done with each."""
+    fields = [
+        column.arrow_field()
+        if target.schema.is_key(column.name)
+        else column.arrow_field().with_nullable(True)
+        for column in target.schema.columns
+    ]
+    return pa.schema([*fields, pa.field(CHANGE_TYPE, pa.string(), nullable=False)])
+
+
+def read_part(target: Backup, path: str) -> Iterator[pa.RecordBatch]:
+    """The rows of one file in the target's columns (B2). In a task. Raises: CorruptionError, StorageError."""
+    schema = restored_schema(target)
+    file = pq.ParquetFile(pa.BufferReader(SYSTEM.files.read_all(path)))
+    for batch in file.iter_batches():
+        arrays = []
+        for column in target.schema.columns:
+            name = f"c{column.id}"
+            if name in batch.schema.names:
+                arrays.append(batch.column(name).cast(column.type.arrow))
+            else:
+                arrays.append(default_array(column, batch.num_rows))
+        yield pa.RecordBatch.from_arrays([*arrays, batch.column(ACTION).cast(pa.string())], schema=schema)

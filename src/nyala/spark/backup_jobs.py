@@ -1,0 +1,173 @@
+"""`nyala.spark.backup` and `nyala.spark.restore`: the plans of `backup.py`, carried out by Spark's tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from nyala.env import SYSTEM
+from nyala.errors import Error, InvalidArgumentError
+from nyala.spark.backup import (
+    Backup,
+    BackupItem,
+    RestoreStep,
+    finish_backup,
+    plan_backup,
+    plan_restore,
+    read_part,
+    restored_schema,
+    write_item,
+)
+from nyala.spark.errors import naming, translated
+from nyala.spark.load import load
+from nyala.spark.options import LEASE_DEFAULT_S
+from nyala.spark.progress import renewing, watching
+from nyala.spark.reader import freeze_gc_once, lease_of_version, load_placed, place
+from nyala.spark.session import cores_of, write
+from nyala.spark.types import arrow_schema, conform, spark_schema
+from nyala.tablet.diff_scan import CHANGE_TYPE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from nyala.database import Database
+    from nyala.table import Table
+
+__all__ = ["backup", "restore"]
+
+TASKS_PER_CORE: Final = 2
+
+
+def backup(
+    spark: SparkSession, table: Table, folder: str | os.PathLike[str], *, full: bool = False
+) -> dict[str, Any] | None:
+    """Back the table up into a folder that the executors see: what changed since its last backup there, or all of it.
+
+    full: all of it in any case. It is full by itself the first time, after a repartition, and when the changes since
+          the last backup are no longer kept.
+    Returns: kind, until (the moment to which it can be restored), rows, bytes, files; None when nothing has changed.
+    Raises:  StorageError, CorruptionError. Then there is no backup of this moment.
+    """
+    planned = plan_backup(table, os.fspath(folder), full=full)
+    if planned is None:
+        return None
+    made, items, root = planned
+    path = table._database.path
+    lease = lease_of_version(path, root.version, LEASE_DEFAULT_S)
+    SYSTEM.files.make_dirs(made.path)
+    try:
+        (placed,) = place(path, lease, [[item.data for item in items]])
+        numbered = [(item.tablet_id, data) for item, data in zip(items, placed, strict=True)]
+
+        def write_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            freeze_gc_once()
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    tablet_id, data = numbered[number]
+                    name = f"part-{number:05d}-{SYSTEM.randomness.token_hex(4)}.parquet"
+                    try:
+                        file = write_item(made, BackupItem(tablet_id, load_placed(data)), name)
+                    except Error as error:
+                        naming(error, f"table {made.table!r}, tablet {tablet_id}")
+                        raise
+                    if file is not None:
+                        yield pa.RecordBatch.from_pylist(
+                            [dict(zip(("name", "tablet", "rows", "bytes"), file, strict=True))]
+                        )
+
+        answers: list[Any] = []
+        if numbered:
+            slots = _slots(spark, len(numbered))
+            frame = spark.range(0, len(numbered), 1, slots)
+            with (
+                renewing(path, lease, LEASE_DEFAULT_S),
+                watching(spark, f"backup of {made.table}"),
+                translated(),
+            ):
+                answers = frame.mapInArrow(
+                    write_all, "name string, tablet bigint, rows bigint, bytes bigint"
+                ).collect()
+        done = finish_backup(made, [tuple(row) for row in answers])
+    except BaseException:
+        SYSTEM.files.remove_tree(made.path)
+        raise
+    return {
+        "kind": "full" if done.since is None else "incremental",
+        "until": done.until,
+        "rows": sum(rows for _, _, rows, _ in done.files),
+        "bytes": sum(size for _, _, _, size in done.files),
+        "files": len(done.files),
+    }
+
+
+def restore(
+    spark: SparkSession,
+    folder: str | os.PathLike[str],
+    table: str | Table,
+    at: Any = None,
+    *,
+    into: Database | None = None,
+    name: str | None = None,
+) -> Table:
+    """Bring a backed-up table back, as it was at a backed-up moment; returns it.
+
+    table: the backed-up table's name, which is made in the database `into`, under `name` if given; or an existing table
+           without rows, of the same columns and key, which is filled.
+    at:    what a scan's `at` takes: the newest backup that is not later; None: the newest.
+    Raises: InvalidArgumentError, TableExistsError; CorruptionError, StorageError. A table that was made is dropped then.
+    """
+    source = table if isinstance(table, str) else table.name
+    target, steps = plan_restore(os.path.abspath(os.fspath(folder)), source, at)
+    if isinstance(table, str):
+        if into is None:
+            raise InvalidArgumentError("restore makes the table in a database: give into=db")
+        wanted = name or table
+        into._writer().create_table(
+            wanted, target.schema, target.partition_schema, [p for _, p in target.partitions],
+            comment=target.comment, history_us=target.history_us,
+        )  # fmt: skip
+        made = into.table(wanted)
+    else:
+        made = table
+        if made.count():
+            raise InvalidArgumentError(
+                f"table {made.name!r} has rows: restore fills an empty table, or makes one (table as text, into=db)"
+            )
+    try:
+        for step in steps:
+            if step.paths:
+                _apply(spark, target, step, made)
+    except BaseException:
+        if into is not None and isinstance(table, str):
+            into.drop_table(made.name, missing_ok=True)
+        raise
+    return made
+
+
+def _apply(spark: SparkSession, target: Backup, step: RestoreStep, table: Table) -> None:
+    frame = _frame(spark, target, step.paths)
+    if step.backup.since is None:
+        load(frame.drop(CHANGE_TYPE), table)
+    else:
+        write(frame, table._database.path, table.name, operation="changes")
+
+
+def _frame(spark: SparkSession, target: Backup, paths: Sequence[str]) -> DataFrame:
+    schema = spark_schema(restored_schema(target))
+    exact = arrow_schema(schema)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        freeze_gc_once()
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for rows in read_part(target, paths[number]):
+                    yield conform(rows, exact)
+
+    return spark.range(0, len(paths), 1, _slots(spark, len(paths))).mapInArrow(read, schema)
+
+
+def _slots(spark: SparkSession, count: int) -> int:
+    return max(1, min(count, TASKS_PER_CORE * (cores_of(spark) or os.cpu_count() or 1)))

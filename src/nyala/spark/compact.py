@@ -1,0 +1,96 @@
+"""Compactions of many tablets as Spark's tasks: `nyala.spark.compact(spark, table)`.
+
+    driver, which is the store's writer                         executors
+    plan     for every tablet, as `Table.compact` does;
+             rowsets are reserved, deltas of merges flushed
+             jobs: files and numbers only               ─────►  compaction_run.run: from files to files
+             names of the files                         ◄─────
+    install  all of them in one catalogue transaction
+
+Writers go on meanwhile; they wait for the install only.
+Source: design §3 "Compaction is a function from files to files".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from nyala.env import SYSTEM
+from nyala.errors import Error
+from nyala.spark.errors import naming, translated
+from nyala.spark.progress import watching
+from nyala.spark.reader import freeze_gc_once
+from nyala.spark.session import cores_of
+from nyala.tablet import compaction_run
+from nyala.tablet.care import compact_table_together
+from nyala.tablet.compaction_run import Job, Output
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from nyala.table import Table
+
+__all__ = ["compact"]
+
+TASKS_PER_CORE = 4
+
+
+def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
+    """Flush the table, and compact it until its rowsets do not overlap and no change waits to be brought in.
+
+    Returns: `compactions`, `rowsets_rewritten`, `bytes_before` and `bytes_after` (of the files that went and came).
+    Raises:  ReadOnlyError when this process is not the store's writer; StorageError, CorruptionError: nothing of the
+             round in which it came was installed.
+    """
+    store = table._database._writer()
+
+    def run_all(jobs: Sequence[Job]) -> list[Output]:
+        if not jobs:
+            return []
+        rows = [
+            (number, json.dumps(compaction_run.encode_job(job)), table.name)
+            for number, job in enumerate(jobs)
+        ]
+        slots = max(1, min(len(rows), TASKS_PER_CORE * (cores_of(spark) or os.cpu_count() or 1)))
+        frame = spark.createDataFrame(rows, "number int, job string, table string").repartition(
+            slots, "number"
+        )
+        with watching(spark, f"compaction of {table.name}"), translated():
+            answers = frame.mapInArrow(run_jobs, "number int, output string").collect()
+        outputs = {row.number: compaction_run.decode_output(json.loads(row.output)) for row in answers}
+        return [outputs[number] for number in range(len(jobs))]
+
+    report = compact_table_together(store, table.name, run_all)
+    return {
+        "compactions": report.compactions,
+        "rowsets_rewritten": report.rowsets_rewritten,
+        "bytes_before": report.bytes_before,
+        "bytes_after": report.bytes_after,
+    }
+
+
+def run_jobs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task. A job that runs twice would write the same names: each attempt has a token of its own."""
+    freeze_gc_once()
+    for batch in batches:
+        for row in batch.to_pylist():
+            kind, fields = json.loads(row["job"])
+            # Behind the job's own token, by which the driver finds and removes what a failed round left behind.
+            fields["token"] = f"{fields['token']}-{SYSTEM.randomness.token_hex(4)}"
+            job = compaction_run.decode_job(kind, fields)
+            try:
+                output = compaction_run.run(SYSTEM, job)
+            except Error as error:
+                naming(error, f"table {row['table']!r}, tablet {job.tablet_id}")
+                raise
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "number": pa.array([row["number"]], pa.int32()),
+                    "output": pa.array([json.dumps(compaction_run.encode_output(output))]),
+                }
+            )

@@ -1,0 +1,285 @@
+"""Large loads and upserts whose rowsets the executors write: `nyala.spark.load(df, table)`, `.upsert(df, table)`.
+
+    driver                                                      executors
+    begin      the table as of S, its files, a lease
+    shuffle    repartition by the tablet, natively;     ─────►  sort by key
+                                                                write_tablet: look keys up in the files of S,
+               files and counts of each tablet          ◄─────    stage rowset and delta files
+    commit     one catalogue transaction, through whoever holds the lock; what changed since S is settled anew
+
+Other writers wait for the commit only, which reads no row of the load. A shuffle costs about as much again as a write
+without one (study, 2.6), so small frames are better written with `df.write.format("nyala")`.
+
+Of a key that stands in the frame more than once the rows apply in the order of the frame's partitions, as they do in
+every write.
+
+Invariants
+    D1  A job that fails, or whose driver dies, has changed nothing. Its staged files go at its end, or when their time
+        is over.
+    D2  A task may run twice: each attempt has files of its own, and those of the attempt that Spark takes are named.
+
+Source: design §3, §6 W6, R4; docs/decisions/0018.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from nyala import handover
+from nyala.env import SYSTEM
+from nyala.errors import Error, InvalidArgumentError, write_error
+from nyala.spark.errors import naming, translated
+from nyala.spark.options import LEASE_DEFAULT_S
+from nyala.spark.progress import renewing, watching
+from nyala.spark.reader import HeldLease, freeze_gc_once
+from nyala.spark.routing import key_columns, single_hash, tablet_number
+from nyala.spark.session import cores_of
+from nyala.spark.writer import failures_text, unique_columns
+from nyala.tablet import layout
+from nyala.tablet.load_commit import LoadCommit
+from nyala.tablet.load_job import LoadPlan, StagedTablet
+from nyala.tablet.load_write import ROW, check_columns, write_tablet
+from nyala.tablet.result import WriteResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from nyala.table import Table
+
+__all__ = ["load", "upsert"]
+
+TABLET: Final = "_nyala_tablet"
+TASKS_PER_CORE: Final = 4
+STAGING_TTL_S: Final = 24 * 3600
+_ANSWER: Final = "tablet int, staged binary, errors binary"
+_ANSWER_SCHEMA: Final = pa.schema([("tablet", pa.int32()), ("staged", pa.binary()), ("errors", pa.binary())])
+
+Errors = Literal["raise", "collect"]
+
+
+def load(
+    df: DataFrame,
+    table: Table,
+    *,
+    on_conflict: Literal["error", "ignore"] = "error",
+    errors: Errors = "raise",
+    tasks: int | None = None,
+    lease: float = LEASE_DEFAULT_S,
+) -> WriteResult:
+    """Insert the frame's rows as one atomic batch; executors write the rowsets.
+
+    on_conflict, errors: as `Table.insert`; failing rows are numbered by their place in the frame's partitions.
+    tasks:  how many tasks write; None: one for each tablet, but not more than four for each core.
+    lease:  seconds for which the job's files are kept after it was last heard of.
+    Raises: as `Table.insert`, and SchemaError when the table is altered while the job runs. Nothing was written then.
+    """
+    operation = "insert-ignore" if on_conflict == "ignore" else "insert"
+    return _run(df, table, operation, errors, tasks, lease)
+
+
+def upsert(
+    df: DataFrame,
+    table: Table,
+    *,
+    errors: Errors = "raise",
+    tasks: int | None = None,
+    lease: float = LEASE_DEFAULT_S,
+) -> WriteResult:
+    """Upsert the frame's rows as one atomic batch; executors write rowsets, and deltas of rows that are there.
+
+    Of a row that is there only the frame's columns are changed. Parameters and errors: as `load`.
+    """
+    return _run(df, table, "upsert", errors, tasks, lease)
+
+
+def _run(
+    df: DataFrame, table: Table, operation: str, errors: Errors, tasks: int | None, lease_s: float
+) -> WriteResult:
+    if errors not in ("raise", "collect"):
+        raise InvalidArgumentError(f"errors takes 'raise' or 'collect', not {errors!r}")
+    path, name = table._database.path, table.name
+    columns = unique_columns(name, df.schema)
+    strange = [column for column in columns if column in (TABLET, ROW)]
+    if strange:
+        raise InvalidArgumentError(f"a column of the DataFrame is called {strange[0]!r}: rename it")
+    with handover.loading(path, name, lease_s, reserve=operation != "insert") as (plan, lease):
+        check_columns(plan, operation, to_arrow_schema(df.schema, timezone="UTC"))
+        key, folder = handover.new_staging(path, STAGING_TTL_S)
+        try:
+            held = HeldLease(path, lease, lease_s)
+            told = _tell_tasks(plan, folder)
+            what = f"{operation} into {name}"
+            frame = _by_tablet(df, plan, tasks)
+            with renewing(path, lease, lease_s), watching(df.sparkSession, what), translated():
+                answers = frame.mapInArrow(_writer(told, operation, held), _ANSWER).collect()
+            staged = [
+                StagedTablet.from_json(json.loads(bytes(row.staged)))
+                for row in answers
+                if row.staged is not None
+            ]
+            failed = [_from_ipc(bytes(row.errors)) for row in answers if row.errors is not None]
+            problems = pa.concat_tables(failed).sort_by("row") if failed else None
+            if problems is not None and errors == "raise":
+                raise write_error(
+                    set(problems.column("code").unique().to_pylist()),
+                    f"table {name!r}: {problems.num_rows} rows failed and nothing was written (all of them are in "
+                    f".errors)\n{failures_text(problems)}",
+                    problems,
+                )
+            files = {found.rowset.id: found for tablet in plan.tablets for found in tablet.rowsets}
+            touched = {made.rowset_id for tablet in staged for made in tablet.deltas}
+            job = LoadCommit(
+                key, plan.table_id, plan.schema.version, plan.snapshot, operation, tuple(columns), tuple(staged),
+                {number: files[number] for number in touched}, errors == "collect",
+            )  # fmt: skip
+            outcome = handover.commit_load_files(path, job)
+        finally:
+            with contextlib.suppress(Error):  # what stays goes when its time is over
+                handover.discard_staging(path, key)
+    late: pa.Table | None = outcome.pop("errors")
+    found_errors = [table_ for table_ in (problems, late) if table_ is not None and table_.num_rows]
+    return WriteResult(
+        **outcome,
+        errors=pa.concat_tables(found_errors, promote_options="permissive") if found_errors else None,
+    )
+
+
+def _by_tablet(df: DataFrame, plan: LoadPlan, tasks: int | None) -> DataFrame:
+    """The rows with their tablet and their number, in partitions of whole tablets, sorted by tablet and key."""
+    keys = key_columns(df, plan)
+    number = tablet_number(plan, keys)
+    frame = df.withColumns({TABLET: number, ROW: F.monotonically_increasing_id()})
+    count = len(plan.tablets)
+    wanted = max(1, min(count, tasks or TASKS_PER_CORE * (cores_of(df.sparkSession) or os.cpu_count() or 1)))
+    single = single_hash(plan)
+    if wanted == 1:
+        frame = frame.coalesce(1)
+    elif single is not None and wanted == count:
+        # Spark's own partitioning puts bucket b into partition b: no expression besides the one that Spark has.
+        frame = frame.repartition(wanted, *[keys[column] for column in single])
+    else:
+        home = F.when(F.col(TABLET) < 0, F.lit(0)).otherwise(F.pmod(F.col(TABLET), F.lit(wanted)))
+        frame = frame.repartitionById(wanted, home.cast("int"))
+    return frame.sortWithinPartitions(F.col(TABLET), *keys.values(), F.col(ROW))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Told:
+    """Where tasks read what they have to know: the plan without tablets, and each tablet's part of the file."""
+
+    plan: LoadPlan
+    folder: str
+    path: str
+    places: tuple[tuple[int, int], ...]
+
+    def of(self, ordinal: int) -> LoadPlan:
+        """The plan with this tablet alone."""
+        offset, length = self.places[ordinal]
+        file = SYSTEM.files.open(self.path)
+        try:
+            text = file.read(offset, length)
+        finally:
+            file.close()
+        return LoadPlan.from_json(json.loads(text))
+
+
+def _tell_tasks(plan: LoadPlan, folder: str) -> _Told:
+    """Write what the tasks read: one file, so that what Spark sends to each does not grow with the table."""
+    path = os.path.join(folder, "plan.json")
+    places, parts, at = [], [], 0
+    for ordinal in range(len(plan.tablets)):
+        text = json.dumps(plan.only([ordinal]).to_json(), separators=(",", ":")).encode()
+        places.append((at, len(text)))
+        parts.append(text)
+        at += len(text)
+    file = SYSTEM.files.create(path)
+    try:
+        if parts:
+            file.append(*parts)
+        file.sync()
+    finally:
+        file.close()
+    bare = dataclasses.replace(plan, tablets=())
+    return _Told(bare, f"{layout.STAGING_NAME}/{os.path.basename(folder)}", path, tuple(places))
+
+
+def _writer(told: _Told, operation: str, lease: HeldLease) -> Any:
+    """The function that runs in the tasks."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        freeze_gc_once()
+        context = TaskContext.get()
+        assert context is not None
+        attempt = f"task-{context.partitionId()}-{context.taskAttemptId()}"
+        keep = lease.keeper()
+
+        def kept(rows: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+            for _, batch in rows:
+                keep()
+                yield batch
+
+        for ordinal, rows in itertools.groupby(_slices(batches), key=lambda piece: piece[0]):
+            plan = told.plan if ordinal < 0 else told.of(ordinal)
+            try:
+                staged, failed = write_tablet(
+                    SYSTEM,
+                    plan,
+                    None if ordinal < 0 else 0,
+                    operation,
+                    kept(rows),
+                    told.folder,
+                    f"{attempt}-{ordinal}",
+                )
+            except Error as error:
+                naming(error, f"table {plan.table!r}, tablet {ordinal}")
+                raise
+            text = None if ordinal < 0 else json.dumps(staged.to_json()).encode()
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array([ordinal], pa.int32()),
+                    pa.array([text], pa.binary()),
+                    pa.array([None if failed is None else _to_ipc(failed)], pa.binary()),
+                ],
+                schema=_ANSWER_SCHEMA,
+            )
+
+    return write
+
+
+def _slices(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Pieces of one tablet each, in order, without the column that says which."""
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        place = batch.schema.get_field_index(TABLET)
+        ordinals = batch.column(place).to_numpy(zero_copy_only=False)
+        names = [name for name in batch.schema.names if name != TABLET]
+        rows = batch.select(names)
+        cuts = [0, *(np.flatnonzero(ordinals[1:] != ordinals[:-1]) + 1).tolist(), batch.num_rows]
+        for begin, end in itertools.pairwise(cuts):
+            yield int(ordinals[begin]), rows.slice(begin, end - begin)
+
+
+def _to_ipc(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+def _from_ipc(data: bytes) -> pa.Table:
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        return reader.read_all()

@@ -1,0 +1,103 @@
+"""How far a long job of Spark's is, and a lease that lives as long as its driver.
+
+    with watching(spark, "load of t"):      every few seconds: load of t: 12 of 40 tasks done, 2 running
+        frame.collect()
+
+Shown on stderr when that is a terminal, otherwise as records of the logger `nyala.spark` (level INFO).
+Left out: Spark Connect, whose client cannot ask how far a job is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from nyala import handover
+from nyala.env import SYSTEM
+from nyala.errors import Error
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["renewing", "watching"]
+
+EVERY_S: Final = 2.0
+_log = logging.getLogger("nyala.spark")
+
+
+@contextlib.contextmanager
+def watching(spark: SparkSession, what: str, show: Callable[[str], None] | None = None) -> Iterator[None]:
+    """While the body runs jobs, say how many of their tasks are done. show: told each line; None: see the module."""
+    context: Any = getattr(spark, "sparkContext", None) if _is_classic(spark) else None
+    if context is None:
+        yield
+        return
+    tell = show or _say
+    # A tag, not a job group: it leaves alone what the user may have set, and concurrent jobs of other threads.
+    tag = f"nyala-{SYSTEM.randomness.token_hex(6)}"
+    status = context.statusTracker()
+    context.addJobTag(tag)
+
+    def look() -> None:
+        last = ""
+        while not SYSTEM.clock.wait(stopped, EVERY_S):
+            with contextlib.suppress(Exception):  # the session may be stopping
+                done = running = total = 0
+                for job in context._jsc.sc().statusTracker().getJobIdsForTag(tag):
+                    info = status.getJobInfo(int(job))
+                    for stage_id in info.stageIds if info is not None else ():
+                        stage = status.getStageInfo(stage_id)
+                        if stage is not None:
+                            done += stage.numCompletedTasks
+                            running += stage.numActiveTasks
+                            total += stage.numTasks
+                line = f"{what}: {done} of {total} tasks done, {running} running"
+                if total and line != last:
+                    tell(line)
+                    last = line
+
+    stopped = threading.Event()
+    watcher = threading.Thread(target=look, name="nyala-spark-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        watcher.join()
+        with contextlib.suppress(Exception):
+            context.removeJobTag(tag)
+
+
+def _say(line: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+    else:
+        _log.info("%s", line)
+
+
+def _is_classic(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.session")
+
+
+@contextlib.contextmanager
+def renewing(path: str, lease: str, ttl_s: float) -> Iterator[None]:
+    """Keep a lease alive while the body runs, also while its tasks wait for their turn."""
+    stopped = threading.Event()
+
+    def keep() -> None:
+        while not SYSTEM.clock.wait(stopped, ttl_s / 4):
+            with contextlib.suppress(Error):  # the tasks and the commit find out, and say it
+                handover.renew_lease(path, lease, ttl_s)
+
+    keeper = threading.Thread(target=keep, name="nyala-spark-lease", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        keeper.join()

@@ -1,0 +1,170 @@
+"""A row's tablet as an expression of Spark's, so that no Python function stands in a shuffle.
+
+    hash levels    pmod(hash(columns), buckets) of each: our hash is Spark's
+    range level    the number of bounds that are not above the row, by a tree of CASE
+    both           their place in the table of all combinations → ordinal of the tablet, or -1
+
+The columns are cast as the table's types are, and varchar cut, before they are hashed. A value that does not fit becomes
+NULL here and so lands somewhere: the task that gets the row converts it properly, and says what is wrong with it.
+
+Source: design, "The hash of hash partitioning is Spark's"; the Spark data source study, 2.6.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from nyala.errors import InvalidArgumentError, SchemaError
+from nyala.keys.codec import KeyCodec
+from nyala.partition.hashing import DEFAULT_SEED
+from nyala.schema.schema import ColumnSchema
+from nyala.tablet.load_job import LoadPlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["key_columns", "single_hash", "tablet_number"]
+
+_EXACT = decimal.Context(prec=40)
+_INTEGERS = {"int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint"}
+_SAME = {
+    "date": T.DateType,
+    "timestamp": T.TimestampType,
+    "string": T.StringType,
+    "varchar": T.StringType,
+    "binary": T.BinaryType,
+}
+
+
+def key_columns(df: DataFrame, plan: LoadPlan) -> dict[str, Column]:
+    """The key's columns as the table's types, by name, in the key's order.
+
+    Raises: SchemaError for a column of a type that would hash otherwise in Spark than here: it is to be cast first.
+    """
+    return {column.name: _cast(df, plan, column) for column in plan.schema.key_columns}
+
+
+def _cast(df: DataFrame, plan: LoadPlan, column: ColumnSchema) -> Column:
+    found = df.schema[column.name].dataType
+    given = F.col("`" + column.name.replace("`", "``") + "`")
+    name = column.type.name
+    whole = isinstance(found, T.ByteType | T.ShortType | T.IntegerType | T.LongType)
+    if name in _INTEGERS and whole:
+        return given.try_cast(_INTEGERS[name])
+    if name == "decimal" and (whole or isinstance(found, T.DecimalType)):
+        return given.try_cast(f"decimal({column.type.precision},{column.type.scale})")
+    if name in _SAME and isinstance(found, _SAME[name]):
+        return F.substring(given, 1, column.type.length) if name == "varchar" else given
+    raise SchemaError(
+        f"key column {column.name!r} of table {plan.table!r} is {column.type}, and {found.simpleString()} in the "
+        "DataFrame: cast it first, so that Spark finds its tablet"
+    )
+
+
+def tablet_number(plan: LoadPlan, keys: dict[str, Column]) -> Column:
+    """The ordinal of a row's tablet in the plan; -1 where no range partition covers it."""
+    schema = plan.schema
+    number: Column = F.lit(0)
+    combinations = 1
+    for level in plan.partition_schema.hash_levels:
+        if level.seed != DEFAULT_SEED:
+            raise InvalidArgumentError(
+                f"table {plan.table!r} hashes with the seed {level.seed}, and Spark only with {DEFAULT_SEED}: write it "
+                "with df.write.format('nyala')"
+            )
+        columns = [keys[c.name] for c in plan.partition_schema.hash_columns(level, schema)]
+        number = number * level.buckets + F.pmod(F.hash(*columns), F.lit(level.buckets))
+        combinations *= level.buckets
+    ranged = plan.partition_schema.range_columns(schema)
+    bounds = sorted(
+        {
+            bound
+            for tablet in plan.tablets
+            for bound in (tablet.partition.range_lower, tablet.partition.range_upper)
+            if bound is not None
+        }
+    )
+    regions = len(bounds) + 1
+    if ranged:
+        codec = KeyCodec([column.type for column in ranged])
+        values = [codec.decode_row(bound) for bound in bounds]
+        row = [keys[column.name] for column in ranged]
+        number = number * regions + _region(row, ranged, values, 0, len(values))
+    places = _places(plan, combinations, bounds)
+    if places == list(range(len(places))):
+        return number.cast("int")
+    return F.element_at(F.array(*[F.lit(place) for place in places]), (number + 1).cast("int"))
+
+
+def _places(plan: LoadPlan, combinations: int, bounds: Sequence[bytes]) -> list[int]:
+    """The tablet's ordinal for each combination of buckets and region, or -1: the table of `partition.router`."""
+    regions = len(bounds) + 1
+    region_of = {bound: index + 1 for index, bound in enumerate(bounds)}
+    places = [-1] * (combinations * regions)
+    for ordinal, tablet in enumerate(plan.tablets):
+        number = 0
+        for bucket, level in zip(
+            tablet.partition.hash_buckets, plan.partition_schema.hash_levels, strict=True
+        ):
+            number = number * level.buckets + bucket
+        lower, upper = tablet.partition.range_lower, tablet.partition.range_upper
+        for region in range(
+            0 if lower is None else region_of[lower], regions if upper is None else region_of[upper]
+        ):
+            places[number * regions + region] = ordinal
+    return places
+
+
+def _region(
+    row: Sequence[Column], columns: Sequence[ColumnSchema], bounds: Sequence[Any], begin: int, end: int
+) -> Column:
+    """How many of bounds [begin, end) are not above the row, and `begin` besides: a binary search."""
+    if begin == end:
+        return F.lit(begin)
+    middle = (begin + end) // 2
+    above = _less(row, columns, bounds[middle])
+    return F.when(above, _region(row, columns, bounds, begin, middle)).otherwise(
+        _region(row, columns, bounds, middle + 1, end)
+    )
+
+
+def _less(row: Sequence[Column], columns: Sequence[ColumnSchema], bound: Sequence[Any]) -> Column:
+    """row < bound, column by column."""
+    last = len(columns) - 1
+    found: Column | None = None
+    for index in range(last, -1, -1):
+        value = _literal(columns[index], bound[index])
+        less = row[index] < value
+        found = less if found is None else less | ((row[index] == value) & found)
+    assert found is not None
+    return found
+
+
+def _literal(column: ColumnSchema, value: Any) -> Column:
+    """A canonical scalar of a key column, as `KeyCodec.decode_row` gives it, as a literal of Spark's."""
+    name = column.type.name
+    if name == "date":
+        return F.date_from_unix_date(F.lit(int(value)))
+    if name == "timestamp":
+        return F.timestamp_micros(F.lit(int(value)))
+    if name in _INTEGERS:
+        return F.lit(int(value)).cast(_INTEGERS[name])
+    if name == "decimal":
+        exact = decimal.Decimal(int(value)).scaleb(-int(column.type.scale or 0), _EXACT)
+        return F.lit(str(exact)).cast(f"decimal({column.type.precision},{column.type.scale})")
+    if name == "binary":
+        return F.lit(bytearray(value))
+    return F.lit(value if isinstance(value, str) else bytes(value).decode())
+
+
+def single_hash(plan: LoadPlan) -> list[str] | None:
+    """The columns of the one hash level that alone cuts the table, when Spark's own partitioning is its tablets."""
+    levels = plan.partition_schema.hash_levels
+    if len(levels) != 1 or plan.partition_schema.range_column_ids or levels[0].seed != DEFAULT_SEED:
+        return None
+    return [column.name for column in plan.partition_schema.hash_columns(levels[0], plan.schema)]

@@ -1,0 +1,163 @@
+"""Loads, upserts, compactions and backups whose work the executors do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import nyala
+import nyala.spark
+from nyala.errors import DuplicateKeyError, SchemaError
+
+
+@pytest.fixture
+def db(store: Path) -> Iterator[nyala.Database]:
+    with nyala.connect(store, maintenance=False) as opened:
+        yield opened
+
+
+def ids(spark: SparkSession, begin: int, end: int, value: int, parts: int = 3) -> DataFrame:
+    return spark.range(begin, end, 1, parts).selectExpr("id AS k", f"id * {value} AS v", "'x' AS w")
+
+
+def test_load_and_upsert(spark: SparkSession, db: nyala.Database) -> None:
+    """Each is one batch over all tablets; rows that fail leave the table as it was, and no file."""
+    table = db.create_table(
+        "t", {"k": "int64", "v": "int64", "w": "string"}, ["k"], [nyala.hash_partition("k", buckets=5)]
+    )
+    loaded = nyala.spark.load(ids(spark, 0, 1000, 1), table)
+    assert (loaded.inserted, table.count(at=loaded.timestamp - 1), table.count()) == (1000, 0, 1000)
+    table.update({"k": [7], "w": ["late"]})
+    changed = nyala.spark.upsert(ids(spark, 900, 1100, -1).drop("w"), table, tasks=2)
+    assert (changed.inserted, changed.updated) == (100, 100)
+    assert [table.get({"k": k}) for k in (7, 950, 1050)] == [
+        {"k": 7, "v": 7, "w": "late"}, {"k": 950, "v": -950, "w": "x"}, {"k": 1050, "v": -1050, "w": None},
+    ]  # fmt: skip
+    before = db.now()
+    with pytest.raises(DuplicateKeyError, match="already-present") as raised:
+        nyala.spark.load(ids(spark, 1099, 1102, 1), table)
+    assert raised.value.errors["k"].to_pylist() == [1099]
+    assert (table.count(), table.changes(since=before).to_arrow().num_rows) == (1100, 0)
+    collected = nyala.spark.load(ids(spark, 1099, 1102, 1), table, errors="collect")
+    assert (collected.inserted, collected.errors["k"].to_pylist()) == (2, [1099])
+    assert [p for p in (Path(db.path) / "staging").rglob("*") if p.is_file()] == []
+    with pytest.raises(SchemaError, match="cast it first"):
+        nyala.spark.load(spark.sql("SELECT '1' AS k"), table)
+
+
+def test_every_way_of_partitioning(spark: SparkSession, db: nyala.Database) -> None:
+    """Hash levels, ranges and both, of every type of key: Spark sends each row to the tablet that is its own."""
+    key = {
+        "i": "int32", "d": "date", "t": "timestamp", "n": "decimal(12,2)", "m": "decimal(25,3)", "s": "varchar(3)",
+        "y": "binary",
+    }  # fmt: skip
+    df = spark.range(0, 200, 1, 3).selectExpr(
+        "CAST(id - 100 AS int) AS i", "date_add(DATE '2026-01-01', CAST(id AS int) - 100) AS d",
+        "timestamp_micros(id * 1000003 - 5) AS t", "CAST(id - 50 AS decimal(12,2)) / 4 AS n0",
+        "CAST(id * 7 - 3 AS decimal(25,3)) AS m", "concat('a', id) AS s", "CAST(id AS binary) AS y",
+    ).selectExpr("i", "d", "t", "CAST(n0 AS decimal(12,2)) AS n", "m", "s", "y")  # fmt: skip
+    for number, partition in enumerate(
+        [
+            [nyala.hash_partition("i", "s", buckets=3), nyala.hash_partition("t", "m", buckets=2)],
+            [nyala.hash_partition("n", "y", "d", buckets=3), nyala.range_partition("i", splits=[-20, 40])],
+            [nyala.range_partition("d", "i", splits=[("2025-12-01", 0), ("2026-02-01", 5)])],
+            [nyala.range_partition("n", splits=["-3.25", "10"])],
+        ]
+    ):
+        table = db.create_table(f"t{number}", key, list(key), partition)
+        assert nyala.spark.load(df, table).inserted == 200
+        found = table.scan().to_arrow()
+        assert found.num_rows == 200
+        assert table.get(found.slice(5, 1).to_pylist()[0]) is not None
+
+
+def test_a_row_without_a_range_is_a_row_error(spark: SparkSession, db: nyala.Database) -> None:
+    """No tablet takes it: the others are loaded, or none."""
+    table = db.create_table(
+        "t",
+        {"k": "int64", "v": "int64", "w": "string"},
+        ["k"],
+        [nyala.range_partition("k", bounds=[(0, 5), (5, 8)])],
+    )
+    result = nyala.spark.load(ids(spark, 0, 10, 1), table, errors="collect")
+    assert (result.inserted, result.errors["code"].to_pylist()) == (8, ["no-partition"] * 2)
+
+
+def test_compact(spark: SparkSession, db: nyala.Database) -> None:
+    """Many tablets are compacted at once; the rows are what they were, now and at any moment before."""
+    table = db.create_table(
+        "t", {"k": "int64", "v": "int64", "w": "string"}, ["k"], [nyala.hash_partition("k", buckets=3)]
+    )
+    for begin in (0, 1):
+        table.insert({"k": list(range(begin, 200, 2)), "v": [0] * 100, "w": ["x"] * 100})
+        table.flush()
+    then = db.now()
+    table.update({"k": list(range(0, 200, 3)), "v": [1] * 67})
+    table.flush()
+    before = (table.to_arrow().sort_by("k"), table.scan(at=then).to_arrow().sort_by("k"))
+    version = db.stats()["version"]
+    done = nyala.spark.compact(spark, table)
+    assert done["compactions"] == 3
+    assert {tablet["rowsets"] for tablet in table.tablets()} == {1} and table.stats()["redo_bytes"] == 0
+    assert (table.to_arrow().sort_by("k"), table.scan(at=then).to_arrow().sort_by("k")) == before
+    assert db.stats()["version"] - version <= 3  # a flush of what was in memory, one install, one collection
+
+
+def test_backup_and_restore(spark: SparkSession, db: nyala.Database, tmp_path: Path) -> None:
+    """Full, then what changed; brought back as a table of another name."""
+    table = db.create_table(
+        "t", {"k": "int64", "v": "int64", "w": "string"}, ["k"], [nyala.hash_partition("k", buckets=2)]
+    )
+    table.insert({"k": [1, 2, 3], "v": [1, 2, 3], "w": ["a", "b", "c"]})
+    first = nyala.spark.backup(spark, table, tmp_path / "backups")
+    table.flush()
+    table.delete({"k": [1]})
+    table.upsert({"k": [3, 4], "v": [30, 40]})
+    second = nyala.spark.backup(spark, table, tmp_path / "backups")
+    assert (first["kind"], first["rows"], second["kind"], second["rows"]) == ("full", 3, "incremental", 3)
+    then = nyala.spark.restore(spark, tmp_path / "backups", "t", first["until"], into=db, name="then")
+    now = nyala.spark.restore(spark, tmp_path / "backups", "t", into=db, name="now")
+    assert then.to_arrow().sort_by("k").equals(table.scan(at=first["until"]).to_arrow().sort_by("k"))
+    assert now.to_arrow().sort_by("k").equals(table.to_arrow().sort_by("k"))
+
+
+CLUSTER = """
+import os, sys
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+import nyala, nyala.spark
+from pyspark.sql import SparkSession
+
+spark = (
+    SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
+    .config("spark.executor.memory", "1g").getOrCreate()
+)
+spark.sparkContext.setLogLevel("ERROR")
+with nyala.connect("store") as db:
+    table = db.create_table("t", {"k": "int64", "v": "int64"}, ["k"], [nyala.hash_partition("k", buckets=4)])
+    df = spark.range(0, 1000, 1, 4).selectExpr("id AS k", "id AS v")
+    assert nyala.spark.load(df, table).inserted == 1000
+    nyala.spark.write(df.where("k < 10").selectExpr("k", "-v AS v"), "store", "t")
+    assert nyala.spark.upsert(df.where("k >= 990").selectExpr("k", "0L AS v"), table).updated == 10
+    read = spark.read.format("nyala").options(path="store", table="t").load()
+    assert tuple(read.selectExpr("count(*)", "sum(v)").first()) == (1000, 499500 - 90 - 9945)
+    assert table.scan(where="k < 5").to_spark(spark).count() == 5
+spark.stop()
+print("done")
+"""
+
+
+def test_separate_executors(tmp_path: Path) -> None:
+    """On a cluster of two executor processes everything that runs in tasks finds what it needs."""
+    (tmp_path / "cluster.py").write_text(CLUSTER)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run(
+        [sys.executable, "cluster.py"], cwd=tmp_path, capture_output=True, text=True, timeout=280, env=env
+    )
+    assert run.stdout.strip() == "done", run.stderr[-4000:]

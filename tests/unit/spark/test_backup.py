@@ -1,0 +1,190 @@
+"""Backups without a Spark session: what is planned, written and read back makes the table again, over random histories."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import nyala
+from nyala.env import SYSTEM
+from nyala.errors import CorruptionError, InvalidArgumentError
+from nyala.spark.backup import (
+    Backup,
+    clean_backups,
+    find_backups,
+    finish_backup,
+    list_backups,
+    plan_backup,
+    plan_restore,
+    read_part,
+    write_item,
+)
+from nyala.tablet.diff_scan import CHANGE_TYPE
+from nyala.tablet.staged_rows import apply_changes
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[nyala.Database]:
+    with nyala.connect(tmp_path / "store", maintenance=False) as opened:
+        opened.create_table(
+            "t",
+            {"k": "int64", "v": "int64", "w": "string"},
+            ["k"],
+            [
+                nyala.hash_partition("k", buckets=2),
+                nyala.range_partition("k", bounds=[(0, 50), (50, 100)]),
+            ],
+        )
+        yield opened
+
+
+def back_up(db: nyala.Database, folder: Path, **options: Any) -> Backup | None:
+    """What `nyala.spark.backup` does, with tasks in this process."""
+    planned = plan_backup(db["t"], str(folder), **options)
+    if planned is None:
+        return None
+    backup, items, root = planned
+    SYSTEM.files.make_dirs(backup.path)
+    files = [write_item(backup, item, f"part-{number}.parquet") for number, item in enumerate(items)]
+    del root
+    return finish_backup(backup, [file for file in files if file is not None])
+
+
+def bring_back(db: nyala.Database, folder: Path, name: str, at: Any = None) -> nyala.Table:
+    """What `nyala.spark.restore` does, with tasks in this process."""
+    target, steps = plan_restore(str(folder), "t", at)
+    db._store.create_table(
+        name, target.schema, target.partition_schema, [p for _, p in target.partitions], comment=target.comment,
+        history_us=target.history_us,
+    )  # fmt: skip
+    for step in steps:
+        batches = [batch for path in step.paths for batch in read_part(target, path)]
+        if batches:
+            rows = pa.Table.from_batches(batches)
+            if step.backup.since is None:
+                db[name].insert(rows.drop_columns([CHANGE_TYPE]))
+            else:
+                apply_changes(db._store, name, rows)
+    return db[name]
+
+
+def rows(table: Any) -> list[dict[str, Any]]:
+    return table.scan(order_by_key=True).to_arrow().to_pylist()
+
+
+def test_full_then_what_changed(db: nyala.Database, tmp_path: Path) -> None:
+    """The first is full; the next holds only what changed; each moment can be had back."""
+    folder = tmp_path / "backups"
+    db["t"].insert({"k": [1, 2, 60], "v": [1, 2, 60], "w": ["a", "b", "c"]})
+    first = back_up(db, folder)
+    assert back_up(db, folder) is None
+    db["t"].delete({"k": [1]})
+    db["t"].upsert({"k": [2, 70], "v": [20, 70]})
+    second = back_up(db, folder)
+    assert first is not None and second is not None
+    assert [(b["kind"], b["rows"]) for b in list_backups(folder)] == [("full", 3), ("incremental", 3)]
+    assert rows(bring_back(db, folder, "r1", first.until)) == rows(db["t"].at(first.until))
+    assert rows(bring_back(db, folder, "r2")) == rows(db["t"])
+    with pytest.raises(InvalidArgumentError, match="no backup of table 't'"):
+        plan_restore(str(folder), "t", first.until - 1)
+
+
+def test_over_a_random_history(db: nyala.Database, tmp_path: Path) -> None:
+    """Every backed-up moment comes back as it was, whatever was flushed, compacted or altered in between."""
+    rng = random.Random(11)
+    folder = tmp_path / "backups"
+    moments: list[tuple[int, list[dict[str, Any]]]] = []
+    columns = ["v", "w"]
+    for number in range(30):
+        keys = rng.sample(range(100), 8)
+        if rng.random() < 0.3:
+            db["t"].delete({"k": keys}, on_missing="ignore")
+        else:
+            text = rng.choice([c for c in columns if c != "v"] or columns)
+            value = [f"{number}"] * 8 if text != "v" else [number] * 8
+            db["t"].upsert({"k": keys, "v": [number] * 8, text: value})
+        if rng.random() < 0.3:
+            db["t"].flush()
+        if rng.random() < 0.1:
+            db["t"].compact()
+        if number == 10:
+            with db["t"].alter() as a:
+                a.add_column("x", "string", default="new")
+            columns.append("x")
+        if number == 17:
+            with db["t"].alter() as a:
+                a.rename_column("w", "renamed")
+            columns[columns.index("w")] = "renamed"
+        if number == 23:
+            with db["t"].alter() as a:
+                a.drop_column("x")
+            columns.remove("x")
+        if rng.random() < 0.5:
+            made = back_up(db, folder, full=rng.random() < 0.15)
+            if made is not None:
+                moments.append((made.until, rows(db["t"])))
+    assert len(moments) > 5 and len({b["kind"] for b in list_backups(folder)}) == 2
+    for number, (moment, expected) in enumerate(moments):
+        assert rows(bring_back(db, folder, f"r{number}", moment)) == expected
+
+
+def test_a_dropped_range_stays_dropped(db: nyala.Database, tmp_path: Path) -> None:
+    """Its rows are in earlier backups and in no later feed: a restore leaves them out, also when it was added again."""
+    folder = tmp_path / "backups"
+    db["t"].insert({"k": [1, 60, 61], "v": [1, 60, 61], "w": ["a", "b", "c"]})
+    before = back_up(db, folder)
+    with db["t"].alter() as a:
+        a.drop_range(50, 100)
+    db["t"].insert({"k": [2], "v": [2], "w": ["d"]})
+    dropped = back_up(db, folder)
+    with db["t"].alter() as a:
+        a.add_range(50, 100)
+    db["t"].insert({"k": [60], "v": [-60], "w": ["e"]})
+    back_up(db, folder)
+    assert before is not None and dropped is not None
+    assert dropped.since is not None and len(dropped.dropped_ranges) == 1
+    assert [row["k"] for row in rows(bring_back(db, folder, "r1", before.until))] == [1, 60, 61]
+    assert [row["k"] for row in rows(bring_back(db, folder, "r2", dropped.until))] == [1, 2]
+    assert [(row["k"], row["v"]) for row in rows(bring_back(db, folder, "r3"))] == [(1, 1), (2, 2), (60, -60)]
+
+
+def test_a_backup_that_broke_off_is_none(db: nyala.Database, tmp_path: Path) -> None:
+    """Files without metadata are passed over, and removed by clean."""
+    folder = tmp_path / "backups"
+    db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
+    planned = plan_backup(db["t"], str(folder))
+    assert planned is not None
+    backup, items, _ = planned
+    SYSTEM.files.make_dirs(backup.path)
+    write_item(backup, items[0], "part.parquet")
+    assert find_backups(str(folder)) == []
+    db["t"].insert({"k": [2], "v": [2], "w": ["b"]})
+    again = back_up(db, folder)
+    assert again is not None and again.since is None
+    assert clean_backups(folder, again.until) == [backup.path]
+
+
+def test_clean_keeps_what_later_ones_build_on(db: nyala.Database, tmp_path: Path) -> None:
+    """What is left after it can be restored; what nobody needs is gone."""
+    folder = tmp_path / "backups"
+    made = []
+    for number in range(4):
+        db["t"].insert({"k": [number], "v": [number], "w": ["x"]})
+        made.append(back_up(db, folder, full=number == 2))
+    assert all(found is not None for found in made)
+    paths = [found.path for found in made if found is not None]
+    last = made[3]
+    assert last is not None
+    assert clean_backups(folder, last.until) == paths[:2]
+    assert rows(bring_back(db, folder, "r")) == rows(db["t"])
+    (Path(paths[2]) / "backup.json").write_text("{}")
+    with pytest.raises(CorruptionError, match="metadata"):
+        find_backups(str(folder))
+    (Path(paths[2]) / "backup.json").unlink()
+    with pytest.raises(CorruptionError, match="builds on"):
+        plan_restore(str(folder), "t")
