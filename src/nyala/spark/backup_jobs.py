@@ -117,7 +117,7 @@ def restore(
     table: the backed-up table's name, which is made in the database `into`, under `name` if given; or an existing table
            without rows, of the same columns and key, which is filled.
     at:    what a scan's `at` takes: the newest backup that is not later; None: the newest.
-    Raises: InvalidArgumentError, TableExistsError; CorruptionError, StorageError. A table that was made is dropped then.
+    Raises: InvalidArgumentError, TableExistsError; CorruptionError, StorageError. What was made is dropped then.
     """
     source = table if isinstance(table, str) else table.name
     target, steps = plan_restore(os.path.abspath(os.fspath(folder)), source, at)

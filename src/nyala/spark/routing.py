@@ -4,8 +4,8 @@
     range level    the number of bounds that are not above the row, by a tree of CASE
     both           their place in the table of all combinations → ordinal of the tablet, or -1
 
-The columns are cast as the table's types are, and varchar cut, before they are hashed. A value that does not fit becomes
-NULL here and so lands somewhere: the task that gets the row converts it properly, and says what is wrong with it.
+The columns are cast as the table's types are, and varchar cut, before they are hashed. A value that does not fit
+becomes NULL here and so lands somewhere: the task that gets the row converts it properly, and says what is wrong with it.
 
 Source: design, "The hash of hash partitioning is Spark's"; the Spark data source study, 2.6.
 """
@@ -59,7 +59,7 @@ def _cast(df: DataFrame, plan: LoadPlan, column: ColumnSchema) -> Column:
     if name == "decimal" and (whole or isinstance(found, T.DecimalType)):
         return given.try_cast(f"decimal({column.type.precision},{column.type.scale})")
     if name in _SAME and isinstance(found, _SAME[name]):
-        return F.substring(given, 1, column.type.length) if name == "varchar" else given
+        return given if column.type.length is None else F.substring(given, 1, column.type.length)
     raise SchemaError(
         f"key column {column.name!r} of table {plan.table!r} is {column.type}, and {found.simpleString()} in the "
         "DataFrame: cast it first, so that Spark finds its tablet"

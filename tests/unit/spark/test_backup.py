@@ -1,4 +1,4 @@
-"""Backups without a Spark session: what is planned, written and read back makes the table again, over random histories."""
+"""Backups without a Spark session: what is written and read back makes the table again, over random histories."""
 
 from __future__ import annotations
 
