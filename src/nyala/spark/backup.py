@@ -351,7 +351,7 @@ def plan_restore(folder: str, table: str, at: Any = None) -> tuple[Backup, list[
         known = sorted({found.table for found in backups})
         when = "" if moment is None else f" of {to_datetime(moment).isoformat()} or before"
         raise InvalidArgumentError(
-            f"there is no backup of table {table!r}{when} in {folder!r}; there are those of {', '.join(known) or 'none'}"
+            f"there is no backup of table {table!r}{when} in {folder!r}; of others: {', '.join(known) or 'none'}"
         )
     target = mine[-1]
     alive = {number for number, _ in target.partitions}

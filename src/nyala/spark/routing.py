@@ -5,7 +5,8 @@
     both           their place in the table of all combinations → ordinal of the tablet, or -1
 
 The columns are cast as the table's types are, and varchar cut, before they are hashed. A value that does not fit
-becomes NULL here and so lands somewhere: the task that gets the row converts it properly, and says what is wrong with it.
+becomes NULL here and so lands somewhere: the task that gets the row converts it properly, and says what is wrong with
+it.
 
 Source: design, "The hash of hash partitioning is Spark's"; the Spark data source study, 2.6.
 """
