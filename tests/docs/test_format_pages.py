@@ -210,7 +210,7 @@ def example_token(folder: Path) -> bytes:
     state = root.table("t")
     (made,) = token.make_tokens("/srv/store", state, make_spec(state, published, None, "v > 5", None, False))
     db.close()
-    return made
+    return made.data
 
 
 def token_parts(data: bytes) -> tuple[list[tuple[int, int, str]], dict[str, Any], list[tuple[int, bytes]]]:

@@ -1,0 +1,122 @@
+"""What a load through Spark costs its driver and the catalogue, for 1 to 1,000 tablets: `python -m bench.spark_plan`.
+
+No Spark: each tablet's task is carried out here, with a few rows, and what is timed is only what the driver and the
+lock's holder do for it: the plan, what tasks are told, their answers, the commit. It should be flat per tablet.
+
+Estimate: a tablet is a rowset of two files and a few catalogue rows, so some ten system calls of 20 µs, two JSON texts
+of 2 KB there and back, and an open of the rowset: about 1 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+import nyala
+from bench import machine
+from nyala import handover
+from nyala.env import SYSTEM
+from nyala.tablet.load_commit import LoadCommit
+from nyala.tablet.load_job import StagedTablet
+from nyala.tablet.load_write import ROW, write_tablet
+
+TABLETS = (1, 10, 100, 1000)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one load; times in milliseconds, in all."""
+
+    tablets: int
+    rows: int
+    plan_ms: float
+    told_bytes: int
+    answer_bytes: int
+    commit_ms: float
+
+    def text(self) -> str:
+        return (
+            f"| {self.tablets:,} | {self.plan_ms / self.tablets:.2f} | {self.told_bytes / self.tablets:,.0f} "
+            f"| {self.answer_bytes / self.tablets:,.0f} | {self.commit_ms / self.tablets:.2f} |"
+        )
+
+
+HEADER = (
+    "| tablets | plan, ms per tablet | told, bytes per tablet | answered, bytes per tablet | commit, ms per tablet |\n"
+    "|---:|---:|---:|---:|---:|"
+)
+
+
+def run(tablets: int, folder: Path, rows_per_tablet: int = 50) -> Cost:
+    """Load into a table of so many tablets, which has a rowset in each already."""
+    rows = tablets * rows_per_tablet
+    partition = [nyala.hash_partition("k", buckets=tablets)] if tablets > 1 else []
+    with nyala.connect(folder, maintenance=False) as db:
+        table = db.create_table("t", {"k": "int64", "v": "int64"}, ["k"], partition)
+        table.insert({"k": np.arange(rows), "v": np.zeros(rows, np.int64)})
+        table.flush()
+        key, _ = handover.new_staging(db.path)
+        data = pa.table({"k": np.arange(rows) * 2, "v": np.ones(rows, np.int64), ROW: np.arange(rows)})
+        lease = handover.remote_lease(db.path, 600)
+        request = {"do": "begin load", "table": "t", "lease": lease.name}
+        (_, (text,)), plan_ms = _timed(lambda: handover.ask(db.path, request))
+        with handover.loading(db.path, "t", 600, reserve=True) as (plan, _):
+            state = db._store.root.table("t")
+            places = state.router.route({"k": data["k"].combine_chunks()}, rows)
+            staged = []
+            for ordinal in range(tablets):
+                mine = data.filter(pa.array(places == ordinal)).sort_by("k").to_batches()
+                made, _errors = write_tablet(
+                    SYSTEM, plan.only([ordinal]), 0, "upsert", iter(mine), f"staging/{key}", f"task-{ordinal}"
+                )
+                staged.append(json.dumps(made.to_json()))
+            files = {found.rowset.id: found for tablet in plan.tablets for found in tablet.rowsets}
+
+            def commit() -> dict[str, object]:
+                job = LoadCommit(
+                    key, plan.table_id, plan.schema.version, plan.snapshot, "upsert", ("k", "v"),
+                    tuple(StagedTablet.from_json(json.loads(answer)) for answer in staged), files, False,
+                )  # fmt: skip
+                return handover.commit_load_files(db.path, job)
+
+            _, commit_ms = _timed(commit)
+        lease.release()
+        handover.discard_staging(db.path, key)
+        assert table.count() == len(set(range(rows)) | set(range(0, 2 * rows, 2)))
+    return Cost(tablets, rows, plan_ms, len(text), sum(map(len, staged)), commit_ms)
+
+
+def _timed(call: Callable[[], _T]) -> tuple[_T, float]:
+    begin = time.perf_counter()
+    found = call()
+    return found, (time.perf_counter() - begin) * 1000
+
+
+def main(counts: Sequence[int] = TABLETS) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.spark_plan", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--tablets", type=int, nargs="*", default=list(counts))
+    folder = tempfile.mkdtemp(prefix="nyala-bench-")
+    try:
+        print("; ".join(machine.describe(folder)))
+        print(HEADER)
+        for tablets in parser.parse_args().tablets:
+            print(run(tablets, Path(folder) / str(tablets)).text(), flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
