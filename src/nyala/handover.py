@@ -21,7 +21,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import google_crc32c
 import pyarrow as pa
@@ -31,13 +31,15 @@ from nyala.catalog.leases import Lease, create_lease, open_remote_lease
 from nyala.env import SYSTEM, Env, MissingFileError
 from nyala.errors import CorruptionError, Error, InvalidArgumentError, LockedError, StorageError
 from nyala.tablet import layout
-from nyala.tablet.load_commit import LoadCommit, commit_load
-from nyala.tablet.load_job import LoadPlan, begin_load
 from nyala.tablet.result import WriteResult
-from nyala.tablet.staged_rows import apply_changes, replace_content
 from nyala.tablet.staging import beside, make_staging, plain_name, staging_folder
 from nyala.tablet.store import Store, StoreOptions
 from nyala.tablet.write_path import Request, committed_before, write
+
+# What only some jobs need is imported when one comes: `import nyala` is light.
+if TYPE_CHECKING:
+    from nyala.tablet.load_commit import LoadCommit
+    from nyala.tablet.load_job import LoadPlan
 
 STAGING_TTL_S: Final = 24 * 3600.0
 OPERATIONS: Final = (
@@ -133,6 +135,8 @@ def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any
     """Carry out a request of another process, or of this one: (answer, attachments). In the lock holder."""
     what = request.get("do")
     if what == "begin load":
+        from nyala.tablet.load_job import begin_load
+
         plan = begin_load(store, request["table"], request["lease"])
         return {}, [json.dumps(plan.to_json()).encode()]
     if what == "end load":
@@ -140,6 +144,8 @@ def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any
             store.job_reservations.release(store, request["lease"])
         return {}, []
     if what == "commit load":
+        from nyala.tablet.load_commit import LoadCommit, commit_load
+
         result = commit_load(store, LoadCommit.from_json(request["job"]))
     elif what == "commit":
         result = apply_job(store, request["job"])
@@ -157,6 +163,8 @@ def loading(
     reserve: whether rows that are there will be changed. At the end the lease is given back, whatever happened.
     Raises: as `ask`, and as `begin_load`.
     """
+    from nyala.tablet.load_job import LoadPlan
+
     lease = remote_lease(path, ttl_s, env)
     try:
         request = {"do": "begin load", "table": table, "lease": lease.name if reserve else None}
@@ -190,9 +198,13 @@ def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
     name, _, ignore = operation.partition("-")
     data = read_staged(store.env, staging_folder(store.root_path, job["key"]), job)
     if operation == CHANGES:
+        from nyala.tablet.staged_rows import apply_changes
+
         return apply_changes(store, job["table"], data, collect=collect, idempotency_key=key)
     request = Request(job["table"], name, data, bool(ignore))
     if job.get("overwrite"):
+        from nyala.tablet.staged_rows import replace_content
+
         return replace_content(store, request, collect=collect, idempotency_key=key)
     return write(store, [request], collect=collect, idempotency_key=key)[0]
 

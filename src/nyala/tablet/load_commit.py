@@ -34,7 +34,7 @@ import pyarrow as pa
 from nyala.catalog.model import CatalogChange, CommittedKey, RowSetEntry
 from nyala.delta.delta_file import DeltaFile, write_delta_file
 from nyala.delta.run import MAX_TIMESTAMP, DeltaRun
-from nyala.errors import SchemaError, StorageError, TableNotFoundError
+from nyala.errors import InvalidArgumentError, SchemaError, StorageError, TableNotFoundError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.writer import WrittenRowSet, write_rowset
@@ -208,7 +208,9 @@ def _check_place(job: LoadCommit, paths: Sequence[str]) -> None:
     """A job names files of its own folder only. Raises: InvalidArgumentError."""
     folder = staging_folder("", job.key)
     for path in paths:
-        plain_name(os.path.relpath(path, folder))
+        if os.path.dirname(path) != folder:
+            raise InvalidArgumentError(f"the file {path!r} is not in the job's folder {folder!r}")
+        plain_name(os.path.basename(path))
 
 
 def _changed_keys(table: TableState, tablet: TabletState, since: int, until: int) -> EncodedKeys:

@@ -17,7 +17,13 @@ import pytest
 import nyala
 from nyala import handover
 from nyala.env import SYSTEM
-from nyala.errors import DuplicateKeyError, Error, SchemaError, StorageError, TableNotFoundError
+from nyala.errors import (
+    DuplicateKeyError,
+    InvalidArgumentError,
+    SchemaError,
+    StorageError,
+    TableNotFoundError,
+)
 from nyala.tablet import layout
 from nyala.tablet.load_commit import LoadCommit
 from nyala.tablet.load_job import LoadPlan, StagedTablet
@@ -291,7 +297,7 @@ def test_a_staged_file_that_is_gone_or_of_another_folder(db: nyala.Database) -> 
             {},
             False,
         )
-        with pytest.raises(Error):
+        with pytest.raises(InvalidArgumentError, match="not in the job.s folder"):
             handover.commit_load_files(db.path, job)
     assert content(db) == {}
 
