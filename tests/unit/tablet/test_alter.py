@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import threading
@@ -19,10 +20,12 @@ from nyala.env import SYSTEM, Files, system_files
 from nyala.partition.ranges import RangeBound
 from nyala.schema.schema import column
 from nyala.tablet import alter as steps
+from nyala.tablet import compaction_run
 from nyala.tablet.alter import alter
 from nyala.tablet.compaction import compact, run_here
 from nyala.tablet.compaction_policy import MergePlan
 from nyala.tablet.flush import flush
+from nyala.tablet.flush_run import Written, decode_written, run_spilled, spill
 from nyala.tablet.reader_store import ReaderStore
 from nyala.testing.faulty_files import RecordingFiles
 
@@ -226,6 +229,43 @@ def test_an_alteration_in_the_middle_of_a_merge(path: Path, at: str) -> None:
         t = db["t"]
         t.compact()
     db.close()
+
+
+def test_flushes_and_merges_in_another_process_write_the_same(path: Path) -> None:
+    """What goes to a worker as a spill and as JSON: rows of several versions, and columns that were dropped."""
+    db = open_database(path)
+    t = table(db)
+    t.insert({"k": [1, 2], "v": [1, 2], "gone": ["a", "b"]})
+    before = db.now()
+    widen(db)
+    t.insert({"k": [3], "v": [2**40]})
+    t.update({"k": [1], "new": [1]})
+    store = db._writer()
+
+    def over_there(files: Files, root_path: str, pieces: Any) -> list[Written]:
+        job = json.loads(json.dumps(spill(files, root_path, "data/spill", pieces)))
+        return decode_written(json.loads(json.dumps(run_spilled(files, job))))
+
+    def in_a_worker(job: Any, reservation: Any) -> Any:
+        kind, arguments = compaction_run.encode_job(job)
+        made = compaction_run.run(
+            SYSTEM,
+            compaction_run.decode_job(kind, json.loads(json.dumps(arguments))),
+            lambda done, total: None,
+        )
+        return compaction_run.decode_output(json.loads(json.dumps(compaction_run.encode_output(made))))
+
+    expected, old = [(1, 1, 1), (2, 2, 7), (3, 2**40, 7)], [(1, 1, "a"), (2, 2, "b")]
+    flush(store, write=over_there)
+    assert rows(t) == expected and rows(t, at=before) == old
+    state = db._root().table("t")
+    assert len(state.tablets[0].rowsets) == 2
+    plan = MergePlan(tuple(rowset.id for rowset in state.tablets[0].rowsets), 0.0)
+    assert compact(store, state.id, state.tablets[0].id, plan, in_a_worker)
+    assert rows(t) == expected and rows(t, at=before) == old
+    db.close()
+    with open_database(path) as db:
+        assert rows(db["t"]) == expected and rows(db["t"], at=before) == old
 
 
 def test_a_range_dropped_in_the_middle_of_a_flush_and_a_merge(path: Path) -> None:
