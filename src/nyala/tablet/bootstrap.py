@@ -42,6 +42,8 @@ from nyala.wal.record import LogRecord, SettledGroup
 
 # Enough rows that the work per gathered batch is NumPy's and Arrow's; small enough to bound memory during replay.
 GATHER_ROWS: Final = 1 << 18
+# Of wide rows fewer: what is gathered is held two or three times while it is applied.
+GATHER_BYTES: Final = 32 << 20
 
 
 @dataclass
@@ -72,14 +74,14 @@ class Replayer:
     """Feeds log records to a root's memory stores. `drain()` after the last record; the root itself does not
     change.
 
-    relieve: asked after every `GATHER_ROWS` rows or so, between two records, when everything up to the given timestamp
-             is applied, with the report so far: it may flush, and returns the root to go on with.
+    relieve: asked after every `GATHER_ROWS` rows or `GATHER_BYTES`, between two records, when everything up to the
+             given timestamp is applied, with the report so far: it may flush, and returns the root to go on with.
     """
 
     def __init__(self, root: Root, relieve: Callable[[int, ReplayReport], Root] | None = None) -> None:
         self._root = root
         self._relieve = relieve
-        self._since_relief = 0
+        self._rows_since = self._bytes_since = 0  # since `relieve` was asked
         self._inserts: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
         self._updates: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
         self._deletes: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
@@ -95,9 +97,12 @@ class Replayer:
                 self.report.idempotency_keys[record.idempotency_key] = record.timestamp
             for group in record.groups:
                 self._take(group, record.timestamp)
-                self._since_relief += group.batch.num_rows
-            if self._relieve is not None and self._since_relief >= GATHER_ROWS:
-                self._since_relief = 0
+                self._rows_since += group.batch.num_rows
+                self._bytes_since += group.batch.nbytes
+            if self._relieve is not None and (
+                self._rows_since >= GATHER_ROWS or self._bytes_since >= GATHER_BYTES
+            ):
+                self._rows_since = self._bytes_since = 0
                 self.drain()
                 self._root = self._relieve(record.timestamp, self.report)
 
