@@ -67,7 +67,6 @@ def test_every_way_of_partitioning(spark: SparkSession, db: nyala.Database) -> N
             [nyala.hash_partition("i", "s", buckets=3), nyala.hash_partition("t", "m", buckets=2)],
             [nyala.hash_partition("n", "y", "d", buckets=3), nyala.range_partition("i", splits=[-20, 40])],
             [nyala.range_partition("d", "i", splits=[("2025-12-01", 0), ("2026-02-01", 5)])],
-            [nyala.range_partition("n", splits=["-3.25", "10"])],
         ]
     ):
         table = db.create_table(f"t{number}", key, list(key), partition)
