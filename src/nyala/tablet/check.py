@@ -153,7 +153,7 @@ def no_progress(done: int, total: int) -> None:
 
 def check_folder(env: Env, path: str, progress: Progress = no_progress) -> CheckReport:
     """Check the store at `path`, whoever has it. Raises: StorageError: there is no store, or no right to read it."""
-    if not os.path.isdir(path):
+    if not env.files.exists(path):
         raise StorageError(f"there is no folder {path!r}: give the folder of a store", path=path)
     lock = StoreLock(env, path)
     try:
