@@ -3,7 +3,7 @@
     dear    what was worked out from several blocks: runs of changes, ranges laid over with their changes, whole keys
     cheap   blocks, which are read and decoded again at gigabytes a second
 
-Cheap ones go first, until dear ones take more than three quarters: a scan of more than the cache holds would otherwise
+Cheap ones go first, until dear ones take more than seven eighths: a scan of more than the cache holds would otherwise
 find none of either, and pay for the dear ones again each time.
 
 What is cached owns its memory: an array cut out of one long read would keep the whole read alive and the
@@ -29,7 +29,7 @@ __all__ = ["BlockCache", "Memo", "new_owner"]
 _owners: Final = itertools.count(1)
 _Entries: TypeAlias = "OrderedDict[tuple[int, Any], tuple[Any, int]]"
 # Of the limit: what dear entries may take while there are cheap ones.
-_DEAR_SHARE: Final = 3 / 4
+_DEAR_SHARE: Final = 7 / 8
 
 # A dictionary entry, its key and the Python and C++ sides of an array; so that very many tiny blocks count.
 _ENTRY_OVERHEAD_BYTES: Final = 512
