@@ -310,9 +310,8 @@ class _Check:
         position = self._position()
         if position is not None:
             try:
-                position.check_reached(
-                    max(state.timestamp_max, recovered.timestamp_max), layout.position_path(self.path)
-                )
+                latest = max(state.timestamp_max, recovered.timestamp_max)
+                position.check_reached(latest, recovered.reached, layout.position_path(self.path))
             except CorruptionError as error:
                 self.add("log", error)
         try:

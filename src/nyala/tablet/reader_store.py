@@ -135,7 +135,9 @@ class ReaderStore:
         if upto is None:
             self._published = max(self._published, self._replayer.report.timestamp_max, self._floor)
             if position is not None:
-                position.check_reached(self._published, layout.position_path(self.root_path))
+                # Of a segment that nothing was written to yet nothing can be missing.
+                reached = log.position if position.offset else max(log.position, position.position)
+                position.check_reached(self._published, reached, layout.position_path(self.root_path))
         elif position is not None:
             self._published = max(self._published, position.timestamp)
 

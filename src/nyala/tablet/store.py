@@ -175,23 +175,25 @@ class Store:
             undo.callback(lock.release)
             catalog = layout.open_or_create_catalog(env, path)
             undo.callback(catalog.close)
-            remove_expired_staging(env, path, strangers=True)
             # A catalogue older than what was published is one whose last transactions are damaged.
             position = read_position(env.files, layout.position_path(path))
             state = catalog.load(at_least=0 if position is None else position.catalogue_version)
             cache = BlockCache(options.memory_limit_bytes // 4)
-            remove_orphans(env, path, state)
             root = open_root(env, path, state, cache, options.limits)
-            recovered = recover(env, layout.wal_path(path), state.wal_start)
+            recovered = recover(env, layout.wal_path(path), state.wal_start, cut=False)
+            latest = max(state.timestamp_max, recovered.timestamp_max)
+            if position is not None:
+                position.check_reached(latest, recovered.reached, layout.position_path(path))
+            clock = HybridClock(env.clock, latest)
+            # Whoever refuses to open the store has done so, and has changed nothing.
+            remove_expired_staging(env, path, strangers=True)
+            remove_orphans(env, path, state)
+            recovered = recovered.cut()
             if recovered.torn is not None:
                 logger.warning(
                     "the log ended in %d bytes that were never acknowledged; they were cut off",
                     recovered.torn.length,
                 )
-            latest = max(state.timestamp_max, recovered.timestamp_max)
-            if position is not None:
-                position.check_reached(latest, layout.position_path(path))
-            clock = HybridClock(env.clock, latest)
             log = LogWriter(env, layout.wal_path(path), recovered, durability=options.durability)
             undo.callback(log.close)
             store = Store(env, path, options, lock, catalog, state, root, log, clock, cache)

@@ -89,18 +89,28 @@ class PositionRecord:
             bool(values["compatible_flags"] & POSITION_SYNCED),
         )
 
-    def check_reached(self, timestamp: int, path: str) -> None:
-        """Compare with the newest timestamp that log and catalogue hold.
+    def check_reached(self, timestamp: int, reached: LogPosition, path: str) -> None:
+        """Compare with the newest timestamp that log and catalogue hold, and the border up to which the log is there.
 
+        Both are asked: a later transaction of the catalogue would hide by its timestamp that the log has lost its end.
         Raises: CorruptionError when what was published as durable is not there any more.
         """
-        if self.synced and timestamp < self.timestamp:
-            raise CorruptionError(
-                f"the log ends before what was synced: batches up to timestamp {self.timestamp} were published, and "
-                f"log and catalogue reach {timestamp}; the end of the last segment was cut off: restore the store from "
-                "a backup (or, to go on without these batches, remove this file)",
-                path,
+        if not self.synced:
+            return
+        if timestamp < self.timestamp:
+            lost = f"batches up to timestamp {self.timestamp} were published, and log and catalogue reach {timestamp}"
+        elif reached < self.position:
+            lost = (
+                f"it was published up to byte {self.offset} of segment {self.segment}, and reaches byte "
+                f"{reached.offset} of segment {reached.segment}"
             )
+        else:
+            return
+        raise CorruptionError(
+            f"the log ends before what was synced: {lost}; the end of the last segment was cut off or damaged: restore "
+            "the store from a backup (or, to go on without these batches, remove this file)",
+            path,
+        )
 
 
 def write_position(files: Files, path: str, record: PositionRecord) -> None:

@@ -18,8 +18,8 @@ a footer says that all before it was synced; that a later segment exists says th
 record's header counts although its payload is bad, for it has a checksum of its own.
 
 Invariants
-    V1  Only `recover` changes a file (with cut=False not even that), and only the last segment, above every
-        witness's `synced_through`.
+    V1  Only `Recovery.cut` changes a file, and only the last segment, above every witness's `synced_through`. Who
+        has more witnesses (the position record) asks them between `recover(cut=False)` and it.
     V2  After it every segment is closed, and everything that was read is durable: a killed process may leave
         records that the system has and the disk has not.
     V3  A reader process never cuts, and bytes below its `upto` are never a torn tail.
@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -104,7 +104,12 @@ class TornTail:
 
 @dataclass(frozen=True)
 class Recovery:
-    """What the log holds, and what a `LogWriter` needs to go on. `torn` was cut, or with cut=False would be."""
+    """What the log holds, and what a `LogWriter` needs to go on.
+
+    reached:  everything before this border is there; after a segment with a footer, the beginning of the next one.
+    torn:     was cut, or is to be.
+    unclosed: the last segment, until `cut` has closed it.
+    """
 
     env: Env
     directory: str
@@ -116,6 +121,28 @@ class Recovery:
     timestamp_max: int
     record_count: int
     torn: TornTail | None
+    reached: LogPosition
+    unclosed: _Examined | None = None
+
+    def cut(self) -> Recovery:
+        """By the store's writer only: cut the torn tail, sync what is left, close the last segment (V1, V2)."""
+        last = self.unclosed
+        if last is None:
+            return self
+        files = self.env.files
+        if last.header is None:  # its creation did not come through
+            files.unlink(last.path)
+            files.sync_dir(self.directory)
+            return replace(self, unclosed=None)
+        _close(files, self.directory, last)
+        closed = replace(self.segments[-1], size_bytes=last.good_upper + FRAME_SIZE_BYTES, closed=True)
+        return replace(
+            self,
+            segments=(*self.segments[:-1], closed),
+            start_offset=LogOffset(self.start_offset + FRAME_SIZE_BYTES),
+            reached=LogPosition(closed.number + 1, 0),
+            unclosed=None,
+        )
 
     @property
     def cut_bytes(self) -> int:
@@ -325,8 +352,7 @@ class LogReader:
 def recover(env: Env, directory: str, from_segment: int, *, cut: bool = True) -> Recovery:
     """Read the whole log, checking every byte, and say what it holds and what the last run left (R6).
 
-    With `cut`, by the store's writer only: cut the torn tail, sync what is left, close the last segment (V1, V2).
-    Without, nothing is changed, and no LogWriter can be made from it.
+    With `cut` followed by `Recovery.cut`. Without, nothing is changed, and no LogWriter can be made from it.
     Raises: CorruptionError for damage; nothing was changed then.
     Cost:   one pass over the log, a segment in memory at a time.
     """
@@ -337,7 +363,8 @@ def recover(env: Env, directory: str, from_segment: int, *, cut: bool = True) ->
     timestamp = 0
     record_count = 0
     torn: TornTail | None = None
-    end = LogPosition(from_segment, 0)
+    unclosed: _Examined | None = None
+    end = reached = LogPosition(from_segment, 0)
     for number in range(from_segment, numbers[-1] + 1 if numbers else from_segment):
         is_last = number == numbers[-1]
         seen = _examine(files, _path(directory, number), number, timestamp)
@@ -352,10 +379,9 @@ def recover(env: Env, directory: str, from_segment: int, *, cut: bool = True) ->
                     seen.bad.offset,
                 ) from seen.bad
             torn = TornTail(seen.path, seen.good_upper, seen.size_bytes - seen.good_upper, _reason(seen.bad))
+        if not seen.closed:
+            unclosed = replace(seen, bad=None, witness=None)
         if seen.header is None:  # the last segment's creation did not come through
-            if cut:
-                files.unlink(seen.path)
-                files.sync_dir(directory)
             break
         if expected is not None and seen.header.start_offset != expected:
             raise _gap(seen.path, expected, seen.header)
@@ -363,15 +389,11 @@ def recover(env: Env, directory: str, from_segment: int, *, cut: bool = True) ->
             raise _not_closed(seen.path, seen.good_upper)
         end = LogPosition(number, seen.good_upper - (FRAME_SIZE_BYTES if seen.closed else 0))
         expected = seen.end_offset
-        size = seen.good_upper
-        if cut and not seen.closed:
-            _close(files, directory, seen)
-            expected = LogOffset(expected + FRAME_SIZE_BYTES)
-            size += FRAME_SIZE_BYTES
-        infos.append(SegmentInfo(number, seen.path, seen.timestamp_max, size, seen.closed or cut))
+        reached = LogPosition(number + 1, 0) if seen.closed else LogPosition(number, seen.good_upper)
+        infos.append(SegmentInfo(number, seen.path, seen.timestamp_max, seen.good_upper, seen.closed))
         timestamp = max(timestamp, seen.timestamp_max)
         record_count += seen.record_count
-    return Recovery(
+    found = Recovery(
         env,
         directory,
         from_segment,
@@ -382,7 +404,10 @@ def recover(env: Env, directory: str, from_segment: int, *, cut: bool = True) ->
         timestamp,
         record_count,
         torn,
+        reached,
+        unclosed,
     )
+    return found.cut() if cut else found
 
 
 def _path(directory: str, number: int) -> str:

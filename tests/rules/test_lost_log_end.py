@@ -1,0 +1,91 @@
+"""R6 where no later record can tell: the end of the log is gone or damaged, and the position record says that it was
+published as durable. Then it is no torn tail; and whoever refuses to open has changed nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import nyala
+from nyala.errors import CorruptionError
+from tests.corruption.seeded import copy_store, files_of
+from tests.support import key_value_table, open_database, rows
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_r6_a_log_cut_off_at_its_very_end_is_damage(tmp_path: Path, read_only: bool) -> None:
+    """Where no later record can tell: what was published as synced is not there, so it is no torn tail."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    table.insert({"k": [2], "v": [2]})
+    db.close()
+    segment = tmp_path / "s" / "wal" / "wal-000000001"
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[: len(whole) - 64])  # the footer alone holds no rows
+    nyala.connect(tmp_path / "s", read_only=True).close()
+    for length in (len(whole) - 80, 985, 64, 0):
+        segment.write_bytes(whole[:length])
+        with pytest.raises(CorruptionError, match="cut off"):
+            nyala.connect(tmp_path / "s", read_only=read_only)
+    segment.write_bytes(whole)
+    with nyala.connect(tmp_path / "s", read_only=read_only) as db:
+        assert rows(db["t"]) == [(1, 1), (2, 2)]
+
+
+def test_r6_what_was_published_is_compared_before_anything_is_changed(tmp_path: Path) -> None:
+    """An open that refuses leaves every file as it was: who brings back the end of the log, or wants to look at what is
+    left, finds it, torn end, orphans and all."""
+    db = open_database(tmp_path / "s")
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    db.flush()
+    table.insert({"k": [2], "v": [2]})
+    killed = copy_store(tmp_path / "s", tmp_path / "killed")
+    db.close()
+    segment = max((killed / "wal").glob("wal-*"))
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:-40] + bytes(20))
+    (killed / "data" / "1" / "orphan.base").write_bytes(b"nobody names this")
+    (killed / "staging" / "stranger").mkdir()
+    before = {
+        name: (killed / name).read_bytes() for name in files_of(killed) if not name.startswith("catalog")
+    }
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="ends before what was synced"):
+            open_database(killed)
+        after = {
+            name: (killed / name).read_bytes() for name in files_of(killed) if not name.startswith("catalog")
+        }
+        assert after == before and (killed / "staging" / "stranger").exists()
+    segment.write_bytes(whole)
+    with open_database(killed) as db:
+        assert rows(db["t"]) == [(1, 1), (2, 2)]
+    assert not (killed / "data" / "1" / "orphan.base").exists()
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "whole segment gone"])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_r6_a_later_transaction_does_not_hide_that_the_log_lost_its_end(
+    tmp_path: Path, how: str, read_only: bool
+) -> None:
+    """The catalogue reaches the published moment, the log does not: its last record is damaged, and no later one can
+    tell. The position record names the byte."""
+    db = open_database(tmp_path / "s")
+    key_value_table(db).insert({"k": [1], "v": [1]})
+    key_value_table(db, "later")
+    killed = copy_store(tmp_path / "s", tmp_path / "killed")
+    db.close()
+    (killed / "lock").unlink()  # it names this process, which is alive
+    segment = killed / "wal" / "wal-000000001"
+    whole = segment.read_bytes()
+    if how == "flipped":
+        segment.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    elif how == "cut":
+        segment.write_bytes(whole[: len(whole) // 2])
+    else:
+        segment.unlink()
+    with pytest.raises(CorruptionError, match=r"published up to byte|ends before what was published"):
+        nyala.connect(killed, read_only=read_only)
+    assert not nyala.check(killed).ok
