@@ -11,7 +11,7 @@ Source: shared contract, "Care".
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,23 +65,8 @@ def compact_table(
     Raises: TableNotFoundError, StorageError, CorruptionError: what was done up to then stays.
     """
     report = CareReport()
-    table_id = store.root.table(name).id
-    for _ in range(ROUNDS_MAX):
-        table = store.root.tables.get(table_id)
-        if table is None:
-            break
-        ids = {tablet.id for tablet in table.tablets}
-        _wait_for_others(store, table)
-        flush(store, ids)
-        plans = _plans(
-            store,
-            store.root,
-            table_id,
-            lambda layouts: plan_full(layouts, target_bytes=store.options.rowset_target_bytes),
-        )
-        if not plans:
-            break
-        _carry_out(store, table_id, plans, runner, report, step)
+    for table, plans in _rounds(store, store.root.table(name).id):
+        _carry_out(store, table.id, plans, runner, report, step)
     store.collect_garbage()
     return report
 
@@ -97,28 +82,13 @@ def compact_table_together(
     A round is all there is to do, but for what others write meanwhile: merges take up the deltas of what they merge.
     """
     report = CareReport()
-    table_id = store.root.table(name).id
-    for _ in range(ROUNDS_MAX):
-        table = store.root.tables.get(table_id)
-        if table is None:
-            break
-        ids = {tablet.id for tablet in table.tablets}
-        _wait_for_others(store, table)
-        flush(store, ids)
-        plans = _plans(
-            store,
-            store.root,
-            table_id,
-            lambda layouts: plan_full(layouts, target_bytes=store.options.rowset_target_bytes),
-        )
-        if not plans:
-            break
+    for table, plans in _rounds(store, store.root.table(name).id):
         for tablet_id, plan in plans:
             room = missing_room(store, table, tablet_id, plan)
             if room:
                 raise StorageError(f"table {table.name!r} cannot be compacted: {room}", path=store.root_path)
         step(0, len(plans))
-        made = compact_together(store, table_id, plans, run_all)
+        made = compact_together(store, table.id, plans, run_all)
         step(len(plans), len(plans))
         if not made:
             break
@@ -129,6 +99,25 @@ def compact_table_together(
             report.bytes_after += one.bytes_after
     store.collect_garbage()
     return report
+
+
+def _rounds(store: Store, table_id: int) -> Iterator[tuple[TableState, list[tuple[int, Plan]]]]:
+    """What is to be done, flushed and planned anew before each round, until nothing is left or the table is gone."""
+    for _ in range(ROUNDS_MAX):
+        table = store.root.tables.get(table_id)
+        if table is None:
+            return
+        _wait_for_others(store, table)
+        flush(store, {tablet.id for tablet in table.tablets})
+        plans = _plans(
+            store,
+            store.root,
+            table_id,
+            lambda layouts: plan_full(layouts, target_bytes=store.options.rowset_target_bytes),
+        )
+        if not plans:
+            return
+        yield table, plans
 
 
 def vacuum_table(

@@ -9,7 +9,6 @@ import datetime as dt
 import enum
 import functools
 import math
-import sys
 import uuid
 import zoneinfo
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import calls_of
 
 from nyala.errors import (
     INVALID_UTF8,
@@ -771,19 +771,7 @@ def test_copies_are_as_short_as_their_rows() -> None:
 
 
 def count_calls(function: Callable[[], Any]) -> int:
-    """Calls of Python and C functions that the interpreter makes."""
-    calls = 0
-
-    def profile(frame: Any, event: str, argument: Any) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(profile)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return calls
+    return calls_of(function, rounds=3).total()
 
 
 @pytest.mark.parametrize("form", ["arrow", "numpy", "list"])

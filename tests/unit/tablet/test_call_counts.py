@@ -7,17 +7,12 @@ and stand apart in the second test.
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import numpy as np
 import pytest
-from tests.support import open_database
+from tests.support import calls_of, open_database
 
 import nyala
 
@@ -54,30 +49,6 @@ def count_calls(path: Path, tablets: int, columns: int = COLUMNS) -> dict[str, C
                 out[step] = calls
     db.close()
     return out
-
-
-def calls_of(action: Callable[[], object]) -> Counter[str]:
-    """Calls that this thread makes in `action`: by module for C functions, "python" for the others."""
-    calls: Counter[str] = Counter()
-
-    def note(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "c_call":
-            module = (
-                getattr(argument, "__module__", None) or type(getattr(argument, "__self__", None)).__module__
-            )
-            calls[str(module).partition(".")[0]] += 1
-        elif event == "call":
-            calls["python"] += 1
-
-    gc.collect()
-    gc.disable()
-    sys.setprofile(note)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return calls
 
 
 @pytest.mark.parametrize("step", ["insert", "update"])
