@@ -23,16 +23,15 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-import google_crc32c
 import pyarrow as pa
 
 from nyala.catalog.handover_channel import NoWriter, send
 from nyala.catalog.leases import Lease, create_lease, open_remote_lease
-from nyala.env import SYSTEM, Env, MissingFileError
-from nyala.errors import CorruptionError, Error, InvalidArgumentError, LockedError, StorageError
+from nyala.env import SYSTEM, Env
+from nyala.errors import Error, InvalidArgumentError, LockedError, StorageError
 from nyala.tablet import layout
 from nyala.tablet.result import WriteResult
-from nyala.tablet.staging import beside, make_staging, plain_name, staging_folder
+from nyala.tablet.staging import make_staging, staging_folder
 from nyala.tablet.store import Store, StoreOptions
 from nyala.tablet.write_path import Request, committed_before, write
 
@@ -196,68 +195,19 @@ def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
     if (earlier := committed_before(store, key)) is not None:
         return earlier  # whether or not its files and its table are still there
     name, _, ignore = operation.partition("-")
-    data = read_staged(store.env, staging_folder(store.root_path, job["key"]), job)
+    from nyala.tablet.staged_files import read_staged
+
+    staged = read_staged(store.env, staging_folder(store.root_path, job["key"]), job)
     if operation == CHANGES:
         from nyala.tablet.staged_rows import apply_changes
 
-        return apply_changes(store, job["table"], data, collect=collect, idempotency_key=key)
-    request = Request(job["table"], name, data, bool(ignore))
+        return apply_changes(store, job["table"], staged, collect=collect, idempotency_key=key)
+    request = Request(job["table"], name, staged.data, bool(ignore), staged.numbers, staged.homes)
     if job.get("overwrite"):
         from nyala.tablet.staged_rows import replace_content
 
         return replace_content(store, request, collect=collect, idempotency_key=key)
     return write(store, [request], collect=collect, idempotency_key=key)[0]
-
-
-def read_staged(env: Env, folder: str, job: dict[str, Any]) -> pa.Table:
-    """The staged rows of all files, in the order the job names them. Raises: CorruptionError, StorageError.
-
-    folder: of the job's key; those of other keys stand beside it.
-    """
-    paths = []
-    for named in job["files"]:
-        if isinstance(named, str):
-            paths.append(os.path.join(folder, plain_name(named)))
-        else:
-            key, name = named
-            paths.append(os.path.join(beside(folder, key), plain_name(name)))
-    batches = [batch for path in paths for batch in _read_file(env, path)]
-    if batches:
-        return pa.Table.from_batches(batches)
-    return pa.table({name: pa.array([], pa.null()) for name in job.get("columns", ())})
-
-
-def _read_file(env: Env, path: str) -> Iterator[pa.RecordBatch]:
-    """A staged file: Arrow IPC stream, then its CRC-32C in 4 bytes (little-endian)."""
-    try:
-        data = env.files.read_all(path)
-    except MissingFileError as error:
-        raise CorruptionError(
-            "a staged file is gone: the job's staging folder was removed; run the job again", path
-        ) from error
-    if len(data) < 4 or google_crc32c.value(data[:-4]) != int.from_bytes(data[-4:], "little"):
-        raise CorruptionError("a staged file is cut or damaged (CRC-32C differs): run the job again", path, 0)
-    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-        yield from reader
-
-
-def write_staged(env: Env, path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
-    """Write one staged file, synced; returns its rows. The format is that of `_read_file`."""
-    sink = pa.BufferOutputStream()
-    rows = 0
-    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        for batch in batches:
-            rows += batch.num_rows
-            writer.write_batch(batch)
-    body = sink.getvalue()
-    file = env.files.create(path)
-    try:
-        file.append(body, google_crc32c.value(body).to_bytes(4, "little"))
-        file.sync()
-    finally:
-        file.close()
-    env.files.sync_dir(os.path.dirname(path))
-    return rows
 
 
 def figures(result: WriteResult) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from nyala.catalog import format as catalog_format
 from nyala.env import Env, PosixFiles
 from nyala.errors import CorruptionError
 from nyala.scan import make_spec, read_token
-from nyala.tablet import layout, staging, token
+from nyala.tablet import layout, staged_files, staging, token
 from nyala.tablet.care import compact_deltas
 from nyala.testing import ManualClock, SeededRandomness
 from nyala.wal.format import POSITION_FILE, segment_name
@@ -95,7 +95,7 @@ def test_every_file_of_a_store_is_on_the_page(tmp_path: Path) -> None:
     table.insert({"k": [22], "v": [2]})
     _, folder = handover.new_staging(str(tmp_path / "s"))
     part = pa.record_batch({"k": [3], "v": [3]})
-    handover.write_staged(nyala.env.SYSTEM, f"{folder}/part-0.arrow", part.schema, iter([part]))
+    staged_files.write_staged(nyala.env.SYSTEM, f"{folder}/part-0.arrow", part.schema, iter([part]))
     lease = handover.remote_lease(str(tmp_path / "s"), 60)
     reader = nyala.connect(tmp_path / "s", read_only=True)
     found = [
@@ -155,7 +155,7 @@ def staged_example(folder: Path) -> list[str]:
     env = Env(PosixFiles(), ManualClock(), _FixedRandomness())
     key, made = handover.new_staging(str(folder / "s"), 3600, env)
     rows = pa.record_batch({"k": pa.array([1, 2, 3], pa.int64())})
-    handover.write_staged(env, f"{made}/part-00000-0.arrow", rows.schema, iter([rows]))
+    staged_files.write_staged(env, f"{made}/part-00000-0.arrow", rows.schema, iter([rows]))
     data = (Path(made) / "part-00000-0.arrow").read_bytes()
     assert Path(made).relative_to(folder / "s") == Path("staging") / key
     lines = [
@@ -192,7 +192,7 @@ def test_a_staged_file_is_a_stream_and_its_checksum(tmp_path: Path) -> None:
     path.write_bytes(data[:-1])
     job = {"files": [path.name], "columns": ["k"]}
     with pytest.raises(CorruptionError) as damage:
-        handover.read_staged(nyala.env.SYSTEM, str(path.parent), job)
+        staged_files.read_staged(nyala.env.SYSTEM, str(path.parent), job)
     assert path.name in str(damage.value)
 
 

@@ -31,11 +31,10 @@ from nyala.handover import (
     commit_staged,
     discard_staging,
     new_staging,
-    read_staged,
     remote_lease,
     renew_lease,
-    write_staged,
 )
+from nyala.tablet.staged_files import read_staged, write_staged
 from nyala.testing.clock import ManualClock
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64()})
@@ -294,7 +293,7 @@ def test_staged_files_are_read_in_the_order_of_the_job(tmp_path: Path) -> None:
             batch = pa.record_batch({"k": [7], "v": [value]}, schema=SCHEMA)
             write_staged(SYSTEM, f"{folder}/{name}", SCHEMA, iter([batch, batch.slice(1)]))
         job = {"key": key, "table": "t", "operation": "upsert", "files": ["b", "a"]}
-        found = read_staged(SYSTEM, folder, job)
+        found = read_staged(SYSTEM, folder, job).data
         assert found.column("v").to_pylist() == [2, 1] and found.schema == SCHEMA
         assert (commit_staged(str(tmp_path / "s"), job)["inserted"], rows(table)) == (1, [(7, 1)])
 

@@ -50,8 +50,9 @@ from nyala.spark.writer import failures_text, unique_columns
 from nyala.tablet import layout
 from nyala.tablet.load_commit import LoadCommit
 from nyala.tablet.load_job import LoadPlan, StagedTablet
-from nyala.tablet.load_write import ROW, check_columns, write_tablet
+from nyala.tablet.load_write import check_columns, write_tablet
 from nyala.tablet.result import WriteResult
+from nyala.tablet.staged_files import ROW, TABLET, check_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
 
 __all__ = ["load", "upsert"]
 
-TABLET: Final = "_nyala_tablet"
 TASKS_PER_CORE: Final = 4
 STAGING_TTL_S: Final = 24 * 3600
 _ANSWER: Final = "tablet int, staged binary, errors binary"
@@ -111,9 +111,7 @@ def _run(
         raise InvalidArgumentError(f"errors takes 'raise' or 'collect', not {errors!r}")
     path, name = table._database.path, table.name
     columns = unique_columns(name, df.schema)
-    strange = [column for column in columns if column in (TABLET, ROW)]
-    if strange:
-        raise InvalidArgumentError(f"a column of the DataFrame is called {strange[0]!r}: rename it")
+    check_names(name, columns)
     with handover.loading(path, name, lease_s, reserve=operation != "insert") as (plan, lease):
         check_columns(plan, operation, to_arrow_schema(df.schema, timezone="UTC"))
         key, folder = handover.new_staging(path, STAGING_TTL_S)

@@ -33,7 +33,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from nyala import handover
 from nyala.errors import Error, InvalidArgumentError, StorageError, WriteError
 from nyala.spark.options import WriteOptions
-from nyala.spark.writer import refused, stage_rows, tell, unique_columns
+from nyala.spark.writer import plan_rows, refused, stage_rows, tell, unique_columns
 from nyala.tablet.store import stream_key
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class NyalaStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._overwrite = overwrite  # output mode "complete": each micro-batch is the whole answer
         self._columns = unique_columns(options.table, schema)
+        self._plan = plan_rows(options, self._columns, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
@@ -78,7 +79,7 @@ class NyalaStreamWriter(DataSourceStreamArrowWriter):
         key, folder = handover.new_staging(self._options.path, STAGING_TTL_S)
         name = f"part-{partition:05d}-{context.taskAttemptId()}.arrow"
         try:
-            rows = stage_rows(iterator, os.path.join(folder, name))
+            rows = stage_rows(iterator, os.path.join(folder, name), self._plan)
         except BaseException:
             with contextlib.suppress(StorageError):
                 handover.discard_staging(self._options.path, key)

@@ -12,15 +12,14 @@ W-b  The job's key is drawn when the write is planned and travels with the write
 W-c  Spark calls `abort` after a `commit` that raised. Whether that commit went through is then decided already;
      `abort` only takes away staged files.
 
-The rows of a job are one batch in the order of Spark's partitions, and of the rows in each. They are routed to their
-tablets where the batch is settled: a batch is sorted by tablet and key once, as a whole, and files of a task each
-would only be merged again. Executors write rowset files themselves in `load` and `upsert` (`nyala.spark.load`).
+The rows of a job are one batch in the order of Spark's partitions, and of the rows in each. Each task routes its rows
+to their tablets and sorts them by key (`tablet.staged_files`), so that the commit has runs to merge. Executors write
+rowset files themselves in `load` and `upsert` (`nyala.spark.load`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import logging
 import os
@@ -36,13 +35,18 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from nyala import handover
 from nyala.env import SYSTEM
 from nyala.errors import Error, InvalidArgumentError, SchemaError, WriteError
+from nyala.handover import CHANGES
 from nyala.spark.options import WriteOptions
 from nyala.spark.reader import freeze_gc_once
+from nyala.spark.types import arrow_schema
+from nyala.tablet.load_job import LoadPlan
+from nyala.tablet.load_write import check_columns
+from nyala.tablet.staged_files import check_names, routing_plan, write_routed
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["NyalaWriter", "StagedFile", "failures_text", "stage_rows", "unique_columns"]
+__all__ = ["NyalaWriter", "StagedFile", "failures_text", "plan_rows", "stage_rows", "unique_columns"]
 
 # Files of a job that never came to its commit are kept this long, then collected at the next open.
 STAGING_TTL_S: Final = 24 * 3600
@@ -81,6 +85,8 @@ class NyalaWriter(DataSourceArrowWriter):
         self._columns = unique_columns(options.table, schema)
         if only is not None:
             self._columns = [name for name in self._columns if name in only]
+        # Before there is anything to clean up, and long before the job's last task would have found it out.
+        self._plan = plan_rows(options, self._columns, schema)
         self._key, self._staging = handover.new_staging(options.path, STAGING_TTL_S)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -90,7 +96,7 @@ class NyalaWriter(DataSourceArrowWriter):
         # The attempt's id is unique in the application, so a retry cannot meet its predecessor's file.
         name = f"part-{partition:05d}-{context.taskAttemptId()}.arrow"
         chosen = (b if b.schema.names == self._columns else b.select(self._columns) for b in iterator)
-        rows = stage_rows(chosen, os.path.join(self._staging, name))
+        rows = stage_rows(chosen, os.path.join(self._staging, name), self._plan)
         return StagedFile(partition, name if rows else None, rows)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -131,14 +137,23 @@ def unique_columns(table: str, schema: StructType) -> list[str]:
     return names
 
 
-def stage_rows(batches: Iterator[pa.RecordBatch], path: str) -> int:
-    """Stage a task's rows in the file `path`; returns how many. Without rows there is no file."""
+def plan_rows(options: WriteOptions, columns: Sequence[str], schema: StructType) -> LoadPlan:
+    """What the tasks need to route their rows. In a planner worker.
+
+    Raises: TableNotFoundError, ColumnNotFoundError, SchemaError, InvalidArgumentError: what no row could mend.
+    """
+    check_names(options.table, columns)
+    plan = routing_plan(SYSTEM, options.path, options.table)
+    if options.operation != CHANGES:
+        given = arrow_schema(schema)
+        check_columns(plan, options.operation, pa.schema([given.field(name) for name in columns]))
+    return plan
+
+
+def stage_rows(batches: Iterator[pa.RecordBatch], path: str, plan: LoadPlan) -> int:
+    """Stage a task's rows, routed, in the file `path`; returns how many. Without rows there is no file."""
     freeze_gc_once()
-    filled = (batch for batch in batches if batch.num_rows)
-    first = next(filled, None)
-    if first is None:
-        return 0
-    return handover.write_staged(SYSTEM, path, first.schema, itertools.chain([first], filled))
+    return write_routed(SYSTEM, path, plan, batches)
 
 
 # ------------------------------------------------------------------------------------------------ what the user is told

@@ -147,11 +147,18 @@ class Settlement:
 
 
 def prepare(
-    table: TableState, name: str, data: Any, *, ignore: bool, errors: RowErrors | None = None
+    table: TableState,
+    name: str,
+    data: Any,
+    *,
+    ignore: bool,
+    errors: RowErrors | None = None,
+    homes: np.ndarray | None = None,
 ) -> PreparedOperation:
     """Everything about one operation that does not depend on what the table holds.
 
     errors: rows that failed before, while their values were computed.
+    homes:  of each row the id of its tablet, where another process has routed it, or -1; see `homes_of`.
 
     Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError for faults of the whole operation; faults
     of single rows go into `.errors`.
@@ -214,7 +221,11 @@ def prepare(
                 ],
             )  # fmt: skip
     names = [column.name for column in schema.key_columns]
-    tablets = table.router.route(dict(zip(names, key_arrays, strict=True)), len(rows))
+    by_name = dict(zip(names, key_arrays, strict=True))
+    if homes is None:
+        tablets = table.router.route(by_name, len(rows))
+    else:
+        tablets = homes_of(table, homes[rows], by_name)
     homeless = (tablets < 0) & ~bad
     if homeless.any():
         errors.add(
@@ -237,6 +248,27 @@ def prepare(
     return PreparedOperation(
         name, ignore, columns, count, errors, keys, tablets, rows, starts, missing, schema
     )
+
+
+def homes_of(table: TableState, homes: np.ndarray, keys: Mapping[str, pa.Array]) -> np.ndarray:
+    """The ordinals of rows' tablets, of which another process has said the ids; -1 where no partition covers a row.
+
+    What that process could not tell, or said of tablets that are gone since, is routed here; so is everything, when one
+    of the samples, the first row of each run of equal ids, is not where it was said to be.
+    Cost: as the number of such runs; the rows that are routed besides.
+    """
+    count = len(homes)
+    starts = np.flatnonzero(np.append(True, homes[1:] != homes[:-1]))
+    said = np.array([table.ordinal_of.get(number, -1) for number in homes[starts].tolist()], np.int32)
+    samples = {name: array.take(pa.array(starts)) for name, array in keys.items()}
+    if not np.array_equal(table.router.route(samples, len(starts))[said >= 0], said[said >= 0]):
+        return table.router.route(keys, count)
+    ordinals = np.repeat(said, np.diff(np.append(starts, count)))
+    unknown = np.flatnonzero(ordinals < 0)
+    if len(unknown):
+        some = {name: array.take(pa.array(unknown)) for name, array in keys.items()}
+        ordinals[unknown] = table.router.route(some, len(unknown))
+    return ordinals
 
 
 def _tablet_key_order(keys: EncodedKeys, tablets: np.ndarray, tablet_count: int) -> np.ndarray | None:

@@ -22,6 +22,7 @@ from nyala.tablet.read_path import ScanCounters, ScanSpec
 from nyala.tablet.result import Ticket, WriteResult
 from nyala.tablet.root import TableState
 from nyala.tablet.settle import prepare
+from nyala.tablet.staged_files import StagedRows
 from nyala.tablet.where_writes import read_keys
 from nyala.tablet.write_path import Request, commit, locked, results_of, settle_requests, write
 
@@ -51,7 +52,7 @@ def replace_content(
         )
     first = store.root.table(request.table)
     # Its faults show before the lock is taken, and a stream is read once.
-    prepared = prepare(first, request.operation, request.data, ignore=request.ignore)
+    prepared = prepare(first, request.operation, request.data, ignore=request.ignore, homes=request.homes)
 
     def under_lock() -> tuple[Any, Ticket]:
         if idempotency_key is not None and (earlier := store.committed(idempotency_key)) is not None:
@@ -77,16 +78,17 @@ def _keys(store: Store, table: TableState) -> pa.Table:
 
 
 def apply_changes(
-    store: Store, name: str, data: pa.Table, *, collect: bool = False, idempotency_key: str | None = None
+    store: Store, name: str, staged: StagedRows, *, collect: bool = False, idempotency_key: str | None = None
 ) -> WriteResult:
     """Carry out the rows of a change feed on table `name`, in one batch.
 
-    data: the columns of a feed: the key, others, `_change_type` and, where a key stands in it more than once,
+    staged: the columns of a feed: the key, others, `_change_type` and, where a key stands in it more than once,
           `_commit_timestamp`, whose last row counts; without it the last row does. An update of a missing row inserts
           it, a delete of one does nothing, so a feed may be applied again.
     Raises: InvalidArgumentError without `_change_type` or for a word that is none; as `write`.
     """
     store.check_writable()
+    data = staged.data
     if CHANGE_TYPE not in data.column_names:
         raise InvalidArgumentError(
             f"rows to be applied as changes have a column {CHANGE_TYPE!r} (insert, update or delete), as the change "
@@ -99,19 +101,20 @@ def apply_changes(
         raise InvalidArgumentError(
             f"{CHANGE_TYPE} is {strange!r} in some row: insert, update or delete are known"
         )
-    data = data.filter(pc.not_equal(kind, _BEFORE))
+    after = np.flatnonzero(pc.not_equal(kind, _BEFORE).combine_chunks().to_numpy(zero_copy_only=False))
     table = store.root.table(name)
-    data = data.take(pa.array(_last_of_each_key(table, data)))
-    gone = pc.equal(pc.cast(data.column(CHANGE_TYPE), pa.string()), _GONE)
-    rows = data.drop_columns([c for c in (CHANGE_TYPE, COMMIT_TIMESTAMP) if c in data.column_names])
+    places = after[_last_of_each_key(table, data.take(pa.array(after)))]
+    gone = pc.equal(kind.take(pa.array(places)), _GONE).combine_chunks().to_numpy(zero_copy_only=False)
+    left = [c for c in data.column_names if c not in (CHANGE_TYPE, COMMIT_TIMESTAMP)]
+    come, went = staged.take(places[~gone]), staged.take(places[gone])
     keys = [column.name for column in table.schema.key_columns]
     requests = [
-        Request(name, "upsert", rows.filter(pc.invert(gone))),
-        Request(name, "delete", rows.filter(gone).select(keys), True),
+        Request(name, "upsert", come.data.select(left), False, come.numbers, come.homes),
+        Request(name, "delete", went.data.select(keys), True, went.numbers, went.homes),
     ]
-    come, went = write(store, requests, collect=collect, idempotency_key=idempotency_key)
-    errors = come.errors if went.errors is None or not len(went.errors) else went.errors
-    return WriteResult(come.timestamp, come.inserted, come.updated, went.deleted, went.ignored, errors)
+    put, cut = write(store, requests, collect=collect, idempotency_key=idempotency_key)
+    errors = put.errors if cut.errors is None or not len(cut.errors) else cut.errors
+    return WriteResult(put.timestamp, put.inserted, put.updated, cut.deleted, cut.ignored, errors)
 
 
 def _last_of_each_key(table: TableState, data: pa.Table) -> np.ndarray:

@@ -72,12 +72,18 @@ LARGE_ROWS_MIN: Final = 4096
 
 @dataclass(frozen=True)
 class Request:
-    """One operation that a user asked for."""
+    """One operation that a user asked for.
+
+    numbers: what the rows are called in errors, int64; None: their places in `data`.
+    homes:   of each row the id of the tablet to which another process has routed it, or -1; None: nobody has.
+    """
 
     table: str
     operation: str
     data: Any
     ignore: bool = False
+    numbers: np.ndarray | None = None
+    homes: np.ndarray | None = None
 
 
 def write(
@@ -158,7 +164,7 @@ class TooLargeForLog(Exception):
 
 
 def _prepare(table: TableState, request: Request) -> tuple[TableState, PreparedOperation]:
-    return table, prepare(table, request.operation, request.data, ignore=request.ignore)
+    return table, prepare(table, request.operation, request.data, ignore=request.ignore, homes=request.homes)
 
 
 def _prepare_again(table: TableState, request: Request, before: PreparedOperation) -> PreparedOperation:
@@ -419,7 +425,12 @@ def _error_table(
     for column in table.schema.key_columns:
         array = operation.columns.get(column.id)
         keys[column.name] = array if array is not None else pa.nulls(operation.row_count, column.type.arrow)
-    return errors.to_arrow(request.operation + ("-ignore" if request.ignore else ""), keys)
+    found = errors.to_arrow(request.operation + ("-ignore" if request.ignore else ""), keys)
+    if request.numbers is None:
+        return found
+    place = found.schema.get_field_index("row")
+    named = pa.array(request.numbers[errors.rows], pa.int64())
+    return found.set_column(place, found.schema.field(place), named).sort_by("row")
 
 
 def _failure(settlement: Settlement, requests: Sequence[Request]) -> Exception:

@@ -25,6 +25,7 @@ from nyala.spark.backup import (
     write_item,
 )
 from nyala.tablet.diff_scan import CHANGE_TYPE
+from nyala.tablet.staged_files import StagedRows
 from nyala.tablet.staged_rows import apply_changes
 
 
@@ -69,7 +70,7 @@ def bring_back(db: nyala.Database, folder: Path, name: str, at: Any = None) -> n
             if step.backup.since is None:
                 db[name].insert(rows.drop_columns([CHANGE_TYPE]))
             else:
-                apply_changes(db._store, name, rows)
+                apply_changes(db._store, name, StagedRows(rows))
     return db[name]
 
 

@@ -196,6 +196,6 @@ def test_rows_of_a_change_feed_are_carried_out(store: Path, run_task) -> None:
         }
     )
     path = Path(writer._staging) / "feed.arrow"
-    writer_module.stage_rows(iter([feed]), str(path))
+    writer_module.stage_rows(iter([feed]), str(path), writer._plan)
     writer.commit([StagedFile(0, "feed.arrow", 5)])
     assert content(store) == [(2, "B"), (3, "late")]

@@ -1,0 +1,161 @@
+"""Rows that tasks route: the commit does with them what a write of the same rows would have done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.support import open_database
+
+import nyala
+from nyala import handover
+from nyala.env import SYSTEM
+from nyala.errors import TableNotFoundError
+from nyala.tablet import staged_files
+from nyala.tablet.settle import homes_of
+from nyala.tablet.staged_files import ROW, TABLET, read_staged, routing_plan, write_routed
+
+PARTITIONS = [nyala.hash_partition("s", buckets=3), nyala.range_partition("k", bounds=[(0, 50), (50, 80)])]
+COLUMNS = {"k": "int64", "s": "string", "v": "int64"}
+
+
+def two_tables(db: nyala.Database) -> list[Any]:
+    return [db.create_table(name, COLUMNS, ["k", "s"], PARTITIONS) for name in ("staged", "direct")]
+
+
+def random_rows(count: int, seed: int) -> pa.Table:
+    """Keys that repeat, some that are NULL, some that no range covers."""
+    draw = np.random.default_rng(seed)
+    keys = draw.integers(-5, 90, count)
+    return pa.table(
+        {
+            "v": draw.integers(0, 1000, count),
+            "k": pa.array(keys, mask=draw.random(count) < 0.05),
+            "s": pa.array([f"{number % 7}" for number in draw.integers(0, 20, count)]),
+        }
+    )
+
+
+def stage(path: Path, parts: Sequence[pa.Table], operation: str, **more: Any) -> dict[str, Any]:
+    """A job of one task for each part."""
+    key, folder = handover.new_staging(str(path))
+    plan = routing_plan(SYSTEM, str(path), "staged")
+    names = []
+    for number, part in enumerate(parts):
+        batches = part.to_batches(max_chunksize=37)
+        assert write_routed(SYSTEM, f"{folder}/{number}", plan, iter(batches)) == part.num_rows
+        names += [f"{number}"] if part.num_rows else []
+    return {"key": key, "table": "staged", "operation": operation, "errors": "collect", "files": names,
+            "columns": parts[0].column_names, **more}  # fmt: skip
+
+
+def content(table: Any) -> list[dict[str, Any]]:
+    return table.scan(order_by_key=True).to_arrow().to_pylist()
+
+
+@pytest.mark.parametrize("run_bytes", [1 << 20, 900])
+@pytest.mark.parametrize("operation", ["insert", "upsert", "update", "delete-ignore"])
+def test_routed_rows_are_written_as_any_rows(
+    tmp_path: Path, operation: str, run_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Same content, counts and failing rows, each named by its place in the job, however tasks and runs cut it."""
+    monkeypatch.setattr(staged_files, "_RUN_BYTES", run_bytes)
+    with open_database(tmp_path / "s") as db:
+        staged, direct = two_tables(db)
+        for table in (staged, direct):
+            table.upsert(random_rows(60, seed=0).drop_null(), errors="collect")
+        data = random_rows(500, seed=1)
+        if operation.startswith("delete"):
+            data = data.select(["s", "k"])
+        parts = [data.slice(0, 210), data.slice(210, 0), data.slice(210)]
+        answer = handover.commit_staged(db.path, stage(tmp_path / "s", parts, operation))
+        name, _, ignore = operation.partition("-")
+        ways = {"on_missing": "ignore"} if ignore else {}
+        wanted = getattr(direct, name)(data, errors="collect", **ways)
+        assert content(staged) == content(direct)
+        for what in ("inserted", "updated", "deleted", "ignored"):
+            assert answer[what] == getattr(wanted, what), what
+        columns = ["row", "code", "k", "s"]
+        assert answer["errors"].select(columns).equals(wanted.errors.select(columns))
+        assert set(wanted.errors["code"].to_pylist()) >= {"null", "no-partition"}
+
+
+def test_a_file_has_its_rows_by_tablet_and_key(tmp_path: Path) -> None:
+    """What the tasks are for: the commit hashes nothing, and merges runs."""
+    with open_database(tmp_path / "s") as db:
+        table, _ = two_tables(db)
+        data = random_rows(300, seed=2)
+        job = stage(tmp_path / "s", [data], "upsert")
+        staged = read_staged(SYSTEM, f"{db.path}/staging/{job['key']}", job)
+        assert set(staged.homes) == {tablet["id"] for tablet in table.tablets()} | {-1}
+    assert staged.data.equals(data.take(pa.array(staged.numbers)))
+    rows = staged.data.append_column("home", pa.array(staged.homes)).to_pylist()
+    first = [row for row in rows if row["home"] != -1]
+    assert rows[: len(first)] == first, "rows without a tablet stand behind the others"
+    order = [(row["home"], row["k"], row["s"]) for row in first]
+    assert order == sorted(order)
+    assert all(row["k"] is None or not 0 <= row["k"] < 80 for row in rows[len(first) :])
+
+
+def test_a_range_that_came_or_went_meanwhile(tmp_path: Path) -> None:
+    """Rows that a task routed to a tablet that is gone, or to none, go where they belong at the commit."""
+    with open_database(tmp_path / "s") as db:
+        table, _ = two_tables(db)
+        data = pa.table({"k": [10, 60, 85], "s": ["a", "a", "a"], "v": [1, 2, 3]})
+        job = stage(tmp_path / "s", [data], "insert")
+        with table.alter() as change:
+            change.drop_range(50, 80)
+            change.add_range(80, 90)
+        answer = handover.commit_staged(db.path, job)
+        assert [row["k"] for row in content(table)] == [10, 85]
+        assert (answer["errors"]["row"].to_pylist(), answer["errors"]["code"].to_pylist()) == (
+            [1],
+            ["no-partition"],
+        )
+
+
+def test_what_a_task_says_wrongly_is_not_believed(tmp_path: Path) -> None:
+    """Another hash in a task would hide its rows: where a sample is elsewhere, all rows are routed here."""
+    with open_database(tmp_path / "s") as db:
+        two_tables(db)
+        state = db._store.root.table("staged")
+        keys = {"k": pa.array(range(50)), "s": pa.array(["a", "b"] * 25)}
+        right = state.router.route(keys, 50)
+        ids = np.array([tablet.id for tablet in state.tablets])
+        assert np.array_equal(homes_of(state, ids[right], keys), right)
+        wrong = ids[np.roll(right, 1)]
+        assert np.array_equal(homes_of(state, wrong, keys), right)
+
+
+def test_changes_and_overwrite_take_routed_rows(tmp_path: Path) -> None:
+    """The other two ways to write: a feed's rows, of which the last of a key counts, and a new content."""
+    with open_database(tmp_path / "s") as db:
+        table, _ = two_tables(db)
+        kinds = ["insert", "insert", "update", "delete"]
+        feed = pa.table({"k": [1, 2, 1, 2], "s": ["a"] * 4, "v": [1, 2, 3, 4], "_change_type": kinds})
+        answer = handover.commit_staged(
+            db.path, stage(tmp_path / "s", [feed.slice(0, 2), feed.slice(2)], "changes")
+        )
+        assert content(table) == [{"k": 1, "s": "a", "v": 3}]
+        assert answer["inserted"] == 1
+        new = pa.table({"k": [5, 99, 6], "s": ["b", "b", "a"], "v": [5, 99, 6]})
+        job = stage(tmp_path / "s", [new], "upsert", overwrite=True)
+        answer = handover.commit_staged(db.path, job)
+        assert [row["k"] for row in content(table)] == [5, 6]
+        assert answer["errors"]["row"].to_pylist() == [1]
+
+
+def test_what_tasks_need_is_in_the_catalogue(tmp_path: Path) -> None:
+    """Also beside an open writer, and while rows are in memory only; a table that is not there is told."""
+    with open_database(tmp_path / "s") as db:
+        table, _ = two_tables(db)
+        table.insert({"k": [1], "s": ["a"], "v": [1]})
+        plan = routing_plan(SYSTEM, db.path, "staged")
+        assert [tablet.id for tablet in plan.tablets] == [tablet["id"] for tablet in table.tablets()]
+        with pytest.raises(TableNotFoundError, match="stagd"):
+            routing_plan(SYSTEM, db.path, "stagd")
+        assert {TABLET, ROW}.isdisjoint(COLUMNS)
