@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -22,8 +22,10 @@ from nyala.tablet import diff_scan
 from nyala.tablet.diff_scan import DiffSpec, Versions
 from nyala.tablet.root import Root, TableState
 
-__all__ = ["ChangeFeed"]
+__all__ = ["DROPPED_RANGES", "ChangeFeed"]
 
+# The key under which the metadata of a feed's schema name range partitions that were dropped.
+DROPPED_RANGES: Final = b"nyala.dropped_ranges"
 _SHOWN = 10
 
 
@@ -75,7 +77,7 @@ class ChangeFeed(PinnedRows):
         """The Arrow schema of the result; with dropped ranges, those as JSON in its metadata `nyala.dropped_ranges`."""
         if not self._dropped:
             return self._spec.arrow_schema
-        return self._spec.arrow_schema.with_metadata({"nyala.dropped_ranges": json.dumps(self._dropped)})
+        return self._spec.arrow_schema.with_metadata({DROPPED_RANGES: json.dumps(self._dropped)})
 
     def _read(self, table: TableState) -> Iterator[pa.RecordBatch]:
         return diff_scan.run(table, self._spec)

@@ -362,7 +362,9 @@ class Scan(PinnedRows):
         strange = [name for name in columns if name not in self.schema.names]
         if strange:
             raise ColumnNotFoundError(f"the scan has no column {strange[0]!r}; it has {self.schema.names}")
-        spec = dataclasses.replace(self._spec, columns=self._spec.schema.project(list(columns)))
+        given = {column.name: column for column in self._spec.columns}
+        kept = tuple(given[column.name] for column in self._spec.schema.project(list(columns)))
+        spec = dataclasses.replace(self._spec, columns=kept)
         if where is not None:
             if self.limited:
                 raise InvalidArgumentError("a scan with a limit takes no further predicate")

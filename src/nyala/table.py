@@ -132,7 +132,9 @@ class _Readable:
         del root
         return found
 
-    def _interval(self, since: Any, until: Any) -> tuple[Root, TableState, int, int]:
+    def _interval(
+        self, since: Any, until: Any, schema: SchemaOf | None = None
+    ) -> tuple[Root, TableState, int, int]:
         """(root, table, since, until) for changes; since None: as far back as can be read."""
         raise AssertionError("each kind of table says where it reads")
 
@@ -142,6 +144,7 @@ class _Readable:
         until: Any = None,
         versions: Literal["net", "all"] = "net",
         columns: Sequence[str] | None = None,
+        schema: SchemaOf | None = None,
     ) -> ChangeFeed:
         """The rows that changed after `since` and up to `until`: see `ChangeFeed`.
 
@@ -149,6 +152,7 @@ class _Readable:
         at `until`, in no order: delete and insert are an update, insert and delete are nothing, an update to the same
         value is there; or "all", every version of every row, with its values, by timestamp and then key.
         columns: which besides the key's; None: all. Who changes another column of a row is told as well.
+        schema: the columns that the table had at `until` ("at", as None), or the present ones ("current").
         Raises: InvalidArgumentError (since after until, a moment in the future), HistoryExpiredError (since is
         older than what can be read), ColumnNotFoundError.
         """
@@ -156,7 +160,7 @@ class _Readable:
             raise InvalidArgumentError(
                 "changes takes the moment after which they begin: a timestamp, a datetime, ISO text or a WriteResult"
             )
-        root, table, lower, upper = self._interval(since, until)
+        root, table, lower, upper = self._interval(since, until, schema)
         spec = make_diff_spec(table, lower, upper, versions, resolve_columns(table, columns))
         return self._database._make_change_feed(root, table, spec)
 
@@ -233,8 +237,10 @@ class TableView(_Readable):
         table = self._root.table(self._name)
         return self._root, _seen(table, self._snapshot, schema or self._schema_of), self._snapshot
 
-    def _interval(self, since: Any, until: Any) -> tuple[Root, TableState, int, int]:
-        root, table, upper = self._view(until)
+    def _interval(
+        self, since: Any, until: Any, schema: SchemaOf | None = None
+    ) -> tuple[Root, TableState, int, int]:
+        root, table, upper = self._view(until, schema)
         if since is None:
             return root, table, min(table.entry.history_start, upper), upper
         lower = parse_at(since, upper, "since")
@@ -397,8 +403,10 @@ class Table(_Readable):
 
     scan.__doc__ = _Readable.scan.__doc__
 
-    def _interval(self, since: Any, until: Any) -> tuple[Root, TableState, int, int]:
-        root, table, upper = self._view(until, name="until")
+    def _interval(
+        self, since: Any, until: Any, schema: SchemaOf | None = None
+    ) -> tuple[Root, TableState, int, int]:
+        root, table, upper = self._view(until, schema, name="until")
         if since is None:
             oldest = oldest_readable(table.entry, upper, self._database._store.env.clock.now_us())
             return root, table, min(oldest, upper), upper
@@ -408,7 +416,7 @@ class Table(_Readable):
             upper = max(lower, upper)
         elif (asked := parse_at(since)) > (end := parse_at(until)):
             raise InvalidArgumentError(_since_after_until(asked, end))
-        return root, _seen(root.table(self._name), upper, "at"), min(lower, upper), upper
+        return root, _seen(root.table(self._name), upper, schema or "at"), min(lower, upper), upper
 
     def at(self, at: Any, schema: SchemaOf = "at") -> TableView:
         """A read-only view of the table at a moment, with its schema of then, or ("current") the present one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,6 @@ from tests.support import open_database, rows
 
 HASH = nyala.hash_partition("k", buckets=3)
 RANGES = nyala.range_partition("k", splits=[100])
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "s"
-
-
-@pytest.fixture
-def db(path: Path) -> Iterator[Database]:
-    database = open_database(path)
-    yield database
-    database.close()
 
 
 def filled(db: Database, **options: Any) -> Any:

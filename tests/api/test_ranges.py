@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,6 @@ from nyala.table import Table
 from tests.support import open_database
 
 YEARS = [("2014-01-01", "2015-01-01"), ("2015-01-01", "2016-01-01"), ("2016-01-01", "2017-01-01")]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "s"
-
-
-@pytest.fixture
-def db(path: Path) -> Iterator[Database]:
-    database = open_database(path)
-    yield database
-    database.close()
 
 
 def metrics(db: Database, *, buckets: int = 0, bounds: Any = YEARS) -> Table:

@@ -239,8 +239,15 @@ def test_a_scan_to_spark_has_its_rows_and_its_snapshot(spark: SparkSession, eigh
         df = db["t"].scan(columns=["v", "k"], where="k >= 2").to_spark(spark)
         few = db["t"].scan(limit=3).to_spark(spark)
         none = db["t"].scan(where="k > 99").to_spark(spark)
+        with db["t"].alter() as a:
+            a.add_column("n", "int8", default=5)
+        db["t"].update({"k": [0], "n": [6]})
+        wide = (
+            db["t"].scan(columns=pa.schema({"n": pa.int64(), "k": pa.int64()}), where="k < 2").to_spark(spark)
+        )
         db["t"].delete(where="TRUE")
         db["t"].flush()
     assert df.columns == ["v", "k"]
     assert rows(df) == [(10 * k, k) for k in range(2, 8)]
     assert (few.count(), none.count()) == (3, 0)
+    assert wide.dtypes == [("n", "bigint"), ("k", "bigint")] and rows(wide) == [(5, 1), (6, 0)]

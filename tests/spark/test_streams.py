@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,20 +16,23 @@ from pyspark.sql import SparkSession
 import nyala
 
 
-def copied(store: Path) -> list[tuple[int, int]]:
+def copied(store: Path) -> list[tuple[Any, ...]]:
     with nyala.connect(store, read_only=True) as db:
         return [tuple(row.values()) for row in db["copy"].scan(order_by_key=True).to_arrow().to_pylist()]
 
 
 def test_nyala_to_nyala(spark: SparkSession, store: Path, tmp_path: Path) -> None:
-    """One query keeps a copy of a table: inserts, updates and deletes; stopped and started again it goes on."""
+    """One query keeps a copy of a table: inserts, updates and deletes; stopped and started again it goes on, also when
+    both tables have a column more, and a range partition of the source is gone: its rows stay in the copy."""
     with nyala.connect(store) as db:
         schema = {"k": "int64", "v": "int64"}
-        source = db.create_table("t", schema, ["k"], [nyala.hash_partition("k", buckets=2)])
-        db.create_table("copy", schema, ["k"])
-        source.insert({"k": [1, 2, 3], "v": [10, 20, 30]})
+        ranges = nyala.range_partition("k", bounds=[(0, 100), (100, 200)])
+        source = db.create_table("t", schema, ["k"], [nyala.hash_partition("k", buckets=2), ranges])
+        copy = db.create_table("copy", schema, ["k"])
+        source.insert({"k": [1, 2, 3, 100], "v": [10, 20, 30, 40]})
 
-        def run() -> None:
+        def run() -> list[Any]:
+            """The ranges that the query was told to be dropped."""
             feed = spark.readStream.format("nyala").options(path=str(store), table="t", changes="true")
             query = (
                 feed.option("maxRowsPerTrigger", 2).load().writeStream.format("nyala")
@@ -36,14 +41,21 @@ def test_nyala_to_nyala(spark: SparkSession, store: Path, tmp_path: Path) -> Non
                 .trigger(availableNow=True).start()
             )  # fmt: skip
             assert query.awaitTermination(120)
+            offsets = [json.loads(progress["sources"][0]["endOffset"]) for progress in query.recentProgress]
+            return [gone["range"] for offset in offsets for gone in offset.get("dropped_ranges", [])]
 
-        run()
-        assert copied(store) == [(1, 10), (2, 20), (3, 30)]
+        assert run() == []
+        assert copied(store) == [(1, 10), (2, 20), (3, 30), (100, 40)]
         source.delete({"k": [1]})
         source.upsert({"k": [2, 4], "v": [21, 40]})
-        source.update({"k": [4], "v": [41]})
-        run()
-        assert copied(store) == [(2, 21), (3, 30), (4, 41)]
+        with source.alter() as a:
+            a.add_column("w", "int8", default=7)
+            a.drop_range(100, 200)
+        with copy.alter() as a:
+            a.add_column("w", "int16")
+        source.update({"k": [4], "w": [8]})
+        assert run() == ["RANGE (k) [100, 200)"]
+        assert copied(store) == [(2, 21, 7), (3, 30, None), (4, 40, 8), (100, 40, None)]
 
 
 QUERY = """

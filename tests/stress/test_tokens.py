@@ -18,6 +18,8 @@ from tests.support import open_database
 
 SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 COLUMNS = ["a", "b", "v", "s"]
+# What a reader may ask for instead, also of the key's columns.
+WIDER = pa.schema({"a": pa.string(), "b": pa.int64(), "v": pa.int64(), "s": pa.large_string()})
 WHERES = [
     None,
     "v >= 3",
@@ -65,6 +67,7 @@ def in_any_order(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     columns=st.lists(st.sampled_from(COLUMNS), unique=True),
     narrow=st.lists(st.sampled_from(COLUMNS), unique=True),
     where=st.sampled_from(WHERES),
+    wide=st.booleans(),
     ordered=st.booleans(),
     limit=st.one_of(st.none(), st.integers(0, 5)),
     back=st.integers(0, 3),
@@ -74,6 +77,7 @@ def test_tokens_give_the_rows_of_their_scan(
     columns: list[str],
     narrow: list[str],
     where: str | None,
+    wide: bool,
     ordered: bool,
     limit: int | None,
     back: int,
@@ -84,7 +88,7 @@ def test_tokens_give_the_rows_of_their_scan(
     ):
         table = db.create_table(
             "t",
-            {"a": "string", "b": "int32", "v": "int64", "s": "string"},
+            {"a": "varchar(9)", "b": "int16", "v": "int32", "s": "string"},
             ["a", "b"],
             nyala.hash_partition("b", buckets=2),
         )
@@ -98,7 +102,8 @@ def test_tokens_give_the_rows_of_their_scan(
             if flushed:
                 db.flush()
         at = moments[-1 - min(back, len(moments) - 1)]
-        scan = table.scan(columns=columns, where=where, at=at, order_by_key=ordered)
+        asked = pa.schema([WIDER.field(name) for name in columns]) if wide else columns
+        scan = table.scan(columns=asked, where=where, at=at, order_by_key=ordered)
         expected = as_tuples(scan.to_arrow())
         assert len(expected) == scan.count()
         by_token = of_tokens(scan)
@@ -117,7 +122,7 @@ def test_tokens_give_the_rows_of_their_scan(
         assert in_any_order(narrowed) == in_any_order(
             [tuple(row[index] for index in kept) for row in expected]
         )
-        limited = table.scan(columns=columns, where=where, at=at, order_by_key=ordered, limit=limit)
+        limited = table.scan(columns=asked, where=where, at=at, order_by_key=ordered, limit=limit)
         if limit is not None:
             assert [rows[:limit] for rows in by_token] == of_tokens(limited) or not ordered
             assert all(len(rows) <= limit for rows in of_tokens(limited))

@@ -8,7 +8,12 @@
     commit         the files of earlier micro-batches may go
 
 An offset is {"timestamp": N}: everything up to N was given out. 0 is before everything: the first micro-batch is then
-the table as it stands at its end, as inserts.
+the table as it stands at its end, as inserts. When range partitions were dropped since the offset before, they stand
+in it too, as `dropped_ranges`: a feed has no deletes of their rows, and `query.lastProgress` shows the offsets.
+
+A table may be altered while a query runs, which has its columns from its start on, by name. What is read is the table
+of now: a column that came is not asked for, one that went, changed its name or became wider ends the query with a
+sentence, and started again, from its checkpoint, it has the columns of then for all that it has not given out.
 
 How far a micro-batch goes. What is in files is read by executors, what is in memory by the planner, so a start far back
 first catches up with what is in files alone. `maxRowsPerTrigger` ends it earlier, after the batch of the table with
@@ -18,6 +23,7 @@ Invariants
     F1  The micro-batches of a query follow one another without gap and without overlap: (start, end], whatever was
         restarted; the same offsets give the same rows as long as the table's history reaches back to `start`.
     F2  Of versions="net" a key comes at most once in a micro-batch.
+    F3  Rows that went with their range partition stop no stream: it goes on without them.
 
 Source: shared contract, "Spark" and "History"; the Spark data source study, 1.6.
 """
@@ -25,6 +31,7 @@ Source: shared contract, "Spark" and "History"; the Spark data source study, 1.6
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,7 +48,7 @@ from pyspark.sql.streaming.datasource import (
 import nyala
 from nyala.catalog.leases import open_remote_lease
 from nyala.env import SYSTEM
-from nyala.errors import Error, HistoryExpiredError
+from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, SchemaError
 from nyala.mvcc.timestamp import TIMESTAMP_ZERO
 from nyala.scan import read_token
 from nyala.spark.errors import naming
@@ -60,13 +67,15 @@ from nyala.spark.types import arrow_schema, check_schema, conform
 from nyala.tablet import change_token, diff_scan
 from nyala.tablet.change_token import changes_in_memory, make_change_tokens, read_change_token
 from nyala.tablet.diff_scan import CHANGE_TYPE, COMMIT_TIMESTAMP
-from nyala.tablet.token import tablet_of
+from nyala.tablet.read_path import ScanSpec
+from nyala.tablet.token import make_tokens, tablet_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from nyala.change_feed import ChangeFeed
     from nyala.database import Database
+    from nyala.table import SchemaOf
 
 __all__ = [
     "NyalaChangeReader",
@@ -90,35 +99,13 @@ class ChangePartition(TokenPartition):
         self.inserted_at = inserted_at
 
 
-def _feed(db: Database, options: ChangeOptions, since: int, until: int | None) -> ChangeFeed:
+def _feed(
+    db: Database, options: ChangeOptions, since: int, until: int | None, seen: SchemaOf = "current"
+) -> ChangeFeed:
+    """Raises: HistoryExpiredError that says what becomes of the query."""
     columns = None if options.columns is None else list(options.columns)
-    return db.table(options.table).changes(since, until, versions=options.versions, columns=columns)
-
-
-def change_schema(options: ChangeOptions) -> pa.Schema:
-    """What the feed's rows look like."""
-    with nyala.connect(options.path, read_only=True) as db:
-        now = db.now()
-        return _feed(db, options, now, now).schema
-
-
-def plan_changes(
-    db: Database, options: ChangeOptions, names: Sequence[str], since: int, until: int
-) -> list[InputPartition]:
-    """The partitions of the changes in (since, until]; of `since` 0 those of the rows at `until`.
-
-    Raises: HistoryExpiredError when `since` is further back than the table's history reaches.
-    """
-    wanted = options.partitions or partitions_wanted()
-    lease = lease_of_version(options.path, db.stats()["version"], options.lease_s)
-    if since == _BEGIN:
-        feed = _feed(db, options, until, until)
-        own = [name for name in feed.schema.names if name not in (CHANGE_TYPE, COMMIT_TIMESTAMP)]
-        scan = db.table(options.table).scan(own, at=until)
-        tokens = [token.data for token in scan.tokens_in_pieces(wanted)]
-        return _partitions(options.path, lease, tokens, wanted, until)
     try:
-        feed = _feed(db, options, since, until)
+        return db.table(options.table).changes(since, until, options.versions, columns, seen)
     except HistoryExpiredError as error:
         raise HistoryExpiredError(
             f"the changes of table {options.table!r} after {nyala.to_datetime(since).isoformat()} ({since}) are no "
@@ -126,9 +113,50 @@ def plan_changes(
             "checkpoint; without startingTimestamp it begins with the table as it stands. A longer `history` of the "
             "table keeps more"
         ) from error
+
+
+def change_schema(options: ChangeOptions) -> pa.Schema:
+    """What the feed's rows look like; of a batch that ends at a moment of the past, with the columns of then. Its
+    metadata name range partitions that were dropped since it began."""
+    with nyala.connect(options.path, read_only=True) as db:
+        table = db.table(options.table)
+        until = db.now() if options.end is None else table.at(options.end).timestamp
+        feed = _feed(db, options, until, until, "at")
+        if options.start is not None:
+            # A query that goes on from its checkpoint may name a start that was readable once.
+            with contextlib.suppress(HistoryExpiredError):
+                feed = _feed(db, options, min(table.at(options.start).timestamp, until), until, "at")
+        return feed.schema
+
+
+def plan_changes(
+    db: Database,
+    options: ChangeOptions,
+    schema: StructType,
+    since: int,
+    until: int,
+    seen: SchemaOf = "current",
+) -> list[InputPartition]:
+    """The partitions of the changes in (since, until]; of `since` 0 those of the rows at `until`.
+
+    schema: as Spark planned it. seen: the columns of now, or ("at") those at `until`.
+    Raises: HistoryExpiredError when `since` is further back than the table's history reaches; ColumnNotFoundError,
+            SchemaError when the table has not the columns of `schema`.
+    """
+    wanted = options.partitions or partitions_wanted()
+    lease = lease_of_version(options.path, db.stats()["version"], options.lease_s)
+    feed = _feed(db, options, until if since == _BEGIN else since, until, seen)
+    check_schema(schema, options.table, feed.schema)
+    names = schema.fieldNames()
+    root, table = feed._take()
+    if since == _BEGIN:
+        columns = tuple(column for column in feed._spec.columns if column.name in names)
+        spec = ScanSpec(table.schema, columns, until, without_dropped=True)
+        tokens = [token.data for token in make_tokens(options.path, table, spec, wanted)]
+        del root
+        return _partitions(options.path, lease, tokens, wanted, until)
     if since >= until:
         return _partitions(options.path, lease, [], wanted, None)
-    root, table = feed._take()
     items = make_change_tokens(options.path, table, feed._spec)
     kept = [batch.select(list(names)) for batch in changes_in_memory(table, feed._spec)]
     del root
@@ -204,7 +232,6 @@ class NyalaChangeReader(DataSourceReader):
         options = self._options
         with nyala.connect(options.path, read_only=True) as db:
             now = db.now()
-            check_schema(self._schema, options.table, _feed(db, options, now, now).schema)
             table = db.table(options.table)
             since = (
                 now
@@ -214,7 +241,7 @@ class NyalaChangeReader(DataSourceReader):
                 else table.at(options.start).timestamp
             )
             until = now if options.end is None else table.at(options.end).timestamp
-            return plan_changes(db, options, self._schema.fieldNames(), since, until)
+            return plan_changes(db, options, self._schema, since, until, "at")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_changes(partition, self._options, arrow_schema(self._schema))
@@ -288,14 +315,14 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {"timestamp": _BEGIN}
         return {"timestamp": self._db.table(options.table).at(options.start).timestamp}
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         since = start["timestamp"]
         now = self._db.now() if self._target is None else self._target
         if since == _BEGIN:
             return {"timestamp": max(now, TIMESTAMP_ZERO)}
         if since >= now:
-            return dict(start)
-        feed = _feed(self._db, self._options, since, now)
+            return start
+        feed = _feed(self._db, dataclasses.replace(self._options, columns=()), since, now)
         root, table = feed._take()
         moments, counts = diff_scan.change_counts(table, feed._spec)
         oldest = min(
@@ -304,17 +331,24 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         del root
         if not len(moments):
-            return dict(start)  # others wrote to other tables: no micro-batch for that
+            return start  # others wrote to other tables: no micro-batch for that
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return {"timestamp": next_end(now, since, oldest, moments, counts, rows)}
+        end: dict[str, Any] = {"timestamp": next_end(now, since, oldest, moments, counts, rows)}
+        dropped = [gone for gone in feed.dropped_ranges if since < gone["timestamp"] <= end["timestamp"]]
+        return {**end, "dropped_ranges": dropped} if dropped else end
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         return {"timestamp": self._db.now()}
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         since, until = start["timestamp"], end["timestamp"]
-        check_schema(self._schema, self._options.table, _feed(self._db, self._options, until, until).schema)
-        made = plan_changes(self._db, self._options, self._schema.fieldNames(), since, until)
+        try:
+            made = plan_changes(self._db, self._options, self._schema, since, until)
+        except (ColumnNotFoundError, SchemaError) as error:
+            raise type(error)(
+                f"{error}. The table was altered since this query began: start it again, and it goes on from its "
+                "checkpoint with the columns of now"
+            ) from error
         lease = made[0].lease if isinstance(made[0], ChangePartition) else ""
         self._leases.append((until, lease))
         return made
@@ -322,7 +356,7 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_changes(partition, self._options, arrow_schema(self._schema))
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: dict[str, Any]) -> None:
         """Give back what kept the files of micro-batches that are done."""
         done = [lease for until, lease in self._leases if until <= end["timestamp"]]
         self._leases = [(until, lease) for until, lease in self._leases if until > end["timestamp"]]

@@ -82,7 +82,13 @@ class NyalaDataSource(DataSource):
             # Asked for the schema, nobody says that it is for a stream; and rows without `_change_type` would hide
             # that some of them were deleted.
             raise InvalidArgumentError("a stream reads what changes in a table: add .option('changes', True)")
-        return NyalaChangeStream(ChangeOptions.parse(options), schema)
+        changes = ChangeOptions.parse(options)
+        if changes.end is not None:
+            raise InvalidArgumentError(
+                "a stream has no end: endingTimestamp belongs to spark.read; .trigger(availableNow=True) ends a query "
+                "with what is there"
+            )
+        return NyalaChangeStream(changes, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         options = WriteOptions.parse(self._with_identity(schema, _KEPT_FOR_WRITES))

@@ -41,7 +41,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from nyala.change_feed import DROPPED_RANGES
 from nyala.errors import ColumnNotFoundError, SchemaError
+from nyala.schema.alteration import widens
+from nyala.schema.types import parse_type
 
 __all__ = ["arrow_schema", "check_schema", "conform", "identity_of", "spark_schema"]
 
@@ -67,9 +70,12 @@ IDENTITY: Final = "nyala"
 def spark_schema(schema: pa.Schema, identity: Mapping[str, str] | None = None) -> StructType:
     """The schema of a Nyala table (canonical Arrow types) as Spark's.
 
-    identity: options that Spark's catalogue would lose: it keeps the metadata of fields, so the first has them.
+    identity: options that Spark's catalogue would lose: it keeps the metadata of fields, so the first has them. What a
+              change feed says in its metadata has the last field, as Spark's schemas have none themselves.
     """
     fields = [StructField(f.name, _spark_type(f.type), nullable=f.nullable) for f in schema]
+    if DROPPED_RANGES in (schema.metadata or {}):
+        fields[-1].metadata = {DROPPED_RANGES.decode(): schema.metadata[DROPPED_RANGES].decode()}
     if identity is not None and fields:
         fields[0].metadata = {IDENTITY: json.dumps(dict(identity), sort_keys=True)}
     return StructType(fields)
@@ -86,7 +92,9 @@ def identity_of(schema: StructType) -> dict[str, str] | None:
 
 
 def _spark_type(type: pa.DataType) -> DataType:
-    if pa.types.is_decimal128(type):
+    if pa.types.is_dictionary(type):  # Spark has none: `conform` gives the values
+        type = type.value_type
+    if pa.types.is_decimal(type):
         return DecimalType(type.precision, type.scale)
     return _SPARK_TYPE[type]
 
@@ -97,21 +105,34 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def check_schema(wanted: StructType, table: str, schema: pa.Schema) -> None:
-    """A schema that the user gave (`.schema(...)`) may leave columns out and reorder them, not retype them.
+    """A schema that the user gave (`.schema(...)`) may leave columns out, reorder and widen them; nothing else.
 
     Raises: ColumnNotFoundError, SchemaError naming column, wanted and found.
     """
+    asked = arrow_schema(wanted)
     for field in wanted.fields:
         if field.name not in schema.names:
             raise ColumnNotFoundError(
                 f"table {table!r} has no column {field.name!r}; it has {', '.join(schema.names)}"
             )
-        found = _spark_type(schema.field(field.name).type)
-        if found != field.dataType:
+        own = schema.field(field.name)
+        found = _spark_type(own.type)
+        if found != field.dataType and not _widens(own.type, asked.field(field.name).type):
             raise SchemaError(
                 f"column {field.name!r} of table {table!r} is {found.simpleString()} and cannot be read as "
                 f"{field.dataType.simpleString()}: read it as it is, then cast in Spark"
             )
+        if own.nullable and not field.nullable:
+            raise SchemaError(
+                f"column {field.name!r} of table {table!r} may hold NULL and cannot be read as NOT NULL"
+            )
+
+
+def _widens(own: pa.DataType, asked: pa.DataType) -> bool:
+    try:
+        return widens(parse_type(own), parse_type(asked))
+    except SchemaError:  # a type that no column of ours has
+        return False
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

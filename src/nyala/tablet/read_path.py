@@ -117,7 +117,9 @@ class ScanSpec:
     limit: int | None = None
     order_by_key: bool = False
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
-    """Columns that are to come in another Arrow type than their own: a dictionary, or a narrow decimal."""
+    """Columns that come in another Arrow type than their own: a dictionary, a narrow decimal, or a wider type."""
+    without_dropped: bool = False
+    """Rows that went with their range partition are left out; else who needs them is refused."""
 
     @cached_property
     def constraints(self) -> Mapping[str, Constraint]:
@@ -152,7 +154,7 @@ def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bo
         every = (rowset for tablet in table.tablets for rowset in tablet.all_rowsets())
         counters.rowsets_total = sum(1 for rowset in every if rowset.row_count)
         return []
-    if not guess:
+    if not guess and not spec.without_dropped:
         check_dropped(table, spec.snapshot, spec.constraints)
     keep = prune(spec.constraints, table.entry.partition_schema, table.partitions, table.schema)
     units: list[ScanUnit] = []

@@ -8,7 +8,7 @@
     20      …     JSON: store path, snapshot, schema, columns, predicate as text, limit, rowsets with their
                   files and places
     …       …     Arrow IPC parts, each u64 length + bytes: in-memory deltas per rowset and column, then
-                  rows of memory
+                  rows of memory, then, of a scan that asks for other types than the columns' own, those
 
 What the tablet has in memory at the snapshot travels along: for a DiskRowSet the runs of its DeltaMemStores
 that the scan's columns need, for a MemRowSet its rows, selected and projected already.
@@ -39,6 +39,7 @@ from nyala.delta.run import LIVENESS, DeltaRun
 from nyala.env import SYSTEM, Env, MissingFileError
 from nyala.errors import CorruptionError, HistoryExpiredError, InvalidArgumentError
 from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.schema.adapter import adapt
 from nyala.schema.predicate import BoundPredicate
 from nyala.schema.schema import Schema
 from nyala.tablet import read_path
@@ -47,7 +48,7 @@ from nyala.tablet.read_path import ScanCounters, ScanSpec, ScanUnit
 from nyala.tablet.root import TableState
 
 MAGIC: Final = b"nyalatok"
-VERSION: Final = 2
+VERSION: Final = 3
 _HEAD: Final = struct.Struct("<8sIII")
 _LENGTH: Final = struct.Struct("<Q")
 # A token is read by one task; it decodes each block once, so a small cache is enough.
@@ -72,12 +73,6 @@ def make_tokens(root_path: str, table: TableState, spec: ScanSpec, pieces: int =
     if spec.predicate is not None and spec.predicate.has_arrow_expression:
         raise InvalidArgumentError(
             "a pyarrow expression cannot travel in a scan token: give `where` as text or with nyala.col()"
-        )
-    asked = [column.name for column in spec.columns if column != spec.schema.by_name(column.name)]
-    if asked or any(not pa.types.is_dictionary(t) and not _is_narrow(t) for t in spec.types.values()):
-        raise InvalidArgumentError(
-            "a scan that asks for other types than the columns' own cannot travel in tokens: name its columns, and "
-            "cast what the tokens give"
         )
     units = read_path.plan(table, spec, ScanCounters())
     by_tablet: dict[int, list[ScanUnit]] = {}
@@ -118,11 +113,6 @@ def _cut(units: Sequence[ScanUnit], share: int) -> Iterator[list[ScanUnit]]:
         yield group
 
 
-def _is_narrow(type: pa.DataType) -> bool:
-    """Whether it is a decimal's short form, which only says how to read it."""
-    return bool(pa.types.is_decimal(type) and not pa.types.is_decimal128(type))
-
-
 def _make_token(root_path: str, spec: ScanSpec, ordinal: int, units: Sequence[ScanUnit]) -> bytes:
     bodies: list[Any] = []
     rowsets = []
@@ -153,22 +143,22 @@ def _make_token(root_path: str, spec: ScanSpec, ordinal: int, units: Sequence[Sc
     if memory:
         carried = _with_merge_keys(spec)
         batches = list(read_path.run(memory, carried, ScanCounters()))
-        rows = pa.Table.from_batches(batches, schema=carried.arrow_schema).combine_chunks()
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema) as writer:
-            writer.write_table(rows)
-        bodies.append(sink.getvalue())
+        bodies.append(_stream(pa.Table.from_batches(batches, schema=carried.arrow_schema).combine_chunks()))
+    asked = spec.arrow_schema != spec.schema.arrow_schema([column.name for column in spec.columns])
+    if asked:
+        bodies.append(_stream(spec.arrow_schema.empty_table()))
     meta = {
         "path": root_path,
         "tablet": ordinal,
         "snapshot": spec.snapshot,
         "schema": json.loads(spec.schema.to_json()),
         "columns": [column.name for column in spec.columns],
+        "types": len(bodies) - 1 if asked else None,
         "where": None if spec.predicate is None else spec.predicate.to_json(),
         "limit": spec.limit,
         "ordered": spec.order_by_key,
         "rowsets": rowsets,
-        "memory": len(bodies) - 1 if memory else None,
+        "memory": len(bodies) - 1 - asked if memory else None,
     }
     text = json.dumps(meta).encode()
     parts = [struct.pack("<I", len(text)), text]
@@ -199,13 +189,20 @@ def read_token(
     strange = [name for name in wanted if name not in meta["columns"]]
     if strange:
         raise InvalidArgumentError(f"the scan token has no column {strange[0]!r}; it has {meta['columns']}")
+    shown, types = schema.project(wanted), {}
+    if meta["types"] is not None:
+        with pa.ipc.open_stream(bodies[meta["types"]]) as reader:
+            asked = reader.schema
+        shown = tuple(dataclasses.replace(c, nullable=asked.field(c.name).nullable) for c in shown)
+        types = {c.name: type for c in shown if (type := asked.field(c.name).type) != c.type.arrow}
     spec = ScanSpec(
         schema,
-        schema.project(wanted),
+        shown,
         meta["snapshot"],
         None if meta["where"] is None else BoundPredicate.from_json(meta["where"], schema),
         meta["limit"],
         meta["ordered"],
+        types,
     )
     cache = BlockCache(_CACHE_BYTES)
     units = []
@@ -246,7 +243,8 @@ def _with_merge_keys(spec: ScanSpec) -> ScanSpec:
     """
     if not spec.order_by_key or not spec.columns:
         return spec
-    missing = tuple(column for column in spec.schema.key_columns if column not in spec.columns)
+    there = {column.id for column in spec.columns}
+    missing = tuple(column for column in spec.schema.key_columns if column.id not in there)
     return dataclasses.replace(spec, columns=(*spec.columns, *missing))
 
 
@@ -256,9 +254,11 @@ def _merged(
     if not spec.columns:
         yield from batches
         return
-    names = [column.name for column in spec.schema.key_columns]
     rows = pa.Table.from_batches(list(batches), schema=spec.arrow_schema).combine_chunks()
-    keys = spec.codec.encode([rows.column(name).combine_chunks() for name in names])
+    # A key's column may have been asked for in a wider type, whose encoding is another.
+    keys = spec.codec.encode(
+        [adapt(rows.column(c.name).combine_chunks(), c.type.arrow) for c in spec.schema.key_columns]
+    )
     in_order = rows.select(wanted).take(pa.array(keys.sort_indices()))
     yield from in_order.to_batches(max_chunksize=read_path.WINDOW_ROWS)
 
@@ -290,6 +290,13 @@ def _ipc(arrays: Sequence[Any]) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def _stream(rows: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
     return sink.getvalue()
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,13 +15,15 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 import nyala
-from nyala.errors import HistoryExpiredError, InvalidArgumentError
+from nyala.errors import ColumnNotFoundError, HistoryExpiredError, InvalidArgumentError, SchemaError
 from nyala.spark.changes import NyalaChangeStream, next_end
 from nyala.spark.options import ChangeOptions
 from nyala.spark.source import NyalaDataSource
 from nyala.spark.types import spark_schema
 
 Row = tuple[object, ...]
+Offset = dict[str, Any]
+MARKS = ("_change_type", "_commit_timestamp")
 
 
 @pytest.fixture
@@ -41,7 +45,7 @@ def make_stream(db: nyala.Database, **options: object) -> NyalaChangeStream:
     return stream
 
 
-def rows(stream: NyalaChangeStream, start: dict[str, int], end: dict[str, int]) -> list[Row]:
+def rows(stream: NyalaChangeStream, start: Offset, end: Offset) -> list[Row]:
     """(key, value, type) of a micro-batch, as executors read it: from copies of reader and partitions."""
     found = []
     for partition in stream.partitions(start, end):
@@ -51,7 +55,7 @@ def rows(stream: NyalaChangeStream, start: dict[str, int], end: dict[str, int]) 
     return sorted(found, key=repr)
 
 
-def drain(stream: NyalaChangeStream, start: dict[str, int], limit: ReadLimit) -> list[list[Row]]:
+def drain(stream: NyalaChangeStream, start: Offset, limit: ReadLimit) -> list[list[Row]]:
     """Micro-batches until there is nothing more."""
     found = []
     while (end := stream.latestOffset(start, limit)) != start:
@@ -190,6 +194,141 @@ def test_a_batch_read_of_the_feed(db: nyala.Database) -> None:
     reader = source.reader(schema=source.schema())
     found = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     assert found == [{"k": 1, "v": None, "_change_type": "delete", "_commit_timestamp": until}]
+
+
+# ------------------------------------------------------------------------------------------------ altered tables
+
+
+def by_column(stream: NyalaChangeStream, start: Offset, end: Offset) -> list[dict[str, Any]]:
+    """A micro-batch's rows by their column names, without those of the feed."""
+    batches = [batch for partition in stream.partitions(start, end) for batch in stream.read(partition)]
+    found = [row for batch in batches for row in batch.drop_columns(list(MARKS)).to_pylist()]
+    return sorted(found, key=lambda row: row["k"])
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_stream_goes_on_over_columns_that_come(db: nyala.Database, flushed: bool) -> None:
+    """A query has the columns that it began with; started again, all of them, also for what was before they came."""
+    table = db["t"]
+    start = {"timestamp": db.now()}
+    table.insert({"k": [1], "v": [1]})
+    stream = make_stream(db)
+    before = stream.latestOffset(start, ReadAllAvailable())
+    with table.alter() as a:
+        a.add_column("c", "int8", default=9)
+        a.alter_column("v", comment="seen")
+    table.insert({"k": [2], "v": [2], "c": [3]})
+    if flushed:
+        db.flush()
+    after = stream.latestOffset(before, ReadAllAvailable())
+    assert rows(stream, start, before) == [(1, 1, "insert")]
+    assert rows(stream, before, after) == [(2, 2, "insert")]
+    again = make_stream(db)
+    assert by_column(again, start, before) == [{"k": 1, "v": 1, "c": 9}]
+    assert by_column(again, before, after) == [{"k": 2, "v": 2, "c": 3}]
+    stream.stop()
+    again.stop()
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize(
+    ("step", "error", "message", "renamed"),
+    [
+        (lambda a: a.rename_column("v", "w"), ColumnNotFoundError, "has no column 'v'", "w"),
+        (lambda a: a.alter_column("v", type="int64"), SchemaError, "is bigint and cannot be read as int", "v"),
+        (lambda a: a.drop_column("v"), ColumnNotFoundError, "has no column 'v'", None),
+    ],
+    ids=["renamed", "widened", "dropped"],
+)  # fmt: skip
+def test_a_stream_is_told_of_columns_that_changed(
+    tmp_path: Path, step: Any, error: type[Exception], message: str, renamed: str | None, flushed: bool
+) -> None:
+    """It ends with a sentence, and started again it goes on where it was, through what was not given out yet."""
+    with nyala.connect(tmp_path / "store", maintenance=False) as db:
+        table = db.create_table("t", {"k": "int64", "v": "int32"}, ["k"])
+        start: Offset = {"timestamp": db.now()}
+        table.insert({"k": [1], "v": [1]})
+        stream = make_stream(db)
+        before = stream.latestOffset(start, ReadAllAvailable())
+        with table.alter() as a:
+            step(a)
+        table.insert({"k": [2], **({renamed: [2]} if renamed else {})})
+        if flushed:
+            db.flush()
+        for offsets in ((start, before), (before, stream.latestOffset(before, ReadAllAvailable()))):
+            with pytest.raises(error, match=f"{message}.*start it again, and it goes on"):
+                stream.partitions(*offsets)
+        stream.stop()
+        stream = make_stream(db)
+        after = stream.latestOffset(before, ReadAllAvailable())
+        assert by_column(stream, start, before) == [{"k": 1, **({renamed: 1} if renamed else {})}]
+        assert by_column(stream, before, after) == [{"k": 2, **({renamed: 2} if renamed else {})}]
+        stream.stop()
+
+
+def with_ranges(path: Path) -> nyala.Database:
+    db = nyala.connect(path, maintenance=False)
+    ranges = nyala.range_partition("k", bounds=[(0, 10), (10, 20)])
+    db.create_table("t", {"k": "int64", "v": "int64"}, ["k"], ranges)
+    return db
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_stream_goes_on_without_a_dropped_range(tmp_path: Path, flushed: bool) -> None:
+    """No error and no deletes: what went stands in the offset of the micro-batch in whose interval it went, once."""
+    with with_ranges(tmp_path / "store") as db:
+        stream = make_stream(db)
+        begin = stream.initialOffset()
+        db["t"].insert({"k": [1, 11], "v": [1, 11]})
+        first = stream.latestOffset(begin, ReadAllAvailable())
+        db["t"].update({"k": [1, 11], "v": [2, 12]})
+        second = stream.latestOffset(first, ReadAllAvailable())
+        if flushed:
+            db.flush()
+        with db["t"].alter() as a:
+            a.drop_range(0, 10)
+        assert stream.latestOffset(second, ReadAllAvailable()) == second, "a drop alone is no change of a row"
+        db["t"].insert({"k": [12], "v": [0]})
+        third = stream.latestOffset(second, ReadAllAvailable())
+        (gone,) = third["dropped_ranges"]
+        assert gone["range"] == "RANGE (k) [0, 10)"
+        assert second["timestamp"] < gone["timestamp"] <= third["timestamp"]
+        # The micro-batches of before, which are done again after a crash, have what is still there.
+        assert rows(stream, begin, first) == [(11, 11, "insert")]
+        assert rows(stream, first, second) == [(11, 12, "update")]
+        assert rows(stream, second, third) == [(12, 0, "insert")]
+        db["t"].insert({"k": [13], "v": [0]})
+        assert "dropped_ranges" not in stream.latestOffset(third, ReadAllAvailable())
+        stream.stop()
+
+
+def test_a_batch_read_of_the_feed_has_the_columns_of_its_end(tmp_path: Path) -> None:
+    """As `table.changes(since, until)`; ranges that were dropped stand in the metadata of the schema's last field."""
+    with with_ranges(tmp_path / "store") as db:
+        since = db["t"].insert({"k": [1, 11], "v": [1, 11]}).timestamp
+        until = db["t"].update({"k": [1, 11], "v": [2, 12]}).timestamp
+        with db["t"].alter() as a:
+            a.rename_column("v", "w")
+            a.drop_range(0, 10)
+        for options, name in (({"endingTimestamp": until}, "v"), ({}, "w")):
+            source = make_source(db, startingTimestamp=since, **options)
+            schema = source.schema()
+            (gone,) = json.loads(schema.fields[-1].metadata["nyala.dropped_ranges"])
+            assert gone["range"] == "RANGE (k) [0, 10)"
+            reader = source.reader(schema=schema)
+            found = [
+                row
+                for part in reader.partitions()
+                for batch in reader.read(part)
+                for row in batch.to_pylist()
+            ]
+            assert [(row["k"], row[name]) for row in found] == [(11, 12)]
+
+
+def test_a_stream_has_no_end(db: nyala.Database) -> None:
+    source = make_source(db, endingTimestamp=db.now())
+    with pytest.raises(InvalidArgumentError, match="endingTimestamp belongs to spark.read"):
+        source.streamReader(schema=source.schema())
 
 
 def test_a_stream_without_changes_is_refused(db: nyala.Database) -> None:
