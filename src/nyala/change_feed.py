@@ -19,7 +19,7 @@ from nyala.mvcc.timestamp import to_datetime
 from nyala.partition.describe import describe_range
 from nyala.scan import PinnedRows, ScannedStore, preview
 from nyala.tablet import diff_scan
-from nyala.tablet.diff_scan import DiffSpec, Versions
+from nyala.tablet.diff_spec import DiffSpec, Versions
 from nyala.tablet.root import Root, TableState
 
 __all__ = ["DROPPED_RANGES", "ChangeFeed"]

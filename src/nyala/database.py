@@ -40,7 +40,7 @@ from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import build_schema, check_comment, check_table_name
 from nyala.table import Table, TableView
 from nyala.tablet.compaction import Runner
-from nyala.tablet.diff_scan import DiffSpec
+from nyala.tablet.diff_spec import DiffSpec
 from nyala.tablet.group_sync import GroupSync
 from nyala.tablet.history import check_readable
 from nyala.tablet.layout import catalog_path

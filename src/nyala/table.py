@@ -25,7 +25,8 @@ from nyala.partition.describe import describe
 from nyala.scan import Scan, preview, resolve_columns
 from nyala.tablet import read_path, where_writes
 from nyala.tablet.care import compact_table, vacuum_table
-from nyala.tablet.diff_scan import make_diff_spec, versions_of_key
+from nyala.tablet.diff_spec import make_diff_spec
+from nyala.tablet.diff_versions import versions_of_key
 from nyala.tablet.flush import flush
 from nyala.tablet.history import check_readable, oldest_readable
 from nyala.tablet.layouts import dead_rows_of

@@ -17,7 +17,7 @@ from nyala.catalog.store import Catalog
 from nyala.database import Database
 from nyala.env import SYSTEM
 from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_policy import MajorPlan
+from nyala.tablet.compaction_plans import MajorPlan
 from nyala.tablet.layout import catalog_path
 
 TABLES = ("t", "u")

@@ -16,7 +16,7 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.table import Table
 from nyala.tablet.care import compact_deltas
 from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_policy import MajorPlan, MergePlan, MinorPlan, Plan
+from nyala.tablet.compaction_plans import MajorPlan, MergePlan, MinorPlan, Plan
 from nyala.tablet.root import TabletState
 
 Operation = Callable[[Database, random.Random], object]

@@ -13,7 +13,7 @@ import nyala
 from nyala.database import Database
 from nyala.tablet.care import compact_deltas
 from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_policy import MajorPlan, MergePlan, Plan
+from nyala.tablet.compaction_plans import MajorPlan, MergePlan, Plan
 
 Step = Callable[[Database], object]
 # Small enough that one step of the workload is a direct commit (W6).

@@ -13,6 +13,7 @@ from nyala import _worker
 from nyala.database import Database
 from nyala.delta.compaction_policy import FILES_MIN
 from nyala.tablet import compaction, compactor, maintenance, store
+from nyala.tablet import compaction_plans as plans
 from nyala.tablet import compaction_policy as policy
 from nyala.tablet.workers import WorkerPool
 from tests.support import open_database
@@ -82,12 +83,12 @@ def test_the_figures_on_the_page_are_those_of_the_code() -> None:
     log_mb, aged_mb = store.LOG_LIMIT_BYTES // MB, maintenance.FLUSH_AGE_MIN_BYTES // MB
     aged = f"at least {aged_mb} MB older than {maintenance.FLUSH_AGE_S:.0f} seconds"
     assert f"the log above {log_mb} MB, or {aged}" in cells["flush"][2]
-    assert f"of about {policy.TARGET_BYTES // MB} MB" in cells["merging compaction"][1]
+    assert f"of about {plans.TARGET_BYTES // MB} MB" in cells["merging compaction"][1]
     assert f"{policy.REDO_RATIO_MIN:.0%}".replace("%", " %") in cells["major delta compaction"][2]
     assert cells["minor delta compaction"][2] == f"from {FILES_MIN} files on"
     assert cells["UNDO compaction"][2] == f"from {policy.UNDO_FILES_MIN} files on"
     assert policy.SPACE_RATIO == 0.5 and cells["rewrite"][2].startswith("when half of it is that")
-    expiry = f"from {policy.EXPIRED_FILES_MIN} files or {policy.OPEN_BYTES // MB} MB on"
+    expiry = f"from {policy.EXPIRED_FILES_MIN} files or {plans.OPEN_BYTES // MB} MB on"
     assert cells["expiry"][2].startswith(expiry)
     assert f"nobody has written to it for {compactor.QUIET_S:.0f} seconds" in text
     assert f"the last {compactor.HISTORY_LENGTH} compactions" in text

@@ -29,7 +29,7 @@ from nyala.env import SYSTEM
 from nyala.errors import HistoryExpiredError, NoPartitionError
 from nyala.tablet.care import compact_deltas
 from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_policy import MajorPlan, MergePlan, Plan
+from nyala.tablet.compaction_plans import MajorPlan, MergePlan, Plan
 from nyala.tablet.flush import flush
 from nyala.tablet.reader_store import ReaderStore
 from tests.support import open_database

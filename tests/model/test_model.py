@@ -36,7 +36,7 @@ from nyala.mvcc.timestamp import from_physical
 from nyala.rowset import disk_rowset
 from nyala.tablet.care import compact_deltas
 from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_policy import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
+from nyala.tablet.compaction_plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
 from nyala.tablet.reader_store import ReaderStore
 from tests.support import open_database
 

@@ -27,7 +27,7 @@ from nyala.errors import CorruptionError, InvalidArgumentError, StorageError
 from nyala.mvcc.timestamp import LOGICAL_MAX, from_physical
 from nyala.tablet import layout
 from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_policy import MajorPlan, MergePlan
+from nyala.tablet.compaction_plans import MajorPlan, MergePlan
 from nyala.testing.clock import ManualClock
 from nyala.testing.faulty_files import FaultyFiles, RecordingFiles
 from nyala.wal.reader import LogReader

@@ -52,7 +52,7 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.schema import Schema
 from nyala.tablet.care import compact_deltas
 from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_policy import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
+from nyala.tablet.compaction_plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
 from nyala.tablet.store import Store, StoreOptions
 from nyala.testing.clock import ManualClock, SeededRandomness
 

@@ -41,7 +41,7 @@ from nyala.schema.convert import default_array
 from nyala.schema.schema import Schema
 from nyala.tablet import change_token
 from nyala.tablet.change_token import changes_in_memory, make_change_tokens, read_change_token
-from nyala.tablet.diff_scan import CHANGE_TYPE, COMMIT_TIMESTAMP
+from nyala.tablet.diff_spec import CHANGE_TYPE, COMMIT_TIMESTAMP
 from nyala.tablet.load_job import partition_from_json, partition_to_json
 from nyala.tablet.token import tablet_of
 

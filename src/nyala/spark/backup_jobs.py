@@ -28,7 +28,7 @@ from nyala.spark.progress import renewing, watching
 from nyala.spark.reader import freeze_gc_once, lease_of_version, load_placed, place
 from nyala.spark.session import cores_of, write
 from nyala.spark.types import arrow_schema, conform, spark_schema
-from nyala.tablet.diff_scan import CHANGE_TYPE
+from nyala.tablet.diff_spec import CHANGE_TYPE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -64,9 +64,9 @@ from nyala.spark.reader import (
     place,
 )
 from nyala.spark.types import arrow_schema, check_schema, conform
-from nyala.tablet import change_token, diff_scan
+from nyala.tablet import change_token, diff_records
 from nyala.tablet.change_token import changes_in_memory, make_change_tokens, read_change_token
-from nyala.tablet.diff_scan import CHANGE_TYPE, COMMIT_TIMESTAMP
+from nyala.tablet.diff_spec import CHANGE_TYPE, COMMIT_TIMESTAMP
 from nyala.tablet.read_path import ScanSpec
 from nyala.tablet.token import make_tokens, tablet_of
 
@@ -324,7 +324,7 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         feed = _feed(self._db, dataclasses.replace(self._options, columns=()), since, now)
         root, table = feed._take()
-        moments, counts = diff_scan.change_counts(table, feed._spec)
+        moments, counts = diff_records.change_counts(table, feed._spec)
         oldest = min(
             (stamp for tablet in table.tablets if (stamp := tablet.memory_timestamp_min()) is not None),
             default=None,

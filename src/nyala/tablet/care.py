@@ -17,15 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nyala.errors import StorageError
 from nyala.tablet.compaction import Runner, compact, compact_together, missing_room, run_here
-from nyala.tablet.compaction_policy import (
-    ExpirePlan,
-    MergePlan,
-    Plan,
-    RowSetLayout,
-    choose_expire,
-    choose_minor,
-    plan_full,
-)
+from nyala.tablet.compaction_plans import ExpirePlan, MergePlan, Plan, RowSetLayout
+from nyala.tablet.compaction_policy import choose_expire, choose_minor, plan_full
 from nyala.tablet.compaction_run import Job, Output
 from nyala.tablet.flush import flush
 from nyala.tablet.layouts import Layouts

@@ -34,8 +34,8 @@ from nyala.errors import CorruptionError, HistoryExpiredError
 from nyala.partition.levels import Partition, PartitionSchema
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.schema import Schema
-from nyala.tablet import diff_scan
-from nyala.tablet.diff_scan import DiffSpec
+from nyala.tablet import diff_records, diff_scan
+from nyala.tablet.diff_spec import DiffSpec
 from nyala.tablet.entries import RowSetFiles
 from nyala.tablet.root import TableState, TabletState
 
@@ -51,7 +51,7 @@ def make_change_tokens(root_path: str, table: TableState, spec: DiffSpec) -> lis
     """A token per tablet that has changes of the interval in files, and nothing of it in memory."""
     made = []
     for ordinal, tablet in enumerate(table.tablets):
-        if _in_memory(tablet, spec) or not any(diff_scan.may_meet(r, spec) for r in tablet.rowsets):
+        if _in_memory(tablet, spec) or not any(diff_records.may_meet(r, spec) for r in tablet.rowsets):
             continue
         meta = {
             "path": root_path,
@@ -107,7 +107,7 @@ def read_change_token(data: bytes, env: Env | None = None) -> Iterator[pa.Record
 def _in_memory(tablet: TabletState, spec: DiffSpec) -> bool:
     memories = (tablet.memory, *tablet.frozen)
     stores = [store for rowset in tablet.rowsets for store in (*rowset.frozen, rowset.deltas)]
-    return any(diff_scan.may_meet(memory, spec) for memory in memories) or any(
+    return any(diff_records.may_meet(memory, spec) for memory in memories) or any(
         spec.meets(store.timestamp_min, store.timestamp_max) for store in stores
     )
 

@@ -41,7 +41,7 @@ from nyala.errors import StorageError
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.rowset_tree import RowSetTree
 from nyala.tablet import compaction_run, layout
-from nyala.tablet.compaction_policy import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
+from nyala.tablet.compaction_plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
 from nyala.tablet.compaction_run import Job, MajorJob, MergeJob, MinorJob, Output, Progress, UndoJob
 from nyala.tablet.entries import RowSetFiles
 from nyala.tablet.flush import Phase, flush_deltas, no_phase

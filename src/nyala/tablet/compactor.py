@@ -30,15 +30,8 @@ from nyala.mvcc.timestamp import from_physical
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet import compaction_run
 from nyala.tablet.compaction import Runner, compact, missing_room
-from nyala.tablet.compaction_policy import (
-    ExpirePlan,
-    MajorPlan,
-    MergePlan,
-    MinorPlan,
-    Plan,
-    PolicyOptions,
-    best_plan,
-)
+from nyala.tablet.compaction_plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
+from nyala.tablet.compaction_policy import PolicyOptions, best_plan
 from nyala.tablet.compaction_run import Job, MergeJob, Output
 from nyala.tablet.layouts import Layouts
 from nyala.tablet.reservations import Reservation

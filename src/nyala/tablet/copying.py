@@ -36,7 +36,7 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.writer import write_rowset
 from nyala.tablet import diff_scan, read_path
-from nyala.tablet.diff_scan import CHANGE_TYPE, make_diff_spec
+from nyala.tablet.diff_spec import CHANGE_TYPE, make_diff_spec
 from nyala.tablet.direct_commit import write_effects
 from nyala.tablet.flush import Phase, no_phase, roll
 from nyala.tablet.read_path import ScanCounters, ScanSpec

@@ -23,7 +23,7 @@ from nyala.cfile.reader import CFileReader
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.schema import Schema
-from nyala.tablet.compaction_policy import RowSetLayout
+from nyala.tablet.compaction_plans import RowSetLayout
 from nyala.tablet.reservations import Reservations
 from nyala.tablet.root import TabletState
 

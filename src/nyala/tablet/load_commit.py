@@ -39,7 +39,7 @@ from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.writer import WrittenRowSet, write_rowset
 from nyala.tablet import diff_scan
-from nyala.tablet.diff_scan import make_diff_spec
+from nyala.tablet.diff_spec import make_diff_spec
 from nyala.tablet.direct_commit import write_effects
 from nyala.tablet.entries import RowSetFiles
 from nyala.tablet.flush import flush

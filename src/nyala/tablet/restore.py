@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from nyala.errors import TableNotFoundError
 from nyala.tablet import diff_scan
-from nyala.tablet.diff_scan import CHANGE_TYPE, make_diff_spec
+from nyala.tablet.diff_spec import CHANGE_TYPE, make_diff_spec
 from nyala.tablet.history import check_dropped, check_readable
 from nyala.tablet.result import Ticket, WriteResult
 from nyala.tablet.root import TableState

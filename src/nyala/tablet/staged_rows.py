@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from nyala.errors import InvalidArgumentError
 from nyala.tablet import read_path
-from nyala.tablet.diff_scan import CHANGE_TYPE, COMMIT_TIMESTAMP
+from nyala.tablet.diff_spec import CHANGE_TYPE, COMMIT_TIMESTAMP
 from nyala.tablet.read_path import ScanCounters, ScanSpec
 from nyala.tablet.result import Ticket, WriteResult
 from nyala.tablet.root import TableState

@@ -60,7 +60,7 @@ from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import Schema
 from nyala.tablet import layout
 from nyala.tablet.bootstrap import Replayer, ReplayReport
-from nyala.tablet.compaction_policy import TARGET_BYTES
+from nyala.tablet.compaction_plans import TARGET_BYTES
 from nyala.tablet.history import oldest_readable
 from nyala.tablet.job_reservations import JobReservations
 from nyala.tablet.locks import OwnedLock

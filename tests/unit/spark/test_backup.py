@@ -24,7 +24,7 @@ from nyala.spark.backup import (
     read_part,
     write_item,
 )
-from nyala.tablet.diff_scan import CHANGE_TYPE
+from nyala.tablet.diff_spec import CHANGE_TYPE
 from nyala.tablet.staged_files import StagedRows
 from nyala.tablet.staged_rows import apply_changes
 

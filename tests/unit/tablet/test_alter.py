@@ -23,7 +23,7 @@ from nyala.tablet import alter as steps
 from nyala.tablet import compaction_run
 from nyala.tablet.alter import alter
 from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_policy import MergePlan
+from nyala.tablet.compaction_plans import MergePlan
 from nyala.tablet.flush import flush
 from nyala.tablet.flush_run import Written, decode_written, run_spilled, spill
 from nyala.tablet.reader_store import ReaderStore

@@ -31,7 +31,7 @@ from nyala.errors import CorruptionError, StorageError
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet import compaction_run
 from nyala.tablet.compaction import CompactionReport, compact, run_here
-from nyala.tablet.compaction_policy import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
+from nyala.tablet.compaction_plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
 from nyala.tablet.flush import flush
 from nyala.tablet.workers import JobCancelled
 from nyala.testing.faulty_files import FaultyFiles

@@ -14,7 +14,7 @@ from nyala.errors import CorruptionError
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet import maintenance
 from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_policy import DECODED_PER_TARGET, MergePlan
+from nyala.tablet.compaction_plans import DECODED_PER_TARGET, MergePlan
 from nyala.tablet.compactor import PUT_OFF_S
 from nyala.tablet.layouts import Layouts
 from nyala.tablet.maintenance import choose_flush, pressure_of

@@ -15,27 +15,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nyala.delta.run import LIVENESS
-from nyala.tablet.compaction_policy import (
-    BUDGET_UNITS,
-    EXPIRED_FILES_MIN,
+from nyala.tablet.compaction_plans import (
     OPEN_BYTES,
-    SUPPORT_ADJUST,
-    UNDO_FILES_MIN,
     ExpirePlan,
     MajorPlan,
     MergePlan,
     MinorPlan,
-    PolicyOptions,
     RowSetLayout,
-    average_height,
+)
+from nyala.tablet.compaction_policy import (
+    EXPIRED_FILES_MIN,
+    UNDO_FILES_MIN,
+    PolicyOptions,
     best_plan,
     choose_expire,
     choose_major,
-    choose_merge,
     choose_minor,
     choose_rewrite,
     plan_full,
 )
+from nyala.tablet.merge_policy import BUDGET_UNITS, SUPPORT_ADJUST, average_height, choose_merge
 
 MB = 1 << 20
 

@@ -20,7 +20,7 @@ from nyala.env import system_files
 from nyala.errors import StorageError
 from nyala.mvcc.timestamp import from_physical
 from nyala.tablet import compaction, compactor
-from nyala.tablet.compaction_policy import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
+from nyala.tablet.compaction_plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
 from nyala.tablet.compactor import PUT_OFF_S, REPLAN_S, Compactor, is_quiet, operation_of
 from nyala.testing.clock import ManualClock
 from nyala.testing.faulty_files import FaultyFiles

@@ -27,9 +27,10 @@ from nyala.database import Database
 from nyala.delta.delta_file import DeltaFile
 from nyala.errors import InvalidArgumentError
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.tablet import diff_scan, read_path
+from nyala.tablet import diff_net, diff_versions, read_path
 from nyala.tablet.care import compact_deltas, compact_table
-from nyala.tablet.diff_scan import make_diff_spec, run
+from nyala.tablet.diff_scan import run
+from nyala.tablet.diff_spec import make_diff_spec
 
 Row = dict[str, Any]
 Change = tuple[Any, ...]  # key, values, type, timestamp
@@ -278,7 +279,7 @@ def test_slices_are_as_large_as_they_may_be(db: Database) -> None:
         table.upsert({"k": [number % 3], "v": [number]})
     _, state, lower, upper = table._interval(NEVER, None)
     spec = make_diff_spec(state, lower, upper, "all", state.schema.columns)
-    slices = list(diff_scan._slices(state, dataclasses.replace(spec, slice_versions=8)))
+    slices = list(diff_versions._slices(state, dataclasses.replace(spec, slice_versions=8)))
     assert [count for _, _, count in slices] == [8, 8, 4]
     assert [since for since, _, _ in slices] == [NEVER, *(until for _, until, _ in slices[:-1])]
     assert slices[-1][1] == upper
@@ -359,8 +360,8 @@ def test_windows_without_a_change_are_not_decoded(db: Database, monkeypatch: pyt
     table.flush()
     table.update({"k": [7, 55], "v": [1, 1]})
     asked: list[tuple[int, int]] = []
-    values_of = diff_scan._values
-    monkeypatch.setattr(diff_scan, "_values", lambda *a: asked.append((a[4], a[5])) or values_of(*a))
+    values_of = diff_net.values_of
+    monkeypatch.setattr(diff_net, "values_of", lambda *a: asked.append((a[4], a[5])) or values_of(*a))
     assert [row[0] for row in changes(table, since, window_rows=10)] == [7, 55]
     assert set(asked) == {(0, 10), (50, 60)}
 
@@ -372,7 +373,7 @@ def test_rowsets_whose_keys_do_not_meet_are_not_merged(db: Database, monkeypatch
         table.insert({"k": list(range(begin, begin + 10)), "v": [0] * 10})
         table.flush()
     table.delete({"k": [3, 33]})
-    monkeypatch.setattr(diff_scan, "aligned_heads", None)
+    monkeypatch.setattr(diff_net, "aligned_heads", None)
     assert len(changes(table, NEVER)) == 38
     table.insert({"k": [3], "v": [0]})  # now a ghost and its successor overlap
     with pytest.raises(TypeError):
@@ -393,7 +394,7 @@ def test_a_merge_holds_a_window_of_each_rowset(db: Database, monkeypatch: pytest
             sizes.append(sum(len(head[0]) for head in heads))
             yield heads
 
-    monkeypatch.setattr(diff_scan, "aligned_heads", watched)
+    monkeypatch.setattr(diff_net, "aligned_heads", watched)
     assert len(changes(table, NEVER, window_rows=10)) == 300
     assert sum(sizes) == 300 and max(sizes) <= 30
 

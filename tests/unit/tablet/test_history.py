@@ -19,7 +19,8 @@ from nyala.delta.run import LIVENESS
 from nyala.errors import HistoryExpiredError
 from nyala.mvcc.timestamp import LOGICAL_MAX, from_physical, physical_us
 from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_policy import ExpirePlan, MajorPlan, choose_rewrite
+from nyala.tablet.compaction_plans import ExpirePlan, MajorPlan
+from nyala.tablet.compaction_policy import choose_rewrite
 from nyala.tablet.history import describe_history, oldest_readable
 from nyala.tablet.layouts import Layouts
 from nyala.testing.clock import ManualClock

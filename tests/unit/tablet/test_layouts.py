@@ -13,7 +13,7 @@ from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet import layouts as layouts_module
 from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_policy import MajorPlan, MergePlan
+from nyala.tablet.compaction_plans import MajorPlan, MergePlan
 from nyala.tablet.layouts import Layouts, all_expired, dead_rows_of, expired_rows, has_dead_rows
 
 
