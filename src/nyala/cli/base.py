@@ -74,7 +74,7 @@ def program() -> str:
     """How this program was called, for lines that a person is to type."""
     called = sys.argv[0]
     if os.path.basename(called) != "nyala":
-        return f"{os.path.basename(sys.executable)} -m nyala.cli"
+        return f"{os.path.basename(sys.executable)} -m nyala"
     import shutil
 
     found = shutil.which("nyala")

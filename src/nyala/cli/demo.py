@@ -217,7 +217,7 @@ class Demo:
             }
             with finish_first():
                 result = self.table.upsert([fresh])
-            command = [sys.executable, "-P", "-m", "nyala.cli", "--json", "table", "scan", self.folder, TABLE]
+            command = [sys.executable, "-P", "-m", "nyala", "--json", "table", "scan", self.folder, TABLE]
             began_s = time.monotonic()
             with subprocess.Popen(
                 [*command, "--where", "host = 'host-99'"],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from nyala.cli.base import Group, settings
-from nyala.cli.output import duration, echo_json, size
+from nyala.cli.output import counted, duration, echo_json, size
 from nyala.cli.progress import Bar
 from nyala.cli.tables import folder_argument
 
@@ -62,9 +62,10 @@ def _tell(report: CheckReport, seconds: float, repair: bool) -> None:
     for note in report.notes:
         click.echo(f"note: {note}")
     click.echo(
-        f"{report.tables:,} tables, {report.tablets:,} tablets, {report.rowsets:,} rowsets, {report.files:,} files "
-        f"with {size(report.bytes)}, {report.rows:,} rows on disk, {report.log_records:,} records in the log: "
-        + ("no problems" if report.ok else f"{len(report.problems):,} problems")
+        f"{counted(report.tables, 'table')}, {counted(report.tablets, 'tablet')}, {counted(report.rowsets, 'rowset')}, "
+        f"{counted(report.files, 'file')} with {size(report.bytes)}, {counted(report.rows, 'row')} on disk, "
+        f"{counted(report.log_records, 'record')} in the log: "
+        + ("no problems" if report.ok else counted(len(report.problems), "problem"))
     )
     click.echo(f"Done in {duration(seconds)}.", err=True)
     if report.ok:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TERMINAL_ROWS",
+    "counted",
     "duration",
     "echo_facts",
     "echo_json",
@@ -73,6 +74,11 @@ def size(count: float) -> str:
         if count < 999.95:
             return f"{count:.1f} {unit}"
     return f"{count / 1000:.1f} TB"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 file`, `1,234 files`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def duration(seconds: float) -> str:

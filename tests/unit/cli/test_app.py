@@ -190,7 +190,7 @@ def test_ctrl_c_is_exit_code_130(run: Run, example: Example, monkeypatch: Any) -
 def test_ctrl_c_in_a_real_process(tmp_path: Path) -> None:
     """Of the demo, with a second process of its own at work, a traceback is the last that a newcomer sees."""
     with subprocess.Popen(
-        [sys.executable, "-u", "-m", "nyala.cli", "demo", str(tmp_path / "d")],
+        [sys.executable, "-u", "-m", "nyala", "demo", str(tmp_path / "d")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=ENVIRONMENT,
@@ -227,7 +227,7 @@ def test_a_reader_that_goes_away_is_no_error(example: Example) -> None:
         long = db.create_table("long", {"k": "int64", "text": "string"}, "k")
         long.insert({"k": list(range(20_000)), "text": ["x" * 40] * 20_000})
     with subprocess.Popen(
-        [sys.executable, "-m", "nyala.cli", "table", "scan", str(example.path), "long"],
+        [sys.executable, "-m", "nyala", "table", "scan", str(example.path), "long"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=ENVIRONMENT,
@@ -245,7 +245,7 @@ def test_a_reader_that_is_gone_before_the_first_line(example: Example) -> None:
     os.close(reading)
     try:
         found = subprocess.run(
-            [sys.executable, "-m", "nyala.cli", "table", "export", str(example.path), "metrics", "-"],
+            [sys.executable, "-m", "nyala", "table", "export", str(example.path), "metrics", "-"],
             stdout=writing,
             stderr=subprocess.PIPE,
             env=ENVIRONMENT,

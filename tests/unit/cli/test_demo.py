@@ -32,7 +32,7 @@ def alone(small: None, monkeypatch: Any) -> None:
 @pytest.mark.timeout(60)
 def test_the_demo_as_a_person_runs_it(tmp_path: Path) -> None:
     """The first thing a newcomer does fails, says nothing of what to do next, or what it says does not work."""
-    command = [sys.executable, "-m", "nyala.cli", "demo"]
+    command = [sys.executable, "-m", "nyala", "demo"]
     found = subprocess.run(
         command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT, cwd=tmp_path, encoding="utf-8"
     )
@@ -49,9 +49,9 @@ def test_the_demo_as_a_person_runs_it(tmp_path: Path) -> None:
         "saw the row that",
     ):
         assert said in found.stdout
-    lines = re.findall(r"^  python\S* -m nyala\.cli (.*)$", found.stdout, re.MULTILINE)
+    lines = re.findall(r"^  python\S* -m nyala (.*)$", found.stdout, re.MULTILINE)
     assert len(lines) == 3
-    typed = f"{sys.executable} -m nyala.cli {lines[2]}"
+    typed = f"{sys.executable} -m nyala {lines[2]}"
     then = subprocess.run(typed, shell=True, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path)
     assert then.returncode == 0 and len(then.stdout.splitlines()) == 6, then.stderr
 
