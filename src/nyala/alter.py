@@ -1,4 +1,4 @@
-"""Changing a table while it lives: columns, range partitions, name and comment, all or nothing.
+"""Changing a table while it lives: columns, range partitions, history, name and comment, all or nothing.
 
     with table.alter() as a:
         a.add_column("unit", "string", default="ms")
@@ -6,6 +6,7 @@
         a.alter_column("value", type="int64", nullable=True)
         a.add_range("2027-01-01", "2028-01-01")
         a.drop_range("2020-01-01", "2021-01-01")
+        a.set_history("30d")
 
 Each call is checked on its own line, after those before it; nothing is changed before the block ends. Leaving it by an
 exception changes nothing. It takes milliseconds, whatever the table holds: no row is touched.
@@ -15,6 +16,7 @@ Source: shared contract, "Change the table"; the specification's "Schema Alterat
 
 from __future__ import annotations
 
+import datetime as dt
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ from nyala.schema.alteration import UNCHANGED, Unchanged
 from nyala.schema.schema import ColumnSpec, Schema, column
 from nyala.tablet import alter as steps
 from nyala.tablet.alter import Draft, Step, alter
+from nyala.tablet.history import parse_history
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,6 +151,14 @@ class Alteration:
     def set_comment(self, comment: str) -> None:
         """Another comment for the table."""
         self._take(steps.set_comment(comment))
+
+    def set_history(self, history: dt.timedelta | str | float | None) -> None:
+        """How far back the table can be read from now on: as `create_table(history=…)`; None is its default, 7 days.
+
+        A shorter one holds at once: a moment before it raises HistoryExpiredError; the bytes go with compactions and
+        `Table.vacuum()`. A longer one brings back what has not been thrown away yet. Raises: InvalidArgumentError.
+        """
+        self._take(steps.set_history(parse_history(history)))
 
     def _take(self, step: Step) -> None:
         if self._draft is None:

@@ -42,7 +42,7 @@ from nyala.table import Table, TableView
 from nyala.tablet.compaction import Runner
 from nyala.tablet.diff_spec import DiffSpec
 from nyala.tablet.group_sync import GroupSync
-from nyala.tablet.history import check_readable
+from nyala.tablet.history import check_readable, parse_history
 from nyala.tablet.layout import catalog_path
 from nyala.tablet.maintenance import Maintenance
 from nyala.tablet.reader_store import ReaderStore
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nyala.store")
 
-DEFAULT_HISTORY: Final = dt.timedelta(days=7)
-_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _SIZES: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
                  "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
 _MEMORY_MIN_BYTES: Final = 16_000_000
@@ -547,30 +545,6 @@ def _refuse_inside_a_store(folder: str) -> None:
                 "connect to that one, or name a folder outside of it",
                 path=folder,
             )
-
-
-def parse_history(given: dt.timedelta | str | float | None) -> int | None:
-    """Microseconds of history to keep; None for ever. Raises: InvalidArgumentError."""
-    history: object = given
-    if history is None:
-        history = DEFAULT_HISTORY
-    if isinstance(history, str):
-        text = history.strip().lower()
-        if text == "forever":
-            return None
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text)
-        if match is None:
-            raise InvalidArgumentError(
-                f"history={history!r} is neither 'forever' nor a time such as '7d', '12h', '30m' or '90s'"
-            )
-        history = float(match[1]) * _UNITS_S[match[2]]
-    if isinstance(history, dt.timedelta):
-        history = history.total_seconds()
-    if isinstance(history, bool) or not isinstance(history, int | float) or not 0 <= history < 1e11:
-        raise InvalidArgumentError(
-            f"history takes a timedelta, text such as '7d', seconds, 'forever' or None, not {history!r}"
-        )
-    return round(history * 1e6)
 
 
 def parse_size(argument: str, given: int | str, least: int) -> int:

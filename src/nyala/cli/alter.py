@@ -35,10 +35,11 @@ _TRUTH: Final = {"true": True, "yes": True, "false": False, "no": False}
 @click.argument("table")
 @click.argument("steps", nargs=-1, required=True, metavar="STEP...")
 def alter(folder: str, table: str, steps: tuple[str, ...]) -> None:
-    """Change a table's columns, ranges, name or comment, in one step of all or nothing.
+    """Change a table's columns, ranges, history, name or comment, in one step of all or nothing.
 
     STEP is one of: "add NAME TYPE [what=value…]", "drop NAME", "rename OLD NEW", "change NAME what=value…",
-    "add-range LOWER UPPER", "drop-range LOWER UPPER", "rename-table NAME", "comment TEXT".
+    "add-range LOWER UPPER", "drop-range LOWER UPPER", "rename-table NAME", "comment TEXT",
+    "history HOW-LONG" (30d, 12h, forever, or seconds).
     """
     with writer(folder, maintenance=False) as database:
         found = find_table(database, table)
@@ -53,6 +54,9 @@ def alter(folder: str, table: str, steps: tuple[str, ...]) -> None:
                     "store": database.path,
                     "table": found.name,
                     "comment": state.entry.comment,
+                    "history_seconds": None
+                    if state.entry.history_us is None
+                    else state.entry.history_us / 1e6,
                     "columns": describe_columns(state),
                     "partitioning": partition_text(state),
                     "tablets": len(state.tablets),
@@ -78,6 +82,7 @@ def _take(alteration: Alteration, state: TableState, step: str) -> None:
         "drop-range": (2, lambda *bounds: alteration.drop_range(*_bounds(state, bounds))),
         "rename-table": (1, alteration.rename),
         "comment": (1, alteration.set_comment),
+        "history": (1, lambda text: alteration.set_history(int(text) if text.isdigit() else text)),
     }
     if verb not in verbs:
         raise click.UsageError(f"step {step!r}: there is no {verb!r}; a step begins with {', '.join(verbs)}")

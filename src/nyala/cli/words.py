@@ -24,7 +24,7 @@ _RULES: Final = tuple(
         # moments
         (r"^at=", "--at "),
         (r"write at=('[^']*'), or give a datetime", r"write --at \1"),
-        (r", as create_table\(history=…\) said$", ""),
+        (r", as create_table\(history=…\) or set_history\(…\) said", ""),
         (r"^changes are those after since and up to until, and since=(.*) is later than until=(.*)$",
          r"changes are those after --since and up to --until, and \1 is later than \2"),
         # what a scan reads, and how a table is cut

@@ -56,6 +56,7 @@ __all__ = [
     "rename_column",
     "rename_table",
     "set_comment",
+    "set_history",
 ]
 
 logger = logging.getLogger("nyala.store")
@@ -70,6 +71,7 @@ class Draft:
 
     name: str
     comment: str
+    history_us: int | None
     schema: Schema
     partition_schema: PartitionSchema
     kept: tuple[TabletEntry, ...]
@@ -83,6 +85,7 @@ class Draft:
         return Draft(
             entry.name,
             entry.comment,
+            entry.history_us,
             entry.schema,
             entry.partition_schema,
             tuple(tablet.entry for tablet in table.tablets),
@@ -151,6 +154,11 @@ def set_comment(comment: str) -> Step:
         return dataclasses.replace(draft, comment=comment)
 
     return step
+
+
+def set_history(history_us: int | None) -> Step:
+    """How long the past is kept, in microseconds; None: for ever."""
+    return lambda draft: dataclasses.replace(draft, history_us=history_us)
 
 
 def add_range(bound: RangeBound) -> Step:
@@ -224,6 +232,7 @@ def _commit(store: Store, table: TableState, draft: Draft, phase: Phase) -> Tabl
         table.entry,
         name=draft.name,
         comment=draft.comment,
+        history_us=draft.history_us,
         schema=schema,
         schemas={**table.entry.schemas, schema.version: schema},
         schema_since={**table.entry.schema_since, schema.version: timestamp}

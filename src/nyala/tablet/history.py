@@ -19,6 +19,8 @@ Invariants
         readable but for them: who needs them is refused.
     H4  Of a table that is younger than its history everything is there: it can be read at any T, also before its
         creation, when it was empty.
+    H6  A table's history may be altered. A shorter one holds at once, and bytes go later; a longer one brings back
+        nothing that was thrown away, which `history_start` tells.
 
 Source: Kudu facts 4.6. Departure: Kudu refuses by the mark alone; the clock of a machine may go back.
 """
@@ -26,19 +28,25 @@ Source: Kudu facts 4.6. Departure: Kudu refuses by the mark alone; the clock of 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 import pyarrow as pa
 
 from nyala.catalog.model import CatalogChange, DroppedRange, TableEntry
-from nyala.errors import HistoryExpiredError
+from nyala.errors import HistoryExpiredError, InvalidArgumentError
 from nyala.mvcc.timestamp import from_physical, to_datetime
 from nyala.partition.describe import describe_range
 from nyala.partition.levels import Partition, PartitionSchema, Router
 from nyala.partition.pruning import prune
 from nyala.schema.constraint import Constraint
 from nyala.tablet.root import Root, TableState
+
+DEFAULT_HISTORY: Final = dt.timedelta(days=7)
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
@@ -60,10 +68,12 @@ def check_readable(entry: TableEntry, timestamp: int, published: int, now_us: in
             f"{to_datetime(timestamp).isoformat()}"
         )
     if timestamp < oldest:
+        thrown_away = oldest_readable(dataclasses.replace(entry, history_start=0), published, now_us) < oldest
         raise HistoryExpiredError(
             f"table {entry.name!r} can be read back to {to_datetime(oldest).isoformat()} (timestamp {oldest}), not to "
             f"{to_datetime(timestamp).isoformat()}: its history is {describe_history(entry.history_us)}, as "
-            "create_table(history=…) said"
+            "create_table(history=…) or set_history(…) said"
+            + (", and what is older was thrown away while it was shorter" if thrown_away else "")
         )
 
 
@@ -115,6 +125,30 @@ def note_cut(change: CatalogChange, root: Root, table_id: int, cut: int) -> Root
     entry = dataclasses.replace(table.entry.without_past(cut), history_start=cut)
     change.put_tables = [put for put in change.put_tables if put.id != table_id] + [entry]
     return root.with_table(dataclasses.replace(table, entry=entry))
+
+
+def parse_history(given: dt.timedelta | str | float | None) -> int | None:
+    """Microseconds of history to keep, of what a user gave; None for ever. Raises: InvalidArgumentError."""
+    history: object = given
+    if history is None:
+        history = DEFAULT_HISTORY
+    if isinstance(history, str):
+        text = history.strip().lower()
+        if text == "forever":
+            return None
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text)
+        if match is None:
+            raise InvalidArgumentError(
+                f"history={history!r} is neither 'forever' nor a time such as '7d', '12h', '30m' or '90s'"
+            )
+        history = float(match[1]) * _UNITS_S[match[2]]
+    if isinstance(history, dt.timedelta):
+        history = history.total_seconds()
+    if isinstance(history, bool) or not isinstance(history, int | float) or not 0 <= history < 1e11:
+        raise InvalidArgumentError(
+            f"history takes a timedelta, text such as '7d', seconds, 'forever' or None, not {history!r}"
+        )
+    return round(history * 1e6)
 
 
 def describe_history(history_us: int | None) -> str:

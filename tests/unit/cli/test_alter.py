@@ -33,6 +33,7 @@ def test_all_kinds_of_steps_at_once(run: Run, store: str) -> None:
         "add price decimal(9,2) default=1.50", "add flag bool default=true", "add share double default=0.5",
         "drop old", "rename v value", "change value type=int64 default=7 nullable=true", "change share default=",
         "add-range 2027-01-01 -", "drop-range 2025-01-01 2026-01-01", "rename-table u", "comment 'all of it'",
+        "history 12h",
     )  # fmt: skip
     assert told.stdout.startswith(
         "u: k int64 NOT NULL, at timestamp NOT NULL, value int64, unit string NOT NULL"
@@ -45,6 +46,7 @@ def test_all_kinds_of_steps_at_once(run: Run, store: str) -> None:
         ranges = [tablet["partition"] for tablet in db["u"].tablets()]
         assert ranges == ["RANGE (at) [2026-01-01, 2027-01-01)", "RANGE (at) [2027-01-01, unbounded)"]
     described = run("table", "describe", store, "u", "--json").json
+    assert described["history_seconds"] == 12 * 3600
     unit = next(column for column in described["columns"] if column["name"] == "unit")
     assert (unit["encoding"], unit["compression"], unit["block_size"]) == ("dictionary", "zstd", 4096)
 

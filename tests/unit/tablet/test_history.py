@@ -16,7 +16,7 @@ import nyala
 from nyala.catalog.model import TableEntry
 from nyala.database import Database
 from nyala.delta.run import LIVENESS
-from nyala.errors import HistoryExpiredError
+from nyala.errors import HistoryExpiredError, InvalidArgumentError
 from nyala.mvcc.timestamp import LOGICAL_MAX, from_physical, physical_us
 from nyala.tablet.compaction import compact, run_here
 from nyala.tablet.compaction_plans import ExpirePlan, MajorPlan
@@ -168,7 +168,7 @@ def test_h1_older_moments_are_refused_with_the_oldest_that_is_not(db: Database, 
             f"table 't' can be read back to 2026-01-01T00:00:00.000001+00:00 (timestamp {oldest})" in message
         )
         assert "not to 2026-01-01T00:00:00" in message
-        assert "its history is 1 minute, as create_table(history=…) said" in message
+        assert "its history is 1 minute, as create_table(history=…) or set_history(…) said" in message
     assert table.stats()["oldest_readable"] == oldest
     assert rows(table, at=oldest) == [(1, 1)] and rows(table, at=second) == [(1, 2)]
     assert len(table.history({"k": 1})) == 2, "since None: as far back as can be read"
@@ -184,6 +184,91 @@ def test_other_tables_have_their_own_history(db: Database, clock: ManualClock) -
     assert rows(long, at=moment) == rows(snapshot["long"]) == []
     with pytest.raises(HistoryExpiredError, match="'short'"):
         snapshot["short"]
+
+
+def alter_history(table: Any, history: Any) -> None:
+    with table.alter() as a:
+        a.set_history(history)
+
+
+def test_h6_a_shorter_history_holds_at_once(folder: Path, db: Database, clock: ManualClock) -> None:
+    """Before anything is thrown away, in this process and after it; who has a view keeps it."""
+    table = table_of(db, history="forever")
+    first = table.insert({"k": [1], "v": [1]})
+    clock.advance(100)
+    table.update({"k": [1], "v": [2]})
+    clock.advance(100)
+    view = table.at(first)
+    alter_history(table, 60)
+    with pytest.raises(HistoryExpiredError, match="its history is 1 minute, as .* or set_history.* said$"):
+        table.scan(at=first)
+    assert rows(view) == [(1, 1)]
+    table.flush()
+    table.compact()
+    table.vacuum()
+    assert undo_records(db) == 0, "and its bytes go"
+    db.close()
+    with (
+        open_database(folder / "s", clock=clock) as again,
+        pytest.raises(HistoryExpiredError, match="1 minute"),
+    ):
+        again["t"].scan(at=first)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_h6_a_longer_history_brings_back_what_is_still_there(
+    folder: Path, db: Database, clock: ManualClock, cut: bool
+) -> None:
+    """And of what was thrown away it says so, however long it is by then."""
+    table = table_of(db, history=60)
+    first = table.insert({"k": [1], "v": [1]})
+    table.flush()
+    clock.advance(100)
+    table.update({"k": [1], "v": [2]})
+    table.flush()
+    clock.advance(100)
+    if cut:
+        table.compact()
+        table.vacuum()
+    alter_history(table, None)
+    for _ in range(2):
+        if cut:
+            with pytest.raises(HistoryExpiredError) as refused:
+                table.scan(at=first)
+            assert "history is 7 days" in str(refused.value)
+            assert str(refused.value).endswith("what is older was thrown away while it was shorter")
+        else:
+            assert rows(table, at=first) == [(1, 1)]
+            assert table.stats()["oldest_readable"] == 0
+        clock.advance(3600)
+        table.compact()
+        assert rows(table, at=clock.now_us() * 4096 - (3600 * 10**6 * 4096)) == [(1, 2)]
+        db.close()
+        db = open_database(folder / "s", clock=clock)
+        table = db["t"]
+    db.close()
+
+
+def test_h6_a_column_that_went_before_is_read_again_under_a_longer_history(
+    db: Database, clock: ManualClock
+) -> None:
+    """Schemas of moments come back with the moments, as long as nothing that they need was thrown away."""
+    table = table_of(db, history=60)
+    first = table.insert({"k": [1], "v": [1]})
+    with table.alter() as a:
+        a.drop_column("v")
+    clock.advance(100)
+    with table.alter() as a:
+        a.set_history("forever")
+        a.add_column("v", "string")
+    assert rows(table, at=first) == [(1, 1)] and rows(table) == [(1, None)]
+
+
+@pytest.mark.parametrize("wrong", ["soon", -1, True])
+def test_a_history_that_is_none_is_refused(db: Database, wrong: Any) -> None:
+    table = table_of(db, history=60)
+    with pytest.raises(InvalidArgumentError, match="history"):
+        alter_history(table, wrong)
 
 
 def test_seven_days_unless_it_is_told_otherwise(db: Database, clock: ManualClock) -> None:
