@@ -35,8 +35,9 @@ import numpy as np
 import pyarrow as pa
 
 from nyala.schema.adapter import adapt
+from nyala.tablet.locate import ABSENT, find_ghosts, locate
 from nyala.tablet.root import Root, TableState
-from nyala.tablet.settle import ABSENT, Effect, Settlement, find_ghosts, locate
+from nyala.tablet.settle import Effect, Settlement
 from nyala.tablet.write_path import plan_apply
 from nyala.wal.record import LogRecord, SettledGroup
 

@@ -39,9 +39,11 @@ from nyala.tablet import diff_scan, read_path
 from nyala.tablet.diff_spec import CHANGE_TYPE, make_diff_spec
 from nyala.tablet.direct_commit import write_effects
 from nyala.tablet.flush import Phase, no_phase, roll
+from nyala.tablet.locate import tablet_slices
+from nyala.tablet.prepare import PreparedOperation, prepare
 from nyala.tablet.read_path import ScanCounters, ScanSpec
 from nyala.tablet.root import Root, TableState, TabletState
-from nyala.tablet.settle import PreparedOperation, prepare, settle, tablet_slices
+from nyala.tablet.settle import settle
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store

@@ -42,9 +42,10 @@ from nyala.rowset.writer import WrittenRowSet, write_rowset
 from nyala.schema.schema import Schema
 from nyala.tablet.flush import flush, roll
 from nyala.tablet.flush_run import delta_types
+from nyala.tablet.locate import tablet_slices
 from nyala.tablet.opening import delta_entry
 from nyala.tablet.root import TabletState
-from nyala.tablet.settle import Effect, Settlement, settle, tablet_slices
+from nyala.tablet.settle import Effect, Settlement, settle
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store

@@ -47,9 +47,10 @@ from nyala.tablet.flush_run import delta_types
 from nyala.tablet.load_job import StagedDelta, StagedTablet
 from nyala.tablet.load_write import UNKNOWN
 from nyala.tablet.opening import delta_entry, open_rowset
+from nyala.tablet.prepare import prepare
 from nyala.tablet.result import WriteResult
 from nyala.tablet.root import TableState, TabletState
-from nyala.tablet.settle import Settlement, prepare
+from nyala.tablet.settle import Settlement
 from nyala.tablet.staging import plain_name, staging_folder
 from nyala.tablet.write_path import Request, committed_before, results_of, settle_requests
 

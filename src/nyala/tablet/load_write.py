@@ -38,8 +38,10 @@ from nyala.rowset.image import RowSetImage
 from nyala.rowset.writer import WrittenRowSet, write_rowset
 from nyala.tablet.flush_run import delta_types
 from nyala.tablet.load_job import LoadPlan, StagedDelta, StagedTablet
+from nyala.tablet.locate import tablet_slices
+from nyala.tablet.prepare import prepare
 from nyala.tablet.root import TableState
-from nyala.tablet.settle import Effect, Settlement, prepare, settle, tablet_slices
+from nyala.tablet.settle import Effect, Settlement, settle
 
 __all__ = ["ROW", "write_tablet"]
 

@@ -51,8 +51,8 @@ from nyala.schema.constraint import Constraint
 from nyala.schema.predicate import BoundPredicate
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.tablet.history import check_dropped
+from nyala.tablet.locate import tablet_slices
 from nyala.tablet.root import AnyRowSet, TableState
-from nyala.tablet.settle import tablet_slices
 
 # Rows decoded and filtered at a time: blocks of all columns nest in it, and C time outweighs Python time.
 WINDOW_ROWS: Final = 1 << 17

@@ -30,9 +30,9 @@ from nyala.errors import TableNotFoundError
 from nyala.tablet import diff_scan
 from nyala.tablet.diff_spec import CHANGE_TYPE, make_diff_spec
 from nyala.tablet.history import check_dropped, check_readable
+from nyala.tablet.prepare import prepare
 from nyala.tablet.result import Ticket, WriteResult
 from nyala.tablet.root import TableState
-from nyala.tablet.settle import prepare
 from nyala.tablet.write_path import Request, commit, locked, results_of, settle_requests
 
 if TYPE_CHECKING:

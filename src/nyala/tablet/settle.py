@@ -6,8 +6,8 @@
     delete  k4                  k3 live in rowset 7        update k3
                                 k4 absent                  nothing: inserted and deleted here (W4)
 
-`prepare` does all that can be done without the lock and can fail for the user's reasons: convert, encode, route,
-sort, group. `settle` runs under the commit lock: it looks every key up once and decides. Neither changes anything.
+`prepare` has converted, routed and sorted the rows. `settle` runs under the commit lock: it looks every key up once
+(`locate`) and decides. Neither changes anything.
 
 A single operation is folded in closed form, without rounds over repeated keys, because all its rows have the same
 columns: of an insert the first row of a key wins, of an upsert or update the last, of a delete the first. Several
@@ -26,78 +26,26 @@ Source: design §4 and §6 (W3–W5, R5); Kudu facts §7.1 for the outcome of ea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, repeat
-from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from nyala.delta.batch import held_bytes
-from nyala.delta.run import LIVENESS
 from nyala.errors import (
     ALREADY_PRESENT,
-    KEY_TOO_LARGE,
     MISSING_COLUMN,
-    NO_PARTITION,
     NOT_FOUND,
-    InvalidArgumentError,
 )
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.rowset.mem_rowset import MemRowSet
-from nyala.schema.convert import convert, default_array
+from nyala.schema.convert import default_array
 from nyala.schema.row_errors import RowErrors
-from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema
+from nyala.schema.schema import ColumnSchema, Schema
+from nyala.tablet.locate import ABSENT, Located, locate
+from nyala.tablet.prepare import PreparedOperation, group_starts, missing_text, tablet_key_order
 from nyala.tablet.root import AnyRowSet, TableState
-
-OPERATIONS: Final = ("insert", "upsert", "update", "delete")
-ABSENT: Final = -1
-
-
-@dataclass
-class PreparedOperation:
-    """One user operation on one table: converted, checked, routed, sorted; nothing looked up yet.
-
-    `rows[starts[g]:starts[g+1]]` are the rows (by their place in the user's data, in their order) of key `g`.
-    """
-
-    name: str
-    ignore: bool
-    columns: Mapping[int, pa.Array]  # by column id, in the user's row order: the key and what was given
-    row_count: int
-    errors: RowErrors
-    keys: EncodedKeys
-    tablets: np.ndarray
-    rows: np.ndarray
-    starts: np.ndarray
-    missing: tuple[str, ...]  # columns that an insert would need and that were not given
-    schema: Schema
-
-    @property
-    def group_sizes(self) -> np.ndarray:
-        return np.diff(self.starts)
-
-    @property
-    def is_distinct(self) -> bool:
-        """Whether no key stands twice."""
-        return len(self.starts) == len(self.rows) + 1
-
-    @property
-    def first_rows(self) -> np.ndarray:
-        """The first row of each key."""
-        return self.rows if self.is_distinct else self.rows[self.starts[:-1]]
-
-    @property
-    def last_rows(self) -> np.ndarray:
-        """The last row of each key."""
-        return self.rows if self.is_distinct else self.rows[self.starts[1:] - 1]
-
-    @cached_property
-    def nbytes(self) -> int:
-        """Bytes of the columns given."""
-        return held_bytes(self.columns.values())
 
 
 @dataclass
@@ -141,313 +89,6 @@ class Settlement:
     @property
     def failed(self) -> bool:
         return any(bool(errors) for errors in self.errors)
-
-
-# ------------------------------------------------------------------------------------------------ prepare
-
-
-def prepare(
-    table: TableState,
-    name: str,
-    data: Any,
-    *,
-    ignore: bool,
-    errors: RowErrors | None = None,
-    homes: np.ndarray | None = None,
-) -> PreparedOperation:
-    """Everything about one operation that does not depend on what the table holds.
-
-    errors: rows that failed before, while their values were computed.
-    homes:  of each row the id of its tablet, where another process has routed it, or -1; see `homes_of`.
-
-    Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError for faults of the whole operation; faults
-    of single rows go into `.errors`.
-    """
-    schema = table.schema
-    converted = convert(
-        data, schema, columns="key" if name == "delete" else "all", operation=name, limits=table.limits
-    )
-    if errors is None:
-        errors = converted.errors
-    else:
-        errors.extend(converted.errors)
-    count = converted.row_count
-    columns: dict[int, pa.Array] = {
-        schema.by_name(column).id: array for column, array in converted.columns.items()
-    }
-    if name == "update" and count and len(columns) <= schema.key_count:
-        given = set(columns)
-        if all(column.id in given for column in schema.key_columns):
-            raise InvalidArgumentError(
-                f"update of {table.name!r} names no column to change: give at least one column besides the key "
-                f"({_names(schema.key_columns)})"
-            )
-    keyless = [column.name for column in schema.key_columns if column.id not in columns]
-    if keyless:
-        errors.add(
-            np.arange(count),
-            MISSING_COLUMN,
-            f"key column {keyless[0]!r} of table {table.name!r} is not in the data; every {name} needs the whole key",
-        )
-    missing = tuple(
-        column.name
-        for column in schema.value_columns
-        if column.id not in columns and not column.nullable and column.write_default is NO_DEFAULT
-    )
-    if missing and name == "insert":
-        errors.add(np.arange(count), MISSING_COLUMN, _missing_text(missing, table))
-
-    rows = np.flatnonzero(~errors.failed_mask(count)) if errors else np.arange(count)
-    if keyless or not len(rows):
-        return PreparedOperation(
-            name, ignore, columns, count, errors, _no_keys(table), np.empty(0, np.int32),
-            np.empty(0, np.int64), np.zeros(1, np.int64), missing, schema,
-        )  # fmt: skip
-    key_arrays = [columns[column.id] for column in schema.key_columns]
-    if len(rows) != count:
-        key_arrays = [array.take(pa.array(rows)) for array in key_arrays]
-    keys = table.codec.encode(key_arrays)
-    bad = np.zeros(len(rows), np.bool_)
-    if name in ("insert", "upsert") and table.codec.width is None and schema.key_count > 1:
-        sizes = table.codec.sizes(keys)
-        bad = sizes > table.limits.max_key_bytes
-        if bad.any():
-            errors.add(
-                rows[bad], KEY_TOO_LARGE,
-                [
-                    f"the encoded key has {size} bytes, more than the {table.limits.max_key_bytes} that the key of "
-                    f"{table.name!r} may have (max_key_bytes)"
-                    for size in sizes[bad].tolist()
-                ],
-            )  # fmt: skip
-    names = [column.name for column in schema.key_columns]
-    by_name = dict(zip(names, key_arrays, strict=True))
-    if homes is None:
-        tablets = table.router.route(by_name, len(rows))
-    else:
-        tablets = homes_of(table, homes[rows], by_name)
-    homeless = (tablets < 0) & ~bad
-    if homeless.any():
-        errors.add(
-            rows[homeless], NO_PARTITION,
-            f"no range partition of {table.name!r} covers this row; add one, or mend the row",
-        )  # fmt: skip
-        bad |= homeless
-    if bad.any():
-        good = np.flatnonzero(~bad)
-        rows, keys, tablets = rows[good], keys.take(good), tablets[good]
-    if len(table.tablets) == 1 and keys.is_strictly_ascending():  # as the keys of a load do
-        starts = np.arange(len(rows) + 1)
-    else:
-        order = _tablet_key_order(keys, tablets, len(table.tablets))
-        if order is not None:
-            rows, keys, tablets = rows[order], keys.take(order), tablets[order]
-        starts = _group_starts(keys)
-        if len(starts) - 1 != len(rows):
-            keys, tablets = keys.take(starts[:-1]), tablets[starts[:-1]]
-    return PreparedOperation(
-        name, ignore, columns, count, errors, keys, tablets, rows, starts, missing, schema
-    )
-
-
-def homes_of(table: TableState, homes: np.ndarray, keys: Mapping[str, pa.Array]) -> np.ndarray:
-    """The ordinals of rows' tablets, of which another process has said the ids; -1 where no partition covers a row.
-
-    What that process could not tell, or said of tablets that are gone since, is routed here; so is everything, when one
-    of the samples, the first row of each run of equal ids, is not where it was said to be.
-    Cost: as the number of such runs; the rows that are routed besides.
-    """
-    count = len(homes)
-    starts = np.flatnonzero(np.append(True, homes[1:] != homes[:-1]))
-    said = np.array([table.ordinal_of.get(number, -1) for number in homes[starts].tolist()], np.int32)
-    samples = {name: array.take(pa.array(starts)) for name, array in keys.items()}
-    if not np.array_equal(table.router.route(samples, len(starts))[said >= 0], said[said >= 0]):
-        return table.router.route(keys, count)
-    ordinals = np.repeat(said, np.diff(np.append(starts, count)))
-    unknown = np.flatnonzero(ordinals < 0)
-    if len(unknown):
-        some = {name: array.take(pa.array(unknown)) for name, array in keys.items()}
-        ordinals[unknown] = table.router.route(some, len(unknown))
-    return ordinals
-
-
-def _tablet_key_order(keys: EncodedKeys, tablets: np.ndarray, tablet_count: int) -> np.ndarray | None:
-    """Stable order by (tablet, key); None when the rows stand so already."""
-    if len(keys) < 2:
-        return None
-    by_key = keys.sort_indices()
-    narrow = tablets.astype(np.int16) if tablet_count < 2**15 else tablets  # int16: NumPy's radix sort
-    order: np.ndarray = by_key if tablet_count == 1 else by_key[np.argsort(narrow[by_key], kind="stable")]
-    return None if bool((order[1:] > order[:-1]).all()) else order
-
-
-def _group_starts(keys: EncodedKeys) -> np.ndarray:
-    """Where each run of equal keys begins, and the row count at the end."""
-    count = len(keys)
-    if count < 2:
-        return np.arange(count + 1)
-    return np.concatenate(([0], np.flatnonzero(~keys.equal_neighbours()) + 1, [count]))
-
-
-def _no_keys(table: TableState) -> EncodedKeys:
-    return table.codec.empty()
-
-
-def _names(columns: Sequence[ColumnSchema]) -> str:
-    return ", ".join(column.name for column in columns)
-
-
-def _missing_text(missing: Sequence[str], table: TableState) -> str:
-    return (
-        f"column {missing[0]!r} of table {table.name!r} is NOT NULL, has no default and is not in the data: "
-        "a new row needs a value for it"
-    )
-
-
-# ------------------------------------------------------------------------------------------------ locate
-
-
-@dataclass
-class Located:
-    """Where each key is live, and which keys lie dead in the MemRowSet that takes inserts."""
-
-    codes: np.ndarray
-    rowids: np.ndarray
-    ghosts: np.ndarray  # rowid in the tablet's `memory` where the key is dead; -1 otherwise
-    rowsets: list[tuple[int, AnyRowSet]]
-
-
-def tablet_slices(tablets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(ordinals, offsets): rows [offsets[i], offsets[i+1]) belong to tablet ordinals[i]. `tablets` ascends."""
-    count = len(tablets)
-    if not count:
-        return np.empty(0, np.int64), np.zeros(1, np.int64)
-    if tablets[0] == tablets[-1]:
-        return tablets[:1], np.array((0, count))
-    starts = np.concatenate(([0], np.flatnonzero(tablets[1:] != tablets[:-1]) + 1))
-    return tablets[starts], np.append(starts, count)
-
-
-def locate(
-    table: TableState,
-    keys: EncodedKeys,
-    tablets: np.ndarray,
-    newer_than: np.ndarray | None = None,
-) -> Located:
-    """Find the one rowset in which each key is live now.
-
-    `keys` stand in (tablet, key) order; equal keys may repeat. With `newer_than` (replay, R1) a DiskRowSet is
-    only a candidate for row i when its `deltas_durable` < newer_than[i].
-    Cost: per touched tablet one look-up in memory and one per DiskRowSet whose key range holds one of the keys.
-    """
-    count = len(keys)
-    found = Located(
-        np.full(count, ABSENT, np.int32), np.full(count, -1, np.int64), np.full(count, -1, np.int64), []
-    )
-    ordinals, offsets = tablet_slices(tablets)
-    slices = list(zip(ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True))
-    _look_in_tails(found, table, keys, slices)
-    for ordinal, begin, end in slices:
-        tablet = table.tablets[ordinal]
-        key_runs = tablet.memory.key_runs
-        if not tablet.rowsets and not tablet.frozen and not key_runs.has_runs:
-            continue
-        part = keys if begin == 0 and end == count else keys.slice(begin, end - begin)
-        if key_runs.has_runs:
-            _look_in(found, tablet.memory, part, begin, ordinal, rowids=key_runs.find_in_runs(part))
-        for frozen in tablet.frozen:
-            _look_in(found, frozen, part, begin, ordinal, rowids=frozen.find(part))
-        if not tablet.rowsets:
-            continue
-        for disk, lower, upper in tablet.tree.candidates(part):
-            inside = part if lower == 0 and upper == end - begin else part.slice(lower, upper - lower)
-            eligible = None
-            if newer_than is not None:
-                eligible = newer_than[begin + lower : begin + upper] > disk.meta.deltas_durable
-                if not eligible.any():
-                    continue
-            _look_in(found, disk, inside, begin + lower, ordinal, rowids=disk.find(inside), eligible=eligible)
-    return found
-
-
-def find_ghosts(table: TableState, keys: EncodedKeys, tablets: np.ndarray) -> np.ndarray:
-    """For each key the rowid under which it lies dead in its tablet's `memory`, or -1. None of them is live there.
-
-    Cost: nothing where no row of the MemRowSet was ever deleted.
-    """
-    ghosts = np.full(len(keys), -1, np.int64)
-    ordinals, offsets = tablet_slices(tablets)
-    for ordinal, begin, end in zip(
-        ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
-    ):
-        memory = table.tablets[ordinal].memory
-        if LIVENESS in memory.deltas.column_ids:
-            ghosts[begin:end] = memory.find(keys.slice(begin, end - begin))
-    return ghosts
-
-
-def _look_in_tails(
-    found: Located, table: TableState, keys: EncodedKeys, slices: Sequence[tuple[int, int, int]]
-) -> None:
-    """The newest keys of all touched MemRowSets, which stand in dictionaries: one pass of C over the batch."""
-    memories = [table.tablets[ordinal].memory for ordinal, _, _ in slices]
-    occupied = [
-        (slice_, memory, tail)
-        for slice_, memory in zip(slices, memories, strict=True)
-        if (tail := memory.key_runs.tail)
-    ]
-    if not occupied:
-        return
-    hashable = keys.to_hashable()
-    lookups = [map(tail.get, hashable[begin:end], repeat(-1)) for (_, begin, end), _, tail in occupied]
-    rowids = np.fromiter(chain.from_iterable(lookups), np.int64)
-    ranges = [range(begin, end) for (_, begin, end), _, _ in occupied]
-    places = np.fromiter(chain.from_iterable(ranges), np.int64)
-    hit = np.flatnonzero(rowids >= 0)
-    if not len(hit):
-        return
-    number = np.repeat(np.arange(len(occupied)), list(map(len, ranges)))[hit]
-    rowids, at = rowids[hit], places[hit]
-    alive = np.ones(len(hit), np.bool_)
-    for index, (_, memory, _) in enumerate(occupied):
-        if LIVENESS in memory.deltas.column_ids:
-            mine = np.flatnonzero(number == index)
-            alive[mine] = memory.live(rowids[mine])
-    found.codes[at[alive]] = number[alive] + len(found.rowsets)
-    found.rowids[at[alive]] = rowids[alive]
-    found.ghosts[at[~alive]] = rowids[~alive]
-    found.rowsets += [(ordinal, memory) for (ordinal, _, _), memory, _ in occupied]
-
-
-def _look_in(
-    found: Located,
-    rowset: AnyRowSet,
-    keys: EncodedKeys,
-    begin: int,
-    ordinal: int,
-    *,
-    rowids: np.ndarray,
-    eligible: np.ndarray | None = None,
-) -> None:
-    """Note where `keys` (rows of the batch from `begin` on) are live, given the rowids at which they stand, or -1."""
-    hit = np.flatnonzero(rowids >= 0 if eligible is None else (rowids >= 0) & eligible)
-    if not len(hit):
-        return
-    rowids = rowids[hit]
-    live = rowset.live(rowids)
-    if not live.all():
-        if isinstance(rowset, MemRowSet) and rowset.frozen_at is None:
-            dead = ~live
-            found.ghosts[begin + hit[dead]] = rowids[dead]
-        hit, rowids = hit[live], rowids[live]
-        if not len(hit):
-            return
-    found.codes[begin + hit] = len(found.rowsets)
-    found.rowids[begin + hit] = rowids
-    found.rowsets.append((ordinal, rowset))
-
-
-# ------------------------------------------------------------------------------------------------ settle
 
 
 def _copy(errors: RowErrors) -> RowErrors:
@@ -505,11 +146,11 @@ def _universe(
         return operations[0].keys, operations[0].tablets, [np.empty(0, np.int64) for _ in operations]
     keys = EncodedKeys.concat([operation.keys for operation in parts])
     tablets = np.concatenate([operation.tablets for operation in parts])
-    order = _tablet_key_order(keys, tablets, len(table.tablets))
+    order = tablet_key_order(keys, tablets, len(table.tablets))
     if order is None:
         order = np.arange(len(keys))
     sorted_keys = keys.take(order)
-    starts = _group_starts(sorted_keys)
+    starts = group_starts(sorted_keys)
     place = np.empty(len(keys), np.int64)
     place[order] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     places, begin = [], 0
@@ -572,7 +213,7 @@ def _decide(
                 operation,
                 np.where(able, 0, sizes),
                 MISSING_COLUMN,
-                _missing_text(operation.missing, table),
+                missing_text(operation.missing, table),
             )
         made = fresh = able & ~alive
         counts.inserted = int(fresh.sum())

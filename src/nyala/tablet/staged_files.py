@@ -36,8 +36,8 @@ from nyala.errors import CorruptionError, InvalidArgumentError, TableNotFoundErr
 from nyala.tablet import layout
 from nyala.tablet.load_job import LoadPlan, TabletFiles
 from nyala.tablet.load_write import ROW
+from nyala.tablet.prepare import prepare
 from nyala.tablet.root import TableState, no_such_table
-from nyala.tablet.settle import prepare
 from nyala.tablet.staging import beside, plain_name
 from nyala.wal.position import read_position
 

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from nyala.errors import InvalidArgumentError
 from nyala.tablet import read_path
 from nyala.tablet.diff_spec import CHANGE_TYPE, COMMIT_TIMESTAMP
+from nyala.tablet.prepare import prepare
 from nyala.tablet.read_path import ScanCounters, ScanSpec
 from nyala.tablet.result import Ticket, WriteResult
 from nyala.tablet.root import TableState
-from nyala.tablet.settle import prepare
 from nyala.tablet.staged_files import StagedRows
 from nyala.tablet.where_writes import read_keys
 from nyala.tablet.write_path import Request, commit, locked, results_of, settle_requests, write

@@ -25,10 +25,10 @@ from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import MAX_CELL_BYTES
 from nyala.tablet import read_path
 from nyala.tablet.history import check_dropped_keys
+from nyala.tablet.prepare import prepare
 from nyala.tablet.read_path import ScanCounters, ScanSpec
 from nyala.tablet.result import Ticket, WriteResult
 from nyala.tablet.root import TableState
-from nyala.tablet.settle import prepare
 from nyala.tablet.write_path import Request, commit, locked, results_of, settle_requests
 
 if TYPE_CHECKING:

@@ -47,17 +47,11 @@ from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.row_errors import RowErrors
 from nyala.tablet.direct_commit import commit_directly
 from nyala.tablet.flush import flush
+from nyala.tablet.locate import tablet_slices
+from nyala.tablet.prepare import PreparedOperation, prepare
 from nyala.tablet.result import Ticket, WriteResult
 from nyala.tablet.root import TableState
-from nyala.tablet.settle import (
-    Effect,
-    OperationCounts,
-    PreparedOperation,
-    Settlement,
-    prepare,
-    settle,
-    tablet_slices,
-)
+from nyala.tablet.settle import Effect, OperationCounts, Settlement, settle
 from nyala.wal.record import LogRecord, SettledGroup
 
 if TYPE_CHECKING:

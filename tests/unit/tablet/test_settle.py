@@ -33,17 +33,10 @@ from nyala.errors import (
 )
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
+from nyala.tablet.locate import ABSENT, find_ghosts, locate, tablet_slices
+from nyala.tablet.prepare import prepare
 from nyala.tablet.root import TableState
-from nyala.tablet.settle import (
-    ABSENT,
-    Effect,
-    Settlement,
-    find_ghosts,
-    locate,
-    prepare,
-    settle,
-    tablet_slices,
-)
+from nyala.tablet.settle import Effect, Settlement, settle
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]

@@ -16,7 +16,7 @@ from nyala import handover
 from nyala.env import SYSTEM
 from nyala.errors import TableNotFoundError
 from nyala.tablet import staged_files
-from nyala.tablet.settle import homes_of
+from nyala.tablet.prepare import homes_of
 from nyala.tablet.staged_files import ROW, TABLET, read_staged, routing_plan, write_routed
 
 PARTITIONS = [nyala.hash_partition("s", buckets=3), nyala.range_partition("k", bounds=[(0, 50), (50, 80)])]
