@@ -6,28 +6,15 @@
     table    references[delta]                     up to 256 distinct values far apart: timestamps of batches
     wide     itself                                decimals of 16 bytes that 64 bits do not hold
 
-Deltas are unsigned and have `bits` bits, 0 to 64. They are *bit-packed in planes*: the powers of two that make
-`bits`, the largest first, each hold so many bits of every value, from the lowest up. Of 12 bits the plane of 8
-has a byte per value, and the plane of 4 the rest: half as many bytes as values, whose lower halves belong to
-the first half of the values, the upper ones to the second half.
+Deltas are unsigned and have `bits` bits, 0 to 64; they are bit-packed in planes (`planes`). What is left is one
+addition of the base. A NULL has delta 0.
 
-         plane of 8 bits                plane of 4 bits
-    ┌────┬────┬────┬────┐            ┌───────┬───────┐
-    │ v0 │ v1 │ v2 │ v3 │ bits 0…7   │ v2 v0 │ v3 v1 │ bits 8…11
-    └────┴────┴────┴────┘            └───────┴───────┘
-
-So a plane is unpacked by as many whole-vector shifts as values share a byte, at memory speed in NumPy, and the
-size is that of bit-packing. Values packed one after the other, as Parquet has them, would need a kernel of
-their own; bytes alone (8, 16, 32 bits) decode about as fast but take half as much again in TPC-H's lineitem
-(docs/decisions/0013-encodings.md has figures). What is left is one widening addition of the base.
+The encoder keeps FOR-fits, which the decoder proves (`frame`):
 
     FOR-fits   base, base + step · (rows - 1) and either plus unit · the greatest delta are values of the type
 
-The encoder keeps FOR-fits and the decoder checks it, so no sum wraps around. A NULL has delta 0.
-
 Left out: patching single outliers (they cost their block its bits; `auto` then takes bitshuffle).
-Source: J. Goldstein et al., "Compressing relations and indexes", 1998; planes are the vertical layout of
-D. Lemire and L. Boytsov, "Decoding billions of integers per second", 2015, with vectors as long as the block.
+Source: J. Goldstein et al., "Compressing relations and indexes", 1998.
 """
 
 from __future__ import annotations
@@ -42,94 +29,16 @@ import pyarrow.compute as pc
 
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
-from nyala.cfile.memory import allocate, scratch
+from nyala.cfile.encoding.frame import Frame, line_fits
+from nyala.cfile.encoding.planes import pack_planes, planes_size
 from nyala.cfile.physical import FIXED, Physical, fill_holes
 
-__all__ = ["FrameOfReference", "pack_planes", "planes_size", "unpack_planes"]
+__all__ = ["FrameOfReference"]
 
-_PLANES: Final = (64, 32, 16, 8, 4, 2, 1)
-_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _LINE_BITS_MAX: Final = 61  # beyond them, positions times step might not fit 64 bits
 _PROBE_ROWS: Final = 512
 # A table must beat the line by this: a look-up per value is slower than an addition.
 _TABLE_SHARE_MAX: Final = 0.75
-
-
-def planes_size(bits: int, count: int) -> int:
-    """Bytes of `count` deltas of so many bits."""
-    return sum(-(-count * plane // 8) for plane in _PLANES if bits & plane)
-
-
-def _delta_dtype(bits: int) -> np.dtype[Any]:
-    """The narrowest unsigned type of so many bits."""
-    return np.dtype(f"<u{next(width for width in (1, 2, 4, 8) if bits <= 8 * width)}")
-
-
-def pack_planes(deltas: npt.NDArray[Any], bits: int) -> bytes:
-    """Unsigned numbers below 2^bits, as planes."""
-    parts, shift = [], 0
-    deltas = deltas.astype(_delta_dtype(bits), copy=False)  # every pass below is over as few bytes as can be
-    for plane in _PLANES:
-        if not bits & plane:
-            continue
-        part = deltas >> deltas.dtype.type(shift) if shift else deltas
-        if plane >= 8:
-            parts.append(part.astype(f"<u{plane // 8}").tobytes())  # the cast drops the bits above
-        else:
-            share, size = 8 // plane, -(-len(deltas) * plane // 8)
-            low = np.zeros(share * size, np.uint8)
-            np.bitwise_and(part.astype(np.uint8), np.uint8((1 << plane) - 1), out=low[: len(deltas)])
-            packed = low[:size]
-            for place in range(1, share):
-                packed |= low[place * size : (place + 1) * size] << np.uint8(place * plane)
-            parts.append(packed.tobytes())
-        shift += plane
-    return b"".join(parts)
-
-
-def unpack_planes(data: pa.Buffer, start: int, bits: int, count: int) -> npt.NDArray[Any]:
-    """The numbers at `start`, in the narrowest unsigned type; `data` is known to be long enough."""
-    dtype = _delta_dtype(bits)
-    deltas: npt.NDArray[Any] | None = None
-    shift = 0
-    for plane in _PLANES:
-        if not bits & plane:
-            continue
-        size = -(-count * plane // 8)
-        if plane >= 8:
-            part = np.frombuffer(data, f"<u{plane // 8}", count, start)
-        else:
-            packed = np.frombuffer(data, np.uint8, size, start)
-            unpacked = scratch(np.uint8, 8 // plane * size).reshape(8 // plane, size)
-            for place in range(8 // plane):
-                np.right_shift(packed, place * plane, out=unpacked[place])
-            unpacked &= np.uint8((1 << plane) - 1)
-            part = unpacked.reshape(-1)[:count]
-        if deltas is None:
-            is_last = bits & (plane - 1) == 0
-            deltas = part if is_last or (part.dtype == dtype and plane < 8) else _copied(part, dtype)
-        else:
-            shifted = scratch(dtype, count)
-            deltas |= np.left_shift(part, dtype.type(shift), out=shifted, dtype=dtype)
-        start += size
-        shift += plane
-    return np.zeros(count, np.uint8) if deltas is None else deltas
-
-
-def _copied(part: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    out = scratch(dtype, len(part))
-    np.copyto(out, part)
-    return out
-
-
-def _value_bounds(form: Physical) -> tuple[int, int]:
-    """The least and greatest value that 64 bits and the type hold."""
-    least, greatest = _INT64_MIN, _INT64_MAX
-    if form.type.name == "decimal":
-        greatest = 10 ** (form.type.precision or 0) - 1
-        return max(least, -greatest), min(_INT64_MAX, greatest)
-    bits = 8 * form.width_bytes - 1
-    return max(least, -(1 << bits)), min(greatest, (1 << bits) - 1)
 
 
 @dataclass(frozen=True)
@@ -183,7 +92,7 @@ class _FrameEncoder:
         off -= least
         greatest = int(off.max())
         base, step = base + unit * least, unit * step
-        if greatest.bit_length() >= bits or not _line_fits(self.form, base, step, rows, unit * greatest):
+        if greatest.bit_length() >= bits or not line_fits(self.form, base, step, rows, unit * greatest):
             return None
         return base, step, off.view("<u8")
 
@@ -223,13 +132,6 @@ def _table(part: pa.Array, values: npt.NDArray[Any], line_bits: int) -> pa.Buffe
     return pa.py_buffer(b"".join((header, references, pack_planes(deltas, bits))))
 
 
-def _line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -> bool:
-    """FOR-fits."""
-    least, greatest = _value_bounds(form)
-    end = base + step * (rows - 1)
-    return least <= min(base, end) and max(base, end) + delta_max <= greatest
-
-
 class FrameOfReference:
     """For integers, dates, timestamps, and decimals by their unscaled integers."""
 
@@ -259,100 +161,19 @@ class FrameOfReference:
 
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
         data, rows, header_size = block.data, block.row_count, format.FOR_HEADER.size
-        if data.size < header_size:
-            raise ValueError(f"expected a header of {header_size} bytes, found {data.size}")
-        base, step, unit, layout, bits, count, _ = format.FOR_HEADER.unpack_from(data)
-        if layout == format.FOR_WIDE and form.code == format.TYPE_DECIMAL128:
-            if data.size != header_size + rows * form.width_bytes:
-                raise ValueError(f"expected {rows} values of {form.width_bytes} bytes, found {data.size}")
-            return form.fixed_array(data.slice(header_size), rows, block.validity, block.null_count)
-        if (
-            layout not in (format.FOR_LINE, format.FOR_TABLE)
-            or bits > 64
-            or count > format.FOR_REFERENCES_MAX
-        ):
-            raise ValueError(
-                f"expected a line or a table of at most {format.FOR_REFERENCES_MAX} references and 64 bits, "
-                f"found layout {layout}, {count} references and {bits} bits"
-            )
-        start = header_size + 8 * count
-        if data.size != start + planes_size(bits, rows):
-            raise ValueError(
-                f"expected {start + planes_size(bits, rows)} bytes for {rows} values of {bits} bits, found "
-                f"{data.size}"
-            )
-        deltas = unpack_planes(data, start, bits, rows)
-        if layout == format.FOR_TABLE:
-            references = np.frombuffer(data, "<i8", count, header_size)
-            return self._from_table(form, block, references, deltas)
-        if count:
-            raise ValueError(f"expected no references beside a line, found {count}")
-        return self._from_line(form, block, base, step, unit, deltas, bits)
+        if form.code == format.TYPE_DECIMAL128 and data.size >= header_size:
+            *_, layout, _, _, _ = format.FOR_HEADER.unpack_from(data)
+            if layout == format.FOR_WIDE:
+                if data.size != header_size + rows * form.width_bytes:
+                    raise ValueError(f"expected {rows} values of {form.width_bytes} bytes, found {data.size}")
+                return form.fixed_array(data.slice(header_size), rows, block.validity, block.null_count)
+        return Frame.parse(form, data, rows).array(block)
 
-    def _from_line(
-        self,
-        form: Physical,
-        block: EncodedValues,
-        base: int,
-        step: int,
-        unit: int,
-        deltas: npt.NDArray[Any],
-        bits: int,
-    ) -> pa.Array:
-        rows = block.row_count
-        if unit == 0:
-            raise ValueError("expected a unit of 1 or more, found 0")
-        if not _line_fits(form, base, step, rows, unit * ((1 << bits) - 1)):
-            # More room than was used, or nonsense: the greatest delta tells.
-            delta_max = unit * int(deltas.max(initial=0))
-            if not _line_fits(form, base, step, rows, delta_max):
-                raise ValueError(
-                    f"expected values of {form.type}, found a line from {base} with step {step} and deltas up "
-                    f"to {delta_max}"
-                )
-        out, numbers = _output(form, rows)
-        unsigned = numbers.view(f"<u{numbers.itemsize}")
-        modulus = (
-            1 << 8 * numbers.itemsize
-        )  # sums that fit the type (FOR-fits) may be made of parts that wrap
-        if step:
-            line = np.arange(rows, dtype=np.int64)
-            line *= step
-            line += base
-            if bits:
-                scaled = deltas if unit == 1 else np.multiply(deltas, np.uint64(unit), dtype=np.uint64)
-                np.add(line.view("<u8"), scaled, out=unsigned, casting="unsafe", dtype=np.uint64)
-            else:
-                numbers[:] = line
-        else:
-            first = unsigned.dtype.type(base % modulus)
-            if bits == 0:
-                unsigned[:] = first
-            elif unit == 1:
-                np.add(deltas, first, out=unsigned, casting="unsafe", dtype=unsigned.dtype)
-            else:
-                factor = unsigned.dtype.type(unit % modulus)
-                np.multiply(deltas, factor, out=unsigned, casting="unsafe", dtype=unsigned.dtype)
-                unsigned += first
-        return _finish(form, block, out, is_signed=min(base, base + step * (rows - 1)) < 0)
-
-    def _from_table(
-        self,
-        form: Physical,
-        block: EncodedValues,
-        references: npt.NDArray[np.int64],
-        deltas: npt.NDArray[Any],
-    ) -> pa.Array:
-        if (greatest := int(deltas.max(initial=0))) >= len(references):
-            raise ValueError(f"expected references below {len(references)}, found {greatest}")
-        lower, upper = _value_bounds(form)
-        least, most = int(references.min()), int(references.max())
-        if least < lower or most > upper:
-            raise ValueError(f"expected references of {form.type}, found {least} to {most}")
-        out, numbers = _output(form, block.row_count)
-        # Clipping spares NumPy its own look at the bounds; they are proved.
-        numbers[:] = np.take(references.astype(numbers.dtype), deltas, mode="clip")
-        return _finish(form, block, out, is_signed=least < 0)
+    def frame(self, form: Physical, block: EncodedValues) -> Frame:
+        """A block that has no NULL, as it lies. Not of decimals of 16 bytes. Raises: as `decode`."""
+        if block.null_count:
+            raise ValueError(f"expected no NULLs, found {block.null_count}")
+        return Frame.parse(form, block.data, block.row_count)
 
 
 @dataclass(frozen=True)
@@ -371,32 +192,3 @@ class _WideEncoder:
         header = format.FOR_HEADER.pack(0, 0, 1, format.FOR_WIDE, 0, 0, bytes(4))
         part = fill_holes(self.values.slice(lower, upper - lower))
         return pa.py_buffer(header + self.form.fixed_values(part).tobytes())
-
-
-def _output(form: Physical, rows: int) -> tuple[pa.Buffer, npt.NDArray[Any]]:
-    """The Arrow buffer to be filled, and the numbers in it: of a decimal128 every other word.
-
-    Arrow's memory, which is used again without the page faults that NumPy's would cost.
-    """
-    if _is_decimal128(form):
-        out = allocate(16 * rows)
-        return out, np.frombuffer(out, "<i8").reshape(rows, 2)[:, 0]
-    assert form.dtype is not None
-    out = allocate(rows * form.width_bytes)
-    return out, np.frombuffer(out, form.dtype)
-
-
-def _finish(form: Physical, block: EncodedValues, out: pa.Buffer, is_signed: bool) -> pa.Array:
-    rows = block.row_count
-    if _is_decimal128(form):
-        words = np.frombuffer(out, "<i8").reshape(rows, 2)
-        if is_signed:
-            np.right_shift(words[:, 0], 63, out=words[:, 1])
-        else:
-            words[:, 1] = 0
-    return pa.Array.from_buffers(form.arrow, rows, [block.validity, out], block.null_count)
-
-
-def _is_decimal128(form: Physical) -> bool:
-    """Whether Arrow's value has 16 bytes, whatever the stored one has."""
-    return form.is_narrowed or form.code == format.TYPE_DECIMAL128

@@ -1,0 +1,532 @@
+"""One column of a column file: its footer, and its values as Arrow arrays, block by block.
+
+    read, read_codes, read_narrow, read_runs     ordinals [lower, upper) in one of the forms that the blocks have
+    gather                                       scattered ordinals
+                     |
+                     v
+    _blocks ── cache ── first_pass ── one pread for neighbours ── decode_block
+
+Trust and threads: as `reader`, which makes these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala.cfile import format
+from nyala.cfile.block import decode_block
+from nyala.cfile.column import BASE, BLOOM, KEY, ColumnKey, ColumnPlace
+from nyala.cfile.compression import compression_name
+from nyala.cfile.encoding import encoding_by_code
+from nyala.cfile.first_pass import FirstPass
+from nyala.cfile.footer import ColumnFooter
+from nyala.cfile.gathering import Ordinals, gathered, word_dtype
+from nyala.cfile.physical import BYTES, narrow_decimal, narrow_physical
+from nyala.cfile.zonemap import Zone, zone_of
+from nyala.errors import CorruptionError
+from nyala.schema.arrow_values import rows_of
+from nyala.schema.constraint import Constraint
+from nyala.schema.types import ColumnType
+
+if TYPE_CHECKING:
+    from nyala.cfile.reader import CFileReader
+
+__all__ = ["ColumnReader", "ReadStats", "SummaryError"]
+
+_As: TypeAlias = Literal["plain", "codes", "narrow", "runs"]
+# A read of fewer rows than this part of a block is a look-up.
+_PART_LOG2: Final = 4
+# For `row_bytes`: what LZ4 makes of text, and a text that is worth a dictionary entry.
+_TEXT_RATIO: Final = 3.0
+_DICTIONARY_VALUE_BYTES: Final = 16.0
+_EXCLUDED_KEPT: Final = 16  # answers of `excluded_blocks`
+
+
+@dataclass
+class ReadStats:
+    """What reading has cost so far. Mutable, for one thread at a time; `explain()` adds them up."""
+
+    bytes_read: int = 0  # from the file, footers excluded
+    blocks_read: int = 0  # decoded
+    cache_hits: int = 0  # blocks that were decoded already
+    reads: int = 0  # preads
+    base_blocks: set[tuple[int, int]] = field(default_factory=set, compare=False, repr=False)
+    """Which blocks of base columns were decoded or found, each once: (the column's reader, block)."""
+
+
+class SummaryError(CorruptionError):
+    """The values are whole, but what the footer says of them (zone map, first keys, counts) is not true of them."""
+
+
+class ColumnReader:
+    """One column of a file. Made by `CFileReader.column`; lives as long as the file's reader."""
+
+    def __init__(self, reader: CFileReader, footer: ColumnFooter, place: ColumnPlace) -> None:
+        self._reader = reader
+        self._footer = footer
+        self.place = place
+        self._dictionary: pa.Array | None = None
+        self._column_zone: Zone | None = None
+        self._first_pass: FirstPass[pa.Array] = FirstPass()
+        self._excluded: dict[Constraint, npt.NDArray[np.bool_]] = {}
+        self._arrow = pa.large_binary() if footer.key.role == KEY else footer.form.arrow
+        # The form of a block that takes the least room in the cache and is quick to pick values from.
+        self._small: _As = "plain"
+        self._words = word_dtype(self._arrow)
+        if footer.dictionary_length:
+            self._small, self._words = "codes", word_dtype(pa.int32())
+        elif footer.key.role != BLOOM and (narrow := narrow_decimal(footer.form.type)) is not None:
+            self._small, self._words = "narrow", word_dtype(narrow)
+
+    # -- what the footer says ------------------------------------------------------------------------------
+
+    @property
+    def key(self) -> ColumnKey:
+        return self._footer.key
+
+    @property
+    def type(self) -> ColumnType:
+        return self._footer.form.type
+
+    @property
+    def code(self) -> int:
+        """The type's number on disk (`format.TYPE_*`)."""
+        return self._footer.form.code
+
+    @property
+    def encoding(self) -> str:
+        encoding = encoding_by_code(self._footer.encoding)
+        assert encoding is not None  # the footer was refused otherwise
+        return encoding.name
+
+    @property
+    def compression(self) -> str:
+        """What was asked for; each block says for itself whether it was worth it."""
+        name = compression_name(self._footer.compression)
+        assert name is not None
+        return name
+
+    @property
+    def row_count(self) -> int:
+        return self._footer.row_count
+
+    @property
+    def null_count(self) -> int:
+        return self._footer.null_count
+
+    @property
+    def rows_per_block(self) -> int:
+        """A power of two; block i holds ordinals [i · rows_per_block, (i + 1) · rows_per_block)."""
+        return self._footer.rows_per_block
+
+    @property
+    def block_count(self) -> int:
+        return self._footer.block_count
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file that belong to this column."""
+        return self.place.length + sum(length for _, length in self.extents())
+
+    @property
+    def row_bytes(self) -> float:
+        """About how many bytes a decoded value takes: exact for fixed width, for text from its size on disk."""
+        if self.has_dictionary:
+            return 4.0 + _DICTIONARY_VALUE_BYTES
+        if self._footer.form.kind != BYTES:
+            return float(self._footer.form.arrow.bit_width / 8)
+        return 4.0 + _TEXT_RATIO * self.size_bytes / max(1, self.row_count)
+
+    @property
+    def footer(self) -> ColumnFooter:
+        return self._footer
+
+    def extents(self) -> list[tuple[int, int]]:
+        """(offset, length) of every block, the dictionary's too."""
+        footer = self._footer
+        extents = list(zip(footer.block_offsets.tolist(), footer.block_lengths.tolist(), strict=True))
+        if footer.dictionary_length:
+            extents.append((footer.dictionary_offset, footer.dictionary_length))
+        return extents
+
+    @property
+    def has_zones(self) -> bool:
+        """Whether there is a zone map: every column but KEY and BLOOM has one."""
+        return self._footer.zone_map is not None
+
+    def zone(self, block: int) -> Zone:
+        """The zone of one block."""
+        assert self._footer.zone_map is not None, "this column has no zone map"
+        return self._footer.zone_map.zone(block)
+
+    @property
+    def zones(self) -> list[Zone]:
+        """The zones of all blocks."""
+        return [self.zone(block) for block in range(self.block_count)]
+
+    def column_zone(self) -> Zone:
+        """The zone of the whole column."""
+        if self._column_zone is None:
+            assert self._footer.zone_map is not None, "this column has no zone map"
+            self._column_zone = self._footer.zone_map.column_zone()
+        return self._column_zone
+
+    def excluded_blocks(self, constraint: Constraint) -> npt.NDArray[np.bool_]:
+        """Of each block whether its zone says that no row of the base satisfies the constraint. Not to be changed.
+
+        Scans of many columns ask a few times for the same; the last answers are kept.
+        """
+        found = self._excluded.get(constraint)
+        if found is None:
+            assert self._footer.zone_map is not None, "this column has no zone map"
+            if len(self._excluded) >= _EXCLUDED_KEPT:
+                self._excluded = {}
+            found = self._excluded[constraint] = self._footer.zone_map.excluded(constraint)
+        return found
+
+    def block_first_keys(self) -> pa.LargeBinaryArray | None:
+        """The value index: the encoded key at each block's first ordinal, None when the column carries none."""
+        return self._footer.first_keys
+
+    # -- values --------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        lower: int,
+        upper: int,
+        *,
+        stats: ReadStats | None = None,
+        fill_cache: bool = True,
+        scanning: bool = False,
+    ) -> pa.Array:
+        """The values of ordinals [lower, upper), in the type's Arrow form (role KEY: large_binary).
+
+        fill_cache: whether blocks decoded for this are kept in the cache.
+        scanning:   of those, only what is asked for a second time: see `first_pass`.
+        Cost:       decodes the blocks that are touched, whole; one pread for neighbours; a copy only when
+                    several blocks must become one array.
+        Raises:     CorruptionError. ArrowInvalid when text of more than 2 GiB is asked for at once.
+        """
+        assert 0 <= lower <= upper <= self.row_count, (lower, upper, self.row_count)
+        if lower == upper:
+            return pa.nulls(0, self._arrow)
+        if upper - lower > self.rows_per_block >> _PART_LOG2:
+            arrays = self._within(lower, upper, stats, fill_cache, "plain", scanning)
+        else:  # of a look-up, which keeps small blocks and widens what it needs, as `gather` does
+            arrays = [
+                self._plain(array)
+                for array in self._within(lower, upper, stats, fill_cache, self._small, False)
+            ]
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+    @property
+    def has_dictionary(self) -> bool:
+        """Whether the values are codewords into a dictionary of the column: then `read_codes` can be asked."""
+        return self._footer.dictionary_length > 0
+
+    def read_codes(
+        self, lower: int, upper: int, *, stats: ReadStats | None = None, scanning: bool = False
+    ) -> pa.DictionaryArray:
+        """The values of ordinals [lower, upper) as one dictionary array: 32-bit indices, the column's dictionary.
+
+        Only of a column that has one. Costs and raises as `read`; no value is copied, only indices.
+        """
+        assert self.has_dictionary and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
+        arrays = self._within(lower, upper, stats, True, "codes", scanning)
+        if len(arrays) == 1:
+            return arrays[0]
+        indices = pa.concat_arrays([array.indices for array in arrays])
+        return pa.DictionaryArray.from_arrays(indices, arrays[0].dictionary, safe=False)
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether the values are runs, none of NULL: then `read_runs` can be asked."""
+        return self._footer.encoding == format.ENCODING_RLE and self._footer.null_count == 0
+
+    def read_runs(
+        self, lower: int, upper: int, *, stats: ReadStats | None = None, scanning: bool = False
+    ) -> pa.Array:
+        """The values of ordinals [lower, upper) as one run-end encoded array; two runs in it may have one value.
+
+        Where a block has short runs, the rows of all. Only of a column that `has_runs`. Costs and raises as `read`.
+        """
+        assert self.has_runs and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
+        arrays = self._within(lower, upper, stats, True, "runs", scanning)
+        if len({array.type for array in arrays}) > 1:
+            arrays = [rows_of(array) for array in arrays]
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+    def read_narrow(
+        self,
+        lower: int,
+        upper: int,
+        *,
+        stats: ReadStats | None = None,
+        fill_cache: bool = True,
+        scanning: bool = False,
+    ) -> pa.Array:
+        """`read` of a decimal column whose type has a `narrow_decimal`, as that: no value is widened."""
+        assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
+        arrays = self._within(lower, upper, stats, fill_cache, "narrow", scanning)
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+    def _within(
+        self, lower: int, upper: int, stats: ReadStats | None, fill_cache: bool, as_: _As, scanning: bool
+    ) -> list[pa.Array]:
+        """The blocks of ordinals [lower, upper), at least one, the first and the last cut to them."""
+        shift = self._footer.rows_per_block_log2
+        first, last = lower >> shift, (upper - 1) >> shift
+        scan = (lower, upper) if self._is_pass(scanning, fill_cache) else None
+        arrays = self._blocks(range(first, last + 1), stats, fill_cache, as_, scan)
+        arrays[-1] = arrays[-1].slice(0, upper - (last << shift))
+        arrays[0] = arrays[0].slice(lower - (first << shift))
+        return arrays
+
+    def gather(
+        self,
+        ordinals: npt.NDArray[np.int64] | Ordinals,
+        *,
+        stats: ReadStats | None = None,
+        fill_cache: bool = True,
+        scanning: bool = False,
+    ) -> pa.Array:
+        """The values at these ordinals, in their order; an ordinal may come twice. `scanning`: as `read`.
+
+        Cost: decodes each touched block once, to the form of it that takes the least room (codewords, narrow
+              decimals): so the blocks that look-ups keep in the cache are small, and only what is asked for is widened.
+        """
+        if not isinstance(ordinals, Ordinals):
+            ordinals = Ordinals(ordinals)
+        if not ordinals.count:
+            return pa.nulls(0, self._arrow)
+        # A scan that picks a few rows asks for the whole block, as far as keeping it goes.
+        scan = (0, self.row_count) if scanning and self._is_pass(scanning, fill_cache) else None
+        assert ordinals.least >= 0 and ordinals.greatest < self._footer.row_count
+        cut = ordinals.cut(self._footer.rows_per_block_log2)
+        arrays = self._blocks(cut.blocks, stats, fill_cache, self._small, scan)
+        if self._small == "codes":
+            codes = gathered([array.indices for array in arrays], cut, self._words)
+            return arrays[0].dictionary.take(codes)
+        array = gathered(arrays, cut, self._words)
+        return array if self._small == "plain" else self._plain(array)
+
+    def _plain(self, array: pa.Array) -> pa.Array:
+        """Values of the smallest form in the type's own Arrow form."""
+        if self._small == "codes":
+            return array.dictionary_decode()
+        if self._small == "narrow":
+            if array.null_count:
+                return array.cast(self._arrow)
+            width = self._footer.form.width_bytes
+            values = array.buffers()[1].slice(array.offset * width, len(array) * width)
+            return self._footer.form.fixed_array(values, len(array), None, 0)
+        return array
+
+    def _blocks(
+        self,
+        blocks: Sequence[int],
+        stats: ReadStats | None,
+        fill_cache: bool,
+        as_: _As = "plain",
+        scan: tuple[int, int] | None = None,
+    ) -> list[pa.Array]:
+        """Decoded blocks, for ascending, distinct block numbers.
+
+        scan: the ordinals of them that a scan asks for, if one does; None keeps all blocks that `fill_cache` lets it.
+        """
+        cache, owner = self._reader._cache, self._reader._owner
+        name = self.place.offset  # no other column of the file has it
+        arrays: list[pa.Array | None] = [None] * len(blocks)
+        missing = list(blocks)
+        if cache is not None:
+            arrays, missing = [], []
+            for block in blocks:
+                array = cache.get(owner, (name, as_, block))
+                arrays.append(array)
+                if array is None:
+                    missing.append(block)
+        if stats is not None:
+            if cache is not None:
+                stats.cache_hits += len(blocks) - len(missing)
+            if self.key.role == BASE:
+                stats.base_blocks.update((id(self), block) for block in blocks)
+        if not missing:
+            if scan is not None:
+                self._pass(blocks, as_, scan)
+            return arrays
+        found = {block: array for block, array in zip(blocks, arrays, strict=True) if array is not None}
+        if self._footer.dictionary_length and self._dictionary is None:
+            self._dictionary = self._read_dictionary(stats)
+        if scan is not None:
+            self._decode_for_scan(missing, found, stats, as_, scan)
+            self._pass(blocks, as_, scan)
+        else:
+            keep = set(missing) if cache is not None and fill_cache else set()
+            for block, array in self._decoded(missing, keep, stats, as_):
+                found[block] = array
+                self._first_pass.note((as_, block))
+        return [found[block] for block in blocks]
+
+    def _decode_for_scan(
+        self,
+        missing: Sequence[int],
+        found: dict[int, pa.Array],
+        stats: ReadStats | None,
+        as_: _As,
+        scan: tuple[int, int],
+    ) -> None:
+        """Put the `missing` blocks into `found`; those that another thread is decoding are its, too."""
+        claimed, theirs = self._first_pass.claim((as_, block) for block in missing)
+        mine = [block for block in missing if (as_, block) not in theirs]
+        keep = {
+            block
+            for block in mine
+            if self._first_pass.was_asked((as_, block)) or not self._is_whole(block, scan)
+        }
+        try:
+            for block, array in self._decoded(mine, keep, stats, as_):
+                found[block] = array
+                self._first_pass.land((as_, block), array)
+        except BaseException as error:
+            self._first_pass.fail(claimed, error)
+            raise
+        for name, decoding in theirs.items():
+            found[name[1]] = decoding.result()  # type: ignore[index]
+
+    def _is_pass(self, scanning: bool, fill_cache: bool) -> bool:
+        return scanning and fill_cache and self._reader._cache is not None
+
+    def _is_whole(self, block: int, scan: tuple[int, int]) -> bool:
+        first = block << self._footer.rows_per_block_log2
+        return scan[0] <= first and first + self._footer.block_rows(block) <= scan[1]
+
+    def _pass(self, blocks: Sequence[int], as_: _As, scan: tuple[int, int]) -> None:
+        """A scan was given these blocks: what it read to the end for the first time has no place in the cache."""
+        cache = self._reader._cache
+        assert cache is not None
+        for block in blocks:
+            name = (as_, block)
+            end = (block << self._footer.rows_per_block_log2) + self._footer.block_rows(block)
+            if end <= scan[1] and not self._first_pass.was_asked(name):
+                self._first_pass.note(name)
+                cache.discard(self._reader._owner, (self.place.offset, as_, block))
+
+    def _decoded(
+        self, blocks: Sequence[int], keep: Set[int], stats: ReadStats | None, as_: _As
+    ) -> Iterator[tuple[int, pa.Array]]:
+        """Each of the blocks, read and decoded; of those to `keep` the cache gets what owns its memory."""
+        cache, owner = self._reader._cache, self._reader._owner
+        for run in self._coalesce(blocks):
+            start = int(self._footer.block_offsets[run[0]])
+            end = int(self._footer.block_offsets[run[-1]]) + int(self._footer.block_lengths[run[-1]])
+            data = pa.py_buffer(self._reader.read_exactly(start, end - start))
+            if stats is not None:
+                stats.reads += 1
+                stats.bytes_read += end - start
+                stats.blocks_read += len(run)
+            for block in run:
+                offset = int(self._footer.block_offsets[block])
+                length = int(self._footer.block_lengths[block])
+                array = self._decode(data.slice(offset - start, length), block, offset, as_)
+                if cache is not None and block in keep:
+                    # Indices and runs are the array's own already; the dictionary is the column's, which keeps it
+                    # anyway.
+                    array = _owning(array, data) if len(run) > 1 and as_ in ("plain", "narrow") else array
+                    size = (
+                        _size(array.indices)
+                        if as_ == "codes"
+                        else array.nbytes
+                        if as_ == "runs"
+                        else _size(array)
+                    )
+                    cache.put(owner, (self.place.offset, as_, block), array, size)
+                yield block, array
+
+    def _coalesce(self, blocks: Sequence[int]) -> list[list[int]]:
+        """Blocks that lie one behind the other in the file, for one pread each."""
+        runs: list[list[int]] = []
+        run_end = run_length = 0
+        for block in blocks:
+            offset, length = int(self._footer.block_offsets[block]), int(self._footer.block_lengths[block])
+            if runs and offset == run_end and run_length + length <= format.COALESCED_READ_BYTES_MAX:
+                runs[-1].append(block)
+                run_length += length
+            else:
+                runs.append([block])
+                run_length = length
+            run_end = offset + length
+        return runs
+
+    def _decode(self, data: pa.Buffer, block: int, offset: int, as_: _As = "plain") -> pa.Array:
+        footer = self._footer
+        form = narrow_physical(footer.form.type) if as_ == "narrow" else footer.form
+        first = block << footer.rows_per_block_log2
+        array = decode_block(
+            form, data, first, footer.block_rows(block), self._dictionary, self._reader.path, offset,
+            as_="plain" if as_ == "narrow" else as_,
+        )  # fmt: skip
+        # Keys of many blocks in one array may pass the 2 GiB that 32-bit offsets can address.
+        return array.cast(self._arrow) if footer.key.role == KEY else array
+
+    def _read_dictionary(self, stats: ReadStats | None) -> pa.Array:
+        footer = self._footer
+        data = pa.py_buffer(self._reader.read_exactly(footer.dictionary_offset, footer.dictionary_length))
+        if stats is not None:
+            stats.reads += 1
+            stats.bytes_read += data.size
+        return decode_block(
+            footer.form, data, 0, footer.dictionary_count, None, self._reader.path, footer.dictionary_offset
+        )
+
+    def check(self) -> None:
+        """Read every block from the file, past the cache, and compare it with what the footer says of it."""
+        footer, path = self._footer, self._reader.path
+        if footer.dictionary_length:
+            self._dictionary = self._read_dictionary(None)
+        null_count = 0
+        for block in range(self.block_count):
+            offset, length = int(footer.block_offsets[block]), int(footer.block_lengths[block])
+            array = self._decode(pa.py_buffer(self._reader.read_exactly(offset, length)), block, offset)
+            try:
+                array.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise CorruptionError(
+                    f"expected values of {self.type}, found others ({error})", path, offset
+                ) from error
+            null_count += array.null_count
+            if footer.zone_map is not None:
+                found = zone_of(footer.form, footer.form.stored_array(array))
+                if found != footer.zone_map.zone(block):
+                    raise SummaryError(f"expected {footer.zone_map.zone(block)}, found {found}", path, offset)
+            if (
+                footer.first_keys is not None
+                and self.key.role == KEY
+                and array[0] != footer.first_keys[block]
+            ):
+                raise SummaryError(
+                    "expected the footer's first key in the block, found another", path, offset
+                )
+        if null_count != footer.null_count:
+            raise SummaryError(
+                f"expected {footer.null_count} NULLs, found {null_count}", path, self.place.offset
+            )
+
+
+def _size(array: pa.Array) -> int:
+    return sum(buffer.size for buffer in array.buffers() if buffer is not None)
+
+
+def _owning(array: pa.Array, data: pa.Buffer) -> pa.Array:
+    """`array` without references into `data`."""
+    lower, upper = data.address, data.address + data.size
+    buffers: list[Any] = array.buffers()
+    if not any(buffer is not None and lower <= buffer.address < upper for buffer in buffers):
+        return array
+    copies = [None if buffer is None else pa.py_buffer(buffer.to_pybytes()) for buffer in buffers]
+    return pa.Array.from_buffers(array.type, len(array), copies, array.null_count, array.offset)

@@ -1,0 +1,326 @@
+"""A block of the frame-of-reference encoding as it lies: what it says of its rows before any value is made.
+
+    array       all values
+    matches     which rows satisfy a constraint, by comparing deltas: the constraint is brought to the deltas, not they
+                to values (of dates a number of 16 bits a row is compared, of discounts one of 8)
+    pick        the values of a few rows, from the bits where they lie
+
+    FOR-fits    base, base + step · (rows - 1) and either plus unit · the greatest delta are values of the type;
+                references are
+
+FOR-fits is proved when a frame is made, so no sum wraps around.
+Immutable but for the deltas that it remembers; any thread may use it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala.cfile import format
+from nyala.cfile.encoding.base import EncodedValues
+from nyala.cfile.encoding.planes import delta_dtype, pick_planes, planes_size, unpack_planes
+from nyala.cfile.memory import allocate, scratch
+from nyala.cfile.physical import Physical
+from nyala.schema.constraint import Constraint
+
+__all__ = ["Frame", "line_fits", "value_bounds"]
+
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+# Up to so many values of a list are compared one after the other; more are looked up in a table of all deltas.
+_COMPARED_MAX: Final = 4
+_LOOKED_UP_BITS_MAX: Final = 16
+
+
+def value_bounds(form: Physical) -> tuple[int, int]:
+    """The least and greatest value that 64 bits and the type hold."""
+    least, greatest = _INT64_MIN, _INT64_MAX
+    if form.type.name == "decimal":
+        greatest = 10 ** (form.type.precision or 0) - 1
+        return max(least, -greatest), min(_INT64_MAX, greatest)
+    bits = 8 * form.width_bytes - 1
+    return max(least, -(1 << bits)), min(greatest, (1 << bits) - 1)
+
+
+def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -> bool:
+    """FOR-fits."""
+    least, greatest = value_bounds(form)
+    end = base + step * (rows - 1)
+    return least <= min(base, end) and max(base, end) + delta_max <= greatest
+
+
+@dataclass(eq=False)
+class Frame:
+    """A line (base, step, unit, deltas) or a table (references, deltas)."""
+
+    form: Physical
+    data: pa.Buffer
+    row_count: int
+    base: int
+    step: int
+    unit: int
+    bits: int
+    start: int  # of the planes
+    references: npt.NDArray[np.int64] | None
+    _deltas: npt.NDArray[Any] | None = field(default=None, repr=False)
+
+    @staticmethod
+    def parse(form: Physical, data: pa.Buffer, rows: int) -> Frame:
+        """Raises: ValueError for bytes that no encoder of a line or a table can have written."""
+        header_size = format.FOR_HEADER.size
+        if data.size < header_size:
+            raise ValueError(f"expected a header of {header_size} bytes, found {data.size}")
+        base, step, unit, layout, bits, count, _ = format.FOR_HEADER.unpack_from(data)
+        if (
+            layout not in (format.FOR_LINE, format.FOR_TABLE)
+            or bits > 64
+            or count > format.FOR_REFERENCES_MAX
+        ):
+            raise ValueError(
+                f"expected a line or a table of at most {format.FOR_REFERENCES_MAX} references and 64 bits, "
+                f"found layout {layout}, {count} references and {bits} bits"
+            )
+        start = header_size + 8 * count
+        if data.size != start + planes_size(bits, rows):
+            raise ValueError(
+                f"expected {start + planes_size(bits, rows)} bytes for {rows} values of {bits} bits, found "
+                f"{data.size}"
+            )
+        if layout == format.FOR_TABLE:
+            references = np.frombuffer(data, "<i8", count, header_size)
+            frame = Frame(form, data, rows, base, step, unit, bits, start, references)
+            frame._check_table()
+        else:
+            if count:
+                raise ValueError(f"expected no references beside a line, found {count}")
+            frame = Frame(form, data, rows, base, step, unit, bits, start, None)
+            frame._check_line()
+        return frame
+
+    @property
+    def nbytes(self) -> int:
+        """What it keeps in memory, the deltas that it may come to remember included."""
+        return int(self.data.size) + self.row_count * delta_dtype(self.bits).itemsize
+
+    def owning(self) -> Frame:
+        """The same over bytes of its own."""
+        data = pa.py_buffer(self.data.to_pybytes())
+        references = None
+        if self.references is not None:
+            references = np.frombuffer(data, "<i8", len(self.references), format.FOR_HEADER.size)
+        return Frame(
+            self.form, data, self.row_count, self.base, self.step, self.unit, self.bits, self.start, references
+        )  # fmt: skip
+
+    def array(self, block: EncodedValues) -> pa.Array:
+        """All values, with the block's validity."""
+        out, numbers = _output(self.form, self.row_count)
+        if self.references is not None:
+            # Clipping spares NumPy its own look at the bounds; they are proved.
+            numbers[:] = np.take(self.references.astype(numbers.dtype), self._unpacked(), mode="clip")
+        elif self.step:
+            numbers[:] = self._line()
+        else:
+            self._add_base(self._unpacked(), numbers)
+        return _finish(self.form, out, self.row_count, self._is_signed, block.validity, block.null_count)
+
+    def matches(self, constraint: Constraint, lower: int, upper: int) -> npt.NDArray[np.bool_]:
+        """Of the rows [lower, upper), none of them NULL, which have a value that satisfies the constraint."""
+        count = upper - lower
+        if constraint.empty or constraint.null == "only":
+            return np.zeros(count, np.bool_)
+        if self.references is not None:
+            of_table: npt.NDArray[np.bool_]
+            of_table = _satisfying(self.references, constraint)[self._remembered()[lower:upper]]
+            return of_table
+        if self.step:
+            return _satisfying(self._line()[lower:upper], constraint)
+        if constraint.values is not None:
+            return self._matches_values(constraint.values, lower, upper)
+        least = 0 if constraint.lower is None else -((self.base - constraint.lower) // self.unit)
+        most = (1 << self.bits) - 1
+        greatest = most if constraint.upper is None else (constraint.upper - self.base) // self.unit
+        least, greatest = max(0, least), min(most, greatest)
+        if least > greatest:
+            return np.zeros(count, np.bool_)
+        if least == 0 and greatest == most:
+            return np.ones(count, np.bool_)
+        deltas = self._remembered()[lower:upper]
+        number = deltas.dtype.type
+        mask: npt.NDArray[np.bool_]
+        if least == 0:
+            mask = deltas <= number(greatest)
+        elif greatest == most:
+            mask = deltas >= number(least)
+        else:  # what is below wraps around to above
+            mask = deltas - number(least) <= number(greatest - least)
+        return mask
+
+    def _matches_values(self, values: tuple[Any, ...], lower: int, upper: int) -> npt.NDArray[np.bool_]:
+        most = (1 << self.bits) - 1
+        found = [divmod(value - self.base, self.unit) for value in values]
+        wanted = [delta for delta, rest in found if not rest and 0 <= delta <= most]
+        if not wanted:
+            return np.zeros(upper - lower, np.bool_)
+        deltas = self._remembered()[lower:upper]
+        mask: npt.NDArray[np.bool_]
+        if len(wanted) <= _COMPARED_MAX:
+            mask = deltas == deltas.dtype.type(wanted[0])
+            for delta in wanted[1:]:
+                mask |= deltas == deltas.dtype.type(delta)
+        elif self.bits <= _LOOKED_UP_BITS_MAX:
+            table = np.zeros(most + 1, np.bool_)
+            table[wanted] = True
+            mask = table[deltas]
+        else:
+            mask = np.isin(deltas, np.array(wanted, deltas.dtype))
+        return mask
+
+    def pick(self, rows: npt.NDArray[np.int64]) -> pa.Array:
+        """The values of these rows, none of them NULL, in their order."""
+        if self._deltas is not None:
+            deltas = self._deltas[rows]
+        else:
+            deltas = pick_planes(self.data, self.start, self.bits, self.row_count, rows)
+        out, numbers = _output(self.form, len(rows))
+        if self.references is not None:
+            numbers[:] = self.references[deltas]
+        elif self.step:
+            line = rows * np.int64(self.step)
+            line += np.int64(self.base)
+            numbers[:] = line + self._scaled(deltas)
+        else:
+            self._add_base(deltas, numbers)
+        return _finish(self.form, out, len(rows), self._is_signed, None, 0)
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _unpacked(self) -> npt.NDArray[Any]:
+        if self._deltas is not None:
+            return self._deltas
+        return unpack_planes(self.data, self.start, self.bits, self.row_count)
+
+    def _remembered(self) -> npt.NDArray[Any]:
+        """The deltas, kept for the next question: a block has rows of several windows, and its values are asked for
+        after its matches."""
+        if self._deltas is None:
+            self._deltas = self._unpacked()
+        return self._deltas
+
+    @property
+    def _is_signed(self) -> bool:
+        """Whether there may be a value below zero."""
+        if self.references is not None:
+            return int(self.references.min(initial=0)) < 0
+        return min(self.base, self.base + self.step * (self.row_count - 1)) < 0
+
+    def _line(self) -> npt.NDArray[np.int64]:
+        line = np.arange(self.row_count, dtype=np.int64)
+        line *= self.step
+        line += self.base
+        if self.bits:
+            line += self._scaled(self._unpacked())
+        return line
+
+    def _scaled(self, deltas: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        scaled: npt.NDArray[np.int64]
+        scaled = np.multiply(deltas, np.uint64(self.unit), dtype=np.uint64).view(np.int64)
+        return scaled
+
+    def _add_base(self, deltas: npt.NDArray[Any], numbers: npt.NDArray[Any]) -> None:
+        """base + unit · deltas into `numbers`: in as few bytes as the sums fit, and then copied, which is one pass over
+        the wide numbers and not two."""
+        unsigned = numbers.view(f"<u{numbers.itemsize}")
+        base, unit = self.base, self.unit
+        if self.bits == 0:
+            numbers[:] = base
+            return
+        most = base + unit * ((1 << self.bits) - 1)
+        width = next((w for w in (1, 2, 4) if deltas.itemsize <= w and most < 1 << 8 * w), 8)
+        if base < 0 or width >= numbers.itemsize:
+            modulus = 1 << 8 * numbers.itemsize  # sums that fit the type may be made of parts that wrap
+            dtype = unsigned.dtype
+            first = dtype.type(base % modulus)
+            if unit == 1:
+                np.add(deltas, first, out=unsigned, casting="unsafe", dtype=dtype)
+            else:
+                np.multiply(deltas, dtype.type(unit % modulus), out=unsigned, casting="unsafe", dtype=dtype)
+                unsigned += first
+            return
+        dtype = np.dtype(f"<u{width}")
+        if unit != 1:
+            product = scratch(dtype, len(deltas))
+            deltas = np.multiply(deltas, dtype.type(unit), out=product, dtype=dtype)
+        if base:
+            total = scratch(dtype, len(deltas))
+            deltas = np.add(deltas, dtype.type(base), out=total, dtype=dtype)
+        np.copyto(unsigned, deltas)
+
+    def _check_line(self) -> None:
+        if self.unit == 0:
+            raise ValueError("expected a unit of 1 or more, found 0")
+        if not line_fits(self.form, self.base, self.step, self.row_count, self.unit * ((1 << self.bits) - 1)):
+            # More room than was used, or nonsense: the greatest delta tells.
+            delta_max = self.unit * int(self._unpacked().max(initial=0))
+            if not line_fits(self.form, self.base, self.step, self.row_count, delta_max):
+                raise ValueError(
+                    f"expected values of {self.form.type}, found a line from {self.base} with step {self.step} "
+                    f"and deltas up to {delta_max}"
+                )
+
+    def _check_table(self) -> None:
+        assert self.references is not None
+        deltas = self._remembered()
+        if (greatest := int(deltas.max(initial=0))) >= len(self.references):
+            raise ValueError(f"expected references below {len(self.references)}, found {greatest}")
+        lower, upper = value_bounds(self.form)
+        least, most = int(self.references.min()), int(self.references.max())
+        if least < lower or most > upper:
+            raise ValueError(f"expected references of {self.form.type}, found {least} to {most}")
+
+
+def _satisfying(values: npt.NDArray[np.int64], constraint: Constraint) -> npt.NDArray[np.bool_]:
+    """Which of these numbers satisfy a constraint with bounds or values."""
+    if constraint.values is not None:
+        inside = [value for value in constraint.values if _INT64_MIN <= value <= _INT64_MAX]
+        return np.isin(values, np.array(inside, np.int64))
+    mask = np.ones(len(values), np.bool_)
+    if constraint.lower is not None:
+        mask &= values >= constraint.lower
+    if constraint.upper is not None:
+        mask &= values <= constraint.upper
+    return mask
+
+
+def _output(form: Physical, rows: int) -> tuple[pa.Buffer, npt.NDArray[Any]]:
+    """The Arrow buffer to be filled, and the numbers in it: of a decimal128 every other word.
+
+    Arrow's memory, which is used again without the page faults that NumPy's would cost.
+    """
+    if _is_decimal128(form):
+        out = allocate(16 * rows)
+        return out, np.frombuffer(out, "<i8").reshape(rows, 2)[:, 0]
+    assert form.dtype is not None
+    out = allocate(rows * form.width_bytes)
+    return out, np.frombuffer(out, form.dtype)
+
+
+def _finish(
+    form: Physical, out: pa.Buffer, rows: int, is_signed: bool, validity: pa.Buffer | None, null_count: int
+) -> pa.Array:
+    if _is_decimal128(form):
+        words = np.frombuffer(out, "<i8").reshape(rows, 2)
+        if is_signed:
+            np.right_shift(words[:, 0], 63, out=words[:, 1])
+        else:
+            words[:, 1] = 0
+    return pa.Array.from_buffers(form.arrow, rows, [validity, out], null_count)
+
+
+def _is_decimal128(form: Physical) -> bool:
+    """Whether Arrow's value has 16 bytes, whatever the stored one has."""
+    return form.is_narrowed or form.code == format.TYPE_DECIMAL128

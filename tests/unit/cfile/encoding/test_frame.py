@@ -1,0 +1,117 @@
+"""Frames: what is told of a block's rows, and taken from it, without decoding it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.cfile.encoding.values import arrow_of, blocks, encoded, form_of, int64
+
+from nyala.cfile import format
+from nyala.cfile.encoding.frame import Frame
+from nyala.cfile.encoding.planes import pack_planes, pick_planes
+from nyala.schema.constraint import ANY, EMPTY, NULL_ONLY, Constraint
+from nyala.schema.types import parse_type
+
+TYPES = ("int8", "int16", "int32", "int64", "date", "timestamp", "decimal(5,2)", "decimal(15,2)")
+
+
+def frame_of(type: str, array: pa.Array) -> Frame:
+    return Frame.parse(form_of(type), encoded("for", type, array), len(array))
+
+
+def canonical(type: str, array: pa.Array) -> list[int]:
+    return [int(value) for value in form_of(type).stored_array(array).to_pylist()]
+
+
+def check_matches(frame: Frame, values: list[int], constraint: Constraint) -> None:
+    expected = [constraint.admits(value) for value in values]
+    assert frame.matches(constraint, 0, len(values)).tolist() == expected, str(constraint)
+    half = len(values) // 2
+    assert frame.matches(constraint, half, len(values)).tolist() == expected[half:], str(constraint)
+
+
+@pytest.mark.parametrize("type", TYPES)
+@given(data=st.data())
+def test_frames_answer_as_their_values_do(type: str, data: st.DataObject) -> None:
+    """A row would be skipped that matches, or another row's value be given."""
+    array = data.draw(blocks(type)).drop_null()
+    values, column = canonical(type, array), parse_type(type)
+    frame = frame_of(type, array)
+    rows = data.draw(st.lists(st.integers(0, len(array) - 1), max_size=20))
+    picked = frame.pick(np.array(rows, np.int64))
+    picked.validate(full=True)
+    assert picked.equals(array.take(pa.array(rows, pa.int64())))
+    near = st.sampled_from(values).flatmap(lambda value: st.integers(value - 3, value + 3))
+    bound = near.filter(lambda value: column.value_min <= value <= column.value_max)
+    ends = [data.draw(st.none() | bound) for _ in range(2)]
+    check_matches(frame, values, Constraint.between(column, *ends))
+    check_matches(frame, values, Constraint.one_of(data.draw(st.lists(bound, min_size=1, max_size=8))))
+    # Deltas that were looked at are remembered: what is picked afterwards is taken from them.
+    assert frame.pick(np.array(rows, np.int64)).equals(picked)
+
+
+@pytest.mark.parametrize(
+    ("values", "layout"),
+    [
+        ([100, 103, 101, 100], "line"),
+        ([10, 1000, 2010, 3013], "line with step"),
+        ([1 << 60, 5, -(1 << 60), 8] * 100, "table"),
+        ([7, 7, 7], "one value"),
+        ([0, 5000, 100], "unit"),
+        ([-(1 << 63), (1 << 63) - 1], "64 bits"),
+    ],
+)
+def test_every_layout_answers(values: list[int], layout: str) -> None:
+    """A layout that random columns seldom have would answer otherwise than its values."""
+    frame = frame_of("int64", int64(values))
+    for value in (*values, 101, 50, 0):
+        for constraint in (
+            Constraint.between(parse_type("int64"), value, None),
+            Constraint.between(parse_type("int64"), None, value),
+            Constraint.between(parse_type("int64"), value, value + 1 if value < 1 << 62 else value),
+            Constraint.one_of([value]),
+            Constraint.one_of([value, 5, 7, 11, 100]),
+            ANY,
+            EMPTY,
+        ):
+            check_matches(frame, values, constraint)
+    assert frame.matches(NULL_ONLY, 0, len(values)).tolist() == [False] * len(values), layout
+    rows = np.array([len(values) - 1, 0, 1])
+    assert frame.pick(rows).to_pylist() == [values[row] for row in rows.tolist()]
+
+
+@pytest.mark.parametrize("values", [[1 << 60, 5, -(1 << 60)] * 100, [3, 9, 4]])
+def test_a_frame_with_bytes_of_its_own_says_the_same(values: list[int]) -> None:
+    """What is kept in the cache would keep a whole read alive, or refer to memory that is gone."""
+    array = int64(values)
+    data = encoded("for", "int64", array)
+    around = pa.py_buffer(b"#" * 16 + data.to_pybytes())
+    frame = Frame.parse(form_of("int64"), around.slice(16), len(values))
+    own = frame.owning()
+    assert own.pick(np.arange(len(values))).equals(array)
+    assert not around.address <= own.data.address < around.address + around.size
+    assert own.nbytes >= data.size
+
+
+@pytest.mark.parametrize("bits", range(65))
+@pytest.mark.parametrize("count", [1, 7, 9, 100])
+def test_numbers_are_picked_from_their_planes(bits: int, count: int) -> None:
+    """A number's upper bits would come from another's."""
+    some = np.random.default_rng(bits).integers(0, (1 << bits) - 1, count, np.uint64, endpoint=True)
+    rows = np.array([count - 1, 0, count // 2, 0])
+    picked = pick_planes(pa.py_buffer(b"##" + pack_planes(some, bits)), 2, bits, count, rows)
+    assert np.array_equal(picked, some[rows])
+
+
+def test_a_frame_over_nulls_is_not_made() -> None:
+    """The delta under a NULL is 0: it would match what the base matches."""
+    from nyala.cfile.encoding import EncodedValues, encoding_by_code
+
+    array = arrow_of("date", [10_000, None, 10_003])
+    encoding = encoding_by_code(format.ENCODING_FOR)
+    block = EncodedValues(encoded("for", "date", array), 3, pa.py_buffer(b"\x05"), 1, None)
+    with pytest.raises(ValueError, match="expected no NULLs"):
+        encoding.frame(form_of("date"), block)  # type: ignore[union-attr]
