@@ -94,6 +94,8 @@ class _FrameEncoder:
         base, step = base + unit * least, unit * step
         if greatest.bit_length() >= bits or not line_fits(self.form, base, step, rows, unit * greatest):
             return None
+        if not -(1 << 63) <= step < 1 << 63:  # from one end of 64 bits to the other in one step
+            return None
         return base, step, off.view("<u8")
 
 
