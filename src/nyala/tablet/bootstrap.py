@@ -76,7 +76,8 @@ class Replayer:
     change.
 
     relieve: asked after every `GATHER_ROWS` rows or `GATHER_BYTES`, between two records, when everything up to the
-             given timestamp is applied, with the report so far: it may flush, and returns the root to go on with.
+             given timestamp is applied, with the report so far: it may flush, or refuse to go on by an error, and
+             returns the root to go on with.
     """
 
     def __init__(self, root: Root, relieve: Callable[[int, ReplayReport], Root] | None = None) -> None:
@@ -100,12 +101,11 @@ class Replayer:
                 self._take(group, record.timestamp)
                 self._rows_since += group.batch.num_rows
                 self._bytes_since += group.batch.nbytes
-            if self._relieve is not None and (
-                self._rows_since >= GATHER_ROWS or self._bytes_since >= GATHER_BYTES
-            ):
+            if self._rows_since >= GATHER_ROWS or self._bytes_since >= GATHER_BYTES:
                 self._rows_since = self._bytes_since = 0
                 self.drain()
-                self._root = self._relieve(record.timestamp, self.report)
+                if self._relieve is not None:
+                    self._root = self._relieve(record.timestamp, self.report)
 
     def _take(self, group: SettledGroup, timestamp: int) -> None:
         table = self._root.tables.get(group.table_id)

@@ -69,6 +69,7 @@ REPAIRABLE: Final = frozenset({"index", "position", "orphan-file"})
 
 _WINDOW_ROWS: Final = 1 << 17
 _CACHE_BYTES: Final = 64 << 20
+_UNBOUNDED: Final = 1 << 62
 _TABLET_FOLDER: Final = re.compile(r"\d+")
 Progress: TypeAlias = "Callable[[int, int], None]"
 
@@ -159,7 +160,8 @@ def check_folder(env: Env, path: str, progress: Progress = no_progress) -> Check
     try:
         lock.acquire(0.0)
     except LockedError:
-        with contextlib.closing(ReaderStore.open(env, path, 4 * _CACHE_BYTES)) as reader:
+        # What the writer can hold the check can hold too: no limit to its replay.
+        with contextlib.closing(ReaderStore.open(env, path, 4 * _CACHE_BYTES, _UNBOUNDED)) as reader:
             return check_open(reader, progress)
     try:
         return check_alone(env, path, progress)

@@ -19,6 +19,8 @@ Invariants
     P5  What is published never goes back, also when the writer commits to the catalogue while it is loaded.
     P6  What is published is not before the history of any table begins, nor before rows were dropped or rewritten: a
         catalogue that did so at a moment that the position record, read before it, does not reach yet is loaded again.
+    P7  What the replay has brought into memory is measured every `GATHER_ROWS` rows or `GATHER_BYTES`. Above
+        `memory_limit` the view is refused until the writer has flushed: a reader has no place of its own to flush to.
 
 Threads: any. Source: design §6 P1, P2.
 """
@@ -41,7 +43,7 @@ from nyala.cfile.cache import BlockCache
 from nyala.env import Env
 from nyala.errors import ReadOnlyError, StorageError
 from nyala.tablet import layout
-from nyala.tablet.bootstrap import Replayer
+from nyala.tablet.bootstrap import Replayer, ReplayReport
 from nyala.tablet.opening import open_root
 from nyala.tablet.root import Root
 from nyala.wal.position import LogPosition, PositionRecord, read_position
@@ -58,10 +60,11 @@ class ReaderStore:
 
     read_only: Final = True
 
-    def __init__(self, env: Env, path: str, memory_limit_bytes: int) -> None:
+    def __init__(self, env: Env, path: str, memory_limit_bytes: int, replay_limit_bytes: int) -> None:
         self.env = env
         self.root_path = path
         self.cache = BlockCache(memory_limit_bytes // 4)
+        self._replay_limit_bytes = replay_limit_bytes
         self._lock = threading.Lock()
         self._closed = False
         self._pid = os.getpid()
@@ -69,10 +72,14 @@ class ReaderStore:
         self._load()
 
     @staticmethod
-    def open(env: Env, path: str, memory_limit_bytes: int) -> ReaderStore:
-        """Raises: StorageError when there is no store, CorruptionError."""
+    def open(
+        env: Env, path: str, memory_limit_bytes: int, replay_limit_bytes: int | None = None
+    ) -> ReaderStore:
+        """Raises: StorageError when there is no store, or its log holds more than `replay_limit_bytes` (by default
+        `memory_limit_bytes`) of rows that are not flushed (P7); CorruptionError."""
         layout.require_store(env, path)
-        return ReaderStore(env, path, memory_limit_bytes)
+        limit = memory_limit_bytes if replay_limit_bytes is None else replay_limit_bytes
+        return ReaderStore(env, path, memory_limit_bytes, limit)
 
     def _load(self) -> None:
         # P1: nothing that was there when the catalogue is read can go before the lease says which version it
@@ -104,7 +111,8 @@ class ReaderStore:
         self._version = state.version
         self._state = state
         self._root = root
-        self._replayer = Replayer(root)
+        self._replayer = Replayer(root, self._relieved)
+        self._overfull = False
         self._log = LogReader(self.env, layout.wal_path(self.root_path), state.wal_start)
         self._published = 0
         self._floor = state.timestamp_max
@@ -124,10 +132,26 @@ class ReaderStore:
     def _position(self) -> PositionRecord | None:
         return read_position(self.env.files, layout.position_path(self.root_path))
 
+    def _relieved(self, timestamp: int, report: ReplayReport) -> Root:
+        """P7. Raises: StorageError when the replay up to `timestamp` holds too much."""
+        self._overfull = self._root.memory_bytes() > self._replay_limit_bytes
+        self._check_memory()
+        return self._root
+
+    def _check_memory(self) -> None:
+        if self._overfull:
+            raise StorageError(
+                f"the log of {self.root_path!r} holds more rows that are not flushed than this reader's memory_limit "
+                f"of {self._replay_limit_bytes / 1e6:.0f} MB: call flush() in the writer (connect() to be it, if there "
+                "is none), or open the reader with a larger memory_limit",
+                path=self.root_path,
+            )
+
     def _follow(self, position: PositionRecord | None) -> None:
         """Read the log on to `position`; None (no usable record, or no writer): to the last good record."""
         if position is not None and position.catalogue_version > self._version:
             return  # P3
+        self._check_memory()
         upto = None if position is None or not self._has_writer() else position.position
         log = self._log
         self._replayer.feed(log.read_to_end() if upto is None else log.read_to(upto.segment, upto.offset))
@@ -149,7 +173,7 @@ class ReaderStore:
         return holder.host != socket.gethostname() or _is_running(holder.pid)
 
     def view(self) -> tuple[Root, int]:
-        """The newest root and published timestamp, after catching up with the writer."""
+        """The newest root and published timestamp, after catching up with the writer. Raises: StorageError (P7)."""
         self.check_open()
         with self._lock:
             position = self._position()

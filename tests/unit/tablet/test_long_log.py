@@ -11,8 +11,10 @@ import pytest
 from tests.support import folder_in_memory, open_database, rows
 
 import nyala
-from nyala.env import system_files
+from nyala.database import Database
+from nyala.env import SYSTEM, system_files
 from nyala.tablet import bootstrap
+from nyala.tablet.reader_store import ReaderStore
 from nyala.testing.faulty_files import FaultyFiles, SimulatedCrash
 
 LIMIT_BYTES = 400_000
@@ -102,3 +104,51 @@ def test_a_full_disk_does_not_keep_a_long_log_from_being_read(
         files.heal()
         db.flush()
         assert rows(db["t"]) == moments[max(moments)] and db.check().ok
+
+
+def test_a_reader_holds_no_more_of_a_long_log_than_its_limit(
+    long_log: tuple[Path, dict[int, list[tuple[object, ...]]]],
+) -> None:
+    """It has no place to flush to. So it refuses, and says who can help; at once, not when the machine has no memory
+    left; and when the writer has flushed it goes on."""
+    path, moments = long_log
+    newest = moments[max(moments)]
+    with pytest.raises(nyala.StorageError, match=r"memory_limit of 0 MB: call flush\(\) in the writer"):
+        ReaderStore.open(SYSTEM, str(path), LIMIT_BYTES)
+    with Database(ReaderStore.open(SYSTEM, str(path), LIMIT_BYTES, 1 << 30)) as reader:
+        assert rows(reader["t"]) == newest
+    with open_database(path) as db:
+        db.flush()
+        with Database(ReaderStore.open(SYSTEM, str(path), LIMIT_BYTES)) as reader:
+            assert rows(reader["t"]) == newest
+            snapshot = reader.snapshot()
+            for part in range(8):
+                keys = range(part * 2 * ROWS, (part + 1) * 2 * ROWS)
+                db["t"].upsert({"k": keys, "s": ["text that is written once more"] * len(keys)})
+            for _ in range(2):
+                with pytest.raises(nyala.StorageError, match="call flush"):
+                    reader["t"].count()
+            assert rows(snapshot["t"]) == newest, "what it has read already it can read again"
+            assert nyala.check(path).ok, "a check is not held back"
+            db.flush()
+            assert rows(reader["t"]) == rows(db["t"])
+
+
+def test_wide_rows_are_gathered_by_bytes_by_a_reader_too(
+    long_log: tuple[Path, dict[int, list[tuple[object, ...]]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of a kilobyte, gathered by their number only, would be held three times before they are measured."""
+    path, _ = long_log
+    monkeypatch.setattr(bootstrap, "GATHER_ROWS", 1 << 40)
+    monkeypatch.setattr(bootstrap, "GATHER_BYTES", LIMIT_BYTES // 4)
+    waiting = []
+    drain = bootstrap.Replayer.drain
+
+    def measured(self: bootstrap.Replayer) -> None:
+        waiting.append(self._waiting)
+        drain(self)
+
+    monkeypatch.setattr(bootstrap.Replayer, "drain", measured)
+    with Database(ReaderStore.open(SYSTEM, str(path), 1 << 30)) as reader:
+        assert reader["u"].count() == 16
+    assert len(waiting) > 16 and max(waiting) < 5 * ROWS
