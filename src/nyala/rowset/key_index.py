@@ -30,6 +30,7 @@ from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
+from nyala.keys.short_keys import ShortKeys
 from nyala.rowset.meta import NO_ROWID
 
 __all__ = ["KeyIndex"]
@@ -143,12 +144,12 @@ class KeyIndex:
         rowids[at] = found
         return rowids
 
-    def _known(self) -> EncodedKeys | None:
+    def _known(self) -> EncodedKeys | ShortKeys | None:
         """All keys, if they are in the cache."""
-        known: EncodedKeys | None = None if self._cache is None else self._cache.get(self._owner, "keys")
+        known: EncodedKeys | ShortKeys | None = None if self._cache is None else self._cache.get(self._owner, "keys")
         return known
 
-    def _whole(self, blocks: int, stats: ReadStats | None) -> EncodedKeys | None:
+    def _whole(self, blocks: int, stats: ReadStats | None) -> EncodedKeys | ShortKeys | None:
         """All keys, for a look-up in so many blocks; None when they are not worth reading yet or take too much room.
 
         They are read once as many blocks were asked for as there are: so this costs no more than those did.
@@ -159,7 +160,7 @@ class KeyIndex:
         if self._blocks_asked < self._column.block_count:
             return None
         self._blocks_asked = 0
-        found = self._encoded(self._column.read(0, self._row_count, stats=stats, fill_cache=False))
+        found = self._searched(self._column.read(0, self._row_count, stats=stats, fill_cache=False))
         if found.nbytes > self._cache.limit_bytes * _CACHE_SHARE:
             self._too_large = True
             return None
@@ -190,19 +191,27 @@ class KeyIndex:
             return 0
         return block * self._column.rows_per_block + self._block(block, stats).lower_bound(bound)
 
-    def _block(self, block: int, stats: ReadStats | None) -> EncodedKeys:
+    def _block(self, block: int, stats: ReadStats | None) -> EncodedKeys | ShortKeys:
         """One block's keys; kept as such, not as the array that they are made of."""
-        known: EncodedKeys | None = None if self._cache is None else self._cache.get(self._owner, block)
+        known: EncodedKeys | ShortKeys | None = None if self._cache is None else self._cache.get(self._owner, block)
         if known is not None:
             if stats is not None:
                 stats.cache_hits += 1
             return known
         first = block * self._column.rows_per_block
         upper = min(first + self._column.rows_per_block, self._row_count)
-        found = self._encoded(self._column.read(first, upper, stats=stats, fill_cache=self._cache is None))
+        found = self._searched(self._column.read(first, upper, stats=stats, fill_cache=self._cache is None))
         if self._cache is not None:
             self._cache.put(self._owner, block, found, found.nbytes)
         return found
+
+    def _searched(self, array: pa.Array) -> EncodedKeys | ShortKeys:
+        """Keys to be searched and kept: in the form that is quickest and takes the least room."""
+        short = None if self._single else ShortKeys.from_binary(array, self._codec.width)
+        if short is not None:
+            return short
+        keys = self._encoded(array)
+        return ShortKeys.of(keys) or keys
 
     def _encoded(self, array: pa.Array) -> EncodedKeys:
         return self._codec.encode([array]) if self._single else self._codec.from_binary(array)

@@ -64,6 +64,7 @@ def locate(
     ordinals, offsets = tablet_slices(tablets)
     slices = list(zip(ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True))
     _look_in_tails(found, table, keys, slices)
+    keys.prepare_search()
     for ordinal, begin, end in slices:
         tablet = table.tablets[ordinal]
         key_runs = tablet.memory.key_runs

@@ -672,6 +672,7 @@ def get_many(
     """
     places: list[np.ndarray] = []
     pieces: list[list[pa.Array]] = []
+    keys.prepare_search()
     ordinals, offsets = tablet_slices(tablets)
     for ordinal, begin, end in zip(
         ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True

@@ -1,0 +1,101 @@
+"""Long keys of one file, held as integers: all but their last 8 bytes are alike.
+
+    8 bytes of l_orderkey      4 of l_linenumber
+    80 00 00 00 | 00 0a 3f 11  80 00 00 02
+    80 00 00 00 | 00 0a 3f 12  80 00 00 01        head: the same in every key of the file
+    head          tail         ...                tail: an integer of 8 bytes, ascending as the keys do
+
+NumPy compares strings of bytes ten times as slowly as integers, and they take a byte more than the key. The keys of a
+rowset lie close together, so most have a common head; those that do not stay as they are.
+
+Immutable; any thread may read. Only for layout "fixed" (see `encoded_keys`): shorter keys are integers anyway.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala.errors import CorruptionError
+from nyala.keys.arrow_memory import binary_view
+from nyala.keys.encoded_keys import TAIL_WIDTH, EncodedKeys, NumpyKeys
+
+__all__ = ["ShortKeys"]
+
+
+class ShortKeys:
+    """Strictly ascending keys of `width` bytes, all beginning with `head`."""
+
+    __slots__ = ("head", "tails", "width")
+
+    def __init__(self, head: bytes, tails: npt.NDArray[np.uint64]) -> None:
+        self.head: Final = head
+        self.tails: Final = tails
+        self.width: Final = len(head) + TAIL_WIDTH
+
+    @staticmethod
+    def of(keys: EncodedKeys) -> ShortKeys | None:
+        """Strictly ascending keys in this form; None: they have another layout, or heads that differ."""
+        if keys.layout != "fixed" or not len(keys):
+            return None
+        assert isinstance(keys, NumpyKeys)
+        head = keys.head(0)
+        return ShortKeys(head, keys.tails) if head == keys.head(-1) else None
+
+    @staticmethod
+    def from_binary(array: pa.Array, width: int | None) -> ShortKeys | None:
+        """The same from canonical bytes of strictly ascending keys, as read from disk; `width`: the codec's.
+
+        Raises: CorruptionError as `KeyCodec.from_binary`.
+        """
+        if width is None or width <= TAIL_WIDTH or not len(array) or array.null_count:
+            return None
+        offsets, data = binary_view(array)
+        if offsets[-1] - offsets[0] != width * len(array) or not bool((np.diff(offsets) == width).all()):
+            raise CorruptionError(f"an encoded key is not {width} bytes long")
+        matrix = data[offsets[0] : offsets[-1]].reshape(-1, width)
+        head = matrix[0, :-TAIL_WIDTH].tobytes()
+        if head != matrix[-1, :-TAIL_WIDTH].tobytes():
+            return None
+        tails = np.ascontiguousarray(matrix[:, -TAIL_WIDTH:]).view(">u8").reshape(-1).astype(np.uint64)
+        return ShortKeys(head, tails)
+
+    def __len__(self) -> int:
+        return len(self.tails)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.tails.nbytes)
+
+    def find(self, probes: EncodedKeys) -> npt.NDArray[np.int64]:
+        """The position of each probe, or -1. Probes ascend."""
+        assert isinstance(probes, NumpyKeys) and probes.width == self.width, "K1: keys of different layouts"
+        if not len(probes):
+            return np.empty(0, np.int64)
+        if probes.head(0) == self.head == probes.head(-1):
+            return self._find(probes.tails)
+        found = np.full(len(probes), -1, np.int64)
+        lower, upper = probes.lower_bound(self.head), probes.first_beyond(self.head)
+        if lower < upper:
+            found[lower:upper] = self._find(probes.tails[lower:upper])
+        return found
+
+    def _find(self, tails: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        at = self.tails.searchsorted(tails)
+        if at[-1] == len(self.tails):  # the greatest probe; others may be as great
+            at = np.minimum(at, len(self.tails) - 1)
+        hit = self.tails[at] == tails
+        return at if hit.all() else np.where(hit, at, np.int64(-1))
+
+    def lower_bound(self, bound: bytes) -> int:
+        """As `EncodedKeys.lower_bound`: the first position whose canonical bytes are >= `bound`, maybe a prefix."""
+        # As there: a shorter bound goes on in zeros, of a longer one only what fits counts.
+        side: Any = "left" if len(bound) <= self.width else "right"
+        probe = bound[: self.width].ljust(self.width, b"\0")
+        head = probe[:-TAIL_WIDTH]
+        if head != self.head:
+            return 0 if head < self.head else len(self.tails)
+        return int(self.tails.searchsorted(np.uint64(int.from_bytes(probe[-TAIL_WIDTH:], "big")), side=side))
