@@ -128,6 +128,7 @@ class EncodedKeys(abc.ABC):
         clipped = np.minimum(positions, len(self) - 1)
         return np.where(self.take(clipped).equal_to(probes), clipped, np.int64(-1))
 
+    @abc.abstractmethod
     def prepare_search(self) -> None:
         """Work out now, for all slices that follow, what searching for each would work out for itself."""
 
@@ -339,6 +340,9 @@ class BinaryKeys(EncodedKeys):
     def _sort_indices(self) -> Indexes:
         # Arrow's sort_indices is documented as stable.
         return _int64(pc.sort_indices(self.data))
+
+    def prepare_search(self) -> None:
+        """There is nothing to work out."""
 
     def search(self, probes: EncodedKeys, side: Side = "left") -> Indexes:
         assert isinstance(probes, BinaryKeys), "K1: keys of different layouts"

@@ -146,7 +146,9 @@ class KeyIndex:
 
     def _known(self) -> EncodedKeys | ShortKeys | None:
         """All keys, if they are in the cache."""
-        known: EncodedKeys | ShortKeys | None = None if self._cache is None else self._cache.get(self._owner, "keys")
+        known: EncodedKeys | ShortKeys | None = (
+            None if self._cache is None else self._cache.get(self._owner, "keys")
+        )
         return known
 
     def _whole(self, blocks: int, stats: ReadStats | None) -> EncodedKeys | ShortKeys | None:
@@ -193,7 +195,9 @@ class KeyIndex:
 
     def _block(self, block: int, stats: ReadStats | None) -> EncodedKeys | ShortKeys:
         """One block's keys; kept as such, not as the array that they are made of."""
-        known: EncodedKeys | ShortKeys | None = None if self._cache is None else self._cache.get(self._owner, block)
+        known: EncodedKeys | ShortKeys | None = (
+            None if self._cache is None else self._cache.get(self._owner, block)
+        )
         if known is not None:
             if stats is not None:
                 stats.cache_hits += 1

@@ -212,3 +212,27 @@ def test_m3_readers_see_whole_appends_while_a_writer_goes_on():
         reader.join()
     assert not wrong
     store.check()
+
+
+def test_many_small_appends_are_built_together_and_read_the_same():
+    """Seventy appends of a few rows with changing columns, rows in any order, one of them replayed out of time order."""
+    random = np.random.default_rng(5)
+    store, expected = DeltaMemStore(), {}
+    times = [*range(1, 40), 39, *range(41, 200)]
+    for number, time in enumerate(times):
+        rows = random.permutation(ROWS)[: random.integers(1, 4)]
+        column_ids = {LIVENESS} if number % 50 == 49 else {10, 11}
+        time = 77 if number == 39 else 2 * time
+        columns = arrays(column_ids, rows.tolist(), [time] * len(rows))
+        store.append(rows, time, SharedBatch(columns))
+        for row in rows.tolist():
+            for column_id in column_ids:
+                expected[(column_id, row, time)] = value(column_id, row, time)
+    store.check()
+    for column_id in (10, 11, LIVENESS):
+        run = store.run(column_id)
+        assert run is not None
+        found = zip(run.rowids.tolist(), run.timestamps.tolist(), run.values.to_pylist(), strict=True)
+        assert {(column_id, row, time): cell for row, time, cell in found} == {
+            name: cell for name, cell in expected.items() if name[0] == column_id
+        }
