@@ -215,7 +215,7 @@ def test_m3_readers_see_whole_appends_while_a_writer_goes_on():
 
 
 def test_many_small_appends_are_built_together_and_read_the_same():
-    """Seventy appends of a few rows with changing columns, rows in any order, one of them replayed out of time order."""
+    """Of a few rows each, with changing columns, rows in any order, one of them out of time order (replay)."""
     random = np.random.default_rng(5)
     store, expected = DeltaMemStore(), {}
     times = [*range(1, 40), 39, *range(41, 200)]
