@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import datetime as dt
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from nyala.errors import InvalidArgumentError
+from nyala.errors import InvalidArgumentError, SchemaError
 from nyala.partition.ranges import RangeBound
 from nyala.schema.alteration import UNCHANGED, Unchanged
 from nyala.schema.schema import ColumnSpec, Schema, column
+from nyala.schema.types import ColumnType
 from nyala.tablet import alter as steps
 from nyala.tablet.alter import Draft, Step, alter
 from nyala.tablet.history import parse_history
@@ -35,6 +36,17 @@ if TYPE_CHECKING:
     from nyala.table import Table
 
 __all__ = ["Alteration"]
+
+# What people look for and an alteration cannot do, by a word in its name.
+_IMPOSSIBLE: Final = {
+    "key": "the primary key of a table never changes, but for its columns' names; make another table with "
+    "create_table(), and insert this one's rows into it",
+    "hash": "hash levels are fixed; table.repartition(…) writes all rows anew into other partitions",
+    "partition": "add_range() and drop_range() change range partitions; for all else table.repartition(…) writes all "
+    "rows anew into others",
+    "split": "range partitions are not split; table.repartition(…) writes all rows anew into others",
+    "merge": "range partitions are not joined; table.repartition(…) writes all rows anew into others",
+}
 
 
 class Alteration:
@@ -59,7 +71,7 @@ class Alteration:
     def add_column(
         self,
         name: str,
-        type: str | pa.DataType | ColumnSpec,
+        type: str | pa.DataType | ColumnType | ColumnSpec,
         nullable: bool = True,
         default: Any = None,
         encoding: str = "auto",
@@ -67,17 +79,17 @@ class Alteration:
         block_size: int | None = None,
         comment: str = "",
     ) -> None:
-        """One column more, behind the others; the arguments are those of `nyala.column`, or one of it as `type`.
+        """One column more, behind the others; the arguments are those of `nyala.column`, or what it gives, as `type`.
 
         Rows that are there read the default for ever, whatever it is changed to later; without one, NULL. A NOT NULL
         column needs one. A name that was dropped may be taken again: its old values never come back.
-        Raises: SchemaError.
+        Raises: SchemaError; InvalidArgumentError for what is said twice.
         """
-        if isinstance(type, ColumnSpec):
-            spec = type
-        else:
-            spec = column(type, nullable, default, encoding, compression, block_size, comment)
-        self._take(steps.add_column(name, spec))
+        self._take(
+            steps.add_column(
+                name, _spec(name, type, (nullable, default, encoding, compression, block_size, comment))
+            )
+        )
 
     def drop_column(self, name: str) -> None:
         """One column less. Snapshots of before have it as long as the table's history reaches back to them.
@@ -95,7 +107,7 @@ class Alteration:
         self,
         name: str,
         *,
-        type: str | pa.DataType | Unchanged = UNCHANGED,
+        type: str | pa.DataType | ColumnType | Unchanged = UNCHANGED,
         nullable: bool | Unchanged = UNCHANGED,
         default: Any = UNCHANGED,
         encoding: str | Unchanged = UNCHANGED,
@@ -160,6 +172,12 @@ class Alteration:
         """
         self._take(steps.set_history(parse_history(history)))
 
+    def __getattr__(self, name: str) -> NoReturn:
+        for word, reason in _IMPOSSIBLE.items():
+            if word in name.lower():
+                raise AttributeError(f"an alteration has no {name}(): {reason}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def _take(self, step: Step) -> None:
         if self._draft is None:
             raise InvalidArgumentError("an alteration takes steps inside its `with` block only")
@@ -183,3 +201,17 @@ class Alteration:
         if kind is None and self._steps:
             entry = alter(self._database._writer(), self._table_id, self._steps)
             self._table._name = entry.name
+
+
+def _spec(name: str, type: Any, described: tuple[Any, ...]) -> ColumnSpec:
+    """Raises: SchemaError, InvalidArgumentError naming the column."""
+    if not isinstance(type, ColumnSpec):
+        try:
+            return column(type, *described)
+        except SchemaError as error:
+            raise SchemaError(f"column {name!r}: {error}") from None
+    if described != (True, None, "auto", "default", None, ""):
+        raise InvalidArgumentError(
+            f"column {name!r} is described by nyala.column(…) and by other arguments besides: say all of it in one"
+        )
+    return type

@@ -1,6 +1,6 @@
 """The process that `test_kill` lets kill itself: runs the workload, says after each step that it is acknowledged.
 
-child.py FOLDER N before|after KINDS      the fixed workload; killed at its N-th operation of these kinds (0: never)
+child.py FOLDER N before|after KINDS RUN  a fixed run; killed at its N-th operation of these kinds (0: never)
 child.py FOLDER threads SEED              8 threads write until somebody kills it
 """
 
@@ -13,20 +13,22 @@ import threading
 
 from nyala.env import system_files
 from nyala.testing.faulty_files import NAMES, SYNCS, WRITES, KillingFiles
-from tests.crash.workload import DIRECT_COMMIT_BYTES, STEPS
+from tests.crash import alterations, workload
+from tests.crash.workload import DIRECT_COMMIT_BYTES
 from tests.support import open_database
 
 KINDS = {"sync": SYNCS, "write": WRITES, "name": NAMES}
+RUNS = {"workload": workload.STEPS, "alterations": alterations.STEPS}
 THREADS = 8
 
 
-def run_steps(folder: str, kill_at: int, when: str, kinds: str) -> None:
+def run_steps(folder: str, kill_at: int, when: str, kinds: str, run: str) -> None:
     files = KillingFiles(
         system_files(), kill_at or None, "after" if when == "after" else "before", KINDS[kinds]
     )
     db = open_database(folder, files=files, direct_commit_bytes=DIRECT_COMMIT_BYTES)
     print("ready", files.count, flush=True)
-    for step in STEPS:
+    for step in RUNS[run]:
         step(db)
         print("done", files.count, flush=True)
     db.close()
@@ -69,7 +71,7 @@ def main() -> None:
     if sys.argv[2] == "threads":
         run_threads(sys.argv[1], sys.argv[3])
     else:
-        run_steps(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4])
+        run_steps(sys.argv[1], int(sys.argv[2]), *sys.argv[3:6])
 
 
 if __name__ == "__main__":

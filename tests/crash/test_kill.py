@@ -14,9 +14,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nyala.env import system_files
+from nyala.testing.faulty_files import KillingFiles
+from tests.crash import alterations
+from tests.crash.alterations import whole_state
 from tests.crash.child import KINDS, THREADS
 from tests.crash.workload import DIRECT_COMMIT_BYTES, STEPS, State, check_everything, state_of
 from tests.figures import counted
@@ -32,10 +37,12 @@ def tmp_path() -> Iterator[Path]:
         yield folder
 
 
-def run_child(folder: Path, kill_at: int, when: str, kinds: str) -> tuple[int, list[int]]:
+def run_child(
+    folder: Path, kill_at: int, when: str, kinds: str, run: str = "workload"
+) -> tuple[int, list[int]]:
     """(exit code, counts printed: at the start and after each acknowledged step)."""
     child = subprocess.run(
-        [sys.executable, "-m", "tests.crash.child", str(folder), str(kill_at), when, kinds],
+        [sys.executable, "-m", "tests.crash.child", str(folder), str(kill_at), when, kinds, run],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     return child.returncode, [int(line.split()[1]) for line in child.stdout.splitlines()]
@@ -94,6 +101,82 @@ def test_killed_at_every_operation(tmp_path: Path, expected: list[State], when: 
         while kill_and_compare(tmp_path / str(len(tried)), len(tried) + 1, when, kinds, expected):
             tried.append(1)
     assert len(tried) > (5 if kinds == "name" else 60)
+
+
+# ------------------------------------------------------------------------------------------------ alterations
+
+
+@pytest.fixture(scope="module")
+def altered() -> tuple[list[dict[str, Any]], list[int]]:
+    """The state after each step of the run of alterations, and how many syncs it took up to there."""
+    with folder_in_memory() as folder:
+        files = KillingFiles(system_files())
+        db = open_database(folder / "s", files=files, direct_commit_bytes=DIRECT_COMMIT_BYTES)
+        states, counts = [whole_state(db)], [files.count]
+        for step in alterations.STEPS:
+            step(db)
+            states.append(whole_state(db))
+            counts.append(files.count)
+        db.close()
+        return states, counts
+
+
+def kill_at_a_step(
+    folder: Path, kill_at: int, when: str, kinds: str, states: list[dict[str, Any]]
+) -> int | None:
+    """How many steps were acknowledged; None when the run ended before its n-th operation."""
+    code, counts = run_child(folder, kill_at, when, kinds, "alterations")
+    if code == 0:
+        return None
+    assert code == -signal.SIGKILL
+    done = max(len(counts) - 1, 0)
+    with open_database(folder, direct_commit_bytes=DIRECT_COMMIT_BYTES) as db:
+        found = whole_state(db)
+        assert found in states[done : done + 2], f"killed {when} {kinds} {kill_at}, {done} steps were done"
+        check_everything(db)
+        for rest in alterations.STEPS[states.index(found) :]:
+            rest(db)
+        assert whole_state(db) == states[-1], "and what was left to be done can be done"
+    return done
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("drop column", "after its last sync"), ("widen", "before its first sync"),
+        ("drop range", "before its first sync"), ("several", "before its first sync"),
+        ("several", "after its last sync"),
+    ],
+)  # fmt: skip
+def test_killed_in_an_alteration(
+    tmp_path: Path, altered: tuple[list[dict[str, Any]], list[int]], name: str, place: str
+) -> None:
+    """The old table or the new one, whole: the first sync is the log's, the last one the catalogue's commit. All kinds
+    of alterations, everywhere: `make test-long`."""
+    states, counts = altered
+    step = alterations.PLACES[name]
+    first, last = counts[step] + 1, counts[step + 1]
+    kill_at, when = (first, "before") if place.startswith("before") else (last, "after")
+    assert kill_at_a_step(tmp_path / "s", kill_at, when, "sync", states) == step
+    with open_database(tmp_path / "s") as db:
+        assert whole_state(db) == states[-1]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kinds", sorted(KINDS))
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_every_operation_of_alterations(
+    tmp_path: Path, altered: tuple[list[dict[str, Any]], list[int]], when: str, kinds: str
+) -> None:
+    """Every sync, write and change of a name while tables are altered, one process each."""
+    with counted(f"killed {when} its n-th {kinds} of alterations", "processes") as tried:
+        while kill_at_a_step(tmp_path / str(len(tried)), len(tried) + 1, when, kinds, altered[0]) is not None:
+            tried.append(1)
+    assert len(tried) > (2 if kinds == "name" else 20)
+
+
+# ------------------------------------------------------------------------------------------------ threads
 
 
 def kill_while_threads_write(folder: Path, chance: random.Random, rounds: int) -> int:

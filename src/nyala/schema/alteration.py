@@ -96,7 +96,7 @@ def add_column(schema: Schema, name: str, spec: ColumnSpec, limits: Limits = DEF
 
 def drop_column(schema: Schema, name: str) -> Schema:
     """The schema without the column. Raises: ColumnNotFoundError; SchemaError for a column of the key."""
-    column = schema.by_name(name)
+    column = _column(schema, name)
     if schema.is_key(name):
         raise SchemaError(
             f"column {name!r} is part of the primary key ({', '.join(schema.key_names)}), and the key of a table never "
@@ -108,7 +108,7 @@ def drop_column(schema: Schema, name: str) -> Schema:
 def rename_column(schema: Schema, old: str, new: str, limits: Limits = DEFAULT_LIMITS) -> Schema:
     """The schema with the column under another name. Raises: ColumnNotFoundError; SchemaError for a name that is taken
     or is none."""
-    column = schema.by_name(old)
+    column = _column(schema, old)
     _check_free(schema, new)
     check_identifier(new, "column name", limits)
     return _replaced(schema, column, dataclasses.replace(column, name=new))
@@ -132,7 +132,7 @@ def change_column(
     default: for rows that are inserted from now on; None takes it away. type: a wider one.
     Raises:  ColumnNotFoundError; InvalidArgumentError when nothing is said; SchemaError for what cannot be.
     """
-    column = schema.by_name(name)
+    column = _column(schema, name)
     where = f"column {name!r}: "
     given = (type, nullable, default, encoding, compression, block_size, comment)
     if all(value is UNCHANGED for value in given):
@@ -220,7 +220,10 @@ def widens(old: ColumnType, new: ColumnType) -> bool:
 
 
 def _wider(schema: Schema, column: ColumnSchema, given: Any) -> ColumnType:
-    wanted = parse_type(given)
+    try:
+        wanted = parse_type(given)
+    except SchemaError as error:
+        raise SchemaError(f"column {column.name!r}: {error}") from None
     if wanted == column.type:
         return wanted
     if schema.is_key(column.name):
@@ -264,8 +267,15 @@ def _nullable(schema: Schema, column: ColumnSchema, wanted: Any) -> bool:
     return wanted
 
 
-def _check_free(schema: Schema, name: str) -> None:
-    if name in schema:
+def _column(schema: Schema, name: Any) -> ColumnSchema:
+    """Raises: ColumnNotFoundError; SchemaError for what is no name."""
+    if not isinstance(name, str):
+        raise SchemaError(f"column name {name!r} is not text; use a str, and a step for each column")
+    return schema.by_name(name)
+
+
+def _check_free(schema: Schema, name: Any) -> None:
+    if isinstance(name, str) and name in schema:
         raise SchemaError(
             f"there is a column {name!r} already; take another name, or drop or rename that one first"
         )

@@ -606,7 +606,10 @@ def _check_cells(array: pa.Array, limit: int) -> Cast:
     bad = sizes > limit
     result, _ = _fail(array, bad, "", VALUE_TOO_LARGE)
     rows = np.flatnonzero(bad)
-    messages = [f"value of {size} bytes is too large, a cell holds at most {limit}" for size in sizes[rows]]
+    messages = [
+        f"value of {size} bytes is too large, a cell holds at most {limit} (max_cell_bytes)"
+        for size in sizes[rows]
+    ]
     return result, [Failure(rows, VALUE_TOO_LARGE, messages)]
 
 

@@ -718,7 +718,9 @@ def test_messages_are_short_and_say_value_and_limit() -> None:
     ]
     assert len(messages) == 5 and max(map(len, messages)) < 300
     text = convert({"name": ["é" * 65_536, "x"]}, one_text()).errors.messages
-    assert text == ["column 'name': value of 131072 bytes is too large, a cell holds at most 65536"]
+    assert text == [
+        "column 'name': value of 131072 bytes is too large, a cell holds at most 65536 (max_cell_bytes)"
+    ]
 
 
 def one_text() -> Schema:
