@@ -89,3 +89,29 @@ def test_r6_a_later_transaction_does_not_hide_that_the_log_lost_its_end(
     with pytest.raises(CorruptionError, match=r"published up to byte|ends before what was published"):
         nyala.connect(killed, read_only=read_only)
     assert not nyala.check(killed).ok
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut"])
+def test_r6_a_closed_log_whose_footer_is_damaged_is_no_torn_end(tmp_path: Path, how: str) -> None:
+    """No row is in it, so no read would ever meet it: the position record says that the segment was closed."""
+    db = open_database(tmp_path / "s")
+    key_value_table(db).insert({"k": [1], "v": [1]})
+    db.close()
+    segment = tmp_path / "s" / "wal" / "wal-000000001"
+    whole = segment.read_bytes()
+    for offset in (64, 40, 1):
+        damaged = bytearray(whole)
+        damaged[-offset] ^= 1
+        segment.write_bytes(damaged if how == "flipped" else whole[:-offset])
+        assert not nyala.check(tmp_path / "s").ok
+        with pytest.raises(CorruptionError, match="ends before what was synced"):
+            open_database(tmp_path / "s")
+        with nyala.connect(tmp_path / "s", read_only=True) as reader:
+            assert rows(reader["t"]) == [(1, 1)]
+    segment.write_bytes(whole)
+    for number in range(2, 4):  # closed with nothing written, and with something
+        with open_database(tmp_path / "s") as db:
+            assert len(rows(db["t"])) == max(1, number - 2)
+            if number == 3:
+                db["t"].insert({"k": [number], "v": [number]})
+    assert nyala.check(tmp_path / "s").ok

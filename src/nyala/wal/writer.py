@@ -31,7 +31,7 @@ import errno
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from nyala.env import AppendFile, Env
@@ -327,6 +327,8 @@ class LogWriter:
     def close(self) -> None:
         """Sync everything, write and sync the footer. Of a dead writer, only let go of the file. May be called twice.
 
+        Afterwards `synced` and `written` stand behind the footer, so that the position record tells of it too: damage
+        of a footer that nothing follows would pass for a torn tail.
         Raises: StorageError with outcome "unknown" when that fails.
         """
         with self._condition:
@@ -336,6 +338,10 @@ class LogWriter:
         try:
             if self._failure is None:
                 self._lead_and_close_segment()
+                last = max(self._closed_segments, default=-1)
+                if last >= self._written.position.segment:
+                    behind = replace(self._written, position=LogPosition(last + 1, 0))
+                    self._synced = self._written = behind
         finally:
             file, self._written_segment.file = self._written_segment.file, None
             if file is not None:
