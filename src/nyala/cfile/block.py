@@ -19,7 +19,7 @@ the block's size, the decompressed size, the values (see `Encoding.decode`). Eac
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -30,13 +30,14 @@ from nyala.cfile import format
 from nyala.cfile.compression import compress, decompress
 from nyala.cfile.encoding import BlockEncoder, EncodedValues, Encoding, encoding_by_code
 from nyala.cfile.encoding.dictionary import Dictionary
+from nyala.cfile.encoding.frame_of_reference import FrameOfReference
 from nyala.cfile.encoding.rle import RunLength
 from nyala.cfile.physical import Physical, slice_bitmap
 from nyala.errors import CorruptionError
 
 __all__ = ["BlockHeader", "column_validity", "decode_block", "encode_block", "read_header"]
 
-Form: TypeAlias = Literal["plain", "codes", "runs"]
+Form: TypeAlias = Literal["plain", "codes", "runs", "frames"]
 
 
 @dataclass(frozen=True)
@@ -194,11 +195,12 @@ def decode_block(
     offset: int,
     *,
     as_: Form = "plain",
-) -> pa.Array:
+) -> Any:
     """The Arrow array of a block, which must be the one of these ordinals.
 
     as_: "codes", of a column with a dictionary: as a dictionary array, which refers to `dictionary`; "runs", of a
-         run-length encoded column without NULLs: as a run-end encoded array.
+         run-length encoded column without NULLs: as a run-end encoded array; "frames", of a column in frames of
+         reference without NULLs: as a `Frame`.
 
     Owns: the array may refer to `block`'s memory; it keeps it alive.
     Raises: CorruptionError naming `path` and `offset` for anything that a writer cannot have written.
@@ -211,7 +213,7 @@ def decode_block(
             path,
             offset,
         )
-    if header.null_count == row_count and as_ != "runs":
+    if header.null_count == row_count and as_ not in ("runs", "frames"):
         if as_ == "codes":
             return pa.DictionaryArray.from_arrays(pa.nulls(row_count, pa.int32()), dictionary)
         return pa.nulls(row_count, form.arrow)
@@ -240,6 +242,10 @@ def decode_block(
             if not isinstance(encoding, RunLength):
                 raise ValueError(f"expected a block of runs, found one of encoding {encoding.name}")
             return encoding.runs(form, values)
+        if as_ == "frames":
+            if not isinstance(encoding, FrameOfReference):
+                raise ValueError(f"expected a block of frames, found one of encoding {encoding.name}")
+            return encoding.frame(form, values)
         return encoding.decode(form, values)
     except ValueError as error:
         raise CorruptionError(str(error), path, offset) from error

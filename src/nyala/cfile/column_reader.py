@@ -2,6 +2,7 @@
 
     read, read_codes, read_narrow, read_runs     ordinals [lower, upper) in one of the forms that the blocks have
     gather                                       scattered ordinals
+    encoded                                      a range as it lies, which tells what satisfies a constraint
                      |
                      v
     _blocks ── cache ── first_pass ── one pread for neighbours ── decode_block
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -23,6 +25,7 @@ from nyala.cfile import format
 from nyala.cfile.block import decode_block
 from nyala.cfile.column import BASE, BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
+from nyala.cfile.encoded_rows import CodeRows, EncodedRows, FrameRows
 from nyala.cfile.encoding import encoding_by_code
 from nyala.cfile.first_pass import FirstPass
 from nyala.cfile.footer import ColumnFooter
@@ -39,13 +42,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ColumnReader", "ReadStats", "SummaryError"]
 
-_As: TypeAlias = Literal["plain", "codes", "narrow", "runs"]
+_As: TypeAlias = Literal["plain", "codes", "narrow", "runs", "frames"]
 # A read of fewer rows than this part of a block is a look-up.
 _PART_LOG2: Final = 4
 # For `row_bytes`: what LZ4 makes of text, and a text that is worth a dictionary entry.
 _TEXT_RATIO: Final = 3.0
 _DICTIONARY_VALUE_BYTES: Final = 16.0
-_EXCLUDED_KEPT: Final = 16  # answers of `excluded_blocks`
+_EXCLUDED_KEPT: Final = (
+    16  # answers of `excluded_blocks`, and words of a dictionary that satisfy a constraint
+)
+# Words that are compared in Python, once for each constraint.
+_WORDS_COMPARED_MAX: Final = 4096
 
 
 @dataclass
@@ -73,8 +80,9 @@ class ColumnReader:
         self.place = place
         self._dictionary: pa.Array | None = None
         self._column_zone: Zone | None = None
-        self._first_pass: FirstPass[pa.Array] = FirstPass()
+        self._first_pass: FirstPass[Any] = FirstPass()
         self._excluded: dict[Constraint, npt.NDArray[np.bool_]] = {}
+        self._words_matching: dict[Constraint, npt.NDArray[np.bool_]] = {}
         self._arrow = pa.large_binary() if footer.key.role == KEY else footer.form.arrow
         # The form of a block that takes the least room in the cache and is quick to pick values from.
         self._small: _As = "plain"
@@ -276,6 +284,46 @@ class ColumnReader:
         arrays = self._within(lower, upper, stats, fill_cache, "narrow", scanning)
         return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
+    @property
+    def has_frames(self) -> bool:
+        """Whether blocks are frames, none with NULL."""
+        footer = self._footer
+        return (
+            footer.encoding == format.ENCODING_FOR
+            and footer.null_count == 0
+            and footer.form.code != format.TYPE_DECIMAL128
+        )
+
+    def encoded(self, lower: int, upper: int, *, stats: ReadStats | None = None) -> EncodedRows | None:
+        """The ordinals [lower, upper), at least one, as they lie; None for a column that has NULLs, or neither frames
+        nor a dictionary of few words.
+
+        For scans: blocks are kept as `read` with `scanning` keeps them. Cost: reads blocks and compares their CRC.
+        """
+        assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
+        footer = self._footer
+        if self.has_frames:
+            shift = footer.rows_per_block_log2
+            first = lower >> shift
+            scan = (lower, upper) if self._is_pass(True, True) else None
+            frames = self._blocks(range(first, ((upper - 1) >> shift) + 1), stats, True, "frames", scan)
+            form = footer.form
+            narrow = form if narrow_decimal(form.type) is None else narrow_physical(form.type)
+            return FrameRows(frames, lower - (first << shift), upper - lower, narrow)
+        if 0 < footer.dictionary_count <= _WORDS_COMPARED_MAX and footer.null_count == 0:
+            codes = self.read_codes(lower, upper, stats=stats, scanning=True)
+            return CodeRows(codes, partial(self._matching_words, codes.dictionary))
+        return None
+
+    def _matching_words(self, words: pa.Array, constraint: Constraint) -> npt.NDArray[np.bool_]:
+        found = self._words_matching.get(constraint)
+        if found is None:
+            if len(self._words_matching) >= _EXCLUDED_KEPT:
+                self._words_matching = {}
+            admitted = (constraint.admits(word) for word in words.to_pylist())
+            found = self._words_matching[constraint] = np.fromiter(admitted, np.bool_, len(words))
+        return found
+
     def _within(
         self, lower: int, upper: int, stats: ReadStats | None, fill_cache: bool, as_: _As, scanning: bool
     ) -> list[pa.Array]:
@@ -335,14 +383,14 @@ class ColumnReader:
         fill_cache: bool,
         as_: _As = "plain",
         scan: tuple[int, int] | None = None,
-    ) -> list[pa.Array]:
+    ) -> list[Any]:
         """Decoded blocks, for ascending, distinct block numbers.
 
         scan: the ordinals of them that a scan asks for, if one does; None keeps all blocks that `fill_cache` lets it.
         """
         cache, owner = self._reader._cache, self._reader._owner
         name = self.place.offset  # no other column of the file has it
-        arrays: list[pa.Array | None] = [None] * len(blocks)
+        arrays: list[Any] = [None] * len(blocks)
         missing = list(blocks)
         if cache is not None:
             arrays, missing = [], []
@@ -376,7 +424,7 @@ class ColumnReader:
     def _decode_for_scan(
         self,
         missing: Sequence[int],
-        found: dict[int, pa.Array],
+        found: dict[int, Any],
         stats: ReadStats | None,
         as_: _As,
         scan: tuple[int, int],
@@ -419,7 +467,7 @@ class ColumnReader:
 
     def _decoded(
         self, blocks: Sequence[int], keep: Set[int], stats: ReadStats | None, as_: _As
-    ) -> Iterator[tuple[int, pa.Array]]:
+    ) -> Iterator[tuple[int, Any]]:
         """Each of the blocks, read and decoded; of those to `keep` the cache gets what owns its memory."""
         cache, owner = self._reader._cache, self._reader._owner
         for run in self._coalesce(blocks):
@@ -437,12 +485,15 @@ class ColumnReader:
                 if cache is not None and block in keep:
                     # Indices and runs are the array's own already; the dictionary is the column's, which keeps it
                     # anyway.
-                    array = _owning(array, data) if len(run) > 1 and as_ in ("plain", "narrow") else array
+                    if len(run) > 1 and as_ == "frames":
+                        array = array.owning()
+                    elif len(run) > 1 and as_ in ("plain", "narrow"):
+                        array = _owning(array, data)
                     size = (
                         _size(array.indices)
                         if as_ == "codes"
                         else array.nbytes
-                        if as_ == "runs"
+                        if as_ in ("runs", "frames")
                         else _size(array)
                     )
                     cache.put(owner, (self.place.offset, as_, block), array, size)
@@ -463,7 +514,8 @@ class ColumnReader:
             run_end = offset + length
         return runs
 
-    def _decode(self, data: pa.Buffer, block: int, offset: int, as_: _As = "plain") -> pa.Array:
+    def _decode(self, data: pa.Buffer, block: int, offset: int, as_: _As = "plain") -> Any:
+        """A block in one of its forms: an Arrow array, or a `Frame`."""
         footer = self._footer
         form = narrow_physical(footer.form.type) if as_ == "narrow" else footer.form
         first = block << footer.rows_per_block_log2

@@ -40,6 +40,7 @@ import pyarrow as pa
 
 from nyala.cfile.cache import BlockCache, Memo
 from nyala.cfile.column import BASE, ColumnKey
+from nyala.cfile.encoded_rows import EncodedRows
 from nyala.cfile.gathering import Ordinals
 from nyala.cfile.physical import narrow_decimal
 from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats
@@ -396,6 +397,21 @@ class DiskRowSet:
         Cost: of the base, only the blocks that hold one of the rows are decoded.
         """
         return self._gather(column, snapshot, Ordinals(rowids), stats, scanning)
+
+    def encoded(
+        self, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
+    ) -> EncodedRows | None:
+        """The rows [lower, upper) of the column as they lie, which tell what satisfies a constraint without being
+        decoded; None where they can't: NULLs, other encodings, or a change that `snapshot` applies."""
+        reader = self.base_column(column.id)
+        if reader is None or reader.type != column.type or self.delta_touches(column.id, snapshot):
+            return None
+        return reader.encoded(lower, upper, stats=stats)
+
+    def has_frames(self, column: ColumnSchema) -> bool:
+        """Whether `encoded` gives single values at a cost of these alone, if nothing has changed."""
+        reader = self.base_column(column.id)
+        return reader is not None and reader.has_frames
 
     def rows(
         self,

@@ -87,7 +87,8 @@ class Result:
         self._parameters = parameters
         self._scans = scans
         self._tables = tables
-        self._planning = {name: Planning() for name in scans}
+        rows = {name: scan.rows_held() for name, scan in scans.items()}
+        self._planning = {name: Planning(largest=count == max(rows.values())) for name, count in rows.items()}
         self._lock = threading.RLock()
         self._rows: _Run | None = None  # where fetchone and fetchmany stand
         self.timestamp = timestamp

@@ -48,6 +48,9 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _ROWS_MIN: Final = 1 << 17
 _MATCHING_MAX: Final = 1 / 200
 _READ_MAX: Final = 1 / 4
+# Of the largest table those that at most the second share matches are taken, if at most the first matches all of them.
+_TOGETHER_MAX: Final = 1 / 8
+_OF_THEM_MAX: Final = 1 / 2
 _OPERATORS: Final = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
 
@@ -59,8 +62,12 @@ class Planning:
     which the predicates taken the first time leave. Wrong numbers make slow plans, never wrong answers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, largest: bool = False) -> None:
+        """largest: whether no table of the statement has more rows."""
+        self.largest = largest
         self.found: dict[str, Estimate] = {}  # of each predicate, by its text
+        self.offered: list[float] = []  # shares that match those offered that spare half of the rows or more
+        self.together = False  # whether all of these match so little that all are worth taking
         self.taken: list[float] = []  # shares that match the predicates that were taken
         self.bound = 0  # how often the table stands in the statement
         self.matching = 1.0  # share of the rows that DuckDB is told of
@@ -76,8 +83,10 @@ class Planning:
         """A statement is planned (again)."""
         if self.bound:
             # Of a table that is read twice nobody says which predicate is for which time.
-            self.matching = math.prod(self.taken) if self.bound == 1 else 1.0
-        self.taken, self.bound = [], 0
+            self.together = self.largest and self.bound == 1 and math.prod(self.offered) <= _TOGETHER_MAX
+            taken = self.offered if self.together else self.taken
+            self.matching = math.prod(taken) if self.bound == 1 else 1.0
+        self.taken, self.offered, self.bound = [], [], 0
 
 
 class ScanSource:
@@ -126,7 +135,16 @@ class ScanSource:
         if text not in self.planning.found:
             self.planning.found[text] = self.scan.estimate(predicate)
         found = self.planning.found[text]
-        if found.rows < _ROWS_MIN or (found.matching > _MATCHING_MAX and found.read > _READ_MAX):
+        if found.rows < _ROWS_MIN:
+            return False
+        sparing = found.matching <= _OF_THEM_MAX
+        if sparing:
+            self.planning.offered.append(found.matching)
+        if (
+            found.matching > _MATCHING_MAX
+            and found.read > _READ_MAX
+            and not (self.planning.together and sparing)
+        ):
             return False
         self.planning.taken.append(found.matching)
         return True

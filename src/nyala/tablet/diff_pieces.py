@@ -14,8 +14,9 @@ from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet.diff_spec import Bools, DiffSpec
-from nyala.tablet.read_path import GATHER_SHARE, KeyedRows
+from nyala.tablet.read_path import KeyedRows
 from nyala.tablet.root import AnyRowSet, TableState
+from nyala.tablet.window import GATHER_SHARE
 
 INSERT, UPDATE, DELETE, NOTHING = range(4)
 CHANGE_WORDS: Final = ("insert", "update", "delete")

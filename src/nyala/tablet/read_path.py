@@ -4,10 +4,7 @@
     match, in them
                the rowids between the key bounds                                    nothing is read yet
     window     `WINDOW_ROWS` rows of one rowset, aligned so that whole blocks are decoded once:
-                 1. leave out the rows that zone maps and deltas exclude (rule Z1)
-                 2. liveness at the snapshot
-                 3. the predicate's columns: decode, patch with UNDO and REDO, evaluate
-                 4. only then the other columns, and only the rows that are left
+                 without the rows that zone maps and deltas exclude (rule Z1); read as `window` says
     batch      windows are worked on by several threads (decoding lets go of the interpreter's lock) and
     given out in
                order; merged by key only when that is asked for
@@ -26,121 +23,44 @@ from __future__ import annotations
 import heapq
 import itertools
 import os
-import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from nyala.cfile.physical import narrow_decimal
-from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.keys.key_range import KeyRange, key_range_of
 from nyala.partition.pruning import prune
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.skipping import rows_left
-from nyala.rowset.stats import RowSetStats
-from nyala.schema.arrow_values import rows_of
-from nyala.schema.constraint import Constraint
-from nyala.schema.predicate import BoundPredicate
-from nyala.schema.schema import ColumnSchema, Schema
+from nyala.schema.schema import ColumnSchema
 from nyala.tablet.history import check_dropped
 from nyala.tablet.locate import tablet_slices
 from nyala.tablet.root import AnyRowSet, TableState
+from nyala.tablet.window import ScanCounters, ScanSpec, ScanUnit, count_window, read_window
+
+__all__ = ["GAP_ROWS", "WINDOW_ROWS", "KeyedRows", "ScanCounters", "ScanSpec", "ScanUnit", "aligned_heads"]
+__all__ += [
+    "block_count",
+    "count",
+    "count_window",
+    "get_many",
+    "in_parallel",
+    "narrower_types",
+    "pieces",
+    "plan",
+]
+__all__ += ["read_window", "rows_without_columns", "run", "types_asked", "windows", "windows_ahead"]
 
 # Rows decoded and filtered at a time: blocks of all columns nest in it, and C time outweighs Python time.
 WINDOW_ROWS: Final = 1 << 17
 # Rows that are left out of the middle of a window: fewer cost less to read than another piece does.
 GAP_ROWS: Final = WINDOW_ROWS // 32
-# Below this share of selected rows the other columns are gathered row by row instead of read whole.
-GATHER_SHARE: Final = 1 / 32
-
-
-@dataclass(frozen=True)
-class ScanUnit:
-    """One rowset's part of a scan: rowids [lower, upper) (a DiskRowSet), or the rows between key bounds
-    (memory)."""
-
-    rowset: AnyRowSet
-    tablet: int  # ordinal
-    lower: int
-    upper: int
-    rowids: np.ndarray | None = None  # memory with key bounds: which rows, in arrival order
-
-
-class ScanCounters:
-    """What a scan met; filled as it runs, by several threads."""
-
-    def __init__(self) -> None:
-        self.tablets_total = 0
-        self.tablets_read = 0
-        self.rowsets_total = 0
-        self.rowsets_read = 0
-        self.windows_total = 0
-        self.windows_skipped = 0
-        self.rows_total = 0
-        self.rows_skipped = 0
-        self.stats = RowSetStats()
-        self._lock = threading.Lock()
-
-    def skip(self, windows: int, of_windows: int, rows: int, of_rows: int) -> None:
-        """So much of a rowset is not looked at, by zone maps."""
-        with self._lock:
-            self.windows_total += of_windows
-            self.windows_skipped += windows
-            self.rows_total += of_rows
-            self.rows_skipped += rows
-
-    def add(self, stats: RowSetStats) -> None:
-        """What reading one more piece cost."""
-        with self._lock:
-            for name, cost in vars(stats).items():
-                if name != "base_blocks":
-                    setattr(self.stats, name, getattr(self.stats, name) + cost)
-            self.stats.base_blocks |= stats.base_blocks
-
-
-@dataclass(frozen=True)
-class ScanSpec:
-    """What is asked of one table at one timestamp."""
-
-    schema: Schema
-    columns: tuple[ColumnSchema, ...]
-    snapshot: int
-    predicate: BoundPredicate | None = None
-    limit: int | None = None
-    order_by_key: bool = False
-    types: Mapping[str, pa.DataType] = field(default_factory=dict)
-    """Columns that come in another Arrow type than their own: a dictionary, a narrow decimal, or a wider type."""
-    without_dropped: bool = False
-    """Rows that went with their range partition are left out; else who needs them is refused."""
-
-    @cached_property
-    def constraints(self) -> Mapping[str, Constraint]:
-        return {} if self.predicate is None else self.predicate.constraints()
-
-    @cached_property
-    def key_range(self) -> KeyRange:
-        return key_range_of(self.constraints, self.schema)
-
-    @cached_property
-    def arrow_schema(self) -> pa.Schema:
-        fields = [column.arrow_field() for column in self.columns]
-        return pa.schema([f.with_type(self.types.get(f.name, f.type)) for f in fields])
-
-    @cached_property
-    def codec(self) -> KeyCodec:
-        return KeyCodec([column.type for column in self.schema.key_columns])
-
-    @cached_property
-    def can_match(self) -> bool:
-        return self.predicate is None or not self.predicate.empty
 
 
 def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bool = False) -> list[ScanUnit]:
@@ -231,133 +151,6 @@ def pieces(unit: ScanUnit, spec: ScanSpec, counters: ScanCounters) -> list[tuple
     return found
 
 
-def read_window(
-    unit: ScanUnit,
-    spec: ScanSpec,
-    lower: int,
-    upper: int,
-    columns: Sequence[ColumnSchema],
-    counters: ScanCounters,
-) -> tuple[np.ndarray | None, list[pa.Array]]:
-    """The selected rowids of [lower, upper) (None: all of them) and the columns' values for them.
-
-    An empty selection comes with no columns.
-    """
-    stats = RowSetStats()
-    try:
-        return _read_window(unit, spec, lower, upper, columns, stats)
-    finally:
-        counters.add(stats)
-
-
-_NOTHING: Final[tuple[np.ndarray, list[pa.Array]]] = (np.empty(0, np.int64), [])
-
-
-def _read_window(
-    unit: ScanUnit,
-    spec: ScanSpec,
-    lower: int,
-    upper: int,
-    columns: Sequence[ColumnSchema],
-    stats: RowSetStats,
-) -> tuple[np.ndarray | None, list[pa.Array]]:
-    rowset, snapshot, nothing = unit.rowset, spec.snapshot, _NOTHING
-    mask = rowset.liveness(snapshot, lower, upper, stats)
-    if unit.rowids is not None:
-        inside = np.zeros(upper - lower, np.bool_)
-        inside[unit.rowids[(unit.rowids >= lower) & (unit.rowids < upper)] - lower] = True
-        mask = inside if mask is None else mask & inside
-    if mask is not None and not mask.any():
-        return nothing
-    known = _Decoded(rowset, spec, lower, upper, stats)
-    if spec.predicate is not None:
-        matching = spec.predicate.evaluate(known, upper - lower)
-        mask = matching if mask is None else mask & matching
-    if mask is None or mask.all():
-        return None, [
-            _in_type(known[column.name], column, spec)
-            if column.name in known.arrays
-            else _in_type(_read(rowset, column, spec, lower, upper, stats), column, spec)
-            for column in columns
-        ]
-    selected = np.flatnonzero(mask)
-    if not len(selected):
-        return nothing
-    pick = pa.array(selected)
-    few = len(selected) < (upper - lower) * GATHER_SHARE
-    out = []
-    for column in columns:
-        if column.name in known.arrays:
-            out.append(_in_type(rows_of(known[column.name]).take(pick), column, spec))
-        elif few:
-            out.append(_in_type(_gather(rowset, column, snapshot, selected + lower, stats), column, spec))
-        else:
-            whole = _read(rowset, column, spec, lower, upper, stats)
-            out.append(_in_type(whole.take(pick), column, spec))
-    return selected + lower, out
-
-
-def _gather(
-    rowset: AnyRowSet, column: ColumnSchema, snapshot: int, rowids: np.ndarray, stats: RowSetStats
-) -> pa.Array:
-    if isinstance(rowset, DiskRowSet):
-        return rowset.gather(column, snapshot, rowids, stats, scanning=True)
-    return rowset.gather(column, snapshot, rowids, stats)
-
-
-class _Decoded(Mapping[str, pa.Array]):
-    """A window's columns for a predicate: decoded when first asked for, to codewords or runs where it has them."""
-
-    def __init__(self, rowset: AnyRowSet, spec: ScanSpec, lower: int, upper: int, stats: RowSetStats) -> None:
-        self.arrays: dict[str, pa.Array] = {}
-        self._rowset, self._spec = rowset, spec
-        self._lower, self._upper, self._stats = lower, upper, stats
-
-    def __getitem__(self, name: str) -> pa.Array:
-        found = self.arrays.get(name)
-        if found is None:
-            column = self._spec.schema.by_name(name)
-            rowset, read = self._rowset, self._rowset.column
-            if isinstance(rowset, DiskRowSet):
-                if narrow_decimal(column.type) is None:
-                    read = rowset.coded
-                elif name in self._spec.types or name not in self._spec.arrow_schema.names:
-                    read = rowset.narrow  # else it is wanted wide as well
-            found = read(column, self._spec.snapshot, self._lower, self._upper, self._stats)
-            self.arrays[name] = found
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._spec.schema.arrow_schema().names)
-
-    def __len__(self) -> int:
-        return len(self._spec.schema.columns)
-
-
-def _read(
-    rowset: AnyRowSet, column: ColumnSchema, spec: ScanSpec, lower: int, upper: int, stats: RowSetStats
-) -> pa.Array:
-    """The rows [lower, upper) of a column, in the type asked for if that is how they lie."""
-    wanted = spec.types.get(column.name)
-    if wanted is not None and isinstance(rowset, DiskRowSet):
-        read = rowset.coded if pa.types.is_dictionary(wanted) else rowset.narrow
-        return read(column, spec.snapshot, lower, upper, stats)
-    return rowset.column(column, spec.snapshot, lower, upper, stats)
-
-
-def _in_type(array: pa.Array, column: ColumnSchema, spec: ScanSpec) -> pa.Array:
-    """The values in the type that the scan gives, whatever they were read as."""
-    wanted = spec.types.get(column.name, column.type.arrow)
-    array = rows_of(array)
-    if array.type == wanted:
-        return array
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    elif pa.types.is_dictionary(wanted):
-        return array.dictionary_encode()
-    return array if array.type == wanted else array.cast(wanted)
-
-
 def narrower_types(table: TableState, columns: Sequence[ColumnSchema]) -> dict[str, pa.DataType]:
     """Types in which an engine that knows them takes columns at less cost: decimals of 4 and 8 bytes, and
     dictionaries for text that every rowset on disk has one for. Opens footers.
@@ -392,11 +185,6 @@ def types_asked(asked: pa.Schema, columns: Sequence[ColumnSchema]) -> dict[str, 
         if field.type == narrow_decimal(column.type)
         or (column.type.is_variable and field.type == pa.dictionary(pa.int32(), column.type.arrow))
     }
-
-
-def count_window(unit: ScanUnit, spec: ScanSpec, lower: int, upper: int, counters: ScanCounters) -> int:
-    selected, _ = read_window(unit, spec, lower, upper, (), counters)
-    return upper - lower if selected is None else len(selected)
 
 
 # ------------------------------------------------------------------------------------------------ many windows

@@ -26,7 +26,6 @@ import nyala
 from nyala.cfile.memory import pool
 from nyala.database import Database
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.rowset.stats import RowSetStats
 from nyala.scan import make_spec
 from nyala.tablet import read_path
 from nyala.tablet.read_path import (
@@ -500,7 +499,7 @@ def test_z1_a_skipped_window_has_no_matching_row(world: World, data: st.DataObje
             assert sorted(read) == [row for lower, upper in found for row in range(lower, upper)]
             assert counters.rows_skipped == unit.upper - unit.lower - len(read)
             assert counters.rows_total == unit.upper - unit.lower
-            honest, _ = read_path._read_window(unit, spec, unit.lower, unit.upper, (), RowSetStats())
+            honest, _ = read_path.read_window(unit, spec, unit.lower, unit.upper, (), ScanCounters())
             matching = range(unit.lower, unit.upper) if honest is None else honest.tolist()
             assert read.issuperset(matching)
 

@@ -180,13 +180,14 @@ class Frame:
             mask = np.isin(deltas, np.array(wanted, deltas.dtype))
         return mask
 
-    def pick(self, rows: npt.NDArray[np.int64]) -> pa.Array:
-        """The values of these rows, none of them NULL, in their order."""
+    def pick(self, rows: npt.NDArray[np.int64], form: Physical | None = None) -> pa.Array:
+        """The values of these rows, none of them NULL, in their order; of a decimal in another `form` of its type."""
+        form = form or self.form
         if self._deltas is not None:
             deltas = self._deltas[rows]
         else:
             deltas = pick_planes(self.data, self.start, self.bits, self.row_count, rows)
-        out, numbers = _output(self.form, len(rows))
+        out, numbers = _output(form, len(rows))
         if self.references is not None:
             numbers[:] = self.references[deltas]
         elif self.step:
@@ -195,7 +196,7 @@ class Frame:
             numbers[:] = line + self._scaled(deltas)
         else:
             self._add_base(deltas, numbers)
-        return _finish(self.form, out, len(rows), self._is_signed, None, 0)
+        return _finish(form, out, len(rows), self._is_signed, None, 0)
 
     # -- inside --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,82 @@
+"""Rows of a column as they lie in its blocks: asked which of them satisfy a constraint, and then for those alone.
+
+    FrameRows   numbers, dates, decimals in frames of reference: deltas are compared, and values taken from their bits
+    CodeRows    text in a dictionary: codewords are looked up among the words that satisfy the constraint
+
+A scan whose predicate leaves few rows decodes no value of the others. Rows are counted from the first of the range.
+Immutable; any thread may use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala.cfile.encoding.frame import Frame
+from nyala.cfile.physical import Physical
+from nyala.schema.constraint import Constraint
+
+__all__ = ["CodeRows", "EncodedRows", "FrameRows"]
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+
+class EncodedRows(Protocol):
+    """Rows without NULLs."""
+
+    def matches(self, constraint: Constraint) -> Bools:
+        """Which rows have a value that satisfies the constraint."""
+        ...
+
+    def pick(self, rows: npt.NDArray[np.int64], *, narrow: bool = False) -> pa.Array:
+        """The values of these rows, which ascend. narrow: of a decimal that has a `narrow_decimal` as that."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class FrameRows:
+    """Of frames that lie one behind the other, the rows from `first` of the first frame on, `count` of them."""
+
+    frames: Sequence[Frame]
+    first: int
+    count: int
+    narrow_form: Physical
+
+    def matches(self, constraint: Constraint) -> Bools:
+        parts, start = [], -self.first
+        for frame in self.frames:
+            parts.append(frame.matches(constraint, max(-start, 0), min(self.count - start, frame.row_count)))
+            start += frame.row_count
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def pick(self, rows: npt.NDArray[np.int64], *, narrow: bool = False) -> pa.Array:
+        form = self.narrow_form if narrow else None
+        rows = rows + self.first if self.first else rows
+        if len(self.frames) == 1:
+            return self.frames[0].pick(rows, form)
+        picked, start = [], 0
+        for frame in self.frames:
+            begin, end = np.searchsorted(rows, (start, start + frame.row_count)).tolist()
+            picked.append(frame.pick(rows[begin:end] - start, form))
+            start += frame.row_count
+        return pa.concat_arrays(picked)
+
+
+@dataclass(frozen=True, eq=False)
+class CodeRows:
+    """codes: a dictionary array. matching: of each word of its dictionary whether it satisfies a constraint."""
+
+    codes: pa.DictionaryArray
+    matching: Callable[[Constraint], Bools]
+
+    def matches(self, constraint: Constraint) -> Bools:
+        found: Bools = self.matching(constraint)[self.codes.indices.to_numpy()]
+        return found
+
+    def pick(self, rows: npt.NDArray[np.int64], *, narrow: bool = False) -> pa.Array:
+        return self.codes.take(pa.array(rows))

@@ -1,0 +1,353 @@
+"""One window of a scan: what is asked of it, and its rows.
+
+    spec        columns, moment, predicate            unit      one rowset's part of a scan
+    window      `WINDOW_ROWS` rows of a unit at most:
+                  1. liveness at the snapshot
+                  2. what the predicate demands of single columns, told from frames and codewords (`_Sieve`); where that
+                     leaves few rows, all that follows is done for these alone
+                  3. the predicate's columns: decode, patch with UNDO and REDO, evaluate
+                  4. only then the other columns, and only the rows that are left
+
+Source: as `read_path`, which cuts scans into windows and puts their rows together again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.cfile.encoded_rows import EncodedRows
+from nyala.cfile.physical import narrow_decimal
+from nyala.keys.codec import KeyCodec
+from nyala.keys.key_range import KeyRange, key_range_of
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.stats import RowSetStats
+from nyala.schema.arrow_values import rows_of
+from nyala.schema.constraint import Constraint
+from nyala.schema.predicate import BoundPredicate
+from nyala.schema.schema import ColumnSchema, Schema
+from nyala.tablet.root import AnyRowSet
+
+__all__ = ["GATHER_SHARE", "ScanCounters", "ScanSpec", "ScanUnit", "count_window", "read_window"]
+
+# Below this share of selected rows the other columns are gathered row by row instead of read whole.
+GATHER_SHARE: Final = 1 / 32
+# The same for columns whose single values are taken out of frames, which costs the rows that are wanted and no others;
+# and below which share what was sieved is worth it.
+PICK_SHARE: Final = 1 / 4
+
+
+@dataclass(frozen=True)
+class ScanUnit:
+    """One rowset's part of a scan: rowids [lower, upper) (a DiskRowSet), or the rows between key bounds
+    (memory)."""
+
+    rowset: AnyRowSet
+    tablet: int  # ordinal
+    lower: int
+    upper: int
+    rowids: np.ndarray | None = None  # memory with key bounds: which rows, in arrival order
+
+
+class ScanCounters:
+    """What a scan met; filled as it runs, by several threads."""
+
+    def __init__(self) -> None:
+        self.tablets_total = 0
+        self.tablets_read = 0
+        self.rowsets_total = 0
+        self.rowsets_read = 0
+        self.windows_total = 0
+        self.windows_skipped = 0
+        self.rows_total = 0
+        self.rows_skipped = 0
+        self.stats = RowSetStats()
+        self.sieved_rows = 0
+        self.sieved_rows_left = 0
+        self._lock = threading.Lock()
+
+    def skip(self, windows: int, of_windows: int, rows: int, of_rows: int) -> None:
+        """So much of a rowset is not looked at, by zone maps."""
+        with self._lock:
+            self.windows_total += of_windows
+            self.windows_skipped += windows
+            self.rows_total += of_rows
+            self.rows_skipped += rows
+
+    @property
+    def sieving_pays(self) -> bool:
+        """Whether what was sieved so far left few rows. Threads may lose a count of another's, which does no harm."""
+        return self.sieved_rows_left <= self.sieved_rows * PICK_SHARE
+
+    def sieved(self, rows: int, left: int) -> None:
+        """So many rows were sieved, and so many were left."""
+        self.sieved_rows += rows
+        self.sieved_rows_left += left
+
+    def add(self, stats: RowSetStats) -> None:
+        """What reading one more piece cost."""
+        with self._lock:
+            for name, cost in vars(stats).items():
+                if name != "base_blocks":
+                    setattr(self.stats, name, getattr(self.stats, name) + cost)
+            self.stats.base_blocks |= stats.base_blocks
+
+
+@dataclass(frozen=True)
+class ScanSpec:
+    """What is asked of one table at one timestamp."""
+
+    schema: Schema
+    columns: tuple[ColumnSchema, ...]
+    snapshot: int
+    predicate: BoundPredicate | None = None
+    limit: int | None = None
+    order_by_key: bool = False
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    """Columns that come in another Arrow type than their own: a dictionary, a narrow decimal, or a wider type."""
+    without_dropped: bool = False
+    """Rows that went with their range partition are left out; else who needs them is refused."""
+
+    @cached_property
+    def constraints(self) -> Mapping[str, Constraint]:
+        return {} if self.predicate is None else self.predicate.constraints()
+
+    @cached_property
+    def key_range(self) -> KeyRange:
+        return key_range_of(self.constraints, self.schema)
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        fields = [column.arrow_field() for column in self.columns]
+        return pa.schema([f.with_type(self.types.get(f.name, f.type)) for f in fields])
+
+    @cached_property
+    def codec(self) -> KeyCodec:
+        return KeyCodec([column.type for column in self.schema.key_columns])
+
+    @cached_property
+    def can_match(self) -> bool:
+        return self.predicate is None or not self.predicate.empty
+
+
+def read_window(
+    unit: ScanUnit,
+    spec: ScanSpec,
+    lower: int,
+    upper: int,
+    columns: Sequence[ColumnSchema],
+    counters: ScanCounters,
+) -> tuple[np.ndarray | None, list[pa.Array]]:
+    """The selected rowids of [lower, upper) (None: all of them) and the columns' values for them.
+
+    An empty selection comes with no columns.
+    """
+    stats = RowSetStats()
+    try:
+        return _read_window(unit, spec, lower, upper, columns, counters, stats)
+    finally:
+        counters.add(stats)
+
+
+_NOTHING: Final[tuple[np.ndarray, list[pa.Array]]] = (np.empty(0, np.int64), [])
+
+
+def _read_window(
+    unit: ScanUnit,
+    spec: ScanSpec,
+    lower: int,
+    upper: int,
+    columns: Sequence[ColumnSchema],
+    counters: ScanCounters,
+    stats: RowSetStats,
+) -> tuple[np.ndarray | None, list[pa.Array]]:
+    rowset, snapshot, nothing = unit.rowset, spec.snapshot, _NOTHING
+    mask = rowset.liveness(snapshot, lower, upper, stats)
+    if unit.rowids is not None:
+        inside = np.zeros(upper - lower, np.bool_)
+        inside[unit.rowids[(unit.rowids >= lower) & (unit.rowids < upper)] - lower] = True
+        mask = inside if mask is None else mask & inside
+    if mask is not None and not mask.any():
+        return nothing
+    if isinstance(rowset, DiskRowSet) and spec.predicate is not None and counters.sieving_pays:
+        sieve = _Sieve(rowset, spec, lower, upper, stats)
+        if sieve.asked(mask):
+            counters.sieved(upper - lower, len(sieve.rows))
+            if len(sieve.rows) < (upper - lower) * PICK_SHARE:
+                return sieve.read(columns)
+    known = _Decoded(rowset, spec, lower, upper, stats)
+    if spec.predicate is not None:
+        matching = spec.predicate.evaluate(known, upper - lower)
+        mask = matching if mask is None else mask & matching
+    if mask is None or mask.all():
+        return None, [
+            _in_type(known[column.name], column, spec)
+            if column.name in known.arrays
+            else _in_type(_read(rowset, column, spec, lower, upper, stats), column, spec)
+            for column in columns
+        ]
+    selected = np.flatnonzero(mask)
+    if not len(selected):
+        return nothing
+    out = []
+    for column in columns:
+        if column.name in known.arrays:
+            out.append(_in_type(rows_of(known[column.name]).take(pa.array(selected)), column, spec))
+        else:
+            out.append(_some(rowset, column, spec, lower, upper, selected, stats))
+    return selected + lower, out
+
+
+def _some(
+    rowset: AnyRowSet,
+    column: ColumnSchema,
+    spec: ScanSpec,
+    lower: int,
+    upper: int,
+    rows: np.ndarray,
+    stats: RowSetStats,
+) -> pa.Array:
+    """A column at some rows of the window, counted from its first: picked out of it, or read whole where they are
+    many."""
+    if isinstance(rowset, DiskRowSet):
+        if len(rows) < (upper - lower) * PICK_SHARE and rowset.has_frames(column):
+            encoded = rowset.encoded(column, spec.snapshot, lower, upper, stats)
+            if encoded is not None:
+                return _in_type(encoded.pick(rows, narrow=column.name in spec.types), column, spec)
+        if len(rows) < (upper - lower) * GATHER_SHARE:
+            picked = rowset.gather(column, spec.snapshot, rows + lower, stats, scanning=True)
+            return _in_type(picked, column, spec)
+    elif len(rows) < (upper - lower) * GATHER_SHARE:
+        return _in_type(rowset.gather(column, spec.snapshot, rows + lower, stats), column, spec)
+    whole = _read(rowset, column, spec, lower, upper, stats)
+    return _in_type(rows_of(whole).take(pa.array(rows)), column, spec)
+
+
+class _Sieve(Mapping[str, pa.Array]):
+    """A window of a predicate that leaves few of its rows: told from frames and codewords which they can be.
+
+    What the predicate demands of single columns is asked of all rows, and the predicate itself of those that are left.
+    As a mapping it has the columns of these rows, read when first asked for.
+    """
+
+    def __init__(
+        self, rowset: DiskRowSet, spec: ScanSpec, lower: int, upper: int, stats: RowSetStats
+    ) -> None:
+        self.rows: np.ndarray = np.empty(0, np.int64)  # that are left, counted from `lower`
+        self._encoded: dict[str, EncodedRows] = {}
+        self._arrays: dict[str, pa.Array] = {}
+        self._rowset, self._spec = rowset, spec
+        self._lower, self._upper, self._stats = lower, upper, stats
+
+    def asked(self, mask: np.ndarray | None) -> bool:
+        """Find the rows of `mask` that may match; False if no column can tell without being decoded."""
+        left: np.ndarray | None = None
+        for name, constraint in self._spec.constraints.items():
+            column = self._spec.schema.by_name(name)
+            encoded = self._rowset.encoded(column, self._spec.snapshot, self._lower, self._upper, self._stats)
+            if encoded is None:
+                continue
+            self._encoded[name] = encoded
+            matching = encoded.matches(constraint)
+            left = matching if left is None else np.logical_and(left, matching, out=left)
+            if not left.any():
+                break
+        if left is None:
+            return False
+        self.rows = np.flatnonzero(left if mask is None else left & mask)
+        return True
+
+    def read(self, columns: Sequence[ColumnSchema]) -> tuple[np.ndarray, list[pa.Array]]:
+        """As `read_window`."""
+        assert self._spec.predicate is not None
+        if len(self.rows):
+            keep = self._spec.predicate.evaluate(self, len(self.rows))
+            if not keep.all():
+                kept = np.flatnonzero(keep)
+                self.rows = self.rows[kept]
+                self._arrays = {name: array.take(pa.array(kept)) for name, array in self._arrays.items()}
+        if not len(self.rows):
+            return _NOTHING
+        return self.rows + self._lower, [self[column.name] for column in columns]
+
+    def __getitem__(self, name: str) -> pa.Array:
+        found = self._arrays.get(name)
+        if found is None:
+            column, spec = self._spec.schema.by_name(name), self._spec
+            encoded = self._encoded.get(name)
+            if encoded is None:
+                found = _some(self._rowset, column, spec, self._lower, self._upper, self.rows, self._stats)
+            else:
+                found = _in_type(encoded.pick(self.rows, narrow=name in spec.types), column, spec)
+            self._arrays[name] = found
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._spec.schema.arrow_schema().names)
+
+    def __len__(self) -> int:
+        return len(self._spec.schema.columns)
+
+
+class _Decoded(Mapping[str, pa.Array]):
+    """A window's columns for a predicate: decoded when first asked for, to codewords or runs where it has them."""
+
+    def __init__(self, rowset: AnyRowSet, spec: ScanSpec, lower: int, upper: int, stats: RowSetStats) -> None:
+        self.arrays: dict[str, pa.Array] = {}
+        self._rowset, self._spec = rowset, spec
+        self._lower, self._upper, self._stats = lower, upper, stats
+
+    def __getitem__(self, name: str) -> pa.Array:
+        found = self.arrays.get(name)
+        if found is None:
+            column = self._spec.schema.by_name(name)
+            rowset, read = self._rowset, self._rowset.column
+            if isinstance(rowset, DiskRowSet):
+                if narrow_decimal(column.type) is None:
+                    read = rowset.coded
+                elif name in self._spec.types or name not in self._spec.arrow_schema.names:
+                    read = rowset.narrow  # else it is wanted wide as well
+            found = read(column, self._spec.snapshot, self._lower, self._upper, self._stats)
+            self.arrays[name] = found
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._spec.schema.arrow_schema().names)
+
+    def __len__(self) -> int:
+        return len(self._spec.schema.columns)
+
+
+def _read(
+    rowset: AnyRowSet, column: ColumnSchema, spec: ScanSpec, lower: int, upper: int, stats: RowSetStats
+) -> pa.Array:
+    """The rows [lower, upper) of a column, in the type asked for if that is how they lie."""
+    wanted = spec.types.get(column.name)
+    if wanted is not None and isinstance(rowset, DiskRowSet):
+        read = rowset.coded if pa.types.is_dictionary(wanted) else rowset.narrow
+        return read(column, spec.snapshot, lower, upper, stats)
+    return rowset.column(column, spec.snapshot, lower, upper, stats)
+
+
+def _in_type(array: pa.Array, column: ColumnSchema, spec: ScanSpec) -> pa.Array:
+    """The values in the type that the scan gives, whatever they were read as."""
+    wanted = spec.types.get(column.name, column.type.arrow)
+    array = rows_of(array)
+    if array.type == wanted:
+        return array
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    elif pa.types.is_dictionary(wanted):
+        return array.dictionary_encode()
+    return array if array.type == wanted else array.cast(wanted)
+
+
+def count_window(unit: ScanUnit, spec: ScanSpec, lower: int, upper: int, counters: ScanCounters) -> int:
+    selected, _ = read_window(unit, spec, lower, upper, (), counters)
+    return upper - lower if selected is None else len(selected)

@@ -1,0 +1,153 @@
+"""Predicates that leave few rows, told from encoded blocks: the same rows, each block read once, no value decoded."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import open_database
+
+import nyala
+from nyala.cfile.encoding.frame import Frame
+from nyala.tablet import read_path
+from nyala.tablet.window import _Sieve
+
+ROWS = 20_000
+DAY = dt.date(2020, 1, 1)
+
+
+def row(k: int) -> dict[str, Any]:
+    return {
+        "k": k,
+        "day": DAY + dt.timedelta(days=k * 7919 % 2000),
+        "amount": Decimal(k * 31 % 5000) / 100,
+        "n": k * 977 % 3000 - 1500,
+        "batch": [1 << 60, 5, -(1 << 60)][k % 3],
+        "mode": f"m{k % 7}",
+        "text": f"text {k}",
+        "maybe": None if k % 5 == 0 else k % 1000,
+    }
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sieve") / "s"
+
+
+@pytest.fixture(scope="module")
+def table(path: Path) -> Iterator[nyala.Table]:
+    with open_database(path) as db:
+        schema = {
+            "k": "int64",
+            "day": nyala.column("date", encoding="for"),
+            "amount": nyala.column("decimal(15,2)", encoding="for"),
+            "n": nyala.column("int32", encoding="for"),
+            "batch": nyala.column("int64", encoding="for"),
+            "mode": "string",
+            "text": "string",
+            "maybe": nyala.column("int32", encoding="for", nullable=True),
+        }
+        table = db.create_table("t", schema, "k")
+        table.insert([row(k) for k in range(ROWS)])
+        table.flush()
+        yield table
+
+
+def scanned(table: nyala.Table, where: str, **options: Any) -> list[dict[str, Any]]:
+    return table.scan(where=where, order_by_key=True, **options).to_arrow().to_pylist()
+
+
+PREDICATES = {
+    "day >= DATE '2020-03-01' AND day < DATE '2020-03-08'": lambda r: 60 <= (r["day"] - DAY).days < 67,
+    "amount BETWEEN 1.05 AND 1.07 AND n < 0": lambda r: 105 <= r["amount"] * 100 <= 107 and r["n"] < 0,
+    "n IN (3, 4, 77, -1500, 100000)": lambda r: r["n"] in (3, 4, 77, -1500),
+    "n IN (1, 2, 3, 4, 5, 6)": lambda r: 1 <= r["n"] <= 6,
+    "batch = 5 AND n = 5": lambda r: r["batch"] == 5 and r["n"] == 5,
+    "mode IN ('m3', 'x') AND n > 1400": lambda r: r["mode"] == "m3" and r["n"] > 1400,
+    "mode > 'm5' AND n > 1400": lambda r: r["mode"] == "m6" and r["n"] > 1400,
+    "n = 7 AND maybe = 7": lambda r: r["n"] == 7 and r["maybe"] == 7,
+    "n < -1490 AND maybe IS NULL": lambda r: r["n"] < -1490 and r["maybe"] is None,
+    "n = 7 OR n = 9": lambda r: r["n"] in (7, 9),
+    "n < -1490 AND (k < 5000 OR text = 'text 19999')": lambda r: r["n"] < -1490 and (r["k"] < 5000 or r["k"] == 19999),
+    "n > 5000 AND mode = 'm1'": lambda r: False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", PREDICATES)
+@pytest.mark.parametrize("window", [1 << 17, 4096])
+def test_the_same_rows(table: nyala.Table, where: str, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row would be lost, or one given that does not match; across windows, which share blocks."""
+    monkeypatch.setattr(read_path, "WINDOW_ROWS", window)
+    asked: list[int] = []
+    original = _Sieve.read
+
+    def noted(self: _Sieve, columns: Any) -> Any:
+        asked.append(len(self.rows))
+        return original(self, columns)
+
+    monkeypatch.setattr(_Sieve, "read", noted)
+    expected = [row(k) for k in range(ROWS) if PREDICATES[where](row(k))]
+    for _ in range(3):  # nothing kept, kept, found
+        assert scanned(table, where) == expected
+    assert asked or not expected, "the whole window was decoded"
+    assert table.count(where) == len(expected)
+    assert scanned(table, where, columns=["n"]) == [{"n": r["n"]} for r in expected]
+
+
+def test_what_is_sieved_is_read_once(table: nyala.Table, path: Path) -> None:
+    """A block that is asked for its matches, and then for their values, would be read twice."""
+
+    def bytes_read(columns: list[str], where: str | None) -> int:
+        with nyala.connect(str(path), read_only=True) as db:
+            return int(db["t"].scan(columns, where=where).explain().to_dict()["bytes_read"])
+
+    whole = bytes_read(["amount", "day"], None)
+    assert bytes_read(["amount", "day"], "day = DATE '2020-03-01' AND amount < 2") == whole > 0
+
+
+def test_no_value_of_other_rows_is_made(table: nyala.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan that leaves one row in a thousand would decode all of the others."""
+    monkeypatch.setattr(Frame, "array", lambda *_: pytest.fail("a block was decoded whole"))
+    assert [r["n"] for r in scanned(table, "n = 7 AND amount < 10", columns=["n", "amount", "day"])]
+
+
+def test_changes_are_seen(tmp_path: Path) -> None:
+    """What a row's base says is not what it is: the sieve must not speak for a column that was changed."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table(
+            "t",
+            {"k": "int64", "n": nyala.column("int32", encoding="for"), "m": nyala.column("int32", encoding="for")},
+            "k",
+        )  # fmt: skip
+        table.insert({"k": list(range(1000)), "n": list(range(1000)), "m": [k % 500 for k in range(1000)]})
+        table.flush()
+        before = db.snapshot()
+        table.update({"k": [1, 2, 3], "n": [-1, 7, 7]})
+        table.delete({"k": [7]})
+        assert [r["k"] for r in scanned(table, "n = 7")] == [2, 3]
+        assert [r["k"] for r in scanned(table, "m = 7")] == [507]
+        assert [r["k"] for r in scanned(table, "n = -1 AND m = 1")] == [1]
+        assert [r["k"] for r in before["t"].scan(where="n = 7").to_arrow().to_pylist()] == [7]
+        table.flush()
+        assert [r["k"] for r in scanned(table, "n = 7")] == [2, 3]
+        before.close()
+
+
+def test_a_sieve_that_leaves_much_is_given_up(table: nyala.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each window would be looked at twice for a predicate that most rows match."""
+    monkeypatch.setattr(read_path, "WINDOW_ROWS", 2048)
+    monkeypatch.setattr(read_path, "_ahead_max", lambda: 1)
+    asked: list[None] = []
+    original = _Sieve.asked
+
+    def noted(self: _Sieve, mask: Any) -> bool:
+        asked.append(None)
+        return original(self, mask)
+
+    monkeypatch.setattr(_Sieve, "asked", noted)
+    assert len(scanned(table, "n > -1400 AND n < 1400")) > ROWS * 0.9
+    assert len(asked) == 1
