@@ -27,7 +27,7 @@ from nyala.cfile.memory import pool
 from nyala.database import Database
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.scan import make_spec
-from nyala.tablet import read_path
+from nyala.tablet import read_path, window
 from nyala.tablet.read_path import (
     ScanCounters,
     ScanSpec,
@@ -360,7 +360,7 @@ def test_few_selected_rows_are_gathered_and_many_are_read_whole(
                 return real(self, column, *rest, **options)
 
             monkeypatch.setattr(DiskRowSet, method, noted)
-        monkeypatch.setattr(read_path, "GATHER_SHARE", share)
+        monkeypatch.setattr(window, "GATHER_SHARE", share)
         selected, arrays = read_window(unit, spec, unit.lower, unit.upper, spec.columns, ScanCounters())
         monkeypatch.undo()
         results.append(([] if selected is None else selected.tolist(), [a.to_pylist() for a in arrays]))
