@@ -14,8 +14,6 @@ import pytest
 
 import nyala
 from nyala.database import Database
-from nyala.delta.run import LIVENESS
-from nyala.table import Table
 from nyala.tablet.care import compact_deltas
 from tests.support import open_database
 
@@ -531,93 +529,6 @@ def test_a_table_is_restored_in_the_columns_of_now(path: Path, move: Move) -> No
     t.restore(to=then)
     assert rows(t) == expected
     db.close()
-
-
-# ------------------------------------------------------------------------------------------------ files
-
-
-def columns_on_disk(table: Table) -> set[int]:
-    state = table._view(None)[1]
-    return {number for tablet in state.tablets for rowset in tablet.rowsets for number in rowset.column_ids}
-
-
-def test_dropped_columns_leave_the_disk_when_their_history_is_over(path: Path) -> None:
-    """Until then snapshots before the drop read them, also after a compaction; then no byte of them is left."""
-    db = open_database(path)
-    t = db.create_table("t", {"k": "int64", "v": "string"}, "k", history="forever")
-    t.insert({"k": [1, 2], "v": ["a", "b"]})
-    db.flush()
-    before = db.now()
-    number = db._root().table("t").schema.by_name("v").id
-    with t.alter() as a:
-        a.drop_column("v")
-    t.insert({"k": [3]})
-    t.compact()
-    assert number in columns_on_disk(t)
-    assert rows(t, at=before) == [{"k": 1, "v": "a"}, {"k": 2, "v": "b"}]
-    db.close()
-
-    db = open_database(path)
-    u = db.create_table("u", {"k": "int64", "v": "string"}, "k", history=0)
-    u.insert({"k": [1, 2], "v": ["a", "b"]})
-    db.flush()
-    before = db.now()
-    number = db._root().table("u").schema.by_name("v").id
-    with u.alter() as a:
-        a.drop_column("v")
-    u.insert({"k": [3]})
-    u.compact()
-    assert number not in columns_on_disk(u)
-    assert rows(u) == [{"k": 1}, {"k": 2}, {"k": 3}]
-    with pytest.raises(nyala.HistoryExpiredError):
-        u.scan(at=before)
-    assert list(db._root().table("u").entry.schemas) == [1], "and nobody needs the version before"
-    db.close()
-
-
-@pytest.mark.parametrize("care", ["compact", "vacuum"])
-def test_a_rowset_alone_with_a_dropped_column_is_rewritten(path: Path, care: str) -> None:
-    """Nothing else is there to be done to it: what went must not wait for the next overlap."""
-    db = open_database(path)
-    t = db.create_table("t", {"k": "int64", "v": "string", "w": "int64"}, "k", history=0)
-    t.insert({"k": range(1000), "v": ["x" * 40 + str(n) for n in range(1000)], "w": range(1000)})
-    db.flush()
-    with t.alter() as a:
-        a.drop_column("v")
-    assert len(columns_on_disk(t) - {LIVENESS}) == 3
-    getattr(t, care)()
-    assert len(columns_on_disk(t) - {LIVENESS}) == 2
-    assert t.count() == 1000
-    db.close()
-
-
-def test_encodings_change_what_is_written_from_then_on(db: Database) -> None:
-    """New blocks have the new encoding, `compact()` brings the rest, and an altered name brings nothing about."""
-    t = db.create_table("t", {"k": "int64", "v": nyala.column("int64", encoding="plain")}, "k")
-    t.insert({"k": range(1000), "v": [n % 3 for n in range(1000)]})
-    db.flush()
-
-    def encodings() -> list[str]:
-        state = t._view(None)[1]
-        number = state.schema.by_name("v").id
-        readers = [rowset.base_column(number) for tablet in state.tablets for rowset in tablet.rowsets]
-        return [reader.encoding for reader in readers if reader is not None]
-
-    plain = encodings()
-    with t.alter() as a:
-        a.alter_column("v", encoding="rle", compression="zlib", block_size=4096)
-    t.insert({"k": range(2000, 3000), "v": [5] * 1000})
-    db.flush()
-    assert len(set(encodings())) == 2
-    t.compact()
-    assert len(set(encodings())) == 1 and encodings() != plain
-    assert t.count(where="v = 2") == 333 and t.count(where="v = 5") == 1000
-    files = [rowset.paths for tablet in t._view(None)[1].tablets for rowset in tablet.rowsets]
-    with t.alter() as a:
-        a.rename_column("v", "w")
-        a.alter_column("w", comment="c", default=3)
-    t.compact()
-    assert files == [rowset.paths for tablet in t._view(None)[1].tablets for rowset in tablet.rowsets]
 
 
 # ------------------------------------------------------------------------------------------------ limits

@@ -215,6 +215,7 @@ def test_who_needs_the_rows_that_went_is_told_which_partition(path: Path) -> Non
         lambda: t.get_many([key], at=before),
         lambda: t.history(key, since=before),
         lambda: t.restore(to=before),
+        lambda: db.copy_table("metrics", "copy", at=before),
         lambda: db.snapshot(at=before)["metrics"].scan().count(),
         lambda: db.snapshot(at=before).sql("SELECT sum(value) FROM metrics").fetchall(),
     ):

@@ -36,6 +36,7 @@ from tests.support import open_database
 
 SHARED_MEMORY = "/dev/shm"
 NOW = 2**63 - 1
+DIRECT_COMMIT_BYTES = 1
 RANGES = [(0, 2), (2, 4), (4, 6)]
 INTEGERS = ["int8", "int16", "int32", "int64"]
 NAMES = ["a", "b", "c"]
@@ -71,12 +72,14 @@ class Range:
 class AlterMachine(RuleBasedStateMachine):
     """Steps on a store and on the model."""
 
-    @initialize()
-    def open(self) -> None:
+    @initialize(directly=st.booleans())
+    def open(self, directly: bool) -> None:
+        """directly: batches of some size are written as files and committed by the catalogue."""
         memory = SHARED_MEMORY if os.path.isdir(SHARED_MEMORY) else None
         self.folder = Path(tempfile.mkdtemp(prefix="nyala-alter-", dir=memory))
         self.generation = 0
-        self.db = open_database(self._path())
+        self.options = {"direct_commit_bytes": DIRECT_COMMIT_BYTES} if directly else {}
+        self.db = self._open()
         self.db.create_table(
             "t", {"k": "int32", "a": "int8"}, "k",
             [nyala.hash_partition("k", buckets=2), nyala.range_partition("k", bounds=RANGES[:2])], history="forever",
@@ -92,6 +95,9 @@ class AlterMachine(RuleBasedStateMachine):
 
     def _path(self) -> Path:
         return self.folder / str(self.generation)
+
+    def _open(self) -> Database:
+        return open_database(self._path(), **self.options)
 
     def teardown(self) -> None:
         if hasattr(self, "db"):
@@ -295,7 +301,7 @@ class AlterMachine(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.db.close()
-        self.db = open_database(self._path())
+        self.db = self._open()
 
     @rule()
     def kill(self) -> None:
@@ -304,7 +310,7 @@ class AlterMachine(RuleBasedStateMachine):
         self.db.close()
         shutil.rmtree(self._path())
         self.generation += 1
-        self.db = open_database(self._path())
+        self.db = self._open()
 
     # ------------------------------------------------------------------------------------------ reads
 
@@ -371,13 +377,14 @@ class AlterMachine(RuleBasedStateMachine):
         keys = [{self._key(at): k} for k in range(6)]
         assert self.db["t"].get_many(keys, at=at).to_pylist() == self._rows(at, at)
 
-    @rule(data=st.data())
-    def changes_lead_from_one_moment_to_another(self, data: st.DataObject) -> None:
-        """Through the columns of the later one, and without what went with its range."""
+    @rule(data=st.data(), schema=st.sampled_from(["at", "current"]))
+    def changes_lead_from_one_moment_to_another(self, data: st.DataObject, schema: Any) -> None:
+        """Through the columns of the later one, or of now, and without what went with its range."""
         since, until = sorted(data.draw(st.lists(st.sampled_from(self.moments), min_size=2, max_size=2)))
-        feed = self.db["t"].changes(since, until)
-        key = self._key(until)
-        state = {row[key]: row for row in self._rows(since, until)}
+        feed = self.db["t"].changes(since, until, schema=schema)
+        seen = until if schema == "at" else NOW
+        key = self._key(seen)
+        state = {row[key]: row for row in self._rows(since, seen)}
         for row in feed.to_arrow().to_pylist():
             kind = row.pop("_change_type")
             assert since < row.pop("_commit_timestamp") <= until
@@ -385,7 +392,7 @@ class AlterMachine(RuleBasedStateMachine):
                 del state[row[key]]
             else:
                 state[row[key]] = row
-        assert [state[k] for k in sorted(state)] == self._rows(until, until)
+        assert [state[k] for k in sorted(state)] == self._rows(until, seen)
         told = {(r["range"], r["timestamp"]) for r in feed.dropped_ranges}
         missing = [r for r in self.gone if r.held and r.created <= until and r.dropped > since]
         assert told == {(f"RANGE ({key}) [{r.lower}, {r.upper})", r.dropped) for r in missing}

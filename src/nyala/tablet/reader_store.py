@@ -15,7 +15,7 @@ Invariants
         no writer is there.
     P3  A position record that names a newer catalogue than we hold is not read up to before the catalogue is
         reloaded: a batch may have gone into files there (W6), and log records behind it may rest on it.
-    P4  The lease of an earlier version is kept until the last root of it in this process is gone.
+    P4  The lease of an earlier version is kept until the last root of it in this process is gone, or it is closed.
     P5  What is published never goes back, also when the writer commits to the catalogue while it is loaded.
     P6  What is published is not before the history of any table begins, nor before rows were dropped or rewritten: a
         catalogue that did so at a moment that the position record, read before it, does not reach yet is loaded again.
@@ -68,7 +68,7 @@ class ReaderStore:
         self._lock = threading.Lock()
         self._closed = False
         self._pid = os.getpid()
-        self._lease: Lease | None = None
+        self._held: list[weakref.finalize[..., Root]] = []  # ends a root's lease, with it or before
         self._load()
 
     @staticmethod
@@ -119,9 +119,8 @@ class ReaderStore:
         self._history_start = max(
             (max(table.history_start for table in state.tables.values()) if state.tables else 0), root.floor
         )
-        self._lease = lease
         # P4: the lease lives as long as the last scan of this root.
-        weakref.finalize(root, _release, lease)
+        self._held = [*(held for held in self._held if held.alive), weakref.finalize(root, _release, lease)]
         newest = self._position()
         if position is not None and newest is not None and newest.catalogue_version > state.version:
             # P5: the writer has gone on since. What was published before we looked at the catalogue is readable in
@@ -219,9 +218,10 @@ class ReaderStore:
         return self._closed
 
     def close(self) -> None:
-        """Give the lease back. May be called twice."""
-        if not self._closed and os.getpid() == self._pid and self._lease is not None:
-            self._lease.release()
+        """Give the leases back, also those of scans that are still held: nobody reads on. May be called twice."""
+        if not self._closed and os.getpid() == self._pid:
+            for held in self._held:
+                held()
         self._closed = True
 
     def stats(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import nyala
-from nyala.errors import DuplicateKeyError, InvalidArgumentError, SchemaError
+from nyala.errors import ColumnNotFoundError, DuplicateKeyError, InvalidArgumentError, SchemaError
 from nyala.spark import writer as writer_module
 from nyala.spark.options import WriteOptions
 from nyala.spark.source import NyalaDataSource
@@ -199,3 +199,29 @@ def test_rows_of_a_change_feed_are_carried_out(store: Path, run_task) -> None:
     writer_module.stage_rows(iter([feed]), str(path), writer._plan)
     writer.commit([StagedFile(0, "feed.arrow", 5)])
     assert content(store) == [(2, "B"), (3, "late")]
+
+
+def test_rows_that_were_staged_before_an_alteration(store: Path, run_task) -> None:
+    """What the table has by the time of the commit counts: names are looked up and defaults taken then, and a column
+    that is gone is an error that writes nothing."""
+    writer = make_writer(store, operation="upsert")
+    message = run_task(writer, 0, {"k": [1], "v": ["a"]})
+    with nyala.connect(store) as db:
+        with db["t"].alter() as a:
+            a.drop_column("v")
+            a.add_column("v", "varchar(9)")
+            a.add_column("w", "int8", nullable=False, default=7)
+        db["t"].insert({"k": [2], "w": [8]})
+    writer.commit([message])
+    with nyala.connect(store) as db:
+        assert db["t"].scan(order_by_key=True).to_arrow().to_pylist() == [
+            {"k": 1, "v": "a", "w": 7},
+            {"k": 2, "v": None, "w": 8},
+        ]
+        message = run_task(writer := make_writer(store, operation="upsert"), 0, {"k": [1], "v": ["b"]})
+        with db["t"].alter() as a:
+            a.rename_column("v", "x")
+    with pytest.raises(ColumnNotFoundError, match="'v' that the table has not"):
+        writer.commit([message])
+    with nyala.connect(store) as db:
+        assert db["t"].get({"k": 1}) == {"k": 1, "x": "a", "w": 7}

@@ -85,6 +85,49 @@ def test_a_write_checked_under_an_older_version_is_checked_again(path: Path) -> 
         assert rows(db["u"]) == [(1, 1)]
 
 
+@pytest.mark.parametrize("directly", [False, True])
+def test_every_kind_of_batch_is_checked_again(path: Path, directly: bool) -> None:
+    """L2 of batches through the log, of those that are committed as files, and of batches over several tables."""
+    with open_database(path, direct_commit_bytes=1 if directly else 1 << 26) as db:
+        t = table(db)
+        other = db.create_table("other", {"k": "int64"}, "k")
+        t.insert({"k": range(10), "v": range(10), "gone": ["x"] * 10})
+        data = pa.table({"k": list(range(5, 15)), "v": [2**20] * 10})
+        result = t.upsert(Late(data, lambda: widen(db)))
+        assert (result.inserted, result.updated) == (5, 5)
+        expected = [(k, k, 7) for k in range(5)] + [(k, 2**20, 7) for k in range(5, 15)]
+        assert rows(t) == expected
+
+        def drop_new() -> None:
+            with t.alter() as a:
+                a.drop_column("new")
+
+        with (
+            pytest.raises(nyala.ColumnNotFoundError, match="'new' that the table has not"),
+            db.batch() as batch,
+        ):
+            batch.insert("other", {"k": [1]})
+            batch.upsert("t", Late(pa.table({"k": [1], "new": [1]}), drop_new))
+        assert other.count() == 0 and rows(t) == [row[:2] for row in expected]
+
+
+def test_changes_by_where_meet_the_columns_of_their_moment(path: Path) -> None:
+    """They are evaluated under the lock: those of before an alteration by its old names, those after it by the new."""
+    with open_database(path) as db:
+        t = table(db)
+        t.insert({"k": [1, 2], "v": [1, 2], "gone": ["a", "b"]})
+        t.update(set={"v": "v * 2"}, where="gone = 'a'")
+        widen(db)
+        t.update(set={"v": "v * 4000000000", "new": "new + v"}, where="new = 7 AND v = 2 AND k = 1")
+        assert rows(t) == [(1, 8 * 10**9, 9), (2, 2, 7)]
+        for step in (
+            lambda: t.update(set={"v": 1}, where="gone = 'a'"),
+            lambda: t.delete(where="gone = 'a'"),
+        ):
+            with pytest.raises(nyala.ColumnNotFoundError, match="no column 'gone'"):
+                step()
+
+
 def test_a_write_into_a_range_that_was_dropped_meanwhile(path: Path) -> None:
     with open_database(path) as db:
         t = db.create_table("t", {"k": "int64"}, "k", nyala.range_partition("k", bounds=[(0, 10), (10, 20)]))
@@ -376,11 +419,14 @@ def test_a_reader_process_is_told_of_a_dropped_range(path: Path) -> None:
     with t.alter() as a:
         a.drop_range(0, 10)
     db._writer().collect_garbage()
-    assert old.count() == 2, "its lease keeps the files"
+    first = path / "data" / "1"
+    assert old.count() == 2 and any(first.iterdir()), "its lease keeps the files"
     assert rows(reader["t"]) == [(11,)]
     with pytest.raises(nyala.HistoryExpiredError, match=r"RANGE \(k\) \[0, 10\)"):
         reader["t"].scan(at=before)
     reader.close()
+    db._writer().collect_garbage()
+    assert not any(first.iterdir()), "and they go with it"
     db.close()
 
 

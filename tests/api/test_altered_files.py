@@ -1,0 +1,138 @@
+"""What an alteration does to the files: nothing at once; later ones are written with the columns of then, a default is
+a value in them, another encoding is taken up, and what a dropped column held is gone when nobody may read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nyala
+from nyala.cfile.column_reader import ColumnReader
+from nyala.database import Database
+from nyala.delta.run import LIVENESS
+from nyala.table import Table
+from nyala.testing.clock import ManualClock
+from tests.support import open_database, rows
+
+
+def base_columns(table: Table, name: str) -> list[ColumnReader | None]:
+    """The column's base in each rowset on disk; None where no file has it."""
+    state = table._view(None)[1]
+    number = state.schema.by_name(name).id
+    return [rowset.base_column(number) for tablet in state.tablets for rowset in tablet.rowsets]
+
+
+def columns_on_disk(table: Table) -> set[int]:
+    state = table._view(None)[1]
+    return {number for tablet in state.tablets for rowset in tablet.rowsets for number in rowset.column_ids}
+
+
+def files_with(path: Path, text: bytes) -> list[str]:
+    return [file.name for file in (path / "data").rglob("*") if file.is_file() and text in file.read_bytes()]
+
+
+def test_a_default_is_written_as_data(db: Database) -> None:
+    """By a flush of rows that came before the column, and by a compaction of files that have it not."""
+    t = db.create_table("t", {"k": "int64"}, "k")
+    t.insert({"k": [1, 2]})
+    db.flush()
+    t.insert({"k": [3]})
+    with t.alter() as a:
+        a.add_column("c", "int32", default=7)
+        a.alter_column("c", default=8)
+    assert base_columns(t, "c") == [None]
+    db.flush()
+    first, second = base_columns(t, "c")
+    assert first is None and second is not None and second.column_zone().max == 7
+    t.compact()
+    (reader,) = base_columns(t, "c")
+    assert reader is not None and reader.row_count == 3 and reader.null_count == 0
+    assert (reader.column_zone().min, reader.column_zone().max) == (7, 7)
+    assert rows(t) == [(1, 7), (2, 7), (3, 7)]
+
+
+@pytest.mark.parametrize("care", ["compact", "vacuum"])
+def test_a_dropped_columns_bytes_go_with_its_history(path: Path, care: str) -> None:
+    """Until the drop is older than the history, moments before it are read, after a compaction too. Then no byte of
+    what the column held in files, in UNDO, in REDO or in memory is left."""
+    clock = ManualClock()
+    db = open_database(path, clock=clock)
+    plain = nyala.column("string", encoding="plain", compression="none")
+    t = db.create_table("t", {"k": "int64", "v": plain, "w": "int64"}, "k", history=60)
+    t.insert({"k": range(9), "v": ["secret"] * 9, "w": [0] * 9})
+    db.flush()
+    t.update({"k": range(6), "v": ["secret later"] * 6})
+    db.flush()
+    t.update({"k": range(3), "v": ["secret last"] * 3})
+    t.insert({"k": [9], "v": ["secret of memory"]})
+    before, expected = db.now(), rows(t)
+    with t.alter() as a:
+        a.drop_column("v")
+    for _ in range(2):
+        assert rows(t, at=before) == expected
+        getattr(t, care)()
+        db._writer().collect_garbage()
+        assert files_with(path, b"secret")
+    clock.advance(61)
+    t.insert({"k": [10]})
+    getattr(t, care)()
+    db._writer().collect_garbage()
+    assert files_with(path, b"secret") == []
+    with pytest.raises(nyala.HistoryExpiredError):
+        t.scan(at=before)
+    assert rows(t) == [(k, 0 if k < 9 else None) for k in range(11)]
+    assert list(db._root().table("t").entry.schemas) == [1], "and nobody needs the version before"
+    db.close()
+    with open_database(path, clock=clock) as db:
+        assert rows(db["t"]) == [(k, 0 if k < 9 else None) for k in range(11)]
+
+
+@pytest.mark.parametrize("care", ["compact", "vacuum"])
+def test_a_rowset_alone_with_a_dropped_column_is_rewritten(path: Path, care: str) -> None:
+    """Nothing else is there to be done to it: what went must not wait for the next overlap."""
+    db = open_database(path)
+    t = db.create_table("t", {"k": "int64", "v": "string", "w": "int64"}, "k", history=0)
+    t.insert({"k": range(1000), "v": ["x" * 40 + str(n) for n in range(1000)], "w": range(1000)})
+    db.flush()
+    with t.alter() as a:
+        a.drop_column("v")
+    assert len(columns_on_disk(t) - {LIVENESS}) == 3
+    getattr(t, care)()
+    assert len(columns_on_disk(t) - {LIVENESS}) == 2
+    assert t.count() == 1000
+    db.close()
+
+
+def test_encodings_change_what_is_written_from_then_on(db: Database) -> None:
+    """New blocks have encoding, compression and size of then, `compact()` brings the rest; a name changes no file."""
+    t = db.create_table(
+        "t", {"k": "int64", "v": nyala.column("int64", encoding="plain", compression="lz4")}, "k"
+    )
+    t.insert({"k": range(1000), "v": [n % 3 for n in range(1000)]})
+    db.flush()
+
+    def forms() -> list[Any]:
+        return [(r.encoding, r.compression, r.rows_per_block) for r in base_columns(t, "v") if r is not None]
+
+    (plain,) = forms()
+    with t.alter() as a:
+        a.alter_column("v", encoding="rle", compression="zlib", block_size=1024)
+    t.insert({"k": range(2000, 3000), "v": [5] * 1000})
+    db.flush()
+    assert forms()[0] == plain == ("plain", "lz4", plain[2])
+    assert forms()[1][:2] == ("rle", "zlib") and forms()[1][2] < plain[2]
+    t.compact()
+    assert {form[:2] for form in forms()} == {("rle", "zlib")}
+    assert t.count(where="v = 2") == 333 and t.count(where="v = 5") == 1000
+
+    def files() -> list[Any]:
+        return [rowset.paths for tablet in t._view(None)[1].tablets for rowset in tablet.rowsets]
+
+    before = files()
+    with t.alter() as a:
+        a.rename_column("v", "w")
+        a.alter_column("w", comment="c", default=3)
+    t.compact()
+    assert files() == before
