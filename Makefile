@@ -61,7 +61,7 @@ test-fast: setup  ## the tests that need no Spark, without lint
 
 test-long: java setup  ## what takes hours: many more random cases, the tests marked `long`; figures into docs/reliability.md
 	@rm -rf .figures
-	NYALA_FIGURES=$(CURDIR)/.figures $(BIN)/python -m pytest -n 2 --dist loadgroup --hypothesis-profile nightly --timeout 3600 $(ARGS)
+	NYALA_FIGURES=$(CURDIR)/.figures $(BIN)/python -m pytest -n 2 --dist loadgroup --hypothesis-profile nightly --timeout 3600 -o faulthandler_timeout=3590 $(ARGS)
 	@$(BIN)/python -m tests.figures .figures
 
 # The peers weigh more than all else but Spark, and no test needs them: an environment of their own.
