@@ -7,26 +7,37 @@
 Look-ups ask every column of a rowset for the same rows, a handful in each block. So the cut is made once for all
 columns (`Ordinals`), and values of fixed width are picked by NumPy, whose call costs a tenth of Arrow's `take`.
 
+    file 1     words, words   ┐
+    file 2     words          ├─ joined_picks: one array of the column's type, made and widened once
+    file 3     array          ┘
+
+Keys that come at random lie in every rowset. So what is picked from each file stays what it is there, words of the
+smallest form (`Words`), until the column has them all.
+
 Immutable but for what `Ordinals` remembers; any thread may use it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["Cut", "Ordinals", "gathered", "word_dtype"]
+__all__ = ["Cut", "Ordinals", "Pick", "Words", "gathered", "joined_picks", "picked_words", "word_dtype"]
 
 Places = npt.NDArray[np.int64]
 # A slice costs a tenth of a `take`: so up to so many rows of a block are cut out one by one.
 _SLICES_MAX: Final = 4
+# Entries of dictionaries that are joined for each value that is looked up in them, and how many always may be.
+_DICTIONARY_SHARE: Final = 4
+_DICTIONARY_SMALL: Final = 1024
 _null_count: Final = attrgetter("null_count")
 
 
@@ -90,11 +101,21 @@ def gathered(arrays: Sequence[pa.Array], cut: Cut, dtype: np.dtype[Any] | None) 
 
     dtype: `word_dtype` of the arrays' type.
     """
-    if dtype is None or any(map(_null_count, arrays)):
+    picked = picked_words(arrays, cut, dtype)
+    if picked is None:
         return _taken(arrays, cut)
+    return pa.Array.from_buffers(arrays[0].type, len(picked), [None, pa.py_buffer(picked)], 0)
+
+
+def picked_words(
+    arrays: Sequence[pa.Array], cut: Cut, dtype: np.dtype[Any] | None
+) -> npt.NDArray[Any] | None:
+    """`gathered`, as the words that the values are; None: they are not words, or some are NULL."""
+    if dtype is None or any(map(_null_count, arrays)):
+        return None
     if len(arrays) == 1 and arrays[0].offset == 0:
-        picked = np.frombuffer(arrays[0].buffers()[1], dtype)[cut.inside]
-        return pa.Array.from_buffers(arrays[0].type, len(picked), [None, pa.py_buffer(picked)], 0)
+        only: npt.NDArray[Any] = np.frombuffer(arrays[0].buffers()[1], dtype)[cut.inside]
+        return only
     picked = np.empty(len(cut.inside), dtype)
     inside, order = cut.inside, cut.order
     for array, (begin, end) in zip(arrays, cut.pieces, strict=True):
@@ -106,7 +127,54 @@ def gathered(arrays: Sequence[pa.Array], cut: Cut, dtype: np.dtype[Any] | None) 
             picked[begin:end] = values[rows]
         else:
             picked[order[begin:end]] = values[rows]
-    return pa.Array.from_buffers(arrays[0].type, len(picked), [None, pa.py_buffer(picked)], 0)
+    return picked
+
+
+class Words:
+    """Values of one column of one file, none of them NULL, in the smallest form that the file has of them."""
+
+    __slots__ = ("dictionary", "kind", "values", "widen")
+
+    def __init__(
+        self,
+        kind: Hashable,
+        values: npt.NDArray[Any],
+        dictionary: pa.Array | None,
+        widen: Callable[[npt.NDArray[Any]], pa.Array],
+    ) -> None:
+        self.kind: Final = kind
+        """Words of one kind may be laid end to end, those with dictionaries after their codewords were moved."""
+        self.values: Final = values
+        self.dictionary: Final = dictionary
+        self.widen: Final = widen
+        """Makes the column's own Arrow array of words of this kind (of codewords: their array)."""
+
+    def array(self) -> pa.Array:
+        made = self.widen(self.values)
+        return made if self.dictionary is None else self.dictionary.take(made)
+
+
+Pick: TypeAlias = "Words | pa.Array"
+
+
+def joined_picks(picks: Sequence[Pick]) -> pa.Array:
+    """What was picked from one file and another as one array; the arrays among them have the column's type.
+
+    Cost: where all are words of one kind, O(1) calls besides joining them.
+    """
+    words = [pick for pick in picks if isinstance(pick, Words)]
+    if len(picks) == 1 or len(words) < len(picks) or any(part.kind != words[0].kind for part in words):
+        arrays = [pick.array() if isinstance(pick, Words) else pick for pick in picks]
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+    dictionaries: list[Any] = [part.dictionary for part in words]
+    if dictionaries[0] is None:
+        return words[0].widen(np.concatenate([part.values for part in words]))
+    # Few words and large dictionaries: joining these would cost more than looking up in each.
+    starts = list(itertools.accumulate(map(len, dictionaries), initial=0))
+    if starts[-1] > _DICTIONARY_SHARE * sum(len(part.values) for part in words) + _DICTIONARY_SMALL:
+        return pa.concat_arrays([part.array() for part in words])
+    codes = [part.values + start for part, start in zip(words, starts, strict=False)]
+    return pa.concat_arrays(dictionaries).take(pa.array(np.concatenate(codes)))
 
 
 def _taken(arrays: Sequence[pa.Array], cut: Cut) -> pa.Array:

@@ -51,6 +51,18 @@ class Changes:
             file.relevant(snapshot) for file in (*self.undo, *self.redo) if column_id in file.column_ids
         ) or any(run.relevant(snapshot) for store in self.memory for run in store.levels(column_id))
 
+    @property
+    def touched(self) -> frozenset[int]:
+        """The columns of which any store has a change, whenever it was. Opens no file."""
+        memory = self.deltas.column_ids
+        return self._touched_before | memory if memory else self._touched_before
+
+    @cached_property
+    def _touched_before(self) -> frozenset[int]:
+        """Those that stores have which take no changes any more."""
+        of_files = (file.column_ids for file in (*self.undo, *self.redo))
+        return frozenset().union(*of_files, *(store.column_ids for store in self.frozen))
+
     def runs(
         self,
         column_id: int,

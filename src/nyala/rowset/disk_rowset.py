@@ -41,7 +41,7 @@ import pyarrow as pa
 from nyala.cfile.cache import BlockCache, Memo
 from nyala.cfile.column import BASE, ColumnKey
 from nyala.cfile.encoded_rows import EncodedRows
-from nyala.cfile.gathering import Ordinals
+from nyala.cfile.gathering import Ordinals, Pick, joined_picks
 from nyala.cfile.physical import narrow_decimal
 from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats
 from nyala.cfile.zonemap import Zone
@@ -421,8 +421,29 @@ class DiskRowSet:
         stats: RowSetStats | None = None,
     ) -> list[pa.Array]:
         """`gather` of several columns. Cost: where the rows lie is worked out once for all of them."""
+        return [joined_picks([pick]) for pick in self.picks(columns, snapshot, rowids, stats)]
+
+    def picks(
+        self,
+        columns: Sequence[ColumnSchema],
+        snapshot: int,
+        rowids: Rowids,
+        stats: RowSetStats | None = None,
+    ) -> list[Pick]:
+        """`rows` in a form that those of other rowsets are to be joined with: `cfile.gathering.joined_picks`.
+
+        There is one row at least. Cost: a few calls a column that nothing has changed.
+        """
         ordinals = Ordinals(rowids)
-        return [self._gather(column, snapshot, ordinals, stats, False) for column in columns]
+        touched = self.changes.touched
+        found: list[Pick] = []
+        for column in columns:
+            reader = self.base_column(column.id) if stats is None else None
+            if reader is None or column.id in touched or reader.arrow != column.type.arrow:
+                found.append(self._gather(column, snapshot, ordinals, stats, False))
+            else:
+                found.append(reader.pick(ordinals))
+        return found
 
     def _gather(
         self,

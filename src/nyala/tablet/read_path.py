@@ -32,6 +32,7 @@ from typing import Final, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from nyala.cfile.gathering import Pick, joined_picks
 from nyala.cfile.physical import narrow_decimal
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.partition.pruning import prune
@@ -459,7 +460,7 @@ def get_many(
     Returns: places in `keys` that were found, ascending, and the columns' values for them.
     """
     places: list[np.ndarray] = []
-    pieces: list[list[pa.Array]] = []
+    pieces: list[Sequence[Pick]] = []
     keys.prepare_search()
     ordinals, offsets = tablet_slices(tablets)
     for ordinal, begin, end in zip(
@@ -484,13 +485,14 @@ def get_many(
                 if not len(hit):
                     continue
             places.append(begin + lower + hit)
-            pieces.append(rowset.rows(columns, snapshot, rowids))
+            read = rowset.picks if isinstance(rowset, DiskRowSet) else rowset.rows
+            pieces.append(read(columns, snapshot, rowids))
     if not places:
         return np.empty(0, np.int64), [pa.array([], column.type.arrow) for column in columns]
+    arrays = [joined_picks(picks) for picks in zip(*pieces, strict=True)]
     if len(places) == 1:
-        return places[0], pieces[0]
+        return places[0], arrays
     found = np.concatenate(places)
-    arrays = [pa.concat_arrays([piece[index] for piece in pieces]) for index in range(len(columns))]
     if (found[1:] > found[:-1]).all():
         return found, arrays
     order = np.argsort(found, kind="stable")
