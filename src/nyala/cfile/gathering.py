@@ -162,10 +162,12 @@ def joined_picks(picks: Sequence[Pick]) -> pa.Array:
 
     Cost: where all are words of one kind, O(1) calls besides joining them.
     """
+    if len(picks) == 1:
+        return picks[0].array() if isinstance(picks[0], Words) else picks[0]
     words = [pick for pick in picks if isinstance(pick, Words)]
-    if len(picks) == 1 or len(words) < len(picks) or any(part.kind != words[0].kind for part in words):
+    if len(words) < len(picks) or any(part.kind != words[0].kind for part in words):
         arrays = [pick.array() if isinstance(pick, Words) else pick for pick in picks]
-        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+        return pa.concat_arrays(arrays)
     dictionaries: list[Any] = [part.dictionary for part in words]
     if dictionaries[0] is None:
         return words[0].widen(np.concatenate([part.values for part in words]))

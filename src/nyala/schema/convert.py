@@ -46,6 +46,8 @@ __all__ = ["Converted", "InputColumns", "convert", "copy_array", "default_array"
 
 
 _ARROW: Final = (pa.Array, pa.ChunkedArray)
+# Of fewer rows the bytes are not even counted.
+_BORROWED_ROWS_MIN: Final = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class Converted:
     columns: dict[str, pa.Array]
     row_count: int
     errors: RowErrors
+    borrowed: bool = False
+    """Whether columns lie in the user's memory though copies were asked for: see `convert`, `borrow_above_bytes`."""
 
 
 def convert(
@@ -77,6 +81,7 @@ def convert(
     columns: Literal["all", "key"] = "all",
     operation: str = "insert",
     copy: bool = True,
+    borrow_above_bytes: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Converted:
     """Bring `data` to the types of `schema`.
@@ -85,6 +90,8 @@ def convert(
     operation: the word for messages: insert, upsert, update, delete, get.
     copy:      False lets columns share the user's memory (and start at an offset), for a caller that copies
                anyway or is done before the user goes on.
+    borrow_above_bytes: data of more bytes are left where they lie: they are most probably written to files before
+               the user goes on, and copying a gigabyte costs as long as encoding it. Whoever keeps them copies then.
     Raises:    ColumnNotFoundError for a column that the table has not; SchemaError for types with nothing in
                common, names given twice, and value columns in a delete; InvalidArgumentError for no data at all,
                and for a key column that is a DataFrame's index.
@@ -102,9 +109,15 @@ def convert(
             converted[column.name] = array
             if shares:
                 shared.append(column.name)
+    borrowed = False
+    if copy and shared and borrow_above_bytes is not None and given.row_count >= _BORROWED_ROWS_MIN:
+        lent = [name for name in shared if converted[name].offset == 0]
+        if lent and sum(array.nbytes for array in converted.values()) > borrow_above_bytes:
+            borrowed = True
+            shared = [name for name in shared if name not in lent]
     if copy and shared:
         converted.update(zip(shared, copy_arrays([converted[name] for name in shared]), strict=True))
-    return Converted(converted, given.row_count, errors)
+    return Converted(converted, given.row_count, errors, borrowed)
 
 
 def _check_names(names: Mapping[str, Any], schema: Schema, operation: str, key_only: bool) -> None:

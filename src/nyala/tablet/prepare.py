@@ -52,6 +52,9 @@ class PreparedOperation:
     starts: np.ndarray
     missing: tuple[str, ...]  # columns that an insert would need and that were not given
     schema: Schema
+    borrowed: bool = (
+        False  # columns lie in the user's memory: whoever keeps them when the call is over copies them
+    )
 
     @property
     def group_sizes(self) -> np.ndarray:
@@ -86,19 +89,22 @@ def prepare(
     ignore: bool,
     errors: RowErrors | None = None,
     homes: np.ndarray | None = None,
+    borrow_above_bytes: int | None = None,
 ) -> PreparedOperation:
     """Everything about one operation that does not depend on what the table holds.
 
     errors: rows that failed before, while their values were computed.
     homes:  of each row the id of its tablet, where another process has routed it, or -1; see `homes_of`.
+    borrow_above_bytes: more than that is not copied, see `PreparedOperation.borrowed`; None: everything is.
 
     Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError for faults of the whole operation; faults
     of single rows go into `.errors`.
     """
     schema = table.schema
     converted = convert(
-        data, schema, columns="key" if name == "delete" else "all", operation=name, limits=table.limits
-    )
+        data, schema, columns="key" if name == "delete" else "all", operation=name,
+        borrow_above_bytes=borrow_above_bytes, limits=table.limits,
+    )  # fmt: skip
     if errors is None:
         errors = converted.errors
     else:
@@ -133,7 +139,7 @@ def prepare(
     if keyless or not len(rows):
         return PreparedOperation(
             name, ignore, columns, count, errors, _no_keys(table), np.empty(0, np.int32),
-            np.empty(0, np.int64), np.zeros(1, np.int64), missing, schema,
+            np.empty(0, np.int64), np.zeros(1, np.int64), missing, schema, converted.borrowed,
         )  # fmt: skip
     key_arrays = [columns[column.id] for column in schema.key_columns]
     if len(rows) != count:
@@ -178,7 +184,7 @@ def prepare(
         if len(starts) - 1 != len(rows):
             keys, tablets = keys.take(starts[:-1]), tablets[starts[:-1]]
     return PreparedOperation(
-        name, ignore, columns, count, errors, keys, tablets, rows, starts, missing, schema
+        name, ignore, columns, count, errors, keys, tablets, rows, starts, missing, schema, converted.borrowed
     )
 
 

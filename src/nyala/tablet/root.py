@@ -65,6 +65,11 @@ class TabletState:
     def tree(self) -> RowSetTree:
         return RowSetTree(self.rowsets)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no row, dead or alive."""
+        return not self.rowsets and not any(memory.row_count for memory in (self.memory, *self.frozen))
+
     def all_rowsets(self) -> Iterator[AnyRowSet]:
         """Every rowset, memory first."""
         yield self.memory

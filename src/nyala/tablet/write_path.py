@@ -44,6 +44,7 @@ from nyala.errors import InvalidArgumentError, StorageError, write_error
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.key_runs import SharedKeys
 from nyala.rowset.mem_rowset import MemRowSet
+from nyala.schema.array_cast import copy_arrays
 from nyala.schema.row_errors import RowErrors
 from nyala.tablet.direct_commit import commit_directly
 from nyala.tablet.flush import flush
@@ -93,7 +94,7 @@ def write(
     """
     store.check_writable()
     root = store.root  # one root for all, so that a name stands for one table
-    prepared = [_prepare(root.table(request.table), request) for request in requests]
+    prepared = [_prepare(store, root.table(request.table), request) for request in requests]
 
     def under_lock() -> tuple[list[tuple[Settlement, list[int]]], Ticket]:
         if idempotency_key is not None and (earlier := store.committed(idempotency_key)) is not None:
@@ -157,13 +158,19 @@ class TooLargeForLog(Exception):
     """Internal: the batch must be committed directly, and the flush lock is not held."""
 
 
-def _prepare(table: TableState, request: Request) -> tuple[TableState, PreparedOperation]:
-    return table, prepare(table, request.operation, request.data, ignore=request.ignore, homes=request.homes)
+def _prepare(store: Store, table: TableState, request: Request) -> tuple[TableState, PreparedOperation]:
+    """What is too large for the log is written to files before the call is over, so it need not be copied."""
+    return table, prepare(
+        table, request.operation, request.data, ignore=request.ignore, homes=request.homes,
+        borrow_above_bytes=store.direct_commit_bytes,
+    )  # fmt: skip
 
 
-def _prepare_again(table: TableState, request: Request, before: PreparedOperation) -> PreparedOperation:
+def _prepare_again(
+    store: Store, table: TableState, request: Request, before: PreparedOperation
+) -> PreparedOperation:
     """Raises: InvalidArgumentError when the data can be read only once, and was."""
-    _, operation = _prepare(table, request)
+    _, operation = _prepare(store, table, request)
     if operation.row_count != before.row_count:
         raise InvalidArgumentError(
             f"table {table.name!r} was changed while this batch was being prepared, and its data, a stream, can be "
@@ -191,7 +198,9 @@ def settle_requests(
         table = store.root.table(requests[indexes[0]].table)
         operations = [
             # The schema or the partitions moved between preparing and locking: check the data again.
-            operation if _same_shape(seen, table) else _prepare_again(table, requests[index], operation)
+            operation
+            if _same_shape(seen, table)
+            else _prepare_again(store, table, requests[index], operation)
             for index in indexes
             for seen, operation in [prepared[index]]
         ]
@@ -214,17 +223,25 @@ def _same_shape(seen: TableState, table: TableState) -> bool:
 
 def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str | None = None) -> Ticket:
     """Log and apply settled effects under one timestamp. Under the commit lock."""
+    effects = [effect for settlement in settlements for effect in settlement.effects]
+    if not effects and idempotency_key is None:
+        return Ticket(store.marks.applied, None)
+    if sum(effect.nbytes for effect in effects) > store.direct_commit_bytes:
+        if not store.flush_lock.held():
+            raise TooLargeForLog
+        return Ticket(commit_directly(store, settlements, idempotency_key), None)
+    if any(operation.borrowed for settlement in settlements for operation in settlement.operations):
+        # Less came of it than was given: what memory keeps must be its own.
+        for effect in effects:
+            effect.columns = dict(
+                zip(effect.columns, copy_arrays(list(effect.columns.values())), strict=True)
+            )
+            effect.__dict__.pop("nbytes", None)
     groups = [
         (settlement, effect, log_batch(settlement.table, effect))
         for settlement in settlements
         for effect in settlement.effects
     ]
-    if not groups and idempotency_key is None:
-        return Ticket(store.marks.applied, None)
-    if sum(effect.nbytes for _, effect, _ in groups) > store.direct_commit_bytes:
-        if not store.flush_lock.held():
-            raise TooLargeForLog
-        return Ticket(commit_directly(store, settlements, idempotency_key), None)
     additions = [addition for settlement, effect, _ in groups for addition in plan_apply(settlement, effect)]
     timestamp = store.clock.next()
     record = LogRecord(

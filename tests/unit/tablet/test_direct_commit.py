@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from nyala.database import Database
 from nyala.env import system_files
 from nyala.errors import StorageError
 from nyala.rowset.writer import WrittenRowSet
+from nyala.schema.convert import convert
 from nyala.tablet import direct_commit
 from nyala.tablet.write_path import Request, write
 from nyala.testing.faulty_files import FaultyFiles
@@ -271,3 +273,29 @@ def test_dead_and_living_keys_meet_a_load(db: Database) -> None:
     assert (table.count(), table.count(at=gone)) == (250, 100)
     for rowset in db._writer().root.table("t").tablets[0].all_rowsets():
         rowset.check()
+
+
+def test_a_batch_for_files_is_not_copied_and_what_is_kept_of_it_is(db: Database) -> None:
+    """Arrays may be changed when the call is over: whether all of them went to files, or a few rows to memory."""
+    table = key_value_table(db)
+    keys, values = np.arange(20_000), np.full(20_000, 7)
+    lent = convert({"k": keys, "v": values}, table._view(None)[1].schema, borrow_above_bytes=1000)
+    assert lent.borrowed and lent.columns["v"].buffers()[1].address == values.ctypes.data
+    table.insert({"k": keys, "v": values})
+    before = log_records(db)
+    keys[0] = 90_000
+    table.insert({"k": keys, "v": values}, on_conflict="ignore")  # one row of them, which the log takes
+    assert log_records(db) > before
+    keys[:], values[:] = -1, -1
+    assert table.count("v = 7") == 20_001 and table.get({"k": 90_000}) == {"k": 90_000, "v": 7}
+
+
+@pytest.mark.parametrize("rows", [100, 20_000])
+def test_a_batch_for_the_log_is_copied(db: Database, rows: int) -> None:
+    """Few rows are, however little may be lent; of many, those that are too small for files."""
+    keys = np.arange(rows)
+    limit = 0 if rows == 100 else 1 << 20
+    lent = convert(
+        {"k": keys, "v": keys}, key_value_table(db)._view(None)[1].schema, borrow_above_bytes=limit
+    )
+    assert not lent.borrowed and lent.columns["k"].buffers()[1].address != keys.ctypes.data
