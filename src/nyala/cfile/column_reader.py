@@ -171,7 +171,7 @@ class ColumnReader:
     @property
     def has_zones(self) -> bool:
         """Whether there is a zone map: every column but KEY and BLOOM has one."""
-        return self._footer.zone_map is not None
+        return self._footer.zone_bytes is not None
 
     def zone(self, block: int) -> Zone:
         """The zone of one block."""

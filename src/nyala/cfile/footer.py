@@ -18,6 +18,7 @@ shift. Offsets and lengths are parallel vectors and not pairs, so that NumPy rea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import google_crc32c
 import numpy as np
@@ -53,8 +54,24 @@ class ColumnFooter:
     dictionary_offset: int = 0
     dictionary_length: int = 0  # 0: the column has no dictionary
     dictionary_count: int = 0
-    zone_map: ZoneMap | None = None
+    zone_bytes: bytes | None = None  # of the zone map, whose CRC was right
     first_keys: pa.LargeBinaryArray | None = None
+    place: tuple[str, int] = ("", 0)  # path and offset, for errors
+
+    @cached_property
+    def zone_map(self) -> ZoneMap | None:
+        """Decoded when first asked for: a scan reads most columns without a predicate on them.
+
+        Raises: CorruptionError for bytes that no writer wrote.
+        """
+        if self.zone_bytes is None:
+            return None
+        starts = np.arange(self.block_count, dtype=np.int64) << self.rows_per_block_log2
+        rows = np.minimum(self.row_count - starts, self.rows_per_block)
+        try:
+            return ZoneMap.decode(self.form, self.zone_bytes, rows)
+        except ValueError as error:
+            raise CorruptionError(f"column footer: {error}", *self.place) from error
 
     @property
     def rows_per_block(self) -> int:
@@ -198,12 +215,10 @@ class ColumnFooter:
             raise damaged(
                 f"expected a dictionary of at most 2^{format.ROWS_PER_BLOCK_LOG2_MAX}, found {dictionary_count}"
             )
-        zone_map = first_keys = None
+        zone_bytes = first_keys = None
         try:
             if flags & format.COLUMN_HAS_ZONE_MAP:
-                starts = np.arange(block_count, dtype=np.int64) << rows_per_block_log2
-                rows = np.minimum(row_count - starts, 1 << rows_per_block_log2)
-                zone_map = ZoneMap.decode(form, data[position : position + zone_length], rows)
+                zone_bytes = data[position : position + zone_length]
             position += zone_length
             if flags & format.COLUMN_HAS_FIRST_KEYS:
                 keys = EncodedValues(
@@ -225,8 +240,9 @@ class ColumnFooter:
             dictionary_offset,
             dictionary_length,
             dictionary_count,
-            zone_map,
+            zone_bytes,
             first_keys,
+            (path, offset),
         )
 
 

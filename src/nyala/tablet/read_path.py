@@ -198,10 +198,13 @@ _pool_pid = 0
 
 
 def _workers() -> ThreadPoolExecutor:
-    """Threads that decode, shared by all scans of the process; made anew after a fork."""
+    """Threads that decode, shared by all scans of the process; made anew after a fork.
+
+    One for each processor but one: who reads a scan decodes too, rather than wait for a thread to be woken.
+    """
     global _pool, _pool_pid
     if _pool is None or _pool_pid != os.getpid():
-        _pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="nyala-scan")
+        _pool = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1), thread_name_prefix="nyala-scan")
         _pool_pid = os.getpid()
     return _pool
 
@@ -224,7 +227,7 @@ def in_parallel(
     items: Iterable[_Item], work: Callable[[_Item], _Out], ahead: int | None = None
 ) -> Iterator[_Out]:
     """Results of `work` in the order of `items`, at most `ahead` of them ahead of the consumer (so memory stays
-    bounded); None: two for each processor."""
+    bounded); None: two for each processor. What no thread has begun when it is wanted, the consumer does."""
     iterator = iter(items)
     first = next(iterator, None)
     if first is None:
@@ -234,16 +237,21 @@ def in_parallel(
         yield work(first)
         return
     ahead = ahead or _ahead_max()
-    running: deque[Future[_Out]] = deque()
+    running: deque[tuple[Future[_Out], _Item]] = deque()
+
+    def oldest() -> _Out:
+        future, item = running.popleft()
+        return work(item) if future.cancel() else future.result()
+
     try:
         for item in itertools.chain((first, second), iterator):
             if len(running) >= ahead:
-                yield running.popleft().result()
-            running.append(_start(work, item))
+                yield oldest()
+            running.append((_start(work, item), item))
         while running:
-            yield running.popleft().result()
+            yield oldest()
     finally:
-        for future in running:
+        for future, _ in running:
             future.cancel()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import google_crc32c
 import numpy as np
 import pyarrow as pa
@@ -106,6 +108,16 @@ def test_flags_of_the_future(written: MemoryFiles) -> None:
         ColumnFooter.decode(changed(footer, "compatible flags", flags), COLUMN, PATH, offset).zone_map
         is not None
     )
+
+
+def test_a_zone_map_that_cannot_be_is_told_when_it_is_asked_for(written: MemoryFiles) -> None:
+    """Bounds that are none would skip rows that match."""
+    content, offset = footer_of(written)
+    footer = ColumnFooter.decode(content, COLUMN, PATH, offset)
+    assert footer.zone_bytes is not None
+    for damaged in (footer.zone_bytes[:-1], footer.zone_bytes + b"\0", b""):
+        with pytest.raises(CorruptionError, match=f"f at offset {offset}: column footer: expected"):
+            _ = dataclasses.replace(footer, zone_bytes=damaged).zone_map
 
 
 def test_the_same_footer_comes_back() -> None:
