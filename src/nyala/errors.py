@@ -131,6 +131,11 @@ class CorruptionError(Error):
         self.offset = offset
         self._message = message
 
+    @property
+    def reason(self) -> str:
+        """The sentence without its place."""
+        return self._message
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self._message, self.path, self.offset))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -18,6 +19,8 @@ from tests.support import folder_in_memory, open_database
 
 import nyala
 from nyala.catalog.model import CatalogChange, CatalogState
+from nyala.cfile.column import BLOOM, ColumnKey
+from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
 from nyala.delta.delta_file import write_delta_file
 from nyala.delta.run import LIVENESS, DeltaRun
@@ -343,6 +346,51 @@ def test_what_the_repair_mends_is_mended_before_the_log_is_replayed(tmp_path: Pa
     assert mended.ok
     with nyala.connect(tmp_path / "s") as db:
         assert db["t"].get({"k": 5}) == {"k": 5, "v": 500}
+
+
+def bloom_bytes(path: Path) -> list[int]:
+    """The offsets of all bytes of the file's bloom filter: of its blocks and of its footer."""
+    with contextlib.closing(CFileReader(SYSTEM.files, str(path))) as reader:
+        column = reader.column(ColumnKey(BLOOM))
+        assert column is not None
+        extents = [*column.extents(), (column.place.offset, column.place.length)]
+    return [offset for first, length in extents for offset in range(first, first + length)]
+
+
+def test_a_damaged_bloom_filter_is_made_anew(store: Path, origin: tuple[Path, list[int]]) -> None:
+    """Any byte of it, of its blocks or its footer: the rows are whole, so nothing is lost."""
+    with open_database(copy_store(origin[0], store.with_name("copy"))) as db:
+        expected = contents(db, origin[1])
+    file = some(store, ".base")
+    whole = file.read_bytes()
+    offsets = bloom_bytes(file)
+    for offset in offsets[:: len(offsets) // 6]:
+        copied = copy_store(origin[0], store)
+        file.write_bytes(whole[:offset] + bytes([whole[offset] ^ 16]) + whole[offset + 1 :])
+        (problem,) = {(p.kind, p.path, p.repairable) for p in nyala.check(copied).problems}
+        assert problem == ("index", str(file), True)
+        mended = nyala.check(copied, repair=True)
+        assert mended.ok and "anew" in mended.repairs[0], mended
+        with open_database(copied) as db:
+            assert same(contents(db, origin[1]), expected)
+
+
+def test_a_rowset_with_damaged_rows_is_left_whatever_else_is_wrong_with_it(store: Path) -> None:
+    """To write it anew without them would drop them silently. The report says what was left, and why."""
+    file = some(store, ".base")
+    content = bytearray(file.read_bytes())
+    content[bloom_bytes(file)[7]] ^= 1
+    content[80] ^= 1  # a block of values
+    file.write_bytes(bytes(content))
+    orphan = orphan_in_data(store)
+    orphan.write_bytes(b"")
+    report = nyala.check(store, repair=True)
+    assert not report.ok and file.read_bytes() == bytes(content)
+    assert report.repairs == (f"removed {orphan.relative_to(store)}, which nothing names",)
+    assert any(
+        note.startswith(f"left as it is: damage of {file.relative_to(store)} (table") and "backup" in note
+        for note in report.notes
+    ), report.notes
 
 
 def test_wrong_bounds_are_mended(store: Path, origin: tuple[Path, list[int]]) -> None:

@@ -29,7 +29,12 @@ from nyala.cfile.footer import ColumnFooter, refuse_unknown_flags
 from nyala.env.files import Files, RandomFile
 from nyala.errors import CorruptionError, StorageError
 
-__all__ = ["CFileReader", "ColumnReader", "ReadStats", "SummaryError"]
+__all__ = ["CFileReader", "ColumnReader", "ReadStats", "SummaryError", "unreadable_bloom"]
+
+
+def unreadable_bloom(error: CorruptionError) -> SummaryError:
+    """A damaged bloom filter hides no value: it is made anew from the keys."""
+    return SummaryError(f"the bloom filter cannot be read: {error.reason}", error.path, error.offset)
 
 
 class CFileReader:
@@ -135,7 +140,8 @@ class CFileReader:
 
         Head, tail and directory; that blocks and footers fill the file without a gap; every block; counts of
         NULLs; that zone maps are sound and first keys the first keys.
-        Raises: CorruptionError at the first thing that does not hold.
+        Raises: CorruptionError at the first thing that does not hold; SummaryError when all values are whole, and what
+        does not hold was calculated from them: the bloom filter, whatever its bytes are, zone maps, first keys.
         """
         self._check_head()
         directory, directory_offset = self._read_directory()
@@ -144,14 +150,24 @@ class CFileReader:
         ):
             raise CorruptionError("expected the columns that the catalogue names, found others", self.path)
         extents = []
+        derived: SummaryError | None = None
         for place in directory.values():
-            footer = ColumnFooter.decode(
-                self.read_exactly(place.offset, place.length), place.key, self.path, place.offset
-            )
-            column = ColumnReader(self, footer, place)
             extents.append((place.offset, place.length))
-            extents += column.extents()
-            column.check()
+            try:
+                footer = ColumnFooter.decode(
+                    self.read_exactly(place.offset, place.length), place.key, self.path, place.offset
+                )
+                column = ColumnReader(self, footer, place)
+                extents += column.extents()
+                column.check()
+            except SummaryError as error:
+                derived = derived or error
+            except CorruptionError as error:
+                if place.key != ColumnKey(BLOOM):
+                    raise
+                derived = unreadable_bloom(error)
+        if derived is not None:
+            raise derived
         end = format.HEAD.size
         for offset, length in sorted(extents):
             if offset != end:

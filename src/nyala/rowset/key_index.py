@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from nyala.cfile.cache import BlockCache, new_owner
 from nyala.cfile.column import BASE, KEY, ColumnKey
-from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats, SummaryError
+from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats, SummaryError, unreadable_bloom
 from nyala.delta.run import Rowids
 from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
@@ -235,6 +235,9 @@ class KeyIndex:
                 self._reader.path,
                 self._column.place.offset,
             )
-        bloom = self._reader.bloom()
+        try:
+            bloom = self._reader.bloom()
+        except CorruptionError as error:
+            raise unreadable_bloom(error) from error
         if bloom is not None and not bloom.may_contain(keys.hash64()).all():
             raise SummaryError("expected every key in the bloom filter, one is not", self._reader.path)

@@ -10,8 +10,12 @@
 Derived data is mended before the log is replayed: a bloom filter that misses would hide rows from the replay, and their
 changes would be taken for durable ones.
 
-Nothing else is touched. Damaged rows, a damaged log or catalogue are told, and stay: which rows could be given up is
-not for a program to say. Source: issue of the reliability proof; Kudu's `kudu fs check --repair`.
+Safe is what loses no row, no version of one and no witness of either. Nothing else is touched: a rowset with damaged
+rows or changes, a damaged log or catalogue stay as they are, and for each a note says why. No damaged rowset is ever
+dropped: which rows could be given up is not for a program to say. A file that was written anew leaves its old one as
+garbage, removed as ever when no reader needs it.
+
+Source: issue of the reliability proof; Kudu's `kudu fs check --repair`.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ import contextlib
 import dataclasses
 import logging
 import os
+from collections.abc import Mapping
+from typing import Final
 
 from nyala.catalog.leases import living_leases
 from nyala.catalog.model import CatalogChange, RowSetEntry
@@ -31,7 +37,7 @@ from nyala.errors import Error
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.writer import write_rowset
 from nyala.tablet import layout
-from nyala.tablet.check import CheckReport, Problem, Progress, check_alone, no_progress
+from nyala.tablet.check import CheckReport, Problem, ProblemKind, Progress, check_alone, no_progress
 from nyala.tablet.opening import delta_entry, open_root
 from nyala.tablet.root import TableState
 from nyala.tablet.store import Store, StoreOptions
@@ -39,6 +45,22 @@ from nyala.tablet.store import Store, StoreOptions
 logger = logging.getLogger("nyala.repair")
 
 __all__ = ["repair_folder"]
+
+_LOSES: Final = "to go on without it would lose rows or their history: bring the store back from a backup"
+_WHY: Final[Mapping[ProblemKind, str]] = {
+    "catalogue": "what it names is not known, so nothing is known to be whole or unneeded: bring the store back from "
+    "a backup",
+    "missing-file": _LOSES,
+    "damage": _LOSES,
+    "index": "the same rowset has damage that is not of its index, or the repair ended early",
+    "key-twice": "which of the two rows is right is not for a program to say",
+    "wrong-tablet": "which of the row and the partition is right is not for a program to say",
+    "log": "the batches behind it were acknowledged: bring the store back from a backup",
+    "position": "with a damaged log it is the last witness of how far that log went",
+    "orphan-file": "the repair ended early",
+    "memory": "it is what the log says, and the log is whole",
+}
+"""Why a problem is left as it is, as the end of a sentence. Safe is what loses no row, no version and no witness."""
 
 
 def repair_folder(env: Env, path: str, progress: Progress = no_progress) -> CheckReport:
@@ -51,7 +73,9 @@ def repair_folder(env: Env, path: str, progress: Progress = no_progress) -> Chec
         before = check_alone(env, path, progress)
         kinds = {problem.kind for problem in before.problems}
         if "catalogue" in kinds or any(p.path == layout.catalog_path(path) for p in before.problems):
-            return before  # what the catalogue names is not known, so nothing is known to be unneeded
+            return _with(
+                before, repairs
+            )  # what the catalogue names is not known, so nothing is known to be unneeded
         try:
             repairs += _rewrite_rowsets(env, path, before.problems)
             repairs += _remove(env, path, before.problems)
@@ -78,7 +102,20 @@ def _again(env: Env, path: str, progress: Progress) -> CheckReport:
 def _with(report: CheckReport, repairs: list[str], *notes: str) -> CheckReport:
     for repair in repairs:
         logger.info("%s", repair)
-    return dataclasses.replace(report, repairs=tuple(repairs), notes=(*report.notes, *notes))
+    kept = [
+        f"left as it is: {problem.kind} of {_place(report.path, problem)}, for {_WHY[problem.kind]}"
+        for problem in report.problems
+    ]
+    return dataclasses.replace(
+        report, repairs=tuple(repairs), notes=(*report.notes, *notes, *dict.fromkeys(kept))
+    )
+
+
+def _place(path: str, problem: Problem) -> str:
+    named = "the store" if problem.path is None else layout.relative(path, problem.path)
+    return (
+        named if problem.table is None else f"{named} (table {problem.table!r}, tablet {problem.tablet_id})"
+    )
 
 
 def _remove(env: Env, path: str, problems: tuple[Problem, ...]) -> list[str]:

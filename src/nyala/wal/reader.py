@@ -373,12 +373,12 @@ def recover(env: Env, directory: str, from_segment: int, *, cut: bool = True) ->
                 raise _damage(seen.bad, seen.witness) from seen.bad
             if not is_last:
                 raise CorruptionError(
-                    f"{_reason(seen.bad)}; the segment was closed and synced before the next one was made, so this "
+                    f"{seen.bad.reason}; the segment was closed and synced before the next one was made, so this "
                     "is damage: restore the store from a backup",
                     seen.path,
                     seen.bad.offset,
                 ) from seen.bad
-            torn = TornTail(seen.path, seen.good_upper, seen.size_bytes - seen.good_upper, _reason(seen.bad))
+            torn = TornTail(seen.path, seen.good_upper, seen.size_bytes - seen.good_upper, seen.bad.reason)
         if not seen.closed:
             unclosed = replace(seen, bad=None, witness=None)
         if seen.header is None:  # the last segment's creation did not come through
@@ -500,14 +500,9 @@ def find_witness(
     return None
 
 
-def _reason(error: CorruptionError) -> str:
-    """The error's sentence without its place."""
-    return str(error).removeprefix(f"{error.path} at offset {error.offset}: ")
-
-
 def _damage(error: CorruptionError, witness: tuple[int, int]) -> CorruptionError:
     return CorruptionError(
-        f"{_reason(error)}; it was synced, the record at offset {witness[0]} says (through {witness[1]}), so this is "
+        f"{error.reason}; it was synced, the record at offset {witness[0]} says (through {witness[1]}), so this is "
         "damage and not a torn tail: restore the store from a backup",
         error.path,
         error.offset,
