@@ -14,7 +14,10 @@ import pytest
 
 import nyala
 from nyala.database import Database
+from nyala.delta.run import LIVENESS
 from nyala.tablet.care import compact_deltas
+from nyala.tablet.compaction import compact, run_here
+from nyala.tablet.compaction_plans import MajorPlan
 from tests.support import open_database
 
 
@@ -39,6 +42,17 @@ def minor(db: Database) -> Database:
     return db
 
 
+def major(db: Database) -> Database:
+    """Every column of every rowset is rewritten with its REDO."""
+    db.flush()
+    store = db._writer()
+    for table, tablet in store.root.tablets():
+        for rowset in tablet.rowsets:
+            plan = MajorPlan(rowset.id, tuple(sorted(rowset.column_ids - {LIVENESS})), 1.0)
+            compact(store, table.id, tablet.id, plan, run_here(store))
+    return db
+
+
 def compacted(db: Database) -> Database:
     for name in db.list_tables():
         db[name].compact()
@@ -58,7 +72,7 @@ def compacted_and_reopened(db: Database) -> Database:
     return reopened(compacted(db))
 
 
-STATES = [nothing, flushed, minor, compacted, reopened, flushed_and_reopened, compacted_and_reopened]
+STATES = [nothing, flushed, minor, major, compacted, reopened, flushed_and_reopened, compacted_and_reopened]
 states = pytest.mark.parametrize("move", STATES, ids=lambda move: move.__name__)
 Move = Callable[[Database], Database]
 

@@ -364,6 +364,26 @@ def test_the_memory_is_frozen_and_not_flushed(path: Path) -> None:
         assert rows(t) == [(1, 3, None, None), (2, 2, None, None)]
 
 
+def test_an_alteration_writes_as_much_whatever_the_table_holds(path: Path) -> None:
+    """Bytes, syncs and files of an alteration of a few rows, and of ten thousand times as many in as many tablets."""
+    written = []
+    for rows_in_tablet in (1, 10_000):
+        recording = RecordingFiles(system_files(), str(path))
+        path.mkdir(exist_ok=True)
+        with open_database(path / str(rows_in_tablet), files=recording) as db:
+            t = db.create_table(
+                "t", {"k": "int64", "v": "int32", "gone": "string"}, "k", nyala.hash_partition("k", buckets=4)
+            )
+            for first in (0, rows_in_tablet * 4):  # in files and in memory
+                db.flush()
+                t.insert({"k": range(first, first + rows_in_tablet * 4)})
+            begun = len(recording.events)
+            widen(db)
+            written.append([(event.kind, len(event.data or b"")) for event in recording.events[begun:]])
+    assert [kind for kind, _ in written[0]] == [kind for kind, _ in written[1]]
+    assert sum(size for _, size in written[1]) < sum(size for _, size in written[0]) + 10_000
+
+
 def test_versions_live_as_long_as_a_moment_needs_them(path: Path) -> None:
     """L3: with no history only the version of the present is kept; with some, all of it."""
     with open_database(path) as db:
