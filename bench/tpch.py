@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from statistics import median
-from time import perf_counter
-from typing import Any
+from time import perf_counter, process_time
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +59,7 @@ class Found:
     """One question: seconds by source, and what it moved."""
 
     taken: dict[str, list[float]] = field(default_factory=dict)
+    processor: dict[str, list[float]] = field(default_factory=dict)  # seconds of all threads, user and system
     explained_bytes: int | None = None  # of Nyala, cold: what `explain` says
     moved: dict[str, int | None] = field(default_factory=dict)  # bytes read by system calls
     calls: int | None = None
@@ -66,9 +67,10 @@ class Found:
     def s(self, source: str) -> float | None:
         return median(self.taken[source]) if self.taken.get(source) else None
 
-    def against(self, ours: str, theirs: str = "parquet") -> float | None:
-        """The median of the ratios of neighbours."""
-        pairs = zip(self.taken.get(ours, ()), self.taken.get(theirs, ()), strict=False)
+    def against(self, ours: str, theirs: str = "parquet", *, processor: bool = False) -> float | None:
+        """The median of the ratios of neighbours, by the clock or by processor time."""
+        of = self.processor if processor else self.taken
+        pairs = zip(of.get(ours, ()), of.get(theirs, ()), strict=False)
         found = [a / b for a, b in pairs]
         return median(found) if found else None
 
@@ -83,8 +85,8 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
     say(f"loaded: {', '.join(f'{name} {seconds(took)}' for name, took in loaded['took'].items())}")
     asked = in_own_process(_ask_all, scale, files, folder, own_tables)
     say("asked all")
-    others = {**{name: _sum_of(text) for name, text in _sums(files).items()}, **_predicates(files)}
-    profiled = in_own_process(_profile, folder, scale.queries, others)
+    sums = {name: _sum_of(text) for name, text in _sums(files).items()}
+    profiled = in_own_process(_profile, folder, scale.queries, sums, _predicates(files))
     encodings = in_own_process(_encodings, files, scale)
     say("measured the encodings")
     columns = _column_bytes(files, os.path.join(folder, "nyala"))
@@ -156,6 +158,12 @@ def _load(files: str, folder: str, own_tables: bool) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------- questions
 
 
+class Answer(NamedTuple):
+    s: float
+    processor_s: float
+    rows: list[Any]
+
+
 class Asker:
     """Puts one SQL text to all sources. An answer is timed from the text to the last row in Python."""
 
@@ -170,7 +178,7 @@ class Asker:
             self._own = duckdb.connect(os.path.join(folder, "t.duckdb"), read_only=True)
         self.opening_s: list[float] = []
 
-    def cold(self, text: str) -> tuple[float, list[Any]]:
+    def cold(self, text: str) -> Answer:
         begun = perf_counter()
         db = nyala.connect(self._store, read_only=True, memory_limit=MEMORY_LIMIT)
         db.sql("SELECT 1").fetchall()  # DuckDB's own start, which the other instances have behind them too
@@ -180,10 +188,10 @@ class Asker:
         finally:
             db.close()
 
-    def warm(self, text: str) -> tuple[float, list[Any]]:
+    def warm(self, text: str) -> Answer:
         return _clocked(lambda: self._warm.sql(text).fetchall())
 
-    def parquet(self, text: str) -> tuple[float, list[Any]]:
+    def parquet(self, text: str) -> Answer:
         con = self._duckdb.connect()
         try:
             for name in _keys():
@@ -193,7 +201,7 @@ class Asker:
         finally:
             con.close()
 
-    def duckdb(self, text: str) -> tuple[float, list[Any]]:
+    def duckdb(self, text: str) -> Answer:
         return _clocked(lambda: self._own.execute(text).fetchall())
 
     def sources(self) -> list[str]:
@@ -203,14 +211,16 @@ class Asker:
         """In turns after one unmeasured round, in which the answers are compared."""
         found = Found()
         names = self.sources()
-        answers = {name: getattr(self, name)(text)[1] for name in ("parquet", *names)}
+        answers = {name: getattr(self, name)(text).rows for name in ("parquet", *names)}
         for name in names:
             if not same(answers[name], answers["parquet"]):
                 raise AssertionError(f"{what}: {SOURCES[name]} answers otherwise than Parquet")
         for repeat in range(repeats):
             for name in names[repeat % len(names) :] + names[: repeat % len(names)]:
                 before = moved_bytes()
-                found.taken.setdefault(name, []).append(getattr(self, name)(text)[0])
+                answer = getattr(self, name)(text)
+                found.taken.setdefault(name, []).append(answer.s)
+                found.processor.setdefault(name, []).append(answer.processor_s)
                 after = moved_bytes()
                 found.moved[name] = None if before is None or after is None else after[0] - before[0]
         db = nyala.connect(self._store, read_only=True, memory_limit=MEMORY_LIMIT)
@@ -227,10 +237,10 @@ class Asker:
             self._own.close()
 
 
-def _clocked(action: Callable[[], list[Any]]) -> tuple[float, list[Any]]:
-    begun = perf_counter()
+def _clocked(action: Callable[[], list[Any]]) -> Answer:
+    begun, processor = perf_counter(), process_time()
     rows = action()
-    return perf_counter() - begun, rows
+    return Answer(perf_counter() - begun, process_time() - processor, rows)
 
 
 def same(left: list[Any], right: list[Any]) -> bool:
@@ -307,9 +317,11 @@ def _predicates(files: str) -> dict[str, str]:
     return out
 
 
-def _profile(folder: str, numbers: Sequence[int], others: dict[str, str]) -> dict[str, Cost]:
-    """Each query, and each of the `others`, once by a reader just opened, and all queries in one profile; in a process
-    whose threads are new."""
+def _profile(
+    folder: str, numbers: Sequence[int], sums: dict[str, str], predicates: dict[str, str]
+) -> dict[str, Cost]:
+    """Each question once by a reader just opened, and all of a kind in one profile; in a process whose threads are
+    new."""
     store = os.path.join(folder, "nyala")
 
     def ask(text: str) -> None:
@@ -318,7 +330,9 @@ def _profile(folder: str, numbers: Sequence[int], others: dict[str, str]) -> dic
 
     ask(QUERIES[6])  # imports
     found = {"all": cost(lambda: [ask(QUERIES[number]) for number in numbers], top=15)}
-    texts = {f"Q{number}": QUERIES[number] for number in numbers} | others
+    found["sums"] = cost(lambda: [ask(text) for text in sums.values()])
+    found["predicates"] = cost(lambda: [ask(text) for text in predicates.values()])
+    texts = {f"Q{number}": QUERIES[number] for number in numbers} | sums | predicates
     return found | {name: cost(lambda text=text: ask(text)) for name, text in texts.items()}
 
 
@@ -411,6 +425,11 @@ def geometric_mean(values: Sequence[float]) -> float | None:
     return math.exp(sum(map(math.log, values)) / len(values)) if values else None
 
 
+def _mean(queries: dict[str, Found], source: str, processor: bool = False) -> float | None:
+    found = (one.against(source, processor=processor) for one in queries.values())
+    return geometric_mean([ratio for ratio in found if ratio is not None])
+
+
 def _report(
     scale: Scale,
     loaded: dict[str, Any],
@@ -423,7 +442,7 @@ def _report(
     report = Report(
         TPCH, scale.name, f"TPC-H's 22 queries and scans (SF {scale.scale_factor:g}, {scale.name})"
     )
-    disk = loaded["disk"]
+    disk, queries = loaded["disk"], asked["queries"]
     report.facts = [
         "DuckDB computes everywhere; Snappy Parquet as tpchgen-cli writes it; every answer is the same as over Parquet",
         f"Medians of {scale.repeats} rounds in turns after one unmeasured; × is the median of the ratios of neighbours",
@@ -434,6 +453,11 @@ def _report(
         f"Most time in Nyala's Python over the 22 queries, cold ({profiled['all'].calls:,} calls): "
         + profile_text(profiled["all"]),
         f"Q6 ({profiled['Q6'].calls:,} calls): {profile_text(profiled['Q6'])}",
+        f"Sums of whole columns ({profiled['sums'].calls:,} calls): {profile_text(profiled['sums'])}",
+        f"Predicates ({profiled['predicates'].calls:,} calls): {profile_text(profiled['predicates'])}",
+        "By processor time, which other work on the machine changes less than the clock: geometric mean of the queries "
+        f"cold {times(_mean(queries, 'cold', True))}, warm {times(_mean(queries, 'warm', True))}; Q6 cold "
+        f"{times(queries['Q6'].against('cold', processor=True)) if 'Q6' in queries else '–'}",
     ]
     for kind in ("queries", "sums", "predicates"):
         for name, found in asked[kind].items():
@@ -477,8 +501,7 @@ def _report(
         )
     )
 
-    mean = geometric_mean([r for f in asked["queries"].values() if (r := f.against("cold")) is not None])
-    warm = geometric_mean([r for f in asked["queries"].values() if (r := f.against("warm")) is not None])
+    mean, warm = _mean(queries, "cold"), _mean(queries, "warm")
     q6 = asked["queries"]["Q6"].against("cold")
     ours, theirs = columns["lineitem"]
     report.aims = [

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from nyala.sql.connection import Connection
 
 _HEAD_ROWS = 10
+# Plans a statement, and writes the plan down in the form that costs DuckDB least.
+_BIND = "EXPLAIN (FORMAT json)\n"
 # As large as the windows of a scan.
 _BATCH_ROWS = 1 << 17
 
@@ -96,7 +98,7 @@ class Result:
         # Binds, so that wrong names are told at once, and plans for the first time (see `Planning`); of the tables it
         # reads samples at most. Who reads first takes this run over.
         self._bound: _Run | None = _Run(self)
-        self._bound.execute("EXPLAIN\n", "")
+        self._bound.execute(_BIND, "")
 
     # ---------------------------------------------------------------------------------------- rows
 

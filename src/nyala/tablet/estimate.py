@@ -23,7 +23,7 @@ from nyala.tablet.root import TableState
 SAMPLES: Final = 3
 SAMPLE_ROWS: Final = 4096
 # Where the bounds say that so large a share matches, values would have to be very uneven for it to be a small one.
-PLAINLY_MANY: Final = 1 / 10
+PLAINLY_MANY: Final = 1 / 50
 
 
 @dataclass(frozen=True)

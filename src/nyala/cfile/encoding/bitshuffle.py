@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import struct
+import threading
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -75,12 +76,30 @@ def unshuffle_bits(frame: pa.Buffer, count: int, width_bytes: int) -> pa.Buffer:
         )
     values = allocate(size)
     try:
-        _blosc().decompress(frame, values)
+        _decompress(frame, values)
     except (RuntimeError, ValueError) as error:
         raise ValueError(
             f"expected bit-shuffled data, found bytes that Blosc cannot read ({error})"
         ) from error
     return values
+
+
+def _decompress(frame: pa.Buffer, out: pa.Buffer) -> None:
+    """Undo a frame by this thread alone.
+
+    Called by the main thread, Blosc would hand the parts of a block, which take some microseconds each, to threads of
+    its own and wait for them. Which threads decode is for who reads to say. Only the main thread sets and puts back
+    what numcodecs asks, so none of ours can meet another's.
+    """
+    blosc = _blosc()
+    if threading.current_thread() is not threading.main_thread():
+        blosc.decompress(frame, out)
+        return
+    before, blosc.use_threads = blosc.use_threads, False
+    try:
+        blosc.decompress(frame, out)
+    finally:
+        blosc.use_threads = before
 
 
 @dataclass(frozen=True)
