@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
 BENCH_BIN := $(BENCH_VENV)/bin
+BENCH_SPARK_VENV := .venv-bench-spark
+BENCH_SPARK_BIN := $(BENCH_SPARK_VENV)/bin
 DEMO_STORE ?= demo-store
 # Arguments for pytest, e.g. make test ARGS="-k upsert"
 ARGS ?=
@@ -19,10 +21,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-long bench lint fmt lock clean java
+.PHONY: help setup demo test test-fast test-long bench bench-spark lint fmt lock clean java
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed  ## make .venv and install everything from the lock (demo and test do it by themselves)
 
@@ -79,8 +81,22 @@ $(BENCH_VENV)/.installed: $(BENCH_VENV)/.locked pyproject.toml
 bench: $(BENCH_VENV)/.installed  ## speed beside SQLite, DuckDB, Delta Lake, Lance (ARGS=--quick: some minutes; see bench/README.md)
 	@$(BENCH_BIN)/python -m bench $(ARGS)
 
+$(BENCH_SPARK_VENV)/.locked: requirements/build.lock requirements/bench-spark.lock
+	@tools/make-venv $(BENCH_SPARK_VENV)
+	@echo "Installing what the lock names into $(BENCH_SPARK_VENV) (the first time this fetches Spark, some 450 MB) ..."
+	@$(BENCH_SPARK_BIN)/python tools/pip-install --require-hashes -r requirements/build.lock
+	@$(BENCH_SPARK_BIN)/python tools/pip-install --require-hashes --no-build-isolation -r requirements/bench-spark.lock
+	@touch $@
+
+$(BENCH_SPARK_VENV)/.installed: $(BENCH_SPARK_VENV)/.locked pyproject.toml
+	@$(BENCH_SPARK_BIN)/python tools/pip-install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+bench-spark: java $(BENCH_SPARK_VENV)/.installed  ## speed through Spark beside Parquet and Delta Lake (ARGS=--quick: some minutes)
+	@$(BENCH_SPARK_BIN)/python -m bench.spark $(ARGS)
+
 lock: setup  ## resolve the dependencies anew and write requirements/*.lock (needs uv)
 	tools/lock
 
 clean:  ## remove .venv, caches and the demo's store
-	rm -rf $(VENV) $(BENCH_VENV) $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .figures .import_linter_cache spark-warehouse
+	rm -rf $(VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .figures .import_linter_cache spark-warehouse

@@ -12,7 +12,7 @@ from statistics import median
 
 from bench.measure import synced_append_s
 
-PACKAGES = ("nyala", "pyarrow", "numpy", "duckdb", "deltalake", "pylance", "tpchgen-cli")
+PACKAGES = ("nyala", "pyarrow", "numpy", "duckdb", "pyspark", "deltalake", "pylance", "tpchgen-cli")
 
 
 def describe(folder: str) -> list[str]:

@@ -9,7 +9,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -95,6 +95,27 @@ def paired(firsts: Sequence[float], seconds: Sequence[float]) -> Paired:
     """Of seconds that were measured in turns."""
     ratios = [b / a for a, b in zip(firsts, seconds, strict=True)]
     return Paired(median(firsts), median(seconds), median(ratios), min(ratios), max(ratios))
+
+
+def in_rounds(
+    ways: Mapping[str, Callable[[int], Any]], rounds: int, warm: int = 1, first: int = 0
+) -> dict[str, list[float]]:
+    """Time several things in turns; each round begins with another of them. Seconds of each, by round.
+
+    Each is called with the number of its round, from `first` on; the first `warm` rounds do not count. One that returns
+    a float has measured itself.
+    """
+    names = list(ways)
+    took: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(warm + rounds):
+        begin = turn % len(names)
+        for name in names[begin:] + names[:begin]:
+            begun = time.perf_counter()
+            own = ways[name](first + turn)
+            took_s = own if isinstance(own, float) else time.perf_counter() - begun
+            if turn >= warm:
+                took[name].append(took_s)
+    return took
 
 
 # ------------------------------------------------------------------------------------------- paced load

@@ -1,0 +1,545 @@
+"""What `bench.spark` measures, step by step, in one Spark session: each step in turns with what stands beside it.
+
+    source (Parquet)  ──►  load  ──►  reads  ──►  5 % of the rows updated  ──►  reads  ──►  upserts  ──►  change feed
+                                                                                           streaming sinks
+
+Ways: `nyala` is what `nyala.spark` has (`nyala.spark.sql`, `.load`, `.upsert`), `nyala-format` Spark's own words
+(`spark.read.format("nyala")`, `df.write.format("nyala")`), `parquet` Spark over Snappy Parquet of the same rows,
+`deltalake` the Python package on Arrow, without Spark. Answers are compared: a fast wrong one ends the run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import nyala
+from bench import data
+from bench.measure import in_rounds, timed
+from bench.parts import Say
+from bench.report import seconds, times
+from bench.scan_after_updates import QUERIES
+from bench.stores import Options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Seconds = dict[str, list[float]]
+
+NYALA, FORMAT, PARQUET, DELTA = "nyala", "nyala-format", "parquet", "deltalake"
+PARTITIONS = 4
+UPDATED_SHARE = 0.05
+NEW_SHARE = 0.1  # of the rows of an upsert, those whose key is not there yet
+
+
+@dataclass(frozen=True)
+class Scale:
+    """repeats: of reads; loads, upserts: rounds; a stream has `batches` of `batch_rows`, another of `small_rows` rows."""
+
+    name: str
+    scale_factor: float
+    repeats: int
+    loads: int = 2
+    upserts: tuple[tuple[float, int], ...] = ((0.01, 5), (0.10, 2))
+    batches: int = 6
+    batch_rows: int = 100_000
+    small_rows: int = 1_000
+
+
+FULL = Scale("full", 1.0, 7)
+QUICK = Scale("quick", 0.1, 5, batch_rows=30_000)
+
+
+@dataclass(frozen=True)
+class Read:
+    """A question over a table `{t}`; with `{key}`, `{upper}` for a key of the round.
+
+    columns, where: what `format("nyala")`, which Spark tells neither, is told by its options.
+    delivered: each row is made and thrown away (Spark's `noop`), nothing computed; else the answer is collected.
+    """
+
+    name: str
+    title: str
+    text: str
+    columns: tuple[str, ...] = ()
+    where: str | None = None
+    delivered: bool = False
+
+
+_Q1, _Q6, _ = QUERIES
+
+
+def _over(text: str) -> str:
+    return text.replace("FROM t", "FROM {t}")
+
+
+READS = (
+    Read("all", "all columns, each row made", "SELECT * FROM {t}", delivered=True),
+    Read("one", "one column, each row made", "SELECT l_quantity FROM {t}", ("l_quantity",), delivered=True),
+    Read("sum", "one column, summed", "SELECT sum(l_quantity) FROM {t}", ("l_quantity",)),
+    Read("Q1", "TPC-H Q1", _over(_Q1.sql), tuple(_Q1.columns), _Q1.where),
+    Read("Q6", "TPC-H Q6", _over(_Q6.sql), tuple(_Q6.columns), _Q6.where),
+    Read(
+        "range",
+        "key range (0.1 % of the keys), summed",
+        "SELECT count(*), sum(l_quantity), sum(l_extendedprice), max(l_shipdate) FROM {t} "
+        "WHERE l_orderkey BETWEEN {key} AND {upper}",
+        ("l_orderkey", "l_quantity", "l_extendedprice", "l_shipdate"),
+        "l_orderkey BETWEEN {key} AND {upper}",
+    ),
+    Read(
+        "key",
+        "one key of the hash column, all columns",
+        "SELECT * FROM {t} WHERE l_orderkey = {key}",
+        where="l_orderkey = {key}",
+    ),
+)  # fmt: skip
+
+
+@dataclass
+class Upserts:
+    """Upserts of one share of the rows: seconds of each way in each round."""
+
+    rows: int
+    took: Seconds
+
+
+@dataclass
+class Stream:
+    """One stream into one sink: rows, seconds from start to end, and of each micro-batch."""
+
+    rows: int
+    seconds: float
+    batches_s: list[float]
+
+
+@dataclass
+class Measured:
+    """Everything that a run found; what was not measured is empty."""
+
+    source: str = ""
+    rows: int = 0
+    read_source_s: float = 0.0
+    loads: Seconds = field(default_factory=dict)
+    disk_bytes: dict[str, int] = field(default_factory=dict)
+    reads: dict[str, Seconds] = field(default_factory=dict)
+    reads_updated: dict[str, Seconds] = field(default_factory=dict)
+    updated_rows: int = 0
+    update_s: float | None = None
+    rewrite_s: float | None = None
+    upserts: dict[float, Upserts] = field(default_factory=dict)
+    feed_rows: int = 0
+    feed_s: dict[str, float] = field(default_factory=dict)
+    streams: dict[tuple[str, str], list[Stream]] = field(default_factory=dict)
+
+
+@contextmanager
+def session(folder: str, cores: int) -> Iterator[SparkSession]:
+    """A Spark session of its own on this machine, with this very Python for its workers."""
+    import sys
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(f"local[{cores}]").appName("nyala bench")
+    for name, value in SESSION.items():
+        builder = builder.config(name, value)
+    made = builder.config("spark.sql.warehouse.dir", os.path.join(folder, "warehouse")).getOrCreate()
+    made.sparkContext.setLogLevel("ERROR")
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+SESSION = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.memory": "4g",
+    "spark.sql.shuffle.partitions": "4",
+}
+
+
+class Steps:
+    """One run: the session, the store, the folders. Steps are to be called in the order in which they stand."""
+
+    def __init__(self, spark: SparkSession, scale: Scale, folder: str, say: Say, cores: int) -> None:
+        self.spark, self.scale, self.folder, self.say, self.cores = spark, scale, folder, say, cores
+        self.found = Measured()
+        self.store = os.path.join(folder, "store")
+        # Merges while something is measured would be noise here; `mixed_load` measures those.
+        self.db = nyala.connect(self.store, maintenance=False)
+        self.source = os.path.join(folder, "source.parquet")
+        self.parquet = ""
+        self._delta: Any = None
+
+    def close(self) -> None:
+        self.db.close()
+
+    # ------------------------------------------------------------------------------------------------ data, load
+
+    def make_source(self) -> None:
+        """lineitem as one Parquet file, which all loads read."""
+        table, self.found.source = data.lineitem(self.scale.scale_factor, self.folder)
+        self.found.rows, self.schema = table.num_rows, table.schema
+        pq.write_table(table, self.source, row_group_size=250_000)
+        keys = table.column("l_orderkey")
+        # Keys that the reads ask for, far from each other.
+        places = [(number * 7919 + 13) % len(keys) for number in range(256)]
+        self.keys = [keys[place].as_py() for place in places]
+        self.key_max = pc.max(keys).as_py()
+        self.say(f"{self.found.source}: {self.found.rows:,} rows")
+
+    def load(self) -> None:
+        """The same rows into Parquet, and into Nyala both ways: tables `t`, `u` by `nyala.spark.load`, `w` by `df.write`."""
+        import nyala.spark as ns
+
+        df = self.spark.read.parquet(self.source)
+        few = df.where("pmod(l_orderkey, 50) = 1")
+
+        def into_parquet(name: str, rows: DataFrame) -> str:
+            path = os.path.join(self.folder, name)
+            rows.write.mode("overwrite").parquet(path)
+            return path
+
+        # All code paths once, so that no round has to translate them.
+        into_parquet("warm", few)
+        ns.load(few, self._table("warm"))
+        self._write(few, "warm", "upsert")
+        self.db.drop_table("warm")
+        self.found.read_source_s = median(timed(_deliver, df) for _ in range(3))
+        made: list[str] = []
+
+        def load(number: int) -> None:
+            made.append(f"loaded{number}")
+            assert ns.load(df, self._table(made[-1])).inserted == self.found.rows
+
+        def write(number: int) -> None:
+            made.append(f"written{number}")
+            self._table(made[-1])
+            self._write(df, made[-1], "insert")
+
+        def parquet(number: int) -> None:
+            self.parquet = into_parquet(f"parquet{number}", df)
+
+        rounds = self.scale.loads
+        self.found.loads = in_rounds({NYALA: load, FORMAT: write, PARQUET: parquet}, rounds, warm=0)
+        self.names = {"t": f"loaded{rounds - 1}", "w": f"written{rounds - 1}", "u": "loaded0"}
+        if rounds == 1:
+            load(1)
+            self.names["u"] = "loaded1"
+        for name in set(made) - set(self.names.values()):
+            self.db.drop_table(name)
+        self.found.disk_bytes = {
+            NYALA: self.db[self.names["t"]].stats()["bytes"],
+            PARQUET: _bytes_of(self.parquet),
+        }
+        self.say(f"load: {_shown(self.found.loads)}")
+
+    def _table(self, name: str) -> Any:
+        return self.db.create_table(
+            name, self.schema, data.LINEITEM_KEY, [nyala.hash_partition("l_orderkey", buckets=PARTITIONS)]
+        )
+
+    def _write(self, df: DataFrame, table: str, operation: str) -> None:
+        (
+            df.write.format("nyala")
+            .options(path=self.store, table=table, operation=operation)
+            .mode("append")
+            .save()
+        )
+
+    # ------------------------------------------------------------------------------------------------ reads
+
+    def read(self, updated: bool = False) -> None:
+        """All questions, each in turns over Parquet and Nyala."""
+        self.spark.read.parquet(self.parquet).createOrReplaceTempView("bench_parquet")
+        found = self.found.reads_updated if updated else self.found.reads
+        for read in READS:
+            ways = {
+                NYALA: lambda number, read=read: self._ask_nyala(read, number),
+                FORMAT: lambda number, read=read: self._ask_format(read, number),
+                PARQUET: lambda number, read=read: self._ask_parquet(read, number),
+            }
+            answers = {name: _rounded(way(255) or []) for name, way in ways.items()}
+            if any(answer != answers[PARQUET] for answer in answers.values()):
+                raise AssertionError(f"{read.name}: the answers differ: {answers}")
+            found[read.name] = in_rounds(ways, self.scale.repeats)
+            self.say(f"{read.name}{' after updates' if updated else ''}: {_shown(found[read.name])}")
+
+    def _of_round(self, text: str, number: int) -> str:
+        key = self.keys[number % len(self.keys)]
+        return text.replace("{key}", str(key)).replace("{upper}", str(key + self.key_max // 1000))
+
+    def _ask_nyala(self, read: Read, number: int) -> list[Any] | None:
+        import nyala.spark as ns
+
+        text = self._of_round(read.text, number).replace("{t}", self.names["t"])
+        return _answer(ns.sql(self.spark, text, store=self.store), read)
+
+    def _ask_format(self, read: Read, number: int) -> list[Any] | None:
+        options = {"path": self.store, "table": self.names["t"]}
+        if read.columns:
+            options["columns"] = ",".join(read.columns)
+        if read.where:
+            options["where"] = self._of_round(read.where, number)
+        self.spark.read.format("nyala").options(**options).load().createOrReplaceTempView("bench_format")
+        text = self._of_round(read.text, number).replace("{t}", "bench_format")
+        return _answer(self.spark.sql(text), read)
+
+    def _ask_parquet(self, read: Read, number: int) -> list[Any] | None:
+        text = self._of_round(read.text, number).replace("{t}", "bench_parquet")
+        return _answer(self.spark.sql(text), read)
+
+    def update(self) -> None:
+        """One column of 5 % of the rows, chosen at random: an update of ours, and what Parquet needs for the same."""
+        from pyspark.sql import functions as F
+
+        import nyala.spark as ns
+
+        df = self.spark.read.parquet(self.source)
+        mine = F.pmod(F.xxhash64(*data.LINEITEM_KEY), F.lit(10_000)) < int(UPDATED_SHARE * 10_000)
+        raised = (F.col("l_quantity") + 1).cast("decimal(15,2)")
+        batch = self._batch("update", df.where(mine).select(*data.LINEITEM_KEY, raised.alias("l_quantity")))
+        path = os.path.join(self.folder, "parquet-updated")
+        table = self.db[self.names["t"]]
+
+        def change() -> None:
+            self.found.updated_rows = ns.write(batch, self.store, table.name, operation="update").updated
+            table.flush()
+
+        self.found.update_s = timed(change)
+        new = F.when(mine, raised).otherwise(F.col("l_quantity"))
+        self.found.rewrite_s = timed(
+            lambda: df.withColumn("l_quantity", new).write.mode("overwrite").parquet(path)
+        )
+        shutil.rmtree(self.parquet)
+        self.parquet = path
+        self.say(f"{self.found.updated_rows:,} rows updated in {seconds(self.found.update_s)}")
+
+    # ------------------------------------------------------------------------------------------------ upserts
+
+    def upsert(self) -> None:
+        """Whole rows, most with keys that are there: by `nyala.spark.upsert`, by `df.write`, by Delta Lake's merge."""
+        import nyala.spark as ns
+
+        self.moment = self.db.now()
+        if importlib.util.find_spec("deltalake") is None:
+            self.say("deltalake is left out: deltalake is not installed (`make bench-spark` installs it)")
+        else:
+            self._delta = self._delta_store()
+        number = 0
+        for share, rounds in self.scale.upserts:
+            batches = []
+            for _ in range(rounds + 1):  # one before that does not count
+                batches.append(self._upsert_batch(number, share))
+                number += 1
+            row_count = pq.read_table(batches[0], columns=["l_orderkey"]).num_rows
+
+            def of(batch: str) -> DataFrame:
+                return self.spark.read.parquet(batch)
+
+            def one(round: int, batches: Sequence[str] = batches) -> None:
+                ns.upsert(of(batches[round + 1]), self.db[self.names["u"]])
+
+            def other(round: int, batches: Sequence[str] = batches) -> None:
+                self._write(of(batches[round + 1]), self.names["w"], "upsert")
+
+            ways: dict[str, Callable[[int], Any]] = {NYALA: one, FORMAT: other}
+            if self._delta is not None:
+                ways[DELTA] = lambda round, batches=batches: self._merge(batches[round + 1])
+            took = in_rounds(ways, rounds, first=-1)
+            self.found.upserts[share] = Upserts(row_count, took)
+            self.say(f"upsert of {share:.0%}, {row_count:,} rows: {_shown(took)}")
+        self._compare_upserts()
+
+    def _merge(self, batch: str) -> float:
+        """Seconds, without those in which the bench looked for what it has to sync."""
+        took_s = timed(lambda: self._delta.upsert(pq.read_table(batch)))
+        found: float = took_s - self._delta.overhead_s
+        return found
+
+    def _delta_store(self) -> Any:
+        from bench.stores import delta_store
+
+        store = delta_store.open_store(os.path.join(self.folder, "delta"), Options())
+        # The rows before any of the upserts; Delta's own data types are plain strings.
+        took_s = timed(store.load, pq.read_table(self.source), data.LINEITEM_KEY)
+        self.say(f"deltalake: loaded from Arrow in {took_s:.1f} s")
+        return store
+
+    def _batch(self, name: str, df: DataFrame) -> DataFrame:
+        """The rows as files of their own: what selects them is no part of what is measured."""
+        path = os.path.join(self.folder, name)
+        df.repartition(self.cores).write.mode("overwrite").parquet(path)
+        return self.spark.read.parquet(path)
+
+    def _upsert_batch(self, number: int, share: float) -> str:
+        from pyspark.sql import functions as F
+
+        df = self.spark.read.parquet(self.source)
+        drawn = F.pmod(F.xxhash64(*data.LINEITEM_KEY, F.lit(number)), F.lit(1_000_000))
+        wanted = int(share * 1_000_000)
+        new = int(wanted * NEW_SHARE)
+        beyond = F.when(drawn < new, F.lit((number + 1) * self.key_max)).otherwise(0)
+        changed = df.where(drawn < wanted).withColumns(
+            {
+                "l_orderkey": F.col("l_orderkey") + beyond,
+                "l_quantity": (F.col("l_quantity") + 1).cast("decimal(15,2)"),
+                "l_comment": F.concat(F.lit(f"upsert {number}: "), F.col("l_comment")),
+            }
+        )  # fmt: skip
+        self._batch(f"upsert{number}", changed)
+        return os.path.join(self.folder, f"upsert{number}")
+
+    def _compare_upserts(self) -> None:
+        tables = [self.db[self.names[name]].scan(["l_quantity"]).to_arrow() for name in ("u", "w")]
+        if self._delta is not None:
+            tables.append(self._delta._table.to_pyarrow_dataset().to_table(columns=["l_quantity"]))
+        answers = [(table.num_rows, pc.sum(table.column(0)).as_py()) for table in tables]
+        if len(set(answers)) != 1:
+            raise AssertionError(f"after the same upserts the tables differ: {answers}")
+
+    # ------------------------------------------------------------------------------------------------ feed, streams
+
+    def read_feed(self) -> None:
+        """The changes of all upserts: as one batch, and as a stream."""
+        options = {
+            "path": self.store,
+            "table": self.names["w"],
+            "changes": "true",
+            "startingTimestamp": str(self.moment),
+        }
+
+        def batch() -> None:
+            _deliver(self.spark.read.format("nyala").options(**options).load())
+
+        def stream() -> None:
+            feed = self.spark.readStream.format("nyala").options(**options).load()
+            made = self._run_stream(feed.writeStream.format("noop"), "feed")
+            self.found.feed_rows = made.rows
+
+        took = in_rounds(
+            {"batch": lambda _: batch(), "stream": lambda _: stream()}, max(1, self.scale.repeats // 3)
+        )
+        self.found.feed_s = {name: median(values) for name, values in took.items()}
+        self.say(f"change feed of {self.found.feed_rows:,} rows: {_shown(took)}")
+
+    def stream(self) -> None:
+        """Micro-batches, each a file of Parquet, into Nyala and into Parquet, in turns."""
+        sizes = {"large": self.scale.batch_rows, "small": self.scale.small_rows}
+        for size, rows in sizes.items():
+            folder = os.path.join(self.folder, f"stream-{size}")
+            os.mkdir(folder)
+            for number, slice in enumerate(_first_slices(self.source, rows, self.scale.batches)):
+                pq.write_table(slice, os.path.join(folder, f"{number:03}.parquet"))
+            for number in range(3):  # the first does not count
+                for sink in (NYALA, PARQUET) if number % 2 else (PARQUET, NYALA):
+                    found = self._stream_into(sink, folder, f"stream_{size}{number}")
+                    if number:
+                        self.found.streams.setdefault((size, sink), []).append(found)
+            shown = {sink: [s.seconds for s in self.found.streams[size, sink]] for sink in (NYALA, PARQUET)}
+            self.say(f"stream of {self.scale.batches} micro-batches of {rows:,} rows: {_shown(shown)}")
+
+    def _stream_into(self, sink: str, folder: str, name: str) -> Stream:
+        schema = self.spark.read.parquet(self.source).schema
+        rows = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(folder)
+        writer = rows.writeStream.format("nyala" if sink == NYALA else "parquet")
+        if sink == NYALA:
+            self._table(name)
+            writer = writer.options(path=self.store, table=name)
+        else:
+            writer = writer.option("path", os.path.join(self.folder, name))
+        made = self._run_stream(writer, f"{name}-{sink}")
+        if sink == NYALA:
+            assert len(self.db[name]) == made.rows
+            self.db.drop_table(name)
+        return made
+
+    def _run_stream(self, writer: Any, name: str) -> Stream:
+        checkpoint = os.path.join(self.folder, f"checkpoint-{name}")
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        progress: list[Any] = []
+
+        def run() -> None:
+            query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+            query.awaitTermination()
+            progress.extend(query.recentProgress)
+
+        took_s = timed(run)
+        filled = [p for p in progress if p["numInputRows"]]
+        return Stream(
+            sum(p["numInputRows"] for p in filled),
+            took_s,
+            [p["durationMs"]["triggerExecution"] / 1000 for p in filled],
+        )
+
+
+# ---------------------------------------------------------------------------------------------------- small things
+
+
+def _deliver(df: DataFrame) -> None:
+    """Make each row, and throw it away."""
+    df.write.format("noop").mode("overwrite").save()
+
+
+def _answer(df: DataFrame, read: Read) -> list[Any] | None:
+    if read.delivered:
+        _deliver(df)
+        return None
+    return df.collect()
+
+
+def _rounded(rows: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Rows in an order of their own, columns by name; last digits of averages depend on the order of adding."""
+    return sorted(
+        tuple(
+            round(float(v), 4) if isinstance(v, float | Decimal) else str(v)
+            for _, v in sorted(row.asDict().items())
+        )
+        for row in rows
+    )
+
+
+def _first_slices(path: str, rows: int, count: int) -> Iterator[pa.Table]:
+    """`count` tables of `rows` rows, of the file's first ones; fewer if it has not as many."""
+    file = pq.ParquetFile(path)
+    made = 0
+    for batch in file.iter_batches(batch_size=rows):
+        if made == count:
+            return
+        made += 1
+        yield pa.Table.from_batches([batch])
+
+
+def _bytes_of(folder: str) -> int:
+    return sum(path.stat().st_size for path in Path(folder).iterdir())
+
+
+def ratio_of(took: Mapping[str, Sequence[float]], one: str, other: str) -> float | None:
+    """The median of the ratios of neighbours."""
+    pairs = list(zip(took.get(one, ()), took.get(other, ()), strict=False))
+    return median(a / b for a, b in pairs) if pairs else None
+
+
+def _shown(took: Seconds) -> str:
+    base = PARQUET if PARQUET in took else DELTA
+    return ", ".join(
+        f"{name} {seconds(median(values))}"
+        + (f" ({times(found)})" if name != base and (found := ratio_of(took, name, base)) else "")
+        for name, values in took.items()
+    )
