@@ -228,7 +228,9 @@ def _reads(took: dict[str, dict[str, list[float]]]) -> Table:
 
     table = Table(["read", PARQUET, "nyala.spark.sql", "÷ Parquet", 'format("nyala")', "÷ Parquet"])
     for read in READS:
-        mine = took[read.name]
+        mine = took.get(read.name)
+        if mine is None:
+            continue
         table.rows.append(
             [
                 read.title,

@@ -46,7 +46,10 @@ NEW_SHARE = 0.1  # of the rows of an upsert, those whose key is not there yet
 
 @dataclass(frozen=True)
 class Scale:
-    """repeats: of reads; loads, upserts: rounds; a stream has `batches` of `batch_rows`, another of `small_rows` rows."""
+    """repeats: of reads; loads, upserts, streams: rounds; warm: those before that do not count.
+
+    A stream has `batches` micro-batches of `batch_rows` rows, another as many of `small_rows`.
+    """
 
     name: str
     scale_factor: float
@@ -56,6 +59,9 @@ class Scale:
     batches: int = 6
     batch_rows: int = 100_000
     small_rows: int = 1_000
+    streams: int = 2
+    warm: int = 1
+    reads: tuple[str, ...] = ("all", "one", "sum", "Q1", "Q6", "range", "key")
 
 
 FULL = Scale("full", 1.0, 7)
@@ -205,7 +211,7 @@ class Steps:
         self.say(f"{self.found.source}: {self.found.rows:,} rows")
 
     def load(self) -> None:
-        """The same rows into Parquet, and into Nyala both ways: tables `t`, `u` by `nyala.spark.load`, `w` by `df.write`."""
+        """The same rows into Parquet, and into Nyala both ways: `t` and `u` by `nyala.spark.load`, `w` by `df.write`."""
         import nyala.spark as ns
 
         df = self.spark.read.parquet(self.source)
@@ -216,12 +222,12 @@ class Steps:
             rows.write.mode("overwrite").parquet(path)
             return path
 
-        # All code paths once, so that no round has to translate them.
-        into_parquet("warm", few)
-        ns.load(few, self._table("warm"))
-        self._write(few, "warm", "upsert")
-        self.db.drop_table("warm")
-        self.found.read_source_s = median(timed(_deliver, df) for _ in range(3))
+        if self.scale.warm:  # all code paths once, so that no round has to translate them
+            into_parquet("warm", few)
+            ns.load(few, self._table("warm"))
+            self._write(few, "warm", "upsert")
+            self.db.drop_table("warm")
+        self.found.read_source_s = median(timed(_deliver, df) for _ in range(self.scale.loads))
         made: list[str] = []
 
         def load(number: int) -> None:
@@ -270,6 +276,8 @@ class Steps:
         self.spark.read.parquet(self.parquet).createOrReplaceTempView("bench_parquet")
         found = self.found.reads_updated if updated else self.found.reads
         for read in READS:
+            if read.name not in self.scale.reads:
+                continue
             ways = {
                 NYALA: lambda number, read=read: self._ask_nyala(read, number),
                 FORMAT: lambda number, read=read: self._ask_format(read, number),
@@ -278,7 +286,7 @@ class Steps:
             answers = {name: _rounded(way(255) or []) for name, way in ways.items()}
             if any(answer != answers[PARQUET] for answer in answers.values()):
                 raise AssertionError(f"{read.name}: the answers differ: {answers}")
-            found[read.name] = in_rounds(ways, self.scale.repeats)
+            found[read.name] = in_rounds(ways, self.scale.repeats, self.scale.warm)
             self.say(f"{read.name}{' after updates' if updated else ''}: {_shown(found[read.name])}")
 
     def _of_round(self, text: str, number: int) -> str:
@@ -342,10 +350,10 @@ class Steps:
             self.say("deltalake is left out: deltalake is not installed (`make bench-spark` installs it)")
         else:
             self._delta = self._delta_store()
-        number = 0
+        number, warm = 0, self.scale.warm
         for share, rounds in self.scale.upserts:
             batches = []
-            for _ in range(rounds + 1):  # one before that does not count
+            for _ in range(rounds + warm):
                 batches.append(self._upsert_batch(number, share))
                 number += 1
             row_count = pq.read_table(batches[0], columns=["l_orderkey"]).num_rows
@@ -354,15 +362,15 @@ class Steps:
                 return self.spark.read.parquet(batch)
 
             def one(round: int, batches: Sequence[str] = batches) -> None:
-                ns.upsert(of(batches[round + 1]), self.db[self.names["u"]])
+                ns.upsert(of(batches[round + warm]), self.db[self.names["u"]])
 
             def other(round: int, batches: Sequence[str] = batches) -> None:
-                self._write(of(batches[round + 1]), self.names["w"], "upsert")
+                self._write(of(batches[round + warm]), self.names["w"], "upsert")
 
             ways: dict[str, Callable[[int], Any]] = {NYALA: one, FORMAT: other}
             if self._delta is not None:
-                ways[DELTA] = lambda round, batches=batches: self._merge(batches[round + 1])
-            took = in_rounds(ways, rounds, first=-1)
+                ways[DELTA] = lambda round, batches=batches: self._merge(batches[round + warm])
+            took = in_rounds(ways, rounds, warm, -warm)
             self.found.upserts[share] = Upserts(row_count, took)
             self.say(f"upsert of {share:.0%}, {row_count:,} rows: {_shown(took)}")
         self._compare_upserts()
@@ -434,7 +442,9 @@ class Steps:
             self.found.feed_rows = made.rows
 
         took = in_rounds(
-            {"batch": lambda _: batch(), "stream": lambda _: stream()}, max(1, self.scale.repeats // 3)
+            {"batch": lambda _: batch(), "stream": lambda _: stream()},
+            max(1, self.scale.repeats // 3),
+            self.scale.warm,
         )
         self.found.feed_s = {name: median(values) for name, values in took.items()}
         self.say(f"change feed of {self.found.feed_rows:,} rows: {_shown(took)}")
@@ -447,10 +457,10 @@ class Steps:
             os.mkdir(folder)
             for number, slice in enumerate(_first_slices(self.source, rows, self.scale.batches)):
                 pq.write_table(slice, os.path.join(folder, f"{number:03}.parquet"))
-            for number in range(3):  # the first does not count
+            for number in range(self.scale.warm + self.scale.streams):
                 for sink in (NYALA, PARQUET) if number % 2 else (PARQUET, NYALA):
                     found = self._stream_into(sink, folder, f"stream_{size}{number}")
-                    if number:
+                    if number >= self.scale.warm:
                         self.found.streams.setdefault((size, sink), []).append(found)
             shown = {sink: [s.seconds for s in self.found.streams[size, sink]] for sink in (NYALA, PARQUET)}
             self.say(f"stream of {self.scale.batches} micro-batches of {rows:,} rows: {_shown(shown)}")

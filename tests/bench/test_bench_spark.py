@@ -1,0 +1,41 @@
+"""`make bench-spark` without Spark: what it says is missing, and what its report makes of figures."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from bench import measure, spark
+
+
+def test_what_is_not_installed_is_said_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who runs the module in an environment without Spark reads a sentence, not a traceback."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else found(name))
+    monkeypatch.setattr("sys.argv", ["bench.spark", "--quick", "--no-write"])
+    with pytest.raises(SystemExit) as ended:
+        spark.main()
+    assert "pyspark is not installed" in str(ended.value)
+    assert "`make bench-spark` installs it" in str(ended.value)
+
+
+def test_ratios_are_of_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of three rounds on a slow machine changes no ratio."""
+    steps = pytest.importorskip("bench.spark_steps")
+    took = {"a": [2.0, 20.0, 2.0], "b": [1.0, 10.0, 1.0]}
+    assert steps.ratio_of(took, "a", "b") == 2.0
+    assert steps.ratio_of(took, "a", "absent") is None
+
+
+def test_rounds_begin_with_another_way_each_and_the_first_does_not_count() -> None:
+    """What runs first finds cold caches, so each has its turn at it; a way may say its own time."""
+    order: list[tuple[str, int]] = []
+
+    def way(name: str, own_s: float) -> float:
+        order.append((name, len(order)))
+        return own_s
+
+    took = measure.in_rounds({"a": lambda n: way("a", 1.0 + n), "b": lambda n: way("b", 2.0 + n)}, 2)
+    assert [name for name, _ in order] == ["a", "b", "b", "a", "a", "b"]
+    assert took == {"a": [2.0, 3.0], "b": [3.0, 4.0]}

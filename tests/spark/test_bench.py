@@ -1,0 +1,48 @@
+"""`make bench-spark` runs, at a scale at which its figures say nothing. Answers are compared by the part itself."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bench import report
+from bench import spark as part
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_every_step_has_figures_and_a_missing_peer_is_said(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loads, reads, upserts, the feed and streams, beside Parquet; without deltalake its column has dashes."""
+    from bench.spark_steps import READS, Scale
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "deltalake" else found(name)
+    )
+    said: list[str] = []
+    scale = Scale(
+        "tiny", 0.0003, 1, 1, ((0.05, 1),), 1, 200, 20, streams=1, warm=0, reads=("one", "key")
+    )  # fmt: skip
+    result = part.run(spark, scale, str(tmp_path), said.append)
+    report.save(result, ["a machine"], tmp_path / "results")
+    page = (tmp_path / "results" / "RESULTS.md").read_text()
+    assert "deltalake is left out: deltalake is not installed (`make bench-spark` installs it)" in said
+    for read in READS:
+        asked = 2 if read.name in scale.reads else 0
+        assert page.count(f"| {read.title} |") == asked, "untouched, and after updates"
+    for text in (
+        "| nyala.spark.load |",
+        "| 5% |",
+        "| batch |",
+        "| large, into nyala |",
+        "| small, into parquet |",
+    ):
+        assert text in page
+    assert [aim.met for aim in result.aims if "merge" in aim.text] == [None], "no peer, no verdict"
+    assert [aim.met is None for aim in result.aims] == [True, False, True, True, False, True, False]
