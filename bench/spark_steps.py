@@ -211,7 +211,7 @@ class Steps:
         self.say(f"{self.found.source}: {self.found.rows:,} rows")
 
     def load(self) -> None:
-        """The same rows into Parquet, and into Nyala both ways: `t` and `u` by `nyala.spark.load`, `w` by `df.write`."""
+        """The same rows into Parquet, and into Nyala both ways: `t`, `u` by `nyala.spark.load`, `w` by `df.write`."""
         import nyala.spark as ns
 
         df = self.spark.read.parquet(self.source)

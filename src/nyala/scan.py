@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import pyarrow as pa
 
+from nyala.cfile.physical import narrow_decimal
 from nyala.env import Env
 from nyala.errors import ColumnNotFoundError, HistoryExpiredError, InvalidArgumentError, SchemaError
 from nyala.mvcc.timestamp import to_datetime
@@ -301,6 +302,13 @@ class Scan(PinnedRows):
         del root
         return made
 
+    def rows_to_look_at(self) -> int:
+        """At most so many rows are looked at, as bounds on the key and zone maps of rowsets say; reads no row."""
+        root, table = self._take()
+        found = token.planned_rows(table, self._spec)
+        del root
+        return found
+
     def to_spark(self, spark: Any) -> Any:
         """A Spark DataFrame over the scan's tokens, read by the executors straight from the files."""
         from nyala.spark import scan_to_spark
@@ -329,6 +337,20 @@ class Scan(PinnedRows):
             narrower = read_path.narrower_types(table, self._spec.columns)
             types = {name: type for name, type in narrower.items() if pa.types.is_dictionary(type)}
         spec = dataclasses.replace(self._spec, types={**self._spec.types, **types})
+        return Scan(self._store, root, table, spec)
+
+    def with_narrow_decimals(self) -> Scan:
+        """The same rows, decimals of up to 18 digits as Arrow's decimals of 4 and 8 bytes, as they are stored.
+
+        Where Arrow has none (before pyarrow 19), and for columns that another type was asked for, as before.
+        """
+        root, table = self._take()
+        narrow = {
+            column.name: type
+            for column in self._spec.columns
+            if column.name not in self._spec.types and (type := narrow_decimal(column.type)) is not None
+        }
+        spec = dataclasses.replace(self._spec, types={**self._spec.types, **narrow})
         return Scan(self._store, root, table, spec)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:

@@ -10,7 +10,8 @@
     changes.py   the change feed, as a stream or as one batch
     writer.py    staging on the executors, one commit on the driver
     sink.py      the same for the micro-batches of a stream, each exactly once
-    session.py   `register(spark)`, `write(df, ...)`, `sql(...)`, `scan.to_spark(spark)`, for the driver's program
+    session.py   `register(spark)`, `write(df, ...)`, `sql(...)`, for the driver's program
+    frames.py    `scan.to_spark(spark)`: a scan as a DataFrame, read here or by tasks
     statements.py  which columns and rows a SELECT needs of each table in it
     load.py      `load` and `upsert`: executors write rowset and delta files (routing.py: who gets which row)
     compact.py   `compact`: compactions as tasks
@@ -42,8 +43,9 @@ except ImportError as error:
 from nyala.spark.backup import clean_backups, list_backups
 from nyala.spark.backup_jobs import backup, restore
 from nyala.spark.compact import compact
+from nyala.spark.frames import scan_to_spark
 from nyala.spark.load import load, upsert
-from nyala.spark.session import register, scan_to_spark, sql, write
+from nyala.spark.session import register, sql, write
 from nyala.spark.source import NyalaDataSource
 
 __all__ = [

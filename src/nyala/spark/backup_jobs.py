@@ -22,11 +22,12 @@ from nyala.spark.backup import (
     write_item,
 )
 from nyala.spark.errors import naming, translated
+from nyala.spark.frames import cores_of
 from nyala.spark.load import load
 from nyala.spark.options import LEASE_DEFAULT_S
 from nyala.spark.progress import renewing, watching
 from nyala.spark.reader import freeze_gc_once, lease_of_version, load_placed, place
-from nyala.spark.session import cores_of, write
+from nyala.spark.session import write
 from nyala.spark.types import arrow_schema, conform, spark_schema
 from nyala.tablet.diff_spec import CHANGE_TYPE
 

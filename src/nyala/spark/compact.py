@@ -23,9 +23,9 @@ import pyarrow as pa
 from nyala.env import SYSTEM
 from nyala.errors import Error
 from nyala.spark.errors import naming, translated
+from nyala.spark.frames import cores_of
 from nyala.spark.progress import watching
 from nyala.spark.reader import freeze_gc_once
-from nyala.spark.session import cores_of
 from nyala.tablet import compaction_run
 from nyala.tablet.care import compact_table_together
 from nyala.tablet.compaction_run import Job, Output

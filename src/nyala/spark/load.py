@@ -41,11 +41,11 @@ from nyala import handover
 from nyala.env import SYSTEM
 from nyala.errors import Error, InvalidArgumentError, write_error
 from nyala.spark.errors import naming, translated
+from nyala.spark.frames import cores_of
 from nyala.spark.options import LEASE_DEFAULT_S
 from nyala.spark.progress import renewing, watching
 from nyala.spark.reader import HeldLease, freeze_gc_once
 from nyala.spark.routing import key_columns, single_hash, tablet_number
-from nyala.spark.session import cores_of
 from nyala.spark.writer import failures_text, unique_columns
 from nyala.tablet import layout
 from nyala.tablet.load_commit import LoadCommit

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
+    "PARTITIONS_PER_CORE",
     "HeldLease",
     "NyalaReader",
     "PlacedToken",

@@ -15,23 +15,21 @@ import pyarrow as pa
 
 import nyala
 from nyala.env import SYSTEM
-from nyala.spark.options import LEASE_DEFAULT_S
-from nyala.spark.reader import HeldLease, lease_of_version, pack, partitions_wanted, place, read_tokens
+from nyala.spark.frames import is_classic, scan_to_spark
 from nyala.spark.source import NyalaDataSource
 from nyala.spark.statements import find_uses, with_placeholders
-from nyala.spark.types import arrow_schema, identity_of, spark_schema
+from nyala.spark.types import identity_of
 from nyala.tablet.result import WriteResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
     from nyala.database import Snapshot
-    from nyala.scan import Scan
     from nyala.table import TableView
 
-__all__ = ["register", "scan_to_spark", "sql", "write"]
+__all__ = ["register", "sql", "write"]
 
 
 def register(spark: SparkSession) -> None:
@@ -40,7 +38,7 @@ def register(spark: SparkSession) -> None:
     Not needed where Spark finds the package `pyspark_nyala` by itself: wherever Nyala is installed with pip.
     Warns when Spark's Python workers are not this Python, because they then may not have Nyala at all.
     """
-    context = getattr(spark, "sparkContext", None) if _is_classic(spark) else None
+    context = getattr(spark, "sparkContext", None) if is_classic(spark) else None
     if context is not None:
         worker = shutil.which(context.pythonExec) or context.pythonExec
         if os.path.abspath(worker) != os.path.abspath(sys.executable):
@@ -80,29 +78,6 @@ def write(
             found = SYSTEM.files.read_all(os.path.join(folder, "errors.parquet"))
             failed = pq.read_table(pa.BufferReader(found))
         return WriteResult(**outcome, errors=failed)
-
-
-def scan_to_spark(spark: SparkSession, scan: Scan, lease_s: float = LEASE_DEFAULT_S) -> DataFrame:
-    """See `Scan.to_spark`. Reads some 1.5 times as fast as `format("nyala")`, which passes each row through more hands.
-
-    The order of the rows is not kept. Works as long as somebody reads it once an hour.
-    """
-    schema = spark_schema(scan.schema)
-    exact = arrow_schema(schema)
-    root, _ = scan._take()
-    path, table = scan._store.root_path, scan.name
-    lease = HeldLease(path, lease_of_version(path, root.version, lease_s), lease_s)
-    wanted = partitions_wanted(cores_of(spark))
-    groups = place(path, lease.name, pack(scan.tokens_in_pieces(wanted), wanted))
-    del root
-
-    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                yield from read_tokens(groups[number], lease, exact, table)
-
-    df = spark.range(0, len(groups), 1, len(groups)).mapInArrow(read, schema)
-    return df if scan._spec.limit is None else df.limit(scan._spec.limit)
 
 
 def sql(
@@ -159,14 +134,3 @@ def catalog_identity(spark: SparkSession, name: Sequence[str]) -> dict[str, str]
     if found.isTemporary or found.tableType == "VIEW":
         return None  # its schema may have our mark, and its rows are others
     return identity_of(spark.table(".".join(f"`{part}`" for part in name)).schema)
-
-
-def cores_of(spark: SparkSession) -> int | None:
-    """How many tasks the session runs at a time; None when it does not say (Spark Connect)."""
-    context = getattr(spark, "sparkContext", None) if _is_classic(spark) else None
-    return None if context is None else int(context.defaultParallelism)
-
-
-def _is_classic(spark: SparkSession) -> bool:
-    """Not Spark Connect, whose client knows nothing of the server's Python."""
-    return type(spark).__module__.startswith("pyspark.sql.session")

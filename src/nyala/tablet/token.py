@@ -87,6 +87,11 @@ def make_tokens(root_path: str, table: TableState, spec: ScanSpec, pieces: int =
     ]
 
 
+def planned_rows(table: TableState, spec: ScanSpec) -> int:
+    """How many rows the units of the scan's plan have."""
+    return sum(map(_rows_of, read_path.plan(table, spec, ScanCounters())))
+
+
 def _rows_of(unit: ScanUnit) -> int:
     return unit.upper - unit.lower if unit.rowids is None else len(unit.rowids)
 

@@ -1,0 +1,91 @@
+"""A scan as a DataFrame is the same whichever way its rows come: in the plan, or by tasks."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import nyala
+from nyala.spark import frames
+from nyala.spark.types import spark_schema
+
+ROWS = {
+    "k": [1, 2, 3],
+    "small": [Decimal("1.50"), None, Decimal("-9999999.99")],
+    "middle": [Decimal("0.01"), Decimal("-9999999999999.99"), Decimal("9999999999999.99")],
+    "large": [Decimal("12345678901234567890123456789012345.678"), None, Decimal("-0.001")],
+    "at": [dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC), None, dt.datetime(1969, 12, 31, 23, 59, 59, 7, dt.UTC)],
+    "day": [dt.date(2026, 7, 1), None, dt.date(1900, 1, 1)],
+    "text": ["a", None, "ü"],
+    "raw": [b"\x00", None, b""],
+    "flag": [True, None, False],
+    "x": [1.5, None, float("inf")],
+}  # fmt: skip
+
+
+@pytest.fixture
+def table(store: Path) -> Iterator[nyala.Table]:
+    """Every kind of column; a row on disk, one of them changed since, one in memory."""
+    types = {
+        "k": "int64", "small": "decimal(9,2)", "middle": "decimal(15,2)", "large": "decimal(38,3)", "at": "timestamp",
+        "day": "date", "text": "string", "raw": "binary", "flag": "bool", "x": "double",
+    }  # fmt: skip
+    with nyala.connect(store) as db:
+        made = db.create_table("t", types, ["k"])
+        made.insert({name: values[:2] for name, values in ROWS.items()})
+        made.flush()
+        made.update({"k": [2], "middle": [ROWS["middle"][1]]})
+        made.insert({name: values[2:] for name, values in ROWS.items()})
+        yield made
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_rows_and_schema_are_the_same_in_the_plan_and_by_tasks(
+    spark: SparkSession, table: nyala.Table, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    """Also in a session of another time zone, and where decimals travel as decimals (Spark Connect)."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        made = {"plan": table.scan().to_spark(spark)}
+        assert "LocalTableScan" in made["plan"]._jdf.queryExecution().toString()
+        monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
+        made["tasks"] = table.scan().to_spark(spark)
+        assert "MakeDecimal" in made["tasks"]._jdf.queryExecution().toString()
+        monkeypatch.setattr(frames, "is_classic", lambda session: False)
+        made["tasks, decimals as decimals"] = table.scan().to_spark(spark)
+        wanted = table.scan().to_arrow().sort_by("k")
+        assert wanted.to_pylist() == [
+            {name: values[row] for name, values in ROWS.items()} for row in range(3)
+        ]
+        for name, df in made.items():
+            assert df.schema == spark_schema(wanted.schema), name
+            assert df.toArrow().sort_by("k").to_pylist() == wanted.to_pylist(), name
+            assert df.where("at < '2026-07-01T12:00:01Z' AND small > 1").count() == 1, name
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_rows_in_the_plan_need_no_lease_and_large_ones_go_to_tasks(
+    spark: SparkSession, table: nyala.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the driver holds is bounded by bytes too: few rows may be large."""
+    monkeypatch.setattr(frames, "lease_of_version", None)
+    assert table.scan(limit=2).to_spark(spark).count() == 2
+    monkeypatch.undo()
+    monkeypatch.setattr(frames, "LOCAL_MAX_BYTES", 10)
+    assert "MapInArrow" in table.scan(where="k < 3").to_spark(spark)._jdf.queryExecution().toString()
+
+
+def test_a_scan_has_no_more_tasks_than_its_work_is_worth() -> None:
+    """A task costs as much as half a million cells; more than one a core only evens out the end of a large scan."""
+    assert frames.tasks_wanted(0, 5, 4) == 1
+    assert frames.tasks_wanted(frames.CELLS_PER_TASK, 1, 4) == 1
+    assert frames.tasks_wanted(frames.CELLS_PER_TASK, 3, 4) == 3
+    assert frames.tasks_wanted(frames.CELLS_PER_TASK, 16, 4) == 4
+    assert frames.tasks_wanted(10**9, 16, 4) == 8
