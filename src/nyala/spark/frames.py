@@ -15,7 +15,7 @@ Invariants
     F1  The DataFrame's schema and rows are the same whichever way they come.
     F2  What is held in the driver is at most LOCAL_MAX_BYTES of a scan; a scan that turns out larger is given to tasks.
 
-Source: the Spark data source study, 2.1 to 2.3; decision 0021.
+Source: the Spark data source study, 2.1 to 2.3; figures: bench/RESULTS.md, "Through Spark".
 """
 
 from __future__ import annotations
