@@ -16,8 +16,8 @@ FOLDER: Final = Path(__file__).parent
 TITLE: Final = """\
 # Results
 
-Written by `make bench` and `make bench-spark`; what is measured, and how to read it, says [README.md](README.md). One block for each part
-and scale, from its latest run. "×" is a ratio within that run.
+Written by `make bench` and `make bench-spark`; what is measured, and how to read it, says [README.md](README.md). One
+block for each part and scale, from its latest run. "×" is a ratio within that run.
 """
 
 
