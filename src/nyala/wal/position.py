@@ -99,6 +99,10 @@ class PositionRecord:
             return
         if timestamp < self.timestamp:
             lost = f"batches up to timestamp {self.timestamp} were published, and log and catalogue reach {timestamp}"
+        elif reached.segment + 1 == self.segment and not self.offset:
+            lost = (
+                f"segment {reached.segment} was closed, and has no whole footer behind byte {reached.offset}"
+            )
         elif reached < self.position:
             lost = (
                 f"it was published up to byte {self.offset} of segment {self.segment}, and reaches byte "
