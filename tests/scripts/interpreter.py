@@ -7,6 +7,7 @@
     alter t add c int32 999; drop val; rename a b; widen b int64; add-range 0-10; drop-range 0-10 @10
                                                    steps of one alteration; a default makes a column NOT NULL
     batch @10 / … / end                            several statements as one batch
+    large upsert t key=1 val=10 @10                as files, as a batch that is too large for the log
     clock @10                                      time passes, and nothing else
     flush · compact-deltas                         by hand: nothing runs in the background
     minor t · major t [val …] · merge t [into=2]   one compaction of each rowset (of these columns; "liveness" is one),
@@ -107,6 +108,14 @@ class Interpreter:
             self._step(at)
             result = getattr(self.db[name], word)(parsed)
             return [] if at is None else self._stamped(result.timestamp, at)
+        if word == "large":
+            store = self.db._writer()
+            usual, store.direct_commit_bytes = store.direct_commit_bytes, -1
+            try:
+                word, _, rest = rest.partition(" ")
+                return self._statement(word, rest, at)
+            finally:
+                store.direct_commit_bytes = usual
         if word == "alter":
             name, _, steps = rest.partition(" ")
             self._step(at)

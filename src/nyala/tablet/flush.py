@@ -15,6 +15,9 @@ Invariants
     F2  A failed round changes nothing: the frozen stores stay readable and writable in the root and are
         flushed by the next round; files that it wrote are removed, or by the next open (P3).
     F3  The log loses a segment only in the transaction after which nothing in it is needed (R3).
+    F4  What was set aside before, by an alteration or a failed round, counts as set aside at F of the round that takes
+        it: it has got no rows since, only changes, and they go to files with it. So whoever freezes and installs under
+        one hold of the lock leaves nothing in memory (R4, B2 of `direct_commit`).
 
 Source: design §3 "Compaction is a function from files to files", §6 W2, R2, R3; Kudu facts §5.2. Departure:
 with one root there is no DuplicatingRowSet; changes after F are carried over at the install, under the lock.
@@ -192,8 +195,10 @@ def _freeze_deltas(store: Store, rowset_ids: Collection[int]) -> tuple[list[_Fro
 
 
 def freeze_tablet(store: Store, table: TableState, tablet: TabletState, timestamp: int) -> TabletState:
-    """The tablet with everything in memory set aside at `timestamp`, and empty stores in its place."""
+    """The tablet with everything in memory set aside at `timestamp`, and empty stores in its place (F4)."""
     state = tablet
+    for memory in tablet.frozen:
+        memory.frozen_at = timestamp
     if tablet.memory.row_count:
         tablet.memory.frozen_at = timestamp
         state = dataclasses.replace(
