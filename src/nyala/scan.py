@@ -399,6 +399,15 @@ class Scan(PinnedRows):
         """Whether the scan has a limit on its rows."""
         return self._spec.limit is not None
 
+    @property
+    def lacks_ranges(self) -> bool:
+        """Whether range partitions of its moment were dropped since: only predicates that need none of their rows can
+        be answered."""
+        root, table = self._take()
+        lacking = any(gone.missing_at(self._spec.snapshot) for gone in table.entry.dropped)
+        del root
+        return lacking
+
     def estimate(self, where: Predicate) -> Estimate:
         """How many rows there are, and which share of them `where` will leave: guesses, for planners.
 

@@ -127,10 +127,13 @@ class ScanSource:
         """Whether to take a predicate that DuckDB could as well apply itself: only where much is spared by it.
 
         Else DuckDB is faster: it marks the rows that match, we would have to copy them. And it guesses better how many
-        rows a join will meet, if it sees the predicate, and not only what is left of the table.
+        rows a join will meet, if it sees the predicate, and not only what is left of the table. Where a range partition
+        of the moment is gone every predicate is taken: it may be the one that leaves its rows out.
         """
         if not self.takes(predicate):
             return False
+        if self.scan.lacks_ranges:
+            return True
         text = str(predicate)
         if text not in self.planning.found:
             self.planning.found[text] = self.scan.estimate(predicate)
