@@ -69,7 +69,7 @@ test-long: java setup  ## what takes hours: many more random cases, the tests ma
 # The peers weigh more than all else but Spark, and no test needs them: an environment of their own.
 $(BENCH_VENV)/.locked: requirements/build.lock requirements/bench.lock
 	@tools/make-venv $(BENCH_VENV)
-	@echo "Installing what the lock names into $(BENCH_VENV) (DuckDB, Delta Lake, Lance: some 250 MB to fetch) ..."
+	@echo "Installing what the lock names into $(BENCH_VENV) (DuckDB, Delta Lake, Iceberg, Lance: some 250 MB to fetch) ..."
 	@$(BENCH_BIN)/python tools/pip-install --require-hashes -r requirements/build.lock
 	@$(BENCH_BIN)/python tools/pip-install --require-hashes --no-build-isolation -r requirements/bench.lock
 	@touch $@
@@ -78,7 +78,7 @@ $(BENCH_VENV)/.installed: $(BENCH_VENV)/.locked pyproject.toml
 	@$(BENCH_BIN)/python tools/pip-install --no-deps --no-build-isolation --editable .
 	@touch $@
 
-bench: $(BENCH_VENV)/.installed  ## speed beside SQLite, DuckDB, Delta Lake, Lance (ARGS=--quick: some minutes; see bench/README.md)
+bench: $(BENCH_VENV)/.installed  ## speed beside SQLite, DuckDB, Delta Lake, Iceberg, Lance (ARGS=--quick: some minutes; see bench/README.md)
 	@$(BENCH_BIN)/python -m bench $(ARGS)
 
 $(BENCH_SPARK_VENV)/.locked: requirements/build.lock requirements/bench-spark.lock

@@ -1,6 +1,7 @@
 """Loading lineitem, changing it by key, looking rows up by key: Nyala in one tablet and in four, and peers.
 
-Each store has a process of its own and the steps in one order: load; get, 1,000 keys, key ranges; single-row inserts;
+Each store has a process of its own and the steps in one order: load; get of keys that were not asked for yet, and of the
+same keys again; 1,000 keys, key ranges; single-row inserts;
 upserts of 1,000 rows, half of them new, with uniform and then with Zipfian keys; one column in 10,000 rows; deletes of
 1,000 keys. Every write is durable when it has returned. Each step is measured after one unmeasured call, then run once
 more under a profile for its calls and bytes, so a profile costs the times nothing; for the load that is, of Nyala only,
@@ -40,7 +41,8 @@ NEW_LINES = {"insert": 10, "uniform": 20, "zipf": 30, "backfill": 40, "today": 5
 ZIPF_EXPONENT = 0.99  # as YCSB has it
 HOT_STRIDE = 7_368_787  # a prime, so that ranks next to one another lie apart
 STEPS = {
-    "get": "get",
+    "get_first": "get, first time",
+    "get": "get, again",
     "get_many": "1,000 keys",
     "range": "key range of about 100 rows",
     "insert": "insert of one row",
@@ -49,7 +51,6 @@ STEPS = {
     "update": "one column in 10,000 rows",
     "delete": "delete of 1,000 keys",
 }
-READS = ("get", "get_many", "range")
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,10 @@ def _steps(
     sync_s = [synced_append_s(os.path.dirname(folder)) for _ in range(15)]
     before, begun = moved_bytes(), perf_counter()
     store.load(rows.table, data.LINEITEM_KEY)
-    found: dict[str, Any] = {"load_s": perf_counter() - begun, "disk": folder_bytes(folder)}
+    took_s = perf_counter() - begun - store.overhead_s
+    memory.look()
+    memory.step = "load again"
+    found: dict[str, Any] = {"load_s": took_s, "disk": folder_bytes(folder)}
     taken: dict[str, list[float]] = {}
     costs: dict[str, Cost] = {"load": _load_cost(name, rows, folder, before)}
     wrong: list[str] = []
@@ -288,8 +292,10 @@ def _actions(store: Keyed, rows: Rows, scale: Scale) -> Iterator[tuple[str, Iter
     rng = np.random.default_rng(11)
     orderkeys = rows.table.column("l_orderkey")
 
+    asked = rows.keys(rng.integers(0, total, scale.gets + 2)).to_pylist()
+
     def gets() -> Iterator[Call]:
-        for key in rows.keys(rng.integers(0, total, scale.gets + 2)).to_pylist():
+        for key in asked:
             yield (lambda key=key: store.get(key)), 0, True
 
     def manys() -> Iterator[Call]:
@@ -334,6 +340,7 @@ def _actions(store: Keyed, rows: Rows, scale: Scale) -> Iterator[tuple[str, Iter
             keys = rows.keys(rows.spread(number * size, (number + 1) * size)).combine_chunks()
             yield (lambda keys=keys: store.delete(keys)), -size, None
 
+    yield "get_first", gets()
     yield "get", gets()
     yield "get_many", manys()
     yield "range", ranges()
@@ -455,6 +462,9 @@ def _report(measured: list[Measured], backfill: dict[str, Any] | None, scale: Sc
         "until then; one unmeasured call before each step; rows are counted at the end",
         "New keys lie among the old ones (other line numbers of orders that are there); half of an upsert's rows "
         f"are new; Zipfian keys with exponent {ZIPF_EXPONENT:g}, the hot rows scattered over the table",
+        "Calls are of Python functions and of C's that Python calls; what stores in C and Rust call inside is not "
+        "counted, nor a peer's load under a profile, which would only time the profile; bytes are those of system calls "
+        "by any thread",
         "Memory is without what files stand behind; puts of lance-memwal do not look whether a key is there; SQLite "
         "keeps decimals as doubles",
     ]
@@ -514,7 +524,7 @@ def _report(measured: list[Measured], backfill: dict[str, Any] | None, scale: Sc
         )
     report.tables.append(("Calls of Python (cProfile), and bytes through system calls", costs))
 
-    space = Table(["space", "on disk after the load", "most memory", *STEPS.values()])
+    space = Table(["space", "on disk after the load", "most memory", "load", *STEPS.values()])
     for one in measured:
         by_step = one.figures["memory_by_step"]
         space.rows.append(
@@ -522,7 +532,7 @@ def _report(measured: list[Measured], backfill: dict[str, Any] | None, scale: Sc
                 one.name,
                 megabytes(one.figures["disk"]),
                 megabytes(one.figures["memory"]),
-                *(megabytes(by_step.get(step)) for step in STEPS),
+                *(megabytes(by_step.get(step)) for step in ("load", *STEPS)),
             ]
         )
     report.tables.append(("Disk, and memory in all and in each step", space))
@@ -583,7 +593,7 @@ def _judge(report: Report, ours: Measured, backfill: dict[str, Any] | None) -> N
             )
         )
     aim("one column in 10,000 rows at most sync + 15 ms", ours.p50("update"), sync_s + 15e-3, paid)
-    aim("get at most 0.3 ms", ours.p50("get"), 0.3e-3)
+    aim("get at most 0.3 ms, warm", ours.p50("get"), 0.3e-3, f"; first time {seconds(ours.p50('get_first'))}")
     low = ours.figures.get("get_many_1gb")
     aim(
         "1,000 keys at most 11 ms (memory_limit 4GB)",

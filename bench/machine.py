@@ -12,7 +12,9 @@ from statistics import median
 
 from bench.measure import synced_append_s
 
-PACKAGES = ("nyala", "pyarrow", "numpy", "duckdb", "pyspark", "deltalake", "pylance", "tpchgen-cli")
+PACKAGES = (
+    "nyala", "pyarrow", "numpy", "duckdb", "pyspark", "deltalake", "pyiceberg", "pylance", "tpchgen-cli",
+)  # fmt: skip
 
 
 def describe(folder: str) -> list[str]:

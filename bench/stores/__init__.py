@@ -117,6 +117,7 @@ KINDS: Final = (
     Kind("lance-memwal", "lance_memwal_store", "lance", frozenset({MIXED, HOT, INGEST})),
     Kind("deltalake", "delta_store", "deltalake", frozenset({SCAN, NARROW, MIXED, HOT, INGEST})),
     Kind("parquet", "parquet_store", "pyarrow", frozenset({SCAN, NARROW, INGEST, TPCH})),
+    Kind("iceberg", "iceberg_store", "pyiceberg", frozenset({INGEST})),
 )
 
 

@@ -17,6 +17,7 @@ import nyala
 from bench.stores import Options
 from bench.stores.delta_store import DeltaStore
 from bench.stores.duckdb_store import DuckdbStore
+from bench.stores.iceberg_store import IcebergStore
 from bench.stores.lance_memwal_store import LanceMemWalStore
 from bench.stores.lance_store import LanceStore
 from bench.stores.parquet_store import ParquetStore
@@ -309,6 +310,8 @@ def open_keyed(name: str, folder: str) -> Keyed:
         return KeyedLanceMemWal(folder, options)
     if name == "deltalake":
         return KeyedDelta(folder)
+    if name == "iceberg":
+        return IcebergStore(folder)
     assert name == "parquet"
     return KeyedParquet(folder)
 
