@@ -369,14 +369,14 @@ class ColumnReader:
         array = gathered(arrays, cut, self._words)
         return array if self._small == "plain" else self._plain(array)
 
-    def pick(self, ordinals: Ordinals) -> Pick:
+    def pick(self, ordinals: Ordinals, stats: ReadStats | None = None) -> Pick:
         """The values at these ordinals, of which there is one at least, to be joined with those of other files.
 
         Cost: as `gather`, but that words are neither made an array nor widened here.
         """
         assert ordinals.least >= 0 and ordinals.greatest < self._footer.row_count
         cut = ordinals.cut(self._footer.rows_per_block_log2)
-        arrays = self._blocks(cut.blocks, None, True, self._small)
+        arrays = self._blocks(cut.blocks, stats, True, self._small)
         if self._small != "codes":
             words = picked_words(arrays, cut, self._words)
             if words is None:

@@ -438,11 +438,11 @@ class DiskRowSet:
         touched = self.changes.touched
         found: list[Pick] = []
         for column in columns:
-            reader = self.base_column(column.id) if stats is None else None
+            reader = self.base_column(column.id)
             if reader is None or column.id in touched or reader.arrow != column.type.arrow:
                 found.append(self._gather(column, snapshot, ordinals, stats, False))
             else:
-                found.append(reader.pick(ordinals))
+                found.append(reader.pick(ordinals, stats))
         return found
 
     def _gather(

@@ -62,6 +62,8 @@ __all__ += ["read_window", "rows_without_columns", "run", "types_asked", "window
 WINDOW_ROWS: Final = 1 << 17
 # Rows that are left out of the middle of a window: fewer cost less to read than another piece does.
 GAP_ROWS: Final = WINDOW_ROWS // 32
+# A scan of so few rows is over before another thread has begun with them.
+_INLINE_ROWS: Final = GAP_ROWS
 
 
 def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bool = False) -> list[ScanUnit]:
@@ -308,7 +310,11 @@ def _unordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters
         count = upper - lower if selected is None else len(selected)
         return _batch(arrays, spec, count)
 
-    found = in_parallel(_all_pieces(units, spec, counters), work, windows_ahead(units, spec))
+    found: Iterator[pa.RecordBatch | None]
+    if sum(unit.upper - unit.lower for unit in units) <= _INLINE_ROWS:
+        found = map(work, _all_pieces(units, spec, counters))
+    else:
+        found = in_parallel(_all_pieces(units, spec, counters), work, windows_ahead(units, spec))
     return (batch for batch in found if batch is not None)
 
 

@@ -41,6 +41,8 @@ GATHER_SHARE: Final = 1 / 32
 # The same for columns whose single values are taken out of frames, which costs the rows that are wanted and no others;
 # and below which share what was sieved is worth it.
 PICK_SHARE: Final = 1 / 4
+# So few rows, as of a key range, are picked as those of a look-up are: that makes half the calls of a scan's reading.
+_FEW_ROWS: Final = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,13 @@ def _read_window(
         matching = spec.predicate.evaluate(known, upper - lower)
         mask = matching if mask is None else mask & matching
     if mask is None or mask.all():
+        if upper - lower <= _FEW_ROWS and isinstance(rowset, DiskRowSet) and not spec.types:
+            others = [column for column in columns if column.name not in known.arrays]
+            known.arrays |= zip(
+                [column.name for column in others],
+                rowset.rows(others, snapshot, np.arange(lower, upper), stats),
+                strict=True,
+            )
         return None, [
             _in_type(known[column.name], column, spec)
             if column.name in known.arrays
