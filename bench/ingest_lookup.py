@@ -1,10 +1,11 @@
 """Loading lineitem, changing it by key, looking rows up by key: Nyala in one tablet and in four, and peers.
 
 Each store has a process of its own and the steps in one order: load; get of keys that were not asked for yet, and of
-the same keys again; 1,000 keys, key ranges; single-row inserts; upserts of 1,000 rows, half of them new, with uniform and then with Zipfian keys; one column in 10,000 rows; deletes of
-1,000 keys. Every write is durable when it has returned. Each step is measured after one unmeasured call, then run once
-more under a profile for its calls and bytes, so a profile costs the times nothing; for the load that is, of Nyala only,
-a load into a second store. At the end the rows are counted.
+the same keys again; 1,000 keys, key ranges; single-row inserts; upserts of 1,000 rows, half of them new, with uniform
+and then with Zipfian keys; one column in 10,000 rows; deletes of 1,000 keys. Every write is durable when it has
+returned. Each step is measured after one unmeasured call, then run once more under a profile for its calls and bytes,
+so a profile costs the times nothing; for the load that is, of Nyala only, a load into a second store. At the end the
+rows are counted.
 
 Backfill is Nyala against itself: in a store whose key index is about four times its cache, upserts of old keys (random
 over the whole table, half new) against upserts at the end of the key order, in turns.
@@ -462,8 +463,8 @@ def _report(measured: list[Measured], backfill: dict[str, Any] | None, scale: Sc
         "New keys lie among the old ones (other line numbers of orders that are there); half of an upsert's rows "
         f"are new; Zipfian keys with exponent {ZIPF_EXPONENT:g}, the hot rows scattered over the table",
         "Calls are of Python functions and of C's that Python calls; what stores in C and Rust call inside is not "
-        "counted, nor are those of a peer's load, which is made once, for the clock; bytes are those of system calls by "
-        "any thread",
+        "counted, nor are those of a peer's load, which is made once, for the clock; bytes are those of system "
+        "calls by any thread",
         "Memory is without what files stand behind; puts of lance-memwal do not look whether a key is there; SQLite "
         "keeps decimals as doubles",
     ]
