@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nyala.cfile.gathering import Ordinals, gathered, word_dtype
+from nyala.cfile.gathering import Ordinals, Words, gathered, joined_picks, word_dtype
 
 VALUES = {
     "fixed": pa.array(np.arange(40)),
@@ -37,3 +37,34 @@ def test_a_cut_is_made_once_for_all_columns_with_blocks_of_one_size() -> None:
     assert ordinals.cut(3) is ordinals.cut(3)
     assert ordinals.cut(3) is not ordinals.cut(2)
     assert (ordinals.least, ordinals.greatest, ordinals.count) == (1, 9, 3)
+
+
+def codewords(words: list[str], codes: list[int]) -> Words:
+    return Words("codes", np.array(codes, np.int32), pa.array(words), pa.array)
+
+
+def numbers(*values: int) -> Words:
+    return Words("plain", np.array(values), None, pa.array)
+
+
+@pytest.mark.parametrize("entries", [2, 5000], ids=["small dictionaries", "large ones"])
+def test_words_of_files_with_dictionaries_of_their_own(entries: int) -> None:
+    """A codeword of one file stands for another word in the next."""
+    first = codewords([f"a{n}" for n in range(entries)], [1, 0])
+    second = codewords([f"b{n}" for n in range(entries)], [0, entries - 1, 1])
+    assert joined_picks([first, second]).to_pylist() == ["a1", "a0", "b0", f"b{entries - 1}", "b1"]
+    assert joined_picks([second]).to_pylist() == ["b0", f"b{entries - 1}", "b1"]
+
+
+def test_what_was_picked_in_several_forms_is_joined_in_its_order() -> None:
+    """A rowset with a change or a NULL gives an array, its neighbours words of one kind or another."""
+    text = pa.array([None, "x"])
+    assert joined_picks([codewords(["a", "b"], [1]), text, codewords(["c"], [0])]).to_pylist() == [
+        "b",
+        None,
+        "x",
+        "c",
+    ]
+    assert joined_picks([numbers(3, 1), numbers(2)]).to_pylist() == [3, 1, 2]
+    halves = Words("narrow", np.array([4, 6]), None, lambda words: pa.array(words // 2))
+    assert joined_picks([numbers(7), halves]).to_pylist() == [7, 2, 3]
