@@ -391,7 +391,7 @@ class _Wire:
         _check_crc(crc, self.receive(_CRC.size))
         try:
             message = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _BrokenFrame(f"the JSON is none: {error}") from error
         if not isinstance(message, dict):
             raise _BrokenFrame("the JSON is no object")

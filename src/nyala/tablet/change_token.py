@@ -38,6 +38,7 @@ from nyala.tablet import diff_records, diff_scan
 from nyala.tablet.diff_spec import DiffSpec
 from nyala.tablet.entries import RowSetFiles
 from nyala.tablet.root import TableState, TabletState
+from nyala.tablet.token import making_sense
 
 __all__ = ["MAGIC", "changes_in_memory", "make_change_tokens", "read_change_token"]
 
@@ -78,20 +79,26 @@ def changes_in_memory(table: TableState, spec: DiffSpec) -> Iterator[pa.RecordBa
 def read_change_token(data: bytes, env: Env | None = None) -> Iterator[pa.RecordBatch]:
     """The changes of one token. Raises: CorruptionError, HistoryExpiredError when its files are gone."""
     env = env or SYSTEM
-    meta = _open(data)
-    schema = Schema.from_json(json.dumps(meta["schema"]))
-    cache = BlockCache(_CACHE_BYTES)
-    entry = TableEntry(
-        1, meta["table"], "", None, schema, {schema.version: schema}, PartitionSchema(), created=0
-    )
-    bare = TableState(entry, ())
-    rowsets = tuple(
-        RowSetFiles.from_json(files).open(env, meta["path"], cache, schema) for files in meta["rowsets"]
-    )
-    tablet = TabletState(TabletEntry(1, 1, Partition(), 0), MemRowSet(bare.codec, schema), (), rowsets)
-    spec = DiffSpec(
-        schema.project(meta["columns"]), schema.key_count, meta["since"], meta["until"], meta["versions"]
-    )
+    with making_sense("change token"):
+        meta = _open(data)
+        moments = meta["since"], meta["until"]
+        if any(not isinstance(at, int) or isinstance(at, bool) or not 0 <= at < 1 << 63 for at in moments):
+            raise ValueError(f"changes between {moments}")
+        if meta["versions"] not in ("net", "all"):
+            raise ValueError(f"versions {meta['versions']!r}")
+        schema = Schema.from_json(json.dumps(meta["schema"]))
+        cache = BlockCache(_CACHE_BYTES)
+        entry = TableEntry(
+            1, meta["table"], "", None, schema, {schema.version: schema}, PartitionSchema(), created=0
+        )
+        bare = TableState(entry, ())
+        rowsets = tuple(
+            RowSetFiles.from_json(files).open(env, meta["path"], cache, schema) for files in meta["rowsets"]
+        )
+        tablet = TabletState(TabletEntry(1, 1, Partition(), 0), MemRowSet(bare.codec, schema), (), rowsets)
+        spec = DiffSpec(
+            schema.project(meta["columns"]), schema.key_count, meta["since"], meta["until"], meta["versions"]
+        )
     try:
         yield from diff_scan.run(dataclasses.replace(bare, tablets=(tablet,)), spec)
     except MissingFileError as error:

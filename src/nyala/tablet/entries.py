@@ -56,8 +56,9 @@ class RowSetFiles:
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> RowSetFiles:
+        """Raises: ValueError, TypeError, LookupError for what `to_json` has not made."""
         rowset = fields["rowset"]
-        return RowSetFiles(
+        files = RowSetFiles(
             RowSetEntry(
                 **{
                     **rowset,
@@ -78,6 +79,13 @@ class RowSetFiles:
                 for delta in fields["deltas"]
             ),
         )
+        entries: list[RowSetEntry | PartEntry | DeltaEntry] = [files.rowset, *files.parts, *files.deltas]
+        for entry in entries:
+            for field in dataclasses.fields(entry):
+                value = getattr(entry, field.name)
+                if field.type == "int" and (type(value) is not int or not 0 <= value < 1 << 63):
+                    raise ValueError(f"{field.name} of {value!r}")
+        return files
 
 
 def _fields(entry: RowSetEntry | PartEntry | DeltaEntry) -> dict[str, Any]:

@@ -22,6 +22,7 @@ Source: design §3, "A scan token carries all that a remote reader needs"; Kudu 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -37,7 +38,7 @@ from nyala.cfile.cache import BlockCache
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS, DeltaRun
 from nyala.env import SYSTEM, Env, MissingFileError
-from nyala.errors import CorruptionError, HistoryExpiredError, InvalidArgumentError
+from nyala.errors import CorruptionError, Error, HistoryExpiredError, InvalidArgumentError
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.adapter import adapt
 from nyala.schema.predicate import BoundPredicate
@@ -188,8 +189,59 @@ def read_token(
 ) -> Iterator[pa.RecordBatch]:
     """See `nyala.scan.read_token`."""
     env = env or SYSTEM
-    meta, bodies = _open(data)
+    with making_sense("scan token"):
+        meta, bodies = _open(data)
+        spec, units, wanted = _plan(meta, bodies, env, columns)
+        names = _with_merge_keys(spec).arrow_schema.names if spec.order_by_key else wanted
+        held = [] if meta["memory"] is None else _rows(bodies[meta["memory"]], names if units else wanted)
+    memory: list[pa.RecordBatch] = []
+    left = spec.limit
+    try:  # the files' footers are looked at before the first batch is asked for
+        if meta["memory"] is not None and units and spec.order_by_key:
+            # Both halves are ordered; together they are sorted anew, which one tablet's rows in memory can afford.
+            carried = _with_merge_keys(spec)
+            on_disk = read_path.run(units, carried, ScanCounters())
+            batches = _merged(itertools.chain(on_disk, held), carried, wanted)
+        else:
+            batches = read_path.run(units, spec, ScanCounters())
+            memory = held
+        for batch in itertools.chain(memory, batches):
+            if left is not None:
+                batch = batch.slice(0, left)
+                left -= batch.num_rows
+            if batch.num_rows:
+                yield batch
+            if left == 0:
+                return
+    except MissingFileError as error:
+        raise HistoryExpiredError(
+            f"a file of this scan is gone ({error.path}): the snapshot {spec.snapshot} is no longer kept; load again"
+        ) from error
+
+
+@contextlib.contextmanager
+def making_sense(what: str) -> Iterator[None]:
+    """Bytes under a right checksum that nobody of ours made raise CorruptionError, not what decoding them met."""
+    try:
+        yield
+    except Error:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, ArithmeticError, struct.error, OSError,
+            AssertionError, pa.ArrowException) as error:  # fmt: skip
+        raise CorruptionError(f"the {what} makes no sense: {type(error).__name__}: {error}") from error
+
+
+def _plan(
+    meta: Any, bodies: list[pa.Buffer], env: Env, columns: Sequence[str] | None
+) -> tuple[ScanSpec, list[ScanUnit], list[str]]:
+    """What the token asks for: the scan, its rowsets, the names of the columns to give."""
     schema = Schema.from_json(json.dumps(meta["schema"]))
+    numbers = [meta["snapshot"], meta["tablet"], 0 if meta["limit"] is None else meta["limit"]]
+    if any(
+        not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 63
+        for number in numbers
+    ):
+        raise ValueError(f"snapshot, tablet and limit of {numbers}")
     wanted = meta["columns"] if columns is None else list(columns)
     strange = [name for name in wanted if name not in meta["columns"]]
     if strange:
@@ -214,31 +266,14 @@ def read_token(
     for part in meta["rowsets"]:
         rowset = RowSetFiles.from_json(part["files"]).open(env, meta["path"], cache, schema)
         rowset = dataclasses.replace(rowset, deltas=_deltas(part["deltas"], bodies))
+        places = part["lower"], part["upper"], rowset.row_count
+        if (
+            not all(isinstance(place, int) for place in places)
+            or not 0 <= places[0] <= places[1] <= places[2]
+        ):
+            raise ValueError(f"rows [{places[0]}, {places[1]}) of a rowset of {places[2]}")
         units.append(ScanUnit(rowset, meta["tablet"], part["lower"], part["upper"]))
-    memory: list[pa.RecordBatch] = []
-    left = spec.limit
-    try:  # the files' footers are looked at before the first batch is asked for
-        if meta["memory"] is not None and units and spec.order_by_key:
-            # Both halves are ordered; together they are sorted anew, which one tablet's rows in memory can afford.
-            carried = _with_merge_keys(spec)
-            of_memory = _rows(bodies[meta["memory"]], carried.arrow_schema.names)
-            on_disk = read_path.run(units, carried, ScanCounters())
-            batches = _merged(itertools.chain(on_disk, of_memory), carried, wanted)
-        else:
-            batches = read_path.run(units, spec, ScanCounters())
-            memory = [] if meta["memory"] is None else _rows(bodies[meta["memory"]], wanted)
-        for batch in itertools.chain(memory, batches):
-            if left is not None:
-                batch = batch.slice(0, left)
-                left -= batch.num_rows
-            if batch.num_rows:
-                yield batch
-            if left == 0:
-                return
-    except MissingFileError as error:
-        raise HistoryExpiredError(
-            f"a file of this scan is gone ({error.path}): the snapshot {spec.snapshot} is no longer kept; load again"
-        ) from error
+    return spec, units, wanted
 
 
 def _with_merge_keys(spec: ScanSpec) -> ScanSpec:
@@ -307,7 +342,10 @@ def _stream(rows: pa.Table) -> pa.Buffer:
 
 def _rows(body: pa.Buffer, columns: Sequence[str]) -> list[pa.RecordBatch]:
     with pa.ipc.open_stream(body) as reader:
-        return [batch.select(list(columns)) for batch in reader]
+        batches = [batch.select(list(columns)) for batch in reader]
+    for batch in batches:
+        batch.validate(full=True)
+    return batches
 
 
 def _deltas(parts: Sequence[Sequence[int]], bodies: Sequence[pa.Buffer]) -> DeltaMemStore:
@@ -315,6 +353,7 @@ def _deltas(parts: Sequence[Sequence[int]], bodies: Sequence[pa.Buffer]) -> Delt
     for column_id, index in parts:
         with pa.ipc.open_stream(bodies[index]) as reader:
             for batch in reader:
+                batch.validate(full=True)
                 store.append(
                     batch.column(0).to_numpy(),
                     np.asarray(batch.column(1).to_numpy()),

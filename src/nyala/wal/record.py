@@ -143,13 +143,15 @@ def decode_record(
             if not lower <= middle <= upper <= payload.size:
                 raise ValueError(f"Arrow messages in [{lower}, {upper}) of a payload of {payload.size}")
             schema = pa.ipc.read_schema(payload[lower:middle])
+            batch = pa.ipc.read_record_batch(payload[middle:upper], schema)
+            batch.validate(full=True)  # Arrow follows offsets that it has not looked at out of its memory
             group = SettledGroup(
                 part["table"],
                 part["version"],
                 part["kind"],
                 tuple(part["tablets"]),
                 tuple(part["offsets"]),
-                pa.ipc.read_record_batch(payload[middle:upper], schema),
+                batch,
             )
             wrong = _wrong(group)
             if wrong is not None:

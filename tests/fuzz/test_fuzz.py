@@ -1,0 +1,293 @@
+"""Whatever is given to Nyala as text or bytes: an answer or an error of ours, never one of Python's or Arrow's.
+
+SQL statements, predicates and expressions from a grammar, with some of their characters changed; Arrow messages inside
+log records, scan tokens, change tokens and hand-over frames with bytes changed, under checksums made right again, as
+somebody would who wants to do harm. (Blocks of files: `tests/corruption/test_cfile_damage.py`; rows of the catalogue:
+`tests/corruption/test_catalog_damage.py`.) A failure prints the case; `--hypothesis-seed=N` runs it again.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import google_crc32c
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nyala
+from nyala.catalog import handover_channel
+from nyala.database import Database
+from nyala.errors import Error
+from nyala.scan import read_token
+from nyala.tablet import change_token
+from nyala.tablet.change_token import make_change_tokens, read_change_token
+from nyala.tablet.diff_spec import DiffSpec
+from nyala.wal.record import LogRecord, SettledGroup, decode_record, encode_record
+from tests.figures import counted
+from tests.support import folder_in_memory, open_database
+
+# ── texts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+NAMES = st.sampled_from(["k", "s", "v", "d", "t", "u", '"s"', "nosuch", "t.k", '"a""b"', ""])
+LITERALS = st.one_of(
+    st.integers(-(10**40), 10**40).map(str),
+    st.floats().map(repr),
+    st.text(max_size=5).map(lambda text: "'" + text.replace("'", "''") + "'"),
+    st.sampled_from(
+        [
+            "NULL",
+            "TRUE",
+            "X'0a'",
+            "X'0'",
+            "DATE '2013-02-30'",
+            "TIMESTAMP '2013-01-01'",
+            "1e999",
+            "''",
+            "-",
+            "?",
+        ]
+    ),
+)
+OPERANDS = st.recursive(
+    NAMES | LITERALS,
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from("+-*/%|&"), inner).map(" ".join),
+        inner.map(lambda text: f"({text})"),
+        inner.map(lambda text: f"CAST({text} AS int8)"),
+        st.tuples(st.sampled_from(["abs", "lower", "sum", "coalesce", "nosuch"]), inner).map(
+            lambda call: f"{call[0]}({call[1]})"
+        ),
+    ),
+    max_leaves=5,
+)
+CONDITIONS = st.recursive(
+    st.one_of(
+        st.tuples(OPERANDS, st.sampled_from(["=", "<>", "<", ">=", "LIKE", "IS", "=="]), OPERANDS).map(
+            " ".join
+        ),
+        st.tuples(OPERANDS, st.lists(LITERALS, max_size=4)).map(
+            lambda pair: f"{pair[0]} IN ({', '.join(pair[1])})"
+        ),
+        OPERANDS.map(lambda text: f"{text} IS NOT NULL"),
+        st.tuples(OPERANDS, LITERALS, LITERALS).map(
+            lambda three: f"{three[0]} BETWEEN {three[1]} AND {three[2]}"
+        ),
+    ),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from(["AND", "OR"]), inner).map(" ".join),
+        inner.map(lambda text: f"NOT ({text})"),
+    ),
+    max_leaves=4,
+)
+STATEMENTS = st.one_of(
+    st.tuples(OPERANDS, NAMES, CONDITIONS).map(
+        lambda three: f"SELECT {three[0]} FROM {three[1]} WHERE {three[2]}"
+    ),
+    st.tuples(OPERANDS, CONDITIONS).map(
+        lambda two: (
+            f"WITH x AS (SELECT * FROM t) SELECT count(*), {two[0]} FROM x JOIN u ON {two[1]} GROUP BY ALL"
+        )
+    ),
+    st.tuples(st.sampled_from(["DELETE FROM", "DROP TABLE", "COPY", "ATTACH", "PRAGMA", "SET"]), NAMES).map(
+        " ".join
+    ),
+    st.tuples(OPERANDS, st.integers(-3, 10**25)).map(
+        lambda two: f"SELECT * FROM t ORDER BY {two[0]} LIMIT {two[1]}"
+    ),
+    st.text(max_size=30),
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn, texts: st.SearchStrategy[str]) -> str:
+    """A text of the grammar, half the time with some of its characters left out, doubled or changed."""
+    text = draw(texts)
+    for _ in range(draw(st.integers(-2, 3))):
+        at = draw(st.integers(0, len(text)))
+        text = text[:at] + draw(st.sampled_from(["", "(", ")", "'", '"', ",", ";", "\0", "é", "--", "/*"])) + text[
+            at + draw(st.integers(0, 2)) :
+        ]  # fmt: skip
+    return text
+
+
+@pytest.fixture(scope="module")
+def db() -> Iterator[Database]:
+    with folder_in_memory() as folder, open_database(folder / "s") as db:
+        columns = {"k": "int64", "s": "string", "v": "double", "d": "date"}
+        table = db.create_table("t", columns, "k", nyala.hash_partition("k", buckets=2))
+        table.insert({"k": range(20), "s": [f"text {n}" for n in range(20)], "v": [n / 3 for n in range(20)]})
+        db.flush()
+        table.update({"k": [1, 2], "s": [None, "é"]})
+        table.insert({"k": [100], "s": ["in memory"]})
+        db.create_table("u", {"k": "int64", "s": "string"}, "k").insert({"k": [1], "s": ["x"]})
+        yield db
+
+
+def only_errors_of_ours(call: Callable[[], object]) -> None:
+    with counted(
+        "random texts and bytes given to SQL, predicates, log, tokens, hand-over", "examples"
+    ) as tried:
+        tried.append(1)
+        try:
+            call()
+        except Error as error:
+            assert str(error), "an error says something"
+
+
+@given(text=mutated(STATEMENTS))
+def test_any_statement_has_an_answer_or_an_error_of_ours(db: Database, text: str) -> None:
+    only_errors_of_ours(lambda: db.sql(text).to_arrow())
+
+
+@given(text=mutated(CONDITIONS))
+def test_any_predicate_has_an_answer_or_an_error_of_ours(db: Database, text: str) -> None:
+    """The same rows are counted as are read."""
+
+    def both() -> None:
+        assert db["t"].count(text) == db["t"].scan(where=text).to_arrow().num_rows
+
+    only_errors_of_ours(both)
+
+
+@given(text=mutated(OPERANDS), where=mutated(CONDITIONS))
+def test_any_expression_updates_or_has_an_error_of_ours(db: Database, text: str, where: str) -> None:
+    only_errors_of_ours(lambda: db["u"].update(set={"s": text}, where=where))
+    assert db["u"].count() == 1
+
+
+# ── bytes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+Changes = list[tuple[float, int]]
+CHANGES = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4)
+
+
+def changed(data: bytes, lower: int, changes: Changes) -> bytes:
+    """`data` with some bytes from `lower` on set to others."""
+    made = bytearray(data)
+    for place, value in changes:
+        made[lower + int(place * (len(data) - lower))] = value
+    return bytes(made)
+
+
+def a_payload() -> tuple[bytes, int]:
+    """A log record's payload, and where its Arrow messages begin."""
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([1, 2, 3]), pa.array(["a", None, "long text " * 9]), pa.array([b"", b"\xff", None])],
+        names=["10", "11", "12"],
+    )
+    parts = encode_record(LogRecord(1, "key", (SettledGroup(1, 1, "insert", (1, 2), (0, 1, 3), batch),)))
+    return b"".join(bytes(part) for part in parts), len(parts[0])
+
+
+@given(changes=CHANGES, length=st.floats(0, 1))
+def test_any_arrow_body_of_a_log_record_is_rows_or_corruption(changes: Changes, length: float) -> None:
+    """What is taken for rows can be read: no offset leads out of the message."""
+    payload, lower = a_payload()
+    damaged = changed(payload, lower, changes)
+    for data in (damaged, damaged[: lower + int(length * (len(payload) - lower))]):
+
+        def read(data: bytes = data) -> None:
+            for group in decode_record(pa.py_buffer(data), 1, "wal-000000001", 64).groups:
+                group.batch.to_pylist()
+
+        only_errors_of_ours(read)
+
+
+def reseal(token: bytes, crc_at: int, covered_from: int) -> bytes:
+    """The token with the checksum of what it holds now."""
+    crc = struct.pack("<I", google_crc32c.value(token[covered_from:]))
+    return token[:crc_at] + crc + token[crc_at + 4 :]
+
+
+STRANGE = [None, "", "x", -1, 10**30, 1.5, [], {}, [[]], True]
+
+
+def forged(meta: Any, chance: random.Random) -> Any:
+    """JSON with one value, anywhere in it, gone or another."""
+    if isinstance(meta, dict) and meta and chance.random() < 0.8:
+        name = chance.choice(sorted(meta))
+        if chance.random() < 0.15:
+            return {key: value for key, value in meta.items() if key != name}
+        return {**meta, name: forged(meta[name], chance)}
+    if isinstance(meta, list) and meta and chance.random() < 0.8:
+        at = chance.randrange(len(meta))
+        return [*meta[:at], forged(meta[at], chance), *meta[at + 1 :]]
+    return chance.choice(STRANGE)
+
+
+@given(changes=CHANGES, seed=st.integers(0, 2**32), ordered=st.booleans())
+def test_any_scan_token_gives_rows_or_an_error_of_ours(
+    db: Database, changes: Changes, seed: int, ordered: bool
+) -> None:
+    chance = random.Random(seed)
+    token = chance.choice(db["t"].scan(columns=["s", "k"], where="k >= 0", order_by_key=ordered).tokens())
+    length = int.from_bytes(token[16:20], "little")
+    text = json.dumps(forged(json.loads(token[20 : 20 + length]), chance)).encode()
+    made = token[:16] + struct.pack("<I", len(text)) + text + token[20 + length :]
+    for data in (
+        changed(token, 0, changes),
+        changed(token, 16, changes),
+        changed(token, 20 + length, changes),
+        made,
+    ):
+        only_errors_of_ours(lambda data=data: list(read_token(reseal(data, 12, 16))))  # type: ignore[misc]
+
+
+@given(changes=CHANGES, seed=st.integers(0, 2**32))
+def test_any_change_token_gives_rows_or_an_error_of_ours(db: Database, changes: Changes, seed: int) -> None:
+    chance = random.Random(seed)
+    store = db._writer()
+    state = store.root.table("t")
+    flushed_until = min(rowset.meta.deltas_durable for rowset in state.tablets[0].rowsets)
+    spec = DiffSpec(state.schema.columns, 1, 0, flushed_until, "all")
+    token = chance.choice(make_change_tokens(store.root_path, state, spec))
+    head = change_token._HEAD.size
+    text = json.dumps(forged(json.loads(token[head:]), chance)).encode()
+    for data in (changed(token, 0, changes), changed(token, head, changes), token[:head] + text):
+        only_errors_of_ours(lambda data=data: list(read_change_token(reseal(data, 12, head))))  # type: ignore[misc]
+
+
+def frame(text: bytes, attachments: list[bytes]) -> bytes:
+    """A hand-over message with any bytes in JSON's place, and right checksums."""
+    head = struct.pack("<4sII", handover_channel.MAGIC, len(text), len(attachments))
+    head += b"".join(struct.pack("<Q", len(attachment)) for attachment in attachments)
+    body = text + b"".join(attachments)
+    return (
+        head
+        + struct.pack("<I", google_crc32c.value(head))
+        + body
+        + struct.pack("<I", google_crc32c.value(body))
+    )
+
+
+@given(
+    text=st.one_of(
+        st.binary(max_size=40),
+        st.integers(1, 4).map(lambda n: b"[" * 10**n),
+        st.text(max_size=10).map(lambda text: json.dumps({"do": text}).encode()),
+    ),
+    attachments=st.lists(st.binary(max_size=20), max_size=3),
+    changes=st.none() | CHANGES,
+)
+def test_any_message_to_the_writer_is_a_request_or_no_frame(
+    text: bytes, attachments: list[bytes], changes: Changes | None
+) -> None:
+    """What is no frame is told as such and ends the connection; nothing else ends the thread that serves."""
+    sent = frame(text, attachments)
+    sent = sent if changes is None else changed(sent, 0, changes)
+    left, right = socket.socketpair()
+    with left, right:
+        left.sendall(sent)
+        left.shutdown(socket.SHUT_WR)
+        try:
+            message, found = handover_channel._Wire(right, lambda: 5.0).receive_frame()
+        except (handover_channel._BrokenFrame, EOFError):
+            return
+        assert isinstance(message, dict) and (changes is not None or found == attachments)
