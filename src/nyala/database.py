@@ -15,7 +15,7 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -94,7 +94,7 @@ def connect(
     """
     if durability not in DURABILITIES:
         raise InvalidArgumentError(f"durability takes one of {', '.join(DURABILITIES)}, not {durability!r}")
-    folder = os.path.abspath(os.fspath(path))
+    folder = _folder(path)
     limit = parse_size("memory_limit", memory_limit, _MEMORY_MIN_BYTES)
     target = parse_size("rowset_size", rowset_size, _ROWSET_MIN_BYTES)
     awaited = None if not_before is None else parse_at(not_before, name="not_before")
@@ -125,6 +125,45 @@ def connect(
     return database
 
 
+def _folder(path: object) -> str:
+    """The absolute path of a store's folder. Raises: InvalidArgumentError for what is none."""
+    if not isinstance(path, str | os.PathLike) or not isinstance(text := os.fspath(path), str):
+        raise InvalidArgumentError(
+            f"a store is a folder: give its path as text or a pathlib.Path, not {path!r}"
+        )
+    if not text or "\0" in text:
+        raise InvalidArgumentError(f"{text!r} is no path of a folder")
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme.isalnum():
+        raise InvalidArgumentError(
+            f"{text!r} is a URL, and a store is a folder of this machine"
+            + (f": write {'/' + rest.lstrip('/')!r}" if scheme == "file" else "")
+        )
+    return os.path.abspath(os.path.expanduser(text))
+
+
+def _key_names(primary_key: Any) -> list[str]:
+    """Raises: InvalidArgumentError for what is no list of names."""
+    if not isinstance(primary_key, Iterable) or isinstance(primary_key, bytes):
+        raise InvalidArgumentError(
+            f"primary_key takes the names of the key's columns, in the key's order, not {primary_key!r}: every table "
+            'has a key, for instance primary_key=["id"]'
+        )
+    return list(primary_key)
+
+
+def _levels(partition_by: Any) -> list[HashSpec | RangeSpec]:
+    """Raises: InvalidArgumentError for what is no list; `build_partitions` looks at what is in it."""
+    if isinstance(partition_by, HashSpec | RangeSpec):
+        return [partition_by]
+    if not isinstance(partition_by, Iterable) or isinstance(partition_by, str | bytes):
+        raise InvalidArgumentError(
+            f"partition_by takes nyala.hash_partition(…) and nyala.range_partition(…), not {partition_by!r}: "
+            'for instance nyala.hash_partition("id", buckets=4), or nyala.range_partition("day", splits=["2026-01-01"])'
+        )
+    return list(partition_by)
+
+
 def check(path: str | os.PathLike[str], *, repair: bool = False) -> CheckReport:
     """Read every byte of the store in the folder `path` and hold every rule against it: see `CheckReport`.
 
@@ -137,7 +176,7 @@ def check(path: str | os.PathLike[str], *, repair: bool = False) -> CheckReport:
     from nyala.tablet.check import check_folder
     from nyala.tablet.repair import repair_folder
 
-    folder = os.path.abspath(os.fspath(path))
+    folder = _folder(path)
     return repair_folder(SYSTEM, folder) if repair else check_folder(SYSTEM, folder)
 
 
@@ -196,9 +235,9 @@ class Database:
         store = self._writer()
         check_table_name(name, store.options.limits)
         check_comment(comment, f"table {name!r}: ", store.options.limits)
-        key = [primary_key] if isinstance(primary_key, str) else list(primary_key)
+        key = [primary_key] if isinstance(primary_key, str) else _key_names(primary_key)
         built = build_schema(schema, key, store.options.limits)
-        specs = [partition_by] if isinstance(partition_by, HashSpec | RangeSpec) else list(partition_by)
+        specs = _levels(partition_by)
         partition_schema, partitions = build_partitions(specs, built, store.options.limits)
         history_us = parse_history(history)
         try:

@@ -499,7 +499,8 @@ def resolve_columns(table: TableState, columns: Sequence[str] | None) -> tuple[C
         return table.schema.columns
     if isinstance(columns, str):
         raise InvalidArgumentError(
-            f"columns takes a list of names, not the text {columns!r}: write columns=[{columns!r}]"
+            f"columns takes a list of names, not the text {columns!r}: write columns="
+            f"{[name.strip() for name in columns.split(',')]!r}"
         )
     if len(set(columns)) != len(columns):
         raise InvalidArgumentError(f"columns names a column twice: {list(columns)}")

@@ -5,6 +5,7 @@ nothing."""
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -57,6 +58,7 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
     ("NULL where NOT NULL", lambda t: t.insert([{**GOOD, "must": None}]), nyala.InvalidValueError, ["null"], "'must'"),
     ("a required column left out", lambda t: t.insert([{"a": "y", "n": 2}]), nyala.InvalidValueError, ["missing-column"], "'must'"),
     ("upsert of a new row without it", lambda t: t.upsert([{"a": "y", "n": 2}]), nyala.InvalidValueError, ["missing-column"], "'must'"),
+    ("rows of a list that give other columns", lambda t: t.upsert([{**GOOD, "text": "y"}, {"a": "x", "n": 1, "must": 2}]), nyala.InvalidArgumentError, [], "row 1 of the list leaves out column 'text'"),
     ("a key column left out", lambda t: t.upsert([{"a": "y", "must": 1}]), nyala.InvalidValueError, ["missing-column"], "'n'"),
     ("a value out of range", lambda t: t.insert([{**GOOD, "must": 300}]), nyala.InvalidValueError, ["out-of-range"], "'must'"),
     ("a cell too large", lambda t: t.insert([{**GOOD, "text": "x" * 65537}]), nyala.InvalidValueError, ["value-too-large"], "65536"),
@@ -85,12 +87,56 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
     ("one in an expression", lambda t: t.update(set={"text": '"it\'s"'}, where="n = 1"), nyala.ColumnNotFoundError, [], "write 'it''s'"),
     ("arithmetic with a column", lambda t: t.scan(where=nyala.col("n") * 2 == 4), nyala.InvalidArgumentError, [], "update(set={'n': 'n * 2'}, where=…)"),
     ("a column that is not there", lambda t: t.scan(columns=["txt"]), nyala.ColumnNotFoundError, [], "'text'"),
-    ("columns as text", lambda t: t.scan(columns="text"), nyala.InvalidArgumentError, [], "list"),
+    ("columns as text", lambda t: t.scan(columns="a,text"), nyala.InvalidArgumentError, [], "write columns=['a', 'text']"),
     ("a negative limit", lambda t: t.scan(limit=-1), nyala.InvalidArgumentError, [], "-1"),
     ("no moment", lambda t: t.scan(at="yesterday"), nyala.InvalidArgumentError, [], "yesterday"),
     ("half a key in get", lambda t: t.get({"a": "x"}), nyala.InvalidArgumentError, [], "'n'"),
     ("a write to the past", lambda t: t.at(t.scan().timestamp).insert([GOOD]), nyala.ReadOnlyError, [], "cannot be changed"),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        (None, "folder"),
+        (5, "folder"),
+        (b"s", "folder"),
+        ("", "folder"),
+        ("s3://bucket/x", "is a URL"),
+        ("file:///tmp/y", "write '/tmp/y'"),
+    ],
+)
+def test_a_path_that_is_none(
+    path: object, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder named `s3:` appears, and the data are thought to be in the cloud."""
+    monkeypatch.chdir(tmp_path)
+    for open_it in (nyala.connect, nyala.check):
+        with pytest.raises(nyala.InvalidArgumentError, match=re.escape(says)):
+            open_it(path)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder named `~` appears."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    nyala.connect("~/s").close()
+    assert (tmp_path / "s" / "catalog.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"primary_key": None}, "every table has a key"),
+        ({"primary_key": 5}, "every table has a key"),
+        ({"partition_by": "k"}, "not 'k'"),
+        ({"partition_by": 4}, "nyala.hash_partition"),
+    ],
+)
+def test_a_table_that_cannot_be_meant(db: Database, arguments: dict[str, object], says: str) -> None:
+    with pytest.raises(nyala.InvalidArgumentError, match=re.escape(says)):
+        db.create_table("u", {"k": "int64"}, **{"primary_key": "k", **arguments})  # type: ignore[arg-type]
+    assert db.list_tables() == ["t"]
 
 
 @pytest.mark.parametrize("inside", ["x", "data/x", "wal", "data/deep/er"])

@@ -31,7 +31,7 @@ def table(tmp_path: Path) -> Iterator[Any]:
 
 
 SOURCES = {
-    "list of dicts": lambda: [{"k": 1, "s": "a", "v": 1.5}, {"k": 2, "s": "b"}, {"k": 3, "s": "a", "v": 3.5}],
+    "list of dicts": lambda: [{"k": 1, "s": "a", "v": 1.5}, {"k": 2, "s": "b", "v": None}, {"k": 3, "s": "a", "v": 3.5}],
     "dict of columns": lambda: {"k": np.array([1, 2, 3]), "s": ["a", "b", "a"], "v": [1.5, None, 3.5]},
     "pyarrow table": lambda: pa.table({"k": [1, 2, 3], "s": ["a", "b", "a"], "v": [1.5, None, 3.5]}),
     "chunked, dictionary, large": lambda: pa.table(
@@ -234,3 +234,36 @@ def test_polars_gets_frames_of_the_size_that_it_asks_for(words: Any) -> None:
     found = list(engines.frames(scan, None, pl.col("few") == "new", None, 1_000))
     assert [frame.shape for frame in found if frame.height] == [(1, 5)]
     assert scan.to_polars_lazy().select("few").head(2_500).collect().shape == (2_500, 1)
+
+
+def test_rows_of_a_list_may_leave_out_what_would_be_null(db: nyala.Database) -> None:
+    """JSON lines leave out what they have not. A new row has NULL there; where a default stands, or a row that is there
+    keeps its value, that would be something else, and is asked back."""
+    table = db.create_table("l", {"k": "int64", "v": "int64", "d": nyala.column("int64", default=7)}, "k")
+    table.insert([{"k": 1, "v": 1}, {"k": 2}])
+    assert table.scan(order_by_key=True).to_arrow().to_pydict() == {"k": [1, 2], "v": [1, None], "d": [7, 7]}
+    for act in (
+        lambda: table.insert([{"k": 3}, {"k": 4, "d": 1}]),
+        lambda: table.upsert([{"k": 1, "v": 5}, {"k": 2, "d": 5}]),
+        lambda: table.update([{"k": 1, "v": 5}, {"k": 2, "d": 5}]),
+    ):
+        with pytest.raises(nyala.InvalidArgumentError, match="row [01] of the list leaves out column '[vd]'"):
+            act()
+    with db.batch() as batch:
+        batch.upsert("l", [{"k": 1, "v": 5}])
+        batch.upsert("l", [{"k": 2, "d": 5}])
+    assert table.scan(order_by_key=True).to_arrow().to_pydict() == {"k": [1, 2], "v": [5, None], "d": [7, 5]}
+
+
+def test_a_pandas_column_without_a_value_has_any_type(db: nyala.Database) -> None:
+    """pandas makes float64 of an empty field, and no type at all of an empty frame."""
+    table = db.create_table("p", {"k": "int64", "s": "string", "t": "timestamp"}, "k")
+    table.insert(pd.DataFrame({"k": [], "s": [], "t": []}))
+    table.insert(pd.DataFrame({"k": [1, 2], "s": [np.nan, np.nan], "t": [None, None]}))
+    assert table.scan(order_by_key=True).to_arrow().to_pydict() == {
+        "k": [1, 2],
+        "s": [None] * 2,
+        "t": [None] * 2,
+    }
+    with pytest.raises(nyala.SchemaError, match="Int64"):
+        table.insert(pd.DataFrame({"k": [3.0, np.nan]}))

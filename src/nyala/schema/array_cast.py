@@ -240,7 +240,12 @@ def _target(type: ColumnType) -> str:
 def _nothing_in_common(source: pa.DataType, type: ColumnType) -> str:
     kind, target = _kind(source), _target(type)
     if kind == "float" and target in ("int", "decimal"):
-        how = "round it to whole numbers and cast it first" if target == "int" else "cast it to decimal first"
+        how = (
+            "round it to whole numbers and cast it first (pandas makes float64 of whole numbers with NULL among them: "
+            'there astype("Int64") says what they are)'
+            if target == "int"
+            else "cast it to decimal first"
+        )
     elif kind == "text":
         how = "parse it first"
     elif kind in ("int", "decimal", "timestamp", "date", "bool", "float", "binary"):

@@ -26,7 +26,7 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -56,11 +56,13 @@ class InputColumns:
 
     A column is a pa.Array, a pa.ChunkedArray, a numpy.ndarray or a sequence of Python values.
     index_names: those of a pandas DataFrame's index, which is not among the columns; None for an unnamed level.
+    left_out:    columns that some rows of a list of dicts give and others do not, each with the first that does not.
     """
 
     columns: Mapping[str, Any]
     row_count: int
     index_names: tuple[Any, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ def convert(
     given = data if isinstance(data, InputColumns) else read_input(data)
     _check_index(given, schema)
     _check_names(given.columns, schema, operation, key_only=columns == "key" or operation == "delete")
+    if given.left_out:
+        _check_left_out(given.left_out, schema, operation)
     errors = RowErrors()
     converted: dict[str, pa.Array] = {}
     shared: list[str] = []  # what lies in the user's memory
@@ -133,6 +137,26 @@ def _check_names(names: Mapping[str, Any], schema: Schema, operation: str, key_o
             raise SchemaError(
                 f"{operation} takes the key columns only ({', '.join(schema.key_names)}); leave out {extra[0]!r}"
                 + (f" and {len(extra) - 1} more" if len(extra) > 1 else "")
+            )
+
+
+def _check_left_out(left_out: Mapping[str, int], schema: Schema, operation: str) -> None:
+    """A new row without a column has NULL there. What would become of the value that a row has is for its owner to
+    say, and so it is where the table has a default: then NULL would be neither."""
+    for name, row in left_out.items():
+        column = schema.by_name(name)
+        if schema.is_key(name):
+            continue  # told with the row, as any NULL in a key
+        if operation in ("upsert", "update"):
+            raise InvalidArgumentError(
+                f"{operation}: row {row} of the list leaves out column {name!r}, and others give it; whether the row's "
+                "value is to stay cannot be told from that: write the rows with the same columns together, in a call "
+                "each (with db.batch() they are one commit), or give None for NULL"
+            )
+        if operation == "insert" and column.write_default is not NO_DEFAULT:
+            raise InvalidArgumentError(
+                f"insert: row {row} of the list leaves out column {name!r}, and others give it; its default is taken "
+                "where all rows of a call leave it out: give it in every row, or insert the two kinds of rows apart"
             )
 
 
@@ -257,6 +281,11 @@ def read_input(data: Any) -> InputColumns:
 def _path_text(path: str) -> str:
     """What to write instead of a path."""
     suffix = os.path.splitext(path)[1].lower()
+    if suffix in (".json", ".jsonl", ".ndjson"):
+        return (
+            f"{path[:200]!r} is text, and data is rows: if it is a file's path, give "
+            f"pyarrow.json.read_json({path[:200]!r}) (a row per line), or pandas.read_json"
+        )
     read = {".csv": "pyarrow.csv.read_csv", ".feather": "pyarrow.feather.read_table"}.get(
         suffix, "pyarrow.parquet.read_table"
     )
@@ -295,9 +324,13 @@ def _from_pandas(frame: Any) -> InputColumns:
 
 
 def _from_series(series: Any) -> Any:
-    """A pandas column as Arrow sees it, with NaN as NULL, which is how pandas means it."""
+    """A pandas column as Arrow sees it, with NaN as NULL, which is how pandas means it.
+
+    A column without a value has no type that its owner chose: pandas makes it float64 or object as it comes.
+    """
     try:
-        return pa.Array.from_pandas(series)
+        array = pa.Array.from_pandas(series)
+        return pa.nulls(len(array)) if array.null_count == len(array) else array
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         # Objects of several kinds, or ints beyond 64 bits: as Python values, which the column's type guides.
         missing = series.isna()
@@ -305,7 +338,7 @@ def _from_series(series: Any) -> Any:
 
 
 def _from_rows(rows: Sequence[Any]) -> InputColumns:
-    """A list of dicts. A key that a row leaves out is NULL in it."""
+    """A list of dicts. What a row leaves out is NULL in it, and `left_out` tells of it."""
     if not all(issubclass(cls, Mapping) for cls in set(map(type, rows))):
         place = next(place for place, row in enumerate(rows) if not isinstance(row, Mapping))
         raise InvalidArgumentError(
@@ -315,7 +348,13 @@ def _from_rows(rows: Sequence[Any]) -> InputColumns:
     names = dict.fromkeys(itertools.chain.from_iterable(rows))
     _check_text(names)
     columns = {name: list(map(operator.methodcaller("get", name), rows)) for name in names}
-    return InputColumns(columns, len(rows))
+    left_out: dict[str, int] = {}
+    if set(map(len, rows)) - {len(names)}:
+        for name in names:
+            place = next((place for place, row in enumerate(rows) if name not in row), None)
+            if place is not None:
+                left_out[name] = place
+    return InputColumns(columns, len(rows), left_out=left_out)
 
 
 def _from_columns(data: Mapping[Any, Any]) -> InputColumns:
