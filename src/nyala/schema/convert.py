@@ -351,9 +351,9 @@ def _from_rows(rows: Sequence[Any]) -> InputColumns:
     left_out: dict[str, int] = {}
     if set(map(len, rows)) - {len(names)}:
         for name in names:
-            place = next((place for place, row in enumerate(rows) if name not in row), None)
-            if place is not None:
-                left_out[name] = place
+            without = next((place for place, row in enumerate(rows) if name not in row), None)
+            if without is not None:
+                left_out[name] = without
     return InputColumns(columns, len(rows), left_out=left_out)
 
 
