@@ -30,7 +30,7 @@ from nyala.errors import InvalidArgumentError
 from nyala.schema import binding, nodes
 from nyala.schema.arrow_values import Mask
 from nyala.schema.constraint import EMPTY, Constraint
-from nyala.schema.evaluate import Arrays, Bound, BoundArrow, BoundConstant
+from nyala.schema.evaluate import Arrays, Bound, BoundAnd, BoundArrow, BoundCompare, BoundConstant, BoundIn
 from nyala.schema.nodes import (
     And,
     ArrowExpression,
@@ -126,6 +126,17 @@ class BoundPredicate:
     def _constraints(self) -> dict[str, Constraint]:
         found = binding.derive(self._bound)
         return dict.fromkeys(sorted(nodes.names_in(self.tree)), EMPTY) if found is None else found
+
+    @functools.cached_property
+    def is_its_constraints(self) -> bool:
+        """Whether a row is selected exactly when each column satisfies its constraint: ranges and lists of values of
+        single columns, all of which hold."""
+        parts = self._bound.parts if isinstance(self._bound, BoundAnd) else (self._bound,)
+        return all(
+            (isinstance(part, BoundCompare) and part.op != "<>" and not part.column.type.is_floating)
+            or (isinstance(part, BoundIn) and not part.negated and not part.column.type.is_floating)
+            for part in parts
+        )
 
     @functools.cached_property
     def empty(self) -> bool:

@@ -274,9 +274,11 @@ class _Sieve(Mapping[str, pa.Array]):
 
     def read(self, columns: Sequence[ColumnSchema]) -> tuple[np.ndarray, list[pa.Array]]:
         """As `read_window`."""
-        assert self._spec.predicate is not None
-        if len(self.rows):
-            keep = self._spec.predicate.evaluate(self, len(self.rows))
+        predicate = self._spec.predicate
+        assert predicate is not None
+        told = predicate.is_its_constraints and self._encoded.keys() >= predicate.columns
+        if len(self.rows) and not told:
+            keep = predicate.evaluate(self, len(self.rows))
             if not keep.all():
                 kept = np.flatnonzero(keep)
                 self.rows = self.rows[kept]

@@ -13,6 +13,8 @@ from tests.support import open_database
 
 import nyala
 from nyala.cfile.encoding.frame import Frame
+from nyala.schema.predicate import bind
+from nyala.schema.schema import build_schema
 from nyala.tablet import read_path
 from nyala.tablet.window import _Sieve
 
@@ -151,3 +153,25 @@ def test_a_sieve_that_leaves_much_is_given_up(table: nyala.Table, monkeypatch: p
     monkeypatch.setattr(_Sieve, "asked", noted)
     assert len(scanned(table, "n > -1400 AND n < 1400")) > ROWS * 0.9
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "is_so"),
+    [
+        ("n >= 3 AND n < 9 AND mode IN ('a', 'b')", True),
+        ("day = DATE '2020-03-01'", True),
+        ("n > 3 AND n <> 5", False),
+        ("n > 3 AND NOT mode IN ('a')", False),
+        ("n = 1 OR n = 3", True),
+        ("n = 1 OR day = DATE '2020-03-01'", False),
+        ("n < 3 AND n < k", False),
+        ("n < 3 AND maybe IS NULL", False),
+        ("n < 3 AND mode LIKE 'm%'", False),
+        ("n < 3 AND x > 1.0", False),
+    ],
+)
+def test_what_constraints_say_of_a_predicate(where: str, is_so: bool) -> None:
+    """What they do not say would not be asked of the rows that they leave."""
+    types = {"k": "int64", "n": "int32", "day": "date", "mode": "string", "maybe": "int32", "x": "double"}
+    predicate = bind(where, build_schema(types, ["k"]))
+    assert predicate is not None and predicate.is_its_constraints == is_so
