@@ -7,7 +7,7 @@ the lengths. What a codec says about damaged bytes becomes a ValueError; who kno
 
 from __future__ import annotations
 
-import functools
+import threading
 from typing import Any, Final
 
 import pyarrow as pa
@@ -47,16 +47,31 @@ def compression_name(code: int) -> str | None:
     return _NAMES.get(code)
 
 
-@functools.cache
-def _codec(code: int) -> Any:
-    return pa.Codec(_CODECS[code][1])
+class _Codecs(threading.local):
+    """The codecs of one thread.
+
+    Arrow's zlib keeps its stream in the codec, and lets go of the interpreter's lock while it works: two threads on one
+    codec write bytes that nobody can read, or crash the process.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[int, Any] = {}
+
+    def get(self, code: int) -> Any:
+        codec = self._made.get(code)
+        if codec is None:
+            codec = self._made[code] = pa.Codec(_CODECS[code][1])
+        return codec
+
+
+_codecs: Final = _Codecs()
 
 
 def compress(code: int, data: pa.Buffer) -> tuple[int, pa.Buffer]:
     """`data` compressed, and with what: COMPRESSION_NONE and unchanged when it does not shrink enough."""
     if code == format.COMPRESSION_NONE or data.size == 0:
         return format.COMPRESSION_NONE, data
-    packed = _codec(code).compress(data)
+    packed = _codecs.get(code).compress(data)
     if packed.size > data.size * format.COMPRESSION_RATIO_MAX:
         return format.COMPRESSION_NONE, data
     return code, packed
@@ -85,7 +100,7 @@ def decompress(code: int, data: pa.Buffer, size: int) -> pa.Buffer:
             f"expected at most {_EXPANSION_MAX[code]} times {data.size} bytes, found a length of {size}"
         )
     try:
-        unpacked = _codec(code).decompress(data, decompressed_size=size, memory_pool=pool())
+        unpacked = _codecs.get(code).decompress(data, decompressed_size=size, memory_pool=pool())
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"expected {_CODECS[code][0]} data, found bytes it cannot read ({error})") from error
     if unpacked.size != size:

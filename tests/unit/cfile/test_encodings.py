@@ -5,6 +5,10 @@ What every encoding promises, and `auto`: tests/unit/cfile/encoding.
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -12,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nyala.cfile import format
-from nyala.cfile.compression import compress, decompress
+from nyala.cfile.compression import _codecs, compress, decompress
 from nyala.cfile.encoding import EncodedValues, choose_encoding, encoding_by_code
 from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
 from nyala.cfile.encoding.dictionary import _sample_repeats, codeword_dtype
@@ -171,6 +175,22 @@ def test_absurd_lengths_are_refused_before_memory_is_taken(code: int) -> None:
         decompress(code, pa.py_buffer(b"\xff" * 40), 1000)
     with pytest.raises(ValueError, match="known compression"):
         decompress(code + 90, packed, 1000)
+
+
+@pytest.mark.parametrize("code", range(2, 6))
+def test_no_two_threads_share_a_codec(code: int) -> None:
+    """Arrow's zlib keeps its stream in the codec: what two threads wrote side by side nobody could read."""
+    both_are_here = threading.Barrier(2)
+
+    def codec(_: int) -> Any:
+        both_are_here.wait(60)
+        found = _codecs.get(code)
+        assert found is _codecs.get(code)
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(codec, range(2))
+    assert one is not other
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=70), st.data())
