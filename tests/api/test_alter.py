@@ -317,6 +317,19 @@ def test_a_column_beyond_the_limit_is_refused(db: Database) -> None:
         a.add_column("one", "int8")
 
 
+def test_a_name_that_the_table_gave_up_in_the_same_step_is_free(db: Database) -> None:
+    """Steps see the steps before them: the table's own old name is nobody's any more."""
+    t = db.create_table("t", {"k": "int64"}, "k")
+    with t.alter() as a:
+        a.rename("u")
+        a.rename("t")
+        a.add_column("v", "int8")
+    assert db.list_tables() == ["t"] and t.schema.names == ["k", "v"]
+    with pytest.raises(nyala.TableExistsError, match="cannot rename 'u' to 'u'"), t.alter() as a:
+        a.rename("u")
+        a.rename("u")
+
+
 def test_a_reader_process_changes_nothing(db: Database, path: Path) -> None:
     db.create_table("t", {"k": "int64"}, "k")
     with nyala.connect(path, read_only=True) as reader, pytest.raises(nyala.ReadOnlyError):

@@ -141,7 +141,7 @@ def rename_table(name: str) -> Step:
             raise TableExistsError(
                 f"cannot rename {draft.name!r} to {name!r}: a table of that name exists already"
             )
-        return dataclasses.replace(draft, name=name)
+        return dataclasses.replace(draft, name=name, taken=draft.taken - {draft.name} | {name})
 
     return step
 
