@@ -59,6 +59,8 @@ def _require_store(folder: str) -> None:
     from nyala.tablet.layout import catalog_path
 
     if not SYSTEM.files.exists(catalog_path(folder)):
+        if os.path.isfile(folder):
+            raise StorageError(f"a store is a folder, and {folder!r} is a file", path=folder)
         there = "" if os.path.isdir(folder) else " (there is no such folder)"
         raise StorageError(
             f"there is no Nyala store at {folder!r}{there}: `{program()} demo {shlex.quote(folder)}` would make "

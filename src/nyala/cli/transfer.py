@@ -220,6 +220,12 @@ def load(
         spec = _new_table(schema, key, hashes, range_, types)
     with writer(folder, create=create) as database:
         target = _existing(database, table) if spec is None else database.create_table(table, **spec)
+        if spec is not None and not settings().json:
+            # Types of a CSV file's columns are guessed, and those of the key stay for ever.
+            shown = ", ".join(
+                f"{column.name} {column.type}" for column in state_of(database, table).schema.columns
+            )
+            click.echo(f"{table} made: {shown} (others: --type COLUMN=TYPE)", err=True)
         try:
             _load_files(database, target, files, formats, dialect, operation, errors, columns, done)
         except BaseException as error:

@@ -58,6 +58,8 @@ def check_statement(text: object) -> str:
         raise InvalidArgumentError(
             f"sql() only reads, and this is {word}: use {_INSTEAD.get(refused, _OWN_CONNECTION)}"
         )
+    if not kinds:
+        raise InvalidArgumentError("sql() takes one statement, a SELECT, and this is empty")
     if len(kinds) != 1:
         raise InvalidArgumentError(
             f"sql() takes one statement, and this has {len(kinds)}: call it once for each, on one db.snapshot() if "

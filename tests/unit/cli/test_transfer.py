@@ -564,7 +564,9 @@ def test_new_table_from_parquet(run: Run, tmp_path: Path) -> None:
     )
     data = pa.table({"k": [1], "d": ["x"], "n": [dt.datetime(2026, 1, 1)], "r": [0.5]}).cast(schema)
     pq.write_table(data, tmp_path / "x.parquet")
-    run("table", "load", tmp_path / "s", "t", tmp_path / "x.parquet", "--create", "--key", "k")
+    said = run("table", "load", tmp_path / "s", "t", tmp_path / "x.parquet", "--create", "--key", "k").stderr
+    assert "t made: k int32, d string, n timestamp, r float (others: --type COLUMN=TYPE)" in said
+    assert "is a file" in run("table", "list", tmp_path / "x.parquet", code=1).stderr
     columns = run("table", "describe", tmp_path / "s", "--json").json["columns"]
     assert [(one["name"], one["type"], one["nullable"]) for one in columns] == [
         ("k", "int32", False),
