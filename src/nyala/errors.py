@@ -136,6 +136,11 @@ class CorruptionError(Error):
         """The sentence without its place."""
         return self._message
 
+    def with_rows(self, begin: int, end: int) -> CorruptionError:
+        """The same error, saying that rows [begin, end) of the file cannot be read."""
+        text = f"{self._message} (it holds rows {begin} to {end - 1} of the file)"
+        return type(self)(text, self.path, self.offset)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self._message, self.path, self.offset))
 

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from nyala.catalog.handover_channel import NoWriter, send
 from nyala.catalog.leases import Lease, create_lease, open_remote_lease
-from nyala.env import SYSTEM, Env
+from nyala.env import SYSTEM, Env, process_mark
 from nyala.errors import Error, InvalidArgumentError, LockedError, StorageError
 from nyala.tablet import layout
 from nyala.tablet.result import WriteResult
@@ -59,9 +59,14 @@ _SEND_TIMEOUT_S: Final = 600.0
 _DISCARD_PAUSES_S: Final = (0.02, 0.1, 0.5, 2.0)
 
 
-def new_staging(path: str, ttl_s: float = STAGING_TTL_S, env: Env = SYSTEM) -> tuple[str, str]:
-    """A new staging folder in the store at `path`: (its key, its absolute path). It lives for `ttl_s` seconds."""
-    return make_staging(env, path, ttl_s)
+def new_staging(
+    path: str, ttl_s: float = STAGING_TTL_S, env: Env = SYSTEM, owner: str | None = None
+) -> tuple[str, str]:
+    """A new staging folder in the store at `path`: (its key, its absolute path). It lives for `ttl_s` seconds.
+
+    owner: mark of the process with which the job ends (`env.process_mark`): then its files go when that has ended.
+    """
+    return make_staging(env, path, ttl_s, owner)
 
 
 def discard_staging(path: str, key: str, env: Env = SYSTEM) -> None:
@@ -81,10 +86,12 @@ def discard_staging(path: str, key: str, env: Env = SYSTEM) -> None:
     env.files.remove_tree(folder)
 
 
-def remote_lease(path: str, ttl_s: float, env: Env = SYSTEM) -> Lease:
-    """A lease for readers in other processes (Spark tasks), kept by its expiry. Make it *before* planning
-    the scan."""
-    return create_lease(env, path, "remote", expires_us=env.clock.now_us() + int(ttl_s * 1e6))
+def remote_lease(path: str, ttl_s: float, env: Env = SYSTEM, owner: str | None = None) -> Lease:
+    """A lease for readers in other processes (Spark tasks), kept by its expiry. Make it *before* planning the scan.
+
+    owner: mark of the process for which they read; the lease ends with it.
+    """
+    return create_lease(env, path, "remote", expires_us=env.clock.now_us() + int(ttl_s * 1e6), owner=owner)
 
 
 def renew_lease(path: str, name: str, ttl_s: float, env: Env = SYSTEM) -> None:
@@ -164,7 +171,7 @@ def loading(
     """
     from nyala.tablet.load_job import LoadPlan
 
-    lease = remote_lease(path, ttl_s, env)
+    lease = remote_lease(path, ttl_s, env, process_mark())
     try:
         request = {"do": "begin load", "table": table, "lease": lease.name if reserve else None}
         _, (attachment,) = ask(path, request, env)

@@ -32,12 +32,24 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         # The JVM's second compiler would spend more on small jobs than it saves.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+        # Beside it, in the same JVM, a Spark Connect server at a port of its own choice.
+        .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
+        .config("spark.connect.grpc.binding.address", "127.0.0.1")
+        .config("spark.connect.grpc.binding.port", "0")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def connect_url(spark: SparkSession) -> str:
+    """Where the Connect server is, for a client in another process: one process has sessions of one kind."""
+    service = spark._jvm.org.apache.spark.sql.connect.service
+    port = getattr(getattr(service, "SparkConnectService$"), "MODULE$").localPort()
+    return f"sc://127.0.0.1:{port}"
 
 
 @pytest.fixture

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import nyala
 import nyala.spark
-from nyala.errors import DuplicateKeyError, SchemaError
+from nyala.errors import CorruptionError, DuplicateKeyError, SchemaError
+from nyala.spark import progress
 
 
 @pytest.fixture
@@ -124,6 +128,54 @@ def test_backup_and_restore(spark: SparkSession, db: nyala.Database, tmp_path: P
     now = nyala.spark.restore(spark, tmp_path / "backups", "t", into=db, name="now")
     assert then.to_arrow().sort_by("k").equals(table.scan(at=first["until"]).to_arrow().sort_by("k"))
     assert now.to_arrow().sort_by("k").equals(table.to_arrow().sort_by("k"))
+
+
+def test_an_error_of_a_worker_is_one_of_ours(spark: SparkSession, db: nyala.Database, tmp_path: Path) -> None:
+    """Whatever ran in the tasks: its class, and one line with table, tablet, file and rows."""
+    table = db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
+    df = spark.range(0, 100, 1, 1).selectExpr("id AS k", "id AS v")
+    nyala.spark.load(df, table)
+    table.upsert({"k": [1, 1000], "v": [0, 0]})
+    table.flush()
+    # As if its tasks ran elsewhere: this process has the files open, and their blocks in its cache.
+    for file in (Path(db.path) / "data").rglob("*.base"):
+        body = bytearray(file.read_bytes())
+        body[32:64] = bytes(32)
+        file.unlink()
+        file.write_bytes(body)
+    for job in (
+        lambda: nyala.spark.upsert(df, table),
+        lambda: nyala.spark.compact(spark, table),
+        lambda: nyala.spark.backup(spark, table, tmp_path / "backups"),
+    ):
+        with pytest.raises(
+            CorruptionError, match=r"^table 't', tablet \d+: .*\.base at offset \d+: .*rows 0 to \d+"
+        ) as raised:
+            job()
+        assert "\n" not in str(raised.value)
+    assert nyala.spark.list_backups(tmp_path / "backups") == []
+
+
+def test_a_long_job_says_how_far_it_is(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is done of how much, while it runs: its task waits here until somebody was told."""
+    monkeypatch.setattr(progress, "EVERY_S", 0.05)
+    said, told = [], str(tmp_path / "told")
+
+    def show(line: str) -> None:
+        said.append(line)
+        Path(told).touch()
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        until_s = time.monotonic() + 120
+        while not os.path.exists(told) and time.monotonic() < until_s:
+            time.sleep(0.01)
+        yield from batches
+
+    with progress.watching(spark, "load of t", show):
+        assert spark.range(0, 10, 1, 2).mapInArrow(wait, "id bigint").count() == 10
+    assert re.fullmatch(r"load of t: 0 of [23] tasks done, \d running", said[0]), said
 
 
 CLUSTER = """

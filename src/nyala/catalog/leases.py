@@ -12,8 +12,9 @@ Two kinds of file in `leases/`, told apart by name:
     reader-<pid>-<token>   held by a living process through a lock on the file. The system drops the lock when
                            the process dies, however it dies: a lease whose lock is free is nobody's.
     remote-<token>         of a reader that comes and goes (the tasks of a Spark job): no lock, but an expiry,
-                           moved on by each `renew`. Beside it there may be a folder remote-<token>.parts: files
-                           that live as long as the lease (`keep_file`).
+                           moved on by each `renew`. It ends earlier when the process that it was made for, as far
+                           as it says so, has certainly ended (`env.is_gone`). Beside it there may be a folder
+                           remote-<token>.parts: files that live as long as the lease (`keep_file`).
 
 Invariants
     P1  A lease is there, locked, and says "everything" (version 0) before its reader looks at the catalogue.
@@ -40,7 +41,7 @@ from typing import Final, Literal, TypeAlias
 import google_crc32c
 
 from nyala.catalog.format import LEASES_NAME
-from nyala.env import Env, FileLock, MissingFileError
+from nyala.env import Env, FileLock, MissingFileError, is_gone
 from nyala.errors import HistoryExpiredError
 
 __all__ = [
@@ -73,6 +74,7 @@ class LivingLease:
     pid: int | None
     host: str | None
     expires_us: int | None
+    owner: str | None = None
 
 
 class Lease:
@@ -157,7 +159,7 @@ class Lease:
         self.expires_us = found.expires_us if expires_us is None else max(found.expires_us, expires_us)
         if (self.version, self.expires_us) == (found.version, found.expires_us):
             return
-        self._env.files.write_atomic(self.path, _encode(self.version, self.expires_us))
+        self._env.files.write_atomic(self.path, _encode(self.version, self.expires_us, found.owner))
         if self._env.clock.now_us() >= found.expires_us:
             # Between our look and our write the writer may have removed it: do not bring it back to life.
             self._env.files.unlink(self.path, missing_ok=True)
@@ -170,22 +172,29 @@ class Lease:
             content = None
         if content is None or content.expires_us is None or self._env.clock.now_us() >= content.expires_us:
             raise _expired(self.name)
-        return _RemoteContent(content.version, content.expires_us)
+        return _RemoteContent(content.version, content.expires_us, content.owner)
 
 
 @dataclass(frozen=True)
 class _RemoteContent:
     version: int
     expires_us: int
+    owner: str | None
 
 
 def create_lease(
-    env: Env, directory: str, kind: LeaseKind = "reader", *, expires_us: int | None = None
+    env: Env,
+    directory: str,
+    kind: LeaseKind = "reader",
+    *,
+    expires_us: int | None = None,
+    owner: str | None = None,
 ) -> Lease:
     """A new lease in the store at `directory`, which says that everything is needed (P1).
 
     kind:       "reader" lives as long as this process; "remote" until `expires_us`.
     expires_us: microseconds since the epoch; for a remote lease, and only for one.
+    owner:      of a remote lease, the mark of the process for which it is; None: it ends by its expiry only.
     Raises:     StorageError when the folder cannot be written.
     """
     assert (kind == "remote") == (expires_us is not None), "a remote lease has an expiry, a reader's has none"
@@ -196,7 +205,7 @@ def create_lease(
         name = f"remote-{token}" if kind == "remote" else f"reader-{os.getpid()}-{token}"
         path = os.path.join(folder, name)
         if kind == "remote":
-            env.files.write_atomic(path, _encode(EVERYTHING, expires_us))
+            env.files.write_atomic(path, _encode(EVERYTHING, expires_us, owner))
             return Lease(env, path, kind, None, expires_us)
         lock = env.files.lock(path)
         if lock is None:  # the writer has found the new file before we could lock it: another name
@@ -274,10 +283,13 @@ def _living_reader(env: Env, name: str, path: str) -> LivingLease | None:
 def _living_remote(env: Env, name: str, path: str, now_us: int) -> LivingLease | None:
     content = _decode(env.files.read_lock_content(path))
     # It is written by rename, so what cannot be read is damage: its reader will be told that it is over.
-    if content is None or content.expires_us is None or content.expires_us <= now_us:
+    over = content is None or content.expires_us is None or content.expires_us <= now_us
+    if content is None or over or (content.owner is not None and is_gone(content.owner)):
         _end_remote(env, path)
         return None
-    return LivingLease(name, "remote", content.version, content.pid, content.host, content.expires_us)
+    return LivingLease(
+        name, "remote", content.version, content.pid, content.host, content.expires_us, content.owner
+    )
 
 
 def _end_remote(env: Env, path: str) -> None:
@@ -292,13 +304,16 @@ class _Content:
     pid: int | None
     host: str | None
     expires_us: int | None
+    owner: str | None = None
 
 
-def _encode(version: int, expires_us: int | None) -> bytes:
+def _encode(version: int, expires_us: int | None, owner: str | None = None) -> bytes:
     """One line: eight hexadecimal digits of CRC-32C, a space, JSON, a newline. What follows is not ours."""
     fields: dict[str, int | str] = {"version": version, "pid": os.getpid(), "host": socket.gethostname()}
     if expires_us is not None:
         fields["expires_us"] = expires_us
+    if owner is not None:
+        fields["owner"] = owner
     text = json.dumps(fields, separators=(",", ":")).encode()
     return b"%08x %s\n" % (google_crc32c.value(text), text)
 
@@ -310,7 +325,9 @@ def _decode(content: bytes) -> _Content | None:
     if not newline or crc != b"%08x" % google_crc32c.value(text):
         return None
     fields = json.loads(text)
-    return _Content(fields["version"], fields["pid"], fields["host"], fields.get("expires_us"))
+    return _Content(
+        fields["version"], fields["pid"], fields["host"], fields.get("expires_us"), fields.get("owner")
+    )
 
 
 def _expired(name: str) -> HistoryExpiredError:

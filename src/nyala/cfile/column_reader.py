@@ -550,10 +550,14 @@ class ColumnReader:
         footer = self._footer
         form = narrow_physical(footer.form.type) if as_ == "narrow" else footer.form
         first = block << footer.rows_per_block_log2
-        array = decode_block(
-            form, data, first, footer.block_rows(block), self._dictionary, self._reader.path, offset,
-            as_="plain" if as_ == "narrow" else as_,
-        )  # fmt: skip
+        count = footer.block_rows(block)
+        try:
+            array = decode_block(
+                form, data, first, count, self._dictionary, self._reader.path, offset,
+                as_="plain" if as_ == "narrow" else as_,
+            )  # fmt: skip
+        except CorruptionError as error:
+            raise error.with_rows(first, first + count) from error.__cause__
         # Keys of many blocks in one array may pass the 2 GiB that 32-bit offsets can address.
         return array.cast(self._arrow) if footer.key.role == KEY else array
 

@@ -22,6 +22,7 @@ from nyala.env.files import (
     storage_error,
     system_files,
 )
+from nyala.env.owner import is_gone, mark_of_ancestor, process_mark
 from nyala.env.randomness import Randomness, SystemRandomness
 
 __all__ = [
@@ -38,6 +39,9 @@ __all__ = [
     "Randomness",
     "SystemClock",
     "SystemRandomness",
+    "is_gone",
+    "mark_of_ancestor",
+    "process_mark",
     "storage_error",
     "system_files",
 ]

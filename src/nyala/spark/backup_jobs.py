@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from nyala.env import SYSTEM
+from nyala.env import SYSTEM, process_mark
 from nyala.errors import Error, InvalidArgumentError
 from nyala.spark.backup import (
     Backup,
@@ -21,8 +21,8 @@ from nyala.spark.backup import (
     restored_schema,
     write_item,
 )
+from nyala.spark.cluster import cores_of
 from nyala.spark.errors import naming, translated
-from nyala.spark.frames import cores_of
 from nyala.spark.load import load
 from nyala.spark.options import LEASE_DEFAULT_S
 from nyala.spark.progress import renewing, watching
@@ -57,7 +57,7 @@ def backup(
         return None
     made, items, root = planned
     path = table._database.path
-    lease = lease_of_version(path, root.version, LEASE_DEFAULT_S)
+    lease = lease_of_version(path, root.version, LEASE_DEFAULT_S, process_mark())
     SYSTEM.files.make_dirs(made.path)
     try:
         (placed,) = place(path, lease, [[item.data for item in items]])
@@ -171,4 +171,4 @@ def _frame(spark: SparkSession, target: Backup, paths: Sequence[str]) -> DataFra
 
 
 def _slots(spark: SparkSession, count: int) -> int:
-    return max(1, min(count, TASKS_PER_CORE * (cores_of(spark) or os.cpu_count() or 1)))
+    return max(1, min(count, TASKS_PER_CORE * cores_of(spark)))

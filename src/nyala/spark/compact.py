@@ -14,7 +14,6 @@ Source: design §3 "Compaction is a function from files to files".
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,8 @@ import pyarrow as pa
 
 from nyala.env import SYSTEM
 from nyala.errors import Error
+from nyala.spark.cluster import cores_of
 from nyala.spark.errors import naming, translated
-from nyala.spark.frames import cores_of
 from nyala.spark.progress import watching
 from nyala.spark.reader import freeze_gc_once
 from nyala.tablet import compaction_run
@@ -56,7 +55,7 @@ def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
             (number, json.dumps(compaction_run.encode_job(job)), table.name)
             for number, job in enumerate(jobs)
         ]
-        slots = max(1, min(len(rows), TASKS_PER_CORE * (cores_of(spark) or os.cpu_count() or 1)))
+        slots = max(1, min(len(rows), TASKS_PER_CORE * cores_of(spark)))
         frame = spark.createDataFrame(rows, "number int, job string, table string").repartition(
             slots, "number"
         )

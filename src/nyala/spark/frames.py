@@ -28,6 +28,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, LongType, StructField, StructType
 
+from nyala.env import process_mark
+from nyala.spark.cluster import cores_of, is_classic
 from nyala.spark.options import LEASE_DEFAULT_S
 from nyala.spark.reader import PARTITIONS_PER_CORE, HeldLease, lease_of_version, pack, place, read_tokens
 from nyala.spark.types import arrow_schema, conform, spark_schema
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
     from nyala.scan import Scan
 
-__all__ = ["cores_of", "is_classic", "scan_to_spark", "tasks_wanted"]
+__all__ = ["scan_to_spark", "tasks_wanted"]
 
 # What the driver reads of one core in the time of a stage of Python tasks: about 70 ms.
 LOCAL_MAX_ROWS: Final = 20_000
@@ -94,7 +96,7 @@ def _by_tasks(spark: SparkSession, scan: Scan, rows: int, lease_s: float) -> Dat
     exact = arrow_schema(schema)
     root, _ = scan._take()
     path, table = scan._store.root_path, scan.name
-    lease = HeldLease(path, lease_of_version(path, root.version, lease_s), lease_s)
+    lease = HeldLease(path, lease_of_version(path, root.version, lease_s, process_mark()), lease_s)
     wanted = tasks_wanted(rows, len(schema.fields), cores_of(spark))
     groups = place(path, lease.name, pack(scan.tokens_in_pieces(wanted), wanted))
     del root
@@ -150,14 +152,3 @@ def _decimal_maker(spark: SparkSession) -> Callable[[Column, StructField], Colum
     except Exception:  # whatever py4j, or another version of Spark, says: decimals then travel as decimals
         return None
     return maker
-
-
-def cores_of(spark: SparkSession) -> int | None:
-    """How many tasks the session runs at a time; None when it does not say (Spark Connect)."""
-    context = getattr(spark, "sparkContext", None) if is_classic(spark) else None
-    return None if context is None else int(context.defaultParallelism)
-
-
-def is_classic(spark: SparkSession) -> bool:
-    """Not Spark Connect, whose client knows nothing of the server's Python."""
-    return type(spark).__module__.startswith("pyspark.sql.session")

@@ -14,8 +14,8 @@ Of a key that stands in the frame more than once the rows apply in the order of 
 every write.
 
 Invariants
-    D1  A job that fails, or whose driver dies, has changed nothing. Its staged files go at its end, or when their time
-        is over.
+    D1  A job that fails, or whose driver dies, has changed nothing. Its staged files go at its end; those of a driver
+        that died at the next open on its machine, or when their time is over.
     D2  A task may run twice: each attempt has files of its own, and those of the attempt that Spark takes are named.
 
 Source: design §3, §6 W6, R4; docs/decisions/0018.
@@ -38,10 +38,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from nyala import handover
-from nyala.env import SYSTEM
+from nyala.env import SYSTEM, process_mark
 from nyala.errors import Error, InvalidArgumentError, write_error
+from nyala.spark.cluster import cores_of
 from nyala.spark.errors import naming, translated
-from nyala.spark.frames import cores_of
 from nyala.spark.options import LEASE_DEFAULT_S
 from nyala.spark.progress import renewing, watching
 from nyala.spark.reader import HeldLease, freeze_gc_once
@@ -114,7 +114,7 @@ def _run(
     check_names(name, columns)
     with handover.loading(path, name, lease_s, reserve=operation != "insert") as (plan, lease):
         check_columns(plan, operation, to_arrow_schema(df.schema, timezone="UTC"))
-        key, folder = handover.new_staging(path, STAGING_TTL_S)
+        key, folder = handover.new_staging(path, STAGING_TTL_S, owner=process_mark())
         try:
             held = HeldLease(path, lease, lease_s)
             told = _tell_tasks(plan, folder)
@@ -160,7 +160,7 @@ def _by_tablet(df: DataFrame, plan: LoadPlan, tasks: int | None) -> DataFrame:
     number = tablet_number(plan, keys)
     frame = df.withColumns({TABLET: number, ROW: F.monotonically_increasing_id()})
     count = len(plan.tablets)
-    wanted = max(1, min(count, tasks or TASKS_PER_CORE * (cores_of(df.sparkSession) or os.cpu_count() or 1)))
+    wanted = max(1, min(count, tasks or TASKS_PER_CORE * cores_of(df.sparkSession)))
     single = single_hash(plan)
     if wanted == 1:
         frame = frame.coalesce(1)

@@ -4,7 +4,7 @@
         frame.collect()
 
 Shown on stderr when that is a terminal, otherwise as records of the logger `nyala.spark` (level INFO).
-Left out: Spark Connect, whose client cannot ask how far a job is.
+A Connect server reports by itself how far it is, to a handler of the session, about everything that the session runs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nyala import handover
 from nyala.env import SYSTEM
 from nyala.errors import Error
+from nyala.spark.cluster import is_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,18 +33,33 @@ _log = logging.getLogger("nyala.spark")
 @contextlib.contextmanager
 def watching(spark: SparkSession, what: str, show: Callable[[str], None] | None = None) -> Iterator[None]:
     """While the body runs jobs, say how many of their tasks are done. show: told each line; None: see the module."""
-    context: Any = getattr(spark, "sparkContext", None) if _is_classic(spark) else None
-    if context is None:
+    lines = _Lines(what, show or _say)
+    with _watching_classic(spark, lines) if is_classic(spark) else _watching_connect(spark, lines):
         yield
-        return
-    tell = show or _say
+
+
+class _Lines:
+    """One line for each new state of affairs."""
+
+    def __init__(self, what: str, show: Callable[[str], None]) -> None:
+        self._what, self._show, self._last = what, show, ""
+
+    def tell(self, done: int, total: int, running: int) -> None:
+        line = f"{self._what}: {done} of {total} tasks done, {running} running"
+        if total and line != self._last:
+            self._show(line)
+            self._last = line
+
+
+@contextlib.contextmanager
+def _watching_classic(spark: SparkSession, lines: _Lines) -> Iterator[None]:
+    context: Any = spark.sparkContext
     # A tag, not a job group: it leaves alone what the user may have set, and concurrent jobs of other threads.
     tag = f"nyala-{SYSTEM.randomness.token_hex(6)}"
     status = context.statusTracker()
     context.addJobTag(tag)
 
     def look() -> None:
-        last = ""
         while not SYSTEM.clock.wait(stopped, EVERY_S):
             with contextlib.suppress(Exception):  # the session may be stopping
                 done = running = total = 0
@@ -55,10 +71,7 @@ def watching(spark: SparkSession, what: str, show: Callable[[str], None] | None 
                             done += stage.numCompletedTasks
                             running += stage.numActiveTasks
                             total += stage.numTasks
-                line = f"{what}: {done} of {total} tasks done, {running} running"
-                if total and line != last:
-                    tell(line)
-                    last = line
+                lines.tell(done, total, running)
 
     stopped = threading.Event()
     watcher = threading.Thread(target=look, name="nyala-spark-progress", daemon=True)
@@ -72,16 +85,31 @@ def watching(spark: SparkSession, what: str, show: Callable[[str], None] | None 
             context.removeJobTag(tag)
 
 
+@contextlib.contextmanager
+def _watching_connect(spark: Any, lines: _Lines) -> Iterator[None]:
+    next_s = SYSTEM.clock.monotonic_s() + EVERY_S
+
+    def told(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        nonlocal next_s
+        now_s = SYSTEM.clock.monotonic_s()
+        if stages and now_s >= next_s:
+            next_s = now_s + EVERY_S
+            finished = sum(stage.num_completed_tasks for stage in stages)
+            lines.tell(finished, sum(stage.num_tasks for stage in stages), inflight_tasks)
+
+    spark.registerProgressHandler(told)
+    try:
+        yield
+    finally:
+        spark.removeProgressHandler(told)
+
+
 def _say(line: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
     else:
         _log.info("%s", line)
-
-
-def _is_classic(spark: SparkSession) -> bool:
-    return type(spark).__module__.startswith("pyspark.sql.session")
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 import nyala
 from nyala import handover
 from nyala.catalog.leases import open_remote_lease
-from nyala.env import SYSTEM, MissingFileError
+from nyala.env import SYSTEM, MissingFileError, mark_of_ancestor
 from nyala.errors import Error, HistoryExpiredError
 from nyala.scan import read_token
 from nyala.spark.errors import naming
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
+    "JVM",
     "PARTITIONS_PER_CORE",
     "HeldLease",
     "NyalaReader",
@@ -60,6 +61,8 @@ __all__ = [
 ]
 
 PARTITIONS_PER_CORE: Final = 2
+# A planner worker and its daemon come and go; the process of this name above them is the driver.
+JVM: Final = "java"
 # A lease is written anew (and synced) only when less than this share of its time is left.
 RENEWED_BELOW: Final = 0.75
 # A larger token goes into a file: Spark pickles partitions, keeps them on the driver and sends them one by one.
@@ -217,9 +220,10 @@ def load_placed(placed: PlacedToken) -> bytes:
 _leases: dict[tuple[str, int, float], str] = {}
 
 
-def lease_of_version(path: str, version: int, lease_s: float) -> str:
+def lease_of_version(path: str, version: int, lease_s: float, owner: str | None = None) -> str:
     """The name of a lease on a version of the catalogue, for at least `lease_s` seconds from now.
 
+    owner: mark of the process for which it is; None: in a planner worker, the driver's JVM. The lease ends with it.
     To be called while something else still keeps that version: an open reader, or a root in this process.
     """
     wanted = (path, version, lease_s)
@@ -228,7 +232,7 @@ def lease_of_version(path: str, version: int, lease_s: float) -> str:
         with contextlib.suppress(HistoryExpiredError):
             handover.renew_lease(path, name, lease_s)
             return name
-    lease = handover.remote_lease(path, lease_s)
+    lease = handover.remote_lease(path, lease_s, owner=owner or mark_of_ancestor(JVM))
     lease.announce(version)
     for old in [key for key in _leases if key[0] == path and key[1] < version]:
         del _leases[old]

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
-import sys
-import tempfile
 import warnings
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
 import nyala
-from nyala.env import SYSTEM
-from nyala.spark.frames import is_classic, scan_to_spark
+from nyala import handover
+from nyala.env import SYSTEM, process_mark
+from nyala.errors import Error, StorageError, WriteError
+from nyala.spark.cluster import check_workers, is_classic
+from nyala.spark.errors import translated
+from nyala.spark.frames import scan_to_spark
+from nyala.spark.progress import watching
 from nyala.spark.source import NyalaDataSource
 from nyala.spark.statements import find_uses, with_placeholders
 from nyala.spark.types import identity_of
@@ -31,23 +33,21 @@ if TYPE_CHECKING:
 
 __all__ = ["register", "sql", "write"]
 
+# The folder for a write's outcome, which its driver removes when it has read it.
+_RESULT_TTL_S: Final = 24 * 3600
+
 
 def register(spark: SparkSession) -> None:
-    """Make `format("nyala")` known to this session.
+    """Make `format("nyala")` known to this session, classic or Connect, and check the Pythons of its executors.
 
-    Not needed where Spark finds the package `pyspark_nyala` by itself: wherever Nyala is installed with pip.
-    Warns when Spark's Python workers are not this Python, because they then may not have Nyala at all.
+    Not needed for the name where Spark finds the package `pyspark_nyala` by itself: wherever Nyala is installed with
+    pip. Warns (UserWarning, a sentence each) when Spark's Python workers do not start, have no Nyala, or have other
+    versions of Python, pyspark, pyarrow or nyala than this program.
+    Cost: a small job.
     """
-    context = getattr(spark, "sparkContext", None) if is_classic(spark) else None
-    if context is not None:
-        worker = shutil.which(context.pythonExec) or context.pythonExec
-        if os.path.abspath(worker) != os.path.abspath(sys.executable):
-            warnings.warn(
-                f"Spark's Python workers run {worker}, this program runs {sys.executable}: set the environment "
-                "variable PYSPARK_PYTHON to the latter before the session starts, or install nyala[spark] there too",
-                stacklevel=2,
-            )
     spark.dataSource.register(NyalaDataSource)
+    for problem in check_workers(spark):
+        warnings.warn(problem, stacklevel=2)
 
 
 def write(
@@ -62,22 +62,47 @@ def write(
 
     With `errors="collect"` the good rows are applied and `.errors` of the result is an Arrow table of the others
     (row: their place in the order of Spark's partitions). The folder `path` must be visible to the executors.
+    Raises: as `Table.insert` and its like, also what a task raised; WriteError with all failing rows in `.errors`.
     """
-    with tempfile.TemporaryDirectory(prefix="nyala-spark-") as folder:
-        (
-            df.write.format("nyala")
-            .options(path=os.fspath(path), table=table, operation=operation, errors=errors, result=folder)
-            .mode("append")
-            .save()
-        )
+    store = os.path.abspath(path)
+    try:
+        key, folder = handover.new_staging(store, _RESULT_TTL_S, owner=process_mark())
+    except StorageError as error:
+        if is_classic(df.sparkSession):
+            raise
+        raise StorageError(
+            f"{error}. With Spark Connect, nyala.spark.write needs the store's folder where this program runs too; "
+            "df.write.format('nyala') needs it only where the server and its executors run",
+            path=store,
+        ) from error
+    job = (
+        df.write.format("nyala")
+        .options(path=store, table=table, operation=operation, errors=errors, result=folder)
+        .mode("append")
+    )
+    try:
+        try:
+            with watching(df.sparkSession, f"{operation} into {table}"), translated():
+                job.save()
+        except WriteError as error:
+            error.errors = _failed_rows(folder)
+            raise
         outcome = json.loads(SYSTEM.files.read_all(os.path.join(folder, "result.json")))
-        failed = None
-        if outcome.pop("errors"):
-            import pyarrow.parquet as pq
-
-            found = SYSTEM.files.read_all(os.path.join(folder, "errors.parquet"))
-            failed = pq.read_table(pa.BufferReader(found))
+        failed = _failed_rows(folder) if outcome.pop("errors") else None
         return WriteResult(**outcome, errors=failed)
+    finally:
+        with contextlib.suppress(Error):  # what stays goes when its time is over
+            handover.discard_staging(store, key)
+
+
+def _failed_rows(folder: str) -> pa.Table | None:
+    """What a commit left there of rows that failed."""
+    import pyarrow.parquet as pq
+
+    path = os.path.join(folder, "errors.parquet")
+    if not SYSTEM.files.exists(path):
+        return None
+    return pq.read_table(pa.BufferReader(SYSTEM.files.read_all(path)))
 
 
 def sql(

@@ -13,7 +13,8 @@
 T-a  The id of a query lives in its checkpoint: a query without its checkpoint is a new one.
 T-b  Spark makes a writer at planning and another for the commit, so nothing is kept in one: what the commit needs
      to know of the tasks is in their messages.
-T-c  Staged files of a micro-batch that was killed go when their time is over.
+T-c  Staged files of a micro-batch whose driver was killed go at the next open on its machine, or when their time is
+     over.
 
 Source: shared contract, "Spark"; the Spark data source study, 1.6.
 """
@@ -31,8 +32,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from nyala import handover
+from nyala.env import mark_of_ancestor
 from nyala.errors import Error, InvalidArgumentError, StorageError, WriteError
 from nyala.spark.options import WriteOptions
+from nyala.spark.reader import JVM
 from nyala.spark.writer import plan_rows, refused, stage_rows, tell, unique_columns
 from nyala.tablet.store import stream_key
 
@@ -65,6 +68,9 @@ class NyalaStreamWriter(DataSourceStreamArrowWriter):
         self._overwrite = overwrite  # output mode "complete": each micro-batch is the whole answer
         self._columns = unique_columns(options.table, schema)
         self._plan = plan_rows(options, self._columns, schema)
+        self._owner = mark_of_ancestor(
+            JVM
+        )  # here, at planning: a task may be on another machine than the driver
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
@@ -76,7 +82,7 @@ class NyalaStreamWriter(DataSourceStreamArrowWriter):
                 "Spark does not tell the id of this streaming query: give the sink .option('transaction', "
                 "'a name of your own that stays the same after a restart')"
             )
-        key, folder = handover.new_staging(self._options.path, STAGING_TTL_S)
+        key, folder = handover.new_staging(self._options.path, STAGING_TTL_S, owner=self._owner)
         name = f"part-{partition:05d}-{context.taskAttemptId()}.arrow"
         try:
             rows = stage_rows(iterator, os.path.join(folder, name), self._plan)

@@ -33,11 +33,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from nyala import handover
-from nyala.env import SYSTEM
+from nyala.env import SYSTEM, mark_of_ancestor
 from nyala.errors import Error, InvalidArgumentError, SchemaError, WriteError
 from nyala.handover import CHANGES
 from nyala.spark.options import WriteOptions
-from nyala.spark.reader import freeze_gc_once
+from nyala.spark.reader import JVM, freeze_gc_once
 from nyala.spark.types import arrow_schema
 from nyala.tablet.load_job import LoadPlan
 from nyala.tablet.load_write import check_columns
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
 __all__ = ["NyalaWriter", "StagedFile", "failures_text", "plan_rows", "stage_rows", "unique_columns"]
 
-# Files of a job that never came to its commit are kept this long, then collected at the next open.
+# Files of a job that never came to its commit go when its driver has ended, and are kept this long where nobody can
+# tell that.
 STAGING_TTL_S: Final = 24 * 3600
 ERRORS_SHOWN: Final = 100
 
@@ -87,7 +88,9 @@ class NyalaWriter(DataSourceArrowWriter):
             self._columns = [name for name in self._columns if name in only]
         # Before there is anything to clean up, and long before the job's last task would have found it out.
         self._plan = plan_rows(options, self._columns, schema)
-        self._key, self._staging = handover.new_staging(options.path, STAGING_TTL_S)
+        self._key, self._staging = handover.new_staging(
+            options.path, STAGING_TTL_S, owner=mark_of_ancestor(JVM)
+        )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
@@ -116,6 +119,8 @@ class NyalaWriter(DataSourceArrowWriter):
                 },
             )
         except WriteError as error:
+            if self._options.result is not None and error.errors is not None:
+                write_errors(self._options.result, error.errors)
             raise refused(self._options, error) from None
         with contextlib.suppress(Error):  # it is committed; what stays here goes when its time is over
             handover.discard_staging(self._options.path, self._key)
@@ -174,7 +179,7 @@ def failures_text(errors: pa.Table) -> str:
 def refused(options: WriteOptions, error: WriteError) -> WriteError:
     """The error of a job of which nothing was written, for a person who sees its text only."""
     if options.result is not None and error.errors is not None:
-        _write_errors(options.result, error.errors)
+        write_errors(options.result, error.errors)
     text = f"table {options.table!r}: {error}"
     if error.errors is not None and error.errors.num_rows:
         text += f"\n{failures_text(error.errors)}"
@@ -187,7 +192,7 @@ def tell(options: WriteOptions, outcome: dict[str, Any]) -> None:
     failed = 0 if errors is None else errors.num_rows
     if options.result is not None:
         if errors is not None and failed:
-            _write_errors(options.result, errors)
+            write_errors(options.result, errors)
         # Last: where result.json stands, the rest does too.
         counts = {name: outcome[name] for name in ("timestamp", "inserted", "updated", "deleted", "ignored")}
         SYSTEM.files.make_dirs(options.result)
@@ -205,7 +210,7 @@ def tell(options: WriteOptions, outcome: dict[str, Any]) -> None:
         )
 
 
-def _write_errors(folder: str, errors: pa.Table) -> None:
+def write_errors(folder: str, errors: pa.Table) -> None:
     import pyarrow.parquet as pq
 
     SYSTEM.files.make_dirs(folder)

@@ -1,11 +1,14 @@
 """Staging folders: where jobs in other processes put files before they are committed (rule P3).
 
-    staging/<expires>-<token>/…     the job's files; the folder's name is the job's key
+    staging/<expires>-<token>/…             the job's files; the folder's name is the job's key
+    staging/<expires>-<owner>-<token>/…     the same, of a job that ends with a process: its driver
 
 `expires` is the moment, in microseconds since the epoch as 14 hexadecimal digits, until which the job may
-need its folder; `token` is random. That the entry *is* the name makes it whole from the first moment: there
-is no folder that a collector could meet before it says how long it must stay. The writer removes folders
-whose time is over, at open and from time to time; at open also what has no such name.
+need its folder; `owner` is the mark of a process (`env.process_mark`); `token` is random. That the entry *is* the name
+makes it whole from the first moment: there is no folder that a collector could meet before it says how long it must
+stay. The writer removes folders whose time is over, and those whose process has certainly ended, at open and from time
+to time; at open also what has no such name. Of a process on another machine, or in another container, nothing is
+certain: there the time decides.
 
 Source: design §6 P3. Departure: an entry is a name and not a row of the catalogue, so that a job makes one
 without the writer's lock.
@@ -17,11 +20,11 @@ import os
 import re
 from typing import Final
 
-from nyala.env import Env
+from nyala.env import Env, is_gone
 from nyala.errors import InvalidArgumentError
 from nyala.tablet import layout
 
-_KEY: Final = re.compile(r"([0-9a-f]{14})-[0-9a-f]{32}")
+_KEY: Final = re.compile(r"([0-9a-f]{14})-(?:([0-9a-f]{40})-)?[0-9a-f]{32}")
 
 
 def plain_name(name: str) -> str:
@@ -43,11 +46,14 @@ def beside(folder: str, key: str) -> str:
     return staging_folder(os.path.dirname(os.path.dirname(folder)), key)
 
 
-def make_staging(env: Env, path: str, ttl_s: float) -> tuple[str, str]:
-    """A new staging folder that lives for `ttl_s` seconds: (key, absolute path). Raises: StorageError: no
-    store."""
+def make_staging(env: Env, path: str, ttl_s: float, owner: str | None = None) -> tuple[str, str]:
+    """A new staging folder that lives for `ttl_s` seconds: (key, absolute path).
+
+    owner: mark of the process with which the job ends; None: only time tells. Raises: StorageError: no store.
+    """
     layout.require_store(env, path)
-    key = f"{max(env.clock.now_us() + int(ttl_s * 1e6), 0):014x}-{env.randomness.token_hex(16)}"
+    expires = f"{max(env.clock.now_us() + int(ttl_s * 1e6), 0):014x}"
+    key = "-".join(part for part in (expires, owner, env.randomness.token_hex(16)) if part)
     folder = staging_folder(path, key)
     env.files.make_dirs(folder)
     return key, folder
@@ -56,7 +62,9 @@ def make_staging(env: Env, path: str, ttl_s: float) -> tuple[str, str]:
 def is_over(env: Env, name: str) -> bool:
     """Whether no job needs the staging folder of this name any more, or no job has made it."""
     match = _KEY.fullmatch(name)
-    return match is None or int(match[1], 16) <= env.clock.now_us()
+    if match is None or int(match[1], 16) <= env.clock.now_us():
+        return True
+    return match[2] is not None and is_gone(match[2])
 
 
 def remove_expired_staging(env: Env, path: str, *, strangers: bool = False) -> int:

@@ -1,0 +1,87 @@
+"""Which process something belongs to, so that others can tell when it has ended for good.
+
+    mark = process_mark(pid)          40 hexadecimal digits: domain (16), pid (8), start of the process (16)
+    is_gone(mark)                     True only where that can be known
+
+The domain is the machine since its last start together with the namespace of process ids: where it differs, as on other
+machines and in other containers, a pid says nothing, and nothing is said. The start tells a process from a later one of
+the same pid. A zombie has ended.
+
+Linux only: elsewhere there are no marks, and who asks must know another way (an expiry).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+from typing import Final
+
+__all__ = ["is_gone", "mark_of_ancestor", "process_mark"]
+
+_MARK: Final = re.compile(r"([0-9a-f]{16})([0-9a-f]{8})([0-9a-f]{16})")
+_ENDED: Final = ("Z", "X", "x")
+_ANCESTORS_MAX: Final = 16
+
+
+@functools.cache
+def _domain() -> str | None:
+    """16 digits for what pids are counted in; None: this system does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            boot = file.read().strip()
+        namespace = os.readlink("/proc/self/ns/pid").encode()
+    except OSError:
+        return None
+    return hashlib.blake2b(boot + b"\0" + namespace, digest_size=8).hexdigest()
+
+
+def _stat(pid: int) -> tuple[str, str, int, int] | None:
+    """(name, state, parent, start in ticks since the machine's) of a process; None: it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return None
+    # The name is in brackets and may hold blanks and brackets itself.
+    name, fields = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
+    return name, fields[0], int(fields[1]), int(fields[19])
+
+
+def process_mark(pid: int | None = None) -> str | None:
+    """The mark of a living process, by default this one; None where there are none."""
+    domain = _domain()
+    found = _stat(os.getpid() if pid is None else pid)
+    if domain is None or found is None:
+        return None
+    return f"{domain}{os.getpid() if pid is None else pid:08x}{found[3]:016x}"
+
+
+def mark_of_ancestor(name: str) -> str | None:
+    """The mark of the nearest process of that name among those that this one descends from; None: there is none."""
+    pid = os.getppid()
+    for _ in range(_ANCESTORS_MAX):
+        found = _stat(pid)
+        if found is None:
+            return None
+        if found[0] == name:
+            return process_mark(pid)
+        pid = found[2]
+    return None
+
+
+def is_gone(mark: str) -> bool:
+    """Whether the process of this mark has certainly ended. False for what cannot be known here, or is no mark."""
+    match = _MARK.fullmatch(mark)
+    if match is None or match[1] != _domain():
+        return False
+    pid = int(match[2], 16)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # somebody else's: it is there
+    found = _stat(pid)
+    return found is not None and (found[1] in _ENDED or found[3] != int(match[3], 16))

@@ -1,0 +1,160 @@
+"""What a session runs on: classic or Connect, how many tasks at a time, and which Python its executors have.
+
+    register(spark) → check_workers
+                        a job: every slot says its Python and the versions of pyspark, pyarrow, nyala
+                        problems(mine, theirs) → one sentence for each that would end in an error later, and a cure
+
+The job's function is pickled by value and uses nothing of this package: it must run where Nyala is not installed.
+
+Spark Connect: the program is a client, and its server's Python is another, so the server's executors are compared with
+the client all the same: functions travel from one to the other.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import sys
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyspark
+from pyspark.sql import functions as F
+
+import nyala
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["check_workers", "cores_of", "is_classic", "problems"]
+
+_CURE: Final = (
+    "set the environment variable PYSPARK_PYTHON to a Python with nyala[spark] of these versions before the session "
+    "starts, or install it there"
+)
+_MISSING: Final = re.compile(r"No module named '([\w.]+)'")
+_SLOTS_MAX: Final = 64
+_cores: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
+def is_classic(spark: SparkSession) -> bool:
+    """Not Spark Connect, whose client has no SparkContext."""
+    return type(spark).__module__.startswith("pyspark.sql.session")
+
+
+def cores_of(spark: SparkSession) -> int:
+    """How many tasks the session runs at a time. Of a Connect session a small job finds it out, once."""
+    if is_classic(spark):
+        return int(spark.sparkContext.defaultParallelism)
+    if spark not in _cores:
+        try:
+            # A range has as many partitions as the session has slots.
+            numbered = spark.range(0, 1 << 14).select(F.spark_partition_id().alias("n"))
+            _cores[spark] = int(numbered.agg(F.max("n")).collect()[0][0]) + 1
+        except Exception:  # whatever it is, a job of ours will say it; until then a guess is as good
+            return os.cpu_count() or 1
+    return _cores[spark]
+
+
+def check_workers(spark: SparkSession) -> list[str]:
+    """What is wrong with the Python of the session's executors: a sentence each; none: nothing.
+
+    Cost: a job of one task for each slot, so the first time the start of as many Python workers.
+    """
+    # Local slots are forks of one Python.
+    master = str(spark.sparkContext.master) if is_classic(spark) else ""
+    local = master.startswith("local") and not master.startswith("local-cluster")
+    slots = 1 if local else min(cores_of(spark), _SLOTS_MAX)
+    try:
+        rows = (
+            spark.range(0, slots, 1, slots)
+            .mapInArrow(
+                _look(),
+                "host string, executable string, python string, pyspark string, pyarrow string, nyala string",
+            )
+            .collect()
+        )
+    except Exception as error:
+        return [_cannot_run(spark, error)]
+    return problems(_mine(), [row.asDict() for row in rows])
+
+
+def _look() -> Any:
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import importlib
+        import platform
+        import socket
+        import sys
+
+        import pyarrow
+
+        def version(name: str) -> str | None:
+            try:
+                return str(importlib.import_module(name).__version__)
+            except ImportError:
+                return None
+
+        for _ in batches:
+            pass
+        yield pyarrow.RecordBatch.from_pydict(
+            {
+                "host": [socket.gethostname()],
+                "executable": [sys.executable],
+                "python": [platform.python_version()],
+                **{
+                    name: pyarrow.array([version(name)], "string") for name in ("pyspark", "pyarrow", "nyala")
+                },
+            }
+        )
+
+    return look
+
+
+def _mine() -> dict[str, str]:
+    return {
+        "python": platform.python_version(),
+        "pyspark": pyspark.__version__,
+        "pyarrow": pa.__version__,
+        "nyala": nyala.__version__,
+    }
+
+
+def problems(mine: Mapping[str, str], workers: Sequence[Mapping[str, str | None]]) -> list[str]:
+    """How the executors' Pythons differ from this program's in what matters. Pure; each difference once.
+
+    Python: the minor version, in which functions are pickled. pyspark: all of it. nyala: all of it, as tasks write
+    files. pyarrow: the major version.
+    """
+    parts = {"python": 2, "pyspark": 3, "pyarrow": 1, "nyala": 3}
+    found: dict[str, None] = {}
+    for worker in workers:
+        where = f"Spark's Python workers ({worker['executable']} on {worker['host']})"
+        for name, count in parts.items():
+            theirs = worker[name]
+            title = "Python" if name == "python" else name
+            if theirs is None:
+                found[f"{where} have no {title}: {_CURE}"] = None
+            elif theirs.split(".")[:count] != mine[name].split(".")[:count]:
+                found[f"{where} have {title} {theirs}, this program has {mine[name]}: {_CURE}"] = None
+    return list(found)
+
+
+def _cannot_run(spark: SparkSession, error: Exception) -> str:
+    """Why not even the look at the executors' Python ran, in one sentence."""
+    text = str(error)
+    missing = _MISSING.search(text)
+    if missing is not None:
+        why = f"have no {missing[1]}"
+    elif "PYTHON_VERSION_MISMATCH" in text:
+        why = "are of another version than this program's"
+    else:
+        why = f"do not start ({text.strip().splitlines()[0][:300] if text.strip() else type(error).__name__})"
+    which = ""
+    if is_classic(spark):
+        worker = spark.sparkContext.pythonExec
+        which = f", {shutil.which(worker) or worker},"
+    return f"Spark's Python workers{which} {why}; this program runs {sys.executable}: {_CURE}"
