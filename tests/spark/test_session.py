@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 import nyala
 import nyala.spark
+from nyala.spark import cluster
 from nyala.spark.cluster import problems
 
 
@@ -41,7 +41,8 @@ def test_another_python_is_told(spark: SparkSession, monkeypatch: pytest.MonkeyP
 
 def test_other_versions_are_told(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each executor's Python is asked, and what differs from this program's is said with both versions."""
-    monkeypatch.setattr(pa, "__version__", "1.2.3")
+    mine = cluster._mine()
+    monkeypatch.setattr(cluster, "_mine", lambda: mine | {"pyarrow": "1.2.3"})
     with pytest.warns(
         UserWarning, match=r"have pyarrow \d[\d.]*, this program has 1\.2\.3: set the environment"
     ):
