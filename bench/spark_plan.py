@@ -1,7 +1,9 @@
 """What a load through Spark costs its driver and the catalogue, for 1 to 1,000 tablets: `python -m bench.spark_plan`.
 
 No Spark: each tablet's task is carried out here, with a few rows, and what is timed is only what the driver and the
-lock's holder do for it: the plan, what tasks are told, their answers, the commit. It should be flat per tablet.
+lock's holder do for it: the plan, what tasks are told, their answers, the commit. It should be flat per tablet. Besides
+times, which depend on the machine, calls are counted (every function of Python and of C that the interpreter calls),
+and bytes: of what is told and answered, of the catalogue, and of what a task of `df.write` carries to route its rows.
 
 Estimate: a tablet is a rowset of two files and a few catalogue rows, so some ten system calls of 20 µs, two JSON texts
 of 2 KB there and back, and an open of the rowset: about 1 ms.
@@ -10,8 +12,12 @@ of 2 KB there and back, and an open of the rowset: about 1 ms.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import gc
 import json
+import pickle
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +35,7 @@ from nyala.env import SYSTEM
 from nyala.tablet.load_commit import LoadCommit
 from nyala.tablet.load_job import StagedTablet
 from nyala.tablet.load_write import ROW, write_tablet
+from nyala.tablet.staged_files import routing_plan
 
 TABLETS = (1, 10, 100, 1000)
 _T = TypeVar("_T")
@@ -41,25 +48,36 @@ class Cost:
     tablets: int
     rows: int
     plan_ms: float
+    plan_calls: int
     told_bytes: int
     answer_bytes: int
     commit_ms: float
+    commit_calls: int
+    catalogue_bytes: int
+    routing_bytes: int
 
     def text(self) -> str:
         return (
-            f"| {self.tablets:,} | {self.plan_ms / self.tablets:.2f} | {self.told_bytes / self.tablets:,.0f} "
-            f"| {self.answer_bytes / self.tablets:,.0f} | {self.commit_ms / self.tablets:.2f} |"
+            f"| {self.tablets:,} | {self.plan_ms / self.tablets:.2f} | {self.plan_calls / self.tablets:,.0f} "
+            f"| {self.told_bytes / self.tablets:,.0f} | {self.answer_bytes / self.tablets:,.0f} "
+            f"| {self.commit_ms / self.tablets:.2f} | {self.commit_calls / self.tablets:,.0f} "
+            f"| {self.catalogue_bytes / self.tablets:,.0f} | {self.routing_bytes / self.tablets:,.0f} |"
         )
 
 
 HEADER = (
-    "| tablets | plan, ms per tablet | told, bytes per tablet | answered, bytes per tablet | commit, ms per tablet |\n"
-    "|---:|---:|---:|---:|---:|"
+    "Per tablet:\n\n"
+    "| tablets | plan, ms | plan, calls | told, bytes | answered, bytes | commit, ms | commit, calls "
+    "| catalogue, bytes | routing of a write, bytes |\n"
+    "|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
 )
 
 
-def run(tablets: int, folder: Path, rows_per_tablet: int = 50) -> Cost:
-    """Load into a table of so many tablets, which has a rowset in each already."""
+def run(tablets: int, folder: Path, rows_per_tablet: int = 50, *, counted: bool = True) -> Cost:
+    """Load into a table of so many tablets, which has a rowset in each already.
+
+    counted: the commit's calls are counted, which makes its time a longer one.
+    """
     rows = tablets * rows_per_tablet
     partition = [nyala.hash_partition("k", buckets=tablets)] if tablets > 1 else []
     with nyala.connect(folder, maintenance=False) as db:
@@ -71,6 +89,8 @@ def run(tablets: int, folder: Path, rows_per_tablet: int = 50) -> Cost:
         lease = handover.remote_lease(db.path, 600)
         request = {"do": "begin load", "table": "t", "lease": lease.name}
         (_, (text,)), plan_ms = _timed(lambda: handover.ask(db.path, request))
+        plan_calls = _calls(lambda: handover.answer_request(db._writer(), request))
+        routing = pickle.dumps(routing_plan(SYSTEM, db.path, "t"))
         with handover.loading(db.path, "t", 600, reserve=True) as (plan, _):
             state = db._store.root.table("t")
             places = state.router.route({"k": data["k"].combine_chunks()}, rows)
@@ -83,18 +103,48 @@ def run(tablets: int, folder: Path, rows_per_tablet: int = 50) -> Cost:
                 staged.append(json.dumps(made.to_json()))
             files = {found.rowset.id: found for tablet in plan.tablets for found in tablet.rowsets}
 
-            def commit() -> dict[str, object]:
+            def commit() -> None:
                 job = LoadCommit(
                     key, plan.table_id, plan.schema.version, plan.snapshot, "upsert", ("k", "v"),
                     tuple(StagedTablet.from_json(json.loads(answer)) for answer in staged), files, False,
                 )  # fmt: skip
-                return handover.commit_load_files(db.path, job)
+                # As it comes through the socket, but in this thread, where its calls can be counted.
+                request = json.loads(json.dumps({"do": "commit load", "job": job.to_json()}))
+                handover.answer_request(db._writer(), request)
 
-            _, commit_ms = _timed(commit)
+            before = _catalogue_bytes(folder)
+            commit_calls, commit_ms = _timed(lambda: _calls(commit)) if counted else (0, _timed(commit)[1])
+            catalogue = _catalogue_bytes(folder) - before
         lease.release()
         handover.discard_staging(db.path, key)
         assert table.count() == len(set(range(rows)) | set(range(0, 2 * rows, 2)))
-    return Cost(tablets, rows, plan_ms, len(text), sum(map(len, staged)), commit_ms)
+    return Cost(
+        tablets, rows, plan_ms, plan_calls, len(text), sum(map(len, staged)), commit_ms, commit_calls, catalogue,
+        len(routing),
+    )  # fmt: skip
+
+
+def _calls(call: Callable[[], object]) -> int:
+    """How many functions the interpreter calls in this thread, without the collector's."""
+    count = 0
+
+    def note(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    gc.collect()
+    gc.disable()
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return count
+
+
+def _catalogue_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("catalog.sqlite*"))
 
 
 def _timed(call: Callable[[], _T]) -> tuple[_T, float]:
@@ -113,7 +163,12 @@ def main(counts: Sequence[int] = TABLETS) -> None:
         print("; ".join(machine.describe(folder)))
         print(HEADER)
         for tablets in parser.parse_args().tablets:
-            print(run(tablets, Path(folder) / str(tablets)).text(), flush=True)
+            timed = run(tablets, Path(folder) / f"{tablets}-timed", counted=False)
+            found = run(tablets, Path(folder) / f"{tablets}-counted")
+            print(
+                dataclasses.replace(found, plan_ms=timed.plan_ms, commit_ms=timed.commit_ms).text(),
+                flush=True,
+            )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
