@@ -170,7 +170,7 @@ class HeldLease:
         lease = open_remote_lease(SYSTEM, self.path, self.name)
         assert lease.expires_us is not None
         if lease.expires_us - SYSTEM.clock.now_us() < self.lease_s * 1_000_000 * RENEWED_BELOW:
-            handover.renew_lease(self.path, self.name, self.lease_s)
+            handover.renew_lease(self.path, self.name, self.lease_s, SYSTEM)
 
     def keeper(self) -> Callable[[], None]:
         """To be called as often as one likes while reading: looks at the lease now, then each tenth of its time."""

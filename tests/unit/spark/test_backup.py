@@ -95,14 +95,23 @@ def test_full_then_what_changed(db: nyala.Database, tmp_path: Path) -> None:
         plan_restore(str(folder), "t", first.until - 1)
 
 
-def test_over_a_random_history(db: nyala.Database, tmp_path: Path) -> None:
-    """Every backed-up moment comes back as it was, whatever was flushed, compacted or altered in between."""
-    rng = random.Random(11)
+@pytest.mark.parametrize("seed", [11, 12])
+def test_over_a_random_history(db: nyala.Database, tmp_path: Path, seed: int) -> None:
+    """Every backed-up moment comes back as it was, whatever was flushed, compacted or altered in between.
+
+    Columns come, are renamed and go; a range is dropped and added again; and old backups are cleaned away.
+    """
+    rng = random.Random(seed)
     folder = tmp_path / "backups"
     moments: list[tuple[int, list[dict[str, Any]]]] = []
     columns = ["v", "w"]
+    upper = 100
     for number in range(30):
-        keys = rng.sample(range(100), 8)
+        if rng.random() < 0.15:
+            with db["t"].alter() as a:
+                a.drop_range(50, 100) if upper == 100 else a.add_range(50, 100)
+            upper = 150 - upper
+        keys = rng.sample(range(upper), 8)
         if rng.random() < 0.3:
             db["t"].delete({"k": keys}, on_missing="ignore")
         else:
@@ -132,6 +141,13 @@ def test_over_a_random_history(db: nyala.Database, tmp_path: Path) -> None:
     assert len(moments) > 5 and len({b["kind"] for b in list_backups(folder)}) == 2
     for number, (moment, expected) in enumerate(moments):
         assert rows(bring_back(db, folder, f"r{number}", moment)) == expected
+    middle = moments[len(moments) // 2][0]
+    removed = clean_backups(folder, middle)
+    kept = [found["until"] for found in list_backups(folder)]
+    assert len(kept) + len(removed) == len(moments)
+    for number, (moment, expected) in enumerate(moments):
+        if moment >= middle:
+            assert moment in kept and rows(bring_back(db, folder, f"c{number}", moment)) == expected
 
 
 def test_a_dropped_range_stays_dropped(db: nyala.Database, tmp_path: Path) -> None:

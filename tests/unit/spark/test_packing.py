@@ -8,16 +8,19 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import open_database
 
 import nyala
 from nyala import handover
-from nyala.catalog.leases import open_remote_lease
-from nyala.env import SYSTEM
+from nyala.catalog.leases import living_leases, open_remote_lease
+from nyala.env import SYSTEM, Env, SystemRandomness, system_files
 from nyala.errors import HistoryExpiredError
 from nyala.scan import read_token
+from nyala.spark import reader
 from nyala.spark.reader import load_placed, pack, place
 from nyala.tablet import read_path
 from nyala.tablet.token import Token
+from nyala.testing.clock import ManualClock
 
 
 @given(sizes=st.lists(st.integers(1, 1000), max_size=200), partitions=st.integers(1, 16))
@@ -52,6 +55,25 @@ def test_a_large_tablet_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert rows.sort_by("k").equals(scan.to_arrow().sort_by("k"))
         assert len(table.scan(order_by_key=True).tokens_in_pieces(4)) == 1
         assert len(table.scan(limit=5).tokens_in_pieces(4)) == 1
+
+
+def test_a_task_renews_its_lease_as_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that takes longer than its lease keeps its files; one that stood still for longer is told so."""
+    clock = ManualClock()
+    env = Env(system_files(), clock, SystemRandomness())
+    monkeypatch.setattr(reader, "SYSTEM", env)
+    path = str(tmp_path / "s")
+    with open_database(tmp_path / "s", clock=clock) as db:
+        db.create_table("t", {"k": "int64"}, ["k"])
+        lease = handover.remote_lease(path, 100, env)
+        keep = reader.HeldLease(path, lease.name, 100).keeper()
+        for _ in range(50):
+            keep()
+            clock.advance(11)
+            assert len(living_leases(env, path, clock.now_us())) == 1
+        clock.advance(100)
+        with pytest.raises(HistoryExpiredError, match="load again"):
+            keep()
 
 
 def test_large_tokens_go_by_file_which_lives_as_long_as_the_lease(tmp_path: Path) -> None:
