@@ -98,6 +98,9 @@ def encode_places(places: Sequence[ColumnPlace]) -> list[list[int]]:
 
 
 def decode_places(places: Sequence[Sequence[int]]) -> tuple[ColumnPlace, ...]:
+    """Raises: ValueError, TypeError for what `encode_places` has not made."""
+    if any(not isinstance(number, int) for place in places for number in place):
+        raise ValueError("a column's place of other things than numbers")
     return tuple(
         ColumnPlace(ColumnKey(role, group, column), offset, length)
         for role, group, column, offset, length in places
