@@ -145,7 +145,7 @@ def decode_record(
             schema = pa.ipc.read_schema(payload[lower:middle])
             batch = pa.ipc.read_record_batch(payload[middle:upper], schema)
             batch.validate(full=True)  # Arrow follows offsets that it has not looked at out of its memory
-            str(batch.schema)  # names are decoded when they are asked for
+            _ = batch.schema.names  # decoded only when they are asked for
             group = SettledGroup(
                 part["table"],
                 part["version"],
