@@ -84,6 +84,8 @@ def read_change_token(data: bytes, env: Env | None = None) -> Iterator[pa.Record
         moments = meta["since"], meta["until"]
         if any(not isinstance(at, int) or isinstance(at, bool) or not 0 <= at < 1 << 63 for at in moments):
             raise ValueError(f"changes between {moments}")
+        if not isinstance(meta["path"], str) or not isinstance(meta["table"], str):
+            raise ValueError(f"table {meta['table']!r} of the store {meta['path']!r}")
         if meta["versions"] not in ("net", "all"):
             raise ValueError(f"versions {meta['versions']!r}")
         schema = Schema.from_json(json.dumps(meta["schema"]))

@@ -242,6 +242,8 @@ def _plan(
         for number in numbers
     ):
         raise ValueError(f"snapshot, tablet and limit of {numbers}")
+    if not isinstance(meta["path"], str):
+        raise ValueError(f"a store at {meta['path']!r}")
     wanted = meta["columns"] if columns is None else list(columns)
     strange = [name for name in wanted if name not in meta["columns"]]
     if strange:
