@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from nyala.env import SYSTEM, process_mark
 from nyala.errors import Error, InvalidArgumentError
+from nyala.spark.arguments import check_database, check_table
 from nyala.spark.backup import (
     Backup,
     BackupItem,
@@ -52,6 +53,7 @@ def backup(
     Returns: kind, until (the moment to which it can be restored), rows, bytes, files; None when nothing has changed.
     Raises:  StorageError, CorruptionError. Then there is no backup of this moment.
     """
+    check_table(table, "nyala.spark.backup")
     planned = plan_backup(table, os.fspath(folder), full=full)
     if planned is None:
         return None
@@ -120,6 +122,10 @@ def restore(
     at:    what a scan's `at` takes: the newest backup that is not later; None: the newest.
     Raises: InvalidArgumentError, TableExistsError; CorruptionError, StorageError. What was made is dropped then.
     """
+    if not isinstance(table, str):
+        check_table(table, "nyala.spark.restore(table=…)")
+    if into is not None:
+        check_database(into, "nyala.spark.restore(into=…)")
     source = table if isinstance(table, str) else table.name
     target, steps = plan_restore(os.path.abspath(os.fspath(folder)), source, at)
     if isinstance(table, str):

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from nyala.env import SYSTEM
 from nyala.errors import Error
+from nyala.spark.arguments import check_table
 from nyala.spark.cluster import cores_of
 from nyala.spark.errors import naming, translated
 from nyala.spark.progress import watching
@@ -46,6 +47,7 @@ def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
     Raises:  ReadOnlyError when this process is not the store's writer; StorageError, CorruptionError: nothing of the
              round in which it came was installed.
     """
+    check_table(table, "nyala.spark.compact")
     store = table._database._writer()
 
     def run_all(jobs: Sequence[Job]) -> list[Output]:

@@ -40,6 +40,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from nyala import handover
 from nyala.env import SYSTEM, process_mark
 from nyala.errors import Error, InvalidArgumentError, write_error
+from nyala.spark.arguments import check_frame, check_table
 from nyala.spark.cluster import cores_of
 from nyala.spark.errors import naming, translated
 from nyala.spark.options import LEASE_DEFAULT_S
@@ -109,6 +110,9 @@ def _run(
 ) -> WriteResult:
     if errors not in ("raise", "collect"):
         raise InvalidArgumentError(f"errors takes 'raise' or 'collect', not {errors!r}")
+    call = f"nyala.spark.{'upsert' if operation == 'upsert' else 'load'}"
+    check_frame(df, call)
+    check_table(table, call)
     path, name = table._database.path, table.name
     columns = unique_columns(name, df.schema)
     check_names(name, columns)

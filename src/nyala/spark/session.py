@@ -13,7 +13,8 @@ import pyarrow as pa
 import nyala
 from nyala import handover
 from nyala.env import SYSTEM, process_mark
-from nyala.errors import Error, StorageError, WriteError
+from nyala.errors import Error, InvalidArgumentError, StorageError, WriteError
+from nyala.spark.arguments import check_frame, folder_of
 from nyala.spark.cluster import check_workers, is_classic
 from nyala.spark.errors import translated
 from nyala.spark.frames import scan_to_spark
@@ -64,7 +65,10 @@ def write(
     (row: their place in the order of Spark's partitions). The folder `path` must be visible to the executors.
     Raises: as `Table.insert` and its like, also what a task raised; WriteError with all failing rows in `.errors`.
     """
-    store = os.path.abspath(path)
+    check_frame(df, "nyala.spark.write")
+    store = os.path.abspath(folder_of(path, "nyala.spark.write"))
+    if not isinstance(table, str):
+        raise InvalidArgumentError(f"nyala.spark.write takes the table's name, not {table!r}")
     try:
         key, folder = handover.new_staging(store, _RESULT_TTL_S, owner=process_mark())
     except StorageError as error:
@@ -116,6 +120,7 @@ def sql(
     Raises: InvalidArgumentError for what is no single SELECT, ColumnNotFoundError, HistoryExpiredError; Spark's
             AnalysisException for what Spark does not accept; ImportError without sqlglot.
     """
+    folder = "" if store is None else folder_of(store, "nyala.spark.sql(store=…)")
     with contextlib.ExitStack() as opened:
         snapshots: dict[str, Snapshot] = {}
 
@@ -128,7 +133,7 @@ def sql(
 
         def table_of(name: tuple[str, ...]) -> TableView | None:
             if store is not None and len(name) == 1:
-                tables = snapshot_of(os.fspath(store))
+                tables = snapshot_of(folder)
                 if name[0] in tables.list_tables():
                     return tables[name[0]]
             identity = catalog_identity(spark, name)

@@ -1,0 +1,59 @@
+"""What the helpers of `nyala.spark` are given: a Spark DataFrame, a Table, a Database, or a folder's path.
+
+Two kinds stand side by side: `load`, `upsert`, `compact` and `backup` work through an open Database, so they take a
+Table of it; `write` and `sql` need none in this process, so they take the store's folder. Who gives the other is told
+so, in a sentence.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from nyala.database import Database
+from nyala.errors import InvalidArgumentError
+from nyala.table import Table
+
+__all__ = ["check_database", "check_frame", "check_table", "folder_of"]
+
+
+def check_table(table: Any, call: str) -> None:
+    """Raises: InvalidArgumentError for what is no Table."""
+    if not isinstance(table, Table):
+        raise InvalidArgumentError(
+            f"{call} takes a Table of an open Database, not {_shown(table)}: nyala.connect(folder)[name]"
+        )
+
+
+def check_database(database: Any, call: str) -> None:
+    """Raises: InvalidArgumentError for what is no Database."""
+    if not isinstance(database, Database):
+        raise InvalidArgumentError(
+            f"{call} takes an open Database, not {_shown(database)}: nyala.connect(folder)"
+        )
+
+
+def check_frame(df: Any, call: str) -> None:
+    """Raises: InvalidArgumentError for what is no DataFrame of Spark's, classic or Connect."""
+    if not (hasattr(df, "sparkSession") and hasattr(df, "schema")):
+        raise InvalidArgumentError(
+            f"{call} takes a Spark DataFrame, not {_shown(df)}: spark.createDataFrame(…) makes one of pandas or Arrow; "
+            "without Spark, table.upsert(…) and table.insert(…) take them as they are"
+        )
+
+
+def folder_of(store: Any, call: str) -> str:
+    """The path of a store's folder; of an open Database its own. Raises: InvalidArgumentError for what is neither."""
+    if isinstance(store, Database):
+        return store.path
+    if not isinstance(store, str | os.PathLike) or not isinstance(path := os.fspath(store), str):
+        raise InvalidArgumentError(f"{call} takes the path of a store's folder, not {_shown(store)}")
+    return path
+
+
+def _shown(value: Any) -> str:
+    return (
+        repr(value)
+        if isinstance(value, str | int | None)
+        else f"a {type(value).__module__}.{type(value).__name__}"
+    )

@@ -1,0 +1,48 @@
+"""Who mixes up folder, database, table and frame is told which one is wanted, before Spark is asked for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tests.support import key_value_table, open_database
+
+import nyala
+import nyala.spark
+from nyala.spark.arguments import folder_of
+
+
+class Frame:
+    """As much of a DataFrame as is looked at before the other arguments are."""
+
+    sparkSession = schema = None
+
+
+MISTAKES: list[tuple[Callable[[Any, Any], object], str]] = [
+    (lambda db, table: nyala.spark.load(Frame(), "t"), "nyala.spark.load takes a Table of an open Database, not 't'"),
+    (lambda db, table: nyala.spark.upsert(pd.DataFrame({"k": [1]}), table), "upsert takes a Spark DataFrame"),
+    (lambda db, table: nyala.spark.compact(None, "t"), "nyala.spark.compact takes a Table"),
+    (lambda db, table: nyala.spark.backup(None, "t", "folder"), "nyala.spark.backup takes a Table"),
+    (lambda db, table: nyala.spark.restore(None, "folder", "t", into="new"), "takes an open Database, not 'new'"),
+    (lambda db, table: nyala.spark.restore(None, "folder", 5), "takes a Table of an open Database, not 5"),
+    (lambda db, table: nyala.spark.write(Frame(), table, "t"), "a store's folder, not a nyala.table.Table"),
+    (lambda db, table: nyala.spark.write(Frame(), "s", table), "takes the table's name"),
+    (lambda db, table: nyala.spark.sql(None, "SELECT 1", store=5), "takes the path of a store's folder, not 5"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("act", "says"), MISTAKES, ids=[says for _, says in MISTAKES])
+def test_what_is_mixed_up_is_said(tmp_path: Path, act: Callable[[Any, Any], object], says: str) -> None:
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        with pytest.raises(nyala.InvalidArgumentError) as error:
+            act(db, table)
+        assert says in str(error.value)
+
+
+def test_an_open_database_is_as_good_as_its_folder(tmp_path: Path) -> None:
+    with open_database(tmp_path / "s") as db:
+        assert folder_of(db, "x") == folder_of(tmp_path / "s", "x") == str(tmp_path / "s")
