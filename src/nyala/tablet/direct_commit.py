@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING
@@ -67,7 +67,7 @@ def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency
     # rows changes no rowset: else no compaction would ever come to its end beside a stream of loads.
     changed_ids = {rowset.id for rowset in _changed_rowsets(settlements)}
     store.reservations.revoke(filter(store.reservations.holds_deltas, changed_ids))
-    flush_wholly(store, touched)
+    flush(store, touched)  # leaves nothing in memory: F4
     settlements = [
         settle(store.root.tables[settlement.table.id], settlement.operations)
         if any(effect.kind != "insert" for effect in settlement.effects)
@@ -92,17 +92,6 @@ def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency
         raise
     store.note_committed(timestamp, idempotency_key)
     return timestamp
-
-
-def flush_wholly(store: Store, tablet_ids: Collection[int]) -> None:
-    """Leave nothing in memory of these tablets. Under the commit lock, with which nothing comes meanwhile.
-
-    One round may not be enough: a MemRowSet that was set aside earlier (by an alteration, by a round that failed) is
-    written as of that moment, and its later changes come into the DeltaMemStore of the rowset that it becomes. A REDO
-    file must not come behind such a one (R4): the next open would take its changes for durable.
-    """
-    flush(store, tablet_ids)
-    flush(store, tablet_ids)
 
 
 def write_effects(

@@ -40,7 +40,7 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.writer import WrittenRowSet, write_rowset
 from nyala.tablet import diff_scan
 from nyala.tablet.diff_spec import make_diff_spec
-from nyala.tablet.direct_commit import flush_wholly, write_effects
+from nyala.tablet.direct_commit import write_effects
 from nyala.tablet.entries import RowSetFiles
 from nyala.tablet.flush import flush
 from nyala.tablet.flush_run import delta_types
@@ -130,7 +130,7 @@ def commit_load(store: Store, job: LoadCommit) -> WriteResult:
         table = _table(store, job)
         changed_ids = [made.rowset_id for tablet in job.tablets for made in tablet.deltas]
         store.reservations.revoke(filter(store.reservations.holds_deltas, changed_ids))
-        flush_wholly(store, ids)
+        flush(store, ids)  # leaves nothing in memory: F4
         table = _table(store, job)
         try:
             parts = [_part(store, job, table, staged, written) for staged in job.tablets]
