@@ -39,6 +39,7 @@ from nyala.partition.levels import Partition, PartitionSchema
 from nyala.scan import read_token
 from nyala.schema.convert import default_array
 from nyala.schema.schema import Schema
+from nyala.spark.ipc import to_ipc
 from nyala.tablet import change_token
 from nyala.tablet.change_token import changes_in_memory, make_change_tokens, read_change_token
 from nyala.tablet.diff_spec import CHANGE_TYPE, COMMIT_TIMESTAMP
@@ -170,7 +171,7 @@ def plan_backup(
                 items += [BackupItem(tablet.id, token) for token in tokens]
                 rows = [batch for batch in changes_in_memory(alone, feed._spec) if batch.num_rows]
                 if rows:
-                    items.append(BackupItem(tablet.id, _ipc(pa.Table.from_batches(rows))))
+                    items.append(BackupItem(tablet.id, to_ipc(pa.Table.from_batches(rows))))
     if since is None:
         scan = table.scan(at=until)
         root, state = scan._take()
@@ -241,14 +242,6 @@ def _rows(data: bytes) -> Iterator[pa.RecordBatch]:
     else:
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
             yield from reader
-
-
-def _ipc(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
 
 
 # ------------------------------------------------------------------------------------------------ what there is

@@ -52,6 +52,7 @@ from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, Schema
 from nyala.mvcc.timestamp import TIMESTAMP_ZERO
 from nyala.scan import read_token
 from nyala.spark.errors import naming
+from nyala.spark.ipc import to_ipc
 from nyala.spark.options import ChangeOptions
 from nyala.spark.reader import (
     HeldLease,
@@ -163,7 +164,7 @@ def plan_changes(
     if kept:
         rows = pa.Table.from_batches(kept)
         step = max(_PIECE_ROWS, -(-rows.num_rows // wanted))
-        items += [_ipc(rows.slice(at, step)) for at in range(0, rows.num_rows, step)]
+        items += [to_ipc(rows.slice(at, step).combine_chunks()) for at in range(0, rows.num_rows, step)]
     return _partitions(options.path, lease, items, wanted, None)
 
 
@@ -173,14 +174,6 @@ def _partitions(
     count = max(1, min(wanted, len(items)))
     groups = place(path, lease, [items[number::count] for number in range(count)])
     return [ChangePartition(group, lease, inserted_at) for group in groups]
-
-
-def _ipc(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows.combine_chunks())
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
 
 
 def read_changes(

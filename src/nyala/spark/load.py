@@ -43,6 +43,7 @@ from nyala.errors import Error, InvalidArgumentError, write_error
 from nyala.spark.arguments import check_frame, check_table
 from nyala.spark.cluster import cores_of
 from nyala.spark.errors import naming, translated
+from nyala.spark.ipc import from_ipc, to_ipc
 from nyala.spark.options import LEASE_DEFAULT_S
 from nyala.spark.progress import renewing, watching
 from nyala.spark.reader import HeldLease, freeze_gc_once
@@ -131,7 +132,7 @@ def _run(
                 for row in answers
                 if row.staged is not None
             ]
-            failed = [_from_ipc(bytes(row.errors)) for row in answers if row.errors is not None]
+            failed = [from_ipc(bytes(row.errors)) for row in answers if row.errors is not None]
             problems = pa.concat_tables(failed).sort_by("row") if failed else None
             if problems is not None and errors == "raise":
                 raise write_error(
@@ -252,7 +253,7 @@ def _writer(told: _Told, operation: str, lease: HeldLease) -> Any:
                 [
                     pa.array([ordinal], pa.int32()),
                     pa.array([text], pa.binary()),
-                    pa.array([None if failed is None else _to_ipc(failed)], pa.binary()),
+                    pa.array([None if failed is None else to_ipc(failed)], pa.binary()),
                 ],
                 schema=_ANSWER_SCHEMA,
             )
@@ -272,16 +273,3 @@ def _slices(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordB
         cuts = [0, *(np.flatnonzero(ordinals[1:] != ordinals[:-1]) + 1).tolist(), batch.num_rows]
         for begin, end in itertools.pairwise(cuts):
             yield int(ordinals[begin]), rows.slice(begin, end - begin)
-
-
-def _to_ipc(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
-
-
-def _from_ipc(data: bytes) -> pa.Table:
-    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-        return reader.read_all()
