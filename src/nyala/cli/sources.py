@@ -156,6 +156,28 @@ def _header(path: str, dialect: CsvDialect) -> list[str]:
     return next(csv.reader(lines, delimiter=dialect.delimiter_of(path)), [])
 
 
+def check_delimiter(path: str, dialect: CsvDialect) -> None:
+    """A CSV whose header is one name with another usual sign in it was written with that sign, and nobody said so.
+
+    A pipe is left alone: it is read only once. Raises: Failure naming the sign.
+    """
+    if dialect.delimiter is not None or not os.path.isfile(path):
+        return
+    with _named(path, dialect):
+        header = _header(path, dialect)
+    if len(header) != 1:
+        return
+    others = ";\t|,".replace(dialect.delimiter_of(path), "")
+    sign = next((sign for sign in others if sign in header[0]), None)
+    if sign is not None:
+        shown = "tab" if sign == "\t" else sign
+        raise Failure(
+            f"{path}: its fields are not parted by {dialect.delimiter_of(path)!r}: the first line is {header[0]!r}; "
+            f"--delimiter '{shown}' would read {header[0].count(sign) + 1} columns",
+            "FileError",
+        )
+
+
 def _read_parquet(path: str, columns: Sequence[str] | None) -> Iterator[Progressed]:
     import pyarrow.parquet as pq
 

@@ -24,7 +24,15 @@ import click
 from nyala.cli.base import Command, Failure, settings
 from nyala.cli.output import duration, echo_json, moment
 from nyala.cli.progress import Bar, finish_first
-from nyala.cli.sources import STDIO, CsvDialect, format_of, infer_types, open_sink, read_batches
+from nyala.cli.sources import (
+    STDIO,
+    CsvDialect,
+    check_delimiter,
+    format_of,
+    infer_types,
+    open_sink,
+    read_batches,
+)  # fmt: skip
 from nyala.cli.stores import find_table, reader, state_of, writer
 from nyala.cli.tables import folder_argument, names, scan_options
 
@@ -212,6 +220,9 @@ def load(
     formats = [format_of(path, format_) for path in files]
     if any(path == STDIO and format != "csv" for path, format in zip(files, formats, strict=True)):
         raise click.UsageError("a Parquet file cannot be read from stdin")
+    for path, format in zip(files, formats, strict=True):
+        if format == "csv":
+            check_delimiter(path, dialect)
     done, began_s = Loaded(), time.monotonic()
     spec = None
     if create:
@@ -450,6 +461,11 @@ def export(
         raise click.UsageError("--json and FILE `-` both want stdout")
     if file != STDIO and os.path.exists(file) and not overwrite:
         raise Failure(f"{file} is there already: --overwrite replaces it", "FileExists")
+    within = os.path.dirname(os.path.abspath(file))
+    if file != STDIO and not os.path.isdir(within):
+        raise Failure(
+            f"there is no folder {within} to write {os.path.basename(file)} in: make it first", "NoFolder"
+        )
     began_s = time.monotonic()
     with reader(folder) as database:
         rows = find_table(database, table).scan(

@@ -512,6 +512,37 @@ def test_a_table_that_cannot_be(run: Run, tmp_path: Path, words: list[str], comp
         assert run("table", "list", tmp_path / "s", "--json").json["tables"] == []
 
 
+@pytest.mark.parametrize(("sign", "said"), [(";", ";"), ("\t", "tab"), ("|", "|")])
+def test_a_csv_with_another_sign_between_its_fields(run: Run, tmp_path: Path, sign: str, said: str) -> None:
+    """What Excel writes in half of Europe is one column with a long name; the answer is one option away."""
+    file = csv(tmp_path, sign.join("kv") + "\n" + sign.join("12") + "\n")
+    words = ("table", "load", tmp_path / "s", "t", file, "--create", "--key", "k")
+    ran = run(*words, code=1)
+    assert f"--delimiter '{said}' would read 2 columns" in ran.stderr and not (tmp_path / "s").exists()
+    assert run(*words, "--delimiter", said, "--json").json["inserted"] == 1
+    ran = run("table", "load", tmp_path / "s", "t", file, code=1)
+    assert f"--delimiter '{said}'" in ran.stderr
+    ran = run(
+        "table", "load", tmp_path / "one", "t", csv(tmp_path, "k\n1\n"), "--create", "--key", "k", "--json"
+    )
+    assert ran.json["inserted"] == 1  # one column that is nothing but one
+    pipe, end = os.pipe()
+    os.write(end, b"k,v\n3,4\n")
+    os.close(end)
+    ran = run("table", "load", tmp_path / "s", "t", f"/dev/fd/{pipe}", "--format", "csv", "--json")
+    assert ran.json["inserted"] == 1  # a pipe is read once, and its header stays in it
+    os.close(pipe)
+
+
+def test_an_export_into_a_folder_that_is_not_there(run: Run, example: Example, tmp_path: Path) -> None:
+    """The error speaks of a file that nobody asked for."""
+    ran = run("table", "export", example.path, "types", tmp_path / "away" / "t.csv", code=1)
+    assert (
+        f"there is no folder {tmp_path / 'away'} to write t.csv in" in ran.stderr
+        and "partial" not in ran.stderr
+    )
+
+
 def test_create_twice(run: Run, numbers: Path, tmp_path: Path) -> None:
     """A second --create replaces the table of the first."""
     ran = run("table", "load", numbers, "t", csv(tmp_path, "k\n1\n"), "--create", "--key", "k", code=1)
