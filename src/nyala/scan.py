@@ -293,16 +293,16 @@ class Scan(PinnedRows):
         scan, or with a lease. A `limit` holds per token; key order holds within a token.
         Raises: InvalidArgumentError for a predicate that is a pyarrow expression (it cannot travel).
         """
-        return [made.data for made in self.tokens_in_pieces(1)]
+        return [made.data for made in self._tokens_in_pieces(1)]
 
-    def tokens_in_pieces(self, pieces: int) -> list[Token]:
+    def _tokens_in_pieces(self, pieces: int) -> list[Token]:
         """As `tokens`, with about how many rows each has; large tablets are cut, until there are about `pieces`."""
         root, table = self._take()
         made = token.make_tokens(self._store.root_path, table, self._spec, pieces)
         del root
         return made
 
-    def rows_to_look_at(self) -> int:
+    def _rows_to_look_at(self) -> int:
         """At most so many rows are looked at, as bounds on the key and zone maps of rowsets say; reads no row."""
         root, table = self._take()
         found = token.planned_rows(table, self._spec)
@@ -339,7 +339,7 @@ class Scan(PinnedRows):
         spec = dataclasses.replace(self._spec, types={**self._spec.types, **types})
         return Scan(self._store, root, table, spec)
 
-    def with_narrow_decimals(self) -> Scan:
+    def _with_narrow_decimals(self) -> Scan:
         """The same rows, decimals of up to 18 digits as Arrow's decimals of 4 and 8 bytes, as they are stored.
 
         Where Arrow has none (before pyarrow 19), and for columns that another type was asked for, as before.

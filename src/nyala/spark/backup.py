@@ -175,7 +175,7 @@ def plan_backup(
     if since is None:
         scan = table.scan(at=until)
         root, state = scan._take()
-        for token in scan.tokens_in_pieces(len(state.tablets)):
+        for token in scan._tokens_in_pieces(len(state.tablets)):
             ordinal = tablet_of(token.data)
             assert ordinal is not None
             items.append(BackupItem(state.tablets[ordinal].id, token.data))

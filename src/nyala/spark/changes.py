@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,12 +56,14 @@ from nyala.spark.errors import naming
 from nyala.spark.ipc import to_ipc
 from nyala.spark.options import ChangeOptions
 from nyala.spark.reader import (
+    PARTITIONS_PER_CORE,
     HeldLease,
     PlacedToken,
     TokenPartition,
     freeze_gc_once,
     lease_of_version,
     load_placed,
+    pack,
     partitions_wanted,
     place,
 )
@@ -69,7 +72,7 @@ from nyala.tablet import change_token, diff_records
 from nyala.tablet.change_token import changes_in_memory, make_change_tokens, read_change_token
 from nyala.tablet.diff_spec import CHANGE_TYPE, COMMIT_TIMESTAMP
 from nyala.tablet.read_path import ScanSpec
-from nyala.tablet.token import make_tokens, tablet_of
+from nyala.tablet.token import make_tokens, planned_rows, tablet_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -144,7 +147,6 @@ def plan_changes(
     Raises: HistoryExpiredError when `since` is further back than the table's history reaches; ColumnNotFoundError,
             SchemaError when the table has not the columns of `schema`.
     """
-    wanted = options.partitions or partitions_wanted()
     lease = lease_of_version(options.path, db.stats()["version"], options.lease_s)
     feed = _feed(db, options, until if since == _BEGIN else since, until, seen)
     check_schema(schema, options.table, feed.schema)
@@ -153,11 +155,14 @@ def plan_changes(
     if since == _BEGIN:
         columns = tuple(column for column in feed._spec.columns if column.name in names)
         spec = ScanSpec(table.schema, columns, until, without_dropped=True)
-        tokens = [token.data for token in make_tokens(options.path, table, spec, wanted)]
+        wanted = options.partitions or partitions_wanted(planned_rows(table, spec), len(columns))
+        groups = pack(make_tokens(options.path, table, spec, wanted), wanted)
         del root
-        return _partitions(options.path, lease, tokens, wanted, until)
+        return _partitions(options.path, lease, groups, until)
     if since >= until:
-        return _partitions(options.path, lease, [], wanted, None)
+        return _partitions(options.path, lease, [[]], None)
+    # What the changes in files come to is not known before they are read.
+    wanted = options.partitions or PARTITIONS_PER_CORE * (os.cpu_count() or 1)
     items = make_change_tokens(options.path, table, feed._spec)
     kept = [batch.select(list(names)) for batch in changes_in_memory(table, feed._spec)]
     del root
@@ -165,15 +170,14 @@ def plan_changes(
         rows = pa.Table.from_batches(kept)
         step = max(_PIECE_ROWS, -(-rows.num_rows // wanted))
         items += [to_ipc(rows.slice(at, step).combine_chunks()) for at in range(0, rows.num_rows, step)]
-    return _partitions(options.path, lease, items, wanted, None)
+    count = max(1, min(wanted, len(items)))
+    return _partitions(options.path, lease, [items[number::count] for number in range(count)], None)
 
 
 def _partitions(
-    path: str, lease: str, items: list[bytes], wanted: int, inserted_at: int | None
+    path: str, lease: str, groups: Sequence[Sequence[bytes]], inserted_at: int | None
 ) -> list[InputPartition]:
-    count = max(1, min(wanted, len(items)))
-    groups = place(path, lease, [items[number::count] for number in range(count)])
-    return [ChangePartition(group, lease, inserted_at) for group in groups]
+    return [ChangePartition(group, lease, inserted_at) for group in place(path, lease, groups)]
 
 
 def read_changes(

@@ -31,7 +31,15 @@ from pyspark.sql.types import DecimalType, LongType, StructField, StructType
 from nyala.env import process_mark
 from nyala.spark.cluster import cores_of, is_classic
 from nyala.spark.options import LEASE_DEFAULT_S
-from nyala.spark.reader import PARTITIONS_PER_CORE, HeldLease, lease_of_version, pack, place, read_tokens
+from nyala.spark.reader import (
+    CELLS_PER_TASK,
+    PARTITIONS_PER_CORE,
+    HeldLease,
+    lease_of_version,
+    pack,
+    place,
+    read_tokens,
+)
 from nyala.spark.types import arrow_schema, conform, spark_schema
 
 if TYPE_CHECKING:
@@ -46,9 +54,7 @@ LOCAL_MAX_ROWS: Final = 20_000
 LOCAL_MAX_BYTES: Final = 4 << 20
 # Rows that need no exchange, where an aggregate over them would have Spark plan one; fewer are not worth a task.
 ONE_PARTITION_ROWS: Final = 256
-# A cell takes about 60 ns from the file to Spark's row (2026-11-21, lineitem), so a task of so many takes 30 ms. Below
-# that a second one costs more than it takes over; only where tasks are long do more than one a core even out the end.
-CELLS_PER_TASK: Final = 500_000
+# Only where tasks are long do more than one a core even out the end.
 CELLS_PER_SPARE_TASK: Final = 8_000_000
 
 
@@ -57,7 +63,7 @@ def scan_to_spark(spark: SparkSession, scan: Scan, lease_s: float = LEASE_DEFAUL
 
     The order of the rows is not kept. Works as long as somebody reads it once an hour; a small one for ever.
     """
-    rows = scan.rows_to_look_at()
+    rows = scan._rows_to_look_at()
     if rows <= LOCAL_MAX_ROWS and scan.schema.names:
         local = _local(spark, scan)
         if local is not None:
@@ -91,14 +97,14 @@ def _by_tasks(spark: SparkSession, scan: Scan, rows: int, lease_s: float) -> Dat
     wanted_schema = spark_schema(scan.schema)
     make_decimal = _decimal_maker(spark)
     if make_decimal is not None and not scan._spec.order_by_key:
-        scan = scan.with_narrow_decimals()
+        scan = scan._with_narrow_decimals()
     schema = StructType([_carried(field, scan.schema) for field in wanted_schema.fields])
     exact = arrow_schema(schema)
     root, _ = scan._take()
     path, table = scan._store.root_path, scan.name
     lease = HeldLease(path, lease_of_version(path, root.version, lease_s, process_mark()), lease_s)
     wanted = tasks_wanted(rows, len(schema.fields), cores_of(spark))
-    groups = place(path, lease.name, pack(scan.tokens_in_pieces(wanted), wanted))
+    groups = place(path, lease.name, pack(scan._tokens_in_pieces(wanted), wanted))
     del root
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

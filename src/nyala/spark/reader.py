@@ -11,7 +11,8 @@ What a tablet has in memory travels with its token: up to 1 MB inside the partit
 through the driver, above that in a file beside the lease, which lives as long.
 
 Cost: a task of the Python data source takes some 50 ms of a core before it reads a byte, so tablets are packed
-into two partitions for each core at most, of about equal numbers of rows; large tablets are cut.
+into two partitions for each core at most, of about equal numbers of rows, and into fewer where there is less to read
+than that is worth: a small table is one partition. Large tablets are cut.
 Left out: column pruning (Spark 4.3 does not tell a Python source which columns a query needs: give `columns`, or
 ask through `nyala.spark.sql`).
 """
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
+    "CELLS_PER_TASK",
     "JVM",
     "PARTITIONS_PER_CORE",
     "HeldLease",
@@ -61,6 +63,9 @@ __all__ = [
 ]
 
 PARTITIONS_PER_CORE: Final = 2
+# A cell takes about 60 ns from the file to Spark's row (2026-11-21, lineitem), so a task of so many takes 30 ms. Below
+# that a second one costs more than it takes over.
+CELLS_PER_TASK: Final = 500_000
 # A planner worker and its daemon come and go; the process of this name above them is the driver.
 JVM: Final = "java"
 # A lease is written anew (and synced) only when less than this share of its time is left.
@@ -85,9 +90,10 @@ def table_key(options: ReadOptions) -> list[str]:
         return db.table(options.table).primary_key
 
 
-def partitions_wanted(cores: int | None = None) -> int:
-    """How many partitions a read may have: tablets are packed into as many. cores: None, those of this machine."""
-    return PARTITIONS_PER_CORE * (cores or os.cpu_count() or 1)
+def partitions_wanted(rows: int, columns: int, cores: int | None = None) -> int:
+    """Into how many partitions a read of so many rows and columns is packed. cores: None, those of this machine."""
+    needed = -(-rows * max(columns, 1) // CELLS_PER_TASK)
+    return max(1, min(PARTITIONS_PER_CORE * (cores or os.cpu_count() or 1), needed))
 
 
 class TokenPartition(InputPartition):
@@ -140,7 +146,6 @@ class NyalaReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        wanted = options.partitions or partitions_wanted()
         at = options.at if self._timestamp is None else self._timestamp
         with nyala.connect(options.path, read_only=True) as db:
             # Taken while this process' own lease stands, and for a version that is not newer than the scan's: there
@@ -148,7 +153,8 @@ class NyalaReader(DataSourceReader):
             lease = lease_of_version(options.path, db.stats()["version"], options.lease_s)
             scan = db.table(options.table).scan(columns=self._schema.fieldNames(), where=options.where, at=at)
             check_schema(self._schema, options.table, scan.schema)
-            groups = place(options.path, lease, pack(scan.tokens_in_pieces(wanted), wanted))
+            wanted = options.partitions or partitions_wanted(scan._rows_to_look_at(), len(scan.schema))
+            groups = place(options.path, lease, pack(scan._tokens_in_pieces(wanted), wanted))
             return [TokenPartition(group, lease) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

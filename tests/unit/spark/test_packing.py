@@ -36,6 +36,17 @@ def test_every_token_in_exactly_one_partition(sizes: list[int], partitions: int)
     )
 
 
+def test_a_read_has_two_partitions_a_core_unless_it_is_small() -> None:
+    """A task costs as much as half a million cells: a small table is read by one, a large one by all cores."""
+    cells = reader.CELLS_PER_TASK
+    wanted = [
+        reader.partitions_wanted(rows, 1, cores=4) for rows in (0, 1, cells, cells + 1, 3 * cells, 10**10)
+    ]
+    assert wanted == [1, 1, 1, 2, 3, 8]
+    assert reader.partitions_wanted(cells, 16, cores=4) == 8
+    assert reader.partitions_wanted(10, 0, cores=4) == 1
+
+
 def test_a_large_tablet_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table of one tablet is read by as many tasks as one of many; the rows of all tokens are those of the scan."""
     monkeypatch.setattr(read_path, "WINDOW_ROWS", 10)
@@ -48,13 +59,13 @@ def test_a_large_tablet_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         table.insert({"k": [100, 101], "v": [0, 0]})
         table.delete({"k": [3]})
         scan = table.scan()
-        tokens = scan.tokens_in_pieces(4)
+        tokens = scan._tokens_in_pieces(4)
         assert len(scan.tokens()) == 1 and 4 <= len(tokens) <= 6
         assert max(token.rows for token in tokens) <= 40
         rows = pa.Table.from_batches(batch for token in tokens for batch in read_token(token.data))
         assert rows.sort_by("k").equals(scan.to_arrow().sort_by("k"))
-        assert len(table.scan(order_by_key=True).tokens_in_pieces(4)) == 1
-        assert len(table.scan(limit=5).tokens_in_pieces(4)) == 1
+        assert len(table.scan(order_by_key=True)._tokens_in_pieces(4)) == 1
+        assert len(table.scan(limit=5)._tokens_in_pieces(4)) == 1
 
 
 def test_a_task_renews_its_lease_as_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
