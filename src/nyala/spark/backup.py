@@ -2,6 +2,7 @@
 
     folder/<table>/<until>/part-….parquet      rows of one tablet: column c<id> for each column, and _action
                           /backup.json         written last: without it there is no backup
+           <table>/.<until>-<owner>-<token>/   where it is made: renamed when all of that is there
 
     full          the table as of `until`                         every row, action insert
     incremental   the net changes in (the last backup, until]     insert, update or delete
@@ -9,12 +10,15 @@
     restore to a backed-up moment: the newest full backup that is not later, then the increments up to it, in order
 
 Invariants
-    B1  backup.json is there only when all files that it names are, synced.
+    B1  backup.json is there only when all files that it names are, synced. A folder gets its name, by which it is a
+        backup, when backup.json is in it; so what broke off is none, and no backup is touched by the one after it.
     B2  Columns are known by their ids, so a renamed one is the same, a dropped one is left out, and one that came later
         has its default in rows of before.
     B3  Rows belong to tablets, whose ids are never given again. A dropped range is in no later change feed; a restore
         leaves out the rows of tablets that the target moment does not have, also when the range was added again.
     B4  A backup is incremental only to one of the same table (id), not rewritten since, whose changes since are kept.
+    B5  What a killed driver left goes with the next backup of the table, if it can be known that it has ended
+        (`env.is_gone`), and with `clean_backups` of a later moment in any case.
 
 Where it runs: plans and metadata on the driver, files in Spark's tasks; both see the folder.
 Source: shared contract, "Spark"; Kudu facts on backup (row action column, metadata last).
@@ -23,8 +27,10 @@ Source: shared contract, "Spark"; Kudu facts on backup (row action column, metad
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -32,8 +38,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nyala.env import SYSTEM
-from nyala.errors import CorruptionError, HistoryExpiredError, InvalidArgumentError
+from nyala.env import SYSTEM, is_gone, process_mark
+from nyala.errors import CorruptionError, HistoryExpiredError, InvalidArgumentError, StorageError
 from nyala.mvcc.timestamp import parse_at, to_datetime
 from nyala.partition.levels import Partition, PartitionSchema
 from nyala.scan import read_token
@@ -54,6 +60,7 @@ __all__ = [
     "Backup",
     "BackupItem",
     "RestoreStep",
+    "begin_backup",
     "clean_backups",
     "find_backups",
     "list_backups",
@@ -66,6 +73,9 @@ __all__ = [
 VERSION: Final = 1
 METADATA: Final = "backup.json"
 ACTION: Final = "_action"
+# What a backup's folder is called, and the one in which it is made.
+_NAME: Final = re.compile(r"(\d+)(?:-full)?")
+_WORK: Final = re.compile(r"\.(\d+)-([0-9a-f]{40}|-)-[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -84,11 +94,19 @@ class Backup:
     history_us: int | None
     comment: str
     dropped_ranges: tuple[dict[str, Any], ...]
+    name: str
+    """Of its folder: `until`, or `until`-full where that moment has an incremental one already."""
     files: tuple[tuple[str, int, int, int], ...] = ()
+    work: str = ""
+    """Of the folder in which it is made."""
 
     @property
     def path(self) -> str:
-        return os.path.join(self.folder, self.table, str(self.until))
+        return os.path.join(self.folder, _folder_of(self.table), self.name)
+
+    @property
+    def work_path(self) -> str:
+        return os.path.join(self.folder, _folder_of(self.table), self.work)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -122,6 +140,7 @@ class Backup:
                 PartitionSchema.from_json(json.dumps(fields["partition_schema"])),
                 tuple((tablet["id"], partition_from_json(tablet)) for tablet in fields["tablets"]),
                 fields["history_us"], fields["comment"], tuple(fields["dropped_ranges"]),
+                os.path.basename(os.path.dirname(path)),
                 tuple((name, tablet, rows, size) for name, tablet, rows, size in fields["files"]),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
@@ -145,16 +164,19 @@ def plan_backup(
     """What the next backup is: its metadata without files, and the files to write; None: nothing has changed.
 
     The root is to be held, or its version leased, until the items are written.
+    Raises: CorruptionError for metadata of an earlier backup that cannot be read.
     """
     folder = os.path.abspath(folder)
-    earlier = [found for found in find_backups(folder) if found.table == table.name]
+    earlier = [found for found in _backups_in(folder) if found.table == table.name]
     root, state, until = table._view(None)
-    last = max(earlier, key=lambda found: found.until, default=None)
+    mine = (state.id, state.entry.rewritten)
+    # Of one moment the full one is the last, so that the next builds on it alone.
+    last = max(earlier, key=lambda found: (found.until, found.since is None), default=None)
     since: int | None = None
-    if last is not None and not full and (last.table_id, last.rewritten) == (state.id, state.entry.rewritten):
-        since = last.until
-        if since == until:
+    if last is not None and (last.table_id, last.rewritten) == mine:
+        if last.until == until and (last.since is None or not full):
             return None
+        since = None if full else last.until
     dropped: list[dict[str, Any]] = []
     items: list[BackupItem] = []
     if since is not None:
@@ -180,12 +202,25 @@ def plan_backup(
             assert ordinal is not None
             items.append(BackupItem(state.tablets[ordinal].id, token.data))
     entry = state.entry
+    taken = any(found.until == until for found in earlier)
+    owner = process_mark() or "-"
     backup = Backup(
         folder, table.name, state.id, entry.rewritten, since, until, state.schema, entry.partition_schema,
         tuple((tablet.id, tablet.partition) for tablet in state.tablets), entry.history_us, entry.comment,
-        tuple(dropped),
+        tuple(dropped), f"{until}-full" if taken else str(until),
+        work=f".{until}-{owner}-{SYSTEM.randomness.token_hex(8)}",
     )  # fmt: skip
     return backup, items, root
+
+
+def begin_backup(backup: Backup) -> None:
+    """Make its folder, and remove what killed drivers left of others of the table (B5)."""
+    parent = os.path.dirname(backup.work_path)
+    for name in _names_in(parent):
+        found = _WORK.fullmatch(name)
+        if found is not None and is_gone(found[2]):
+            SYSTEM.files.remove_tree(os.path.join(parent, name))
+    SYSTEM.files.make_dirs(backup.work_path)
 
 
 def write_item(backup: Backup, item: BackupItem, name: str) -> tuple[str, int, int, int] | None:
@@ -216,7 +251,7 @@ def write_item(backup: Backup, item: BackupItem, name: str) -> tuple[str, int, i
         return None
     writer.close()
     body = sink.getvalue()
-    file = SYSTEM.files.create(os.path.join(backup.path, name))
+    file = SYSTEM.files.create(os.path.join(backup.work_path, name))
     try:
         file.append(body)
         file.sync()
@@ -226,11 +261,18 @@ def write_item(backup: Backup, item: BackupItem, name: str) -> tuple[str, int, i
 
 
 def finish_backup(backup: Backup, files: Sequence[tuple[str, int, int, int]]) -> Backup:
-    """Write the metadata (B1)."""
+    """Write the metadata, and give the folder its name (B1).
+
+    Raises: StorageError when another program made a backup of this moment meanwhile.
+    """
     done = dataclasses.replace(backup, files=tuple(sorted(files)))
-    SYSTEM.files.sync_dir(backup.path)
+    SYSTEM.files.sync_dir(backup.work_path)
     text = json.dumps(done.to_json(), indent=1).encode()
-    SYSTEM.files.write_atomic(os.path.join(backup.path, METADATA), text)
+    SYSTEM.files.write_atomic(os.path.join(backup.work_path, METADATA), text)
+    if not SYSTEM.files.exists(os.path.join(backup.path, METADATA)):
+        SYSTEM.files.remove_tree(backup.path)  # of a backup that somebody was removing
+    SYSTEM.files.rename(backup.work_path, backup.path)
+    SYSTEM.files.sync_dir(os.path.dirname(backup.path))
     return done
 
 
@@ -248,20 +290,44 @@ def _rows(data: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def find_backups(folder: str) -> list[Backup]:
-    """All complete backups in a folder, oldest first. Raises: CorruptionError."""
+    """All complete backups in a folder, oldest first. Raises: InvalidArgumentError: no folder; CorruptionError."""
     folder = os.path.abspath(folder)
+    if not SYSTEM.files.exists(folder):
+        raise InvalidArgumentError(
+            f"there is no folder {folder!r}: give the one that nyala.spark.backup was given"
+        )
+    return _backups_in(folder)
+
+
+def _backups_in(folder: str) -> list[Backup]:
     found = []
-    for table in SYSTEM.files.list_dir(folder):
-        for moment in SYSTEM.files.list_dir(os.path.join(folder, table)):
-            path = os.path.join(folder, table, moment, METADATA)
-            if SYSTEM.files.exists(path):
+    for table in _names_in(folder):
+        for name in _names_in(os.path.join(folder, table)):
+            path = os.path.join(folder, table, name, METADATA)
+            if _NAME.fullmatch(name) and SYSTEM.files.exists(path):
                 found.append(Backup.read(folder, path))
-    return sorted(found, key=lambda backup: (backup.until, backup.table))
+    return sorted(found, key=lambda backup: (backup.until, backup.table, backup.since is None))
+
+
+def _folder_of(table: str) -> str:
+    """A table's name as that of a folder."""
+    name = table.replace("%", "%25").replace("/", "%2F")
+    return name.replace(".", "%2E") if name in (".", "..") else name
+
+
+def _names_in(path: str) -> list[str]:
+    """As `list_dir`; none of what is no folder: a backup's folder may stand among a user's own files."""
+    try:
+        return SYSTEM.files.list_dir(path)
+    except StorageError as error:
+        if error.errno != errno.ENOTDIR:
+            raise
+        return []
 
 
 def list_backups(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The backups in a folder, oldest first: a dict each of table, kind ("full" or "incremental"), since, until, time,
-    rows, bytes, files, path. Raises: CorruptionError."""
+    rows, bytes, files, path. Raises: InvalidArgumentError: there is no such folder; CorruptionError."""
     return [
         {
             "table": backup.table,
@@ -282,6 +348,7 @@ def clean_backups(folder: str | os.PathLike[str], older_than: Any) -> list[str]:
     """Remove backups of before a moment, and what broke off before it; returns the folders removed.
 
     older_than: what `at` takes. A backup that a later one builds on is kept, so what is left can be restored.
+    Raises: InvalidArgumentError: there is no such folder; CorruptionError.
     """
     moment = parse_at(older_than)
     backups = find_backups(os.fspath(folder))
@@ -291,10 +358,15 @@ def clean_backups(folder: str | os.PathLike[str], older_than: Any) -> list[str]:
             needed |= {link.path for link in _chain(backups, backup)}
     removed = []
     root = os.path.abspath(os.fspath(folder))
-    for table in SYSTEM.files.list_dir(root):
-        for name in SYSTEM.files.list_dir(os.path.join(root, table)):
+    for table in _names_in(root):
+        for name in _names_in(os.path.join(root, table)):
             path = os.path.join(root, table, name)
-            if name.isdigit() and int(name) < moment and path not in needed:
+            work, made = _WORK.fullmatch(name), _NAME.fullmatch(name)
+            if work is not None:
+                if int(work[1]) < moment or is_gone(work[2]):
+                    SYSTEM.files.remove_tree(path)
+                    removed.append(path)
+            elif made is not None and int(made[1]) < moment and path not in needed:
                 # The metadata first: what is half removed is no backup.
                 SYSTEM.files.unlink(os.path.join(path, METADATA), missing_ok=True)
                 SYSTEM.files.remove_tree(path)
@@ -310,6 +382,7 @@ def _chain(backups: Sequence[Backup], target: Backup) -> list[Backup]:
             found
             for found in backups
             if (found.table, found.table_id, found.until) == (target.table, target.table_id, since)
+            and found.path != chain[-1].path
         ]
         if not before:
             raise CorruptionError(
@@ -317,7 +390,7 @@ def _chain(backups: Sequence[Backup], target: Backup) -> list[Backup]:
                 f"{to_datetime(since).isoformat()}, which is not there: make a full backup",
                 chain[-1].path,
             )
-        chain.append(before[0])
+        chain.append(before[-1])
     return chain[::-1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -9,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from nyala.env import SYSTEM, process_mark
-from nyala.errors import Error, InvalidArgumentError
+from nyala.errors import Error, InvalidArgumentError, StorageError, TableExistsError
 from nyala.spark.arguments import check_database, check_table
 from nyala.spark.backup import (
     Backup,
     BackupItem,
     RestoreStep,
+    begin_backup,
     finish_backup,
     plan_backup,
     plan_restore,
@@ -31,6 +33,7 @@ from nyala.spark.reader import freeze_gc_once, lease_of_version, load_placed, pl
 from nyala.spark.session import write
 from nyala.spark.types import arrow_schema, conform, spark_schema
 from nyala.tablet.diff_spec import CHANGE_TYPE
+from nyala.tablet.unfinished import unfinished_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["backup", "restore"]
 
 TASKS_PER_CORE: Final = 2
+_REMOVAL_PAUSES_S: Final = (0.02, 0.1, 0.5)
 
 
 def backup(
@@ -51,7 +55,7 @@ def backup(
     full: all of it in any case. It is full by itself the first time, after a repartition, and when the changes since
           the last backup are no longer kept.
     Returns: kind, until (the moment to which it can be restored), rows, bytes, files; None when nothing has changed.
-    Raises:  StorageError, CorruptionError. Then there is no backup of this moment.
+    Raises:  StorageError, CorruptionError. Then, and when the driver is killed, there is no backup of this moment.
     """
     check_table(table, "nyala.spark.backup")
     planned = plan_backup(table, os.fspath(folder), full=full)
@@ -60,7 +64,7 @@ def backup(
     made, items, root = planned
     path = table._database.path
     lease = lease_of_version(path, root.version, LEASE_DEFAULT_S, process_mark())
-    SYSTEM.files.make_dirs(made.path)
+    begin_backup(made)
     try:
         (placed,) = place(path, lease, [[item.data for item in items]])
         numbered = [(item.tablet_id, data) for item, data in zip(items, placed, strict=True)]
@@ -95,7 +99,7 @@ def backup(
                 ).collect()
         done = finish_backup(made, [tuple(row) for row in answers])
     except BaseException:
-        SYSTEM.files.remove_tree(made.path)
+        _remove_work(made)
         raise
     return {
         "kind": "full" if done.since is None else "incremental",
@@ -104,6 +108,19 @@ def backup(
         "bytes": sum(size for _, _, _, size in done.files),
         "files": len(done.files),
     }
+
+
+def _remove_work(backup: Backup) -> None:
+    """Remove what a backup that failed has written. A task that was told to stop may write for a moment more; once the
+    folder is gone it makes no file."""
+    for pause_s in _REMOVAL_PAUSES_S:
+        try:
+            SYSTEM.files.remove_tree(backup.work_path)
+            return
+        except StorageError:
+            SYSTEM.clock.sleep_s(pause_s)
+    with contextlib.suppress(StorageError):  # the next backup removes it
+        SYSTEM.files.remove_tree(backup.work_path)
 
 
 def restore(
@@ -118,9 +135,11 @@ def restore(
     """Bring a backed-up table back, as it was at a backed-up moment; returns it.
 
     table: the backed-up table's name, which is made in the database `into`, under `name` if given; or an existing table
-           without rows, of the same columns and key, which is filled.
+           without rows, of the same columns and key, which is filled in one commit.
     at:    what a scan's `at` takes: the newest backup that is not later; None: the newest.
-    Raises: InvalidArgumentError, TableExistsError; CorruptionError, StorageError. What was made is dropped then.
+    The table is there when it is whole: until then, and after a kill until the next open, it is filled under a name of
+    its own ("t [restoring …]").
+    Raises: InvalidArgumentError, TableExistsError; CorruptionError, StorageError. Then nothing was made.
     """
     if not isinstance(table, str):
         check_table(table, "nyala.spark.restore(table=…)")
@@ -128,30 +147,48 @@ def restore(
         check_database(into, "nyala.spark.restore(into=…)")
     source = table if isinstance(table, str) else table.name
     target, steps = plan_restore(os.path.abspath(os.fspath(folder)), source, at)
+    steps = [step for step in steps if step.paths]
     if isinstance(table, str):
         if into is None:
             raise InvalidArgumentError("restore makes the table in a database: give into=db")
         wanted = name or table
-        into._writer().create_table(
-            wanted, target.schema, target.partition_schema, [p for _, p in target.partitions],
-            comment=target.comment, history_us=target.history_us,
-        )  # fmt: skip
-        made = into.table(wanted)
-    else:
-        made = table
-        if made.count():
-            raise InvalidArgumentError(
-                f"table {made.name!r} has rows: restore fills an empty table, or makes one (table as text, into=db)"
+        if wanted in into.list_tables():
+            raise TableExistsError(
+                f"table {wanted!r} exists already: restore it under another name (name=…), or drop it first"
             )
-    try:
-        for step in steps:
-            if step.paths:
+        with _unfinished(into, target, wanted) as made:
+            for step in steps:
                 _apply(spark, target, step, made)
-    except BaseException:
-        if into is not None and isinstance(table, str):
-            into.drop_table(made.name, missing_ok=True)
-        raise
-    return made
+            into.rename_table(made.name, wanted)
+        return into.table(wanted)
+    if table.count():
+        raise InvalidArgumentError(
+            f"table {table.name!r} has rows: restore fills an empty table, or makes one (table as text, into=db)"
+        )
+    if [step.backup.since for step in steps] in ([], [None]):
+        for step in steps:
+            _apply(spark, target, step, table)
+        return table
+    with _unfinished(table._database, target, table.name) as made:
+        for step in steps:
+            _apply(spark, target, step, made)
+        load(made.scan().to_spark(spark), table)
+    return table
+
+
+@contextlib.contextmanager
+def _unfinished(database: Database, target: Backup, wanted: str) -> Iterator[Table]:
+    """An empty table for the rows of a backup; dropped at the end, unless it got another name."""
+    store = database._writer()
+    name = unfinished_name(SYSTEM, wanted)
+    store.create_table(
+        name, target.schema, target.partition_schema, [p for _, p in target.partitions],
+        comment=target.comment, history_us=target.history_us,
+    )  # fmt: skip
+    try:
+        yield database.table(name)
+    finally:
+        database.drop_table(name, missing_ok=True)
 
 
 def _apply(spark: SparkSession, target: Backup, step: RestoreStep, table: Table) -> None:

@@ -69,6 +69,7 @@ from nyala.tablet.reservations import Reservations
 from nyala.tablet.result import Ticket
 from nyala.tablet.root import Root, TableState, TabletState
 from nyala.tablet.staging import remove_expired_staging
+from nyala.tablet.unfinished import abandoned
 from nyala.wal.position import PositionRecord, read_position, write_position
 from nyala.wal.reader import Recovery, recover
 from nyala.wal.writer import Durability, LogWriter
@@ -199,7 +200,18 @@ class Store:
             store = Store(env, path, options, lock, catalog, state, root, log, clock, cache)
             store._replay(recovered)
             undo.pop_all()
+        store._drop_abandoned()
         return store
+
+    def _drop_abandoned(self) -> None:
+        """Tables that a killed job left unfinished (`unfinished.py`)."""
+        for name in abandoned(self._root.by_name):
+            try:
+                self.drop_table(name)
+            except StorageError as error:  # a full disk shall not keep the store from being opened
+                logger.warning("the unfinished table %r stays until the next open: %s", name, error)
+            else:
+                logger.info("dropped the table %r, which a killed job had left unfinished", name)
 
     def _replay(self, recovered: Recovery) -> None:
         """Bring the log into memory, as much of it as may be at a time; then readers see all of it.

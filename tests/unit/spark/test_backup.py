@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,11 @@ import pyarrow as pa
 import pytest
 
 import nyala
-from nyala.env import SYSTEM
+from nyala.env import process_mark
 from nyala.errors import CorruptionError, InvalidArgumentError
 from nyala.spark.backup import (
     Backup,
+    begin_backup,
     clean_backups,
     find_backups,
     finish_backup,
@@ -50,7 +53,7 @@ def back_up(db: nyala.Database, folder: Path, **options: Any) -> Backup | None:
     if planned is None:
         return None
     backup, items, root = planned
-    SYSTEM.files.make_dirs(backup.path)
+    begin_backup(backup)
     files = [write_item(backup, item, f"part-{number}.parquet") for number, item in enumerate(items)]
     del root
     return finish_backup(backup, [file for file in files if file is not None])
@@ -177,13 +180,85 @@ def test_a_backup_that_broke_off_is_none(db: nyala.Database, tmp_path: Path) -> 
     planned = plan_backup(db["t"], str(folder))
     assert planned is not None
     backup, items, _ = planned
-    SYSTEM.files.make_dirs(backup.path)
+    begin_backup(backup)
     write_item(backup, items[0], "part.parquet")
     assert find_backups(str(folder)) == []
     db["t"].insert({"k": [2], "v": [2], "w": ["b"]})
     again = back_up(db, folder)
     assert again is not None and again.since is None
-    assert clean_backups(folder, again.until) == [backup.path]
+    assert clean_backups(folder, again.until) == [backup.work_path]
+    assert [found["path"] for found in list_backups(folder)] == [again.path]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="marks are Linux'")
+@pytest.mark.parametrize("end", ["backup", "clean"])
+def test_what_a_killed_driver_left_goes(
+    db: nyala.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """With the next backup, and with the next clean of whatever moment; what a living one is making stays."""
+    folder = tmp_path / "backups"
+    db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    mark = process_mark(process.pid)
+    monkeypatch.setitem(plan_backup.__globals__, "process_mark", lambda: mark)  # `backup` is a function, too
+    planned = plan_backup(db["t"], str(folder))
+    monkeypatch.undo()
+    assert planned is not None
+    theirs, items, _ = planned
+    begin_backup(theirs)
+    write_item(theirs, items[0], "part.parquet")
+    made = back_up(db, folder)
+    assert made is not None and Path(theirs.work_path).exists()
+    process.kill()
+    process.communicate()
+    if end == "backup":
+        db["t"].insert({"k": [2], "v": [2], "w": ["b"]})
+        assert back_up(db, folder) is not None
+    else:
+        assert clean_backups(folder, 0) == [theirs.work_path]
+    assert not Path(theirs.work_path).exists()
+    assert Path(made.path, "backup.json").exists()
+
+
+def test_a_full_backup_of_a_moment_that_has_an_incremental_one(db: nyala.Database, tmp_path: Path) -> None:
+    """Both are there, and neither touches the other's files; a moment that has a full one needs no other."""
+    folder = tmp_path / "backups"
+    for number in range(2):
+        db["t"].insert({"k": [number], "v": [number], "w": ["a"]})
+        last = back_up(db, folder)
+    full = back_up(db, folder, full=True)
+    assert (
+        last is not None and full is not None and (full.until, full.path) == (last.until, last.path + "-full")
+    )
+    assert back_up(db, folder, full=True) is None and back_up(db, folder) is None
+    assert rows(bring_back(db, folder, "r1")) == rows(db["t"])
+    db["t"].delete({"k": [0]})
+    after = back_up(db, folder)
+    assert after is not None and after.since == full.until
+    assert len(clean_backups(folder, after.until)) == 2
+    assert [found["path"] for found in list_backups(folder)] == [full.path, after.path]
+    assert rows(bring_back(db, folder, "r2")) == rows(db["t"])
+
+
+def test_folders_that_are_not_there_and_names_that_are_no_folders(db: nyala.Database, tmp_path: Path) -> None:
+    """A mistyped folder is no folder without backups; a table of any name has a folder inside the one given."""
+    for call in (
+        list_backups,
+        lambda folder: clean_backups(folder, 0),
+        lambda folder: plan_restore(folder, "t"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"there is no folder '.*bakups'"):
+            call(str(tmp_path / "bakups"))
+    folder = tmp_path / "backups"
+    for name in ("..", "a/b", "%2F"):
+        db.create_table(name, {"k": "int64"}, ["k"]).insert({"k": [1]})
+        planned = plan_backup(db[name], str(folder))
+        assert planned is not None
+        begin_backup(planned[0])
+        finish_backup(planned[0], [])
+    (folder / "notes.txt").write_text("mine")
+    assert sorted(found["table"] for found in list_backups(folder)) == ["%2F", "..", "a/b"]
+    assert {path.name for path in tmp_path.iterdir()} == {"store", "backups"}
 
 
 def test_clean_keeps_what_later_ones_build_on(db: nyala.Database, tmp_path: Path) -> None:
