@@ -119,8 +119,24 @@ def run_stream(spark: SparkSession, store: str) -> None:
     assert query.awaitTermination(120) and query.exception() is None
 
 
+def run_backup(spark: SparkSession, store: str) -> None:
+    with nyala.connect(store, maintenance=False) as db:
+        nyala.spark.backup(spark, db["t"], f"{store}/../backups")
+
+
+def run_restore(spark: SparkSession, store: str) -> None:
+    """As a new table, and into one that is there and empty; run again, what is not there yet."""
+    folder = f"{store}/../backups"
+    with nyala.connect(store, maintenance=False) as db:
+        if "again" not in db.list_tables():
+            nyala.spark.restore(spark, folder, "t", into=db, name="again")
+        if not db["copy"].count():
+            nyala.spark.restore(spark, folder, db["copy"])
+
+
 JOBS: dict[str, Callable[[SparkSession, str], None]] = {
     "write": run_write, "load": run_load, "upsert": run_upsert, "compact": run_compact, "stream": run_stream,
+    "backup": run_backup, "restore": run_restore,
 }  # fmt: skip
 
 COMMIT = ["nyala.tablet.write_path:commit:before", "nyala.wal.writer:LogWriter.append:after"]
@@ -163,6 +179,27 @@ STEPS = {
         *INSTALL,
         "nyala.handover:commit_load_files:after",
     ],
+    "backup": [
+        "nyala.spark.backup:begin_backup:after",
+        "nyala.spark.backup:write_item:before",
+        "nyala.spark.backup:write_item:after",
+        "nyala.spark.backup:finish_backup:before",
+        "nyala.env.files:PosixFiles.rename:before",
+        "nyala.env.files:PosixFiles.rename:after",
+        "nyala.spark.backup:finish_backup:after",
+    ],
+    "restore": [
+        "nyala.tablet.unfinished:unfinished_name:after",
+        "nyala.spark.backup:read_part:before",
+        "nyala.tablet.load_write:write_tablet:after",
+        *INSTALL,
+        "nyala.handover:commit_load_files:after",
+        "nyala.handover:commit_staged:before",
+        "nyala.handover:commit_staged:after",
+        "nyala.database:Database.rename_table:before",
+        "nyala.database:Database.rename_table:after",
+        "nyala.database:Database.drop_table:before",
+    ],
     "compact": [
         "nyala.tablet.compaction_run:run:before",
         "nyala.tablet.compaction_run:run:after",
@@ -173,7 +210,11 @@ IN_THE_GATE = {
     ("stream", "nyala.handover:commit_staged:after"),
     ("write", "nyala.tablet.staged_files:write_routed:after"),
     ("load", "nyala.tablet.load_commit:_moved_file:after"),
+    ("backup", "nyala.env.files:PosixFiles.rename:before"),
+    ("restore", "nyala.handover:commit_staged:before"),
 }
+# Jobs that leave the table as it is.
+LEAVING_IT = ("compact", "stream", "backup", "restore")
 CASES = [
     pytest.param(
         job,
@@ -184,6 +225,26 @@ CASES = [
     for job, steps in STEPS.items()
     for step in steps
 ]
+
+
+def prepare_backups(spark: SparkSession, db: nyala.Database, folder: Path) -> None:
+    """Of tables t and copy a full backup and an incremental one; copy is empty then."""
+    copy = db.create_table("copy", db["t"].schema, ["k"])
+    copy.insert(db["t"].to_arrow())
+    for table in (db["t"], copy):
+        table.upsert({"k": [-1], "v": [0]})
+        assert nyala.spark.backup(spark, table, folder)["kind"] == "full"
+        table.delete({"k": [-1]})
+        assert nyala.spark.backup(spark, table, folder)["kind"] == "incremental"
+    copy.delete(where="TRUE")
+
+
+def check_backups(store: Path) -> None:
+    """After a backup that was killed and run again there is one, whole, and nothing besides."""
+    folder = store.parent / "backups" / "t"
+    assert [str(path) for path in folder.iterdir()] == [
+        b["path"] for b in nyala.spark.list_backups(folder.parent)
+    ]
 
 
 def files_nobody_needs(folder: Path, db: nyala.Database) -> list[Path]:
@@ -210,6 +271,8 @@ def test_a_killed_job_left_nothing_and_can_be_run_again(
         table.flush()
         table.update({"k": list(BEFORE)[:50], "v": list(BEFORE.values())[:50]})
         db.create_table("fed", schema, ["k"])
+        if job == "restore":
+            prepare_backups(spark, db, tmp_path / "backups")
     (tmp_path / "in").mkdir()
     for number in range(2):
         lines = [f'{{"k": {number + 2 * i}, "v": {i}}}\n' for i in range(5)]
@@ -234,20 +297,29 @@ def test_a_killed_job_left_nothing_and_can_be_run_again(
             db._writer().collect_garbage()
             left = files_nobody_needs(store, db)
             rows = {row["k"]: row["v"] for row in db["t"].to_arrow().to_pylist()}
+            tables = set(db.list_tables())
+            restored = [db[name].to_arrow().num_rows for name in ("again", "copy") if name in tables]
         # A killed process is there for some moments more.
-        if not left or time.monotonic() > deadline_s:
+        if not (left or tables - {"t", "fed", "copy", "again"}) or time.monotonic() > deadline_s:
             break
         time.sleep(0.1)
     assert left == []
+    assert tables - {"t", "fed", "copy", "again"} == set()
+    assert set(restored) <= {0, len(BEFORE)}
     # A load is followed by an upsert, so it may be alone.
-    assert rows in ([BEFORE] if job in ("compact", "stream") else [BEFORE, AFTER, AFTER | BEFORE])
+    assert rows in ([BEFORE] if job in LEAVING_IT else [BEFORE, AFTER, AFTER | BEFORE])
 
     JOBS[job](spark, str(store))
     with nyala.connect(store, maintenance=False) as db:
         rows = db["t"].scan(order_by_key=True).to_arrow().to_pylist()
-        wanted = BEFORE if job in ("compact", "stream") else AFTER
+        wanted = BEFORE if job in LEAVING_IT else AFTER
         assert rows == [{"k": k, "v": wanted[k]} for k in sorted(wanted)]
         if job == "stream":
             fed = db["fed"].scan(order_by_key=True).to_arrow().to_pylist()
             assert fed == [{"k": k, "v": k // 2} for k in range(10)]
+        if job == "restore":
+            for name in ("again", "copy"):
+                assert db[name].scan(order_by_key=True).to_arrow().to_pylist() == rows, name
         assert files_nobody_needs(store, db) == []
+    if job == "backup":
+        check_backups(store)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -60,3 +65,45 @@ def test_what_differs_is_said_once_and_what_does_not_matter_is_not() -> None:
         "Spark's Python workers (/p on a) have Python 3.12.0, this program has 3.11.7",
         "Spark's Python workers (/p on b) have no nyala",
     ]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_workers_are_forked_from_a_process_without_threads_and_without_nyala(spark: SparkSession) -> None:
+    """No lock of ours can be held at a fork: what PySpark forks its workers from has one thread, and has loaded neither
+    Nyala nor Arrow, whose threads a fork would lose. That is PySpark's doing; this says when it is so no more."""
+    nyala.spark.register(spark)
+
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os
+
+        import pyarrow
+
+        for _ in batches:
+            pass
+        daemon = os.getppid()
+        with open(f"/proc/{daemon}/maps") as maps:
+            loaded = "libarrow" in maps.read()
+        facts = [
+            open(f"/proc/{daemon}/cmdline").read().split("\0")[2],
+            len(os.listdir(f"/proc/{daemon}/task")),
+        ]
+        yield pyarrow.RecordBatch.from_pydict({"of": facts[:1], "threads": facts[1:], "arrow": [loaded]})
+
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(look, "of string, threads long, arrow boolean").collect()
+    assert (row.of, row.threads, row.arrow) == ("pyspark.daemon", 1, False)
+
+
+def test_a_forked_copy_scans_with_threads_of_its_own(store: Path) -> None:
+    """Whoever forks all the same (multiprocessing) and opens the store in the child waits for no thread of its parent."""
+    with nyala.connect(store) as db:
+        table = db.create_table("t", {"k": "int64"}, ["k"], [nyala.hash_partition("k", buckets=4)])
+        table.insert({"k": list(range(1000))})
+        table.flush()
+        assert len(table.to_arrow()) == 1000
+        child = os.fork()
+        if child == 0:
+            found = 1
+            with contextlib.suppress(BaseException), nyala.connect(store, read_only=True) as again:
+                found = 0 if len(again["t"].to_arrow()) == 1000 else 2
+            os._exit(found)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -25,7 +25,8 @@ Invariants
         lease was never gone in between. One that comes too late raises HistoryExpiredError.
 
 The clocks of machines that share a store must agree much better than an expiry is long.
-Left out: a crash within `write_atomic` may leave a `.tmp` file of some 100 bytes here; nobody collects it.
+Left out: a crash in the middle of `write_atomic` may leave a `.tmp` file of some 100 bytes here, half written; one that
+is whole goes as its lease would.
 Source: design §6, P1 and P2.
 """
 
@@ -247,7 +248,10 @@ def living_leases(env: Env, directory: str, now_us: int) -> list[LivingLease]:
                 if not env.files.exists(path.removesuffix(_PARTS_SUFFIX)):
                     env.files.remove_tree(path)
                 continue
-            elif name.startswith("remote-") and not name.endswith(_TEMPORARY_SUFFIX):
+            elif name.endswith(_TEMPORARY_SUFFIX):
+                _remove_broken_off(env, path, now_us)
+                continue
+            elif name.startswith("remote-"):
                 living = _living_remote(env, name, path, now_us)
             else:
                 continue
@@ -290,6 +294,15 @@ def _living_remote(env: Env, name: str, path: str, now_us: int) -> LivingLease |
     return LivingLease(
         name, "remote", content.version, content.pid, content.host, content.expires_us, content.owner
     )
+
+
+def _remove_broken_off(env: Env, path: str, now_us: int) -> None:
+    """A lease that was just being written, if its process has ended or its time is over."""
+    content = _decode(env.files.read_lock_content(path))
+    if content is not None and content.expires_us is not None and (
+        content.expires_us <= now_us or (content.owner is not None and is_gone(content.owner))
+    ):  # fmt: skip
+        env.files.unlink(path, missing_ok=True)
 
 
 def _end_remote(env: Env, path: str) -> None:

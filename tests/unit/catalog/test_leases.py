@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -161,6 +162,25 @@ def test_P2_a_remote_lease_lives_until_its_expiry(env: Env, clock: SteppedClock,
     clock.sleep_s(1)
     assert oldest(env, tmp_path) is None
     assert os.listdir(tmp_path / "leases") == []
+
+
+def test_what_a_lease_keeps_goes_with_it(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
+    """Rows of memory that travel in a file are removed when nobody can ask for them: at the lease's end, and when a
+    crash ended the lease and not the rest. So is a lease that a crash kept from getting its name."""
+    living, over, lost = (remote(env, tmp_path, seconds) for seconds in (100, 10, 100))
+    for lease in (living, over, lost):
+        lease.keep_file("a.token", b"rows")
+    os.unlink(lost.path)
+    for lease in (living, over):
+        shutil.copy(lease.path, f"{lease.path}.123-abc.tmp")
+    Path(f"{living.path}.123-torn.tmp").write_bytes(b"0123")  # of a living process, perhaps
+    assert len(living_leases(env, str(tmp_path), clock.now_us())) == 2
+    assert not Path(f"{lost.path}.parts").exists()
+    clock.sleep_s(10)
+    assert len(living_leases(env, str(tmp_path), clock.now_us())) == 1
+    assert sorted(os.listdir(tmp_path / "leases")) == [
+        living.name, f"{living.name}.123-abc.tmp", f"{living.name}.123-torn.tmp", f"{living.name}.parts",
+    ]  # fmt: skip
 
 
 def test_L1_an_expired_lease_is_not_revived(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
