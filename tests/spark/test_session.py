@@ -94,7 +94,7 @@ def test_workers_are_forked_from_a_process_without_threads_and_without_nyala(spa
 
 
 def test_a_forked_copy_scans_with_threads_of_its_own(store: Path) -> None:
-    """Whoever forks all the same (multiprocessing) and opens the store in the child waits for no thread of its parent."""
+    """Whoever forks all the same (multiprocessing) and opens the store in the child waits for none of its threads."""
     with nyala.connect(store) as db:
         table = db.create_table("t", {"k": "int64"}, ["k"], [nyala.hash_partition("k", buckets=4)])
         table.insert({"k": list(range(1000))})

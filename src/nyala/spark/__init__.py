@@ -18,6 +18,7 @@
     backup.py    backups: plans, files, metadata; backup_jobs.py: `backup` and `restore`
     progress.py  how far a long job is
     errors.py    an error of a worker as one of ours
+    words.py     the library's sentences in the words of `.option(...)`
 
 Where each runs matters more here than anywhere else in Nyala:
 

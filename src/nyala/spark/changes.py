@@ -68,6 +68,7 @@ from nyala.spark.reader import (
     place,
 )
 from nyala.spark.types import arrow_schema, check_schema, conform
+from nyala.spark.words import errors_in_options
 from nyala.tablet import change_token, diff_records
 from nyala.tablet.change_token import changes_in_memory, make_change_tokens, read_change_token
 from nyala.tablet.diff_spec import CHANGE_TYPE, COMMIT_TIMESTAMP
@@ -79,7 +80,7 @@ if TYPE_CHECKING:
 
     from nyala.change_feed import ChangeFeed
     from nyala.database import Database
-    from nyala.table import SchemaOf
+    from nyala.table import SchemaOf, Table
 
 __all__ = [
     "NyalaChangeReader",
@@ -91,6 +92,8 @@ __all__ = [
 ]
 
 _BEGIN: Final = 0
+STARTING: Final = "startingTimestamp"
+ENDING: Final = "endingTimestamp"
 # Rows that travel are cut into pieces of about so many, so that several tasks share them.
 _PIECE_ROWS: Final = 1 << 17
 
@@ -119,17 +122,23 @@ def _feed(
         ) from error
 
 
+def _moment(table: Table, moment: int | str, option: str) -> int:
+    """The timestamp that an option names. Raises: InvalidArgumentError, in the option's words."""
+    with errors_in_options(option):
+        return table.at(moment).timestamp
+
+
 def change_schema(options: ChangeOptions) -> pa.Schema:
     """What the feed's rows look like; of a batch that ends at a moment of the past, with the columns of then. Its
     metadata name range partitions that were dropped since it began."""
     with nyala.connect(options.path, read_only=True) as db:
         table = db.table(options.table)
-        until = db.now() if options.end is None else table.at(options.end).timestamp
+        until = db.now() if options.end is None else _moment(table, options.end, ENDING)
         feed = _feed(db, options, until, until, "at")
         if options.start is not None:
             # A query that goes on from its checkpoint may name a start that was readable once.
             with contextlib.suppress(HistoryExpiredError):
-                feed = _feed(db, options, min(table.at(options.start).timestamp, until), until, "at")
+                feed = _feed(db, options, min(_moment(table, options.start, STARTING), until), until, "at")
         return feed.schema
 
 
@@ -225,6 +234,7 @@ class NyalaChangeReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
+    @errors_in_options()
     def partitions(self) -> list[InputPartition]:
         options = self._options
         with nyala.connect(options.path, read_only=True) as db:
@@ -235,9 +245,9 @@ class NyalaChangeReader(DataSourceReader):
                 if options.from_now
                 else _BEGIN
                 if options.start is None
-                else table.at(options.start).timestamp
+                else _moment(table, options.start, STARTING)
             )
-            until = now if options.end is None else table.at(options.end).timestamp
+            until = now if options.end is None else _moment(table, options.end, ENDING)
             return plan_changes(db, options, self._schema, since, until, "at")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -310,8 +320,9 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {"timestamp": self._db.now()}
         if options.start is None:
             return {"timestamp": _BEGIN}
-        return {"timestamp": self._db.table(options.table).at(options.start).timestamp}
+        return {"timestamp": _moment(self._db.table(options.table), options.start, STARTING)}
 
+    @errors_in_options()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         since = start["timestamp"]
         now = self._db.now() if self._target is None else self._target
@@ -337,6 +348,7 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, int] | None:
         return {"timestamp": self._db.now()}
 
+    @errors_in_options()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         since, until = start["timestamp"], end["timestamp"]
         try:

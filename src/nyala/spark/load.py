@@ -65,6 +65,8 @@ __all__ = ["load", "upsert"]
 
 TASKS_PER_CORE: Final = 4
 STAGING_TTL_S: Final = 24 * 3600
+# Of the numbers that Spark's monotonically_increasing_id gives: those that say the row's place in its partition.
+_PLACE_BITS: Final = 33
 _ANSWER: Final = "tablet int, staged binary, errors binary"
 _ANSWER_SCHEMA: Final = pa.schema([("tablet", pa.int32()), ("staged", pa.binary()), ("errors", pa.binary())])
 
@@ -82,7 +84,9 @@ def load(
 ) -> WriteResult:
     """Insert the frame's rows as one atomic batch; executors write the rowsets.
 
-    on_conflict, errors: as `Table.insert`; failing rows are numbered by their place in the frame's partitions.
+    on_conflict, errors: as `Table.insert`. In `errors` of a result or an exception, `row` is the number that
+            `pyspark.sql.functions.monotonically_increasing_id()` gives a row of `df`: 2^33 × its partition, and its
+            place there; the key's columns stand beside it.
     tasks:  how many tasks write; None: one for each tablet, but not more than four for each core.
     lease:  seconds for which the job's files are kept after it was last heard of.
     Raises: as `Table.insert`, and SchemaError when the table is altered while the job runs. Nothing was written then.
@@ -138,7 +142,7 @@ def _run(
                 raise write_error(
                     set(problems.column("code").unique().to_pylist()),
                     f"table {name!r}: {problems.num_rows} rows failed and nothing was written (all of them are in "
-                    f".errors)\n{failures_text(problems)}",
+                    f".errors)\n{failures_text(problems, _row_text)}",
                     problems,
                 )
             files = {found.rowset.id: found for tablet in plan.tablets for found in tablet.rowsets}
@@ -157,6 +161,10 @@ def _run(
         **outcome,
         errors=pa.concat_tables(found_errors, promote_options="permissive") if found_errors else None,
     )
+
+
+def _row_text(number: int) -> str:
+    return f"partition {number >> _PLACE_BITS}, row {number & ((1 << _PLACE_BITS) - 1)}"
 
 
 def _by_tablet(df: DataFrame, plan: LoadPlan, tasks: int | None) -> DataFrame:

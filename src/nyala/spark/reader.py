@@ -37,6 +37,7 @@ from nyala.scan import read_token
 from nyala.spark.errors import naming
 from nyala.spark.options import ReadOptions
 from nyala.spark.types import arrow_schema, check_schema, conform
+from nyala.spark.words import errors_in_options
 from nyala.tablet.token import Token, tablet_of
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ class NyalaReader(DataSourceReader):
         self._schema = schema
         self._timestamp = timestamp
 
+    @errors_in_options()
     def partitions(self) -> list[InputPartition]:
         options = self._options
         at = options.at if self._timestamp is None else self._timestamp

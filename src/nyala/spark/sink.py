@@ -36,6 +36,7 @@ from nyala.env import mark_of_ancestor
 from nyala.errors import Error, InvalidArgumentError, StorageError, WriteError
 from nyala.spark.options import WriteOptions
 from nyala.spark.reader import JVM
+from nyala.spark.words import errors_in_options
 from nyala.spark.writer import plan_rows, refused, stage_rows, tell, unique_columns
 from nyala.tablet.store import stream_key
 
@@ -94,6 +95,7 @@ class NyalaStreamWriter(DataSourceStreamArrowWriter):
             handover.discard_staging(self._options.path, key)
         return StagedBatch(query, partition, key if rows else None, name)
 
+    @errors_in_options()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         staged = sorted((m for m in messages if isinstance(m, StagedBatch)), key=lambda m: m.partition)
         files = [[m.key, m.name] for m in staged if m.key is not None]

@@ -22,6 +22,7 @@ from nyala.spark.options import ChangeOptions, ReadOptions, WriteOptions, plain_
 from nyala.spark.reader import NyalaReader, table_key, table_schema
 from nyala.spark.sink import NyalaStreamWriter
 from nyala.spark.types import identity_of, spark_schema
+from nyala.spark.words import errors_in_options
 from nyala.spark.writer import NyalaWriter
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class NyalaDataSource(DataSource):
     def name(cls) -> str:
         return "nyala"
 
+    @errors_in_options()
     def schema(self) -> StructType:
         given = plain_names(self.options)
         kept = {name: given[name] for name in _KEPT if given.get(name)}
@@ -62,12 +64,14 @@ class NyalaDataSource(DataSource):
         key = json.dumps(table_key(options))
         return spark_schema(schema, {**kept, "path": options.path, "key": key})
 
+    @errors_in_options()
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._with_identity(schema, _KEPT)
         if wants_changes(options):
             return NyalaChangeReader(ChangeOptions.parse(options), schema)
         return NyalaReader(ReadOptions.parse(options), schema, self._timestamp)
 
+    @errors_in_options()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         options = WriteOptions.parse(self._with_identity(schema, _KEPT_FOR_WRITES))
         key = None
@@ -76,6 +80,7 @@ class NyalaDataSource(DataSource):
             key = json.loads((identity_of(schema) or {}).get("key", "null"))
         return NyalaWriter(options, schema, overwrite, key)
 
+    @errors_in_options()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = self._with_identity(schema, _KEPT)
         if not wants_changes(options):
@@ -90,6 +95,7 @@ class NyalaDataSource(DataSource):
             )
         return NyalaChangeStream(changes, schema)
 
+    @errors_in_options()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         options = WriteOptions.parse(self._with_identity(schema, _KEPT_FOR_WRITES))
         return NyalaStreamWriter(options, schema, overwrite)

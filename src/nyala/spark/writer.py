@@ -24,7 +24,7 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +39,7 @@ from nyala.handover import CHANGES
 from nyala.spark.options import WriteOptions
 from nyala.spark.reader import JVM, freeze_gc_once
 from nyala.spark.types import arrow_schema
+from nyala.spark.words import errors_in_options, in_options, rows_in_options
 from nyala.tablet.load_job import LoadPlan
 from nyala.tablet.load_write import check_columns
 from nyala.tablet.staged_files import check_names, routing_plan, write_routed
@@ -102,6 +103,7 @@ class NyalaWriter(DataSourceArrowWriter):
         rows = stage_rows(chosen, os.path.join(self._staging, name), self._plan)
         return StagedFile(partition, name if rows else None, rows)
 
+    @errors_in_options()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         staged = [m for m in messages if isinstance(m, StagedFile)]
         staged.sort(key=lambda message: message.partition)
@@ -119,8 +121,6 @@ class NyalaWriter(DataSourceArrowWriter):
                 },
             )
         except WriteError as error:
-            if self._options.result is not None and error.errors is not None:
-                write_errors(self._options.result, error.errors)
             raise refused(self._options, error) from None
         with contextlib.suppress(Error):  # it is committed; what stays here goes when its time is over
             handover.discard_staging(self._options.path, self._key)
@@ -164,13 +164,16 @@ def stage_rows(batches: Iterator[pa.RecordBatch], path: str, plan: LoadPlan) -> 
 # ------------------------------------------------------------------------------------------------ what the user is told
 
 
-def failures_text(errors: pa.Table) -> str:
-    """How many rows failed with which code, and the first hundred of them, a line each. Row: its place in the job."""
+def failures_text(errors: pa.Table, row_text: Callable[[int], str] = "row {}".format) -> str:
+    """How many rows failed with which code, and the first hundred of them, a line each.
+
+    row_text: how the number of a row is said; by default it is its place in the job.
+    """
     codes = Counter(errors.column("code").to_pylist())
     lines = [", ".join(f"{count} {code}" for code, count in sorted(codes.items()))]
     for row in errors.slice(0, ERRORS_SHOWN).to_pylist():
         key = ", ".join(f"{name}={row[name]!r}" for name in errors.column_names[4:])
-        lines.append(f"  row {row['row']} ({key}): {row['code']}: {row['message']}")
+        lines.append(f"  {row_text(row['row'])} ({key}): {row['code']}: {row['message']}")
     if errors.num_rows > ERRORS_SHOWN:
         lines.append(f"  … and {errors.num_rows - ERRORS_SHOWN} more")
     return "\n".join(lines)
@@ -178,17 +181,19 @@ def failures_text(errors: pa.Table) -> str:
 
 def refused(options: WriteOptions, error: WriteError) -> WriteError:
     """The error of a job of which nothing was written, for a person who sees its text only."""
-    if options.result is not None and error.errors is not None:
-        write_errors(options.result, error.errors)
-    text = f"table {options.table!r}: {error}"
-    if error.errors is not None and error.errors.num_rows:
-        text += f"\n{failures_text(error.errors)}"
-    return type(error)(text, error.errors)
+    errors = None if error.errors is None else rows_in_options(error.errors)
+    if options.result is not None and errors is not None:
+        write_errors(options.result, errors)
+    text = f"table {options.table!r}: {in_options(str(error))}"
+    if errors is not None and errors.num_rows:
+        text += f"\n{failures_text(errors)}"
+    return type(error)(text, errors)
 
 
 def tell(options: WriteOptions, outcome: dict[str, Any]) -> None:
     """Leave what the commit did where the user wants it; failing rows are never passed over in silence."""
     errors: pa.Table | None = outcome["errors"]
+    errors = None if errors is None else rows_in_options(errors)
     failed = 0 if errors is None else errors.num_rows
     if options.result is not None:
         if errors is not None and failed:

@@ -1,0 +1,73 @@
+"""The library's advice in the words of `format("nyala")`: options, and nothing that is an argument of Python's.
+
+A message of the library's names its own arguments and methods. Each rule below is one sentence of its, or one
+argument, as a pattern; what no rule knows stays as it is. `nyala.cli.words` does the same for the command line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nyala.errors import Error
+
+__all__ = ["errors_in_options", "in_options", "rows_in_options"]
+
+# Of rows that fail: many thousands may have one message.
+_ROW_RULES: Final = (
+    ('use upsert(), or pass on_conflict="ignore"', "operation upsert or insert-ignore takes such rows"),
+    ('use upsert(), or pass on_missing="ignore"', "operation upsert or update-ignore takes such rows"),
+    ('pass on_missing="ignore"', "operation delete-ignore takes such rows"),
+    ("or use upsert(), where the later row wins", "or use operation upsert, where the later row wins"),
+)
+_RULES: Final = tuple(
+    (re.compile(pattern), words)
+    for pattern, words in (
+        (r"^at=", "option at="),
+        (r"write at=('[^']*'), or give a datetime", r"write .option('at', \1)"),
+        (r"leave its range out with where=", "leave its range out with .option('where', …)"),
+        (r"leave it out, with columns=\[…\]", "leave it out, with .option('columns', …)"),
+        (r"leave it out \(None\) to select every row", "leave the option out to read every row"),
+        (r"; build a long predicate with nyala\.col\(\.\.\.\), for instance col\('k'\)\.isin\(values\)",
+         "; join with a DataFrame of the values instead"),
+        (r"make one with create_table\(\)", "make one with nyala.connect(path).create_table(…)"),
+        (r"open it with read_only=True, wait for the writer to close it with lock_timeout=seconds, or end (.*)",
+         r"it neither answered nor ended within a minute: wait until it is closed, or end \1"),
+        *((re.escape(python), words) for python, words in _ROW_RULES),
+    )
+)  # fmt: skip
+
+
+def in_options(message: str) -> str:
+    """The message with the words of `.option(…)` for what the library's own are."""
+    for pattern, words in _RULES:
+        message = pattern.sub(words, message)
+    return message
+
+
+def rows_in_options(errors: pa.Table) -> pa.Table:
+    """The same for a table of failing rows."""
+    messages = errors.column("message")
+    for python, words in _ROW_RULES:
+        messages = pc.replace_substring(messages, python, words)
+    return errors.set_column(errors.schema.get_field_index("message"), "message", messages)
+
+
+@contextlib.contextmanager
+def errors_in_options(moment: str = "at") -> Iterator[None]:
+    """Around what Spark calls, also as a decorator. moment: the option by which a moment was given."""
+    try:
+        yield
+    except Error as error:
+        text = in_options(str(error))
+        if moment != "at":
+            text = re.sub(r"\boption at=", f"option {moment}=", text).replace(
+                "option('at'", f"option('{moment}'"
+            )
+        error.args = (text, *error.args[1:])
+        raise

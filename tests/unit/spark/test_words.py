@@ -1,0 +1,109 @@
+"""What is wrong is said in the words of `.option(...)`: the library's own arguments are none of Spark's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import nyala
+from nyala.errors import Error
+from nyala.spark.changes import NyalaChangeStream, change_schema
+from nyala.spark.options import ChangeOptions
+from nyala.spark.source import NyalaDataSource
+from nyala.spark.types import spark_schema
+from nyala.spark.words import in_options, rows_in_options
+
+PYTHONS = (
+    "at=",
+    "None",
+    "columns=",
+    "where=",
+    "on_conflict",
+    "on_missing",
+    "upsert(",
+    "lock_timeout",
+    "nyala.col(",
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    with nyala.connect(tmp_path / "store") as db:
+        table = db.create_table(
+            "t", {"k": "int64", "_change_type": "string"}, ["k"],
+            [nyala.range_partition("k", bounds=[(0, 50), (50, 100)])],
+        )  # fmt: skip
+        table.insert({"k": [1, 60], "_change_type": ["a", "b"]})
+        with table.alter() as a:
+            a.drop_range(50, 100)
+    return str(tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"at": "yesterday"}, "option at='yesterday' is neither a timestamp nor ISO time"),
+        ({"at": "1788000000"}, "write .option('at', '2026-08-29T"),
+        ({"at": "99999999999999999999"}, "option at=99999999999999999999 is outside"),
+        ({"where": "  "}, "leave the option out to read every row"),
+        ({"where": "k = 1 OR " * 200_000}, "join with a DataFrame of the values"),
+        ({"changes": "true"}, "leave it out, with .option('columns', …)"),
+        (
+            {"changes": "true", "columns": "k", "startingTimestamp": "x"},
+            "option startingTimestamp='x' is neither",
+        ),
+        (
+            {"changes": "true", "columns": "k", "endingTimestamp": "1788000000"},
+            ".option('endingTimestamp', '2026-",
+        ),
+    ],
+)
+def test_a_mistake_is_said_in_options(store: str, options: dict[str, str], said: str) -> None:
+    """At `load()`: which option it is, and what to write instead."""
+    with pytest.raises(Error) as raised:
+        NyalaDataSource({"path": store, "table": "t", **options}).schema()
+    assert said in str(raised.value)
+    assert [python for python in PYTHONS if python in str(raised.value).replace("option at=", "")] == []
+
+
+def test_a_streams_start(store: str) -> None:
+    """It comes to light only when the query begins."""
+    options = ChangeOptions(store, "t", ("k",), start="soon")
+    schema = spark_schema(change_schema(ChangeOptions(store, "t", ("k",))))
+    with pytest.raises(Error, match="^option startingTimestamp='soon' is neither"):
+        NyalaChangeStream(options, schema).initialOffset()
+
+
+def test_what_is_said_of_rows() -> None:
+    """In `save()`'s exception, in the log and in errors.parquet."""
+    python = [
+        "the key is taken in table 't'; use upsert(), or pass on_conflict=\"ignore\"",
+        "no row of table 't' has this key; use upsert(), or pass on_missing=\"ignore\"",
+        "no row of table 't' has this key; pass on_missing=\"ignore\"",
+    ]
+    wanted = [
+        "the key is taken in table 't'; operation upsert or insert-ignore takes such rows",
+        "no row of table 't' has this key; operation upsert or update-ignore takes such rows",
+        "no row of table 't' has this key; operation delete-ignore takes such rows",
+    ]
+    assert [in_options(text) for text in python] == wanted
+    rows = pa.table({"row": [0, 1, 2], "message": python, "k": [1, 2, 3]})
+    assert rows_in_options(rows).to_pydict() == {"row": [0, 1, 2], "message": wanted, "k": [1, 2, 3]}
+
+
+@pytest.mark.parametrize("operation", ["insert", "update", "delete"])
+def test_the_rules_are_those_of_the_librarys_sentences(store: str, operation: str) -> None:
+    """A sentence that was changed there is noticed here."""
+    with nyala.connect(store) as db:
+        table = db["t"]
+        rows = {"k": [1] if operation == "insert" else [2], "_change_type": ["x"]}
+        done = (
+            table.delete({"k": [2]}, errors="collect")
+            if operation == "delete"
+            else getattr(table, operation)(rows, errors="collect")
+        )
+        assert done.errors is not None
+        (message,) = rows_in_options(done.errors).column("message").to_pylist()
+    assert "takes such rows" in message and not any(python in message for python in PYTHONS)
