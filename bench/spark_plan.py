@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 import gc
 import json
+import os
 import pickle
 import shutil
 import sys
@@ -29,7 +30,8 @@ import numpy as np
 import pyarrow as pa
 
 import nyala
-from bench import machine
+from bench import machine, report
+from bench.report import Aim, Report, Table, times
 from nyala import handover
 from nyala.env import SYSTEM
 from nyala.tablet.load_commit import LoadCommit
@@ -37,7 +39,9 @@ from nyala.tablet.load_job import StagedTablet
 from nyala.tablet.load_write import ROW, write_tablet
 from nyala.tablet.staged_files import routing_plan
 
+PART = "spark_plan"
 TABLETS = (1, 10, 100, 1000)
+QUICK = (1, 10, 100)
 _T = TypeVar("_T")
 
 
@@ -56,21 +60,75 @@ class Cost:
     catalogue_bytes: int
     routing_bytes: int
 
-    def text(self) -> str:
-        return (
-            f"| {self.tablets:,} | {self.plan_ms / self.tablets:.2f} | {self.plan_calls / self.tablets:,.0f} "
-            f"| {self.told_bytes / self.tablets:,.0f} | {self.answer_bytes / self.tablets:,.0f} "
-            f"| {self.commit_ms / self.tablets:.2f} | {self.commit_calls / self.tablets:,.0f} "
-            f"| {self.catalogue_bytes / self.tablets:,.0f} | {self.routing_bytes / self.tablets:,.0f} |"
+    def cells(self) -> list[str]:
+        per_tablet = {what: f"{getattr(self, what) / self.tablets:,.0f}" for what in COUNTED}
+        plan, told, answered, commit, catalogue, routing = per_tablet.values()
+        times_ms = [f"{took_ms / self.tablets:.2f} ms" for took_ms in (self.plan_ms, self.commit_ms)]
+        return [
+            f"{self.tablets:,}",
+            times_ms[0],
+            plan,
+            told,
+            answered,
+            times_ms[1],
+            commit,
+            catalogue,
+            routing,
+        ]
+
+
+HEADINGS = (
+    "tablets", "plan", "plan, calls", "told, bytes", "answered, bytes", "commit", "commit, calls", "catalogue, bytes",
+    "routing of a write, bytes",
+)  # fmt: skip
+COUNTED = {
+    "plan_calls": "calls of the plan",
+    "told_bytes": "bytes told to tasks",
+    "answer_bytes": "bytes of their answers",
+    "commit_calls": "calls of the commit",
+    "catalogue_bytes": "bytes of the catalogue",
+    "routing_bytes": "bytes of a write's routing",
+}
+# How much dearer one tablet more may be among many than among few.
+FLAT = 1.15
+
+
+def growth(costs: Sequence[Cost], what: str) -> float | None:
+    """What one tablet more costs among the most of `costs`, ÷ among those before; None: too few to tell."""
+    if len(costs) < 3:
+        return None
+    few, some, many = costs[-3:]
+    first = (getattr(some, what) - getattr(few, what)) / (some.tablets - few.tablets)
+    later = (getattr(many, what) - getattr(some, what)) / (many.tablets - some.tablets)
+    return float(later / first)
+
+
+def report_of(costs: Sequence[Cost], scale: str) -> Report:
+    made = Report(
+        PART,
+        scale,
+        f"A load through Spark, planned over {costs[0].tablets:,} to {costs[-1].tablets:,} tablets",
+    )
+    made.facts = [
+        "No Spark: each tablet's task is carried out in the driver's process, with 50 rows; timed and counted is what "
+        "driver and lock's holder do for it",
+        "Calls are those of the interpreter, of functions in Python and in C; each figure is per tablet",
+    ]
+    made.tables.append(("Per tablet", Table(HEADINGS, [cost.cells() for cost in costs])))
+    for what, title in COUNTED.items():
+        found = growth(costs, what)
+        made.aims.append(
+            Aim(
+                f"{title}: one tablet more among the most at most {FLAT} × one more among fewer",
+                times(found),
+                None if found is None else found <= FLAT,
+            )
         )
-
-
-HEADER = (
-    "Per tablet:\n\n"
-    "| tablets | plan, ms | plan, calls | told, bytes | answered, bytes | commit, ms | commit, calls "
-    "| catalogue, bytes | routing of a write, bytes |\n"
-    "|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
-)
+    made.settings = {
+        "table": "hash(k) in so many tablets, a rowset in each before, two columns",
+        "maintenance": "off",
+    }
+    return made
 
 
 def run(tablets: int, folder: Path, rows_per_tablet: int = 50, *, counted: bool = True) -> Cost:
@@ -153,22 +211,29 @@ def _timed(call: Callable[[], _T]) -> tuple[_T, float]:
     return found, (time.perf_counter() - begin) * 1000
 
 
-def main(counts: Sequence[int] = TABLETS) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m bench.spark_plan", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("--tablets", type=int, nargs="*", default=list(counts))
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK[-1]} tablets at most")
+    parser.add_argument("--tablets", type=int, nargs="+", help="how many, ascending (kept as scale `own`)")
+    parser.add_argument("--results", default=str(report.FOLDER), help="folder of RESULTS.md")
+    parser.add_argument("--no-write", action="store_true", help="print only")
+    arguments = parser.parse_args()
+    scale = "own" if arguments.tablets else "quick" if arguments.quick else "full"
     folder = tempfile.mkdtemp(prefix="nyala-bench-")
     try:
-        print("; ".join(machine.describe(folder)))
-        print(HEADER)
-        for tablets in parser.parse_args().tablets:
+        facts = machine.describe(folder)
+        costs = []
+        for tablets in arguments.tablets or (QUICK if arguments.quick else TABLETS):
             timed = run(tablets, Path(folder) / f"{tablets}-timed", counted=False)
             found = run(tablets, Path(folder) / f"{tablets}-counted")
-            print(
-                dataclasses.replace(found, plan_ms=timed.plan_ms, commit_ms=timed.commit_ms).text(),
-                flush=True,
-            )
+            costs.append(dataclasses.replace(found, plan_ms=timed.plan_ms, commit_ms=timed.commit_ms))
+        made = report_of(costs, scale)
+        print(made.text(), flush=True)
+        if not arguments.no_write:
+            for path in report.save(made, facts, Path(arguments.results)):
+                print(f"wrote {os.path.relpath(path)}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 import nyala
 import nyala.spark
+from nyala.spark.backup import begin_backup, finish_backup, plan_backup, write_item
 
 BEFORE = {k: -k for k in range(0, 300, 3)}
 AFTER = BEFORE | {k: 10 * k for k in range(0, 200, 2)}
@@ -227,15 +228,21 @@ CASES = [
 ]
 
 
-def prepare_backups(spark: SparkSession, db: nyala.Database, folder: Path) -> None:
-    """Of tables t and copy a full backup and an incremental one; copy is empty then."""
+def prepare_backups(db: nyala.Database, folder: Path) -> None:
+    """Of tables t and copy a full backup and an incremental one, made here; copy is empty then."""
     copy = db.create_table("copy", db["t"].schema, ["k"])
     copy.insert(db["t"].to_arrow())
     for table in (db["t"], copy):
-        table.upsert({"k": [-1], "v": [0]})
-        assert nyala.spark.backup(spark, table, folder)["kind"] == "full"
-        table.delete({"k": [-1]})
-        assert nyala.spark.backup(spark, table, folder)["kind"] == "incremental"
+        for kind in ("full", "incremental"):
+            table.upsert({"k": [-1], "v": [0]}) if kind == "full" else table.delete({"k": [-1]})
+            planned = plan_backup(table, str(folder))
+            assert planned is not None
+            backup, items, root = planned
+            begin_backup(backup)
+            files = [write_item(backup, item, f"part-{number}.parquet") for number, item in enumerate(items)]
+            finish_backup(backup, [file for file in files if file is not None])
+            del root
+    assert [b["kind"] for b in nyala.spark.list_backups(folder)] == ["full", "incremental"] * 2
     copy.delete(where="TRUE")
 
 
@@ -272,7 +279,7 @@ def test_a_killed_job_left_nothing_and_can_be_run_again(
         table.update({"k": list(BEFORE)[:50], "v": list(BEFORE.values())[:50]})
         db.create_table("fed", schema, ["k"])
         if job == "restore":
-            prepare_backups(spark, db, tmp_path / "backups")
+            prepare_backups(db, tmp_path / "backups")
     (tmp_path / "in").mkdir()
     for number in range(2):
         lines = [f'{{"k": {number + 2 * i}, "v": {i}}}\n' for i in range(5)]

@@ -266,6 +266,8 @@ def finish_backup(backup: Backup, files: Sequence[tuple[str, int, int, int]]) ->
     Raises: StorageError when another program made a backup of this moment meanwhile.
     """
     done = dataclasses.replace(backup, files=tuple(sorted(files)))
+    for name in set(SYSTEM.files.list_dir(backup.work_path)) - {file[0] for file in files}:
+        SYSTEM.files.unlink(os.path.join(backup.work_path, name))  # of a task that ran twice
     SYSTEM.files.sync_dir(backup.work_path)
     text = json.dumps(done.to_json(), indent=1).encode()
     SYSTEM.files.write_atomic(os.path.join(backup.work_path, METADATA), text)

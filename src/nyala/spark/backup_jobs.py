@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from nyala import handover
 from nyala.env import SYSTEM, process_mark
 from nyala.errors import Error, InvalidArgumentError, StorageError, TableExistsError
 from nyala.spark.arguments import check_database, check_table
@@ -29,7 +30,7 @@ from nyala.spark.errors import naming, translated
 from nyala.spark.load import load
 from nyala.spark.options import LEASE_DEFAULT_S
 from nyala.spark.progress import renewing, watching
-from nyala.spark.reader import freeze_gc_once, lease_of_version, load_placed, place
+from nyala.spark.reader import freeze_gc_once, load_placed, place
 from nyala.spark.session import write
 from nyala.spark.types import arrow_schema, conform, spark_schema
 from nyala.tablet.diff_spec import CHANGE_TYPE
@@ -63,9 +64,11 @@ def backup(
         return None
     made, items, root = planned
     path = table._database.path
-    lease = lease_of_version(path, root.version, LEASE_DEFAULT_S, process_mark())
-    begin_backup(made)
+    held = handover.remote_lease(path, LEASE_DEFAULT_S, owner=process_mark())
+    lease = held.name
     try:
+        held.announce(root.version)
+        begin_backup(made)
         (placed,) = place(path, lease, [[item.data for item in items]])
         numbered = [(item.tablet_id, data) for item, data in zip(items, placed, strict=True)]
 
@@ -101,6 +104,8 @@ def backup(
     except BaseException:
         _remove_work(made)
         raise
+    finally:
+        held.release()
     return {
         "kind": "full" if done.since is None else "incremental",
         "until": done.until,

@@ -114,8 +114,8 @@ def sql(
 ) -> DataFrame:
     """Spark's answer to a SELECT, which reads of each Nyala table only the columns and rows that it needs.
 
-    store:  the folder whose tables the statement may name; other names are Spark's own. None: only tables of Spark's
-            catalogue that were made with `CREATE TABLE … USING nyala`.
+    store:  the folder whose tables the statement may name, in any case; other names are Spark's own. None: only tables
+            of Spark's catalogue that were made with `CREATE TABLE … USING nyala`.
     at:     the moment of all tables; None: now. All tables of a store are read at one timestamp.
     Raises: InvalidArgumentError for what is no single SELECT, ColumnNotFoundError, HistoryExpiredError; Spark's
             AnalysisException for what Spark does not accept; ImportError without sqlglot.
@@ -134,8 +134,11 @@ def sql(
         def table_of(name: tuple[str, ...]) -> TableView | None:
             if store is not None and len(name) == 1:
                 tables = snapshot_of(folder)
-                if name[0] in tables.list_tables():
-                    return tables[name[0]]
+                known = tables.list_tables()
+                # As Spark's own names: without heed to case, where that says which.
+                alike = [name[0]] if name[0] in known else [t for t in known if t.lower() == name[0].lower()]
+                if len(alike) == 1:
+                    return tables[alike[0]]
             identity = catalog_identity(spark, name)
             return None if identity is None else snapshot_of(identity["path"])[identity["table"]]
 

@@ -13,7 +13,9 @@ so one use's predicate cannot be missing from another. Spark evaluates every pre
 need only keep all rows that Spark would keep.
 
 Invariants
-    Q1  A scan's columns include every column of that use that the statement names. Where sqlglot cannot tell, all.
+    Q1  A scan's columns include every column of that use that the statement names, and of a star those that are asked
+        for outside; they stand in the table's order. Where it cannot be told, all: a name without table, NATURAL JOIN,
+        `* EXCEPT`, a star under UNION.
     Q2  A predicate goes into a scan only where a row that fails it can have no part in the answer: a term of WHERE
         over a table that no outer join fills up with NULL, or a term of ON over a side that ON filters.
     Q3  A term goes into a scan only where Spark's meaning of it is ours: comparisons of a column with a literal that
@@ -162,8 +164,14 @@ def _place(node: Node, text: str) -> tuple[int, int, str | None]:
 def _needs(
     tree: Node, schemas: Mapping[str, pa.Schema]
 ) -> dict[str, tuple[tuple[str, ...], Predicate | None]]:
-    """By key: columns and predicate. A key is missing when it cannot be told: all columns then, and no predicate."""
+    """By key: columns and predicate. A key is missing when it cannot be told: all columns then, and no predicate.
+
+    Spark runs the text as it was written, so the columns are those that it names (Q1), and for a star those of it that
+    are asked for outside.
+    """
     glot = _sqlglot()
+    if _says_columns_by_what_is_there(tree):
+        return {}
     # Spark's names do not heed case, so a table that has `a` and `A` is read whole.
     plain = {key: schema for key, schema in schemas.items() if _distinct(schema.names)}
     described = {
@@ -171,36 +179,72 @@ def _needs(
         for key, schema in plain.items()
     }
     try:
-        tree = glot.optimizer.qualify.qualify(
-            tree, schema=described, dialect="spark", validate_qualify_columns=False, identify=False,
-            quote_identifiers=False,
-        )  # fmt: skip
-        tree = glot.optimizer.pushdown_projections.pushdown_projections(tree)
-        scopes = _scopes(tree)
+        named = _qualified(tree, described, expand_stars=False)
+        scopes = _scopes(named)
+        of_stars: dict[str, set[str]] = {}
+        if any(map(_has_star, scopes)):
+            expanded = glot.optimizer.pushdown_projections.pushdown_projections(
+                _qualified(tree, described, expand_stars=True)
+            )
+            of_stars = {key: names for key, names, _, _ in _uses_in(_scopes(expanded), plain)}
     except (glot.errors.SqlglotError, RecursionError):
         return {}
     needs: dict[str, tuple[tuple[str, ...], Predicate | None]] = {}
-    for scope in scopes:
-        unsure = any(not column.table for column in scope.columns) or any(
-            isinstance(star, glot.exp.Star) and not isinstance(star.parent, glot.exp.Count)
-            for star in scope.find_all(glot.exp.Star)
-        )
-        for alias, source in scope.sources.items():
-            key = source.name if isinstance(source, glot.exp.Table) else None
-            if key not in plain or unsure:
+    for key, names, alias, scope in _uses_in(scopes, plain):
+        schema = plain[key]
+        if _has_star(scope):
+            # Of a UNION's branches the columns are told apart by their places.
+            if key not in of_stars or scope.expression.find_ancestor(glot.exp.SetOperation) is not None:
                 continue
-            schema = plain[key]
-            names = {column.name.lower() for column in _columns_of(scope, alias)}
-            columns = tuple(name for name in schema.names if name.lower() in names)
-            if len(columns) != len(names):
-                continue  # something that is no column of ours: let Spark say so
-            terms = [
-                term
-                for node in _filters(scope, alias)
-                if (term := _translate(node, alias, schema)) is not None
-            ]
-            needs[key] = (columns, all_of(terms) if terms else None)
+            names = names | of_stars[key]
+        columns = tuple(name for name in schema.names if name.lower() in names)
+        if len(columns) != len(names):
+            continue  # something that is no column of ours: let Spark say so
+        terms = [
+            term for node in _filters(scope, alias) if (term := _translate(node, alias, schema)) is not None
+        ]
+        needs[key] = (columns, all_of(terms) if terms else None)
     return needs
+
+
+def _says_columns_by_what_is_there(tree: Node) -> bool:
+    """Whether columns mean something that no name in the text says: then none may be left out."""
+    exp = _sqlglot().exp
+    return any((join.method or "").upper() == "NATURAL" for join in tree.find_all(exp.Join)) or any(
+        star.args.get(what)
+        for star in tree.find_all(exp.Star)
+        for what in ("except_", "except", "replace", "rename")
+    )
+
+
+def _qualified(tree: Node, described: Mapping[str, Any], *, expand_stars: bool) -> Node:
+    return _sqlglot().optimizer.qualify.qualify(
+        tree.copy(), schema=described, dialect="spark", validate_qualify_columns=False, identify=False,
+        quote_identifiers=False, expand_stars=expand_stars,
+    )  # fmt: skip
+
+
+def _has_star(scope: Any) -> bool:
+    exp = _sqlglot().exp
+    return any(not isinstance(star.parent, exp.Count) for star in scope.find_all(exp.Star))
+
+
+def _uses_in(
+    scopes: Sequence[Any], plain: Mapping[str, pa.Schema]
+) -> Iterator[tuple[str, set[str], str, Any]]:
+    """(key, names of columns in lower case, alias, scope) of each use of which the names can be told."""
+    exp = _sqlglot().exp
+    for scope in scopes:
+        columns = [column for column in scope.columns if not isinstance(column.this, exp.Star)]
+        if any(not column.table for column in columns):
+            continue
+        for alias, source in scope.sources.items():
+            key = source.name if isinstance(source, exp.Table) else None
+            if key in plain:
+                found = (
+                    column for column in _columns_of(scope, alias) if not isinstance(column.this, exp.Star)
+                )
+                yield key, {column.name.lower() for column in found}, alias, scope
 
 
 def _distinct(names: Sequence[str]) -> bool:

@@ -57,6 +57,17 @@ def uses(text: str) -> list[tuple[str, str, str | None]]:
          [("t", "k v", "k = 1"), ("t", "k v", "k = 2")]),
         ("SELECT v FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND u.x = 1)",
          [("t", "k v", None), ("u", "k x", "x = 1")]),
+        # The text is run as it is: what it names is there, also where nothing comes of it.
+        ("SELECT count(1) FROM (SELECT k, row_number() OVER (PARTITION BY v ORDER BY g) r FROM t) WHERE r = 1",
+         [("t", "k v g", None)]),
+        ("SELECT x.v FROM (SELECT * FROM t WHERE k > 1) x", [("t", "k v", "k > 1")]),
+        ("SELECT v AS k FROM t WHERE k = 1", [("t", "k v", "k = 1")]),
+        # What is there decides what it means.
+        ("SELECT t.v FROM t NATURAL JOIN u", [("t", "k v d n t f g", None), ("u", "k x", None)]),
+        ("SELECT * EXCEPT (v) FROM t WHERE k = 1", [("t", "k v d n t f g", None)]),
+        ("SELECT s.k FROM (SELECT * FROM u WHERE x = 1 UNION ALL SELECT * FROM u) s",
+         [("u", "k x", None), ("u", "k x", None)]),
+        ("SELECT count(*) FROM (SELECT DISTINCT * FROM u)", [("u", "k x", None)]),
         ("SELECT v FROM t WHERE k IN (SELECT k FROM u WHERE x = 1)",
          [("t", "k v", None), ("u", "k x", "x = 1")]),
     ],
