@@ -240,7 +240,7 @@ def _uses_in(
             continue
         for alias, source in scope.sources.items():
             key = source.name if isinstance(source, exp.Table) else None
-            if key in plain:
+            if key is not None and key in plain:
                 found = (
                     column for column in _columns_of(scope, alias) if not isinstance(column.this, exp.Star)
                 )
