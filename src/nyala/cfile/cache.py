@@ -1,7 +1,7 @@
 """The block cache: decoded blocks, least recently used first out, within a limit of bytes.
 
-    dear    what was worked out from several blocks: runs of changes, ranges laid over with their changes, whole keys
-    cheap   blocks, which are read and decoded again at gigabytes a second
+    dear    what was worked out from several blocks: runs of changes, patches, whole keys
+    cheap   blocks, as they are or laid over with their patches: they are made again at gigabytes a second
 
 Cheap ones go first, until dear ones take more than seven eighths: a scan of more than the cache holds would otherwise
 find none of either, and pay for the dear ones again each time.
@@ -23,6 +23,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeAlias, TypeVar
+
+from nyala.cfile.first_pass import FirstPass
 
 __all__ = ["BlockCache", "Memo", "new_owner"]
 
@@ -147,30 +149,76 @@ _ASKED_MAX: Final = 1 << 12
 class Memo:
     """Things that one owner works out and may be asked for again; kept in a block cache from the second time on.
 
-    What is asked for once only (a scan of a state that the next write replaces) takes no room from the blocks. What
-    lasts is kept at once, where the caller says so.
-    Thread-safe; two threads that ask at once both work it out.
+    A thing has a name and a state, and is right for as long as the state is the same: of each name the cache has one,
+    and a newer state takes the place of an older. What is asked for in one state only (a scan of what the next write
+    replaces) takes no room from the blocks.
+    Thread-safe.
     """
 
     def __init__(self, cache: BlockCache | None) -> None:
         self._cache = cache
         self._owner = new_owner()
-        self._asked: dict[Hashable, None] = {}
+        self._asked: dict[tuple[Hashable, Hashable], None] = {}
+        self._first_pass: FirstPass[Any] = FirstPass()
 
-    def get(self, name: Hashable, make: Callable[[], tuple[_Made, int]], *, at_once: bool = False) -> _Made:
-        """What `make` gives, as (value, bytes), for this name; the name says all that the value depends on."""
+    def get(
+        self, name: Hashable, state: Hashable, make: Callable[[bool], tuple[_Made, int]], *, dear: bool
+    ) -> _Made:
+        """What `make` gives, as (value, bytes), for this name and state, which say all that the value depends on.
+
+        make: is told whether the value will be kept. dear: as in `BlockCache.put`.
+        Two threads that ask at once both work it out.
+        """
+        if self._cache is None or not self._was_asked(name, state):
+            return make(False)[0]
+        found = self._kept(name, state)
+        if found is None:
+            found, size_bytes = make(True)
+            self._cache.put(self._owner, name, (state, found), size_bytes, dear=dear)
+        made: _Made = found
+        return made
+
+    def part(
+        self, name: Hashable, state: Hashable, make: Callable[[], tuple[_Made, int]], *, is_last: bool
+    ) -> _Made:
+        """The same of a thing that a scan asks for several times, for a part of it each time; never None.
+
+        is_last: whether this is the last part. Until then it is kept, and from the second scan on it stays.
+        Threads that ask at once wait for the one that works it out.
+        """
         if self._cache is None:
             return make()[0]
-        if not at_once and name not in self._asked:
-            if len(self._asked) >= _ASKED_MAX:
-                self._asked = {}
-            self._asked[name] = None
-            return make()[0]
-        found: _Made | None = self._cache.get(self._owner, name)
+        found = self._kept(name, state)
         if found is None:
-            found, size_bytes = make()
-            self._cache.put(self._owner, name, found, size_bytes, dear=True)
-        return found
+            mine, theirs = self._first_pass.claim([(name, state)])
+            if mine:
+                try:
+                    found, size_bytes = make()
+                    self._cache.put(self._owner, name, (state, found), size_bytes, dear=True)
+                    self._first_pass.land(mine[0], found)
+                except BaseException as error:
+                    self._first_pass.fail(mine, error)
+                    raise
+            else:
+                found = theirs[name, state].result()
+        if is_last and not self._was_asked(name, state):
+            self._cache.discard(self._owner, name)
+        made: _Made = found
+        return made
+
+    def _kept(self, name: Hashable, state: Hashable) -> Any | None:
+        assert self._cache is not None
+        entry = self._cache.get(self._owner, name)
+        return entry[1] if entry is not None and entry[0] == state else None
+
+    def _was_asked(self, name: Hashable, state: Hashable) -> bool:
+        """Whether this was asked for in this state before; notes that it was now."""
+        if (name, state) in self._asked:
+            return True
+        if len(self._asked) >= _ASKED_MAX:
+            self._asked = {}
+        self._asked[name, state] = None
+        return False
 
     def close(self) -> None:
         """Forget everything."""

@@ -229,7 +229,7 @@ class ColumnReader:
         assert 0 <= lower <= upper <= self.row_count, (lower, upper, self.row_count)
         if lower == upper:
             return pa.nulls(0, self._arrow)
-        if upper - lower > self.rows_per_block >> _PART_LOG2:
+        if scanning or upper - lower > self.rows_per_block >> _PART_LOG2:
             arrays = self._within(lower, upper, stats, fill_cache, "plain", scanning)
         else:  # of a look-up, which keeps small blocks and widens what it needs, as `gather` does
             arrays = [
@@ -299,22 +299,30 @@ class ColumnReader:
             and footer.form.code != format.TYPE_DECIMAL128
         )
 
-    def encoded(self, lower: int, upper: int, *, stats: ReadStats | None = None) -> EncodedRows | None:
-        """The ordinals [lower, upper), at least one, as they lie; None for a column that has NULLs, or neither frames
-        nor a dictionary of few words.
+    def frames(
+        self, lower: int, upper: int, *, stats: ReadStats | None = None, fill_cache: bool = True
+    ) -> FrameRows:
+        """The ordinals [lower, upper), at least one, as they lie; of a column that `has_frames`.
 
         For scans: blocks are kept as `read` with `scanning` keeps them. Cost: reads blocks and compares their CRC.
         """
+        assert self.has_frames and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
+        shift = self._footer.rows_per_block_log2
+        first = lower >> shift
+        scan = (lower, upper) if self._is_pass(True, fill_cache) else None
+        blocks = range(first, ((upper - 1) >> shift) + 1)
+        frames = self._blocks(blocks, stats, fill_cache, "frames", scan)
+        form = self._footer.form
+        narrow = form if narrow_decimal(form.type) is None else narrow_physical(form.type)
+        return FrameRows(frames, lower - (first << shift), upper - lower, narrow)
+
+    def encoded(self, lower: int, upper: int, *, stats: ReadStats | None = None) -> EncodedRows | None:
+        """The ordinals [lower, upper), at least one, as they lie; None for a column that has NULLs, or neither frames
+        nor a dictionary of few words. Costs as `frames`."""
         assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
         footer = self._footer
         if self.has_frames:
-            shift = footer.rows_per_block_log2
-            first = lower >> shift
-            scan = (lower, upper) if self._is_pass(True, True) else None
-            frames = self._blocks(range(first, ((upper - 1) >> shift) + 1), stats, True, "frames", scan)
-            form = footer.form
-            narrow = form if narrow_decimal(form.type) is None else narrow_physical(form.type)
-            return FrameRows(frames, lower - (first << shift), upper - lower, narrow)
+            return self.frames(lower, upper, stats=stats)
         if 0 < footer.dictionary_count <= _WORDS_COMPARED_MAX and footer.null_count == 0:
             codes = self.read_codes(lower, upper, stats=stats, scanning=True)
             return CodeRows(codes, partial(self._matching_words, codes.dictionary))

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.encoding.frame import Frame
+from nyala.cfile.encoding.frame import Frame, finish, output
 from nyala.cfile.physical import Physical
 from nyala.schema.constraint import Constraint
 
@@ -53,6 +53,31 @@ class FrameRows:
             parts.append(frame.matches(constraint, max(-start, 0), min(self.count - start, frame.row_count)))
             start += frame.row_count
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def array(
+        self,
+        *,
+        narrow: bool = False,
+        changed: tuple[npt.NDArray[np.integer[Any]], npt.NDArray[Any]] | None = None,
+    ) -> pa.Array:
+        """All values, in memory of its own. narrow: as of `pick`.
+
+        changed: (rows, numbers): what these rows are instead; as integers, of decimals the unscaled ones.
+        Cost: a scatter of what is changed, besides decoding; no copy.
+        """
+        form = self.narrow_form if narrow else self.frames[0].form
+        out, numbers = output(form, self.count)
+        start, is_signed = -self.first, False
+        for frame in self.frames:
+            begin, end = max(start, 0), min(start + frame.row_count, self.count)
+            frame.fill(numbers[begin:end], begin - start, end - start)
+            start += frame.row_count
+            is_signed = is_signed or frame.is_signed
+        if changed is not None:
+            rows, values = changed
+            numbers[rows] = values
+            is_signed = is_signed or bool((values < 0).any())
+        return finish(form, out, self.count, is_signed, None, 0)
 
     def pick(self, rows: npt.NDArray[np.int64], *, narrow: bool = False) -> pa.Array:
         form = self.narrow_form if narrow else None

@@ -42,10 +42,11 @@ from nyala.cfile.column import (
     ColumnWriteSpec,
     WrittenFile,
 )
+from nyala.cfile.physical import narrow_decimal
 from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats
 from nyala.cfile.writer import CFileWriter
 from nyala.cfile.zonemap import Zone
-from nyala.delta.run import LIVENESS, DeltaKind, DeltaRun
+from nyala.delta.run import LIVENESS, DeltaKind, DeltaRun, Rowids, last_of_row, take
 from nyala.env.files import Files
 from nyala.errors import CorruptionError
 from nyala.schema.adapter import adapt
@@ -136,6 +137,7 @@ class DeltaFile:
         self._groups = {
             place.key.column_id: place.key.group for place in entry.places if place.key.role == DELTA_VALUE
         }
+        self._times_checked: set[int] = set()
         self._cache = cache
         self._owner = self.serial = new_owner()
         # A scan asks for the same run window after window: while it holds one, it is not built again.
@@ -183,13 +185,53 @@ class DeltaFile:
         """The column's records, at least those of the rows [lower, upper); None when the file has none.
 
         whole: all of them, and kept. Otherwise those of the blocks that hold these rows, of which the cache keeps what
-               scans keep (`cfile.first_pass`). Raises: as `run`.
+               scans keep (`cfile.first_pass`); or all, if somebody has them. Raises: as `run`.
         """
         if column_id not in self.column_ids:
             return None
-        if whole:
+        if whole or column_id in self._alive:
             return self.run(column_id, stats)
         return self._read_run(column_id, stats, *self._records_of(column_id, lower, upper), scanning=True)
+
+    def newest(
+        self, column_id: int, lower: int, upper: int, stats: ReadStats | None = None
+    ) -> tuple[Rowids, pa.Array] | None:
+        """What a REDO file says of the column's rows [lower, upper) to who applies all of it: (rowids, which ascend,
+        each once; values, of a decimal with a `narrow_decimal` as that); None: it has none.
+
+        Cost: no timestamp is read, for the last record of a row is its newest. Keeps no block of a file that is read
+              whole: of what is made of this the caller keeps what is asked for again.
+        Raises: as `run`.
+        """
+        assert self.kind == "redo", "of UNDO it would be the oldest"
+        if column_id not in self.column_ids:
+            return None
+        run = self._alive.get(column_id)
+        if run is not None:
+            rowids, values = run.latest
+        else:
+            begin, end = self._records_of(column_id, lower, upper)
+            group = self._group(column_id)
+            column = self._column(ColumnKey(DELTA_VALUE, group, column_id))
+            counts = [self._column(ColumnKey(DELTA_ROWID, group)).row_count, column.row_count]
+            self._check_counts(column_id, counts)
+            self._check_times(column_id)
+            scanning = end - begin < counts[0]
+            rowids = self._vector(ColumnKey(DELTA_ROWID, group), stats, begin, end, scanning)
+            if begin == end:
+                return None
+            if rowids[0] < 0 or (wrong := rowids[1:] < rowids[:-1]).any():
+                at = 0 if rowids[0] < 0 else int(np.argmax(wrong)) + 1
+                raise CorruptionError(
+                    f"record {at} of column {column_id} (rowid {rowids[at]}) is out of the order of redo records (F1)",
+                    self.path,
+                )
+            read = column.read if narrow_decimal(column.type) is None else column.read_narrow
+            values = read(begin, end, stats=stats, fill_cache=scanning, scanning=scanning)
+        first, last = np.searchsorted(rowids, (lower, upper)).tolist()
+        rowids, values = rowids[first:last], values.slice(first, last - first)
+        newest = last_of_row(rowids)
+        return (rowids, values) if newest is None else (rowids[newest], take(values, np.flatnonzero(newest)))
 
     @cached_property
     def run_bytes(self) -> int:
@@ -258,6 +300,29 @@ class DeltaFile:
             raise CorruptionError(f"the delta file has no column {key}", self.path)
         return column
 
+    def _check_counts(self, column_id: int, counts: Sequence[int]) -> None:
+        """Raises: CorruptionError when rowids, values and, if they were read, timestamps are not as many of each."""
+        if len(set(counts)) != 1:
+            raise CorruptionError(
+                f"group {self._group(column_id)} has rowids, timestamps and values of column {column_id} in different "
+                f"numbers, {sorted(set(counts))}, expected as many of each",
+                self.path,
+            )
+
+    def _check_times(self, column_id: int) -> None:
+        """F2 by the zone map of the timestamps, for who does not read them. Raises: CorruptionError."""
+        group = self._group(column_id)
+        if self.timestamp_min == self.timestamp_max or group in self._times_checked:  # F4
+            return
+        zone = self._column(ColumnKey(DELTA_TIMESTAMP, group)).column_zone()
+        if zone.min is None or not self.timestamp_min <= zone.min <= zone.max <= self.timestamp_max:
+            raise CorruptionError(
+                f"column {column_id} has timestamps {zone.min} to {zone.max}, expected within {self.timestamp_min} to "
+                f"{self.timestamp_max} (F2)",
+                self.path,
+            )
+        self._times_checked.add(group)
+
     def _vector(
         self, key: ColumnKey, stats: ReadStats | None, begin: int, end: int | None, scanning: bool
     ) -> npt.NDArray[np.int64]:
@@ -284,16 +349,8 @@ class DeltaFile:
         """
         group = self._group(column_id)
         column = self._column(ColumnKey(DELTA_VALUE, group, column_id))
-        counts = {
-            self._column(key).row_count
-            for key in (ColumnKey(DELTA_ROWID, group), ColumnKey(DELTA_TIMESTAMP, group), column.key)
-        }
-        if len(counts) != 1:
-            raise CorruptionError(
-                f"group {group} has rowids, timestamps and values of column {column_id} in different numbers, "
-                f"{sorted(counts)}, expected as many of each",
-                self.path,
-            )
+        keys = (ColumnKey(DELTA_ROWID, group), ColumnKey(DELTA_TIMESTAMP, group), column.key)
+        self._check_counts(column_id, [self._column(key).row_count for key in keys])
         rowids = self._vector(ColumnKey(DELTA_ROWID, group), stats, begin, end, scanning)
         if self.timestamp_min == self.timestamp_max:  # F4
             timestamps = np.full(len(rowids), self.timestamp_min, np.int64)

@@ -43,6 +43,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from nyala.cfile.gathering import word_dtype
 from nyala.schema.adapter import joined
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "Rowids",
     "Timestamps",
     "build_run",
+    "last_of_row",
     "merge_runs",
     "take",
 ]
@@ -69,8 +71,12 @@ Timestamps: TypeAlias = npt.NDArray[np.int64]
 
 
 def take(values: pa.Array, indices: npt.NDArray[np.integer[Any]]) -> pa.Array:
-    """`values` at `indices`, which must be in range."""
-    return values.take(pa.array(indices))
+    """`values` at `indices`, which must be in range. Cost: NumPy's of values of fixed width, else Arrow's."""
+    dtype = word_dtype(values.type)
+    if dtype is None or values.null_count or not len(indices):
+        return values.take(pa.array(indices))
+    words = np.frombuffer(values.buffers()[1], dtype, len(values), values.offset * dtype.itemsize)
+    return pa.Array.from_buffers(values.type, len(indices), [None, pa.py_buffer(words[indices])])
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +110,7 @@ class DeltaRun:
 
         Made once: this is what the present reads from REDO, and what writers ask for with every batch.
         """
-        last = _last_of_row(self.rowids)
+        last = last_of_row(self.rowids)
         if last is None:
             return self.rowids, self.values
         at = np.flatnonzero(last)
@@ -140,7 +146,7 @@ class DeltaRun:
             return rowids[begin:end], values.slice(begin, end - begin)
         at = np.flatnonzero(self._applies(self.timestamps[begin:end], snapshot))
         rowids = rowids[begin:end][at]
-        last = _last_of_row(rowids)
+        last = last_of_row(rowids)
         if last is not None:
             rowids, at = rowids[last], at[last]
         return rowids, take(values, at + begin)
@@ -164,7 +170,7 @@ class DeltaRun:
         at = np.arange(len(owner)) + np.repeat(begin - (np.cumsum(count) - count), count)
         applies = self._applies(self.timestamps[at], snapshot)
         owner, at = owner[applies], at[applies]
-        last = _last_of_row(owner)
+        last = last_of_row(owner)
         if last is not None:
             owner, at = owner[last], at[last]
         return owner, take(self.values, at)
@@ -240,7 +246,7 @@ def _bounds(rowids: Rowids, lower: int, upper: int | None) -> tuple[int, int]:
     return begin, max(begin, end)
 
 
-def _last_of_row(rowids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
+def last_of_row(rowids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
     """Mask of the last record of each row of ascending `rowids`; None when no row stands twice."""
     if len(rowids) < 2:
         return None

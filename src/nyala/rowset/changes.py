@@ -3,7 +3,7 @@
 Which runs a snapshot applies to some rows, in which order, and how much of them the block cache should hold:
 
     small   the runs of all files of a kind take a small part of the cache: whole and kept, those of the present merged
-    large   of each window of a scan the blocks that hold its rows; look-ups have the whole run, for they come back
+    large   of each stretch of a scan the blocks that hold its rows; look-ups have the whole run, for they come back
 
 Immutable but for the newest DeltaMemStore, which grows at its end (X2 of `disk_rowset`). Any thread may read.
 """
@@ -16,11 +16,13 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
+import pyarrow as pa
+
 from nyala.cfile.cache import Memo
 from nyala.cfile.reader import ReadStats
 from nyala.delta.delta_file import DeltaFile
 from nyala.delta.mem_store import DeltaMemStore
-from nyala.delta.run import DeltaRun, merge_runs
+from nyala.delta.run import DeltaRun, Rowids, merge_runs
 from nyala.errors import CorruptionError
 
 __all__ = ["Changes"]
@@ -28,6 +30,10 @@ __all__ = ["Changes"]
 # Of the block cache, for the runs of all REDO of a rowset, or all its UNDO. There are many rowsets, and beside the runs
 # the blocks, and what scans remember of the two laid over one another.
 _RUNS_SHARE: Final = 1 / 64
+# Of the block cache, for the REDO that a scan has in memory at once while it lays the runs over one another; and the
+# fewest rows of which it reads the REDO at once: a window of a scan.
+_STRETCH_SHARE: Final = 1 / 16
+_STRETCH_ROWS_MIN: Final = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,14 +91,32 @@ class Changes:
                 redo += [run for run in store.levels(column_id) if run.relevant(snapshot)]
         return undo, redo
 
+    def newest(
+        self, column_id: int, snapshot: int, stats: ReadStats | None, lower: int, upper: int
+    ) -> list[tuple[Rowids, pa.Array]]:
+        """What REDO says of the column's rows [lower, upper), oldest first, to a snapshot for which `all_apply`: each
+        (rowids, values), of a decimal of either width. Keeps nothing of it.
+        """
+        of_files = (file.newest(column_id, lower, upper, stats) for file in self.redo)
+        runs = (run for store in self.memory for run in store.levels(column_id))
+        return [
+            *(part for part in of_files if part is not None),
+            *(run.resolve(snapshot, lower, upper) for run in runs),
+        ]
+
     def _redo_runs(
-        self, column_id: int, snapshot: int, stats: ReadStats | None, rows: tuple[int, int] | None
+        self,
+        column_id: int,
+        snapshot: int,
+        stats: ReadStats | None,
+        rows: tuple[int, int] | None,
     ) -> list[DeltaRun]:
         """The REDO of the column in files; of the present in one run, however many small files there are."""
         runs = list(self._relevant(self.redo, column_id, snapshot, stats, rows))
         whole = rows is None or self._keeps_redo
         if len(runs) > 1 and whole and self._all_applied(self.redo, column_id, snapshot):
-            return [self.memo.get(("run", column_id, *self._redo_ids), lambda: _with_size(merge_runs(runs)))]
+            name, state = ("run", column_id), self._redo_ids
+            return [self.memo.get(name, state, lambda _: _with_size(merge_runs(runs)), dear=True)]
         return runs
 
     def _relevant(
@@ -138,6 +162,21 @@ class Changes:
     @cached_property
     def _redo_ids(self) -> tuple[int, ...]:
         return tuple(file.serial for file in self.redo)
+
+    def stretch(self, lower: int, upper: int, row_count: int) -> tuple[int, int]:
+        """The rows [begin, end) of a rowset of `row_count` whose REDO a scan of [lower, upper) reads at once.
+
+        As many as have a small part of the cache's worth of records, were they spread evenly; cut at powers of two, so
+        that neighbours get the same.
+        """
+        cache_bytes = min((file.cache_bytes for file in self.redo), default=0)
+        rows_max = int(_STRETCH_SHARE * cache_bytes * row_count) // max(1, self._redo_bytes)
+        log2 = max(_STRETCH_ROWS_MIN.bit_length(), rows_max.bit_length()) - 1
+        return lower >> log2 << log2, min(((upper - 1 >> log2) + 1) << log2, row_count)
+
+    @cached_property
+    def _redo_bytes(self) -> int:
+        return sum(file.run_bytes for file in self.redo)
 
     def all_apply(self, column_id: int, snapshot: int) -> bool:
         """Whether the column has REDO, all of which the snapshot applies, and no UNDO that it does. Opens no file."""

@@ -45,7 +45,8 @@ from nyala.cfile.gathering import Ordinals, Pick, joined_picks
 from nyala.cfile.physical import narrow_decimal
 from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats
 from nyala.cfile.zonemap import Zone
-from nyala.delta.applier import decide, patch, resolve_at
+from nyala.delta import applier
+from nyala.delta.applier import decide, resolve_at
 from nyala.delta.delta_file import DeltaFile
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, Rowids
@@ -61,6 +62,7 @@ from nyala.rowset.image import RowSetImage
 from nyala.rowset.key_index import KeyIndex
 from nyala.rowset.meta import NO_ROWID, RowSetMeta
 from nyala.rowset.part import Part
+from nyala.rowset.patches import Patch, PatchedRows, find_patch
 from nyala.rowset.skipping import rows_left
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.adapter import adapt
@@ -68,11 +70,16 @@ from nyala.schema.constraint import Constraint
 from nyala.schema.convert import default_array
 from nyala.schema.schema import ColumnSchema, Schema
 
-__all__ = ["DiskRowSet", "RowSetMeta"]
+__all__ = ["DiskRowSet", "RowSetMeta", "is_scan"]
 
 Bools = npt.NDArray[np.bool_]
-# Half a window of a scan: smaller ranges are of look-ups, which seldom ask for the same one again.
+# Half a window of a scan: smaller parts of a rowset are asked for by look-ups, which seldom ask for the same one again.
 _SCAN_ROWS_MIN: Final = 1 << 16
+
+
+def is_scan(row_count: int) -> bool:
+    """Whether who reads so many rows of a rowset does it as scans do: see `cfile.first_pass`."""
+    return row_count >= _SCAN_ROWS_MIN
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,14 +329,18 @@ class DiskRowSet:
         lower: int,
         upper: int,
         stats: RowSetStats | None = None,
+        *,
+        scanning: bool | None = None,
     ) -> pa.Array:
         """The column's rows [lower, upper) at `snapshot`. Of a row that is not there, any value.
 
+        scanning: whether a scan asks that comes for many rows of the rowset, these among them, and keeps what is asked
+                  for again; None: if these are many (`is_scan`).
         Cost: the decoded base itself, without a copy, where no store holds a change that the snapshot applies; stores
-              whose timestamps rule that out are not opened. Large ranges of the present are remembered as they are
+              whose timestamps rule that out are not opened. What scans ask for a second time is remembered as it is
               after all changes, so that the next scan pays for none of them.
         """
-        return self._at(column, snapshot, lower, upper, stats, None)
+        return self._at(column, snapshot, lower, upper, stats, None, scanning)
 
     def _at(
         self,
@@ -339,28 +350,34 @@ class DiskRowSet:
         upper: int,
         stats: RowSetStats | None,
         narrow: pa.DataType | None,
+        scanning: bool | None,
     ) -> pa.Array:
         """`column`; of a decimal as `narrow`, if that is given."""
-        if upper - lower >= _SCAN_ROWS_MIN:
+        scanning = is_scan(upper - lower) if scanning is None else scanning
+        if scanning:
             # Named before it is asked about: what a write appends in between is newer than the snapshot, and would be
             # in the name but not in what is remembered under it.
             state = self.changes.state(column.id)
             if self.changes.all_apply(column.id, snapshot):
                 return self._present(column, snapshot, lower, upper, state, stats, narrow)
-        undo, redo = self.changes.runs(column.id, snapshot, stats, lower, upper)
-        base = self._base(column, lower, upper, stats, narrow)
-        if not undo and not redo:
-            return base
-        rows, values = decide(undo, redo, snapshot, lower, upper)
-        if values is None:
-            return base
-        _count(stats, len(rows))
-        return patch(base, rows - lower, _narrowed(_as(values, column), narrow))
+        patch = self._patch(column, snapshot, lower, upper, stats, scanning)
+        if patch is None:
+            return self._base(column, lower, upper, stats, narrow, scanning)
+        _count(stats, len(patch))
+        return self._patched(column, lower, upper, patch, stats, narrow, scanning)
 
     def coded(
-        self, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
+        self,
+        column: ColumnSchema,
+        snapshot: int,
+        lower: int,
+        upper: int,
+        stats: RowSetStats | None = None,
+        *,
+        scanning: bool | None = None,
     ) -> pa.Array:
         """`column`, as a dictionary array or in runs where the base is so and nothing changed: that costs less."""
+        scanning = is_scan(upper - lower) if scanning is None else scanning
         reader = self.base_column(column.id)
         if (
             reader is None
@@ -369,18 +386,25 @@ class DiskRowSet:
             or reader.type != column.type
             or self.delta_touches(column.id, snapshot)
         ):
-            return self.column(column, snapshot, lower, upper, stats)
+            return self.column(column, snapshot, lower, upper, stats, scanning=scanning)
         read = reader.read_codes if reader.has_dictionary else reader.read_runs
-        return read(lower, upper, stats=stats, scanning=upper - lower >= _SCAN_ROWS_MIN)
+        return read(lower, upper, stats=stats, scanning=scanning)
 
     def narrow(
-        self, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
+        self,
+        column: ColumnSchema,
+        snapshot: int,
+        lower: int,
+        upper: int,
+        stats: RowSetStats | None = None,
+        *,
+        scanning: bool | None = None,
     ) -> pa.Array:
         """`column` of a decimal with a `narrow_decimal`: as that, if the base has it."""
         reader = self.base_column(column.id)
         if reader is None or lower == upper or reader.type != column.type:
-            return self.column(column, snapshot, lower, upper, stats)
-        return self._at(column, snapshot, lower, upper, stats, narrow_decimal(column.type))
+            return self.column(column, snapshot, lower, upper, stats, scanning=scanning)
+        return self._at(column, snapshot, lower, upper, stats, narrow_decimal(column.type), scanning)
 
     def gather(
         self,
@@ -389,27 +413,44 @@ class DiskRowSet:
         rowids: Rowids,
         stats: RowSetStats | None = None,
         *,
-        scanning: bool = False,
+        within: tuple[int, int] | None = None,
     ) -> pa.Array:
         """The column at these rows, in their order, at `snapshot`. Of a row that is not there, any value.
 
-        scanning: whether a scan asks, which keeps a block only when it is asked for a second time.
+        within: a window [lower, upper) of a scan, of which these are some rows, ascending: a scan keeps a block only
+                when it is asked for a second time, and of the changes no more than it needs.
         Cost: of the base, only the blocks that hold one of the rows are decoded.
         """
-        return self._gather(column, snapshot, Ordinals(rowids), stats, scanning)
+        if within is None:
+            return self._gather(column, snapshot, Ordinals(rowids), stats)
+        lower, upper = within
+        reader = self.base_column(column.id)
+        if reader is None:
+            base = default_array(column, len(rowids), "read")
+        else:
+            base = _as(reader.gather(rowids, stats=stats, scanning=True), column)
+        patch = self._patch(column, snapshot, lower, upper, stats, True)
+        return base if patch is None else patch.picked(rowids - lower, upper - lower, base)
 
     def encoded(
         self, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
     ) -> EncodedRows | None:
-        """The rows [lower, upper) of the column as they lie, which tell what satisfies a constraint without being
-        decoded; None where they can't: NULLs, other encodings, or a change that `snapshot` applies."""
+        """The rows [lower, upper) of the column as they lie, and the changes that `snapshot` applies, which tell what
+        satisfies a constraint without being decoded; None where they can't: NULLs, or other encodings."""
         reader = self.base_column(column.id)
-        if reader is None or reader.type != column.type or self.delta_touches(column.id, snapshot):
+        if reader is None or reader.type != column.type:
             return None
-        return reader.encoded(lower, upper, stats=stats)
+        patch = self._patch(column, snapshot, lower, upper, stats, True)
+        if patch is not None and not patch.tells:
+            return None
+        encoded = reader.encoded(lower, upper, stats=stats)
+        if encoded is None or patch is None:
+            return encoded
+        _count(stats, len(patch))
+        return PatchedRows(encoded, patch, upper - lower)
 
     def has_frames(self, column: ColumnSchema) -> bool:
-        """Whether `encoded` gives single values at a cost of these alone, if nothing has changed."""
+        """Whether `encoded` gives single values at a cost of these alone, and of what has changed."""
         reader = self.base_column(column.id)
         return reader is not None and reader.has_frames
 
@@ -440,7 +481,7 @@ class DiskRowSet:
         for column in columns:
             reader = self.base_column(column.id)
             if reader is None or column.id in touched or reader.arrow != column.type.arrow:
-                found.append(self._gather(column, snapshot, ordinals, stats, False))
+                found.append(self._gather(column, snapshot, ordinals, stats))
             else:
                 found.append(reader.pick(ordinals, stats))
         return found
@@ -451,13 +492,12 @@ class DiskRowSet:
         snapshot: int,
         ordinals: Ordinals,
         stats: RowSetStats | None,
-        scanning: bool,
     ) -> pa.Array:
         reader = self.base_column(column.id)
         if reader is None:
             base = default_array(column, ordinals.count, "read")
         else:
-            base = _as(reader.gather(ordinals, stats=stats, scanning=scanning), column)
+            base = _as(reader.gather(ordinals, stats=stats), column)
         undo, redo = self.changes.runs(column.id, snapshot, stats)
         if not undo and not redo:
             return base
@@ -465,7 +505,7 @@ class DiskRowSet:
         if values is None:
             return base
         _count(stats, len(places))
-        return patch(base, places, _as(values, column))
+        return applier.patch(base, places, _as(values, column))
 
     # --- compacting -------------------------------------------------------------------------------
 
@@ -559,24 +599,58 @@ class DiskRowSet:
         What is appended since the state was named is newer than the snapshot, so this works on no more than it names.
         """
 
-        # What only files say stays until they change, so it is remembered at once, and takes the place of the base.
-        lasting = not self.changes.in_memory(column.id)
-
-        def patched() -> tuple[tuple[pa.Array | None, int], int]:
-            redo = self.changes.runs(column.id, snapshot, stats, lower, upper)[1]
-            rows, values = decide((), redo, snapshot, lower, upper)
-            if values is None:
+        def made(kept: bool) -> tuple[tuple[pa.Array | None, int], int]:
+            patch = self._patch(column, snapshot, lower, upper, stats, True)
+            if patch is None:
                 return (None, 0), 0
-            base = self._base(column, lower, upper, stats, narrow, fill_cache=not lasting)
-            array = patch(base, rows - lower, _narrowed(_as(values, column), narrow))
-            return (array, len(rows)), array.nbytes
+            # What is kept takes the place of the base.
+            array = self._patched(column, lower, upper, patch, stats, narrow, True, fill_cache=not kept)
+            return (array, len(patch)), array.nbytes
 
-        name = ("present", column.id, column.type, narrow, lower, upper, state)
-        array, count = self.memo.get(name, patched, at_once=lasting)
+        name = ("present", column.id, column.type, narrow, lower, upper)
+        array, count = self.memo.get(name, state, made, dear=False)
         if array is None:
-            return self._base(column, lower, upper, stats, narrow)
+            return self._base(column, lower, upper, stats, narrow, True)
         _count(stats, count)
         return array
+
+    def _patch(
+        self,
+        column: ColumnSchema,
+        snapshot: int,
+        lower: int,
+        upper: int,
+        stats: RowSetStats | None,
+        scanning: bool,
+    ) -> Patch | None:
+        rows = (lower, upper)
+        return find_patch(self.changes, column, snapshot, rows, self.row_count, stats, scanning=scanning)
+
+    def _patched(
+        self,
+        column: ColumnSchema,
+        lower: int,
+        upper: int,
+        patch: Patch,
+        stats: RowSetStats | None,
+        narrow: pa.DataType | None,
+        scanning: bool,
+        *,
+        fill_cache: bool = True,
+    ) -> pa.Array:
+        """The rows [lower, upper) with what is changed. Cost: no copy of the base where it is decoded for this."""
+        reader = self.base_column(column.id)
+        if (
+            reader is not None
+            and scanning
+            and patch.is_numbers
+            and reader.has_frames
+            and reader.type == column.type
+        ):
+            rows = reader.frames(lower, upper, stats=stats, fill_cache=fill_cache)
+            return rows.array(narrow=narrow is not None, changed=(patch.positions, patch.numbers))
+        base = self._base(column, lower, upper, stats, narrow, scanning, fill_cache=fill_cache)
+        return patch.onto(base)
 
     def _base(
         self,
@@ -585,13 +659,13 @@ class DiskRowSet:
         upper: int,
         stats: ReadStats | None,
         narrow: pa.DataType | None,
+        scanning: bool,
         *,
         fill_cache: bool = True,
     ) -> pa.Array:
         reader = self.base_column(column.id)
         if reader is None:
             return default_array(column, upper - lower, "read")
-        scanning = upper - lower >= _SCAN_ROWS_MIN
         if narrow is not None:
             return reader.read_narrow(lower, upper, stats=stats, fill_cache=fill_cache, scanning=scanning)
         base = reader.read(lower, upper, stats=stats, fill_cache=fill_cache, scanning=scanning)
@@ -601,10 +675,6 @@ class DiskRowSet:
         """Read everything and compare. Raises: CorruptionError or StorageError for files, AssertionError for our own
         mistakes. All that is wrong, not only the first: `checking.findings`."""
         first_of(findings(self))
-
-
-def _narrowed(array: pa.Array, narrow: pa.DataType | None) -> pa.Array:
-    return array if narrow is None else array.cast(narrow)
 
 
 def _as(array: pa.Array, column: ColumnSchema) -> pa.Array:

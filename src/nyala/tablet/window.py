@@ -26,7 +26,7 @@ from nyala.cfile.encoded_rows import EncodedRows
 from nyala.cfile.physical import narrow_decimal
 from nyala.keys.codec import KeyCodec
 from nyala.keys.key_range import KeyRange, key_range_of
-from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.disk_rowset import DiskRowSet, is_scan
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.arrow_values import rows_of
 from nyala.schema.constraint import Constraint
@@ -55,6 +55,11 @@ class ScanUnit:
     lower: int
     upper: int
     rowids: np.ndarray | None = None  # memory with key bounds: which rows, in arrival order
+
+    @property
+    def is_scan(self) -> bool:
+        """Whether it has so many rows that they are read as scans read, the last few of them too."""
+        return is_scan(self.upper - self.lower)
 
 
 class ScanCounters:
@@ -178,17 +183,18 @@ def _read_window(
     if mask is not None and not mask.any():
         return nothing
     if isinstance(rowset, DiskRowSet) and spec.predicate is not None and counters.sieving_pays:
-        sieve = _Sieve(rowset, spec, lower, upper, stats)
+        sieve = _Sieve(unit, rowset, spec, lower, upper, stats)
         if sieve.asked(mask):
             counters.sieved(upper - lower, len(sieve.rows))
             if len(sieve.rows) < (upper - lower) * PICK_SHARE:
                 return sieve.read(columns)
-    known = _Decoded(rowset, spec, lower, upper, stats)
+    known = _Decoded(unit, spec, lower, upper, stats)
     if spec.predicate is not None:
         matching = spec.predicate.evaluate(known, upper - lower)
         mask = matching if mask is None else mask & matching
     if mask is None or mask.all():
-        if upper - lower <= _FEW_ROWS and isinstance(rowset, DiskRowSet) and not spec.types:
+        few = upper - lower <= _FEW_ROWS and not unit.is_scan
+        if few and isinstance(rowset, DiskRowSet) and not spec.types:
             others = [column for column in columns if column.name not in known.arrays]
             known.arrays |= zip(
                 [column.name for column in others],
@@ -198,7 +204,7 @@ def _read_window(
         return None, [
             _in_type(known[column.name], column, spec)
             if column.name in known.arrays
-            else _in_type(_read(rowset, column, spec, lower, upper, stats), column, spec)
+            else _in_type(_read(unit, column, spec, lower, upper, stats), column, spec)
             for column in columns
         ]
     selected = np.flatnonzero(mask)
@@ -209,12 +215,12 @@ def _read_window(
         if column.name in known.arrays:
             out.append(_in_type(rows_of(known[column.name]).take(pa.array(selected)), column, spec))
         else:
-            out.append(_some(rowset, column, spec, lower, upper, selected, stats))
+            out.append(_some(unit, column, spec, lower, upper, selected, stats))
     return selected + lower, out
 
 
 def _some(
-    rowset: AnyRowSet,
+    unit: ScanUnit,
     column: ColumnSchema,
     spec: ScanSpec,
     lower: int,
@@ -224,17 +230,18 @@ def _some(
 ) -> pa.Array:
     """A column at some rows of the window, counted from its first: picked out of it, or read whole where they are
     many."""
+    rowset = unit.rowset
     if isinstance(rowset, DiskRowSet):
         if len(rows) < (upper - lower) * PICK_SHARE and rowset.has_frames(column):
             encoded = rowset.encoded(column, spec.snapshot, lower, upper, stats)
             if encoded is not None:
                 return _in_type(encoded.pick(rows, narrow=column.name in spec.types), column, spec)
         if len(rows) < (upper - lower) * GATHER_SHARE:
-            picked = rowset.gather(column, spec.snapshot, rows + lower, stats, scanning=True)
+            picked = rowset.gather(column, spec.snapshot, rows + lower, stats, within=(lower, upper))
             return _in_type(picked, column, spec)
     elif len(rows) < (upper - lower) * GATHER_SHARE:
         return _in_type(rowset.gather(column, spec.snapshot, rows + lower, stats), column, spec)
-    whole = _read(rowset, column, spec, lower, upper, stats)
+    whole = _read(unit, column, spec, lower, upper, stats)
     return _in_type(rows_of(whole).take(pa.array(rows)), column, spec)
 
 
@@ -246,12 +253,18 @@ class _Sieve(Mapping[str, pa.Array]):
     """
 
     def __init__(
-        self, rowset: DiskRowSet, spec: ScanSpec, lower: int, upper: int, stats: RowSetStats
+        self,
+        unit: ScanUnit,
+        rowset: DiskRowSet,
+        spec: ScanSpec,
+        lower: int,
+        upper: int,
+        stats: RowSetStats,
     ) -> None:
         self.rows: np.ndarray = np.empty(0, np.int64)  # that are left, counted from `lower`
         self._encoded: dict[str, EncodedRows] = {}
         self._arrays: dict[str, pa.Array] = {}
-        self._rowset, self._spec = rowset, spec
+        self._unit, self._rowset, self._spec = unit, rowset, spec
         self._lower, self._upper, self._stats = lower, upper, stats
 
     def asked(self, mask: np.ndarray | None) -> bool:
@@ -293,7 +306,7 @@ class _Sieve(Mapping[str, pa.Array]):
             column, spec = self._spec.schema.by_name(name), self._spec
             encoded = self._encoded.get(name)
             if encoded is None:
-                found = _some(self._rowset, column, spec, self._lower, self._upper, self.rows, self._stats)
+                found = _some(self._unit, column, spec, self._lower, self._upper, self.rows, self._stats)
             else:
                 found = _in_type(encoded.pick(self.rows, narrow=name in spec.types), column, spec)
             self._arrays[name] = found
@@ -309,22 +322,26 @@ class _Sieve(Mapping[str, pa.Array]):
 class _Decoded(Mapping[str, pa.Array]):
     """A window's columns for a predicate: decoded when first asked for, to codewords or runs where it has them."""
 
-    def __init__(self, rowset: AnyRowSet, spec: ScanSpec, lower: int, upper: int, stats: RowSetStats) -> None:
+    def __init__(self, unit: ScanUnit, spec: ScanSpec, lower: int, upper: int, stats: RowSetStats) -> None:
         self.arrays: dict[str, pa.Array] = {}
-        self._rowset, self._spec = rowset, spec
+        self._unit, self._spec = unit, spec
         self._lower, self._upper, self._stats = lower, upper, stats
 
     def __getitem__(self, name: str) -> pa.Array:
         found = self.arrays.get(name)
         if found is None:
             column = self._spec.schema.by_name(name)
-            rowset, read = self._rowset, self._rowset.column
+            rowset, snapshot, stats = self._unit.rowset, self._spec.snapshot, self._stats
+            lower, upper = self._lower, self._upper
             if isinstance(rowset, DiskRowSet):
+                read = rowset.column
                 if narrow_decimal(column.type) is None:
                     read = rowset.coded
                 elif name in self._spec.types or name not in self._spec.arrow_schema.names:
                     read = rowset.narrow  # else it is wanted wide as well
-            found = read(column, self._spec.snapshot, self._lower, self._upper, self._stats)
+                found = read(column, snapshot, lower, upper, stats, scanning=self._unit.is_scan)
+            else:
+                found = rowset.column(column, snapshot, lower, upper, stats)
             self.arrays[name] = found
         return found
 
@@ -336,14 +353,16 @@ class _Decoded(Mapping[str, pa.Array]):
 
 
 def _read(
-    rowset: AnyRowSet, column: ColumnSchema, spec: ScanSpec, lower: int, upper: int, stats: RowSetStats
+    unit: ScanUnit, column: ColumnSchema, spec: ScanSpec, lower: int, upper: int, stats: RowSetStats
 ) -> pa.Array:
     """The rows [lower, upper) of a column, in the type asked for if that is how they lie."""
-    wanted = spec.types.get(column.name)
-    if wanted is not None and isinstance(rowset, DiskRowSet):
+    rowset, wanted = unit.rowset, spec.types.get(column.name)
+    if not isinstance(rowset, DiskRowSet):
+        return rowset.column(column, spec.snapshot, lower, upper, stats)
+    read = rowset.column
+    if wanted is not None:
         read = rowset.coded if pa.types.is_dictionary(wanted) else rowset.narrow
-        return read(column, spec.snapshot, lower, upper, stats)
-    return rowset.column(column, spec.snapshot, lower, upper, stats)
+    return read(column, spec.snapshot, lower, upper, stats, scanning=unit.is_scan)
 
 
 def _in_type(array: pa.Array, column: ColumnSchema, spec: ScanSpec) -> pa.Array:

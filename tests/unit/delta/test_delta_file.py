@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import DELTA_ROWID, DELTA_TIMESTAMP, DELTA_VALUE
+from nyala.cfile.reader import ReadStats
 from nyala.delta.compaction import merge_delta_files
 from nyala.delta.delta_file import DeltaFile, DeltaMeta, write_delta_file
 from nyala.delta.run import LIVENESS, DeltaRun, build_run
@@ -167,6 +168,41 @@ def test_a_file_that_does_not_fit_its_entry_is_corruption(changed, words, tmp_pa
     with pytest.raises(CorruptionError, match=words) as caught:
         file.check()
     assert "1.redo" in str(caught.value)
+
+
+@pytest.mark.parametrize("changed", [{"timestamp_min": 6}, {"timestamp_max": 8}, {"column_ids": (10, 11)}])
+def test_who_reads_no_timestamps_is_told_of_a_wrong_file_too(changed, tmp_path):
+    """A scan of the present needs only the last record of each row."""
+    meta = write(tmp_path, {10: run_of("redo", (0, 5, 1), (0, 9, 2))})
+    file = DeltaFile.open(FILES, str(tmp_path), dataclasses.replace(meta, **changed))
+    with pytest.raises(CorruptionError):
+        file.newest(11 if "column_ids" in changed else 10, 0, 1)
+
+
+def test_of_each_row_the_newest_record_without_the_moments(tmp_path):
+    """Laid over others, an older record of a row would win over its newer one; timestamps need not be read for it."""
+    records = [(1, 5, 1), (1, 9, 2), (4, 6, None), (4, 7, 3), (7, 5, 4), (9, 9, 5)]
+    meta = write(tmp_path, {10: run_of("redo", *records)})
+    stats = ReadStats()
+    file = DeltaFile.open(FILES, str(tmp_path), meta)
+    for lower, upper, expected in ((0, 100, {1: 2, 4: 3, 7: 4, 9: 5}), (2, 9, {4: 3, 7: 4}), (5, 7, {})):
+        rowids, values = file.newest(10, lower, upper, stats)
+        assert dict(zip(rowids.tolist(), values.to_pylist(), strict=True)) == expected
+    assert stats.blocks_read == 2 * 3, "rowids and values"
+    held = file.run(10)
+    assert held is not None and file.newest(10, 2, 9, stats)[1].to_pylist() == [3, 4]
+    assert stats.blocks_read == 2 * 3, "what somebody holds is not read again"
+    assert file.newest(11, 0, 9) is None
+
+
+def test_rowids_out_of_order_are_found_without_their_moments(tmp_path, monkeypatch):
+    """A patch would be searched for a row and not find it."""
+    monkeypatch.setattr(DeltaRun, "check", lambda _: None)
+    for number, rowids in enumerate(([3, 2], [-1, 2])):
+        run = DeltaRun("redo", ints(*rowids), ints(5, 6), pa.array([1, 2], pa.int32()))
+        file = DeltaFile.open(FILES, str(tmp_path), write(tmp_path, {10: run}, name=f"{number}.redo"))
+        with pytest.raises(CorruptionError, match="F1"):
+            file.newest(10, -5, 9)
 
 
 def test_records_out_of_order_are_corruption_with_their_place(tmp_path):

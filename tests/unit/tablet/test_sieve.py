@@ -113,7 +113,7 @@ def test_what_is_sieved_is_read_once(table: nyala.Table, path: Path) -> None:
 
 def test_no_value_of_other_rows_is_made(table: nyala.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan that leaves one row in a thousand would decode all of the others."""
-    monkeypatch.setattr(Frame, "array", lambda *_: pytest.fail("a block was decoded whole"))
+    monkeypatch.setattr(Frame, "fill", lambda *_: pytest.fail("a block was decoded whole"))
     assert [r["n"] for r in scanned(table, "n = 7 AND amount < 10", columns=["n", "amount", "day"])]
 
 

@@ -1,6 +1,6 @@
 """A block of the frame-of-reference encoding as it lies: what it says of its rows before any value is made.
 
-    array       all values
+    array       all values; fill: some of them, into memory of the caller's
     matches     which rows satisfy a constraint, by comparing deltas: the constraint is brought to the deltas, not they
                 to values (of dates a number of 16 bits a row is compared, of discounts one of 8)
     pick        the values of a few rows, from the bits where they lie
@@ -28,7 +28,7 @@ from nyala.cfile.memory import allocate, scratch
 from nyala.cfile.physical import Physical
 from nyala.schema.constraint import Constraint
 
-__all__ = ["Frame", "line_fits", "value_bounds"]
+__all__ = ["Frame", "finish", "line_fits", "output", "satisfying", "value_bounds"]
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 # Up to so many values of a list are compared one after the other; more are looked up in a table of all deltas.
@@ -106,6 +106,13 @@ class Frame:
         """What it keeps in memory, the deltas that it may come to remember included."""
         return int(self.data.size) + self.row_count * delta_dtype(self.bits).itemsize
 
+    @property
+    def is_signed(self) -> bool:
+        """Whether there may be a value below zero."""
+        if self.references is not None:
+            return int(self.references.min(initial=0)) < 0
+        return min(self.base, self.base + self.step * (self.row_count - 1)) < 0
+
     def owning(self) -> Frame:
         """The same over bytes of its own."""
         data = pa.py_buffer(self.data.to_pybytes())
@@ -118,15 +125,24 @@ class Frame:
 
     def array(self, block: EncodedValues) -> pa.Array:
         """All values, with the block's validity."""
-        out, numbers = _output(self.form, self.row_count)
+        out, numbers = output(self.form, self.row_count)
+        self.fill(numbers, 0, self.row_count)
+        return finish(self.form, out, self.row_count, self.is_signed, block.validity, block.null_count)
+
+    def fill(self, numbers: npt.NDArray[Any], lower: int, upper: int) -> None:
+        """Write the values of the rows [lower, upper) into `numbers`, of the width of the form that they are for.
+
+        Of a part of the rows the deltas are kept: the next window of a scan asks for the others.
+        """
+        whole = lower == 0 and upper == self.row_count
         if self.references is not None:
+            deltas = self._unpacked() if whole else self._remembered()[lower:upper]
             # Clipping spares NumPy its own look at the bounds; they are proved.
-            numbers[:] = np.take(self.references.astype(numbers.dtype), self._unpacked(), mode="clip")
+            numbers[:] = np.take(self.references.astype(numbers.dtype), deltas, mode="clip")
         elif self.step:
-            numbers[:] = self._line()
+            numbers[:] = self._line()[lower:upper]
         else:
-            self._add_base(self._unpacked(), numbers)
-        return _finish(self.form, out, self.row_count, self._is_signed, block.validity, block.null_count)
+            self._add_base(self._unpacked() if whole else self._remembered()[lower:upper], numbers)
 
     def matches(self, constraint: Constraint, lower: int, upper: int) -> npt.NDArray[np.bool_]:
         """Of the rows [lower, upper), none of them NULL, which have a value that satisfies the constraint."""
@@ -135,10 +151,10 @@ class Frame:
             return np.zeros(count, np.bool_)
         if self.references is not None:
             of_table: npt.NDArray[np.bool_]
-            of_table = _satisfying(self.references, constraint)[self._remembered()[lower:upper]]
+            of_table = satisfying(self.references, constraint)[self._remembered()[lower:upper]]
             return of_table
         if self.step:
-            return _satisfying(self._line()[lower:upper], constraint)
+            return satisfying(self._line()[lower:upper], constraint)
         if constraint.values is not None:
             return self._matches_values(constraint.values, lower, upper)
         least = 0 if constraint.lower is None else -((self.base - constraint.lower) // self.unit)
@@ -187,7 +203,7 @@ class Frame:
             deltas = self._deltas[rows]
         else:
             deltas = pick_planes(self.data, self.start, self.bits, self.row_count, rows)
-        out, numbers = _output(form, len(rows))
+        out, numbers = output(form, len(rows))
         if self.references is not None:
             numbers[:] = self.references[deltas]
         elif self.step:
@@ -196,7 +212,7 @@ class Frame:
             numbers[:] = line + self._scaled(deltas)
         else:
             self._add_base(deltas, numbers)
-        return _finish(form, out, len(rows), self._is_signed, None, 0)
+        return finish(form, out, len(rows), self.is_signed, None, 0)
 
     # -- inside --------------------------------------------------------------------------------------------
 
@@ -211,13 +227,6 @@ class Frame:
         if self._deltas is None:
             self._deltas = self._unpacked()
         return self._deltas
-
-    @property
-    def _is_signed(self) -> bool:
-        """Whether there may be a value below zero."""
-        if self.references is not None:
-            return int(self.references.min(initial=0)) < 0
-        return min(self.base, self.base + self.step * (self.row_count - 1)) < 0
 
     def _line(self) -> npt.NDArray[np.int64]:
         line = np.arange(self.row_count, dtype=np.int64)
@@ -284,7 +293,7 @@ class Frame:
             raise ValueError(f"expected references of {self.form.type}, found {least} to {most}")
 
 
-def _satisfying(values: npt.NDArray[np.int64], constraint: Constraint) -> npt.NDArray[np.bool_]:
+def satisfying(values: npt.NDArray[np.int64], constraint: Constraint) -> npt.NDArray[np.bool_]:
     """Which of these numbers satisfy a constraint with bounds or values."""
     if constraint.values is not None:
         inside = [value for value in constraint.values if _INT64_MIN <= value <= _INT64_MAX]
@@ -297,7 +306,7 @@ def _satisfying(values: npt.NDArray[np.int64], constraint: Constraint) -> npt.ND
     return mask
 
 
-def _output(form: Physical, rows: int) -> tuple[pa.Buffer, npt.NDArray[Any]]:
+def output(form: Physical, rows: int) -> tuple[pa.Buffer, npt.NDArray[Any]]:
     """The Arrow buffer to be filled, and the numbers in it: of a decimal128 every other word.
 
     Arrow's memory, which is used again without the page faults that NumPy's would cost.
@@ -310,9 +319,10 @@ def _output(form: Physical, rows: int) -> tuple[pa.Buffer, npt.NDArray[Any]]:
     return out, np.frombuffer(out, form.dtype)
 
 
-def _finish(
+def finish(
     form: Physical, out: pa.Buffer, rows: int, is_signed: bool, validity: pa.Buffer | None, null_count: int
 ) -> pa.Array:
+    """The array over what `output` gave, when its numbers are written. is_signed: whether one may be below zero."""
     if _is_decimal128(form):
         words = np.frombuffer(out, "<i8").reshape(rows, 2)
         if is_signed:

@@ -1,0 +1,241 @@
+"""Patches: what REDO and UNDO make of one column's rows at a snapshot, ready to be laid over the base of a window.
+
+    changes of the column    files, memory        runs by (rowid, timestamp), one over the other
+              │  once for a stretch of rows, by whichever thread comes first; the parts of a scan share it
+              v
+    patch                    positions, values    each row once, 4 bytes and a value (of a decimal the narrow one)
+              │
+              ├── laid over       values are written into the memory that the base is decoded to: no copy of the base
+              ├── asked           predicates are asked of the base as it lies in its blocks, and of the patch (rule Z1)
+              └── picked from     of few rows, the base's where they lie, the patch's by search
+
+A stretch is as long as memory allows, so that a file of which one block holds the changes of many windows is read once
+and not for each of them. What lasts, because only files say it, is kept from the second scan on (`cfile.cache.Memo`);
+what memory says lasts until the next write, and is worked out for each window anew.
+
+Invariants
+    P1  Positions ascend, and each stands once.
+    P2  A patch has no more and no less than what the snapshot applies: a row that is not in it has its base value.
+
+Immutable; any thread may use it.
+Source: Kudu's DeltaApplier, which prepares the deltas of each batch of a scan and lays them over its columns.
+Departure: what they come to is one patch, which scans share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala.cfile.encoded_rows import EncodedRows
+from nyala.cfile.encoding.frame import satisfying
+from nyala.cfile.memory import scratch
+from nyala.cfile.physical import narrow_decimal, physical
+from nyala.cfile.reader import ReadStats
+from nyala.delta.applier import decide, overlay, patch
+from nyala.delta.run import take
+from nyala.rowset.changes import Changes
+from nyala.schema.adapter import adapt
+from nyala.schema.arrow_values import fixed_values, is_narrow
+from nyala.schema.constraint import Constraint
+from nyala.schema.schema import ColumnSchema
+from nyala.schema.types import ColumnType
+
+__all__ = ["Patch", "PatchedRows", "find_patch"]
+
+Bools = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.int64]
+# Distinct texts of a patch that are compared in Python, once for each constraint and window.
+_WORDS_COMPARED_MAX: Final = 1 << 10
+# Positions are searched for rows that are fewer than this part of the window; else all rows are marked.
+_SEARCHED_SHARE: Final = 1 / 64
+
+
+@dataclass(frozen=True, eq=False)
+class Patch:
+    """Rows of a range that have another value than the base, counted from its first row (P1)."""
+
+    type: ColumnType
+    positions: npt.NDArray[np.int32]
+    values: pa.Array  # of the type; of a decimal that has a `narrow_decimal` as that
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.positions.nbytes) + int(self.values.nbytes)
+
+    def window(self, lower: int, upper: int) -> Patch:
+        """The part of the rows [lower, upper), counted from `lower`."""
+        begin, end = np.searchsorted(self.positions, (lower, upper)).tolist()
+        positions = self.positions[begin:end]
+        if lower:
+            positions = positions - np.int32(lower)
+        return Patch(self.type, positions, self.values.slice(begin, end - begin))
+
+    @property
+    def is_numbers(self) -> bool:
+        """Whether the values are integers to us (dates, timestamps, decimals of 64 bits), none of them NULL."""
+        type = self.type
+        is_integer = type.is_integer or type.name in ("date", "timestamp") or is_narrow(type)
+        return is_integer and not self.values.null_count
+
+    @property
+    def numbers(self) -> npt.NDArray[Any]:
+        """The values as integers; of a patch that `is_numbers`."""
+        return fixed_values(self.values, self.type)
+
+    def onto(self, base: pa.Array) -> pa.Array:
+        """The rows of the range with what is changed; `base`, in the column's type or narrow, stays as it is."""
+        return patch(base, self.positions, self._in(base.type))
+
+    def _in(self, wanted: pa.DataType) -> pa.Array:
+        values = self.values
+        if values.type == wanted:
+            return values
+        if values.null_count:
+            return values.cast(wanted)
+        form = physical(self.type)
+        data = values.buffers()[1].slice(values.offset * form.width_bytes, len(values) * form.width_bytes)
+        return form.fixed_array(data, len(values), None, 0)
+
+    def picked(self, rows: Rows, count: int, base: pa.Array) -> pa.Array:
+        """`base`, which has the values of these ascending rows of a range of `count`, with what is changed."""
+        if len(rows) < count * _SEARCHED_SHARE:
+            at = np.searchsorted(self.positions, rows)
+            at[at == len(self.positions)] = 0
+            places = np.flatnonzero(self.positions[at] == rows)
+            found: npt.NDArray[np.integer[Any]] = at[places]
+        else:
+            which = scratch(np.int32, count)
+            which[:] = 0
+            which[self.positions] = np.arange(1, len(self.positions) + 1, dtype=np.int32)
+            here = which[rows]
+            places = np.flatnonzero(here != 0)
+            found = here[places] - 1
+        return patch(base, places, take(self._in(base.type), found)) if len(places) else base
+
+    @property
+    def tells(self) -> bool:
+        """Whether `matches` can be asked."""
+        if self.is_numbers:
+            return True
+        is_bytes = not self.values.null_count and self.type.is_variable
+        return is_bytes and (len(self) <= _WORDS_COMPARED_MAX or len(self._words[1]) <= _WORDS_COMPARED_MAX)
+
+    @property
+    def _words(self) -> tuple[npt.NDArray[np.int32], pa.Array]:
+        """(which of the distinct values each is, these)."""
+        encoded = self.values.dictionary_encode()
+        return encoded.indices.to_numpy(), encoded.dictionary
+
+    def matches(self, constraint: Constraint) -> Bools:
+        """Which of the values satisfy the constraint."""
+        if constraint.empty or constraint.null == "only":
+            return np.zeros(len(self), np.bool_)
+        if self.is_numbers:
+            return satisfying(self.numbers.astype(np.int64, copy=False), constraint)
+        which, words = self._words
+        admitted = np.fromiter((constraint.admits(word) for word in words.to_pylist()), np.bool_, len(words))
+        found: Bools = admitted[which]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class PatchedRows:
+    """Rows as they lie, and what has changed of them: see `EncodedRows`. The patch `tells`."""
+
+    base: EncodedRows
+    patch: Patch
+    count: int
+
+    def matches(self, constraint: Constraint) -> Bools:
+        mask = self.base.matches(constraint)
+        mask[self.patch.positions] = self.patch.matches(constraint)
+        return mask
+
+    def pick(self, rows: Rows, *, narrow: bool = False) -> pa.Array:
+        base = self.base.pick(rows, narrow=narrow)
+        if pa.types.is_dictionary(base.type):
+            base = base.dictionary_decode()
+        return self.patch.picked(rows, self.count, base)
+
+
+def find_patch(
+    changes: Changes,
+    column: ColumnSchema,
+    snapshot: int,
+    rows: tuple[int, int],
+    row_count: int,
+    stats: ReadStats | None,
+    *,
+    scanning: bool,
+) -> Patch | None:
+    """What `snapshot` makes of the rows [lower, upper) of a rowset of `row_count`; None: nothing.
+
+    scanning: whether a scan asks, which comes for the neighbours of these rows too.
+    Raises: CorruptionError.
+    """
+    lower, upper = rows
+    if not changes.touch(column.id, snapshot):
+        return None
+    state = changes.state(column.id)  # before it is asked whether all of it applies: see `DiskRowSet._at`
+    if scanning and not changes.in_memory(column.id) and changes.all_apply(column.id, snapshot):
+        begin, end = changes.stretch(lower, upper, row_count)
+
+        def whole() -> tuple[Patch, int]:
+            made = _newest(changes, column, snapshot, begin, end, stats)
+            return made, made.nbytes
+
+        name = ("patch", column.id, column.type, begin, end)
+        shared = changes.memo.part(name, state, whole, is_last=upper == end)
+        found = shared if (begin, end) == rows else shared.window(lower - begin, upper - begin)
+    else:
+        found = _resolved(changes, column, snapshot, lower, upper, stats)
+    return found if len(found) else None
+
+
+def _resolved(
+    changes: Changes, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: ReadStats | None
+) -> Patch:
+    """Of any snapshot."""
+    undo, redo = changes.runs(column.id, snapshot, stats, lower, upper)
+    return _patch(column, lower, *decide(undo, redo, snapshot, lower, upper))
+
+
+def _newest(
+    changes: Changes, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: ReadStats | None
+) -> Patch:
+    """Of a snapshot that applies all REDO, and no UNDO."""
+    parts = [
+        (rowids, _stored(values, column.type))
+        for rowids, values in changes.newest(column.id, snapshot, stats, lower, upper)
+    ]
+    return _patch(column, lower, *overlay(parts, lower, upper))
+
+
+def _patch(column: ColumnSchema, lower: int, rowids: Rows, values: pa.Array | None) -> Patch:
+    if values is None:
+        values = pa.nulls(0, column.type.arrow)
+    return Patch(column.type, (rowids - lower).astype(np.int32), _stored(values, column.type))
+
+
+def _stored(values: pa.Array, type: ColumnType) -> pa.Array:
+    """Values of any of the types that the column has had, in that of a patch."""
+    narrow = narrow_decimal(type)
+    if values.type == narrow:
+        return values
+    if pa.types.is_decimal(values.type) and values.type.bit_width < 128:
+        values = values.cast(pa.decimal128(values.type.precision, values.type.scale))
+    values = adapt(values, type.arrow)
+    if narrow is None:
+        return values
+    # The low halves of Arrow's 16 bytes; of rows that are not there they may be of anything (A2 of `adapter`).
+    words = fixed_values(values, type).astype(f"<i{narrow.bit_width // 8}")
+    validity = values.is_valid().buffers()[1] if values.null_count else None
+    return pa.Array.from_buffers(narrow, len(values), [validity, pa.py_buffer(words)], values.null_count)
