@@ -1,0 +1,556 @@
+"""A store and its model side by side: each step is done to both and compared.
+
+A step is a tuple, its operation's name and plain values, so that a sequence prints as what one can paste:
+
+    replay(COMPOSITE, Options(block_size=16), [
+        ("write", "t", "insert", [{"s": "", "n": 0, "d": datetime.date(1969, 12, 31), "a": 1}], "raise"),
+        ("flush", "t", {}),
+        ("compact", "t", 0, ("merge", [0], 1), {"written": [("write", …)]}),
+        ("look_back", "t", 1, 0, "at", 0, ("=", "a", 1)),
+    ])
+
+Moments and tablets are counted, and what is not there any more is passed over: a sequence stays one however it is cut
+(`reduced` does so). After each step every table is read and compared; the steps that begin with `look` compare more.
+Nothing runs in the background and the clock stands still but for `wait`, so a sequence always does the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from nyala.database import Database
+from nyala.delta.run import LIVENESS
+from nyala.env import Env, system_files
+from nyala.errors import Error, HistoryExpiredError, NoPartitionError, WriteError
+from nyala.tablet.care import compact_deltas
+from nyala.tablet.compaction import compact, run_here
+from nyala.tablet.compaction_plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
+from nyala.tablet.flush import flush, flush_deltas
+from nyala.tablet.reader_store import ReaderStore
+from nyala.tablet.root import TableState, TabletState
+from nyala.tablet.store import Store, StoreOptions
+from nyala.testing.clock import ManualClock, SeededRandomness
+from nyala.testing.faulty_files import RecordingFiles, SimulatedCrash
+from tests.model.looks import Looks, assert_same
+from tests.model.shapes import Options, Shape, make_table, tiny
+from tests.model.values import VALUES, Predicate, holds, text
+from tests.model.versions import NOW, Alteration, Range, Row, Table
+
+Step = tuple[Any, ...]
+Between = dict[str, list[Step]]
+SHARED_MEMORY = Path("/dev/shm")
+HISTORY_S = {"t": "forever", "u": 0.05, "p": "forever"}
+
+
+@dataclass(frozen=True)
+class Pin:
+    """What a table held at a moment, and a view and a scan of then."""
+
+    db: Database
+    name: str
+    rows: list[Row]
+    view: Any
+    scan: Any
+
+
+class Aborted(Exception):
+    """Raised in a batch's block."""
+
+
+class Session(Looks):
+    """A store of three tables and their models: `t`; `u`, whose history is 50 ms; `p`, which has its key only."""
+
+    def __init__(self, shape: Shape, options: Options) -> None:
+        self.shape, self.options = shape, options
+        self.steps: list[Step] = []
+        self.ask_between: Callable[[str], Step | None] = lambda phase: None
+        self._depth = 0
+        self._tiny = tiny(options.tiny)
+        self._tiny.__enter__()
+        # In memory where the system has such a place: what the disk does at a sync is not what is tested here.
+        where = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
+        self.folder = Path(tempfile.mkdtemp(prefix="nyala-model-", dir=where))
+        self.generation = 0
+        self.clock = ManualClock()
+        self.readers: list[Database] = []
+        self.pinned: list[Pin] = []
+        self._open()
+        self.models: dict[str, Table] = {}
+        self.name_of: dict[str, str] = {}
+        self.history_us: dict[str, int | None] = {}
+        self.marks: dict[str, int] = {}  # the greatest that a table's history mark has been
+        for name, history in HISTORY_S.items():
+            key_only = name == "p" or options.keys_only
+            self.models[name] = make_table(self.db, shape, name, history, key_only, options.block_size)
+            self.name_of[name] = name
+            self.history_us[name] = None if history == "forever" else round(history * 1e6)  # type: ignore[operator]
+            self.marks[name] = 0
+        self.moments = [self.db.now()]
+
+    def _open(self) -> None:
+        path = self.folder / str(self.generation)
+        path.mkdir(exist_ok=True)
+        self.files = RecordingFiles(system_files(), str(path))
+        self.env = Env(self.files, self.clock, SeededRandomness())
+        told = StoreOptions(
+            maintenance=False,
+            direct_commit_bytes=self.options.direct_commit_bytes,
+            rowset_target_bytes=self.options.rowset_target_bytes,
+        )
+        self.db = Database(Store.open(self.env, str(path / "s"), told))
+
+    def close(self) -> None:
+        try:
+            for reader in self.readers:
+                reader.close()
+            self.db.close()
+        finally:
+            self._tiny.__exit__(None, None, None)
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def do(self, step: Step) -> None:
+        """Do a step, and compare what every table holds then."""
+        if not self._depth:
+            self.steps.append(step)
+        self._depth += 1
+        try:
+            getattr(self, "do_" + step[0])(*step[1:])
+        except SimulatedCrash:
+            if self._depth > 1:
+                raise
+            self._resume()
+        finally:
+            self._depth -= 1
+        self.marks = {name: max(mark, self._mark(name)) for name, mark in self.marks.items()}
+        self.compare_all()
+
+    def source(self) -> str:
+        """The steps as code."""
+        lines = [f"    {step!r}," for step in self.steps]
+        return "\n".join(
+            [
+                "import datetime",
+                "from decimal import Decimal",
+                "from math import inf, nan",
+                "from tests.model.session import replay",
+                f"from tests.model.shapes import {self.shape.name.upper()}, Options",
+                "",
+                f"session = replay({self.shape.name.upper()}, {self.options!r}, [",
+                *lines,
+                "])",
+            ]
+        )
+
+    def _between(self, between: Between, phase: str) -> None:
+        """What a sequence does in the middle of a step: as it says, and as `ask_between` wants besides."""
+        for step in list(between.get(phase, ())):
+            self.do(step)
+        while self._depth == 1 and (asked := self.ask_between(phase)) is not None:
+            between.setdefault(phase, []).append(asked)
+            self.do(asked)
+
+    def compare_all(self) -> None:
+        for name, model in self.models.items():
+            found = self._table(name).scan(order_by_key=True).to_arrow().to_pylist()
+            assert_same(found, model.rows(), f"the rows of {name}")
+
+    def _noted(self, timestamp: int) -> None:
+        if timestamp != self.moments[-1]:
+            self.moments.append(timestamp)
+
+    # ── writes ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _knows(self, name: str, rows: Sequence[Row]) -> bool:
+        """May this be written to the table as it is now? A sequence that was cut may have altered it otherwise."""
+        columns = {column.name for column in self.models[name].columns()}
+        return all(columns >= row.keys() and {*self.models[name].key_names()} <= row.keys() for row in rows)
+
+    def do_write(self, name: str, operation: str, rows: list[Row], how: str) -> None:
+        """insert, upsert, update or delete; how: "raise", "collect" or "ignore" (the operation's *_IGNORE)."""
+        if not self._knows(name, rows):
+            return
+        draft = self.models[name].begin()
+        codes = draft.apply(operation, rows, how == "ignore")
+        options: dict[str, Any] = {"errors": "collect" if how == "collect" else "raise"}
+        if how == "ignore" and operation != "upsert":
+            options["on_conflict" if operation == "insert" else "on_missing"] = "ignore"
+        try:
+            result = getattr(self._table(name), operation)(rows, **options)
+        except WriteError as error:
+            assert how != "collect" and error.errors.column("code").to_pylist() == codes, (error, codes)
+            return
+        assert how == "collect" or not codes, f"{operation} did not fail: {codes}"
+        assert result.errors.column("code").to_pylist() == codes
+        counts = (result.inserted, result.updated, result.deleted, result.ignored)
+        assert counts == (draft.inserted, draft.updated, draft.deleted, draft.ignored), (operation, result)
+        draft.commit(result.timestamp)
+        self._noted(result.timestamp)
+
+    def do_many(self, name: str, operation: str, first: int, count: int, seed: int, names: list[str]) -> None:
+        """One batch of so many rows, of keys that lie side by side, with values by chance."""
+        model, chance = self.models[name], random.Random(seed)
+        columns = [c for c in model.values() if c.name in names] if operation != "delete" else []
+        rows = []
+        for number in range(first, first + count):
+            row = dict(zip(model.key_names(), self.shape.nth_key(number), strict=True))
+            if model.home(model.key_of(row)) is not None:
+                rows.append(row | {c.name: chance.choice(VALUES[c.type]) for c in columns})
+        if operation == "insert":
+            rows = [row for row in rows if model.key_of(row) not in model.state()]
+        self.do_write(name, operation, rows, "ignore")
+
+    def do_repeat(self, count: int, step: Step) -> None:
+        """A write so often: deltas upon deltas of the same rows. Only the first and the last become moments."""
+        before = len(self.moments)
+        for _ in range(count):
+            self.do_write(*step[1:])
+        del self.moments[before + 1 : -1]
+
+    def do_batch(self, parts: list[tuple[str, str, list[Row]]], end: str) -> None:
+        """Operations on several tables at one timestamp; end: "commit", or "abort"."""
+        drafts = {name: self.models[name].begin() for name, _, _ in parts}
+        if not all(self._knows(name, rows) for name, _, rows in parts):
+            return
+        codes: dict[str, list[str]] = {name: [] for name in drafts}
+        for name, operation, rows in parts:
+            codes[name] += drafts[name].apply(operation, rows)
+        try:
+            with self.db.batch() as batch:
+                for name, operation, rows in parts:
+                    getattr(batch, operation)(self.name_of[name], rows)
+                if end == "abort":
+                    raise Aborted
+        except Aborted:
+            return
+        except WriteError as error:
+            first = next(of_table for of_table in codes.values() if of_table)
+            assert error.errors.column("code").to_pylist() == first, (error, codes)
+            return
+        assert not any(codes.values())
+        (timestamp,) = {result.timestamp for result in batch.results}
+        for draft in drafts.values():
+            draft.commit(timestamp)
+        self._noted(timestamp)
+
+    def do_update_where(self, name: str, changes: dict[str, tuple[str, Any]], where: Predicate) -> None:
+        """changes: column to ("value", constant) or ("column", the name of another)."""
+        model = self.models[name]
+        columns = {column.name: column for column in model.values()}
+        if not columns.keys() >= changes.keys() or not self._sees(name, where):
+            return
+        draft = model.begin()
+        for key, row in draft.before.items():
+            shown = model.show(key, row)
+            if holds(where, shown) is True:
+                new = {columns[c].id: v if how == "value" else shown[v] for c, (how, v) in changes.items()}
+                draft.put(key, {**row, **new}, frozenset(new))
+                draft.updated += 1
+        told_as = {
+            column: pa.scalar(value) if how == "value" and isinstance(value, str) else value
+            if how == "value" else '"' + value.replace('"', '""') + '"'
+            for column, (how, value) in changes.items()
+        }  # fmt: skip
+        result = self._table(name).update(set=told_as, where=text(where))
+        assert result.updated == draft.updated
+        draft.commit(result.timestamp)
+        self._noted(result.timestamp)
+
+    def do_delete_where(self, name: str, where: Predicate) -> None:
+        model = self.models[name]
+        if not self._sees(name, where):
+            return
+        draft = model.begin()
+        for key, row in draft.before.items():
+            if holds(where, model.show(key, row)) is True:
+                draft.put(key, None, None)
+                draft.deleted += 1
+        result = self._table(name).delete(where=text(where))
+        assert result.deleted == draft.deleted
+        draft.commit(result.timestamp)
+        self._noted(result.timestamp)
+
+    def do_restore(self, name: str, number: int) -> None:
+        model, to = self.models[name], self._moment(number)
+        lost = any(True for _ in model.lost_rows(to, NOW))
+        draft = model.restored(to)
+        try:
+            result = self._table(name).restore(to=to)
+        except HistoryExpiredError:
+            assert self._may_be_refused(name, to) or model.missing(to)
+            return
+        assert not lost and not self._must_be_refused(name, to)
+        counts = (result.inserted, result.updated, result.deleted)
+        assert counts == (draft.inserted, draft.updated, draft.deleted), result
+        draft.commit(result.timestamp)
+        self._noted(result.timestamp)
+
+    # ── alterations ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def do_alter(self, name: str, steps: list[Step], between: Between) -> None:
+        """All that are possible of the steps, at one moment; between them, in the same `with`, come others."""
+        model = self.models[name]
+        draft = Alteration(model)
+        history: float | None = None
+        renamed = self.name_of[name]
+        with self._table(name).alter() as alteration:
+            for step in steps:
+                match step:
+                    case ("history", history):
+                        alteration.set_history(history)
+                    case ("name", other):
+                        if other not in self.db and other != renamed:
+                            alteration.rename(other)
+                            renamed = other
+                    case _:
+                        if draft.take(step):
+                            _alter(alteration, step)
+            self._between(between, "begun")
+        moment = self.db.now()
+        self.name_of[name] = renamed
+        if history is not None:
+            self.history_us[name] = round(history * 1e6)
+        draft.commit(moment)
+        self._noted(moment)
+
+    def do_repartition(self, name: str, buckets: int, ranges: list[tuple[Any, Any]]) -> None:
+        """Other partitions: the rows stay, their past does not."""
+        model = self.models[name]
+        there = [Range(lower, upper, 0) for lower, upper in ranges] or [Range(None, None, 0)]
+        on = self.shape.range_on
+        homeless = on is not None and not all(any(one.has(key[on]) for one in there) for key in model.state())
+        try:
+            names = dict(zip((key for key, _ in self.shape.key), model.key_names(), strict=True))
+            self._table(name).repartition(self.shape.partitions(buckets, ranges, names))
+        except NoPartitionError:
+            assert homeless
+            return
+        assert not homeless
+        moment = self.db.now()
+        for one in there:
+            one.created = moment
+        model.rewrite(moment, there)
+        self._noted(moment)
+
+    def do_copy(self, name: str, number: int) -> None:
+        """A copy of a moment is what was there, and is dropped."""
+        model, at = self.models[name], self._moment(number)
+        homeless = any(model.home(key) is None for key in model.state(at))
+        try:
+            copied = self.db.copy_table(self.name_of[name], "copy", at=at)
+        except HistoryExpiredError:
+            assert self._may_be_refused(name, at) or model.missing(at)
+            return
+        except NoPartitionError:
+            assert homeless
+            return
+        assert not homeless and not any(True for _ in model.lost_rows(at, at))
+        found = copied.scan(order_by_key=True).to_arrow().to_pylist()
+        assert_same(found, model.rows(at, at), f"a copy of {name}")
+        self.db.drop_table("copy")
+
+    # ── flushes, compactions, care ──────────────────────────────────────────────────────────────────────────────────
+
+    def do_flush(self, name: str | None, between: Between) -> None:
+        """Of one table, or of all; with other steps while it runs."""
+        store = self.db._writer()
+        tablets = None if name is None else {tablet.id for tablet in self._state(name).tablets}
+        flush(store, tablets, phase=lambda phase: self._between(between, phase))
+
+    def do_flush_deltas(self, name: str) -> None:
+        """Changes only: what was inserted stays in memory."""
+        store = self.db._writer()
+        with store.flush_lock:
+            flush_deltas(store, {r.id for tablet in self._state(name).tablets for r in tablet.rowsets})
+
+    def _state(self, name: str) -> TableState:
+        return self.db._writer().root.table(self.name_of[name])
+
+    def do_compact(self, name: str, number: int, plan: Step, between: Between) -> None:
+        """One compaction of the tablet of that number, with other steps between its phases."""
+        store, table = self.db._writer(), self._state(name)
+        tablet = table.tablets[number % len(table.tablets)]
+        if tablet.rowsets:
+            planned = _plan(plan, table, tablet)
+            compact(
+                store, table.id, tablet.id, planned, run_here(store),
+                phase=lambda phase: self._between(between, phase),
+            )  # fmt: skip
+
+    def do_care(self, name: str, kind: str) -> None:
+        """compact: ends with rowsets that do not overlap and no REDO. vacuum, deltas, collect: change no answer."""
+        if kind == "deltas":
+            compact_deltas(self.db._writer())
+        elif kind == "collect":
+            self.db._writer().collect_garbage()
+        elif kind == "vacuum":
+            self._table(name).vacuum()
+        else:
+            self._table(name).compact()
+            for tablet in self._state(name).tablets:
+                assert not any(rowset.redo or rowset.deltas.record_count for rowset in tablet.rowsets)
+                by_key = sorted(tablet.rowsets, key=lambda rowset: rowset.meta.key_min)
+                assert all(left.meta.key_max < right.meta.key_min for left, right in pairwise(by_key))
+
+    def do_wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    # ── ends and beginnings ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def do_reopen(self) -> None:
+        """Readers stay, and see the next writer's work; snapshots of the old one end."""
+        self._unpin(self.db)
+        self.db.close()
+        self._open()
+
+    def do_kill(self, seed: int | None) -> None:
+        """The process dies, here or in the middle of a flush or compaction; seed: and the power goes, too.
+
+        What is left is what was handed to the system or, without power, what was synced and chance's choice of the
+        rest.
+        """
+        old, new = self.folder / str(self.generation), self.folder / str(self.generation + 1)
+        if seed is None:
+            shutil.copytree(old, new, ignore=shutil.ignore_patterns("*.sock"))
+        else:
+            self.files.crash_image(len(self.files.events), random.Random(seed), str(new))
+        raise SimulatedCrash
+
+    def _resume(self) -> None:
+        for reader in self.readers:
+            reader.close()
+        self.readers, self.pinned = [], []
+        with contextlib.suppress(Error):
+            self.db.close()
+        shutil.rmtree(self.folder / str(self.generation))
+        self.generation += 1
+        self._open()
+
+    def do_reader(self) -> None:
+        """A process that only reads comes, or the oldest goes."""
+        if len(self.readers) == 2:
+            reader = self.readers.pop(0)
+            self._unpin(reader)
+            reader.close()
+        path = str(self.folder / str(self.generation) / "s")
+        self.readers.append(Database(ReaderStore.open(self.env, path, 64 << 20)))
+
+    def do_pin(self, view: int) -> None:
+        """A snapshot and scans are taken, to be looked at again after whatever comes."""
+        db = self._view(view)
+        snapshot = db.snapshot()
+        pins = [
+            Pin(
+                db, name, model.rows(), snapshot[self.name_of[name]],
+                self._table(name, db).scan(order_by_key=True),
+            )
+            for name, model in self.models.items()
+        ]  # fmt: skip
+        self.pinned = [*self.pinned[-2 * len(pins) :], *pins]
+
+    def _unpin(self, db: Database) -> None:
+        self.pinned = [pin for pin in self.pinned if pin.db is not db]
+
+
+def _alter(alteration: Any, step: Step) -> None:
+    match step:
+        case ("add", name, type, nullable, default, *storage):
+            alteration.add_column(name, type, nullable=nullable, default=default, **dict(*storage))
+        case ("drop", name):
+            alteration.drop_column(name)
+        case ("rename", old, new):
+            alteration.rename_column(old, new)
+        case ("widen", name, type):
+            alteration.alter_column(name, type=type)
+        case ("default", name, value):
+            alteration.alter_column(name, default=value)
+        case ("nullable", name):
+            alteration.alter_column(name, nullable=True)
+        case ("storage", name, storage):
+            alteration.alter_column(name, **storage)
+        case ("add range", lower, upper):
+            alteration.add_range(lower, upper)
+        case ("drop range", lower, upper):
+            alteration.drop_range(lower, upper)
+        case _:
+            raise AssertionError(f"no step {step!r}")
+
+
+def _plan(plan: Step, table: TableState, tablet: TabletState) -> Plan:
+    """Numbers of rowsets and of columns become those that the tablet has."""
+
+    def rowset(number: int) -> int:
+        return tablet.rowsets[number % len(tablet.rowsets)].id
+
+    match plan:
+        case ("merge", numbers, count):
+            return MergePlan(tuple(dict.fromkeys(map(rowset, numbers))), 1.0, count)
+        case ("major", number, columns):
+            ids = [*(column.id for column in table.schema.columns[table.schema.key_count :]), LIVENESS]
+            chosen = {ids[column % len(ids)] for column in columns}
+            return MajorPlan(rowset(number), tuple(sorted(chosen)), 1.0)
+        case ("minor", number, first, count, kind):
+            return MinorPlan(rowset(number), slice(first, first + count), 1.0, kind)
+        case _:
+            return ExpirePlan(tuple(one.id for one in tablet.rowsets), 1.0)
+
+
+# ── sequences ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def replay(shape: Shape, options: Options, steps: Iterable[Step]) -> Session:
+    """Do the steps anew, and look at everything at their end. Returns the session, which is closed."""
+    session = Session(shape, options)
+    try:
+        for step in steps:
+            session.do(step)
+        session.do(("look_everywhere", True))
+        return session
+    finally:
+        session.close()
+
+
+def reduced(shape: Shape, options: Options, steps: Sequence[Step]) -> list[Step]:
+    """Of steps that fail as few as fail still: one after another is left out, or made smaller, until none can be."""
+
+    def fails(tried: Sequence[Step]) -> bool:
+        try:
+            replay(shape, options, tried)
+        except Exception:
+            return True
+        return False
+
+    kept, at = list(steps), len(steps) - 1
+    while at >= 0:
+        for instead in ([], *([smaller] for smaller in _smaller(kept[at]))):
+            if fails(kept[:at] + instead + kept[at + 1 :]):
+                kept[at : at + 1] = instead
+                at += bool(instead)  # and once more
+                break
+        at -= 1
+    return kept
+
+
+def _smaller(step: Step) -> Iterator[Step]:
+    """A step with one row, or one step of those in the middle of it, less."""
+    for place, part in enumerate(step):
+        if isinstance(part, list) and len(part) > 1:
+            for number in range(len(part)):
+                yield (*step[:place], part[:number] + part[number + 1 :], *step[place + 1 :])
+        if isinstance(part, dict):
+            for phase, inner in part.items():
+                for number, one in enumerate(inner):
+                    for instead in ([], *([smaller] for smaller in _smaller(one))):
+                        left = inner[:number] + instead + inner[number + 1 :]
+                        yield (*step[:place], {**part, phase: left}, *step[place + 1 :])

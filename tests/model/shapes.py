@@ -1,0 +1,191 @@
+"""What tables the machine works on: their keys, how they are cut, and limits so small that a few rows reach them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import nyala
+from nyala.cfile import column_reader, format
+from nyala.delta import mem_store
+from nyala.rowset import disk_rowset, key_runs, mem_rowset, skipping
+from nyala.schema import schema
+from nyala.tablet import bootstrap, check, diff_spec, read_path, window
+from nyala.tablet.diff_spec import SLICE_VERSIONS
+from nyala.wal.format import SEGMENT_SIZE_BYTES
+from nyala.wal.writer import LogWriter
+from tests.model.versions import Column, Key, Range, Table
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A kind of table.
+
+    key:       name and type of each key column.
+    keys:      the keys that operations choose from: few, so that every key meets every phase.
+    nth_key:   as many as are wanted, for large batches.
+    range_on:  which key column the range partitions are of; borders: where they may begin and end.
+    hash_on:   the key columns of the hash level; none: no such level.
+    """
+
+    name: str
+    key: tuple[tuple[str, str], ...]
+    keys: Sequence[Key]
+    nth_key: Callable[[int], Key]
+    range_on: int | None = None
+    borders: Sequence[Any] = ()
+    hash_on: tuple[str, ...] = ()
+
+    def partitions(
+        self, buckets: int, ranges: Sequence[tuple[Any, Any]], names: Mapping[str, str] | None = None
+    ) -> list[Any]:
+        """names: those that the key columns have by now."""
+        names = names or {name: name for name, _ in self.key}
+        out: list[Any] = []
+        if self.hash_on and buckets > 1:
+            out.append(nyala.hash_partition(*(names[name] for name in self.hash_on), buckets=buckets))
+        if self.range_on is not None:
+            out.append(nyala.range_partition(names[self.key[self.range_on][0]], bounds=list(ranges)))
+        return out
+
+    def ranges(self) -> list[tuple[Any, Any]]:
+        """One after another over the whole key; a table begins with some of them."""
+        ends = [None, *self.borders, None]
+        return list(itertools.pairwise(ends)) if self.range_on is not None else [(None, None)]
+
+
+DAYS = [dt.date(1969, 12, 31), dt.date(2026, 11, 21)]
+
+INTEGER = Shape(
+    "integer", (("k", "int32"),), [(k,) for k in range(-2, 4)], lambda n: (n,), range_on=0, borders=(0, 2)
+)
+STRING = Shape(
+    "string",
+    (("k", "string"),),
+    [(k,) for k in ("", "a", "a\0", "ab", "é", "zz" * 20)],
+    lambda n: (f"{'ab'[n % 2]}{n:05d}",),
+    hash_on=("k",),
+)
+COMPOSITE = Shape(
+    "composite",
+    (("s", "varchar(40)"), ("n", "int16"), ("d", "date")),
+    [(s, n, d) for s in ("", "a", "a\0") for n in (-1, 0, 1) for d in DAYS],
+    lambda n: (f"s{n % 5}", n % 7, dt.date(2000, 1, 1) + dt.timedelta(n)),
+    range_on=1,
+    borders=(0, 1),
+    hash_on=("s", "d"),
+)
+SHAPES = {shape.name: shape for shape in (INTEGER, STRING, COMPOSITE)}
+
+# Beside the key: what a table begins with. The last two cannot be NULL.
+FIRST_COLUMNS = (
+    ("a", "int8", True, None),
+    ("b", "varchar(2)", True, None),
+    ("c", "int64", False, 7),
+    ("d", "double", False, 1.5),
+)
+
+
+def columns_of(shape: Shape, key_only: bool) -> list[Column]:
+    out = [Column(id, name, type, nullable=False, in_key=True) for id, (name, type) in enumerate(shape.key)]
+    for name, type, nullable, default in () if key_only else FIRST_COLUMNS:
+        name = f"{name}_" if name in dict(shape.key) else name
+        out.append(Column(len(out), name, type, nullable, default, default))
+    return out
+
+
+def make_table(
+    db: nyala.Database, shape: Shape, name: str, history: Any, key_only: bool, block_size: int | None
+) -> Table:
+    """The table, and the model of it."""
+    columns = columns_of(shape, key_only)
+    ranges = shape.ranges()[: 2 if shape.range_on is not None else 1]
+    db.create_table(
+        name,
+        {
+            column.name: nyala.column(
+                column.type, nullable=column.nullable, default=column.write, block_size=block_size
+            )
+            for column in columns
+        },
+        [column.name for column in columns if column.in_key],
+        shape.partitions(2, ranges),
+        history=history,
+    )
+    now = db.now()
+    return Table(columns, [Range(lower, upper, now) for lower, upper in ranges], shape.range_on)
+
+
+# Limits that a test's few rows would never reach, and what they are in the tiny form.
+_TINY: Sequence[tuple[ModuleType, str, int]] = (
+    (format, "BLOCK_SIZE_BYTES_MIN", 16),
+    (format, "BLOCK_SIZE_BYTES_DEFAULT", 16),
+    (format, "KEY_BLOCK_SIZE_BYTES_DEFAULT", 16),
+    (format, "BLOOM_ROWS_PER_BLOCK_LOG2", 0),
+    (format, "DICTIONARY_BYTES_MAX", 40),
+    (format, "COALESCED_READ_BYTES_MAX", 100),
+    (schema, "MIN_BLOCK_SIZE_BYTES", 16),
+    (column_reader, "_WORDS_COMPARED_MAX", 2),
+    (disk_rowset, "_SCAN_ROWS_MIN", 1),
+    (key_runs, "TAIL_KEYS_MAX", 3),
+    (mem_rowset, "_SMALL_INSERTS", 2),
+    (mem_rowset, "_SMALL_ROWS", 4),
+    (mem_store, "_SMALL_APPENDS", 2),
+    (mem_store, "_SMALL_RECORDS", 4),
+    (read_path, "WINDOW_ROWS", 4),
+    (read_path, "GAP_ROWS", 1),
+    (read_path, "_INLINE_ROWS", 2),
+    (window, "_FEW_ROWS", 1),
+    (check, "_WINDOW_ROWS", 4),
+    (bootstrap, "GATHER_ROWS", 3),
+    (bootstrap, "GATHER_BYTES", 200),
+    (skipping, "_DEFAULT_ROWS_LOG2", 1),
+)
+
+
+@contextlib.contextmanager
+def tiny(yes: bool = True) -> Iterator[None]:
+    """Blocks of two numbers, windows of four rows, logs of two kilobytes: a few rows cross every border."""
+    with contextlib.ExitStack() as stack:
+        for module, name, value in _TINY if yes else ():
+            assert hasattr(module, name), f"{module.__name__} has no {name} any more"
+            stack.enter_context(mock.patch.object(module, name, value))
+        if yes:
+            # These were taken as defaults of arguments.
+            assert LogWriter.__init__.__kwdefaults__["segment_size_bytes"] == SEGMENT_SIZE_BYTES
+            sizes = {"segment_size_bytes": 2000}
+            stack.enter_context(mock.patch.dict(LogWriter.__init__.__kwdefaults__, sizes))
+            usual = diff_spec.DiffSpec.__init__.__defaults__
+            assert usual is not None and usual[-2:] == (1 << 17, SLICE_VERSIONS)
+            stack.enter_context(
+                mock.patch.object(diff_spec.DiffSpec.__init__, "__defaults__", (*usual[:-2], 4, 3))
+            )
+        yield
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a store is opened, as chance decides it. keys_only: tables without a column beside the key."""
+
+    tiny: bool = True
+    direct_commit_bytes: int = 64 << 20
+    rowset_target_bytes: int = 32 << 20
+    block_size: int | None = None
+    keys_only: bool = False
+
+    def __repr__(self) -> str:
+        """As one would write it: what is not as usual."""
+        usual = Options()
+        told = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != getattr(usual, field.name)
+        ]
+        return f"Options({', '.join(told)})"

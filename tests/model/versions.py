@@ -1,0 +1,355 @@
+"""The model: a plain dictionary of versions, and what it says of every moment.
+
+    versions[key] = [Version(timestamp, row, touched), …]       oldest first; row None: deleted
+
+A row is a dictionary of column id to value, without the key. A cell that a version has not is the column's default of
+when it was added. Columns and range partitions stand beside it with the moments from which on they hold. Everything
+that a table can be asked is a few lines over this: rows at a moment through the columns of another, what changed
+between two, one key's history.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tests.model.values import Predicate, holds, plain
+
+NOW = 2**63 - 1
+Key = tuple[Any, ...]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """`read` is what rows have that were there before the column, `write` what an insert without it gives."""
+
+    id: int
+    name: str
+    type: str
+    nullable: bool = True
+    read: Any = None
+    write: Any = None
+    in_key: bool = False
+
+    @property
+    def required(self) -> bool:
+        """An insert must name it."""
+        return self.in_key or (not self.nullable and self.write is None)
+
+
+@dataclass
+class Range:
+    """A range partition, [lower, upper) of one key column. held: it has had rows."""
+
+    lower: Any
+    upper: Any
+    created: int
+    dropped: int = NOW
+    held: bool = False
+    lost: dict[Key, list[Version]] = field(default_factory=dict)
+
+    def has(self, value: Any) -> bool:
+        return (self.lower is None or self.lower <= value) and (self.upper is None or value < self.upper)
+
+
+class Version(NamedTuple):
+    """touched: ids of the columns that a change names; None: all, as of an insert or a delete."""
+
+    timestamp: int
+    row: dict[int, Any] | None
+    touched: frozenset[int] | None
+
+
+def last(versions: Sequence[Version], at: int) -> dict[int, Any] | None:
+    return next((version.row for version in reversed(versions) if version.timestamp <= at), None)
+
+
+class Table:
+    """One table. `range_on`: which of the key's columns the range partitions are of; None: no range level."""
+
+    def __init__(self, columns: Sequence[Column], ranges: Sequence[Range], range_on: int | None) -> None:
+        self.schemas: list[tuple[int, tuple[Column, ...]]] = [(0, tuple(columns))]
+        self.versions: dict[Key, list[Version]] = {}
+        self.ranges = list(ranges)
+        self.range_on = range_on
+        self.gone: list[Range] = []
+        self.rewritten = 0  # earlier moments were given up by a repartition
+        self.next_id = len(columns)
+
+    # ── what it looks like ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def columns(self, at: int = NOW) -> tuple[Column, ...]:
+        return next(columns for since, columns in reversed(self.schemas) if since <= at)
+
+    def key_names(self, at: int = NOW) -> list[str]:
+        return [column.name for column in self.columns(at) if column.in_key]
+
+    def values(self, at: int = NOW) -> list[Column]:
+        return [column for column in self.columns(at) if not column.in_key]
+
+    def key_of(self, row: Mapping[str, Any], at: int = NOW) -> Key:
+        return tuple(row[name] for name in self.key_names(at))
+
+    def home(self, key: Key) -> Range | None:
+        if self.range_on is None:
+            return self.ranges[0]
+        return next((one for one in self.ranges if one.has(key[self.range_on])), None)
+
+    def missing(self, at: int) -> list[Range]:
+        """Ranges that had rows, were there at the moment and are not any more."""
+        return [one for one in self.gone if one.held and one.created <= at < one.dropped]
+
+    # ── what it holds ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def state(self, at: int = NOW) -> dict[Key, dict[int, Any]]:
+        return {
+            key: row for key, versions in self.versions.items() if (row := last(versions, at)) is not None
+        }
+
+    def show(self, key: Key, row: Mapping[int, Any], seen: int = NOW) -> Row:
+        """A row through the columns of the moment `seen`."""
+        values = iter(key)
+        return {
+            column.name: next(values) if column.in_key else row.get(column.id, column.read)
+            for column in self.columns(seen)
+        }
+
+    def rows(self, at: int = NOW, seen: int = NOW, where: Predicate | None = None) -> list[Row]:
+        """In key order."""
+        shown = [self.show(key, row, seen) for key, row in sorted(self.state(at).items())]
+        return shown if where is None else [row for row in shown if holds(where, row) is True]
+
+    def lost_rows(self, at: int, seen: int) -> Iterator[Row]:
+        """Rows of the moment that went with their range partition."""
+        for one in self.missing(at):
+            for key, versions in one.lost.items():
+                row = last(versions, at)
+                if row is not None:
+                    yield self.show(key, row, seen)
+
+    # ── what changed ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def changes(self, since: int, until: int, seen: int, net: bool) -> list[Row]:
+        """What `changes(since, until)` gives: net, by key; or all versions, by timestamp and key."""
+        out: list[tuple[Any, Row]] = []
+        for key in self.versions:
+            told = self._told(key, since, until, seen)
+            was = last(self.versions[key], since) is not None
+            if net and told:
+                is_there = told[-1].row is not None
+                if not was and not is_there:
+                    continue
+                told = [told[-1]]
+            for version in told:
+                out.append(((version.timestamp, key), self._change(key, version, was, seen)))
+                was = version.row is not None
+        out.sort(key=lambda one: one[0][1] if net else one[0])
+        return [row for _, row in out]
+
+    def history(self, key: Key, seen: int = NOW) -> list[Row]:
+        """Every version of a key."""
+        out, was = [], False
+        for version in self._told(key, 0, NOW, seen) if key in self.versions else []:
+            out.append(self._change(key, version, was, seen))
+            was = version.row is not None
+        return out
+
+    def _told(self, key: Key, since: int, until: int, seen: int) -> list[Version]:
+        """The versions in (since, until], without changes of columns that cannot be seen."""
+        ids = {column.id for column in self.values(seen)}
+        return [
+            version
+            for version in self.versions[key]
+            if since < version.timestamp <= until and (version.touched is None or version.touched & ids)
+        ]
+
+    def _change(self, key: Key, version: Version, was: bool, seen: int) -> Row:
+        if version.row is None:
+            shown = self.show(key, dict.fromkeys((c.id for c in self.values(seen)), None), seen)
+        else:
+            shown = self.show(key, version.row, seen)
+        kind = "delete" if version.row is None else "update" if was else "insert"
+        return {**shown, "_change_type": kind, "_commit_timestamp": version.timestamp}
+
+    # ── what is done to it ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self) -> Draft:
+        return Draft(self)
+
+    def restored(self, to: int) -> Draft:
+        """What `restore(to=…)` writes: an update names every column in which any row differs."""
+        draft, columns = Draft(self), self.values()
+
+        def whole(row: Mapping[int, Any]) -> dict[int, Any]:
+            return {column.id: row.get(column.id, column.read) for column in columns}
+
+        then = {key: whole(row) for key, row in self.state(to).items()}
+        now = {key: whole(row) for key, row in self.state().items()}
+        differ = {
+            key: {id for id in then[key] if plain(then[key][id]) != plain(now[key][id])}
+            for key in then.keys() & now.keys()
+        }
+        named = frozenset[int]().union(*differ.values())
+        for key, ids in differ.items():
+            if ids:
+                draft.put(key, {**self.state()[key], **then[key]}, named)
+                draft.updated += 1
+        for key in now.keys() - then.keys():
+            draft.put(key, None, None)
+            draft.deleted += 1
+        for key in then.keys() - now.keys():
+            draft.put(key, then[key], None)
+            draft.inserted += 1
+        return draft
+
+    def rewrite(self, at: int, ranges: Sequence[Range]) -> None:
+        """A repartition: the rows stay, their past goes."""
+        self.versions = {key: [Version(at, row, None)] for key, row in self.state().items()}
+        self.ranges, self.gone, self.rewritten = list(ranges), [], at
+        for key in self.versions:
+            home = self.home(key)
+            assert home is not None
+            home.held = True
+
+
+class Draft:
+    """A batch on one table before it is committed: operations in the order of their rows, at most one effect a key."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.before = table.state()
+        self.now = dict(self.before)
+        self.touched: dict[Key, frozenset[int] | None] = {}
+        self.inserted = self.updated = self.deleted = self.ignored = 0
+
+    def put(self, key: Key, row: dict[int, Any] | None, touched: frozenset[int] | None) -> None:
+        if row is None:
+            self.now.pop(key, None)
+        else:
+            self.now[key] = row
+        earlier = self.touched.get(key, frozenset())
+        self.touched[key] = None if touched is None or earlier is None else earlier | touched
+
+    def apply(self, operation: str, rows: Sequence[Row], ignore: bool = False) -> list[str]:
+        """Returns the code of each row that fails, which then has no effect."""
+        columns = {column.name: column for column in self.table.values()}
+        codes: list[str] = []
+        for row in rows:
+            key = self.table.key_of(row)
+            given = {columns[name].id: value for name, value in row.items() if name in columns}
+            there = self.now.get(key)
+            if self.table.home(key) is None:
+                codes.append("no-partition")
+            elif operation == "insert" and there is not None:
+                codes += self._passed_over(ignore, "already-present")
+            elif operation in ("update", "delete") and there is None:
+                codes += self._passed_over(ignore, "not-found")
+            elif operation == "delete":
+                self.put(key, None, None)
+                self.deleted += 1
+            elif there is None:
+                self.put(key, {**{c.id: c.write for c in columns.values()}, **given}, None)
+                self.inserted += 1
+            else:
+                self.put(key, {**there, **given}, frozenset(given))
+                self.updated += 1
+        return codes
+
+    def _passed_over(self, ignore: bool, code: str) -> list[str]:
+        self.ignored += ignore
+        return [] if ignore else [code]
+
+    def commit(self, timestamp: int) -> None:
+        columns = frozenset(column.id for column in self.table.values())
+        for key, touched in self.touched.items():
+            before, after = self.before.get(key), self.now.get(key)
+            if before is not None and after is not None:
+                touched = columns if touched is None else touched
+                if not touched:
+                    continue
+            elif before is None and after is None:
+                continue
+            else:
+                touched = None
+            home = self.table.home(key)
+            assert home is not None
+            home.held = True
+            self.table.versions.setdefault(key, []).append(Version(timestamp, after, touched))
+
+
+class Alteration:
+    """Steps of an alteration as data, on a draft of the table. What is impossible is not taken."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.columns = list(table.columns())
+        self.ranges = list(table.ranges)
+        self.dropped: list[Range] = []
+        self.next_id = table.next_id
+
+    def at(self, name: str) -> int | None:
+        return next((index for index, column in enumerate(self.columns) if column.name == name), None)
+
+    def take(self, step: Sequence[Any]) -> bool:
+        match step:
+            case ("add", name, type, nullable, default, *_):
+                if self.at(name) is not None or (default is None and not nullable):
+                    return False
+                self.columns.append(Column(self.next_id, name, type, nullable, default, default))
+                self.next_id += 1
+            case ("add range", lower, upper):
+                if any(
+                    (one.upper is None or lower is None or lower < one.upper)
+                    and (upper is None or one.lower is None or one.lower < upper)
+                    for one in self.ranges
+                ):
+                    return False
+                self.ranges.append(Range(lower, upper, -1))
+            case ("drop range", lower, upper):
+                found = next((one for one in self.ranges if (one.lower, one.upper) == (lower, upper)), None)
+                if found is None:
+                    return False
+                self.ranges.remove(found)
+                self.dropped.append(found)
+            case (kind, name, *rest):
+                index = self.at(name)
+                if index is None:
+                    return False
+                column = self.columns[index]
+                if kind == "rename" and self.at(rest[0]) is None:
+                    self.columns[index] = dataclasses.replace(column, name=rest[0])
+                elif kind == "storage":
+                    pass
+                elif column.in_key:
+                    return False
+                elif kind == "drop":
+                    del self.columns[index]
+                elif kind == "widen":
+                    self.columns[index] = dataclasses.replace(column, type=rest[0])
+                elif kind == "default":
+                    self.columns[index] = dataclasses.replace(column, write=rest[0])
+                elif kind == "nullable" and not column.nullable:
+                    self.columns[index] = dataclasses.replace(column, nullable=True)
+                else:
+                    return False
+        return True
+
+    def commit(self, at: int) -> None:
+        table = self.table
+        table.schemas.append((at, tuple(self.columns)))
+        table.next_id = self.next_id
+        for one in self.dropped:
+            assert table.range_on is not None
+            if one.created >= 0:
+                one.dropped = at
+                one.lost = {
+                    key: versions for key, versions in table.versions.items() if one.has(key[table.range_on])
+                }
+                table.versions = {k: v for k, v in table.versions.items() if k not in one.lost}
+                table.gone.append(one)
+        for one in self.ranges:
+            one.created = at if one.created < 0 else one.created
+        table.ranges = self.ranges
