@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from nyala.cfile import format
 from nyala.cfile.compression import compress, decompress
 from nyala.cfile.encoding import BlockEncoder, EncodedValues, Encoding, encoding_by_code
-from nyala.cfile.encoding.dictionary import Dictionary
+from nyala.cfile.encoding.dictionary import Dictionary, codeword_dtype
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference
 from nyala.cfile.encoding.rle import RunLength
 from nyala.cfile.physical import Physical, slice_bitmap
@@ -37,7 +37,7 @@ from nyala.errors import CorruptionError
 
 __all__ = ["BlockHeader", "column_validity", "decode_block", "encode_block", "read_header"]
 
-Form: TypeAlias = Literal["plain", "codes", "runs", "frames"]
+Form: TypeAlias = Literal["plain", "codes", "runs", "frames", "packed"]
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,8 @@ def decode_block(
 
     as_: "codes", of a column with a dictionary: as a dictionary array, which refers to `dictionary`; "runs", of a
          run-length encoded column without NULLs: as a run-end encoded array; "frames", of a column in frames of
-         reference without NULLs: as a `Frame`.
+         reference without NULLs: as a `Frame`; "packed", what look-ups keep: of frames without NULLs a `Frame`, of a
+         column with a dictionary an array of codewords, of others as "plain".
 
     Owns: the array may refer to `block`'s memory; it keeps it alive.
     Raises: CorruptionError naming `path` and `offset` for anything that a writer cannot have written.
@@ -216,6 +217,8 @@ def decode_block(
     if header.null_count == row_count and as_ not in ("runs", "frames"):
         if as_ == "codes":
             return pa.DictionaryArray.from_arrays(pa.nulls(row_count, pa.int32()), dictionary)
+        if as_ == "packed" and dictionary is not None:
+            return pa.nulls(row_count, pa.from_numpy_dtype(codeword_dtype(len(dictionary))))
         return pa.nulls(row_count, form.arrow)
     encoding = encoding_by_code(header.encoding)
     if encoding is None or not encoding.handles(form):
@@ -246,6 +249,11 @@ def decode_block(
             if not isinstance(encoding, FrameOfReference):
                 raise ValueError(f"expected a block of frames, found one of encoding {encoding.name}")
             return encoding.frame(form, values)
+        if as_ == "packed":
+            if isinstance(encoding, Dictionary):
+                return encoding.codewords(values)
+            if isinstance(encoding, FrameOfReference) and not header.null_count and not form.is_wide:
+                return encoding.frame(form, values, keeps_deltas=False)
         return encoding.decode(form, values)
     except ValueError as error:
         raise CorruptionError(str(error), path, offset) from error

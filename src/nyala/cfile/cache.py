@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 from nyala.cfile.first_pass import FirstPass
@@ -67,6 +67,25 @@ class BlockCache:
                     return entry[0]
             self._misses += 1
             return None
+
+    def get_all(self, names: Sequence[tuple[int, Any]]) -> list[Any | None]:
+        """`get` of several (owner, key), at the cost of one wait for the lock."""
+        found: list[Any | None] = []
+        cheap, dear = self._entries
+        with self._lock:
+            for name in names:
+                entries = cheap
+                entry = cheap.get(name)
+                if entry is None:
+                    entries, entry = dear, dear.get(name)
+                if entry is None:
+                    self._misses += 1
+                    found.append(None)
+                else:
+                    self._hits += 1
+                    entries.move_to_end(name)
+                    found.append(entry[0])
+        return found
 
     def put(self, owner: int, key: Any, value: Any, size_bytes: int, *, dear: bool = False) -> None:
         """Keep `value` as the youngest; older ones go until all fit. Too large for the whole cache: not kept.

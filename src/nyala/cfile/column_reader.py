@@ -1,7 +1,7 @@
 """One column of a column file: its footer, and its values as Arrow arrays, block by block.
 
     read, read_codes, read_narrow, read_runs     ordinals [lower, upper) in one of the forms that the blocks have
-    gather                                       scattered ordinals
+    gather, pick, value                          scattered ordinals; single ones
     encoded                                      a range as it lies, which tells what satisfies a constraint
                      |
                      v
@@ -27,13 +27,25 @@ from nyala.cfile.column import BASE, BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
 from nyala.cfile.encoded_rows import CodeRows, EncodedRows, FrameRows
 from nyala.cfile.encoding import encoding_by_code
+from nyala.cfile.encoding.dictionary import codeword_dtype
+from nyala.cfile.encoding.frame import Frame
 from nyala.cfile.first_pass import FirstPass
 from nyala.cfile.footer import ColumnFooter
-from nyala.cfile.gathering import Ordinals, Pick, Words, gathered, picked_words, word_dtype
+from nyala.cfile.gathering import (
+    Cut,
+    FramePick,
+    Ordinals,
+    Pick,
+    Words,
+    gathered,
+    picked_words,
+    text_pick,
+    word_dtype,
+)
 from nyala.cfile.physical import BYTES, narrow_decimal, narrow_physical
 from nyala.cfile.zonemap import Zone, zone_of
 from nyala.errors import CorruptionError
-from nyala.schema.arrow_values import rows_of
+from nyala.schema.arrow_values import python_value, rows_of
 from nyala.schema.constraint import Constraint
 from nyala.schema.types import ColumnType
 
@@ -42,8 +54,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ColumnReader", "ReadStats", "SummaryError"]
 
-_As: TypeAlias = Literal["plain", "codes", "narrow", "runs", "frames"]
-# A read of fewer rows than this part of a block is a look-up.
+_As: TypeAlias = Literal["plain", "codes", "narrow", "runs", "frames", "packed"]
+# A read of fewer rows than this part of a block is a look-up: it takes single values from what lies there.
 _PART_LOG2: Final = 4
 # For `row_bytes`: what LZ4 makes of text, and a text that is worth a dictionary entry.
 _TEXT_RATIO: Final = 3.0
@@ -84,13 +96,27 @@ class ColumnReader:
         self._excluded: dict[Constraint, npt.NDArray[np.bool_]] = {}
         self._words_matching: dict[Constraint, npt.NDArray[np.bool_]] = {}
         self._arrow = pa.large_binary() if footer.key.role == KEY else footer.form.arrow
-        # The form of a block that takes the least room in the cache and is quick to pick values from.
+        # The form to take many values of a block from, and that for few, which takes the least room in the cache.
         self._small: _As = "plain"
         self._words = word_dtype(self._arrow)
+        self._has_narrow = footer.key.role != BLOOM and narrow_decimal(footer.form.type) is not None
         if footer.dictionary_length:
             self._small, self._words = "codes", word_dtype(pa.int32())
-        elif footer.key.role != BLOOM and (narrow := narrow_decimal(footer.form.type)) is not None:
-            self._small, self._words = "narrow", word_dtype(narrow)
+        elif self._has_narrow:
+            self._small, self._words = "narrow", word_dtype(narrow_decimal(footer.form.type))
+        self._few: _As = self._small
+        self._few_words = self._words
+        if footer.dictionary_length:
+            self._few, self._few_words = "packed", codeword_dtype(footer.dictionary_count)
+        elif footer.encoding == format.ENCODING_FOR and not footer.form.is_wide:
+            self._few, self._few_words = "packed", np.dtype(f"<u{footer.form.width_bytes}")
+        self._few_kind = ("" if self._few_words is None else self._few_words.str, self._arrow)
+        self._packs_frames = self._few == "packed" and self.has_frames
+        # Keys of many blocks may have offsets of 64 bits.
+        self._is_text = footer.form.kind == BYTES and not footer.dictionary_length and footer.key.role != KEY
+        # So many values at the most are few, wherever they lie.
+        self._few_rows = min(self.rows_per_block, footer.row_count) >> _PART_LOG2
+        self._python = python_value(footer.form.type)
 
     # -- what the footer says ------------------------------------------------------------------------------
 
@@ -231,6 +257,9 @@ class ColumnReader:
             return pa.nulls(0, self._arrow)
         if scanning or upper - lower > self.rows_per_block >> _PART_LOG2:
             arrays = self._within(lower, upper, stats, fill_cache, "plain", scanning)
+        elif self._few == "packed":
+            ordinals = Ordinals(np.arange(lower, upper), is_range=True)
+            return self.gather(ordinals, stats=stats, fill_cache=fill_cache)
         else:  # of a look-up, which keeps small blocks and widens what it needs, as `gather` does
             arrays = [
                 self._plain(array)
@@ -359,8 +388,9 @@ class ColumnReader:
     ) -> pa.Array:
         """The values at these ordinals, in their order; an ordinal may come twice. `scanning`: as `read`.
 
-        Cost: decodes each touched block once, to the form of it that takes the least room (codewords, narrow
-              decimals): so the blocks that look-ups keep in the cache are small, and only what is asked for is widened.
+        Cost: few values of a block are taken from it as it lies, if its encoding has a place for each: no other value
+              is made, and the block that is kept in the cache is as small. Of other encodings, or for many values, each
+              touched block is decoded once, to the form that takes the least room; only what is asked for is widened.
         """
         if not isinstance(ordinals, Ordinals):
             ordinals = Ordinals(ordinals)
@@ -368,46 +398,116 @@ class ColumnReader:
             return pa.nulls(0, self._arrow)
         # A scan that picks a few rows asks for the whole block, as far as keeping it goes.
         scan = (0, self.row_count) if scanning and self._is_pass(scanning, fill_cache) else None
-        assert ordinals.least >= 0 and ordinals.greatest < self._footer.row_count
-        cut = ordinals.cut(self._footer.rows_per_block_log2)
-        arrays = self._blocks(cut.blocks, stats, fill_cache, self._small, scan)
-        if self._small == "codes":
-            codes = gathered([array.indices for array in arrays], cut, self._words)
-            return arrays[0].dictionary.take(codes)
-        array = gathered(arrays, cut, self._words)
-        return array if self._small == "plain" else self._plain(array)
+        picked = self._pick(ordinals, stats, fill_cache, scan, is_few=not scanning and self._is_few(ordinals))
+        return picked if isinstance(picked, pa.Array) else picked.array()
 
     def pick(self, ordinals: Ordinals, stats: ReadStats | None = None) -> Pick:
         """The values at these ordinals, of which there is one at least, to be joined with those of other files.
 
         Cost: as `gather`, but that words are neither made an array nor widened here.
         """
+        return self._pick(ordinals, stats, True, None, is_few=self._is_few(ordinals))
+
+    @staticmethod
+    def pick_all(readers: Sequence[ColumnReader], ordinals: Ordinals, stats: ReadStats | None) -> list[Pick]:
+        """`pick` of several columns. Cost: the cache is asked once for the blocks of all of them."""
+        asked: list[tuple[int, Any]] = []
+        cuts: list[Cut | None] = []
+        for reader in readers:
+            cache = reader._reader._cache
+            is_few = ordinals.count <= reader._few_rows or reader._is_few(ordinals)
+            if cache is None or not is_few:
+                cuts.append(None)
+                continue
+            cut = ordinals.cut(reader._footer.rows_per_block_log2)
+            cuts.append(cut)
+            owner, place, form = reader._reader._owner, reader.place.offset, reader._few
+            asked += [(owner, (place, form, block)) for block in cut.blocks]
+        kept = cache.get_all(asked) if asked and cache is not None else []
+        found: list[Pick] = []
+        at = 0
+        for reader, of_reader in zip(readers, cuts, strict=True):
+            if of_reader is None:
+                found.append(reader.pick(ordinals, stats))
+                continue
+            blocks = kept[at : at + len(of_reader.blocks)]
+            at += len(blocks)
+            if None in blocks:
+                found.append(reader.pick(ordinals, stats))
+                continue
+            if stats is not None:
+                reader._count_hits(of_reader.blocks, len(blocks), stats)
+            found.append(reader._pick_from(blocks, of_reader))
+        return found
+
+    def value(self, ordinal: int) -> Any:
+        """One value as Arrow's `as_py` gives it. Cost: no array is made of a block that is kept as it lies."""
+        assert 0 <= ordinal < self._footer.row_count
+        shift = self._footer.rows_per_block_log2
+        block, row = ordinal >> shift, ordinal & (1 << shift) - 1
+        cache = self._reader._cache
+        kept = (
+            None if cache is None else cache.get(self._reader._owner, (self.place.offset, self._few, block))
+        )
+        if kept is None:
+            kept = self._blocks((block,), None, True, self._few)[0]
+        if isinstance(kept, Frame):
+            return self._python(kept.number(row))
+        found = kept[row].as_py()
+        if self._footer.dictionary_length and found is not None:
+            return self._whole_dictionary(None)[found].as_py()
+        return found
+
+    def _is_few(self, ordinals: Ordinals) -> bool:
+        blocks = len(ordinals.cut(self._footer.rows_per_block_log2).blocks)
+        block_rows = min(self.rows_per_block, self._footer.row_count)
+        return self.has_dictionary or ordinals.count <= blocks * block_rows >> _PART_LOG2
+
+    def _pick(
+        self,
+        ordinals: Ordinals,
+        stats: ReadStats | None,
+        fill_cache: bool,
+        scan: tuple[int, int] | None,
+        *,
+        is_few: bool,
+    ) -> Pick:
         assert ordinals.least >= 0 and ordinals.greatest < self._footer.row_count
         cut = ordinals.cut(self._footer.rows_per_block_log2)
-        arrays = self._blocks(cut.blocks, stats, True, self._small)
-        if self._small != "codes":
-            words = picked_words(arrays, cut, self._words)
+        form = self._few if is_few else self._small
+        blocks = self._blocks(cut.blocks, stats, fill_cache, form, scan)
+        return self._pick_from(blocks, cut, is_few=is_few)
+
+    def _pick_from(self, blocks: Sequence[Any], cut: Cut, *, is_few: bool = True) -> Pick:
+        """The values at the cut's rows of these blocks, which are in the form for few values or in that for many."""
+        if is_few and self._packs_frames and cut.order is None:
+            return FramePick(self._few_kind, blocks, cut.rows, self._from_words)
+        if self._is_text and (text := text_pick(blocks, cut)) is not None:
+            return text
+        dtype = self._few_words if is_few else self._words
+        if not self._footer.dictionary_length:
+            words = picked_words(blocks, cut, dtype)
             if words is None:
-                return self._plain(gathered(arrays, cut, self._words))
-            return Words((self._small, self._arrow), words, None, self._from_words)
-        indices, dictionary = [array.indices for array in arrays], arrays[0].dictionary
-        words = picked_words(indices, cut, self._words)
+                return self._plain(gathered(blocks, cut))
+            return Words((words.dtype.str, self._arrow), words, None, self._from_words)
+        codes = blocks if is_few and self._few == "packed" else [array.indices for array in blocks]
+        words = picked_words(codes, cut, dtype)
         if words is None:
-            return dictionary.take(gathered(indices, cut, self._words))
-        return Words(("codes", self._arrow), words, dictionary, _codewords)
+            return self._whole_dictionary(None).take(gathered(codes, cut))
+        return Words(("codes", self._arrow), words, self._whole_dictionary(None), _codewords)
 
     def _from_words(self, words: npt.NDArray[Any]) -> pa.Array:
-        """Words of the smallest form, codewords excepted, in the type's own Arrow form."""
-        data = pa.py_buffer(words)
-        if self._small == "narrow":
-            return self._footer.form.fixed_array(data, len(words), None, 0)
+        """Words, codewords excepted, in the type's own Arrow form."""
+        data, form = pa.py_buffer(words), self._footer.form
+        if form.is_narrowed and words.itemsize == form.width_bytes:
+            return form.fixed_array(data, len(words), None, 0)
         return pa.Array.from_buffers(self._arrow, len(words), [None, data], 0)
 
     def _plain(self, array: pa.Array) -> pa.Array:
-        """Values of the smallest form in the type's own Arrow form."""
-        if self._small == "codes":
+        """Values of a smaller form in the type's own Arrow form."""
+        if isinstance(array, pa.DictionaryArray):
             return array.dictionary_decode()
-        if self._small == "narrow":
+        if self._has_narrow and array.type != self._arrow:
             if array.null_count:
                 return array.cast(self._arrow)
             width = self._footer.form.width_bytes
@@ -439,17 +539,14 @@ class ColumnReader:
                 if array is None:
                     missing.append(block)
         if stats is not None:
-            if cache is not None:
-                stats.cache_hits += len(blocks) - len(missing)
-            if self.key.role == BASE:
-                stats.base_blocks.update((id(self), block) for block in blocks)
+            self._count_hits(blocks, 0 if cache is None else len(blocks) - len(missing), stats)
         if not missing:
             if scan is not None:
                 self._pass(blocks, as_, scan)
             return arrays
         found = {block: array for block, array in zip(blocks, arrays, strict=True) if array is not None}
-        if self._footer.dictionary_length and self._dictionary is None:
-            self._dictionary = self._read_dictionary(stats)
+        if self._footer.dictionary_length:
+            self._whole_dictionary(stats)
         if scan is not None:
             self._decode_for_scan(missing, found, stats, as_, scan)
             self._pass(blocks, as_, scan)
@@ -459,6 +556,11 @@ class ColumnReader:
                 found[block] = array
                 self._first_pass.note((as_, block))
         return [found[block] for block in blocks]
+
+    def _count_hits(self, blocks: Sequence[int], hits: int, stats: ReadStats) -> None:
+        stats.cache_hits += hits
+        if self._footer.key.role == BASE:
+            stats.base_blocks.update([(id(self), block) for block in blocks])
 
     def _decode_for_scan(
         self,
@@ -524,15 +626,15 @@ class ColumnReader:
                 if cache is not None and block in keep:
                     # Indices and runs are the array's own already; the dictionary is the column's, which keeps it
                     # anyway.
-                    if len(run) > 1 and as_ == "frames":
+                    if len(run) > 1 and isinstance(array, Frame):
                         array = array.owning()
-                    elif len(run) > 1 and as_ in ("plain", "narrow"):
+                    elif len(run) > 1 and as_ in ("plain", "narrow", "packed"):
                         array = _owning(array, data)
                     size = (
                         _size(array.indices)
                         if as_ == "codes"
                         else array.nbytes
-                        if as_ in ("runs", "frames")
+                        if as_ == "runs" or isinstance(array, Frame)
                         else _size(array)
                     )
                     cache.put(owner, (self.place.offset, as_, block), array, size)
@@ -556,7 +658,8 @@ class ColumnReader:
     def _decode(self, data: pa.Buffer, block: int, offset: int, as_: _As = "plain") -> Any:
         """A block in one of its forms: an Arrow array, or a `Frame`."""
         footer = self._footer
-        form = narrow_physical(footer.form.type) if as_ == "narrow" else footer.form
+        is_narrow = self._has_narrow and as_ in ("narrow", "packed")
+        form = narrow_physical(footer.form.type) if is_narrow else footer.form
         first = block << footer.rows_per_block_log2
         count = footer.block_rows(block)
         try:
@@ -568,6 +671,11 @@ class ColumnReader:
             raise error.with_rows(first, first + count) from error.__cause__
         # Keys of many blocks in one array may pass the 2 GiB that 32-bit offsets can address.
         return array.cast(self._arrow) if footer.key.role == KEY else array
+
+    def _whole_dictionary(self, stats: ReadStats | None) -> pa.Array:
+        if self._dictionary is None:
+            self._dictionary = self._read_dictionary(stats)
+        return self._dictionary
 
     def _read_dictionary(self, stats: ReadStats | None) -> pa.Array:
         footer = self._footer
@@ -614,7 +722,7 @@ class ColumnReader:
 
 
 def _codewords(words: npt.NDArray[Any]) -> pa.Array:
-    return pa.Array.from_buffers(pa.int32(), len(words), [None, pa.py_buffer(words)], 0)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(words.dtype), len(words), [None, pa.py_buffer(words)], 0)
 
 
 def _size(array: pa.Array) -> int:

@@ -1,4 +1,4 @@
-"""Single values out of decoded blocks: which rows of which blocks, and one array of them.
+"""Single values out of blocks, decoded or as they lie: which rows of which blocks, and one array of them.
 
     ordinals   7, 131080, 9, 131072        any order, any of them twice
     cut        block 0: 7, 9   block 1: 8, 0   the same for every column whose blocks have so many rows
@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
@@ -30,14 +31,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["Cut", "Ordinals", "Pick", "Words", "gathered", "joined_picks", "picked_words", "word_dtype"]
+from nyala.cfile.encoding.frame import Frame, Rows, joined_words
+
+__all__ = ["Cut", "FramePick", "Ordinals", "Pick", "TextPick", "Words", "gathered", "joined_picks"]
+__all__ += ["picked_words", "text_pick", "word_dtype"]
 
 Places = npt.NDArray[np.int64]
+Block: TypeAlias = "pa.Array | Frame"
 # A slice costs a tenth of a `take`: so up to so many rows of a block are cut out one by one.
 _SLICES_MAX: Final = 4
 # Entries of dictionaries that are joined for each value that is looked up in them, and how many always may be.
 _DICTIONARY_SHARE: Final = 4
 _DICTIONARY_SMALL: Final = 1024
+# Texts of a block that are cut out one by one: a slice of bytes costs less than Arrow's call for all does.
+_CUT_OUT_MAX: Final = 64
+_TEXT_BYTES_MAX: Final = (1 << 31) - 1
 _null_count: Final = attrgetter("null_count")
 
 
@@ -50,15 +58,28 @@ class Cut:
     inside: Places
     order: Places | None
     """Which ordinal, counted as they were given, each row of `inside` is; None: as they stand."""
+    is_range: bool = False
+    """Whether the rows are neighbours."""
+
+    @cached_property
+    def rows(self) -> list[Rows]:
+        """Of each block the rows in it: slices, where they are neighbours."""
+        if self.is_range:
+            firsts = [int(self.inside[begin]) for begin, _ in self.pieces]
+            ranges = zip(firsts, self.pieces, strict=True)
+            return [slice(first, first + end - begin) for first, (begin, end) in ranges]
+        return [self.inside[begin:end] for begin, end in self.pieces]
 
 
 class Ordinals:
     """Ordinals to gather, in any order; cut at block borders once for all columns with as many rows to a block."""
 
-    __slots__ = ("_cuts", "count", "greatest", "least", "places")
+    __slots__ = ("_cuts", "count", "greatest", "is_range", "least", "places")
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, *, is_range: bool = False) -> None:
+        """is_range: whether each is one more than the one before."""
         self.places: Final = places
+        self.is_range: Final = is_range
         self.count: Final = len(places)
         self.least: Final = int(places.min()) if self.count else 0
         self.greatest: Final = int(places.max()) if self.count else -1
@@ -76,13 +97,13 @@ class Ordinals:
         first = self.least >> log2
         if first == self.greatest >> log2:
             inside = self.places if first == 0 else self.places & mask
-            return Cut([first], [(0, self.count)], inside, None)
+            return Cut([first], [(0, self.count)], inside, None, self.is_range)
         blocks, inside, order = self.places >> log2, self.places & mask, None
         if (blocks[1:] < blocks[:-1]).any():
             order = np.argsort(blocks, kind="stable")
             blocks, inside = blocks[order], inside[order]
         borders = [0, *(np.flatnonzero(blocks[1:] != blocks[:-1]) + 1).tolist(), self.count]
-        return Cut(blocks[borders[:-1]].tolist(), list(pairwise(borders)), inside, order)
+        return Cut(blocks[borders[:-1]].tolist(), list(pairwise(borders)), inside, order, self.is_range)
 
 
 def word_dtype(type: pa.DataType) -> np.dtype[Any] | None:
@@ -96,38 +117,54 @@ def word_dtype(type: pa.DataType) -> np.dtype[Any] | None:
     return np.dtype("<c16" if width == 16 else f"<u{width}") if width in (1, 2, 4, 8, 16) else None
 
 
-def gathered(arrays: Sequence[pa.Array], cut: Cut, dtype: np.dtype[Any] | None) -> pa.Array:
-    """The values at the cut's rows of these blocks, `arrays[i]` being `cut.blocks[i]`; in the order asked for.
-
-    dtype: `word_dtype` of the arrays' type.
-    """
-    picked = picked_words(arrays, cut, dtype)
-    if picked is None:
-        return _taken(arrays, cut)
-    return pa.Array.from_buffers(arrays[0].type, len(picked), [None, pa.py_buffer(picked)], 0)
-
-
-def picked_words(
-    arrays: Sequence[pa.Array], cut: Cut, dtype: np.dtype[Any] | None
-) -> npt.NDArray[Any] | None:
-    """`gathered`, as the words that the values are; None: they are not words, or some are NULL."""
-    if dtype is None or any(map(_null_count, arrays)):
-        return None
-    if len(arrays) == 1 and arrays[0].offset == 0:
-        only: npt.NDArray[Any] = np.frombuffer(arrays[0].buffers()[1], dtype)[cut.inside]
-        return only
-    picked = np.empty(len(cut.inside), dtype)
-    inside, order = cut.inside, cut.order
-    for array, (begin, end) in zip(arrays, cut.pieces, strict=True):
-        values = np.frombuffer(array.buffers()[1], dtype, -1)
-        rows = inside[begin:end]
-        if array.offset:
-            rows = rows + array.offset
-        if order is None:
-            picked[begin:end] = values[rows]
+def gathered(blocks: Sequence[Block], cut: Cut) -> pa.Array:
+    """The values at the cut's rows of these blocks, `blocks[i]` being `cut.blocks[i]`; in the order asked for."""
+    # Taking from each block and joining the few values, rather than joining the blocks first: a thousand scattered
+    # rows must not copy a thousand blocks.
+    parts = []
+    for block, (begin, end) in zip(blocks, cut.pieces, strict=True):
+        if isinstance(block, Frame):
+            parts.append(block.pick(cut.inside[begin:end]))
+        elif end - begin <= _SLICES_MAX:
+            parts += [block.slice(row, 1) for row in cut.inside[begin:end].tolist()]
         else:
-            picked[order[begin:end]] = values[rows]
+            parts.append(block.take(pa.array(cut.inside[begin:end])))
+    joined = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+    if cut.order is None:
+        return joined
+    place = np.empty(len(cut.order), np.int64)
+    place[cut.order] = np.arange(len(cut.order))
+    return joined.take(pa.array(place))
+
+
+def picked_words(blocks: Sequence[Block], cut: Cut, dtype: np.dtype[Any] | None) -> npt.NDArray[Any] | None:
+    """`gathered`, as the words that the values are; None: they are not words, or some are NULL.
+
+    dtype: of words as wide as the arrays' values and the frames' numbers are (`word_dtype`).
+    """
+    if dtype is None or any(map(_null_count, blocks)):
+        return None
+    inside, order = cut.inside, cut.order
+    if len(blocks) == 1:
+        return _words_of(blocks[0], cut.rows[0], dtype)
+    picked = np.empty(len(inside), dtype)
+    for block, rows, (begin, end) in zip(blocks, cut.rows, cut.pieces, strict=True):
+        words = _words_of(block, rows, dtype)
+        if order is None:
+            picked[begin:end] = words
+        else:
+            picked[order[begin:end]] = words
     return picked
+
+
+def _words_of(block: Block, rows: Rows, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    words: npt.NDArray[Any]
+    if isinstance(block, Frame):
+        words = block.words(rows).view(dtype)
+    else:
+        words = np.frombuffer(block.buffers()[1], dtype)
+        words = (words[block.offset :] if block.offset else words)[rows]
+    return words
 
 
 class Words:
@@ -154,7 +191,91 @@ class Words:
         return made if self.dictionary is None else self.dictionary.take(made)
 
 
-Pick: TypeAlias = "Words | pa.Array"
+class FramePick:
+    """Values of one column of one file that lie in frames of reference: where, and not yet what. None is NULL."""
+
+    __slots__ = ("frames", "kind", "rows", "widen")
+
+    def __init__(
+        self,
+        kind: Hashable,
+        frames: Sequence[Frame],
+        rows: Sequence[Rows],
+        widen: Callable[[npt.NDArray[Any]], pa.Array],
+    ) -> None:
+        self.kind: Final = kind
+        self.frames: Final = frames
+        self.rows: Final = rows
+        """Of each frame."""
+        self.widen: Final = widen
+        """As of `Words`, whose `kind` is the same."""
+
+    def words(self) -> Words:
+        return Words(self.kind, joined_words(self.frames, self.rows), None, self.widen)
+
+    def array(self) -> pa.Array:
+        return self.widen(joined_words(self.frames, self.rows))
+
+
+class TextPick:
+    """Text or binary of one column of one file, none of it NULL: how long each value is, and their bytes."""
+
+    __slots__ = ("data", "kind", "lengths")
+
+    def __init__(self, kind: pa.DataType, lengths: npt.NDArray[np.int32], data: Sequence[Any]) -> None:
+        self.kind: Final = kind
+        """The column's type, with offsets of 32 bits."""
+        self.lengths: Final = lengths
+        self.data: Final = data
+        """What makes the values' bytes when it is joined."""
+
+    def array(self) -> pa.Array:
+        return joined_text([self])
+
+
+def text_pick(blocks: Sequence[pa.Array], cut: Cut) -> TextPick | None:
+    """The values at the cut's rows of these blocks of text; None: some are NULL, or rows come in another order."""
+    if cut.order is not None or any(map(_null_count, blocks)):
+        return None
+    lengths, data = [], []
+    for block, rows in zip(blocks, cut.rows, strict=True):
+        if not isinstance(rows, slice) and len(rows) > _CUT_OUT_MAX:
+            block = block.take(pa.array(rows))
+            rows = slice(0, len(block))
+        _, offsets_buffer, values = block.buffers()
+        offsets = np.frombuffer(offsets_buffer, np.int32)
+        view = memoryview(b"" if values is None else values)
+        if isinstance(rows, slice):
+            of_rows = offsets[block.offset + rows.start : block.offset + rows.stop + 1]
+            lengths.append(of_rows[1:] - of_rows[:-1])
+            data.append(view[of_rows[0] : of_rows[-1]])
+        else:
+            at = rows + block.offset if block.offset else rows
+            starts, ends = offsets[at], offsets[at + 1]
+            lengths.append(ends - starts)
+            data += [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    return TextPick(blocks[0].type, _end_to_end(lengths), data)
+
+
+def joined_text(picks: Sequence[TextPick]) -> pa.Array:
+    """Raises: ArrowInvalid for more than 2 GiB, as Arrow does when it joins arrays."""
+    lengths = _end_to_end([pick.lengths for pick in picks])
+    size = int(lengths.sum(dtype=np.int64))
+    if size > _TEXT_BYTES_MAX:
+        raise pa.ArrowInvalid(
+            f"offset overflow while joining {size} bytes of text: ask for fewer rows at once"
+        )
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    data = pa.py_buffer(b"".join(part for pick in picks for part in pick.data))
+    return pa.Array.from_buffers(picks[0].kind, len(lengths), [None, pa.py_buffer(offsets), data], 0)
+
+
+def _end_to_end(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+Pick: TypeAlias = "Words | FramePick | TextPick | pa.Array"
 
 
 def joined_picks(picks: Sequence[Pick]) -> pa.Array:
@@ -163,7 +284,18 @@ def joined_picks(picks: Sequence[Pick]) -> pa.Array:
     Cost: where all are words of one kind, O(1) calls besides joining them.
     """
     if len(picks) == 1:
-        return picks[0].array() if isinstance(picks[0], Words) else picks[0]
+        return picks[0] if isinstance(picks[0], pa.Array) else picks[0].array()
+    frames = [pick for pick in picks if isinstance(pick, FramePick)]
+    if len(frames) == len(picks) and all(pick.kind == frames[0].kind for pick in frames):
+        rows = [rows for pick in frames for rows in pick.rows]
+        return frames[0].widen(joined_words([frame for pick in frames for frame in pick.frames], rows))
+    texts = [pick for pick in picks if isinstance(pick, TextPick)]
+    if len(texts) == len(picks) and all(pick.kind == texts[0].kind for pick in texts):
+        return joined_text(texts)
+    picks = [
+        pick.words() if isinstance(pick, FramePick) else pick.array() if isinstance(pick, TextPick) else pick
+        for pick in picks
+    ]
     words = [pick for pick in picks if isinstance(pick, Words)]
     if len(words) < len(picks) or any(part.kind != words[0].kind for part in words):
         arrays = [pick.array() if isinstance(pick, Words) else pick for pick in picks]
@@ -175,22 +307,5 @@ def joined_picks(picks: Sequence[Pick]) -> pa.Array:
     starts = list(itertools.accumulate(map(len, dictionaries), initial=0))
     if starts[-1] > _DICTIONARY_SHARE * sum(len(part.values) for part in words) + _DICTIONARY_SMALL:
         return pa.concat_arrays([part.array() for part in words])
-    codes = [part.values + start for part, start in zip(words, starts, strict=False)]
+    codes = [part.values.astype(np.int64) + start for part, start in zip(words, starts, strict=False)]
     return pa.concat_arrays(dictionaries).take(pa.array(np.concatenate(codes)))
-
-
-def _taken(arrays: Sequence[pa.Array], cut: Cut) -> pa.Array:
-    # Taking from each block and joining the few values, rather than joining the blocks first: a thousand scattered
-    # rows must not copy a thousand blocks.
-    parts = []
-    for array, (begin, end) in zip(arrays, cut.pieces, strict=True):
-        if end - begin <= _SLICES_MAX:
-            parts += [array.slice(row, 1) for row in cut.inside[begin:end].tolist()]
-        else:
-            parts.append(array.take(pa.array(cut.inside[begin:end])))
-    joined = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-    if cut.order is None:
-        return joined
-    place = np.empty(len(cut.order), np.int64)
-    place[cut.order] = np.arange(len(cut.order))
-    return joined.take(pa.array(place))

@@ -91,6 +91,11 @@ class Physical:
         """Whether Arrow's value (a decimal128) is wider than the stored one."""
         return not self.narrow and self.code in (format.TYPE_DECIMAL32, format.TYPE_DECIMAL64)
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether it is a decimal of 16 bytes, which 64 bits need not hold."""
+        return self.code == format.TYPE_DECIMAL128
+
     def stored_array(self, array: pa.Array) -> pa.Array:
         """Values of the type's Arrow form in the type that is stored, NULLs kept.
 

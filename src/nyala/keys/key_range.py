@@ -24,7 +24,7 @@ from nyala.schema.constraint import Constraint
 from nyala.schema.schema import Schema
 from nyala.schema.types import ColumnType
 
-__all__ = ["Clamped", "KeyRange", "allowed_range", "clamp", "key_range_of", "successor"]
+__all__ = ["Clamped", "KeyRange", "allowed_range", "clamp", "is_key_range", "key_range_of", "successor"]
 
 
 def successor(prefix: bytes) -> bytes | None:
@@ -88,6 +88,24 @@ def key_range_of(constraints: Mapping[str, Constraint], schema: Schema) -> KeyRa
     columns = schema.key_columns
     codec = KeyCodec([column.type for column in columns])
     return allowed_range([constraints.get(column.name) for column in columns], codec)
+
+
+def is_key_range(constraints: Mapping[str, Constraint], schema: Schema) -> bool:
+    """Whether a row satisfies all of these constraints exactly when its key is in their `key_range_of`.
+
+    So where they fix the first key columns to one value each, and demand at most a range of the next.
+    """
+    left = dict(constraints)
+    for column in schema.key_columns:
+        constraint = left.pop(column.name, None)
+        if constraint is None:
+            break
+        is_fixed = constraint.values is not None and len(constraint.values) == 1
+        if constraint.null == "only" or (constraint.values is not None and not is_fixed):
+            return False
+        if not is_fixed:
+            break
+    return not left
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,10 @@ class ShortKeys:
     def __len__(self) -> int:
         return len(self.tails)
 
+    def at(self, index: int) -> bytes:
+        """The canonical bytes of one key."""
+        return self.head + int(self.tails[index]).to_bytes(TAIL_WIDTH, "big")
+
     @property
     def nbytes(self) -> int:
         return int(self.tails.nbytes)

@@ -32,7 +32,7 @@ import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -322,6 +322,12 @@ class DiskRowSet:
             _count(stats, len(places))
         return alive
 
+    def is_live(self, snapshot: int, rowid: int) -> bool:
+        """`gather_liveness` of one row."""
+        if self.base_column(LIVENESS) is None and LIVENESS not in self.changes.touched:
+            return True
+        return bool(self.gather_liveness(snapshot, np.array([rowid]))[0])
+
     def column(
         self,
         column: ColumnSchema,
@@ -454,15 +460,20 @@ class DiskRowSet:
         reader = self.base_column(column.id)
         return reader is not None and reader.has_frames
 
-    def rows(
+    def rows_between(
         self,
         columns: Sequence[ColumnSchema],
         snapshot: int,
-        rowids: Rowids,
+        lower: int,
+        upper: int,
         stats: RowSetStats | None = None,
     ) -> list[pa.Array]:
-        """`gather` of several columns. Cost: where the rows lie is worked out once for all of them."""
-        return [joined_picks([pick]) for pick in self.picks(columns, snapshot, rowids, stats)]
+        """`column` of several, for a few rows [lower, upper), one at least: single values are taken out of the blocks.
+
+        Cost: where the rows lie is worked out once for all columns.
+        """
+        ordinals = Ordinals(np.arange(lower, upper), is_range=True)
+        return [joined_picks([pick]) for pick in self._picks(columns, snapshot, ordinals, stats)]
 
     def picks(
         self,
@@ -475,15 +486,42 @@ class DiskRowSet:
 
         There is one row at least. Cost: a few calls a column that nothing has changed.
         """
-        ordinals = Ordinals(rowids)
+        return self._picks(columns, snapshot, Ordinals(rowids), stats)
+
+    def _picks(
+        self,
+        columns: Sequence[ColumnSchema],
+        snapshot: int,
+        ordinals: Ordinals,
+        stats: RowSetStats | None,
+    ) -> list[Pick]:
         touched = self.changes.touched
-        found: list[Pick] = []
+        readers = [self.base_column(column.id) for column in columns]
+        plain = [
+            reader
+            for reader, column in zip(readers, columns, strict=True)
+            if reader is not None and column.id not in touched and reader.arrow == column.type.arrow
+        ]
+        picked = ColumnReader.pick_all(plain, ordinals, stats)
+        if len(plain) == len(columns):
+            return picked
+        of_plain, rest = dict(zip(map(id, plain), picked, strict=True)), []
+        for reader, column in zip(readers, columns, strict=True):
+            pick = of_plain.get(id(reader))
+            rest.append(self._gather(column, snapshot, ordinals, stats) if pick is None else pick)
+        return rest
+
+    def row(self, columns: Sequence[ColumnSchema], snapshot: int, rowid: int) -> list[Any]:
+        """One row at `snapshot`, as Python values."""
+        touched = self.changes.touched
+        found = []
         for column in columns:
             reader = self.base_column(column.id)
             if reader is None or column.id in touched or reader.arrow != column.type.arrow:
-                found.append(self._gather(column, snapshot, ordinals, stats))
+                array = self._gather(column, snapshot, Ordinals(np.array([rowid])), None)
+                found.append(array[0].as_py())
             else:
-                found.append(reader.pick(ordinals, stats))
+                found.append(reader.value(rowid))
         return found
 
     def _gather(

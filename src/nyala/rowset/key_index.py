@@ -144,6 +144,14 @@ class KeyIndex:
         rowids[at] = found
         return rowids
 
+    def find_one(self, key: EncodedKeys, canonical: bytes) -> int:
+        """`find` of one key, which is given in both forms."""
+        known = self._known()
+        if known is None or not self._row_count:
+            return int(self.find(key)[0])
+        at = known.lower_bound(canonical)
+        return at if at < len(known) and known.at(at) == canonical else NO_ROWID
+
     def _known(self) -> EncodedKeys | ShortKeys | None:
         """All keys, if they are in the cache."""
         known: EncodedKeys | ShortKeys | None = (

@@ -17,7 +17,10 @@ candidates for the comparison, which costs nanoseconds each.
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -65,6 +68,18 @@ class RowSetTree:
             (self.rowsets[first + index], int(lower[index]), int(upper[index]))
             for index in np.flatnonzero(lower < upper).tolist()
         ]
+
+    def holding(self, key: bytes) -> list[DiskRowSet]:
+        """The rowsets whose bounds hold this key, given in its canonical bytes. Cost: two searches."""
+        reach, mins = self._bounds
+        first, last = bisect_left(reach, key), bisect_right(mins, key)
+        return [rowset for rowset in self.rowsets[first:last] if key <= rowset.meta.key_max]
+
+    @cached_property
+    def _bounds(self) -> tuple[list[bytes], list[bytes]]:
+        """Of each rowset the greatest key up to it, and its least: canonical bytes ascend as keys do."""
+        mins = [rowset.meta.key_min for rowset in self.rowsets]
+        return list(itertools.accumulate((rowset.meta.key_max for rowset in self.rowsets), max)), mins
 
     def in_range(self, key_range: KeyRange) -> list[DiskRowSet]:
         """The rowsets whose bounds meet the range, by ascending key_min."""

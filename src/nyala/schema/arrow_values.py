@@ -5,6 +5,9 @@ Canonical arrays only (`nyala.schema.types`), decimals besides also of 32, 64 or
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import date
+from decimal import Context, Decimal
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -23,12 +26,17 @@ __all__ = [
     "has_fixed_values",
     "is_narrow",
     "is_narrow_decimal",
+    "python_value",
     "rows_of",
     "true_mask",
     "validity",
 ]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+# Moves a decimal point without rounding, whatever the thread's own context says.
+_EXACT: Final = Context(prec=40, Emin=-100, Emax=100, traps=[])
 
 # The NumPy type of one value's bytes.
 STORAGE: Final[dict[str, Any]] = {
@@ -41,6 +49,19 @@ STORAGE: Final[dict[str, Any]] = {
     "float": np.float32,
     "double": np.float64,
 }
+
+
+def python_value(type: ColumnType) -> Callable[[int], Any]:
+    """From the number that stands for a value of the type (days, microseconds, unscaled digits) to what Arrow's `as_py`
+    gives for it. Of types that are numbers only."""
+    if type.is_integer:
+        return int
+    if type.name == "date":
+        return lambda days: date.fromordinal(_EPOCH_DAY + days)
+    if type.name == "decimal":
+        exponent = -(type.scale or 0)
+        return lambda digits: _EXACT.scaleb(Decimal(digits), exponent)
+    return lambda number: pa.array([number], pa.int64()).view(type.arrow)[0].as_py()
 
 
 def validity(array: pa.Array) -> Mask | None:

@@ -124,7 +124,7 @@ class BoundPredicate:
 
     @functools.cached_property
     def _constraints(self) -> dict[str, Constraint]:
-        found = binding.derive(self._bound)
+        found = self._derived
         return dict.fromkeys(sorted(nodes.names_in(self.tree)), EMPTY) if found is None else found
 
     @functools.cached_property
@@ -141,7 +141,11 @@ class BoundPredicate:
     @functools.cached_property
     def empty(self) -> bool:
         """Whether no row of any table can be selected."""
-        return binding.derive(self._bound) is None
+        return self._derived is None
+
+    @functools.cached_property
+    def _derived(self) -> dict[str, Constraint] | None:
+        return binding.derive(self._bound)
 
     @property
     def always(self) -> bool:

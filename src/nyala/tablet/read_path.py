@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +51,7 @@ __all__ += [
     "count",
     "count_window",
     "get_many",
+    "get_row",
     "in_parallel",
     "narrower_types",
     "pieces",
@@ -484,6 +485,28 @@ def get_many(
     return found, [
         of_keys[key_ids[column.id]] if column.id in key_ids else next(of_values) for column in columns
     ]
+
+
+def get_row(
+    table: TableState, key: EncodedKeys, ordinal: int, columns: Sequence[ColumnSchema], snapshot: int
+) -> list[Any] | None:
+    """The row of one key, which the tablet `ordinal` houses, as Python values; None when there is none.
+
+    Columns are outside the key. Cost: no array is made of what lies in a block in a place of its own.
+    """
+    tablet = table.tablets[ordinal]
+    for memory in (tablet.memory, *tablet.frozen):
+        if memory.row_count:
+            rowids = memory.find(key)
+            if rowids[0] >= 0 and memory.gather_liveness(snapshot, rowids)[0]:
+                return [array[0].as_py() for array in memory.rows(columns, snapshot, rowids)]
+    if tablet.rowsets:
+        canonical = key.at(0)
+        for rowset in tablet.tree.holding(canonical):
+            rowid = rowset.keys.find_one(key, canonical)
+            if rowid >= 0 and rowset.is_live(snapshot, rowid):
+                return rowset.row(columns, snapshot, rowid)
+    return None
 
 
 def _get_values(

@@ -136,12 +136,19 @@ def look_up_row(
     """One row by its whole key, as Python values; None when there is none. Raises: as `look_up`."""
     wanted = table.schema.columns if columns is None else table.schema.project(columns)
     encoded, tablets = _plain_key(table, key) or read_keys(table, [key], "get", snapshot)
-    if tablets[0] < 0:
+    ordinal = int(tablets[0])
+    if ordinal < 0:
         return None
-    found, values = read_path.get_many(table, encoded, tablets, wanted, snapshot)
-    if not len(found):
+    key_ids = {column.id for column in table.schema.key_columns}
+    values = [column for column in wanted if column.id not in key_ids]
+    row = read_path.get_row(table, encoded, ordinal, values, snapshot)
+    if row is None:
         return None
-    return {column.name: array[0].as_py() for column, array in zip(wanted, values, strict=True)}
+    found = dict(zip((column.name for column in values), row, strict=True))
+    if len(values) < len(wanted):  # of the key, which was found as it was asked for
+        of_key = zip(table.schema.key_columns, table.codec.decode(encoded), strict=True)
+        found |= {column.name: array[0].as_py() for column, array in of_key}
+    return {column.name: found[column.name] for column in wanted}
 
 
 def _plain_key(table: TableState, key: Mapping[str, Any]) -> tuple[EncodedKeys, np.ndarray] | None:

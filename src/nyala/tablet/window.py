@@ -25,7 +25,7 @@ import pyarrow as pa
 from nyala.cfile.encoded_rows import EncodedRows
 from nyala.cfile.physical import narrow_decimal
 from nyala.keys.codec import KeyCodec
-from nyala.keys.key_range import KeyRange, key_range_of
+from nyala.keys.key_range import KeyRange, is_key_range, key_range_of
 from nyala.rowset.disk_rowset import DiskRowSet, is_scan
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.arrow_values import rows_of
@@ -130,6 +130,17 @@ class ScanSpec:
         return key_range_of(self.constraints, self.schema)
 
     @cached_property
+    def is_key_range(self) -> bool:
+        """Whether the predicate says no more than `key_range`: rows between these bounds need not be asked."""
+        predicate = self.predicate
+        return (
+            predicate is not None
+            and predicate.is_its_constraints
+            and self.constraints.keys() == predicate.columns
+            and is_key_range(self.constraints, self.schema)
+        )
+
+    @cached_property
     def arrow_schema(self) -> pa.Schema:
         fields = [column.arrow_field() for column in self.columns]
         return pa.schema([f.with_type(self.types.get(f.name, f.type)) for f in fields])
@@ -182,15 +193,17 @@ def _read_window(
         mask = inside if mask is None else mask & inside
     if mask is not None and not mask.any():
         return nothing
-    if isinstance(rowset, DiskRowSet) and spec.predicate is not None and counters.sieving_pays:
+    # The rows of a unit on disk are those between the key bounds.
+    predicate = None if isinstance(rowset, DiskRowSet) and spec.is_key_range else spec.predicate
+    if isinstance(rowset, DiskRowSet) and predicate is not None and counters.sieving_pays:
         sieve = _Sieve(unit, rowset, spec, lower, upper, stats)
         if sieve.asked(mask):
             counters.sieved(upper - lower, len(sieve.rows))
             if len(sieve.rows) < (upper - lower) * PICK_SHARE:
                 return sieve.read(columns)
     known = _Decoded(unit, spec, lower, upper, stats)
-    if spec.predicate is not None:
-        matching = spec.predicate.evaluate(known, upper - lower)
+    if predicate is not None:
+        matching = predicate.evaluate(known, upper - lower)
         mask = matching if mask is None else mask & matching
     if mask is None or mask.all():
         few = upper - lower <= _FEW_ROWS and not unit.is_scan
@@ -198,7 +211,7 @@ def _read_window(
             others = [column for column in columns if column.name not in known.arrays]
             known.arrays |= zip(
                 [column.name for column in others],
-                rowset.rows(others, snapshot, np.arange(lower, upper), stats),
+                rowset.rows_between(others, snapshot, lower, upper, stats),
                 strict=True,
             )
         return None, [

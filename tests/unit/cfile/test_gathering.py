@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nyala.cfile.gathering import Ordinals, Words, gathered, joined_picks, word_dtype
+from nyala.cfile.gathering import Cut, Ordinals, Words, gathered, joined_picks, picked_words, word_dtype
 
 VALUES = {
     "fixed": pa.array(np.arange(40)),
@@ -26,9 +26,16 @@ def test_values_come_in_the_order_asked_for(values: pa.Array, places: list[int])
         cut = ordinals.cut(log2)
         blocks = [values.slice(block << log2, 1 << log2) for block in cut.blocks]
         assert cut.blocks == sorted(set(cut.blocks))
-        assert gathered(blocks, cut, word_dtype(values.type)).to_pylist() == [
-            values[place].as_py() for place in places
-        ]
+        assert picked(blocks, cut, values.type).to_pylist() == [values[place].as_py() for place in places]
+
+
+def picked(blocks: list[pa.Array], cut: Cut, type: pa.DataType) -> pa.Array:
+    """As words where values are of fixed width and none is NULL, and else as arrays."""
+    words = picked_words(blocks, cut, word_dtype(type))
+    assert (words is None) == (type in (pa.string(), pa.bool_()) or any(block.null_count for block in blocks))
+    if words is None:
+        return gathered(blocks, cut)
+    return pa.Array.from_buffers(type, len(words), [None, pa.py_buffer(words)], 0)
 
 
 def test_a_cut_is_made_once_for_all_columns_with_blocks_of_one_size() -> None:

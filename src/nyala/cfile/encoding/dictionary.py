@@ -94,6 +94,12 @@ class Dictionary:
         indices = pa.Array.from_buffers(pa.int32(), block.row_count, [block.validity, wide], block.null_count)
         return pa.DictionaryArray.from_arrays(indices, block.dictionary, safe=False)
 
+    def codewords(self, block: EncodedValues) -> pa.Array:
+        """The block's codewords in as few bytes as they have on disk: what look-ups keep. Raises: as `decode`."""
+        words, data = self._words(block)
+        type = pa.from_numpy_dtype(words.dtype)
+        return pa.Array.from_buffers(type, block.row_count, [block.validity, data], block.null_count)
+
     @staticmethod
     def _words(block: EncodedValues) -> tuple[npt.NDArray[Any], pa.Buffer]:
         """The block's codewords, compared with the dictionary, and the bytes they lie in."""

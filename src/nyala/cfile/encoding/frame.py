@@ -4,6 +4,8 @@
     matches     which rows satisfy a constraint, by comparing deltas: the constraint is brought to the deltas, not they
                 to values (of dates a number of 16 bits a row is compared, of discounts one of 8)
     pick        the values of a few rows, from the bits where they lie
+    words       the same as plain numbers, to be joined with those of other blocks
+    number      of one row
 
     FOR-fits    base, base + step · (rows - 1) and either plus unit · the greatest delta are values of the type;
                 references are
@@ -14,8 +16,12 @@ Immutable but for the deltas that it remembers; any thread may use it.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import cached_property
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +29,23 @@ import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.encoding.base import EncodedValues
-from nyala.cfile.encoding.planes import delta_dtype, pick_planes, planes_size, unpack_planes
+from nyala.cfile.encoding.planes import (
+    delta_dtype,
+    fetch_planes,
+    fetch_rows,
+    pick_one,
+    pick_planes,
+    plane_views,
+    planes_size,
+    unpack_planes,
+)
 from nyala.cfile.memory import allocate, scratch
 from nyala.cfile.physical import Physical
 from nyala.schema.constraint import Constraint
 
-__all__ = ["Frame", "finish", "line_fits", "output", "satisfying", "value_bounds"]
+__all__ = ["Frame", "Rows", "finish", "joined_words", "line_fits", "output", "satisfying", "value_bounds"]
 
+Rows: TypeAlias = "npt.NDArray[np.int64] | slice"  # a slice has both its ends
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 # Up to so many values of a list are compared one after the other; more are looked up in a table of all deltas.
 _COMPARED_MAX: Final = 4
@@ -66,11 +82,15 @@ class Frame:
     bits: int
     start: int  # of the planes
     references: npt.NDArray[np.int64] | None
+    keeps_deltas: bool = True
     _deltas: npt.NDArray[Any] | None = field(default=None, repr=False)
 
     @staticmethod
-    def parse(form: Physical, data: pa.Buffer, rows: int) -> Frame:
-        """Raises: ValueError for bytes that no encoder of a line or a table can have written."""
+    def parse(form: Physical, data: pa.Buffer, rows: int, *, keeps_deltas: bool = True) -> Frame:
+        """Takes: `keeps_deltas`, False where only single values will be wanted: then it stays as small as its bytes.
+
+        Raises: ValueError for bytes that no encoder of a line or a table can have written.
+        """
         header_size = format.FOR_HEADER.size
         if data.size < header_size:
             raise ValueError(f"expected a header of {header_size} bytes, found {data.size}")
@@ -92,19 +112,24 @@ class Frame:
             )
         if layout == format.FOR_TABLE:
             references = np.frombuffer(data, "<i8", count, header_size)
-            frame = Frame(form, data, rows, base, step, unit, bits, start, references)
+            frame = Frame(form, data, rows, base, step, unit, bits, start, references, keeps_deltas)
             frame._check_table()
         else:
             if count:
                 raise ValueError(f"expected no references beside a line, found {count}")
-            frame = Frame(form, data, rows, base, step, unit, bits, start, None)
+            frame = Frame(form, data, rows, base, step, unit, bits, start, None, keeps_deltas)
             frame._check_line()
         return frame
 
     @property
+    def null_count(self) -> int:
+        return 0
+
+    @property
     def nbytes(self) -> int:
         """What it keeps in memory, the deltas that it may come to remember included."""
-        return int(self.data.size) + self.row_count * delta_dtype(self.bits).itemsize
+        kept = self.row_count * delta_dtype(self.bits).itemsize if self.keeps_deltas else 0
+        return int(self.data.size) + kept
 
     @property
     def is_signed(self) -> bool:
@@ -119,9 +144,7 @@ class Frame:
         references = None
         if self.references is not None:
             references = np.frombuffer(data, "<i8", len(self.references), format.FOR_HEADER.size)
-        return Frame(
-            self.form, data, self.row_count, self.base, self.step, self.unit, self.bits, self.start, references
-        )  # fmt: skip
+        return dataclasses.replace(self, data=data, references=references, _deltas=None)
 
     def array(self, block: EncodedValues) -> pa.Array:
         """All values, with the block's validity."""
@@ -199,11 +222,47 @@ class Frame:
     def pick(self, rows: npt.NDArray[np.int64], form: Physical | None = None) -> pa.Array:
         """The values of these rows, none of them NULL, in their order; of a decimal in another `form` of its type."""
         form = form or self.form
+        out, numbers = output(form, len(rows))
+        self._pick(rows, numbers)
+        return finish(form, out, len(rows), self.is_signed, None, 0)
+
+    def words(self, rows: Rows) -> npt.NDArray[Any]:
+        """The values of these rows, none of them NULL, as the numbers that are stored."""
+        deltas = fetch_rows(self.planes, self.bits, rows)
+        dtype = self.form.dtype
+        assert dtype is not None
+        if self.references is not None:
+            looked_up: npt.NDArray[Any] = self.references[deltas].astype(dtype)
+            return looked_up
+        values = deltas.astype(np.int64)
+        if self.unit != 1:
+            values = self._scaled(deltas)
+        values += self.base
+        if self.step:
+            places = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+            values += places * np.int64(self.step)
+        return values.astype(dtype, copy=False)
+
+    def number(self, row: int) -> int:
+        """The value of one row as the number that is stored. In Python, as NumPy's calls for one number cost more."""
+        assert 0 <= row < self.row_count
+        delta = pick_one(self.data, self.start, self.bits, self.row_count, row)
+        if self.references is not None:
+            return int(self.references[delta])
+        return self.base + self.step * row + self.unit * delta
+
+    @cached_property
+    def planes(self) -> tuple[tuple[int, int, npt.NDArray[Any]], ...]:
+        """The planes that the deltas lie in: see `plane_views`."""
+        return plane_views(self.data, self.start, self.bits, self.row_count)
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _pick(self, rows: npt.NDArray[np.int64], numbers: npt.NDArray[Any]) -> None:
         if self._deltas is not None:
             deltas = self._deltas[rows]
         else:
             deltas = pick_planes(self.data, self.start, self.bits, self.row_count, rows)
-        out, numbers = output(form, len(rows))
         if self.references is not None:
             numbers[:] = self.references[deltas]
         elif self.step:
@@ -212,9 +271,6 @@ class Frame:
             numbers[:] = line + self._scaled(deltas)
         else:
             self._add_base(deltas, numbers)
-        return finish(form, out, len(rows), self.is_signed, None, 0)
-
-    # -- inside --------------------------------------------------------------------------------------------
 
     def _unpacked(self) -> npt.NDArray[Any]:
         if self._deltas is not None:
@@ -224,6 +280,7 @@ class Frame:
     def _remembered(self) -> npt.NDArray[Any]:
         """The deltas, kept for the next question: a block has rows of several windows, and its values are asked for
         after its matches."""
+        assert self.keeps_deltas, "what is kept for single values is asked for nothing else"
         if self._deltas is None:
             self._deltas = self._unpacked()
         return self._deltas
@@ -284,13 +341,77 @@ class Frame:
 
     def _check_table(self) -> None:
         assert self.references is not None
-        deltas = self._remembered()
+        deltas = self._remembered() if self.keeps_deltas else self._unpacked()
         if (greatest := int(deltas.max(initial=0))) >= len(self.references):
             raise ValueError(f"expected references below {len(self.references)}, found {greatest}")
         lower, upper = value_bounds(self.form)
         least, most = int(self.references.min()), int(self.references.max())
         if least < lower or most > upper:
             raise ValueError(f"expected references of {self.form.type}, found {least} to {most}")
+
+
+def joined_words(frames: Sequence[Frame], rows: Sequence[Rows]) -> npt.NDArray[Any]:
+    """`Frame.words` of several frames of one type, end to end.
+
+    Cost: a call or two for each frame's planes, which fetch the bytes; all else once for all frames of as many bits.
+    """
+    if len(frames) == 1:
+        return frames[0].words(rows[0])
+    places = [np.arange(of.start, of.stop) if isinstance(of, slice) else of for of in rows]
+    if (
+        len({frame.bits for frame in frames}) == 1
+        and len({frame.references is None for frame in frames}) == 1
+    ):
+        return _joined_alike(frames, places)
+    groups: dict[tuple[int, bool], list[int]] = {}
+    for index, frame in enumerate(frames):
+        groups.setdefault((frame.bits, frame.references is None), []).append(index)
+    borders = list(itertools.accumulate(map(len, places), initial=0))
+    joined = np.empty(borders[-1], frames[0].form.dtype)
+    for members in groups.values():
+        values = _joined_alike([frames[index] for index in members], [places[index] for index in members])
+        start = 0
+        for index in members:
+            lower, upper = borders[index], borders[index + 1]
+            joined[lower:upper] = values[start : start + upper - lower]
+            start += upper - lower
+    return joined
+
+
+def _joined_alike(frames: Sequence[Frame], rows: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[Any]:
+    """`joined_words` of frames of as many bits each, all of them lines or all tables."""
+    first = frames[0]
+    all_rows = _end_to_end(rows)
+    counts = list(map(len, rows))
+    deltas = fetch_planes([frame.planes for frame in frames], rows, counts, all_rows, first.bits)
+    if first.references is not None:
+        looked_up, start = [], 0
+        for frame, count in zip(frames, counts, strict=True):
+            assert frame.references is not None
+            looked_up.append(frame.references[deltas[start : start + count]])
+            start += count
+        return _end_to_end(looked_up).astype(first.form.dtype)
+    # FOR-fits: what is added up is a value of the type, and parts of the sum that wrap around do so twice.
+    values = deltas.astype(np.int64)
+    units = [frame.unit for frame in frames]
+    if any(unit != 1 for unit in units):
+        values *= _of_each(units, counts, np.uint64).view(np.int64)
+    values += _of_each([frame.base for frame in frames], counts, np.int64)
+    steps = [frame.step for frame in frames]
+    if any(steps):
+        values += all_rows * _of_each(steps, counts, np.int64)
+    return values.astype(first.form.dtype, copy=False)
+
+
+def _of_each(numbers: Sequence[int], counts: Sequence[int], dtype: Any) -> npt.NDArray[Any]:
+    """A frame's number for each of its rows; one for all of them where they agree."""
+    if numbers.count(numbers[0]) == len(numbers):
+        return np.array(numbers[:1], dtype)
+    return np.repeat(np.array(numbers, dtype), counts)
+
+
+def _end_to_end(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def satisfying(values: npt.NDArray[np.int64], constraint: Constraint) -> npt.NDArray[np.bool_]:

@@ -171,11 +171,11 @@ class FrameOfReference:
                 return form.fixed_array(data.slice(header_size), rows, block.validity, block.null_count)
         return Frame.parse(form, data, rows).array(block)
 
-    def frame(self, form: Physical, block: EncodedValues) -> Frame:
+    def frame(self, form: Physical, block: EncodedValues, *, keeps_deltas: bool = True) -> Frame:
         """A block that has no NULL, as it lies. Not of decimals of 16 bytes. Raises: as `decode`."""
         if block.null_count:
             raise ValueError(f"expected no NULLs, found {block.null_count}")
-        return Frame.parse(form, block.data, block.row_count)
+        return Frame.parse(form, block.data, block.row_count, keeps_deltas=keeps_deltas)
 
 
 @dataclass(frozen=True)
