@@ -35,6 +35,8 @@ __all__ = [
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+_FIRST_DAY: Final = date.min.toordinal() - _EPOCH_DAY
+_LAST_DAY: Final = date.max.toordinal() - _EPOCH_DAY
 # Moves a decimal point without rounding, whatever the thread's own context says.
 _EXACT: Final = Context(prec=40, Emin=-100, Emax=100, traps=[])
 
@@ -57,11 +59,17 @@ def python_value(type: ColumnType) -> Callable[[int], Any]:
     if type.is_integer:
         return int
     if type.name == "date":
-        return lambda days: date.fromordinal(_EPOCH_DAY + days)
+        return _day
     if type.name == "decimal":
         exponent = -(type.scale or 0)
         return lambda digits: _EXACT.scaleb(Decimal(digits), exponent)
     return lambda number: pa.array([number], pa.int64()).view(type.arrow)[0].as_py()
+
+
+def _day(days: int) -> Any:
+    if _FIRST_DAY <= days <= _LAST_DAY:
+        return date.fromordinal(_EPOCH_DAY + days)
+    return pa.array([days], pa.int32()).view(pa.date32())[0].as_py()  # Arrow's own words for it
 
 
 def validity(array: pa.Array) -> Mask | None:

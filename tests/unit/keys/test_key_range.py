@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nyala.keys import KeyCodec, KeyRange, key_range_of, successor
+from nyala.keys.key_range import is_key_range
 from nyala.schema.constraint import ANY, EMPTY, NULL_ONLY, Constraint
 from nyala.schema.schema import Schema, build_schema
 from nyala.schema.types import ColumnType, parse_type
@@ -70,6 +71,29 @@ def test_a_key_range_holds_every_row_that_satisfies_the_predicates(
         # One column and no list: the range says exactly what the predicates say.
         for row in rows:
             assert (codec.encode_row(row) in allowed) == wanted["k0"].admits(row[0]), row
+    if is_key_range(wanted, schema):
+        # Then the rows between the bounds are not asked again.
+        for row in rows:
+            admitted = all(wanted[f"k{i}"].admits(value) for i, value in enumerate(row))
+            assert (codec.encode_row(row) in allowed) == admitted, row
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ({"k0": Constraint.one_of(["a"])}, True),
+        ({"k0": Constraint.between(parse_type("string"), "a", None)}, True),
+        ({"k0": Constraint.one_of(["a"]), "k1": Constraint.between(parse_type("int8"), 1, 4)}, True),
+        ({"k0": Constraint.one_of(["a", "c"])}, False),
+        ({"k0": Constraint.between(parse_type("string"), "a", "c"), "k1": Constraint.one_of([5])}, False),
+        ({"k1": Constraint.one_of([5])}, False),
+        ({"k0": Constraint.one_of(["a"]), "v": Constraint.one_of([5])}, False),
+        ({"k0": NULL_ONLY}, False),
+    ],
+)
+def test_which_predicates_are_a_range_of_keys(wanted: dict[str, Constraint], told: bool) -> None:
+    """Others have to be asked of the rows between the bounds; these cost a column's reading if they are."""
+    assert is_key_range(wanted, schema_of(["string", "int8"])) is told
 
 
 STRING, INT8 = parse_type("string"), parse_type("int8")

@@ -50,7 +50,11 @@ def test_keys_are_found_however_they_are_looked_for(rowset: DiskRowSet, cache_by
     for _ in range(20):
         numbers = np.sort(rng.integers(-5, COUNT * 3 + 5, 200))
         expected = np.where((numbers % 3 == 0) & (numbers >= 0) & (numbers < COUNT * 3), numbers // 3, -1)
-        assert (keys.find(probes(rowset, numbers)) == expected).all()
+        given = probes(rowset, numbers)
+        assert (keys.find(given) == expected).all()
+        for at in (0, 99, 199):
+            one = given.slice(at, 1)
+            assert keys.find_one(one, one.at(0)) == expected[at]
 
 
 def test_keys_that_come_at_random_are_read_once_and_kept(rowset: DiskRowSet) -> None:

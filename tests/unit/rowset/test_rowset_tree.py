@@ -56,6 +56,9 @@ def test_candidates_are_exactly_the_rowsets_whose_bounds_hold_the_key(layout, sp
     assert found == {
         (id(r), index) for r in rowsets for index, n in enumerate(numbers) if r.least <= n <= r.greatest
     }
+    for index, n in enumerate(numbers):  # one by one, by their canonical bytes
+        holding = {id(r) for r in tree.holding(encode(layout, numbers).at(index))}
+        assert holding == {id(r) for r in rowsets if r.least <= n <= r.greatest}
 
 
 @pytest.mark.parametrize("layout", CODECS)

@@ -1,0 +1,245 @@
+"""Single values of a block, taken from it as it lies: the same as all of them decoded, and as well guarded."""
+
+from __future__ import annotations
+
+import decimal
+import itertools
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values, same
+from tests.unit.cfile.test_roundtrip import COLUMN, written
+
+from nyala.cfile import BlockCache, CFileReader, ColumnReader
+from nyala.cfile.encoding import frame
+from nyala.cfile.encoding.bitshuffle import shuffle_bits
+from nyala.cfile.gathering import Ordinals, joined_picks
+from nyala.errors import CorruptionError
+from nyala.schema.arrow_values import python_value
+from nyala.schema.types import parse_type
+
+ROWS = 3000
+SOME = np.array([0, 1, 7, 511, 512, 1300, 1301, 2999])
+ENCODINGS = ("auto", "plain", "bitshuffle", "dictionary", "rle", "for", "prefix")
+
+
+def python(array: pa.Array, row: int) -> Any:
+    try:
+        return array[row].as_py()
+    except (OverflowError, ValueError):  # a date that Python has none for
+        return OverflowError
+
+
+def told(column: ColumnReader, row: int) -> Any:
+    try:
+        return column.value(row)
+    except (OverflowError, ValueError):
+        return OverflowError
+
+
+def exactly(value: Any) -> Any:
+    """Also the digits of a decimal, the sign of a zero, and NaN."""
+    if isinstance(value, decimal.Decimal):
+        return value.as_tuple()
+    return repr(value)
+
+
+@pytest.mark.parametrize("type", TYPE_SPECS)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_few_rows_are_what_all_of_them_are(files: MemoryFiles, type: str, encoding: str) -> None:
+    """`get` and `get_many` would give other values than a scan does."""
+    for compression, null_share in itertools.product(("default", "zstd"), (0.0, 0.3, 1.0)):
+        array = make_values(type, ROWS, null_share=null_share)
+        column = written(files, array, type, encoding, compression, 2048, BlockCache(1 << 24))
+        expected = array.take(pa.array(SOME))
+        for _ in range(2):  # from the file, and from the cache
+            assert same(column.gather(SOME), expected)
+            assert same(joined_picks([column.pick(Ordinals(SOME))]), expected)
+            assert same(joined_picks(ColumnReader.pick_all([column], Ordinals(SOME), None)), expected)
+            assert same(column.gather(SOME[::-1]), array.take(pa.array(SOME[::-1])))
+            for lower in (0, 500, 2990):
+                assert same(column.read(lower, lower + 9), array.slice(lower, 9))
+            for row in SOME.tolist():
+                assert exactly(told(column, row)) == exactly(python(array, row))
+
+
+LAYOUTS = {
+    "small numbers": lambda n: n * 37 % 11,
+    "of 18 bits": lambda n: n * 77_003 % 200_000 - 50_000,
+    "of 63 bits": lambda n: n * 6_364_136_223_846_793_005 % (1 << 63),
+    "below zero and above": lambda n: (-1) ** n * (1 << 62) + n,
+    "one number": lambda n: -5,
+    "whole hundreds": lambda n: n * 13 % 77 * 100,
+    "a line": lambda n: 10 + 3 * n,
+    "near a line": lambda n: 10 - 1000 * n + n * n % 7,
+    "few numbers far apart": lambda n: (1, -(1 << 40), 1 << 50)[n % 3],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_frames_of_every_layout(files: MemoryFiles, layout: str) -> None:
+    """A plane, a unit, a step or a reference would be put together wrongly."""
+    array = pa.array([LAYOUTS[layout](n) for n in range(ROWS)], pa.int64())
+    column = written(files, array, "int64", "for", block_size_bytes=2048, cache=BlockCache(1 << 24))
+    assert column.has_frames and column.block_count > 1
+    assert column.gather(SOME).equals(array.take(pa.array(SOME)))
+    assert [column.value(row) for row in range(ROWS)] == array.to_pylist()
+    shift = column.rows_per_block
+    for lower, upper in (
+        (0, 9),
+        (shift - 3, shift + 3),
+        (shift // 2 - 2, shift // 2 + 3),
+        (shift // 8, shift // 8 + 2),
+    ):
+        assert column.read(lower, upper).equals(array.slice(lower, upper - lower))
+
+
+def test_frames_of_several_files_are_put_together_at_once(
+    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bits, units and steps of one file would be applied to another's; or a look-up pay for each file by itself."""
+    arrays = [pa.array([LAYOUTS[layout](n) for n in range(ROWS)], pa.int64()) for layout in LAYOUTS]
+    arrays += [pa.array([n * 77_003 % 200_000 + 9 for n in range(ROWS)], pa.int64())]
+    columns = [written(files, array, "int64", "for", block_size_bytes=2048) for array in arrays]
+    expected = pa.concat_arrays([array.take(pa.array(SOME)) for array in arrays])
+    assert joined_picks([column.pick(Ordinals(SOME)) for column in columns]).equals(expected)
+    alike = [columns[1], columns[-1]]
+    made = []
+    monkeypatch.setattr(frame, "fetch_planes", lambda *given: made.append(1) or FETCH(*given))
+    joined_picks([column.pick(Ordinals(SOME)) for column in alike])
+    assert len(made) == 1
+
+
+FETCH = frame.fetch_planes
+
+
+def test_text_of_several_files_is_cut_out_once(files: MemoryFiles) -> None:
+    """Lengths would belong to another's bytes."""
+    arrays = [pa.array([f"{prefix}{n}" * (n % 5) for n in range(ROWS)]) for prefix in ("é", "b")]
+    columns = [written(files, array, "string", "plain", block_size_bytes=2048) for array in arrays]
+    for rows in (SOME, np.arange(300, 500), np.array([2999, 0])):
+        found = joined_picks([column.pick(Ordinals(rows)) for column in columns])
+        found.validate(full=True)
+        assert found.equals(pa.concat_arrays([array.take(pa.array(rows)) for array in arrays]))
+
+
+def test_a_look_up_keeps_blocks_as_small_as_they_lie(files: MemoryFiles) -> None:
+    """Decoded, lineitem's columns took three times the room, and a look-up at memory_limit 1 GB found none of them."""
+    numbers = pa.array(np.arange(100_000) * 7919 % 4000, pa.int64())
+    words = pa.array([f"word {n % 7}" for n in range(100_000)])
+    for type, encoding, array in (("int64", "for", numbers), ("string", "dictionary", words)):
+        cache = BlockCache(1 << 26)
+        column = written(files, array, type, encoding, cache=cache)
+        column.gather(SOME)
+        assert 0 < cache.size_bytes <= 2 * len(array)  # of which Arrow's have 8 and 4 + words
+        before = cache.size_bytes
+        column.value(9)
+        column.read(5, 30)
+        assert cache.size_bytes == before
+
+
+def test_many_rows_of_a_block_are_decoded(files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taking half of a block's values one by one costs more than decoding it."""
+    array = pa.array(np.arange(5000) * 7919 % 4000, pa.int64())
+    column = written(files, array, "int64", "for")
+    rows = np.arange(0, 5000, 2)
+    monkeypatch.setattr(frame.Frame, "words", None)
+    assert column.gather(rows).equals(array.take(pa.array(rows)))
+
+
+@pytest.mark.parametrize(
+    ("type", "encoding"), [("int64", "for"), ("string", "dictionary"), ("string", "plain")]
+)
+def test_a_damaged_block_is_refused_before_a_value_is_taken_from_it(
+    files: MemoryFiles, type: str, encoding: str
+) -> None:
+    """A flipped bit would be another value, or an IndexError."""
+    column = written(files, make_values(type, 500), type, encoding, "none", 1024)
+    path, whole = "file-0", files.content["file-0"]
+    offset, length = column.extents()[0]
+    for at in range(offset, offset + length, 7):
+        files.content[path] = whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :]
+        damaged = CFileReader(files, path, BlockCache(1 << 20)).column(COLUMN)
+        assert damaged is not None
+        for look_up in (
+            lambda c: c.value(3),
+            lambda c: c.gather(np.array([3])),
+            lambda c: c.pick(Ordinals(np.array([3]))),
+        ):
+            with pytest.raises(CorruptionError) as raised:
+                look_up(damaged)
+            assert (raised.value.path, raised.value.offset) == (path, offset)
+    files.content[path] = whole
+
+
+def with_values(block_path: str, files: MemoryFiles, column: ColumnReader, values: bytes) -> ColumnReader:
+    """The column with other bytes for the values of its first block, as long as they were, and a CRC that is right."""
+    import google_crc32c
+
+    from nyala.cfile import format
+    from nyala.cfile.block import read_header
+
+    whole = files.content[block_path]
+    offset, length = column.extents()[0]
+    block = bytearray(whole[offset : offset + length])
+    header = read_header(pa.py_buffer(bytes(block)), block_path, offset)
+    assert header.values_length == len(values)
+    block[header.values_start : header.values_start + len(values)] = values
+    block[-4:] = format.CRC.pack(google_crc32c.value(bytes(block[:-4])))
+    files.content[block_path] = whole[:offset] + bytes(block) + whole[offset + length :]
+    reader = CFileReader(files, block_path, BlockCache(1 << 20)).column(COLUMN)
+    assert reader is not None
+    return reader
+
+
+def test_what_no_encoder_writes_is_refused_though_its_crc_is_right(files: MemoryFiles) -> None:
+    """References beyond a table, and codewords beyond a dictionary, would be IndexErrors, or other values."""
+    array = pa.array([(1, -(1 << 40), 1 << 50)[n % 3] for n in range(64)], pa.int64())
+    column = written(files, array, "int64", "for", "none")
+    lying = column._blocks((0,), None, False, "packed")[0]
+    assert lying.references is not None and lying.bits == 2
+    values = bytes(lying.data)
+    broken = with_values("file-0", files, column, values[:-1] + b"\xff")
+    with pytest.raises(CorruptionError, match="expected references below 3"):
+        broken.value(0)
+    words = pa.array([f"word {n % 7}" for n in range(4096)])
+    column = written(files, words, "string", "dictionary", "none")
+    codes = np.arange(4096).astype(np.uint8) % 7
+    stored = bytes(shuffle_bits(codes))
+    codes[-1] = 7
+    other = bytes(shuffle_bits(codes))
+    if len(other) == len(stored):
+        broken = with_values("file-1", files, column, other)
+        with pytest.raises(CorruptionError, match="expected codewords below 7"):
+            broken.value(0)
+
+
+@pytest.mark.parametrize(
+    "type", ["int8", "int64", "date", "timestamp", "decimal(9,2)", "decimal(18,18)", "decimal(5,0)"]
+)
+def test_numbers_become_what_arrow_makes_of_them(type: str) -> None:
+    """`get` would give other digits, another day or another zone than `to_pylist`."""
+    parsed = parse_type(type)
+    make = python_value(parsed)
+    assert parsed.value_min is not None and parsed.value_max is not None
+    storage = {"date": pa.int32(), "timestamp": pa.int64()}.get(parsed.name)
+    for number in (0, 1, -1, 7, 100, parsed.value_max, parsed.value_min):
+        if parsed.name == "decimal":
+            exact = decimal.Decimal(number).scaleb(-(parsed.scale or 0), decimal.Context(prec=50))
+            array = pa.array([exact], parsed.arrow)
+        else:
+            array = pa.array([number], storage or parsed.arrow).cast(parsed.arrow)
+        with decimal.localcontext(decimal.Context(prec=2)):  # a user's own context rounds nothing of ours
+            try:
+                expected = array[0].as_py()
+            except (OverflowError, ValueError) as error:
+                with pytest.raises(type_of(error)):
+                    make(number)
+            else:
+                assert exactly(make(number)) == exactly(expected)
+
+
+def type_of(error: BaseException) -> type[BaseException]:
+    return error.__class__

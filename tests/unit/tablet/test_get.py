@@ -1,0 +1,97 @@
+"""One row by its key: the same as `get_many` and a scan give, wherever the row lies and whenever it is asked for."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import calls_of, open_database
+
+import nyala
+from nyala.database import Database
+from nyala.partition.levels import hash_partition
+
+COLUMNS = {
+    "name": "string",
+    "k": "int32",
+    "day": "date",
+    "price": "decimal(9,2)",
+    "at": "timestamp",
+    "word": "string",
+    "note": "string",
+    "flag": "bool",
+    "big": "decimal(38,3)",
+}
+
+
+def name(number: int) -> str:
+    return ("é", "a\0", "b")[number % 3]
+
+
+def row(number: int, *, late: bool = False) -> dict[str, Any]:
+    return {
+        "name": name(number),
+        "k": number,
+        "day": dt.date(1995, 1, 1) + dt.timedelta(days=number),
+        "price": None if number % 5 == 0 else Decimal(number).scaleb(-2),
+        "at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=number),
+        "word": "late" if late else f"word {number % 4}",
+        "note": f"note {number}" * (number % 3),
+        "flag": number % 2 == 0,
+        "big": Decimal(-number).scaleb(-3) * 10**30,
+    }
+
+
+@pytest.fixture(params=["one tablet", "hashed"])
+def db(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    with open_database(tmp_path / "s") as database:
+        by = [hash_partition("k", buckets=3)] if request.param == "hashed" else []
+        table = database.create_table("t", COLUMNS, ["name", "k"], by)
+        table.insert([row(number) for number in range(0, 200, 2)])
+        database.flush()
+        table.insert([row(number) for number in range(1, 200, 2)])
+        database.flush()
+        yield database
+
+
+def check(table: Any, numbers: range) -> None:
+    for number in numbers:
+        key = {"name": name(number), "k": number}
+        many = table.get_many([key]).to_pylist()
+        wanted = (nyala.col("name") == key["name"]) & (nyala.col("k") == number)
+        scanned = table.scan(where=wanted).to_arrow().to_pylist()
+        assert [table.get(key)] == (many or [None]) == (scanned or [None])
+        assert table.get(key, columns=["word", "k"]) == (
+            {"word": many[0]["word"], "k": number} if many else None
+        )
+
+
+def test_a_row_is_the_same_however_it_is_asked_for(db: Database) -> None:
+    """In memory, flushed, updated, deleted, inserted again, and of a column that came later."""
+    table = db["t"]
+    check(table, range(-1, 201, 7))
+    before = table.upsert([row(number, late=True) for number in range(60)] + [row(300)])
+    table.delete([{"name": name(n), "k": n} for n in range(40, 80)])
+    table.insert([row(50)])
+    for _ in range(2):
+        check(table, range(0, 90, 4))
+        check(table, range(300, 301))
+        check(table.at(before), range(0, 90, 10))
+        db.flush()
+    with table.alter() as alteration:
+        alteration.add_column("more", "int64", default=7)
+    check(db["t"], range(0, 90, 8))
+
+
+def test_what_a_warm_get_of_two_rowsets_costs(db: Database) -> None:
+    """Calls that Python makes; with arrays for each column they were several times as many."""
+    table = db["t"]
+    if table.stats()["tablets"] > 1:
+        pytest.skip("counted without routing")
+    key = {"name": name(101), "k": 101}
+    table.get(key)
+    calls = sum(calls_of(lambda: table.get(key), rounds=3).values())
+    assert calls <= 380, calls
