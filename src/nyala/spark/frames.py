@@ -21,14 +21,17 @@ Source: the Spark data source study, 2.1 to 2.3; figures: bench/RESULTS.md, "Thr
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.sql import functions as F
-from pyspark.sql.types import DecimalType, LongType, StructField, StructType
+import pyspark
+from pyspark.sql.dataframe import DataFrame as SparkDataFrame
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 from nyala.env import process_mark
+from nyala.spark.arrays import as_arrays
 from nyala.spark.cluster import cores_of, is_classic
 from nyala.spark.options import LEASE_DEFAULT_S
 from nyala.spark.reader import (
@@ -39,6 +42,7 @@ from nyala.spark.reader import (
     pack,
     place,
     read_tokens,
+    token_batches,
 )
 from nyala.spark.types import arrow_schema, conform, spark_schema
 
@@ -56,6 +60,10 @@ LOCAL_MAX_BYTES: Final = 4 << 20
 ONE_PARTITION_ROWS: Final = 256
 # Only where tasks are long do more than one a core even out the end.
 CELLS_PER_SPARE_TASK: Final = 8_000_000
+# Spark's generated code for more columns than this is too long for the JVM to compile.
+ARRAYS_MAX: Final = 40
+# The versions of Spark in whose rows arrays are known to lie as `arrays` writes them.
+ARRAYS_KNOWN_IN: Final = (["4", "2"], ["4", "3"])
 
 
 def scan_to_spark(spark: SparkSession, scan: Scan, lease_s: float = LEASE_DEFAULT_S) -> DataFrame:
@@ -94,11 +102,10 @@ def _local(spark: SparkSession, scan: Scan) -> DataFrame | None:
 
 
 def _by_tasks(spark: SparkSession, scan: Scan, rows: int, lease_s: float) -> DataFrame:
-    wanted_schema = spark_schema(scan.schema)
-    make_decimal = _decimal_maker(spark)
-    if make_decimal is not None and not scan._spec.order_by_key:
-        scan = scan._with_narrow_decimals()
-    schema = StructType([_carried(field, scan.schema) for field in wanted_schema.fields])
+    schema = spark_schema(scan.schema)
+    arrays = _arrays_wanted(spark, schema)
+    if arrays and not scan._spec.order_by_key:
+        scan = scan.compacted()
     exact = arrow_schema(schema)
     root, _ = scan._take()
     path, table = scan._store.root_path, scan.name
@@ -110,51 +117,56 @@ def _by_tasks(spark: SparkSession, scan: Scan, rows: int, lease_s: float) -> Dat
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from read_tokens(groups[number], lease, exact, table)
+                if not arrays:
+                    yield from read_tokens(groups[number], lease, exact, table)
+                    continue
+                for rows in token_batches(groups[number], lease, table):
+                    yield from as_arrays(rows, exact)
 
-    made = spark.range(0, len(groups), 1, len(groups)).mapInArrow(read, schema)
-    if schema == wanted_schema:
-        return made
-    assert make_decimal is not None
-    columns = [
-        make_decimal(_named(field.name), field) if field.dataType != carried.dataType else _named(field.name)
-        for field, carried in zip(wanted_schema.fields, schema.fields, strict=True)
-    ]
-    return made.select(columns)
-
-
-def _named(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")
+    tasks = spark.range(0, len(groups), 1, len(groups))
+    if not arrays:
+        return tasks.mapInArrow(read, schema)
+    bytes_of_arrays = StructType([StructField(f.name, BinaryType(), False) for f in schema.fields])
+    return _unrolled(_retyped(spark, tasks.mapInArrow(read, bytes_of_arrays), schema), schema)
 
 
-def _carried(field: StructField, schema: pa.Schema) -> StructField:
-    """The field as the tasks give it: integers where the scan has a narrow decimal."""
-    found = schema.field(field.name).type
-    if pa.types.is_decimal(found) and not pa.types.is_decimal128(found):
-        return StructField(field.name, LongType(), field.nullable)
-    return field
+# ------------------------------------------------------------------------------------------------ arrays
 
 
-def _decimal_maker(spark: SparkSession) -> Callable[[Column, StructField], Column] | None:
-    """What makes of a column of integers one of decimals, inside the JVM; None where it is out of reach."""
-    if not is_classic(spark):
-        return None
-    try:
-        from pyspark.sql.classic.column import Column as ClassicColumn
+def _arrays_wanted(spark: SparkSession, schema: StructType) -> bool:
+    """Whether rows can travel as arrays (F3)."""
+    if not is_classic(spark) or pyspark.__version__.split(".")[:2] not in ARRAYS_KNOWN_IN:
+        return False
+    if sys.byteorder != "little" or not 0 < len(schema.fields) <= ARRAYS_MAX:
+        return False
+    whole, ansi = (spark.conf.get(name) for name in ("spark.sql.codegen.wholeStage", "spark.sql.ansi.enabled"))
+    return whole == "true" and ansi == "true"
 
-        jvm: Any = spark._jvm
-        expressions = jvm.org.apache.spark.sql.classic.ExpressionUtils
-        make = jvm.org.apache.spark.sql.catalyst.expressions.MakeDecimal
 
-        def maker(column: Column, field: StructField) -> Column:
-            type = field.dataType
-            assert isinstance(type, DecimalType)
-            # False: what does not fit would be an error. Stored values fit, and so the column stays NOT NULL.
-            made = make(expressions.expression(column._jc), type.precision, type.scale, False)
-            return ClassicColumn(expressions.column(made)).alias(field.name)
+def _retyped(spark: SparkSession, frame: DataFrame, schema: StructType) -> DataFrame:
+    """The rows of `frame`, binary columns, as what they hold: arrays of the schema's types, named c0, c1, …"""
+    arrays = StructType(
+        [
+            StructField(f"c{number}", ArrayType(field.dataType, field.nullable), False)
+            for number, field in enumerate(schema.fields)
+        ]
+    )
+    session: Any = spark._jsparkSession
+    rows = frame._jdf.queryExecution().toRdd()
+    typed = session.parseDataType(arrays.json())
+    return SparkDataFrame(session.internalCreateDataFrame(rows, typed, False), spark)
 
-        # A class that is not there shows at its first use.
-        maker(F.lit(0).cast("bigint"), StructField("tried", DecimalType(1, 0)))
-    except Exception:  # whatever py4j, or another version of Spark, says: decimals then travel as decimals
-        return None
-    return maker
+
+def _unrolled(arrays: DataFrame, schema: StructType) -> DataFrame:
+    """A row for each place of the arrays."""
+    names = ["`" + field.name.replace("`", "``") + "`" for field in schema.fields]
+    if len(names) == 1:
+        return arrays.selectExpr(f"explode(c0) AS {names[0]}")
+    # Of the column that is unrolled each value is looked at, needed or not: not of text, if there is another.
+    fixed = [n for n, f in enumerate(schema.fields) if not isinstance(f.dataType, StringType | BinaryType)]
+    first = fixed[0] if fixed else 0
+    unrolled = arrays.selectExpr("*", f"posexplode(c{first}) AS (p, v)")
+    values = ("v" if number == first else f"c{number}[p]" for number in range(len(names)))
+    # One expression: each takes Python some calls into the JVM.
+    together = ", ".join(f"{value} AS {name}" for value, name in zip(values, names, strict=True))
+    return unrolled.selectExpr(f"struct({together}) AS row").select("row.*")

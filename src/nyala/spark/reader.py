@@ -61,6 +61,7 @@ __all__ = [
     "read_tokens",
     "table_key",
     "table_schema",
+    "token_batches",
 ]
 
 PARTITIONS_PER_CORE: Final = 2
@@ -198,6 +199,11 @@ def read_tokens(
     tokens: Sequence[PlacedToken], lease: HeldLease, schema: pa.Schema, table: str
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the tokens, in exactly `schema`. In a task, on an executor."""
+    return (conform(batch, schema) for batch in token_batches(tokens, lease, table))
+
+
+def token_batches(tokens: Sequence[PlacedToken], lease: HeldLease, table: str) -> Iterator[pa.RecordBatch]:
+    """The rows of the tokens, as the scan that made them gives them. In a task, on an executor."""
     freeze_gc_once()
     keep = lease.keeper()
     for placed in tokens:
@@ -205,7 +211,7 @@ def read_tokens(
         token = load_placed(placed)
         try:
             for batch in read_token(token):
-                yield conform(batch, schema)
+                yield batch
                 keep()
         except Error as error:
             naming(error, f"table {table!r}, tablet {tablet_of(token)}")
