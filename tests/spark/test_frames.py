@@ -48,7 +48,7 @@ def table(store: Path) -> Iterator[nyala.Table]:
 def test_rows_and_schema_are_the_same_in_the_plan_and_by_tasks(
     spark: SparkSession, table: nyala.Table, monkeypatch: pytest.MonkeyPatch, zone: str
 ) -> None:
-    """Also in a session of another time zone, and where decimals travel as decimals (Spark Connect)."""
+    """Also in a session of another time zone, and where rows do not travel as arrays (F3)."""
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
@@ -56,9 +56,10 @@ def test_rows_and_schema_are_the_same_in_the_plan_and_by_tasks(
         assert "LocalTableScan" in made["plan"]._jdf.queryExecution().toString()
         monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
         made["tasks"] = table.scan().to_spark(spark)
-        assert "MakeDecimal" in made["tasks"]._jdf.queryExecution().toString()
-        monkeypatch.setattr(frames, "is_classic", lambda session: False)
-        made["tasks, decimals as decimals"] = table.scan().to_spark(spark)
+        assert "posexplode" in made["tasks"]._jdf.queryExecution().toString()
+        monkeypatch.setattr(frames, "ARRAYS_MAX", 0)
+        made["tasks, row by row"] = table.scan().to_spark(spark)
+        assert "posexplode" not in made["tasks, row by row"]._jdf.queryExecution().toString()
         wanted = table.scan().to_arrow().sort_by("k")
         assert wanted.to_pylist() == [
             {name: values[row] for name, values in ROWS.items()} for row in range(3)
@@ -79,7 +80,50 @@ def test_rows_in_the_plan_need_no_lease_and_large_ones_go_to_tasks(
     assert table.scan(limit=2).to_spark(spark).count() == 2
     monkeypatch.undo()
     monkeypatch.setattr(frames, "LOCAL_MAX_BYTES", 10)
-    assert "MapInArrow" in table.scan(where="k < 3").to_spark(spark)._jdf.queryExecution().toString()
+    assert "posexplode" in table.scan(where="k < 3").to_spark(spark)._jdf.queryExecution().toString()
+
+
+@pytest.mark.parametrize(
+    "setting, value", [("spark.sql.codegen.wholeStage", "false"), ("spark.sql.ansi.enabled", "false")]
+)
+def test_rows_travel_as_rows_where_spark_would_unroll_arrays_slowly_or_otherwise(
+    spark: SparkSession, table: nyala.Table, monkeypatch: pytest.MonkeyPatch, setting: str, value: str
+) -> None:
+    """Without generated code each row would carry its whole array; without ANSI no place of an array is NOT NULL."""
+    monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
+    before = spark.conf.get(setting)
+    spark.conf.set(setting, value)
+    try:
+        df = table.scan().to_spark(spark)
+        assert "explode" not in df._jdf.queryExecution().toString()
+        assert df.schema == spark_schema(table.schema)
+        assert df.toArrow().sort_by("k").to_pylist() == table.scan().to_arrow().sort_by("k").to_pylist()
+    finally:
+        spark.conf.set(setting, before)
+
+
+def test_any_columns_can_travel_as_arrays(
+    spark: SparkSession, table: nyala.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One column alone, text alone, names that need quotes; joined with itself, aggregated, cached."""
+    monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
+    for columns in (["middle"], ["text"], ["text", "raw"], ["small", "k"]):
+        df = table.scan(columns).to_spark(spark)
+        assert "explode" in df._jdf.queryExecution().toString()
+        assert df.columns == columns
+        rows = sorted(map(str, df.toArrow().to_pylist()))
+        assert rows == sorted(map(str, table.scan(columns).to_arrow().to_pylist()))
+    with table.alter() as alteration:
+        alteration.rename_column("text", "p")
+        alteration.rename_column("raw", "a `b`.c")
+    df = table.scan().to_spark(spark).cache()
+    # Spark knows about how much it is, and does not hold every table for small, or for huge.
+    size = table.scan().to_spark(spark)._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()
+    assert 300 < size < 3000
+    assert df.join(df.select("k", df.p.alias("q")), "k").where("p = q").count() == 2
+    assert df.groupBy("p").count().count() == 3
+    assert df.selectExpr("max(`a ``b``.c`)").collect() == [(bytearray(b"\x00"),)]
+    df.unpersist()
 
 
 def test_a_scan_has_no_more_tasks_than_its_work_is_worth() -> None:

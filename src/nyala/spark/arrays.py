@@ -4,18 +4,18 @@
     k  int64                     n | null bits | n × 8 bytes                       array<bigint>
     s  string                    n | null bits | n × (place, length) | text        array<string>
 
-Spark takes what Python gives row by row, through a chain of iterators that no generated code can look into, and would do
-so for each of the n rows. An array in a row of Spark's (`UnsafeArrayData` in `UnsafeRow`) is only bytes, and a row holds
-an array exactly as it holds a binary: as their place and length. So the tasks give bytes, Spark copies them as bytes, and
-the plan above is told that they are arrays (`frames`). Its generated code then reads them in place, and unrolls them
-inside the same loop in which it filters and adds up.
+Spark takes what Python gives row by row, through a chain of iterators that no generated code can look into, and would
+do so for each of the n rows. An array in a row of Spark's (`UnsafeArrayData` in `UnsafeRow`) is only bytes, and a row
+holds an array exactly as it holds a binary: by place and length. So the tasks give bytes, Spark copies them as bytes,
+and the plan above is told that they are arrays (`frames`). Its generated code then reads them in place, and unrolls
+them inside the same loop in which it filters and adds up.
 
     offset  size            field
     0       8               n, little-endian
     8       8 × ceil(n/64)  one bit a value, the lowest first: 1 is NULL
-    …       n × width       1 boolean tinyint, 2 smallint, 4 int date float, 8 bigint timestamp double, decimals of up to 18
-                            digits (without the point), and text, binary, longer decimals: place << 32 | length, the place
-                            from offset 0; filled up to a multiple of 8
+    …       n × width       1 boolean tinyint, 2 smallint, 4 int date float, 8 bigint timestamp double, decimals of up
+                            to 18 digits (without the point), and text, binary, longer decimals: place << 32 | length,
+                            the place from offset 0; filled up to a multiple of 8
     …       …               text, bytes, 16 bytes a longer decimal, the highest first; filled up to a multiple of 8
 
 Invariants
@@ -55,8 +55,8 @@ LONG_DIGITS: Final = 18
 def as_arrays(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows as batches of binary columns, a row for each array (A1).
 
-    schema: the types that Spark expects of the values (`types.arrow_schema`), in the order of the result. Decimals may come
-            narrower, text as dictionaries.
+    schema: the types that Spark expects of the values (`types.arrow_schema`), in the order of the result. Decimals may
+            come narrower, text as dictionaries.
     """
     rows, size = batch.num_rows, batch.nbytes
     if not rows:
@@ -70,7 +70,7 @@ def as_arrays(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBat
 
 
 def _rows_within(limit_bytes: int, rows: int, size_bytes: int, most: int) -> int:
-    """How many rows of this batch have about `limit_bytes`: at most `most`, at least 64, a multiple of 64 below `rows`."""
+    """How many rows of a batch have about `limit_bytes`: `most`, or less, and then 64 or a multiple of it."""
     found = min(most, limit_bytes * rows // max(size_bytes, 1))
     return found if found >= rows else max(64, found - found % 64)
 
@@ -138,7 +138,8 @@ def _nulls(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
         return None
     bits = np.frombuffer(column.buffers()[0], np.uint8)
     valid = np.unpackbits(bits, count=column.offset + len(column), bitorder="little")[column.offset :]
-    return valid == 0
+    found: np.ndarray[Any, np.dtype[np.bool_]] = valid == 0
+    return found
 
 
 def _head_bytes(rows: int) -> int:
@@ -154,7 +155,8 @@ def _from_dictionary(column: pa.DictionaryArray, array_rows: int) -> pa.Array:
 
     def values(begin: int, end: int, head: int) -> np.ndarray[Any, Any]:
         # What is under a NULL may be no code at all (A2).
-        return (places + (head << 32)).take(codes[begin:end], mode="clip")
+        found: np.ndarray[Any, Any] = (places + (head << 32)).take(codes[begin:end], mode="clip")
+        return found
 
     return _fixed(column.indices, 8, values if len(places) else _no_values, array_rows, words)
 

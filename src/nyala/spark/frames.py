@@ -6,16 +6,22 @@
 Both show the rows of the scan's snapshot. A task of Python's costs 50 ms before it reads a byte, and a stage of them 20
 more, which is longer than a key's rows take from the files to the plan.
 
-Decimals. Spark's JVM makes of each 128-bit Arrow decimal a BigInteger, a BigDecimal and a Decimal. Of up to 18 digits
-they are stored as integers here and held as integers there, so they travel as such: the tasks give the column of
-integers that the files have, and Spark's own expression `MakeDecimal` names it a decimal in the JVM. That expression
-has no SQL name, so this needs py4j; where there is none (Spark Connect), or it moved, decimals travel as decimals.
+From a task rows travel as arrays (`arrays`): Spark takes some thousands of them as one row of its own, and its
+generated code unrolls them.
+
+    range ─► mapInArrow, binary columns ─► the same rows, said to be arrays ─► posexplode ─► a row for each place
+             └── Python ──────────────┘    └─ LogicalRDD ───────────────────┘  └─ generated code ─────────────┘
+
+That the columns are arrays is said by py4j, with a call that is Spark's own business (`internalCreateDataFrame`).
 
 Invariants
     F1  The DataFrame's schema and rows are the same whichever way they come.
     F2  What is held in the driver is at most LOCAL_MAX_BYTES of a scan; a scan that turns out larger is given to tasks.
+    F3  Rows travel as arrays where Spark is of a version whose arrays are known (ARRAYS_KNOWN_IN), not Connect, will
+        generate code for the loop (without it each row would carry its arrays along), and takes a place of an array
+        as NOT NULL (ANSI mode, the default). Elsewhere they travel as rows.
 
-Source: the Spark data source study, 2.1 to 2.3; figures: bench/RESULTS.md, "Through Spark".
+Source: the Spark data source study, 2.1 to 2.3; docs/decisions/0027.
 """
 
 from __future__ import annotations
@@ -47,7 +53,7 @@ from nyala.spark.reader import (
 from nyala.spark.types import arrow_schema, conform, spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from nyala.scan import Scan
 
@@ -120,14 +126,14 @@ def _by_tasks(spark: SparkSession, scan: Scan, rows: int, lease_s: float) -> Dat
                 if not arrays:
                     yield from read_tokens(groups[number], lease, exact, table)
                     continue
-                for rows in token_batches(groups[number], lease, table):
-                    yield from as_arrays(rows, exact)
+                for found in token_batches(groups[number], lease, table):
+                    yield from as_arrays(found, exact)
 
     tasks = spark.range(0, len(groups), 1, len(groups))
     if not arrays:
         return tasks.mapInArrow(read, schema)
     bytes_of_arrays = StructType([StructField(f.name, BinaryType(), False) for f in schema.fields])
-    return _unrolled(_retyped(spark, tasks.mapInArrow(read, bytes_of_arrays), schema), schema)
+    return _unrolled(_retyped(spark, tasks.mapInArrow(read, bytes_of_arrays), schema, rows), schema)
 
 
 # ------------------------------------------------------------------------------------------------ arrays
@@ -139,12 +145,17 @@ def _arrays_wanted(spark: SparkSession, schema: StructType) -> bool:
         return False
     if sys.byteorder != "little" or not 0 < len(schema.fields) <= ARRAYS_MAX:
         return False
-    whole, ansi = (spark.conf.get(name) for name in ("spark.sql.codegen.wholeStage", "spark.sql.ansi.enabled"))
+    whole, ansi = (
+        spark.conf.get(name) for name in ("spark.sql.codegen.wholeStage", "spark.sql.ansi.enabled")
+    )
     return whole == "true" and ansi == "true"
 
 
-def _retyped(spark: SparkSession, frame: DataFrame, schema: StructType) -> DataFrame:
-    """The rows of `frame`, binary columns, as what they hold: arrays of the schema's types, named c0, c1, …"""
+def _retyped(spark: SparkSession, frame: DataFrame, schema: StructType, rows: int) -> DataFrame:
+    """The rows of `frame`, binary columns, as what they hold: arrays of the schema's types, named c0, c1, …
+
+    rows: how many the arrays have, at most. Spark decides by that what it sends to all executors for a join.
+    """
     arrays = StructType(
         [
             StructField(f"c{number}", ArrayType(field.dataType, field.nullable), False)
@@ -152,9 +163,26 @@ def _retyped(spark: SparkSession, frame: DataFrame, schema: StructType) -> DataF
         ]
     )
     session: Any = spark._jsparkSession
-    rows = frame._jdf.queryExecution().toRdd()
     typed = session.parseDataType(arrays.json())
-    return SparkDataFrame(session.internalCreateDataFrame(rows, typed, False), spark)
+    made = session.internalCreateDataFrame(frame._jdf.queryExecution().toRdd(), typed, False)
+    return SparkDataFrame(_sized(spark, made, rows * (typed.defaultSize() + 8)), spark)
+
+
+def _sized(spark: SparkSession, made: Any, size_bytes: int) -> Any:
+    """The frame with an estimate of its size; where this version of Spark takes none, Spark holds it for huge."""
+    session: Any = spark._jsparkSession
+    jvm: Any = spark._jvm
+    try:
+        plan, sql, none = made.logicalPlan(), jvm.org.apache.spark.sql, jvm.scala.Option.empty()
+        # Of an estimate py4j can pass on only a whole one: that of as many numbers as have this size.
+        known = session.range(max(1, size_bytes // 8)).queryExecution().optimizedPlan().stats()
+        sized = sql.execution.LogicalRDD(
+            plan.output(), plan.rdd(), plan.outputPartitioning(), plan.outputOrdering(), False, none,
+            session, jvm.scala.Option.apply(known), none, False,
+        )  # fmt: skip
+        return sql.classic.Dataset.ofRows(session, sized)
+    except Exception:  # whatever py4j says of a class or a parameter that another version does not have
+        return made
 
 
 def _unrolled(arrays: DataFrame, schema: StructType) -> DataFrame:
