@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import re
 import subprocess
@@ -13,11 +15,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import nyala
 import nyala.spark
-from nyala.errors import CorruptionError, DuplicateKeyError, SchemaError
+from nyala.errors import CorruptionError, DuplicateKeyError, HistoryExpiredError, SchemaError
 from nyala.spark import progress
+
+load_module = importlib.import_module("nyala.spark.load")  # `nyala.spark.load` is the function
 
 
 @pytest.fixture
@@ -48,8 +53,15 @@ def test_load_and_upsert(spark: SparkSession, db: nyala.Database) -> None:
         nyala.spark.load(ids(spark, 1099, 1102, 1), table)
     assert raised.value.errors["k"].to_pylist() == [1099]
     assert (table.count(), table.changes(since=before).to_arrow().num_rows) == (1100, 0)
-    collected = nyala.spark.load(ids(spark, 1099, 1102, 1), table, errors="collect")
-    assert (collected.inserted, collected.errors["k"].to_pylist()) == (2, [1099])
+    assert "\n  partition 0, row 0 (k=1099): already-present: " in str(raised.value)
+    more = ids(spark, 1090, 1102, 1)
+    collected = nyala.spark.load(more, table, errors="collect")
+    assert (collected.inserted, collected.errors["k"].to_pylist()) == (2, list(range(1090, 1100)))
+    numbered = more.withColumn("row", F.monotonically_increasing_id())
+    failed = numbered.where(F.col("row").isin(collected.errors["row"].to_pylist()))
+    assert sorted(row.k for row in failed.collect()) == list(range(1090, 1100)), (
+        "rows are found by their number"
+    )
     assert [p for p in (Path(db.path) / "staging").rglob("*") if p.is_file()] == []
     with pytest.raises(SchemaError, match="given string, wanted int64"):
         nyala.spark.load(spark.sql("SELECT '1' AS k"), table)
@@ -156,6 +168,49 @@ def test_an_error_of_a_worker_is_one_of_ours(spark: SparkSession, db: nyala.Data
     assert nyala.spark.list_backups(tmp_path / "backups") == []
 
 
+def test_a_job_whose_lease_is_over_says_so(spark: SparkSession, db: nyala.Database) -> None:
+    """Its files may be gone, so it changes nothing, leaves nothing, and can be run again."""
+    table = db.create_table("t", {"k": "int64", "v": "int64", "w": "string"}, ["k"])
+    table.insert({"k": list(range(100)), "v": [0] * 100})
+    leases = os.path.join(db.path, "leases")
+
+    def end_leases(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for name in os.listdir(leases):  # as who finds it over does
+            if name.startswith("remote-"):
+                os.unlink(os.path.join(leases, name))
+        yield from batches
+
+    df = ids(spark, 0, 10, 1, 1)
+    with pytest.raises(
+        HistoryExpiredError, match=r"^table 't', tablet 0: the lease remote-\w+ .* is over.*again$"
+    ):
+        nyala.spark.upsert(df.mapInArrow(end_leases, df.schema), table)
+    assert table.scan(where="v <> 0").count() == 0
+    assert [p for p in (Path(db.path) / "staging").rglob("*") if p.is_file()] == []
+    assert nyala.spark.upsert(df, table).updated == 10
+
+
+@pytest.mark.long
+def test_a_job_that_takes_longer_than_its_lease_goes_on(
+    spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Driver and tasks renew it; without them it is over, by the clock."""
+    table = db.create_table("t", {"k": "int64", "v": "int64", "w": "string"}, ["k"])
+    table.insert({"k": list(range(100)), "v": [0] * 100})
+
+    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        time.sleep(25)
+        yield from batches
+
+    df = ids(spark, 0, 10, 1, 1)
+    slow = df.mapInArrow(slowly, df.schema)
+    assert nyala.spark.upsert(slow, table, lease=10).updated == 10
+    monkeypatch.setattr(load_module, "renewing", lambda *_: contextlib.nullcontext())
+    with pytest.raises(HistoryExpiredError):
+        nyala.spark.upsert(slow.selectExpr("k", "7L AS v"), table, lease=10)
+    assert table.scan(where="v = 7").count() == 1, "of the first job"
+
+
 def test_a_long_job_says_how_far_it_is(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +238,7 @@ import os, sys
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 import nyala, nyala.spark
+from nyala.spark import frames
 from pyspark.sql import SparkSession
 
 spark = (
@@ -199,6 +255,22 @@ with nyala.connect("store") as db:
     read = spark.read.format("nyala").options(path="store", table="t").load()
     assert tuple(read.selectExpr("count(*)", "sum(v)").first()) == (1000, 499500 - 90 - 9945)
     assert table.scan(where="k < 5").to_spark(spark).count() == 5
+    frames.LOCAL_MAX_ROWS = -1                              # by tasks
+    assert nyala.spark.sql(spark, "SELECT sum(v) AS s FROM t WHERE k < 10", store="store").first().s == -45
+    first = nyala.spark.backup(spark, table, "backups")
+    table.delete({"k": [999]})
+    assert nyala.spark.backup(spark, table, "backups")["kind"] == "incremental"
+    assert nyala.spark.compact(spark, table)["compactions"] >= 1
+    again = nyala.spark.restore(spark, "backups", "t", into=db, name="again")
+    assert again.to_arrow().sort_by("k").equals(table.to_arrow().sort_by("k"))
+    db.create_table("copy", table.schema, ["k"])
+    feed = spark.readStream.format("nyala").options(path="store", table="t", changes="true").load()
+    query = (
+        feed.writeStream.format("nyala").options(path="store", table="copy", operation="changes")
+        .option("checkpointLocation", os.path.abspath("checkpoint")).trigger(availableNow=True).start()
+    )
+    assert query.awaitTermination(120) and query.exception() is None
+    assert db["copy"].to_arrow().sort_by("k").equals(table.to_arrow().sort_by("k"))
 spark.stop()
 print("done")
 """

@@ -73,3 +73,39 @@ def test_a_statement_reads_only_what_it_needs(
     assert answer(nyala.spark.sql(spark, "SELECT max(v) FROM t_in_spark WHERE k BETWEEN 2 AND 3")) == [(30,)]
     assert scans == [("t", ["k", "v"], "k >= 2 AND k <= 3")]
     assert answer(nyala.spark.sql(spark, "SELECT 1")) == [(1,)]
+
+
+def test_a_star_has_the_tables_columns_in_their_order(spark: SparkSession, db: nyala.Database) -> None:
+    """Also where some of them are read for other reasons; what is asked of a subquery's star is there."""
+    db.create_table("s", {"z": "int32", "k": "int64", "a": "string"}, ["k"]).insert(
+        {"z": [1], "k": [1], "a": ["x"]}
+    )
+
+    def names(text: str) -> list[str]:
+        return nyala.spark.sql(spark, text, store=db.path).columns
+
+    order = db["s"].schema.names
+    assert names("SELECT * FROM s WHERE a = 'x' ORDER BY z") == order
+    assert names("SELECT s.*, u.x FROM u JOIN S ON s.k = u.k") == [*order, "x"]
+    assert names("SELECT * EXCEPT (a) FROM s") == [name for name in order if name != "a"]
+    assert answer(nyala.spark.sql(spark, "SELECT struct(q.*).a FROM (SELECT * FROM s) q", store=db.path)) == [
+        ("x",)
+    ]
+
+
+def test_a_catalogues_table_stands_for_some_rows_at_a_moment(spark: SparkSession, db: nyala.Database) -> None:
+    """What a table was made with holds in nyala.spark.sql as in Spark's own statements."""
+    before = db.now()
+    db["t"].insert({"k": [4, 5], "v": [40, 50]})
+    spark.sql(
+        f"CREATE TABLE some USING nyala OPTIONS (path '{db.path}', table 't', where 'k > 1', at '{before}')"
+    )
+    try:
+        for text, wanted in (
+            ("SELECT k FROM some", [(2,), (3,)]),
+            ("SELECT k FROM some WHERE v > 25", [(3,)]),
+        ):
+            assert answer(spark.sql(text)) == answer(nyala.spark.sql(spark, text)) == wanted
+        assert answer(nyala.spark.sql(spark, "SELECT count(*) FROM some", at=db.now())) == [(4,)]
+    finally:
+        spark.sql("DROP TABLE some")

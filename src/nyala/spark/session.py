@@ -14,10 +14,13 @@ import nyala
 from nyala import handover
 from nyala.env import SYSTEM, process_mark
 from nyala.errors import Error, InvalidArgumentError, StorageError, WriteError
+from nyala.schema.nodes import Predicate, all_of
+from nyala.schema.parser import parse_predicate
 from nyala.spark.arguments import check_frame, folder_of
 from nyala.spark.cluster import check_workers, is_classic
 from nyala.spark.errors import translated
 from nyala.spark.frames import scan_to_spark
+from nyala.spark.options import ReadOptions, wants_changes
 from nyala.spark.progress import watching
 from nyala.spark.source import NyalaDataSource
 from nyala.spark.statements import find_uses, with_placeholders
@@ -29,13 +32,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from nyala.database import Snapshot
+    from nyala.database import Database, Snapshot
     from nyala.table import TableView
 
 __all__ = ["register", "sql", "write"]
 
 # The folder for a write's outcome, which its driver removes when it has read it.
 _RESULT_TTL_S: Final = 24 * 3600
+# What says which rows a table of Spark's catalogue stands for.
+_OF_TABLES: Final = ("path", "table", "where", "at")
 
 
 def register(spark: SparkSession) -> None:
@@ -116,44 +121,55 @@ def sql(
 
     store:  the folder whose tables the statement may name, in any case; other names are Spark's own. None: only tables
             of Spark's catalogue that were made with `CREATE TABLE … USING nyala`.
-    at:     the moment of all tables; None: now. All tables of a store are read at one timestamp.
+    at:     the moment of all tables; None: now, or the one with which a table of Spark's catalogue was made. All tables
+            of a store are read at one timestamp.
     Raises: InvalidArgumentError for what is no single SELECT, ColumnNotFoundError, HistoryExpiredError; Spark's
             AnalysisException for what Spark does not accept; ImportError without sqlglot.
     """
     folder = "" if store is None else folder_of(store, "nyala.spark.sql(store=…)")
     with contextlib.ExitStack() as opened:
-        snapshots: dict[str, Snapshot] = {}
+        databases: dict[str, Database] = {}
+        snapshots: dict[tuple[str, str], Snapshot] = {}
 
-        def snapshot_of(path: str) -> Snapshot:
-            path = os.path.abspath(path)
-            if path not in snapshots:
-                database = opened.enter_context(nyala.connect(path, read_only=True))
-                snapshots[path] = opened.enter_context(database.snapshot(at=at))
-            return snapshots[path]
+        def snapshot_of(path: str, moment: Any) -> Snapshot:
+            key = os.path.abspath(path), str(moment)
+            if key[0] not in databases:
+                databases[key[0]] = opened.enter_context(nyala.connect(path, read_only=True))
+            if key not in snapshots:
+                snapshots[key] = opened.enter_context(databases[key[0]].snapshot(at=moment))
+            return snapshots[key]
 
-        def table_of(name: tuple[str, ...]) -> TableView | None:
+        def table_of(name: tuple[str, ...]) -> tuple[TableView, Predicate | None] | None:
+            """The table, and which of its rows a table of Spark's catalogue stands for."""
             if store is not None and len(name) == 1:
-                tables = snapshot_of(folder)
+                tables = snapshot_of(folder, at)
                 known = tables.list_tables()
                 # As Spark's own names: without heed to case, where that says which.
                 alike = [name[0]] if name[0] in known else [t for t in known if t.lower() == name[0].lower()]
                 if len(alike) == 1:
-                    return tables[alike[0]]
+                    return tables[alike[0]], None
             identity = catalog_identity(spark, name)
-            return None if identity is None else snapshot_of(identity["path"])[identity["table"]]
+            if identity is None or wants_changes(identity):
+                return None
+            own = ReadOptions.parse({what: identity[what] for what in _OF_TABLES if what in identity})
+            rows = None if own.where is None else parse_predicate(own.where)
+            return snapshot_of(own.path, own.at if at is None else at)[own.table], rows
 
         def schema_of(name: tuple[str, ...]) -> pa.Schema | None:
-            table = table_of(name)
-            return None if table is None else table.schema
+            found = table_of(name)
+            return None if found is None else found[0].schema
 
         uses = find_uses(text, schema_of)
         frames: dict[str, Any] = {}
         for number, use in enumerate(uses):
-            table = table_of(use.name)
-            assert table is not None
+            found = table_of(use.name)
+            assert found is not None
+            table, rows = found
             # Rows without any column would be no rows to Spark.
             columns = use.columns or (table.primary_key[0],)
-            frames[f"nyala_{number}"] = scan_to_spark(spark, table.scan(list(columns), use.where))
+            terms = [term for term in (rows, use.where) if term is not None]
+            scan = table.scan(list(columns), all_of(terms) if terms else None)
+            frames[f"nyala_{number}"] = scan_to_spark(spark, scan)
         # Without a table of ours nothing in the text is a placeholder.
         return spark.sql(with_placeholders(text, uses), **frames) if frames else spark.sql(text)
 

@@ -15,7 +15,7 @@ need only keep all rows that Spark would keep.
 Invariants
     Q1  A scan's columns include every column of that use that the statement names, and of a star those that are asked
         for outside; they stand in the table's order. Where it cannot be told, all: a name without table, NATURAL JOIN,
-        `* EXCEPT`, a star under UNION.
+        `* EXCEPT`, a star under UNION or in a function.
     Q2  A predicate goes into a scan only where a row that fails it can have no part in the answer: a term of WHERE
         over a table that no outer join fills up with NULL, or a term of ON over a side that ON filters.
     Q3  A term goes into a scan only where Spark's meaning of it is ours: comparisons of a column with a literal that
@@ -196,6 +196,8 @@ def _needs(
             # Of a UNION's branches the columns are told apart by their places.
             if key not in of_stars or scope.expression.find_ancestor(glot.exp.SetOperation) is not None:
                 continue
+            if not all(map(_is_projection, _stars(scope))):
+                continue  # struct(*), count(DISTINCT *)
             names = names | of_stars[key]
         columns = tuple(name for name in schema.names if name.lower() in names)
         if len(columns) != len(names):
@@ -224,9 +226,21 @@ def _qualified(tree: Node, described: Mapping[str, Any], *, expand_stars: bool) 
     )  # fmt: skip
 
 
-def _has_star(scope: Any) -> bool:
+def _stars(scope: Any) -> list[Node]:
+    """All but those of count(*)."""
     exp = _sqlglot().exp
-    return any(not isinstance(star.parent, exp.Count) for star in scope.find_all(exp.Star))
+    return [star for star in scope.find_all(exp.Star) if not isinstance(star.parent, exp.Count)]
+
+
+def _has_star(scope: Any) -> bool:
+    return bool(_stars(scope))
+
+
+def _is_projection(star: Node) -> bool:
+    """Whether it stands in the list of a SELECT, as `*` or `t.*`."""
+    exp = _sqlglot().exp
+    parent = star.parent.parent if isinstance(star.parent, exp.Column) else star.parent
+    return isinstance(parent, exp.Select)
 
 
 def _uses_in(
