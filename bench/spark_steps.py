@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ Seconds = dict[str, list[float]]
 NYALA, FORMAT, PARQUET, DELTA = "nyala", "nyala-format", "parquet", "deltalake"
 PARTITIONS = 4
 UPDATED_SHARE = 0.05
+STARTS = 3  # of a stream, before the machine is taken to be too busy for one
 NEW_SHARE = 0.1  # of the rows of an upsert, those whose key is not there yet
 
 
@@ -481,16 +483,33 @@ class Steps:
         return made
 
     def _run_stream(self, writer: Any, name: str) -> Stream:
+        from pyspark.errors import StreamingQueryException
+
         checkpoint = os.path.join(self.folder, f"checkpoint-{name}")
         shutil.rmtree(checkpoint, ignore_errors=True)
         progress: list[Any] = []
 
-        def run() -> None:
+        def run() -> bool:
+            """False: Spark gave up on a Python that did not start within its ten seconds; the checkpoint goes on."""
             query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-            query.awaitTermination()
-            progress.extend(query.recentProgress)
+            try:
+                query.awaitTermination()
+            except StreamingQueryException as error:
+                if "failed to connect back" not in str(error):
+                    raise
+                return False
+            finally:
+                progress.extend(query.recentProgress)
+            return True
 
-        took_s = timed(run)
+        for _ in range(STARTS):
+            begin_s = time.perf_counter()
+            if run():
+                break
+            self.say(f"{name}: the machine is too busy to start a Python; once more")
+        else:
+            raise RuntimeError(f"{name}: no Python worker started in {STARTS} attempts")
+        took_s = time.perf_counter() - begin_s
         filled = [p for p in progress if p["numInputRows"]]
         return Stream(
             sum(p["numInputRows"] for p in filled),
