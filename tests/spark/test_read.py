@@ -293,6 +293,30 @@ def test_a_snapshot_that_nobody_reads_is_given_up(spark: SparkSession, eight: Pa
         assert db["t"].scan().count() == 8
 
 
+def test_what_is_in_memory_travels_in_a_file_that_goes_with_the_lease(
+    spark: SparkSession, store: Path
+) -> None:
+    """Two megabytes that no flush has written are read by the tasks, and not pickled into the plan."""
+    with nyala.connect(store, maintenance=False) as db:
+        table = db.create_table("t", {"k": "int64", "v": "string"}, ["k"])
+        table.insert({"k": list(range(20_000)), "v": [f"{k:0100}" for k in range(20_000)]})
+        df = load(spark, store, "t")
+        assert df.selectExpr("count(*)", "sum(k)", "sum(cast(v AS long))").first() == (
+            20_000,
+            199990000,
+            199990000,
+        )
+        leases = store / "leases"
+        assert [path.stat().st_size > 1 << 20 for path in leases.rglob("*.token")] == [True]
+        for lease in leases.glob("remote-*"):
+            if lease.is_file():  # as when its time is over
+                lease.unlink()
+        db._writer().collect_garbage()
+        assert list(leases.rglob("*.token")) == []
+        with pytest.raises(Exception, match=r"HistoryExpiredError.*load again"):
+            df.count()
+
+
 def test_a_scan_to_spark_has_its_rows_and_its_snapshot(spark: SparkSession, eight: Path) -> None:
     """`scan.to_spark(spark)`: the scan's columns, rows and moment, whatever happens to the table after it."""
     with nyala.connect(eight) as db:
