@@ -6,6 +6,11 @@
 Cheap ones go first, until dear ones take more than seven eighths: a scan of more than the cache holds would otherwise
 find none of either, and pay for the dear ones again each time.
 
+What was dropped a while ago and is made again belongs to more than the cache holds: asked for in turn, none of it would
+be there when its turn comes. So such a block is the next to go, unless it is asked for once more before, and those that
+are in the cache stay and are found. Every eighth of these is taken for young all the same, for what was asked for before
+may have come to its end, and the rest be worth the room now.
+
 What is cached owns its memory: an array cut out of one long read would keep the whole read alive and the
 count of bytes would lie. A reader is named by a number of its own (`new_owner`), never by its path, so that a
 path used twice cannot bring back another file's block.
@@ -13,7 +18,8 @@ path used twice cannot bring back another file's block.
 Thread-safety: every method may be called from any thread. Two threads that miss the same block both decode
 it; the second puts its result over the first's, which is equal.
 Scans put in only what is asked for a second time (`first_pass`); who reads through once says so (`fill_cache=False`).
-Left out: protection of hot blocks from long scans that come again and again (Kudu's segmented LRU).
+Source: M. Qureshi et al., "Adaptive insertion policies for high performance caching", 2007 (its bimodal insertion, here for
+blocks that are known to come again only). Kudu has a segmented LRU.
 """
 
 from __future__ import annotations
@@ -32,6 +38,10 @@ _owners: Final = itertools.count(1)
 _Entries: TypeAlias = "OrderedDict[tuple[int, Any], tuple[Any, int]]"
 # Of the limit: what dear entries may take while there are cheap ones.
 _DEAR_SHARE: Final = 7 / 8
+
+# Names of blocks that were dropped, which are remembered; and of how many that come again one is taken for young.
+_DROPPED_MAX: Final = 1 << 14
+_YOUNG_EVERY: Final = 8
 
 # A dictionary entry, its key and the Python and C++ sides of an array; so that very many tiny blocks count.
 _ENTRY_OVERHEAD_BYTES: Final = 512
@@ -52,6 +62,8 @@ class BlockCache:
         self._entries: tuple[_Entries, _Entries] = (OrderedDict(), OrderedDict())
         self._sizes_bytes = [0, 0]
         self._limit_bytes = limit_bytes
+        self._dropped: OrderedDict[tuple[int, Any], None] = OrderedDict()  # cheap ones, for want of room
+        self._came_again = 0
         self._hits = 0
         self._misses = 0
 
@@ -88,7 +100,9 @@ class BlockCache:
         return found
 
     def put(self, owner: int, key: Any, value: Any, size_bytes: int, *, dear: bool = False) -> None:
-        """Keep `value` as the youngest; older ones go until all fit. Too large for the whole cache: not kept.
+        """Keep `value` as the youngest, or as the oldest (see the module); older ones go until all fit.
+
+        Too large for the whole cache: not kept.
 
         dear: whether it costs much more to make again than a block.
         """
@@ -97,6 +111,16 @@ class BlockCache:
             self._drop((owner, key))
             if size_bytes > self._limit_bytes:
                 return
+            if not dear and (owner, key) in self._dropped:
+                del self._dropped[(owner, key)]
+                self._came_again += 1
+                if self._came_again % _YOUNG_EVERY:
+                    # Room is made before it comes, so that it is the next to go and not the one that goes.
+                    self._shrink(size_bytes)
+                    self._entries[0][(owner, key)] = (value, size_bytes)
+                    self._entries[0].move_to_end((owner, key), last=False)
+                    self._sizes_bytes[0] += size_bytes
+                    return
             self._entries[dear][(owner, key)] = (value, size_bytes)
             self._sizes_bytes[dear] += size_bytes
             self._shrink()
@@ -112,6 +136,8 @@ class BlockCache:
             for entries in self._entries:
                 for key in [key for key in entries if key[0] == owner]:
                     self._drop(key)
+            for name in [name for name in self._dropped if name[0] == owner]:
+                del self._dropped[name]
 
     def resize(self, limit_bytes: int) -> None:
         """Another limit, at once."""
@@ -145,6 +171,7 @@ class BlockCache:
                 assert size_bytes == sum(size for _, size in entries.values())
             assert self.size_bytes <= self._limit_bytes
             assert not self._entries[0].keys() & self._entries[1].keys()
+            assert len(self._dropped) <= _DROPPED_MAX and not self._entries[0].keys() & self._dropped.keys()
 
     def _drop(self, key: tuple[int, Any]) -> None:
         for dear, entries in enumerate(self._entries):
@@ -152,12 +179,17 @@ class BlockCache:
             if entry is not None:
                 self._sizes_bytes[dear] -= entry[1]
 
-    def _shrink(self) -> None:
+    def _shrink(self, more_bytes: int = 0) -> None:
+        """Drop the oldest until the others, and so many bytes more, fit."""
         cheap, dear = self._entries
-        while self.size_bytes > self._limit_bytes:
+        while self.size_bytes + more_bytes > self._limit_bytes:
             first = not cheap or self._sizes_bytes[1] > self._limit_bytes * _DEAR_SHARE
-            _, (_, size) = (dear if first else cheap).popitem(last=False)
+            name, (_, size) = (dear if first else cheap).popitem(last=False)
             self._sizes_bytes[first] -= size
+            if not first:
+                self._dropped[name] = None
+                if len(self._dropped) > _DROPPED_MAX:
+                    self._dropped.popitem(last=False)
 
 
 _Made = TypeVar("_Made")

@@ -133,6 +133,10 @@ class EncodedKeys(abc.ABC):
         """Work out now, for all slices that follow, what searching for each would work out for itself."""
 
     @abc.abstractmethod
+    def prepare_slices(self) -> None:
+        """The same of what is known of ascending keys only: so these must ascend."""
+
+    @abc.abstractmethod
     def lower_bound(self, bound: bytes) -> int:
         """The first position whose canonical bytes are >= `bound`, maybe a prefix; these keys must ascend."""
 
@@ -172,18 +176,23 @@ class EncodedKeys(abc.ABC):
 class NumpyKeys(EncodedKeys):
     """Layouts "int" and "fixed": one NumPy array."""
 
-    __slots__ = ("_tails", "data", "layout", "width")
+    __slots__ = ("_head", "_tails", "data", "layout", "width")
 
     width: int
 
     def __init__(
-        self, data: npt.NDArray[Any], width: int, tails: npt.NDArray[np.uint64] | None = None
+        self,
+        data: npt.NDArray[Any],
+        width: int,
+        tails: npt.NDArray[np.uint64] | None = None,
+        head: bytes | None = None,
     ) -> None:
         self.layout = "int" if width <= _INT_WIDTH_MAX else "fixed"
         assert data.dtype.itemsize == (8 if self.layout == "int" else width + 1)
         self.data = data
         self.width = width
         self._tails = tails
+        self._head = head
 
     def __len__(self) -> int:
         return len(self.data)
@@ -214,6 +223,22 @@ class NumpyKeys(EncodedKeys):
         """Of layout "fixed": what stands before the last TAIL_WIDTH bytes of one key."""
         return bytes(self.data[index])[: self.width - TAIL_WIDTH]
 
+    def prepare_slices(self) -> None:
+        if self.layout == "fixed" and len(self.data):
+            _ = self.common_head
+
+    @property
+    def common_head(self) -> bytes | None:
+        """Of layout "fixed": the head that all these keys have, which ascend and of which there is one at least; None:
+        they have several. Slices know it from what they are slices of."""
+        head = self._head
+        if head is None:
+            head = self.head(0)
+            if head != self.head(-1):
+                return None
+            self._head = head
+        return head
+
     def first_beyond(self, prefix: bytes) -> int:
         """The first position whose key is greater than all that begin with `prefix`; the keys must ascend."""
         probe = prefix.ljust(self.width, b"\xff") + bytes([_TERMINATOR])
@@ -226,7 +251,7 @@ class NumpyKeys(EncodedKeys):
     def slice(self, offset: int, length: int | None = None) -> EncodedKeys:
         part = slice(offset, None if length is None else offset + length)
         tails = self._tails
-        return NumpyKeys(self.data[part], self.width, None if tails is None else tails[part])
+        return NumpyKeys(self.data[part], self.width, None if tails is None else tails[part], self._head)
 
     def filter(self, mask: Bools) -> EncodedKeys:
         return self._with(self.data[mask])
@@ -342,6 +367,9 @@ class BinaryKeys(EncodedKeys):
         return _int64(pc.sort_indices(self.data))
 
     def prepare_search(self) -> None:
+        """There is nothing to work out."""
+
+    def prepare_slices(self) -> None:
         """There is nothing to work out."""
 
     def search(self, probes: EncodedKeys, side: Side = "left") -> Indexes:

@@ -79,7 +79,7 @@ class ShortKeys:
         assert isinstance(probes, NumpyKeys) and probes.width == self.width, "K1: keys of different layouts"
         if not len(probes):
             return np.empty(0, np.int64)
-        if probes.head(0) == self.head == probes.head(-1):
+        if probes.common_head == self.head:
             return self._find(probes.tails)
         found = np.full(len(probes), -1, np.int64)
         lower, upper = probes.lower_bound(self.head), probes.first_beyond(self.head)

@@ -322,9 +322,20 @@ class DiskRowSet:
             _count(stats, len(places))
         return alive
 
+    @property
+    def may_have_dead(self) -> bool:
+        """Whether a row may not be there in the applied state. (Of the past, UNDO says when each came.)"""
+        return self._had_dead or LIVENESS in self.deltas.column_ids
+
+    @cached_property
+    def _had_dead(self) -> bool:
+        """`may_have_dead`, from what takes no changes any more."""
+        stores: tuple[DeltaFile | DeltaMemStore, ...] = (*self.redo, *self.frozen)
+        return any(LIVENESS in store.column_ids for store in stores) or self.base_column(LIVENESS) is not None
+
     def is_live(self, snapshot: int, rowid: int) -> bool:
         """`gather_liveness` of one row."""
-        if self.base_column(LIVENESS) is None and LIVENESS not in self.changes.touched:
+        if self.base_column(LIVENESS) is None and not self.changes.touch(LIVENESS, snapshot):
             return True
         return bool(self.gather_liveness(snapshot, np.array([rowid]))[0])
 

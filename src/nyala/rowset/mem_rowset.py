@@ -304,6 +304,11 @@ class MemRowSet:
         rowids[dead] = NO_ROWID
         return rowids
 
+    @property
+    def may_have_dead(self) -> bool:
+        """Whether any row was deleted: what the applied state has no liveness of is there."""
+        return LIVENESS in self.deltas.column_ids
+
     def live(self, rowids: Rowids) -> Bools:
         """Whether each row is there in the applied state. Cost: as `gather_liveness`."""
         return self.gather_liveness(MAX_TIMESTAMP, rowids)

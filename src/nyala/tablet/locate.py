@@ -75,6 +75,7 @@ def locate(
         if not tablet.rowsets and not tablet.frozen and not key_runs.has_runs:
             continue
         part = keys if begin == 0 and end == count else keys.slice(begin, end - begin)
+        part.prepare_slices()
         if key_runs.has_runs:
             _look_in(found, tablet.memory, part, begin, ordinal, rowids=key_runs.find_in_runs(part))
         for frozen in tablet.frozen:
@@ -152,12 +153,11 @@ def _look_in(
     eligible: np.ndarray | None = None,
 ) -> None:
     """Note where `keys` (rows of the batch from `begin` on) are live, given the rowids at which they stand, or -1."""
-    hit = np.flatnonzero(rowids >= 0 if eligible is None else (rowids >= 0) & eligible)
+    hit = (rowids >= 0 if eligible is None else (rowids >= 0) & eligible).nonzero()[0]
     if not len(hit):
         return
     rowids = rowids[hit]
-    live = rowset.live(rowids)
-    if not live.all():
+    if rowset.may_have_dead and not (live := rowset.live(rowids)).all():
         if isinstance(rowset, MemRowSet) and rowset.frozen_at is None:
             dead = ~live
             found.ghosts[begin + hit[dead]] = rowids[dead]

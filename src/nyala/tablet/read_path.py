@@ -522,6 +522,7 @@ def _get_values(
     ):
         tablet = table.tablets[ordinal]
         part = keys if end - begin == len(keys) else keys.slice(begin, end - begin)
+        part.prepare_slices()
         candidates: list[tuple[AnyRowSet, int, int]] = [
             (memory, 0, end - begin) for memory in (tablet.memory, *tablet.frozen) if memory.row_count
         ]
