@@ -6,10 +6,10 @@
 Cheap ones go first, until dear ones take more than seven eighths: a scan of more than the cache holds would otherwise
 find none of either, and pay for the dear ones again each time.
 
-What was dropped a while ago and is made again belongs to more than the cache holds: asked for in turn, none of it would
-be there when its turn comes. So such a block is the next to go, unless it is asked for once more before, and those that
-are in the cache stay and are found. Every eighth of these is taken for young all the same, for what was asked for before
-may have come to its end, and the rest be worth the room now.
+What was dropped a while ago and is made again belongs to more than the cache holds: asked for in turn, none of it
+would be there when its turn comes. So such a block is the next to go, unless it is asked for once more before, and
+those that are in the cache stay and are found. Every eighth of these is taken for young all the same, for what was
+asked for before may have come to its end, and the rest be worth the room now.
 
 What is cached owns its memory: an array cut out of one long read would keep the whole read alive and the
 count of bytes would lie. A reader is named by a number of its own (`new_owner`), never by its path, so that a
@@ -18,8 +18,8 @@ path used twice cannot bring back another file's block.
 Thread-safety: every method may be called from any thread. Two threads that miss the same block both decode
 it; the second puts its result over the first's, which is equal.
 Scans put in only what is asked for a second time (`first_pass`); who reads through once says so (`fill_cache=False`).
-Source: M. Qureshi et al., "Adaptive insertion policies for high performance caching", 2007 (its bimodal insertion, here for
-blocks that are known to come again only). Kudu has a segmented LRU.
+Source: M. Qureshi et al., "Adaptive insertion policies for high performance caching", 2007 (its bimodal insertion, here
+for blocks that are known to come again only). Kudu has a segmented LRU.
 """
 
 from __future__ import annotations
