@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 import nyala
 import nyala.spark
 from nyala.spark import session
+from nyala.spark.frames import leased_frame
 
 
 @pytest.fixture
@@ -60,9 +61,9 @@ def test_a_statement_reads_only_what_it_needs(
 
     def spied(of: SparkSession, scan):
         scans.append((scan.name, scan.schema.names, str(scan._spec.predicate)))
-        return nyala.spark.scan_to_spark(of, scan)
+        return leased_frame(of, scan)
 
-    monkeypatch.setattr(session, "scan_to_spark", spied)
+    monkeypatch.setattr(session, "leased_frame", spied)
     before = db.now()
     db["t"].upsert({"k": [9], "v": [90], "w": ["z"]})
     text = "SELECT a.w, '{x}' FROM t AS a LEFT JOIN u ON a.k = u.k AND u.x = 1 WHERE a.v < 25 AND u.k IS NULL"

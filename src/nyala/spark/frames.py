@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from nyala.scan import Scan
 
-__all__ = ["scan_to_spark", "tasks_wanted"]
+__all__ = ["leased_frame", "scan_to_spark", "tasks_wanted"]
 
 # What the driver reads of one core in the time of a stage of Python tasks: about 70 ms.
 LOCAL_MAX_ROWS: Final = 20_000
@@ -77,13 +77,20 @@ def scan_to_spark(spark: SparkSession, scan: Scan, lease_s: float = LEASE_DEFAUL
 
     The order of the rows is not kept. Works as long as somebody reads it once an hour; a small one for ever.
     """
+    return leased_frame(spark, scan, lease_s)[0]
+
+
+def leased_frame(
+    spark: SparkSession, scan: Scan, lease_s: float = LEASE_DEFAULT_S
+) -> tuple[DataFrame, HeldLease | None]:
+    """As `scan_to_spark`, with the lease that keeps the files of the scan; None: its rows stand in the plan."""
     rows = scan._rows_to_look_at()
     if rows <= LOCAL_MAX_ROWS and scan.schema.names:
         local = _local(spark, scan)
         if local is not None:
-            return local
-    made = _by_tasks(spark, scan, rows, lease_s)
-    return made if scan._spec.limit is None else made.limit(scan._spec.limit)
+            return local, None
+    made, lease = _by_tasks(spark, scan, rows, lease_s)
+    return made if scan._spec.limit is None else made.limit(scan._spec.limit), lease
 
 
 def tasks_wanted(rows: int, columns: int, cores: int | None) -> int:
@@ -107,7 +114,7 @@ def _local(spark: SparkSession, scan: Scan) -> DataFrame | None:
     return made.coalesce(1) if count > ONE_PARTITION_ROWS else made
 
 
-def _by_tasks(spark: SparkSession, scan: Scan, rows: int, lease_s: float) -> DataFrame:
+def _by_tasks(spark: SparkSession, scan: Scan, rows: int, lease_s: float) -> tuple[DataFrame, HeldLease]:
     schema = spark_schema(scan.schema)
     arrays = _arrays_wanted(spark, schema)
     if arrays and not scan._spec.order_by_key:
@@ -131,9 +138,10 @@ def _by_tasks(spark: SparkSession, scan: Scan, rows: int, lease_s: float) -> Dat
 
     tasks = spark.range(0, len(groups), 1, len(groups))
     if not arrays:
-        return tasks.mapInArrow(read, schema)
+        return tasks.mapInArrow(read, schema), lease
     bytes_of_arrays = StructType([StructField(f.name, BinaryType(), False) for f in schema.fields])
-    return _unrolled(_retyped(spark, tasks.mapInArrow(read, bytes_of_arrays), schema, rows), schema)
+    found = _retyped(spark, tasks.mapInArrow(read, bytes_of_arrays), schema, rows)
+    return _unrolled(found, schema), lease
 
 
 # ------------------------------------------------------------------------------------------------ arrays

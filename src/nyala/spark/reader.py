@@ -235,7 +235,7 @@ _leases: dict[tuple[str, int, float], str] = {}
 
 
 def lease_of_version(path: str, version: int, lease_s: float, owner: str | None = None) -> str:
-    """The name of a lease on a version of the catalogue, for at least `lease_s` seconds from now.
+    """The name of a lease on a version of the catalogue, for `lease_s` seconds from now, or RENEWED_BELOW of them.
 
     owner: mark of the process for which it is; None: in a planner worker, the driver's JVM. The lease ends with it.
     To be called while something else still keeps that version: an open reader, or a root in this process.
@@ -244,7 +244,7 @@ def lease_of_version(path: str, version: int, lease_s: float, owner: str | None 
     name = _leases.get(wanted)
     if name is not None:
         with contextlib.suppress(HistoryExpiredError):
-            handover.renew_lease(path, name, lease_s)
+            HeldLease(path, name, lease_s).keep()
             return name
     lease = handover.remote_lease(path, lease_s, owner=owner or mark_of_ancestor(JVM))
     lease.announce(version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import warnings
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
-import nyala
 from nyala import handover
 from nyala.env import SYSTEM, process_mark
 from nyala.errors import Error, InvalidArgumentError, StorageError, WriteError
@@ -19,12 +19,13 @@ from nyala.schema.parser import parse_predicate
 from nyala.spark.arguments import check_frame, folder_of
 from nyala.spark.cluster import check_workers, is_classic
 from nyala.spark.errors import translated
-from nyala.spark.frames import scan_to_spark
+from nyala.spark.frames import leased_frame
 from nyala.spark.options import ReadOptions, wants_changes
 from nyala.spark.progress import watching
 from nyala.spark.source import NyalaDataSource
 from nyala.spark.statements import find_uses, with_placeholders
 from nyala.spark.types import identity_of
+from nyala.spark.warm import reading, task_frame
 from nyala.tablet.result import WriteResult
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def sql(
         def snapshot_of(path: str, moment: Any) -> Snapshot:
             key = os.path.abspath(path), str(moment)
             if key[0] not in databases:
-                databases[key[0]] = opened.enter_context(nyala.connect(path, read_only=True))
+                databases[key[0]] = opened.enter_context(reading(key[0]))
             if key not in snapshots:
                 snapshots[key] = opened.enter_context(databases[key[0]].snapshot(at=moment))
             return snapshots[key]
@@ -169,7 +170,8 @@ def sql(
             columns = use.columns or (table.primary_key[0],)
             terms = [term for term in (rows, use.where) if term is not None]
             scan = table.scan(list(columns), all_of(terms) if terms else None)
-            frames[f"nyala_{number}"] = scan_to_spark(spark, scan)
+            make = functools.partial(leased_frame, spark, scan)
+            frames[f"nyala_{number}"] = task_frame(spark, scan, (columns, repr(terms)), make)
         # Without a table of ours nothing in the text is a placeholder.
         return spark.sql(with_placeholders(text, uses), **frames) if frames else spark.sql(text)
 

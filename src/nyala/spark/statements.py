@@ -48,6 +48,11 @@ _TURNED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<
 _NOT_FILLED: Final = ("", "INNER", "CROSS")
 
 
+# Texts that were looked at, the oldest first: the schemas that they were looked at with, and what was found.
+_KNOWN_MAX: Final = 64
+_known: dict[str, tuple[dict[tuple[str, ...], pa.Schema | None], list[TableUse] | None]] = {}
+
+
 @dataclass(frozen=True)
 class TableUse:
     """One place of a statement where a table of ours stands.
@@ -68,8 +73,26 @@ def find_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema | None
     """The uses of tables of ours in a statement, in the order of the text.
 
     schema_of: the Arrow schema of a table by the parts of its name, None when it is not ours.
+    Cost:      some milliseconds; a text that was looked at before costs what `schema_of` does, once for each name.
     Raises:    InvalidArgumentError for what is no single SELECT; ImportError without sqlglot.
     """
+    asked, uses = _known.get(text, ({}, None))
+    if uses is not None and all(schema_of(name) == schema for name, schema in asked.items()):
+        return uses
+    asked = {}
+
+    def ask(name: tuple[str, ...]) -> pa.Schema | None:
+        asked[name] = schema_of(name)
+        return asked[name]
+
+    uses = _look_for_uses(text, ask)
+    if len(_known) >= _KNOWN_MAX:
+        _known.pop(next(iter(_known)), None)
+    _known[text] = (asked, uses)
+    return uses
+
+
+def _look_for_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema | None]) -> list[TableUse]:
     glot = _sqlglot()
     exp = glot.exp
     try:

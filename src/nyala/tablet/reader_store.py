@@ -107,6 +107,7 @@ class ReaderStore:
             position = self._position()
             state = catalog.load(at_least=0 if position is None else position.catalogue_version)
         lease.announce(state.version)
+        self._lease = lease
         root = open_root(self.env, self.root_path, state, self.cache)
         self._version = state.version
         self._state = state
@@ -212,6 +213,10 @@ class ReaderStore:
         raise ReadOnlyError(
             f"the store {self.root_path!r} was opened with read_only=True: connect() without it to write"
         )
+
+    def is_kept(self) -> bool:
+        """Whether the store's folder still has this reader's lease: not if it was removed, also if there is another."""
+        return not self._closed and self.env.files.exists(self._lease.path)
 
     @property
     def closed(self) -> bool:

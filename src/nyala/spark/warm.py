@@ -1,0 +1,151 @@
+"""What the statements of a program share: an open reader of a store, and scans that were given to Spark already.
+
+    sql(…)  ── reading(path) ──►  the reader that the last statement left open; it catches up with the writer
+                                  (some system calls, where opening one reads the whole catalogue)
+            ── task_frame(…) ──►  the DataFrame of the same scan at the same moment, if there was one
+
+Neither changes what a statement sees: a reader catches up at each snapshot, and a scan of one moment has one answer.
+
+Invariants
+    M1  A reader that nobody used for IDLE_S is closed, and with it its lease: files are not kept for a statement that
+        never comes. One that is in use is not closed.
+    M2  A reader whose lease is gone from the store's folder is not used again: the folder was removed, or is another.
+    M3  A frame is given again only while its lease lives, and its lease is renewed then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import nyala
+from nyala.env import SYSTEM
+from nyala.errors import HistoryExpiredError
+from nyala.tablet.reader_store import ReaderStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from nyala.database import Database
+    from nyala.scan import Scan
+    from nyala.spark.reader import HeldLease
+
+__all__ = ["IDLE_S", "close_readers", "reading", "task_frame"]
+
+IDLE_S: Final = 30.0
+FRAMES_MAX: Final = 16
+
+_lock = threading.Lock()
+_readers: dict[str, _Reader] = {}
+_frames: OrderedDict[Any, tuple[DataFrame, HeldLease]] = OrderedDict()
+
+
+@dataclass
+class _Reader:
+    database: Database
+    pid: int
+    users: int = 0
+    last_used_s: float = 0.0
+    ticking: bool = False
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[Database]:
+    """The store at `path`, open for reading. Raises: as `nyala.connect`."""
+    reader = _taken(path)
+    try:
+        yield reader.database
+    finally:
+        with _lock:
+            reader.users -= 1
+            reader.last_used_s = SYSTEM.clock.monotonic_s()
+            if _readers.get(path) is reader:
+                _tick(path, reader, IDLE_S)
+            elif not reader.users:
+                reader.database.close()
+
+
+def _taken(path: str) -> _Reader:
+    with _lock:
+        reader = _readers.get(path)
+        if reader is not None and not (reader.pid == os.getpid() and _is_kept(reader.database)):
+            del _readers[path]
+            if not reader.users:
+                reader.database.close()
+            reader = None
+        if reader is None:
+            reader = _readers[path] = _Reader(nyala.connect(path, read_only=True), os.getpid())
+        reader.users += 1
+        return reader
+
+
+def _is_kept(database: Database) -> bool:
+    """M2."""
+    store = database._store
+    return isinstance(store, ReaderStore) and store.is_kept()
+
+
+def _tick(path: str, reader: _Reader, after_s: float) -> None:
+    """Look after the reader in some time, once (M1)."""
+    if not reader.ticking:
+        reader.ticking = True
+        timer = threading.Timer(after_s, _close_if_idle, (path, reader))
+        timer.daemon = True
+        timer.start()
+
+
+def _close_if_idle(path: str, reader: _Reader) -> None:
+    with _lock:
+        reader.ticking = False
+        if _readers.get(path) is not reader or reader.users:
+            return  # its last user will see to it
+        left_s = reader.last_used_s + IDLE_S - SYSTEM.clock.monotonic_s()
+        if left_s > 0:
+            _tick(path, reader, left_s)
+            return
+        del _readers[path]
+        reader.database.close()
+
+
+@atexit.register
+def close_readers() -> None:
+    """Close all that nobody is using."""
+    with _lock:
+        for path, reader in list(_readers.items()):
+            if not reader.users and reader.pid == os.getpid():
+                del _readers[path]
+                reader.database.close()
+
+
+def task_frame(
+    spark: SparkSession, scan: Scan, asked: Hashable, make: Callable[[], tuple[DataFrame, HeldLease | None]]
+) -> DataFrame:
+    """The frame of that scan, made by `make` at the first time, or again when its lease is over (M3).
+
+    asked: what the scan has of the table: columns and predicate.
+    make:  gives the frame and the lease that keeps its files; a frame without one is not kept here.
+    """
+    root, table = scan._take()
+    # A frame keeps its session, so no other session has that id while the frame is here.
+    key = (id(spark), scan._store.root_path, root.version, table.id, scan.timestamp, asked)
+    del root, table
+    with _lock:
+        found = _frames.get(key)
+    if found is not None:
+        with contextlib.suppress(HistoryExpiredError):
+            found[1].keep()
+            return found[0]
+    frame, lease = make()
+    if lease is not None:
+        with _lock:
+            _frames[key] = (frame, lease)
+            _frames.move_to_end(key)
+            while len(_frames) > FRAMES_MAX:
+                _frames.popitem(last=False)
+    return frame

@@ -1,0 +1,110 @@
+"""What statements share: an open reader, which follows the writer and is closed when idle; frames of one moment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import nyala
+import nyala.spark
+from nyala.spark import frames, warm
+
+
+@pytest.fixture(autouse=True)
+def no_readers_left() -> Iterator[None]:
+    yield
+    warm.close_readers()
+    assert not warm._readers
+
+
+def readers_of(store: Path) -> list[str]:
+    return [name for name in os.listdir(store / "leases") if name.startswith("reader-")]
+
+
+def test_statements_share_a_reader_that_follows_the_writer(spark: SparkSession, store: Path) -> None:
+    def ask() -> int:
+        (row,) = nyala.spark.sql(spark, "SELECT sum(k) AS s FROM t", store=store).collect()
+        return int(row.s)
+
+    with nyala.connect(store) as db:
+        table = db.create_table("t", {"k": "int64"}, ["k"])
+        table.insert({"k": [1]})
+        assert ask() == 1
+        (first,) = readers_of(store)
+        table.insert({"k": [2]})
+        assert ask() == 3
+        assert readers_of(store) == [first]
+        table.insert({"k": [4]})
+        table.flush()
+        with table.alter() as alteration:
+            alteration.add_column("v", "int32")
+        assert ask() == 7
+        assert len(readers_of(store)) == 1
+        assert nyala.spark.sql(spark, "SELECT k, v FROM t WHERE v IS NULL", store=store).count() == 3
+
+
+def test_an_idle_reader_is_closed_and_one_in_use_is_not(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with nyala.connect(store):
+        monkeypatch.setattr(warm, "IDLE_S", 0.0)
+        path = str(store)
+        with warm.reading(path) as db:
+            reader = warm._readers[path]
+            warm._close_if_idle(path, reader)
+            assert db.list_tables() == []
+            monkeypatch.setattr(warm, "IDLE_S", 3600.0)
+        warm._close_if_idle(path, reader)
+        assert warm._readers[path] is reader
+        monkeypatch.setattr(warm, "IDLE_S", 0.0)
+        warm._close_if_idle(path, reader)
+        assert not warm._readers and not readers_of(store)
+
+
+def test_a_store_in_the_place_of_another_is_read_anew(spark: SparkSession, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for value in (1, 2):
+        with nyala.connect(store) as db:
+            db.create_table("t", {"k": "int64"}, ["k"]).insert({"k": [value]})
+        assert nyala.spark.sql(spark, "SELECT k FROM t", store=store).collect() == [(value,)]
+        shutil.rmtree(store)
+
+
+def test_a_scan_of_the_same_moment_is_given_to_spark_once(
+    spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other columns, another predicate, another moment, or a lease that is over: another frame."""
+    monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
+    made = []
+    by_tasks = frames._by_tasks
+
+    def counted(*arguments: object) -> object:
+        made.append(arguments)
+        return by_tasks(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(frames, "_by_tasks", counted)
+
+    def ask(what: str) -> list[tuple[int, ...]]:
+        return sorted(tuple(row) for row in nyala.spark.sql(spark, what, store=store).collect())
+
+    with nyala.connect(store) as db:
+        table = db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
+        table.insert({"k": [1, 2], "v": [10, 20]})
+        assert ask("SELECT v FROM t") == [(10,), (20,)]
+        assert ask("SELECT v FROM t") == ask("SELECT a.v FROM t AS a") == [(10,), (20,)]
+        assert len(made) == 1
+        assert ask("SELECT v FROM t WHERE v > 15") == [(20,)]
+        assert ask("SELECT v FROM t WHERE v > 5") == ask("SELECT v FROM t") == [(10,), (20,)]
+        assert ask("SELECT k FROM t") == [(1,), (2,)]
+        assert len(made) == 4
+        table.update({"k": [1], "v": [11]})
+        assert ask("SELECT v FROM t") == [(11,), (20,)]
+        assert len(made) == 5
+        for name in os.listdir(store / "leases"):
+            if name.startswith("remote-"):
+                os.unlink(store / "leases" / name)
+        assert ask("SELECT v FROM t") == [(11,), (20,)]
+        assert len(made) == 6
