@@ -319,6 +319,14 @@ class ColumnReader:
         return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
     @property
+    def decodes_in_long_calls(self) -> bool:
+        """Whether most of the time that a block takes is one call of another library: bit-shuffled numbers, text."""
+        footer = self._footer
+        if footer.dictionary_length:
+            return False
+        return footer.form.kind == BYTES or footer.encoding == format.ENCODING_BITSHUFFLE
+
+    @property
     def has_frames(self) -> bool:
         """Whether blocks are frames, none with NULL."""
         footer = self._footer

@@ -371,6 +371,8 @@ class DiskRowSet:
     ) -> pa.Array:
         """`column`; of a decimal as `narrow`, if that is given."""
         scanning = is_scan(upper - lower) if scanning is None else scanning
+        if column.id not in self.changes.touched:
+            return self._base(column, lower, upper, stats, narrow, scanning)
         if scanning:
             # Named before it is asked about: what a write appends in between is newer than the snapshot, and would be
             # in the name but not in what is remembered under it.

@@ -5,9 +5,8 @@
                the rowids between the key bounds                                    nothing is read yet
     window     `WINDOW_ROWS` rows of one rowset, aligned so that whole blocks are decoded once:
                  without the rows that zone maps and deltas exclude (rule Z1); read as `window` says
-    batch      windows are worked on by several threads (decoding lets go of the interpreter's lock) and
-    given out in
-               order; merged by key only when that is asked for
+    batch      windows are worked on by several threads where decoding lets go of the interpreter's lock for long
+               (`decodes_in_long_calls`), and given out in order; merged by key only when that is asked for
 
 Invariants
     Z1  Rows are skipped by a predicate only if the base's zone map and every delta of that column that the snapshot
@@ -262,6 +261,23 @@ def _ahead_max() -> int:
     return 2 * (os.cpu_count() or 1)
 
 
+def decodes_in_long_calls(units: Sequence[ScanUnit], spec: ScanSpec) -> bool:
+    """Whether threads that decode beside one another gain by it: calls that let go of the interpreter's lock are long.
+
+    Frames and codewords are decoded by many calls of 5 to 30 µs. A thread that lets go of the lock for so short a time
+    has it again before another was woken to take it; what takes turns so is slower than one thread by itself.
+    """
+    disk = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
+    if not disk:
+        return True
+    largest = max(disk, key=lambda rowset: rowset.row_count)
+    names = {column.name for column in spec.columns}
+    if spec.predicate is not None:
+        names |= spec.predicate.columns
+    readers = (largest.base_column(spec.schema.by_name(name).id) for name in names)
+    return any(reader is not None and reader.decodes_in_long_calls for reader in readers)
+
+
 def windows_ahead(units: Sequence[ScanUnit], spec: ScanSpec) -> int:
     """How many windows may be decoded before their turn: about as much as the block cache may hold, and so a quarter of
     `memory_limit`, however many processors there are."""
@@ -311,12 +327,22 @@ def _unordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters
         count = upper - lower if selected is None else len(selected)
         return _batch(arrays, spec, count)
 
-    found: Iterator[pa.RecordBatch | None]
-    if sum(unit.upper - unit.lower for unit in units) <= _INLINE_ROWS:
-        found = map(work, _all_pieces(units, spec, counters))
-    else:
-        found = in_parallel(_all_pieces(units, spec, counters), work, windows_ahead(units, spec))
+    found = _each_piece(units, spec, counters, work)
     return (batch for batch in found if batch is not None)
+
+
+def _each_piece(
+    units: Sequence[ScanUnit],
+    spec: ScanSpec,
+    counters: ScanCounters,
+    work: Callable[[tuple[ScanUnit, int, int]], _Out],
+) -> Iterator[_Out]:
+    """`work` on all pieces in their order, by several threads where that is faster."""
+    items = _all_pieces(units, spec, counters)
+    few = sum(unit.upper - unit.lower for unit in units) <= _INLINE_ROWS
+    if few or not decodes_in_long_calls(units, spec):
+        return map(work, items)
+    return in_parallel(items, work, windows_ahead(units, spec))
 
 
 def _all_pieces(
@@ -338,9 +364,14 @@ def rows_without_columns(count: int) -> pa.RecordBatch:
 
 def count(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> int:
     """How many rows the scan has; reads no column that the predicate does not name."""
-    found = _all_pieces(units, spec, counters)
-    total = sum(in_parallel(found, lambda item: count_window(item[0], spec, item[1], item[2], counters)))
+    work = partial(_count_piece, spec=spec, counters=counters)
+    total = sum(_each_piece(units, spec, counters, work))
     return total if spec.limit is None else min(total, max(spec.limit, 0))
+
+
+def _count_piece(item: tuple[ScanUnit, int, int], spec: ScanSpec, counters: ScanCounters) -> int:
+    unit, lower, upper = item
+    return count_window(unit, spec, lower, upper, counters)
 
 
 # ------------------------------------------------------------------------------------------------ key order

@@ -588,7 +588,8 @@ def test_a_scan_of_more_than_memory_limit_holds_a_part_of_it(
     random = np.random.default_rng(0)
     with open_database(tmp_path / "s", memory_limit_bytes=16_000_000) as db:
         names = [f"c{number}" for number in range(columns - 1)]
-        table = db.create_table("t", {"k": "int64", **dict.fromkeys(names, "int64")}, "k")
+        types = {**dict.fromkeys(names, "int64"), "c0": nyala.column("int64", encoding="bitshuffle")}
+        table = db.create_table("t", {"k": "int64", **types}, "k")
         values = {name: random.integers(0, 1 << 40, rows) for name in names}  # not plain: that is no copy
         table.insert({"k": np.arange(rows), **values})
         table.flush()
@@ -620,6 +621,49 @@ def test_any_number_of_windows(count: int) -> None:
 
     assert list(in_parallel(range(count), work)) == [-number for number in range(count)]
     assert count != 1 or threads == {threading.get_ident()}
+
+
+@pytest.mark.parametrize(
+    ("columns", "where", "threads"),
+    [
+        (["n", "word"], None, False),
+        (["n"], "word = 'w3'", False),
+        (["text"], None, True),
+        (["n"], "shuffled > 5", True),
+        (["n", "text"], "n < 9", True),
+    ],
+)
+def test_threads_decode_only_what_is_decoded_in_long_calls(
+    columns: list[str], where: str | None, threads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames and codewords are decoded in calls so short that two threads wait for the interpreter's lock most of the
+    time: they would take longer than one."""
+    begun: list[None] = []
+
+    def noted(work: Callable[[Any], Any], item: Any) -> Future[Any]:
+        begun.append(None)
+        return at_once(work, item)
+
+    monkeypatch.setattr(read_path, "_start", noted)
+    monkeypatch.setattr(read_path, "WINDOW_ROWS", 1000)
+    rows = 20_000
+    with open_database(tmp_path / "s") as db:
+        schema = {
+            "k": "int64",
+            "n": nyala.column("int32", encoding="for"),
+            "shuffled": nyala.column("int32", encoding="bitshuffle"),
+            "word": nyala.column("string", encoding="dictionary"),
+            "text": nyala.column("string", encoding="plain"),
+        }
+        table = db.create_table("t", schema, "k")
+        table.insert(
+            [{"k": k, "n": k, "shuffled": k, "word": f"w{k % 5}", "text": f"t{k}"} for k in range(rows)]
+        )
+        table.flush()
+        assert table.scan(columns, where=where).to_arrow().num_rows
+        assert bool(begun) == threads
+        begun.clear()
+        assert table.count(where) == (rows if where is None else table.scan(where=where).to_arrow().num_rows)
 
 
 def test_what_no_thread_has_begun_the_consumer_does(monkeypatch: pytest.MonkeyPatch) -> None:
