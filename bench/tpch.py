@@ -376,8 +376,42 @@ def _column_bytes(files: str, store: str) -> dict[str, tuple[int, int]]:
     return out
 
 
-def _encodings(files: str, scale: Scale) -> list[tuple[str, str, int, float, float, float]]:
-    """(column, encoding, bytes in Arrow, stored share, encode and decode bytes/s) without compression and checksums."""
+class Encoded(NamedTuple):
+    """One column in one encoding, without compression and checksums."""
+
+    column: str
+    encoding: str
+    blocks: int
+    arrow_bytes: int
+    stored_bytes: int
+    decoded_bytes: int  # what decoding writes
+    encode_s: float
+    decode_s: float
+    encode_calls: int | None  # of Python and of C that Python calls, for the whole column
+    decode_calls: int | None
+
+    def cells(self) -> list[str]:
+        """As `ENCODED_COLUMNS` has them. Bytes: encoding goes over what Arrow has and what it stores, decoding over
+        what is stored and what it gives."""
+        return [
+            f"{self.column}, {self.encoding}",
+            megabytes(self.arrow_bytes),
+            f"{self.stored_bytes / self.arrow_bytes:.3f}",
+            f"{self.arrow_bytes / self.encode_s / 1e9:.2f}",
+            f"{self.arrow_bytes / self.decode_s / 1e9:.2f}",
+            f"{_count(self.encode_calls)} / {_count(self.decode_calls)}",
+            f"{self.blocks:,}",
+            f"{_count(self.arrow_bytes + self.stored_bytes)} / {_count(self.stored_bytes + self.decoded_bytes)}",
+        ]
+
+
+ENCODED_COLUMNS = (
+    "column, encoding", "in Arrow", "stored ÷ Arrow", "encode GB/s", "decode GB/s", "calls, encode / decode", "blocks",
+    "bytes touched, encode / decode",
+)  # fmt: skip
+
+
+def _encodings(files: str, scale: Scale) -> list[Encoded]:
     from nyala.cfile.encoding import EncodedValues, encoding_by_code
     from nyala.cfile.physical import physical
     from nyala.schema.types import parse_type
@@ -391,30 +425,47 @@ def _encodings(files: str, scale: Scale) -> list[tuple[str, str, int, float, flo
             encoding = encoding_by_code(code)
             if encoding is None or not encoding.handles(form):
                 continue
-            encode_s, decode_s = [], []
-            size = 0
             some = encoding.prepare(form, form.stored_array(given[:1000]))
             if some is not None:  # what is loaded at the first call
                 some.encode(0, min(1000, len(given)))
+            bounds = [(at, min(at + BLOCK_ROWS, len(given))) for at in range(0, len(given), BLOCK_ROWS)]
+            kept: list[Any] = []
+
+            def encode(
+                encoding: Any = encoding, given: Any = given, form: Any = form, bounds: Any = bounds
+            ) -> Any:
+                encoder = encoding.prepare(form, form.stored_array(given))
+                return encoder and (encoder, [encoder.encode(lower, upper) for lower, upper in bounds])
+
+            def decode(
+                encoding: Any = encoding, form: Any = form, bounds: Any = bounds, kept: Any = kept
+            ) -> int:
+                encoder, blocks = kept[-1]
+                size = 0
+                for (lower, upper), block in zip(bounds, blocks, strict=True):
+                    values = EncodedValues(block, upper - lower, None, 0, encoder.dictionary)
+                    size += encoding.decode(form, values).nbytes
+                return size
+
+            encode_s, decode_s = [], []
             for _ in range(scale.encode_repeats):
                 begun = perf_counter()
-                values = form.stored_array(given)
-                encoder = encoding.prepare(form, values)
-                if encoder is None:
-                    break
-                bounds = [(at, min(at + BLOCK_ROWS, len(given))) for at in range(0, len(given), BLOCK_ROWS)]
-                blocks = [encoder.encode(lower, upper) for lower, upper in bounds]
+                kept[:] = [encode()]
                 encode_s.append(perf_counter() - begun)
-                size = sum(block.size for block in blocks)
-                if encoder.dictionary is not None:
-                    size += encoder.dictionary.nbytes
+                if kept[0] is None:
+                    break
                 begun = perf_counter()
-                for (lower, upper), block in zip(bounds, blocks, strict=True):
-                    encoding.decode(form, EncodedValues(block, upper - lower, None, 0, encoder.dictionary))
+                decoded_bytes = decode()
                 decode_s.append(perf_counter() - begun)
-            if encode_s:
-                rate = given.nbytes / median(encode_s), given.nbytes / median(decode_s)
-                out.append((name, encoding.name, given.nbytes, size / given.nbytes, *rate))
+            if not decode_s:
+                continue
+            encoder, blocks = kept[0]
+            size = sum(block.size for block in blocks)
+            size += 0 if encoder.dictionary is None else encoder.dictionary.nbytes
+            calls = cost(encode).calls, cost(decode).calls
+            took = median(encode_s), median(decode_s)
+            sizes = len(bounds), given.nbytes, size, decoded_bytes
+            out.append(Encoded(name, encoding.name, *sizes, *took, *calls))
     return out
 
 
@@ -435,7 +486,7 @@ def _report(
     loaded: dict[str, Any],
     asked: dict[str, Any],
     profiled: dict[str, Cost],
-    encodings: list[tuple[str, str, int, float, float, float]],
+    encodings: list[Encoded],
     columns: dict[str, tuple[int, int]],
     own_tables: bool,
 ) -> Report:
@@ -483,20 +534,12 @@ def _report(
         table.rows.append([name, f"{ours:,}", f"{theirs:,}", times(ratio(ours, theirs))])
     report.tables.append(("Lineitem by column", table))
 
-    table = Table(["column, encoding", "in Arrow", "stored ÷ Arrow", "encode GB/s", "decode GB/s"])
-    for name, encoding, size, share, encode, decode in encodings:
-        table.rows.append(
-            [
-                f"{name}, {encoding}",
-                megabytes(size),
-                f"{share:.3f}",
-                f"{encode / 1e9:.2f}",
-                f"{decode / 1e9:.2f}",
-            ]
-        )
+    table = Table(list(ENCODED_COLUMNS))
+    table.rows += [one.cells() for one in encodings]
     report.tables.append(
         (
-            "Encodings on one core, blocks of 65,536 rows, without compression and checksums; GB of Arrow",
+            "Encodings on one core, blocks of 65,536 rows, without compression and checksums; GB of Arrow; calls and "
+            "bytes of the whole column",
             table,
         )
     )

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bench import (
@@ -164,6 +165,24 @@ def test_queries_and_scans_answer_as_over_parquet(tmp_path: Path, monkeypatch: p
     ):
         assert text in page
     assert tpch.FULL.queries == tpch.QUICK.queries == tuple(range(1, 23))
+
+
+def test_speeds_of_encodings_say_how_many_calls_and_bytes_they_are_made_of(tmp_path: Path) -> None:
+    """GB/s alone do not tell a slow decoder from one that is called for little blocks."""
+    table = data._lineitem_like(3 * tpch.BLOCK_ROWS // 2)
+    pq.write_table(table, tmp_path / "lineitem.parquet")
+    found = {(one.column, one.encoding): one for one in tpch._encodings(str(tmp_path), tpch.QUICK)}
+    assert {"plain", "rle", "bitshuffle", "for"} <= {
+        encoding for name, encoding in found if name == "l_orderkey"
+    }
+    keys, flags = found["l_orderkey", "plain"], found["l_returnflag", "dictionary"]
+    assert keys.arrow_bytes == keys.stored_bytes == keys.decoded_bytes == 8 * table.num_rows
+    assert flags.stored_bytes < flags.arrow_bytes < flags.decoded_bytes  # validity and offsets besides
+    for one in found.values():
+        assert one.blocks == 2
+        assert one.encode_calls and one.decode_calls and one.decode_calls > 2
+        assert len(one.cells()) == len(tpch.ENCODED_COLUMNS)
+    assert keys.cells()[-1] == f"{16 * table.num_rows:,} / {16 * table.num_rows:,}"
 
 
 def test_answers_are_the_same_but_for_the_last_digits_and_the_order_of_equals() -> None:
