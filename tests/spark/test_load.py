@@ -19,8 +19,9 @@ from pyspark.sql import functions as F
 
 import nyala
 import nyala.spark
+from nyala import handover
 from nyala.errors import CorruptionError, DuplicateKeyError, HistoryExpiredError, SchemaError
-from nyala.spark import progress
+from nyala.spark import progress, small
 
 load_module = importlib.import_module("nyala.spark.load")  # `nyala.spark.load` is the function
 
@@ -31,19 +32,33 @@ def db(store: Path) -> Iterator[nyala.Database]:
         yield opened
 
 
+@pytest.fixture(autouse=True)
+def on_executors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small frames too: what is tested here is how executors write."""
+    monkeypatch.setattr(small, "SMALL_BYTES", -1)
+
+
 def ids(spark: SparkSession, begin: int, end: int, value: int, parts: int = 3) -> DataFrame:
     return spark.range(begin, end, 1, parts).selectExpr("id AS k", f"id * {value} AS v", "'x' AS w")
 
 
-def test_load_and_upsert(spark: SparkSession, db: nyala.Database) -> None:
-    """Each is one batch over all tablets; rows that fail leave the table as it was, and no file."""
+@pytest.mark.parametrize("where", ["on executors", "here"])
+def test_load_and_upsert(
+    spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Each is one batch over all tablets; rows that fail leave the table as it was, and no file. A small frame is
+    written by this process: same results, same errors, same numbers of rows."""
+    if where == "here":
+        monkeypatch.undo()
+        monkeypatch.setattr(handover, "loading", None)
     table = db.create_table(
         "t", {"k": "int64", "v": "int64", "w": "string"}, ["k"], [nyala.hash_partition("k", buckets=5)]
     )
     loaded = nyala.spark.load(ids(spark, 0, 1000, 1), table)
     assert (loaded.inserted, table.count(at=loaded.timestamp - 1), table.count()) == (1000, 0, 1000)
     table.update({"k": [7], "w": ["late"]})
-    changed = nyala.spark.upsert(ids(spark, 900, 1100, -1).drop("w"), table, tasks=2)
+    tasks = 2 if where == "on executors" else None
+    changed = nyala.spark.upsert(ids(spark, 900, 1100, -1).drop("w"), table, tasks=tasks)
     assert (changed.inserted, changed.updated) == (100, 100)
     assert [table.get({"k": k}) for k in (7, 950, 1050)] == [
         {"k": 7, "v": 7, "w": "late"}, {"k": 950, "v": -950, "w": "x"}, {"k": 1050, "v": -1050, "w": None},
@@ -65,6 +80,36 @@ def test_load_and_upsert(spark: SparkSession, db: nyala.Database) -> None:
     assert [p for p in (Path(db.path) / "staging").rglob("*") if p.is_file()] == []
     with pytest.raises(SchemaError, match="given string, wanted int64"):
         nyala.spark.load(spark.sql("SELECT '1' AS k"), table)
+
+
+def test_what_is_not_small_is_written_by_executors(
+    spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when Spark takes it for small, or nobody can tell; and for a process that is not the writer."""
+    monkeypatch.undo()
+    written_here = []
+    write_here = load_module._write_here
+    monkeypatch.setattr(
+        load_module, "_write_here", lambda *given: written_here.append(len(given[0])) or write_here(*given)
+    )
+    table = db.create_table("t", {"k": "int64", "v": "int64", "w": "string"}, ["k"])
+    assert nyala.spark.load(ids(spark, 0, 10, 1), table).inserted == 10
+    assert written_here == [10]
+    assert nyala.spark.load(ids(spark, 10, 20, 1), table, tasks=1).inserted == 10
+    few = ids(spark, 20, 30, 1)
+    assert nyala.spark.load(few.mapInArrow(lambda batches: batches, few.schema), table).inserted == 10
+    assert (
+        nyala.spark.load(few.selectExpr("explode(array(k + 10, k + 20)) AS k", "v", "w"), table).inserted
+        == 20
+    )
+    with nyala.connect(db.path, read_only=True) as reader:
+        assert nyala.spark.load(ids(spark, 50, 60, 1), reader["t"]).inserted == 10
+    assert written_here == [10]
+    monkeypatch.setattr(small, "ROWS_MAX", 3)
+    assert nyala.spark.load(ids(spark, 60, 72, 1, parts=4), table).inserted == 12
+    assert nyala.spark.load(ids(spark, 72, 76, 1, parts=1), table).inserted == 4
+    assert written_here == [10, 12]
+    assert table.count() == 76
 
 
 def test_every_way_of_partitioning(spark: SparkSession, db: nyala.Database) -> None:

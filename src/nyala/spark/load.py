@@ -8,7 +8,7 @@
     commit     one catalogue transaction, through whoever holds the lock; what changed since S is settled anew
 
 Other writers wait for the commit only, which reads no row of the load. A shuffle costs about as much again as a write
-without one (study, 2.6), so small frames are better written with `df.write.format("nyala")`.
+without one (study, 2.6), so small frames come to the driver instead (`small`).
 
 Of a key that stands in the frame more than once the rows apply in the order of the frame's partitions, as they do in
 every write.
@@ -39,7 +39,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from nyala import handover
 from nyala.env import SYSTEM, process_mark
-from nyala.errors import Error, InvalidArgumentError, write_error
+from nyala.errors import Error, InvalidArgumentError, WriteError, write_error
 from nyala.spark.arguments import check_frame, check_table
 from nyala.spark.cluster import cores_of
 from nyala.spark.errors import naming, translated
@@ -48,6 +48,7 @@ from nyala.spark.options import LEASE_DEFAULT_S
 from nyala.spark.progress import renewing, watching
 from nyala.spark.reader import HeldLease, freeze_gc_once
 from nyala.spark.routing import key_columns, single_hash, tablet_number
+from nyala.spark.small import PLACE_BITS, small_rows
 from nyala.spark.writer import failures_text, unique_columns
 from nyala.tablet import layout
 from nyala.tablet.load_commit import LoadCommit
@@ -66,7 +67,6 @@ __all__ = ["load", "upsert"]
 TASKS_PER_CORE: Final = 4
 STAGING_TTL_S: Final = 24 * 3600
 # Of the numbers that Spark's monotonically_increasing_id gives: those that say the row's place in its partition.
-_PLACE_BITS: Final = 33
 _ANSWER: Final = "tablet int, staged binary, errors binary"
 _ANSWER_SCHEMA: Final = pa.schema([("tablet", pa.int32()), ("staged", pa.binary()), ("errors", pa.binary())])
 
@@ -87,7 +87,8 @@ def load(
     on_conflict, errors: as `Table.insert`. In `errors` of a result or an exception, `row` is the number that
             `pyspark.sql.functions.monotonically_increasing_id()` gives a row of `df`: 2^33 × its partition, and its
             place there; the key's columns stand beside it.
-    tasks:  how many tasks write; None: one for each tablet, but not more than four for each core.
+    tasks:  how many tasks write; None: one for each tablet, but not more than four for each core, and none where the
+            frame is small and this process is the store's writer: then it writes the rows itself.
     lease:  seconds for which the job's files are kept after it was last heard of.
     Raises: as `Table.insert`, and SchemaError when the table is altered while the job runs. Nothing was written then.
     """
@@ -121,6 +122,11 @@ def _run(
     path, name = table._database.path, table.name
     columns = unique_columns(name, df.schema)
     check_names(name, columns)
+    if tasks is None and not table._database.read_only:
+        with translated():
+            rows = small_rows(df, f"{operation} into {name}")
+        if rows is not None:
+            return _write_here(rows, table, operation, errors)
     with handover.loading(path, name, lease_s, reserve=operation != "insert") as (plan, lease):
         check_columns(plan, operation, to_arrow_schema(df.schema, timezone="UTC"))
         key, folder = handover.new_staging(path, STAGING_TTL_S, owner=process_mark())
@@ -139,12 +145,7 @@ def _run(
             failed = [from_ipc(bytes(row.errors)) for row in answers if row.errors is not None]
             problems = pa.concat_tables(failed).sort_by("row") if failed else None
             if problems is not None and errors == "raise":
-                raise write_error(
-                    set(problems.column("code").unique().to_pylist()),
-                    f"table {name!r}: {problems.num_rows} rows failed and nothing was written (all of them are in "
-                    f".errors)\n{failures_text(problems, _row_text)}",
-                    problems,
-                )
+                raise _refused(name, problems)
             files = {found.rowset.id: found for tablet in plan.tablets for found in tablet.rowsets}
             touched = {made.rowset_id for tablet in staged for made in tablet.deltas}
             job = LoadCommit(
@@ -163,8 +164,39 @@ def _run(
     )
 
 
+def _write_here(rows: pa.Table, table: Table, operation: str, errors: Errors) -> WriteResult:
+    """Write a small frame's rows: see `nyala.spark.small`. Failing rows have the numbers that Spark gave them."""
+    numbers = rows.column(ROW).combine_chunks()
+    data = rows.drop_columns([ROW])
+
+    def numbered(found: pa.Table) -> pa.Table:
+        at = found.schema.get_field_index("row")
+        return found.set_column(at, found.schema.field(at), numbers.take(found.column(at)))
+
+    try:
+        if operation == "upsert":
+            result = table.upsert(data, errors=errors)
+        else:
+            conflict: Literal["error", "ignore"] = "ignore" if operation == "insert-ignore" else "error"
+            result = table.insert(data, conflict, errors=errors)
+    except WriteError as error:
+        if error.errors is None:
+            raise
+        raise _refused(table.name, numbered(error.errors)) from None
+    return result if result.errors is None else dataclasses.replace(result, errors=numbered(result.errors))
+
+
+def _refused(name: str, problems: pa.Table) -> WriteError:
+    return write_error(
+        set(problems.column("code").unique().to_pylist()),
+        f"table {name!r}: {problems.num_rows} rows failed and nothing was written (all of them are in "
+        f".errors)\n{failures_text(problems, _row_text)}",
+        problems,
+    )
+
+
 def _row_text(number: int) -> str:
-    return f"partition {number >> _PLACE_BITS}, row {number & ((1 << _PLACE_BITS) - 1)}"
+    return f"partition {number >> PLACE_BITS}, row {number & ((1 << PLACE_BITS) - 1)}"
 
 
 def _by_tablet(df: DataFrame, plan: LoadPlan, tasks: int | None) -> DataFrame:
