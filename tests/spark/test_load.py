@@ -294,9 +294,9 @@ spark.sparkContext.setLogLevel("ERROR")
 with nyala.connect("store") as db:
     table = db.create_table("t", {"k": "int64", "v": "int64"}, ["k"], [nyala.hash_partition("k", buckets=4)])
     df = spark.range(0, 1000, 1, 4).selectExpr("id AS k", "id AS v")
-    assert nyala.spark.load(df, table).inserted == 1000
+    assert nyala.spark.load(df, table, tasks=4).inserted == 1000
     nyala.spark.write(df.where("k < 10").selectExpr("k", "-v AS v"), "store", "t")
-    assert nyala.spark.upsert(df.where("k >= 990").selectExpr("k", "0L AS v"), table).updated == 10
+    assert nyala.spark.upsert(df.where("k >= 990").selectExpr("k", "0L AS v"), table, tasks=4).updated == 10
     read = spark.read.format("nyala").options(path="store", table="t").load()
     assert tuple(read.selectExpr("count(*)", "sum(v)").first()) == (1000, 499500 - 90 - 9945)
     assert table.scan(where="k < 5").to_spark(spark).count() == 5
