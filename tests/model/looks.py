@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nyala.errors import HistoryExpiredError
 from nyala.mvcc.timestamp import from_physical
 from nyala.scan import read_token
-from tests.model.values import Predicate, columns_of, holds, plain, same, text
+from tests.model.values import Predicate, columns_of, holds, literals, plain, same, text
 from tests.model.versions import NOW, Key, Row, Table
 
 if TYPE_CHECKING:
@@ -51,6 +51,16 @@ class Looks:
     def _sees(self, name: str, where: Predicate | None, at: int = NOW) -> bool:
         """Are the predicate's columns there?"""
         return where is None or columns_of(where) <= {column.name for column in self.models[name].columns(at)}
+
+    def some_predicate(self, name: str, number: int, seen: int) -> Predicate:
+        """One of those that a zone map may answer, a different one for each number."""
+        columns = self.models[name].columns(seen)
+        column = columns[number % len(columns)]
+        values = [] if column.type == "bool" else literals(column.type)
+        if not values or number % 7 == 0:
+            return ("is null" if number % 2 else "is not null", column.name)
+        word = ("=", "<", "=", ">=")[number // len(columns) % 4]
+        return (word, column.name, values[number // len(columns) % len(values)])
 
     # ── how far back ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -236,6 +246,8 @@ class Looks:
             for number in range(count):
                 self.do_look_back(name, number, 0, "at", 0, None)
                 self.do_look_back(name, number, 1, "current", 0, None)
+                where = self.some_predicate(name, number, self._moment(number))
+                self.do_look_back(name, number, 0, "at", 0, where)
                 for later in range(number + 1, count if every_feed else min(number + 2, count)):
                     self.do_look_feed(name, number, later, (number + later) % 2 == 0, "at", 0)
         self.do_look_check()

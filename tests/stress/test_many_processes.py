@@ -68,7 +68,7 @@ def many_readers(path: Path, looks: int) -> int:
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             for _ in range(READERS)
         ]
-        last, deadline_s = 0, time.monotonic() + 200
+        last, vacuumed, deadline_s = 0, 0, time.monotonic() + 200
         while any(reader.poll() is None for reader in readers) and time.monotonic() < deadline_s:
             # Large steps are written as files; after some thousand rows only values change: reading stays quick.
             count = (0 if last > 3000 else 1) + (2000 if last in (20, 40) else 0)
@@ -83,11 +83,13 @@ def many_readers(path: Path, looks: int) -> int:
             last += count or 1
             if last % 50 == 0:
                 (links, accounts, heads)[last // 50 % 3].compact()
-                heads.vacuum()
+                vacuumed += heads.vacuum()["files"]
         answers = [reader.communicate(timeout=60) for reader in readers]
         assert [reader.returncode for reader in readers] == [0] * READERS, [error for _, error in answers]
         assert db.check().ok
-        assert db.maintenance.status()["last_error"] == ""
+        status = db.maintenance.status()
+        assert status["last_error"] == ""
+        assert vacuumed + status["files_collected"], "nothing was ever removed under the readers"
     assert nyala.check(path).ok
     return sum(int(said) for said, _ in answers)
 

@@ -1,8 +1,10 @@
-"""Many threads on one store with limits so small that flush, delta compaction, direct commits and collection run all
-the time."""
+"""Many threads on one store with limits so small that flush, compactions, direct commits and collection run all the
+time."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import random
 import subprocess
 import sys
@@ -17,9 +19,10 @@ import pytest
 import nyala
 from nyala.database import Database
 from nyala.scan import read_token
+from tests.figures import counted
 from tests.support import key_value_table, open_database
 
-SECONDS = 4.0
+SECONDS = 2.5
 ACCOUNTS = 60
 OPENING = 100
 
@@ -71,10 +74,26 @@ def impatient() -> Iterator[None]:
 
 @pytest.mark.parametrize("durability", ["commit", "group"])
 def test_money_moves_and_none_is_made(tmp_path: Path, impatient: None, durability: str) -> None:
-    """Transfers in every form that a write has: each snapshot holds every account, and the same sum."""
-    options: dict[str, Any] = {"log_limit_bytes": 100_000, "direct_commit_bytes": 60_000}
+    """Transfers in every form that a write has: each snapshot holds every account, and the same sum; and every row
+    that was linked to another is there, and once."""
+    move_money(tmp_path / "s", durability, SECONDS)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("durability", ["commit", "group"])
+def test_money_moves_for_long(tmp_path: Path, impatient: None, durability: str) -> None:
+    with counted("reads of 4 threads beside 4 that write, with maintenance", "snapshots") as tried:
+        tried.append(move_money(tmp_path / "s", durability, 120))
+
+
+def move_money(path: Path, durability: str, seconds: float) -> int:
+    """Four threads that write, four that read, for so long. Returns how many snapshots were looked at."""
+    options: dict[str, Any] = {
+        "log_limit_bytes": 30_000, "direct_commit_bytes": 60_000, "rowset_target_bytes": 50_000
+    }  # fmt: skip
     with open_database(
-        tmp_path / "s", maintenance=True, memory_limit_bytes=4 << 20, durability=durability, **options
+        path, maintenance=True, memory_limit_bytes=4 << 20, durability=durability, **options
     ) as db:
         accounts = db.create_table(
             "accounts",
@@ -87,8 +106,11 @@ def test_money_moves_and_none_is_made(tmp_path: Path, impatient: None, durabilit
         )
         accounts.insert({"k": range(ACCOUNTS), "v": [OPENING] * ACCOUNTS})
         locks = [threading.Lock() for _ in range(ACCOUNTS)]
-        newest = -1
-        acknowledged = 0
+        newest = [
+            -1 - chain for chain in range(4)
+        ]  # of each writer's list, which ends in a number of its own
+        linked = [0] * 4
+        looks = itertools.count()
 
         def transfer(chance: random.Random) -> None:
             one, other = sorted(chance.sample(range(ACCOUNTS), 2))
@@ -114,11 +136,17 @@ def test_money_moves_and_none_is_made(tmp_path: Path, impatient: None, durabilit
                 else:  # past the log
                     accounts.update({**after, "note": ["n" * 40_000] * 2})
 
-        def link(chance: random.Random) -> None:
-            nonlocal newest, acknowledged
+        def link(chain: int, chance: random.Random) -> None:
             key = chance.randrange(2**60)
-            links.insert({"k": [key], "before": [newest]})
-            newest, acknowledged = key, acknowledged + 1
+            links.insert({"k": [key], "before": [newest[chain]]})
+            newest[chain] = key
+            linked[chain] += 1
+
+        def write(chain: int, chance: random.Random) -> None:
+            if chance.randrange(4):
+                transfer(chance)
+            else:
+                link(chain, chance)
 
         past: list[tuple[int, Any]] = []
 
@@ -128,6 +156,7 @@ def test_money_moves_and_none_is_made(tmp_path: Path, impatient: None, durabilit
             assert len(found) == ACCOUNTS, "an account is gone, or there twice"
             assert sum(found["v"].to_pylist()) == ACCOUNTS * OPENING, "half a transfer"
             assert scan.to_arrow().sort_by("k").equals(found), "the second reading differs"
+            next(looks)
             past.append((scan.timestamp, found))
             at, then = chance.choice(past)
             assert accounts.scan(columns=["k", "v"], at=at, order_by_key=True).to_arrow().equals(then), (
@@ -142,34 +171,42 @@ def test_money_moves_and_none_is_made(tmp_path: Path, impatient: None, durabilit
                 next(iter(scan.to_reader()))  # given up half-way
 
         def follow(chance: random.Random) -> None:
-            at_least = acknowledged
+            at_least = sum(linked)
             found = links.to_arrow()
             before = dict(zip(found["k"].to_pylist(), found["before"].to_pylist(), strict=True))
+            assert len(before) == len(found), "a row is there twice"
             assert len(before) >= at_least, "an acknowledged row is not there"
-            ends = set(before) - set(before.values())
-            assert len(ends) <= 1, "a hole in the list"
-            length, at = 0, next(iter(ends), -1)
-            while at != -1:
-                length, at = length + 1, before[at]
-            assert length == len(before)
+            walked, reached = 0, set()
+            for at in set(before) - set(before.values()):
+                while at >= 0:
+                    walked, at = walked + 1, before[at]
+                reached.add(at)
+            assert walked == len(before) and len(reached) == len(set(before) - set(before.values())), (
+                "a hole in a list"
+            )
+            next(looks)
 
         def background_has_worked() -> bool:
             status = db.maintenance.status()
-            return bool(status["flushes"] > 3 and status["files_collected"])
+            compactions = status["merging_compactions"] + status["major_delta_compactions"]
+            return bool(status["flushes"] > 3 and compactions and status["files_collected"])
 
-        crowd = Crowd(SECONDS, background_has_worked)
-        for work, count in ((transfer, 4), (link, 1), (read, 2), (follow, 1)):
-            for _ in range(count):
-                crowd.add(work)
+        crowd = Crowd(seconds, background_has_worked)
+        for chain in range(4):
+            crowd.add(functools.partial(write, chain))
+        for look in (read, read, follow, follow):
+            crowd.add(look)
         crowd.run()
         status = db.maintenance.status()
         assert status["failures"] == 0, status["last_error"]
         assert background_has_worked(), "limits too large?"
+        assert db.check().ok
         total = contents(db)
-    with open_database(tmp_path / "s") as db:
+    with open_database(path) as db:
         assert contents(db) == total, "the log gives back what memory held"
         db.flush()
         assert contents(db) == total
+    return next(looks)
 
 
 def contents(db: Database) -> list[Any]:
