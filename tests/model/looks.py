@@ -52,15 +52,16 @@ class Looks:
         """Are the predicate's columns there?"""
         return where is None or columns_of(where) <= {column.name for column in self.models[name].columns(at)}
 
-    def some_predicate(self, name: str, number: int, seen: int) -> Predicate:
-        """One of those that a zone map may answer, a different one for each number."""
-        columns = self.models[name].columns(seen)
+    def some_predicate(self, name: str, number: int, at: int, seen: int) -> Predicate:
+        """One that a zone map may answer, of a value that a row has, if there is any; others for other numbers."""
+        columns, rows = self.models[name].columns(seen), self.models[name].rows(at, seen)
         column = columns[number % len(columns)]
         values = [] if column.type == "bool" else literals(column.type)
-        if not values or number % 7 == 0:
+        if not values or number % 11 == 0:
             return ("is null" if number % 2 else "is not null", column.name)
-        word = ("=", "<", "=", ">=")[number // len(columns) % 4]
-        return (word, column.name, values[number // len(columns) % len(values)])
+        there = [row[column.name] for row in rows if row[column.name] in values]
+        value = there[number % len(there)] if there else values[number % len(values)]
+        return (("=", "<=", "=", ">=")[number // len(columns) % 4], column.name, value)
 
     # ── how far back ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -246,7 +247,8 @@ class Looks:
             for number in range(count):
                 self.do_look_back(name, number, 0, "at", 0, None)
                 self.do_look_back(name, number, 1, "current", 0, None)
-                where = self.some_predicate(name, number, self._moment(number))
+                at = self._moment(number)
+                where = self.some_predicate(name, number, at, at)
                 self.do_look_back(name, number, 0, "at", 0, where)
                 for later in range(number + 1, count if every_feed else min(number + 2, count)):
                     self.do_look_feed(name, number, later, (number + later) % 2 == 0, "at", 0)

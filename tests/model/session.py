@@ -168,7 +168,7 @@ class Session(Looks):
         for name, model in self.models.items():
             found = self._table(name).scan(order_by_key=True).to_arrow().to_pylist()
             assert_same(found, model.rows(), f"the rows of {name}")
-            where = self.some_predicate(name, self._compared, NOW)
+            where = self.some_predicate(name, self._compared, NOW, NOW)
             found = self._table(name).scan(where=text(where), order_by_key=True).to_arrow().to_pylist()
             assert_same(found, model.rows(where=where), f"the rows of {name} where {where}")
 
