@@ -14,9 +14,11 @@ import pytest
 
 import nyala
 from nyala.env import process_mark
-from nyala.errors import CorruptionError, InvalidArgumentError
+from nyala.errors import CorruptionError, InvalidArgumentError, StorageError, TableExistsError
+from nyala.spark import backup_jobs
 from nyala.spark.backup import (
     Backup,
+    RestoreStep,
     begin_backup,
     clean_backups,
     find_backups,
@@ -67,14 +69,18 @@ def bring_back(db: nyala.Database, folder: Path, name: str, at: Any = None) -> n
         history_us=target.history_us,
     )  # fmt: skip
     for step in steps:
-        batches = [batch for path in step.paths for batch in read_part(target, path)]
-        if batches:
-            rows = pa.Table.from_batches(batches)
-            if step.backup.since is None:
-                db[name].insert(rows.drop_columns([CHANGE_TYPE]))
-            else:
-                apply_changes(db._store, name, StagedRows(rows))
+        apply_step(db, target, step, name)
     return db[name]
+
+
+def apply_step(db: nyala.Database, target: Backup, step: RestoreStep, name: str) -> None:
+    batches = [batch for path in step.paths for batch in read_part(target, path)]
+    if batches:
+        rows = pa.Table.from_batches(batches)
+        if step.backup.since is None:
+            db[name].insert(rows.drop_columns([CHANGE_TYPE]))
+        else:
+            apply_changes(db._store, name, StagedRows(rows))
 
 
 def rows(table: Any) -> list[dict[str, Any]]:
@@ -238,6 +244,35 @@ def test_a_full_backup_of_a_moment_that_has_an_incremental_one(db: nyala.Databas
     assert len(clean_backups(folder, after.until)) == 2
     assert [found["path"] for found in list_backups(folder)] == [full.path, after.path]
     assert rows(bring_back(db, folder, "r2")) == rows(db["t"])
+
+
+def test_a_restored_table_is_there_when_it_is_whole(
+    db: nyala.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the last step it has another name; a step that fails leaves none; a name that is taken is refused first."""
+    folder = tmp_path / "backups"
+    for number in range(3):
+        db["t"].insert({"k": [number], "v": [number], "w": ["a"]})
+        back_up(db, folder)
+    seen: list[tuple[list[str], int]] = []
+
+    def apply(spark: None, target: Backup, step: RestoreStep, table: nyala.Table) -> None:
+        apply_step(db, target, step, table.name)
+        seen.append((db.list_tables(), len(table)))
+        if len(seen) == 5:
+            raise StorageError("the disk is full")
+
+    monkeypatch.setattr(backup_jobs, "_apply", apply)
+    assert rows(backup_jobs.restore(None, folder, "t", into=db, name="again")) == rows(db["t"])  # type: ignore[arg-type]
+    assert [(len(tables), count) for tables, count in seen] == [(2, 1), (2, 2), (2, 3)]
+    assert all("again" not in tables for tables, _ in seen) and db.list_tables() == ["again", "t"]
+    with pytest.raises(
+        TableExistsError, match=r"'t' exists already: restore it under another name \(name=…\)"
+    ):
+        backup_jobs.restore(None, folder, "t", into=db)  # type: ignore[arg-type]
+    with pytest.raises(StorageError, match="full"):
+        backup_jobs.restore(None, folder, "t", into=db, name="third")  # type: ignore[arg-type]
+    assert db.list_tables() == ["again", "t"]
 
 
 def test_folders_that_are_not_there_and_names_that_are_no_folders(db: nyala.Database, tmp_path: Path) -> None:
