@@ -97,13 +97,14 @@ def run_write(spark: SparkSession, store: str) -> None:
 def run_load(spark: SparkSession, store: str) -> None:
     with nyala.connect(store, maintenance=False) as db:
         # What is there is updated by hand: the load inserts the rest.
-        nyala.spark.load(changes(spark, store).where("k % 3 <> 0"), db["t"], on_conflict="ignore")
+        rows = changes(spark, store).where("k % 3 <> 0")
+        nyala.spark.load(rows, db["t"], on_conflict="ignore", tasks=2)  # by executors, few as they are
         db["t"].upsert({"k": list(range(0, 200, 6)), "v": list(range(0, 2000, 60))})
 
 
 def run_upsert(spark: SparkSession, store: str) -> None:
     with nyala.connect(store, maintenance=False) as db:
-        nyala.spark.upsert(changes(spark, store), db["t"])
+        nyala.spark.upsert(changes(spark, store), db["t"], tasks=2)
 
 
 def run_compact(spark: SparkSession, store: str) -> None:
