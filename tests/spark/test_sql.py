@@ -99,14 +99,14 @@ def test_a_catalogues_table_stands_for_some_rows_at_a_moment(spark: SparkSession
     before = db.now()
     db["t"].insert({"k": [4, 5], "v": [40, 50]})
     spark.sql(
-        f"CREATE TABLE some USING nyala OPTIONS (path '{db.path}', table 't', where 'k > 1', at '{before}')"
+        f"CREATE TABLE part_of_t USING nyala OPTIONS (path '{db.path}', table 't', where 'k > 1', at '{before}')"
     )
     try:
         for text, wanted in (
-            ("SELECT k FROM some", [(2,), (3,)]),
-            ("SELECT k FROM some WHERE v > 25", [(3,)]),
+            ("SELECT k FROM part_of_t", [(2,), (3,)]),
+            ("SELECT k FROM part_of_t WHERE v > 25", [(3,)]),
         ):
             assert answer(spark.sql(text)) == answer(nyala.spark.sql(spark, text)) == wanted
-        assert answer(nyala.spark.sql(spark, "SELECT count(*) FROM some", at=db.now())) == [(4,)]
+        assert answer(nyala.spark.sql(spark, "SELECT count(*) FROM part_of_t", at=db.now())) == [(4,)]
     finally:
-        spark.sql("DROP TABLE some")
+        spark.sql("DROP TABLE part_of_t")
