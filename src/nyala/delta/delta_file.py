@@ -258,6 +258,8 @@ class DeltaFile:
     def _records_of(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
         """[begin, end) of the records in the blocks that can hold changes of the rows [lower, upper)."""
         rowids = self._column(ColumnKey(DELTA_ROWID, self._group(column_id)))
+        if rowids.block_count <= 1:
+            return 0, rowids.row_count
         # Rowids ascend over the blocks (F1): the blocks that can hold the rows stand together.
         zones = rowids.zones
         first = next((n for n, zone in enumerate(zones) if zone.max is None or zone.max >= lower), len(zones))
