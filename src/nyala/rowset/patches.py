@@ -33,7 +33,6 @@ import pyarrow as pa
 
 from nyala.cfile.encoded_rows import EncodedRows
 from nyala.cfile.encoding.frame import satisfying
-from nyala.cfile.memory import scratch
 from nyala.cfile.physical import narrow_decimal, physical
 from nyala.cfile.reader import ReadStats
 from nyala.delta.applier import decide, overlay, patch
@@ -51,7 +50,7 @@ Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
 # Distinct texts of a patch that are compared in Python, once for each constraint and window.
 _WORDS_COMPARED_MAX: Final = 1 << 10
-# Positions are searched for rows that are fewer than this part of the window; else all rows are marked.
+# Rows that are fewer than this part of the window are searched among the positions; else they are marked in it.
 _SEARCHED_SHARE: Final = 1 / 64
 
 
@@ -72,7 +71,7 @@ class Patch:
 
     def window(self, lower: int, upper: int) -> Patch:
         """The part of the rows [lower, upper), counted from `lower`."""
-        begin, end = np.searchsorted(self.positions, (lower, upper)).tolist()
+        begin, end = np.searchsorted(self.positions, np.array((lower, upper), np.int32)).tolist()
         positions = self.positions[begin:end]
         if lower:
             positions = positions - np.int32(lower)
@@ -92,33 +91,26 @@ class Patch:
 
     def onto(self, base: pa.Array) -> pa.Array:
         """The rows of the range with what is changed; `base`, in the column's type or narrow, stays as it is."""
-        return patch(base, self.positions, self._in(base.type))
-
-    def _in(self, wanted: pa.DataType) -> pa.Array:
-        values = self.values
-        if values.type == wanted:
-            return values
-        if values.null_count:
-            return values.cast(wanted)
-        form = physical(self.type)
-        data = values.buffers()[1].slice(values.offset * form.width_bytes, len(values) * form.width_bytes)
-        return form.fixed_array(data, len(values), None, 0)
+        return patch(base, self.positions, _in(self.values, self.type, base.type))
 
     def picked(self, rows: Rows, count: int, base: pa.Array) -> pa.Array:
-        """`base`, which has the values of these ascending rows of a range of `count`, with what is changed."""
+        """`base`, which has the values of these ascending rows of a range of `count`, with what is changed.
+
+        Cost: O(patch + rows); of few rows a search of each.
+        """
         if len(rows) < count * _SEARCHED_SHARE:
-            at = np.searchsorted(self.positions, rows)
+            at = np.searchsorted(self.positions, rows.astype(np.int32))
             at[at == len(self.positions)] = 0
             places = np.flatnonzero(self.positions[at] == rows)
-            found: npt.NDArray[np.integer[Any]] = at[places]
+            found = at[places]
         else:
-            which = scratch(np.int32, count)
-            which[:] = 0
-            which[self.positions] = np.arange(1, len(self.positions) + 1, dtype=np.int32)
-            here = which[rows]
-            places = np.flatnonzero(here != 0)
-            found = here[places] - 1
-        return patch(base, places, take(self._in(base.type), found)) if len(places) else base
+            wanted = np.zeros(count, np.bool_)
+            wanted[rows] = True
+            found = np.flatnonzero(wanted[self.positions])
+            places = np.searchsorted(rows, self.positions[found].astype(np.int64))
+        if not len(places):
+            return base
+        return patch(base, places, _in(take(self.values, found), self.type, base.type))
 
     @property
     def tells(self) -> bool:
@@ -144,6 +136,17 @@ class Patch:
         admitted = np.fromiter((constraint.admits(word) for word in words.to_pylist()), np.bool_, len(words))
         found: Bools = admitted[which]
         return found
+
+
+def _in(values: pa.Array, type: ColumnType, wanted: pa.DataType) -> pa.Array:
+    """Values of a patch in the type itself, or narrow."""
+    if values.type == wanted:
+        return values
+    if values.null_count:
+        return values.cast(wanted)
+    form = physical(type)
+    data = values.buffers()[1].slice(values.offset * form.width_bytes, len(values) * form.width_bytes)
+    return form.fixed_array(data, len(values), None, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +185,7 @@ def find_patch(
     Raises: CorruptionError.
     """
     lower, upper = rows
-    if not changes.touch(column.id, snapshot):
+    if column.id not in changes.touched:
         return None
     state = changes.state(column.id)  # before it is asked whether all of it applies: see `DiskRowSet._at`
     if scanning and not changes.in_memory(column.id) and changes.all_apply(column.id, snapshot):
@@ -195,6 +198,8 @@ def find_patch(
         name = ("patch", column.id, column.type, begin, end)
         shared = changes.memo.part(name, state, whole, is_last=upper == end)
         found = shared if (begin, end) == rows else shared.window(lower - begin, upper - begin)
+    elif not changes.touch(column.id, snapshot):
+        return None
     else:
         found = _resolved(changes, column, snapshot, lower, upper, stats)
     return found if len(found) else None
