@@ -49,11 +49,14 @@ def small_rows(df: DataFrame, what: str) -> pa.Table | None:
 
     None: it is not small, or nobody knows. what: for who watches the job.
     """
-    if not _looks_small(df):
+    if not is_classic(df.sparkSession):
         return None
     place = F.col(ROW).bitwiseAND((1 << PLACE_BITS) - 1)
     # One row more of a partition than is allowed: then it was not small.
     bounded = df.withColumn(ROW, F.monotonically_increasing_id()).where(place <= ROWS_MAX)
+    # The plan that is looked at is the one that runs: Spark makes it once.
+    if not _looks_small(bounded):
+        return None
     with watching(df.sparkSession, what):
         rows = bounded.toArrow()
     places = pc.bit_wise_and(rows.column(ROW), (1 << PLACE_BITS) - 1)
@@ -63,8 +66,6 @@ def small_rows(df: DataFrame, what: str) -> pa.Table | None:
 
 
 def _looks_small(df: DataFrame) -> bool:
-    if not is_classic(df.sparkSession):
-        return False
     try:
         plan: Any = df._jdf.queryExecution().optimizedPlan()
         if int(plan.stats().sizeInBytes()) > SMALL_BYTES:

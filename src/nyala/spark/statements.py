@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -50,6 +51,7 @@ _NOT_FILLED: Final = ("", "INNER", "CROSS")
 
 # Texts that were looked at, the oldest first: the schemas that they were looked at with, and what was found.
 _KNOWN_MAX: Final = 64
+_known_lock = threading.Lock()
 _known: dict[str, tuple[dict[tuple[str, ...], pa.Schema | None], list[TableUse] | None]] = {}
 
 
@@ -86,9 +88,10 @@ def find_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema | None
         return asked[name]
 
     uses = _look_for_uses(text, ask)
-    if len(_known) >= _KNOWN_MAX:
-        _known.pop(next(iter(_known)), None)
-    _known[text] = (asked, uses)
+    with _known_lock:
+        if len(_known) >= _KNOWN_MAX:
+            del _known[next(iter(_known))]
+        _known[text] = (asked, uses)
     return uses
 
 

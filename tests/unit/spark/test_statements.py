@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from nyala.errors import InvalidArgumentError
+from nyala.spark import statements
 from nyala.spark.statements import find_uses, with_placeholders
 
 T = pa.schema(
@@ -124,6 +125,20 @@ def test_only_terms_with_one_meaning_go_into_a_scan(term: str, pushed: str | Non
     """What Spark would convert in its own way is left to Spark."""
     ((_, _, where),) = uses(f"SELECT k FROM t WHERE {term}")
     assert (where or "").replace("DATE ", "") == (pushed or "").replace("DATE ", "")
+
+
+def test_a_text_that_was_looked_at_before_is_looked_at_again_when_a_table_is_another() -> None:
+    """What is known of a text holds for the schemas with which it was found; and only so many are kept."""
+    text = "SELECT * FROM t WHERE k = 1"
+    first = find_uses(text, {("t",): U}.get)
+    assert find_uses(text, {("t",): U}.get) is first
+    assert first[0].columns == ("k", "x")
+    wider = U.append(pa.field("y", pa.int64()))
+    assert find_uses(text, {("t",): wider}.get)[0].columns == ("k", "x", "y")
+    assert find_uses(text, {}.get) == []
+    for number in range(2 * statements._KNOWN_MAX):
+        find_uses(f"SELECT k FROM u WHERE k = {number}", TABLES.get)
+    assert len(statements._known) <= statements._KNOWN_MAX
 
 
 def test_the_text_is_changed_only_where_tables_stand() -> None:
