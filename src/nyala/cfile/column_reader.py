@@ -418,34 +418,37 @@ class ColumnReader:
 
     @staticmethod
     def pick_all(readers: Sequence[ColumnReader], ordinals: Ordinals, stats: ReadStats | None) -> list[Pick]:
-        """`pick` of several columns. Cost: the cache is asked once for the blocks of all of them."""
+        """`pick` of several base columns. Cost: the cache is asked once for the blocks of all of them."""
+        count = ordinals.count
         asked: list[tuple[int, Any]] = []
         cuts: list[Cut | None] = []
         for reader in readers:
-            cache = reader._reader._cache
-            is_few = ordinals.count <= reader._few_rows or reader._is_few(ordinals)
-            if cache is None or not is_few:
-                cuts.append(None)
-                continue
-            cut = ordinals.cut(reader._footer.rows_per_block_log2)
+            cache, cut = reader._reader._cache, None
+            if cache is not None and (count <= reader._few_rows or reader._is_few(ordinals)):
+                cut = ordinals.cut(reader._footer.rows_per_block_log2)
+                owner, place, form = reader._reader._owner, reader.place.offset, reader._few
+                asked += [(owner, (place, form, block)) for block in cut.blocks]
             cuts.append(cut)
-            owner, place, form = reader._reader._owner, reader.place.offset, reader._few
-            asked += [(owner, (place, form, block)) for block in cut.blocks]
         kept = cache.get_all(asked) if asked and cache is not None else []
         found: list[Pick] = []
+        hits: list[tuple[int, int]] = []
         at = 0
-        for reader, of_reader in zip(readers, cuts, strict=True):
-            if of_reader is None:
+        for reader, cut in zip(readers, cuts, strict=True):
+            if cut is None:
                 found.append(reader.pick(ordinals, stats))
                 continue
-            blocks = kept[at : at + len(of_reader.blocks)]
-            at += len(blocks)
+            numbers = cut.blocks
+            begin, at = at, at + len(numbers)
+            blocks = kept[begin:at]
             if None in blocks:
                 found.append(reader.pick(ordinals, stats))
                 continue
             if stats is not None:
-                reader._count_hits(of_reader.blocks, len(blocks), stats)
-            found.append(reader._pick_from(blocks, of_reader))
+                hits += [(id(reader), number) for number in numbers]
+            found.append(reader._pick_from(blocks, cut))
+        if stats is not None:
+            stats.cache_hits += len(hits)
+            stats.base_blocks.update(hits)
         return found
 
     def value(self, ordinal: int) -> Any:
@@ -547,7 +550,9 @@ class ColumnReader:
                 if array is None:
                     missing.append(block)
         if stats is not None:
-            self._count_hits(blocks, 0 if cache is None else len(blocks) - len(missing), stats)
+            stats.cache_hits += 0 if cache is None else len(blocks) - len(missing)
+            if self._footer.key.role == BASE:
+                stats.base_blocks.update([(id(self), block) for block in blocks])
         if not missing:
             if scan is not None:
                 self._pass(blocks, as_, scan)
@@ -564,11 +569,6 @@ class ColumnReader:
                 found[block] = array
                 self._first_pass.note((as_, block))
         return [found[block] for block in blocks]
-
-    def _count_hits(self, blocks: Sequence[int], hits: int, stats: ReadStats) -> None:
-        stats.cache_hits += hits
-        if self._footer.key.role == BASE:
-            stats.base_blocks.update([(id(self), block) for block in blocks])
 
     def _decode_for_scan(
         self,

@@ -485,8 +485,18 @@ class DiskRowSet:
 
         Cost: where the rows lie is worked out once for all columns.
         """
-        ordinals = Ordinals(np.arange(lower, upper), is_range=True)
-        return [joined_picks([pick]) for pick in self._picks(columns, snapshot, ordinals, stats)]
+        return [joined_picks([pick]) for pick in self.picks_between(columns, snapshot, lower, upper, stats)]
+
+    def picks_between(
+        self,
+        columns: Sequence[ColumnSchema],
+        snapshot: int,
+        lower: int,
+        upper: int,
+        stats: RowSetStats | None = None,
+    ) -> list[Pick]:
+        """`picks` of the rows [lower, upper), one at least."""
+        return self._picks(columns, snapshot, Ordinals(np.arange(lower, upper), is_range=True), stats)
 
     def picks(
         self,

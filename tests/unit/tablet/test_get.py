@@ -95,3 +95,32 @@ def test_what_a_warm_get_of_two_rowsets_costs(db: Database) -> None:
     table.get(key)
     calls = sum(calls_of(lambda: table.get(key), rounds=3).values())
     assert calls <= 380, calls
+
+
+def test_a_small_range_of_keys_is_the_same_rows_as_a_scan_of_all(db: Database) -> None:
+    """Its rows are picked from all rowsets at once, and not asked again whether they are in the range."""
+    table = db["t"]
+    columns = table.scan().schema.names
+    table.delete([{"name": name(n), "k": n} for n in range(10, 40, 3)])
+    table.upsert([row(n, late=True) for n in range(15, 25)] + [row(500)])
+
+    def check_ranges() -> None:
+        everything = table.scan().to_arrow().to_pylist()
+        for first, least, greatest in (
+            ("a\0", 0, 90),
+            ("b", 11, 11),
+            ("é", 30, 600),
+            ("a", 0, 9),
+            ("b", 9, 1),
+        ):
+            where = (nyala.col("name") == first) & (nyala.col("k") >= least) & (nyala.col("k") <= greatest)
+            found = table.scan(where=where).to_arrow()
+            assert found.column_names == columns
+            expected = [r for r in everything if r["name"] == first and least <= r["k"] <= greatest]
+            assert sorted(found.to_pylist(), key=lambda r: r["k"]) == sorted(expected, key=lambda r: r["k"])
+            assert table.scan(["k"], where=where, limit=2).to_arrow().num_rows == min(2, len(expected))
+            assert table.scan(where=where).count() == len(expected)
+
+    check_ranges()
+    db.flush()
+    check_ranges()
