@@ -31,13 +31,14 @@ from nyala.cfile.compression import compress, decompress
 from nyala.cfile.encoding import BlockEncoder, EncodedValues, Encoding, encoding_by_code
 from nyala.cfile.encoding.dictionary import Dictionary, codeword_dtype
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference
+from nyala.cfile.encoding.plain import Plain
 from nyala.cfile.encoding.rle import RunLength
 from nyala.cfile.physical import Physical, slice_bitmap
 from nyala.errors import CorruptionError
 
 __all__ = ["BlockHeader", "column_validity", "decode_block", "encode_block", "read_header"]
 
-Form: TypeAlias = Literal["plain", "codes", "runs", "frames", "packed"]
+Form: TypeAlias = Literal["plain", "codes", "runs", "frames", "packed", "keys"]
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,8 @@ def decode_block(
     as_: "codes", of a column with a dictionary: as a dictionary array, which refers to `dictionary`; "runs", of a
          run-length encoded column without NULLs: as a run-end encoded array; "frames", of a column in frames of
          reference without NULLs: as a `Frame`; "packed", what look-ups keep: of frames without NULLs a `Frame`, of a
-         column with a dictionary an array of codewords, of others as "plain".
+         column with a dictionary an array of codewords, of others as "plain"; "keys", of plain keys that are equally
+         long: a NumPy matrix of their bytes, of others as "plain".
 
     Owns: the array may refer to `block`'s memory; it keeps it alive.
     Raises: CorruptionError naming `path` and `offset` for anything that a writer cannot have written.
@@ -249,6 +251,8 @@ def decode_block(
             if not isinstance(encoding, FrameOfReference):
                 raise ValueError(f"expected a block of frames, found one of encoding {encoding.name}")
             return encoding.frame(form, values)
+        if as_ == "keys" and isinstance(encoding, Plain) and (matrix := encoding.matrix(values)) is not None:
+            return matrix
         if as_ == "packed":
             if isinstance(encoding, Dictionary):
                 return encoding.codewords(values)

@@ -56,7 +56,18 @@ class ShortKeys:
         offsets, data = binary_view(array)
         if offsets[-1] - offsets[0] != width * len(array) or not bool((np.diff(offsets) == width).all()):
             raise CorruptionError(f"an encoded key is not {width} bytes long")
-        matrix = data[offsets[0] : offsets[-1]].reshape(-1, width)
+        return ShortKeys.from_matrix(data[offsets[0] : offsets[-1]].reshape(-1, width), width)
+
+    @staticmethod
+    def from_matrix(matrix: npt.NDArray[np.uint8], width: int | None) -> ShortKeys | None:
+        """The same from a row of bytes for each key.
+
+        Raises: CorruptionError as `KeyCodec.from_binary`.
+        """
+        if width is None or width <= TAIL_WIDTH or not len(matrix):
+            return None
+        if matrix.shape[1] != width:
+            raise CorruptionError(f"an encoded key is not {width} bytes long")
         head = matrix[0, :-TAIL_WIDTH].tobytes()
         if head != matrix[-1, :-TAIL_WIDTH].tobytes():
             return None

@@ -27,6 +27,7 @@ from nyala.cfile.column import BASE, KEY, ColumnKey
 from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats, SummaryError, unreadable_bloom
 from nyala.delta.run import Rowids
 from nyala.errors import CorruptionError
+from nyala.keys.arrow_memory import large_binary_array
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
@@ -210,12 +211,27 @@ class KeyIndex:
             if stats is not None:
                 stats.cache_hits += 1
             return known
-        first = block * self._column.rows_per_block
-        upper = min(first + self._column.rows_per_block, self._row_count)
-        found = self._searched(self._column.read(first, upper, stats=stats, fill_cache=self._cache is None))
+        found = self._searched_block(block, stats)
         if self._cache is not None:
             self._cache.put(self._owner, block, found, found.nbytes)
         return found
+
+    def _searched_block(self, block: int, stats: ReadStats | None) -> EncodedKeys | ShortKeys:
+        if self._single:
+            first = block * self._column.rows_per_block
+            upper = min(first + self._column.rows_per_block, self._row_count)
+            return self._searched(
+                self._column.read(first, upper, stats=stats, fill_cache=self._cache is None)
+            )
+        keys = self._column.read_keys(block, stats)
+        if isinstance(keys, np.ndarray):
+            short = ShortKeys.from_matrix(keys, self._codec.width)
+            if short is not None:
+                return short
+            keys = large_binary_array(
+                np.arange(0, keys.size + 1, keys.shape[1], dtype=np.int64), keys.reshape(-1)
+            )
+        return self._searched(keys)
 
     def _searched(self, array: pa.Array) -> EncodedKeys | ShortKeys:
         """Keys to be searched and kept: in the form that is quickest and takes the least room."""

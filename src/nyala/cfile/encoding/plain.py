@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format
@@ -65,6 +66,21 @@ class Plain:
             _expect_size(block, block.row_count * form.width_bytes)
             return form.fixed_array(block.data, block.row_count, block.validity, block.null_count)
         return decode_binary(form.arrow, block)
+
+    @staticmethod
+    def matrix(block: EncodedValues) -> npt.NDArray[np.uint8] | None:
+        """Text or binary of which all values are equally long, none of them empty or NULL: a row of bytes each, a view.
+
+        None: they are not. Raises: as `decode`.
+        """
+        if block.data.size < format.BINARY_HEADER.size or block.null_count:
+            return None
+        data_length, width, _ = format.BINARY_HEADER.unpack_from(block.data)
+        length, rest = divmod(data_length, block.row_count)
+        if width or rest or not length or block.data.size != format.BINARY_HEADER.size + data_length:
+            return None  # `decode` tells what it is, or is not
+        data = np.frombuffer(block.data, np.uint8, data_length, format.BINARY_HEADER.size)
+        return data.reshape(block.row_count, length)
 
 
 # What offsets of 32 bits can address.
