@@ -39,7 +39,7 @@ _Entries: TypeAlias = "OrderedDict[tuple[int, Any], tuple[Any, int]]"
 # Of the limit: what dear entries may take while there are cheap ones.
 _DEAR_SHARE: Final = 7 / 8
 
-# Names of blocks that were dropped, which are remembered; and of how many that come again one is taken for young.
+# Names of things that were dropped, which are remembered; and of how many that come again one is taken for young.
 _DROPPED_MAX: Final = 1 << 14
 _YOUNG_EVERY: Final = 8
 
@@ -62,7 +62,7 @@ class BlockCache:
         self._entries: tuple[_Entries, _Entries] = (OrderedDict(), OrderedDict())
         self._sizes_bytes = [0, 0]
         self._limit_bytes = limit_bytes
-        self._dropped: OrderedDict[tuple[int, Any], None] = OrderedDict()  # cheap ones, for want of room
+        self._dropped: OrderedDict[tuple[int, Any], None] = OrderedDict()  # for want of room
         self._came_again = 0
         self._hits = 0
         self._misses = 0
@@ -111,15 +111,15 @@ class BlockCache:
             self._drop((owner, key))
             if size_bytes > self._limit_bytes:
                 return
-            if not dear and (owner, key) in self._dropped:
+            if (owner, key) in self._dropped:
                 del self._dropped[(owner, key)]
                 self._came_again += 1
                 if self._came_again % _YOUNG_EVERY:
                     # Room is made before it comes, so that it is the next to go and not the one that goes.
                     self._shrink(size_bytes)
-                    self._entries[0][(owner, key)] = (value, size_bytes)
-                    self._entries[0].move_to_end((owner, key), last=False)
-                    self._sizes_bytes[0] += size_bytes
+                    self._entries[dear][(owner, key)] = (value, size_bytes)
+                    self._entries[dear].move_to_end((owner, key), last=False)
+                    self._sizes_bytes[dear] += size_bytes
                     return
             self._entries[dear][(owner, key)] = (value, size_bytes)
             self._sizes_bytes[dear] += size_bytes
@@ -171,7 +171,8 @@ class BlockCache:
                 assert size_bytes == sum(size for _, size in entries.values())
             assert self.size_bytes <= self._limit_bytes
             assert not self._entries[0].keys() & self._entries[1].keys()
-            assert len(self._dropped) <= _DROPPED_MAX and not self._entries[0].keys() & self._dropped.keys()
+            assert len(self._dropped) <= _DROPPED_MAX
+            assert not any(entries.keys() & self._dropped.keys() for entries in self._entries)
 
     def _drop(self, key: tuple[int, Any]) -> None:
         for dear, entries in enumerate(self._entries):
@@ -186,10 +187,9 @@ class BlockCache:
             first = not cheap or self._sizes_bytes[1] > self._limit_bytes * _DEAR_SHARE
             name, (_, size) = (dear if first else cheap).popitem(last=False)
             self._sizes_bytes[first] -= size
-            if not first:
-                self._dropped[name] = None
-                if len(self._dropped) > _DROPPED_MAX:
-                    self._dropped.popitem(last=False)
+            self._dropped[name] = None
+            if len(self._dropped) > _DROPPED_MAX:
+                self._dropped.popitem(last=False)
 
 
 _Made = TypeVar("_Made")

@@ -152,12 +152,13 @@ def look_up_row(
 
 
 def _plain_key(table: TableState, key: Mapping[str, Any]) -> tuple[EncodedKeys, np.ndarray] | None:
-    """`read_keys` of one key in which nothing is to be converted, checked or routed; None: there is, or may be.
+    """`read_keys` of one key in which nothing is to be converted or checked; None: there is, or may be.
 
-    Making one-row arrays of two integers, only to take them apart again, would cost as much as finding the row.
+    Making one-row arrays of two integers, only to take them apart again, would cost as much as finding the row. A table
+    of several tablets is routed by arrays.
     """
     columns = table.schema.key_columns
-    if len(key) != len(columns) or not table.router.is_single or table.entry.dropped:
+    if len(key) != len(columns) or table.entry.dropped:
         return None
     values: list[Any] = []
     for column in columns:
@@ -173,7 +174,13 @@ def _plain_key(table: TableState, key: Mapping[str, Any]) -> tuple[EncodedKeys, 
         elif not value.isascii() or len(value) > MAX_CELL_BYTES:
             return None
         values.append(value)
-    tablets = table.router.route({}, 1)
+    arrays: dict[str, pa.Array] = {}
+    if not table.router.is_single:
+        arrays = {
+            column.name: pa.array([value], column.type.arrow)
+            for column, value in zip(columns, values, strict=True)
+        }
+    tablets = table.router.route(arrays, 1)
     return None if tablets[0] < 0 else (table.codec.encode_one(values), tablets)
 
 

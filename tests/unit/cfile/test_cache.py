@@ -37,8 +37,7 @@ def test_the_limit_holds_and_the_oldest_goes(operations: list[tuple[int, int, in
             oldest = next(name for name in order if dears[name] == goes)
             order.remove(oldest)
             del sizes[oldest]
-            if not goes:
-                dropped.add(oldest)
+            dropped.add(oldest)
 
     for owner, key, size, dear in operations:
         name = (owner, key)
@@ -54,7 +53,7 @@ def test_the_limit_holds_and_the_oldest_goes(operations: list[tuple[int, int, in
                 order.remove(name)
                 del sizes[name]
             size += _ENTRY_OVERHEAD_BYTES
-            if not dear and name in dropped:
+            if name in dropped:
                 dropped.remove(name)
                 came_again += 1
                 if came_again % 8:  # the next to go

@@ -75,3 +75,11 @@ def test_other_layouts_stay_as_they_are(types):
     keys = codec.encode([pa.array(["a"] if type.is_text else [1], type.arrow) for type in types])
     assert ShortKeys.of(keys) is None
     assert ShortKeys.from_binary(keys.to_binary(), codec.width) is None
+
+
+def test_probes_with_several_heads_are_told_apart():
+    """One key below zero and one above it have the same last eight bytes: it would be found as the other."""
+    short = ShortKeys.of(keys_of([(-3, 5)]))
+    probes = keys_of([(-3, 5), (2**32 - 3, 5)])
+    assert short is not None and probes.tails[0] == probes.tails[1]
+    assert short.find(probes).tolist() == [0, -1]
