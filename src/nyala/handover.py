@@ -31,6 +31,7 @@ from nyala.env import SYSTEM, Env, process_mark
 from nyala.errors import Error, InvalidArgumentError, LockedError, StorageError
 from nyala.tablet import layout
 from nyala.tablet.result import WriteResult
+from nyala.tablet.sense import making_sense
 from nyala.tablet.staging import make_staging, staging_folder
 from nyala.tablet.store import Store, StoreOptions
 from nyala.tablet.write_path import Request, committed_before, write
@@ -138,26 +139,61 @@ def ask(path: str, request: dict[str, Any], env: Env = SYSTEM) -> tuple[dict[str
 
 
 def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
-    """Carry out a request of another process, or of this one: (answer, attachments). In the lock holder."""
+    """Carry out a request of another process, or of this one: (answer, attachments). In the lock holder.
+
+    Raises: what the request raises; InvalidArgumentError, CorruptionError for one that nobody of ours made: then
+            nothing was changed.
+    """
     what = request.get("do")
     if what == "begin load":
         from nyala.tablet.load_job import begin_load
 
+        _check_fields(request, table=str, lease=str | None)
         plan = begin_load(store, request["table"], request["lease"])
         return {}, [json.dumps(plan.to_json()).encode()]
     if what == "end load":
+        _check_fields(request, lease=str)
         with store.commit_lock:
             store.job_reservations.release(store, request["lease"])
         return {}, []
     if what == "commit load":
         from nyala.tablet.load_commit import LoadCommit, commit_load
 
-        result = commit_load(store, LoadCommit.from_json(request["job"]))
+        with making_sense("request to commit a load"):
+            job = LoadCommit.from_json(request["job"])
+        result = commit_load(store, job)
     elif what == "commit":
+        _check_fields(request, job=dict)
         result = apply_job(store, request["job"])
     else:
         raise InvalidArgumentError(f"the writer does not know the request {what!r}")
     return figures(result), [_to_ipc(result.errors)]
+
+
+def _check_fields(fields: dict[str, Any], /, **kinds: Any) -> None:
+    """Raises: InvalidArgumentError for a request without one of these fields, or with another kind of it."""
+    for name, kind in kinds.items():
+        if name not in fields or not isinstance(fields[name], kind):
+            raise InvalidArgumentError(
+                f"a request to the writer has {name!r} of {fields.get(name)!r}: use the same version of Nyala in both "
+                "processes"
+            )
+
+
+def _check_job(job: dict[str, Any]) -> None:
+    """Raises: InvalidArgumentError for a job as `commit_staged` does not describe it."""
+    _check_fields({"record_as": job.get("key"), "errors": None, "columns": [], "overwrite": False, **job},
+                  key=str, table=str, operation=str, files=list, record_as=str, errors=str | None, columns=list,
+                  overwrite=bool)  # fmt: skip
+    for named in job["files"]:
+        whose = named if isinstance(named, list) and len(named) == 2 else [named]
+        if not all(isinstance(part, str) for part in whose):
+            raise InvalidArgumentError(
+                f"a staged file is named by its name, or by its job's key and its name, not {named!r}"
+            )
+    for name in job.get("columns", ()):
+        if not isinstance(name, str):
+            raise InvalidArgumentError(f"a column of staged rows has a name, not {name!r}")
 
 
 @contextlib.contextmanager
@@ -195,6 +231,7 @@ def commit_load_files(path: str, job: LoadCommit, env: Env = SYSTEM) -> dict[str
 
 def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
     """Write a job's staged files as one batch under its key (H1). In the lock holder."""
+    _check_job(job)
     operation = job["operation"]
     if operation not in (*OPERATIONS, CHANGES):
         raise InvalidArgumentError(f"operation {operation!r} is none of {', '.join((*OPERATIONS, CHANGES))}")

@@ -28,7 +28,7 @@ from nyala.catalog.store import Catalog
 from nyala.cfile.column import ColumnKey, ColumnPlace
 from nyala.env import SYSTEM
 from nyala.errors import CorruptionError, StorageError
-from nyala.partition.levels import Partition, PartitionSchema
+from nyala.partition.levels import HashLevel, Partition, PartitionSchema
 from nyala.schema.schema import build_schema
 
 ROWSET_COUNT = 40
@@ -48,13 +48,13 @@ def some_change() -> CatalogChange:
                 604800,
                 schema,
                 MappingProxyType({0: schema}),
-                PartitionSchema((), ()),
+                PartitionSchema((HashLevel((11,), 4),), (10,)),
                 schema_since=MappingProxyType({0: 7}),
                 dropped=(DroppedRange(None, b"a", 7, 9), DroppedRange(b"a", b"c", 8, 9)),
             )
         ],
         put_tablets=[
-            TabletEntry(n, 1, Partition((n,), None, b"\x80" if n % 2 else None), n) for n in range(1, 5)
+            TabletEntry(n, 1, Partition((n - 1,), None, b"\x70" if n % 2 else None), n) for n in range(1, 5)
         ],
         put_rowsets=[
             RowSetEntry(n, 1 + n % 4, n, b"a%d" % n, b"b%d" % n, n, f"data/{n % 4}/{n}.base", 10 * n, places)

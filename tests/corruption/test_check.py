@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +16,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.corruption.seeded import contents, copy_store, files_of, make_store, same, tamper
-from tests.support import folder_in_memory, open_database
+from tests.support import folder_in_memory, open_database, rows
 
 import nyala
 from nyala.catalog.model import CatalogChange, CatalogState
-from nyala.cfile.column import BLOOM, ColumnKey
+from nyala.cfile.column import BASE, BLOOM, KEY, ColumnKey
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
 from nyala.delta.delta_file import write_delta_file
 from nyala.delta.run import LIVENESS, DeltaRun
 from nyala.env import SYSTEM
 from nyala.rowset import writer as rowset_writer
+from nyala.tablet import bootstrap, check
 from nyala.tablet.opening import delta_entry
 
 
@@ -348,13 +350,17 @@ def test_what_the_repair_mends_is_mended_before_the_log_is_replayed(tmp_path: Pa
         assert db["t"].get({"k": 5}) == {"k": 5, "v": 500}
 
 
-def bloom_bytes(path: Path) -> list[int]:
-    """The offsets of all bytes of the file's bloom filter: of its blocks and of its footer."""
+def bytes_of(path: Path, key: ColumnKey) -> list[int]:
+    """The offsets of all bytes of one of the file's columns: of its blocks and of its footer."""
     with contextlib.closing(CFileReader(SYSTEM.files, str(path))) as reader:
-        column = reader.column(ColumnKey(BLOOM))
+        column = reader.column(key)
         assert column is not None
         extents = [*column.extents(), (column.place.offset, column.place.length)]
     return [offset for first, length in extents for offset in range(first, first + length)]
+
+
+def flipped(content: bytes, offset: int) -> bytes:
+    return content[:offset] + bytes([content[offset] ^ 16]) + content[offset + 1 :]
 
 
 def test_a_damaged_bloom_filter_is_made_anew(store: Path, origin: tuple[Path, list[int]]) -> None:
@@ -363,10 +369,10 @@ def test_a_damaged_bloom_filter_is_made_anew(store: Path, origin: tuple[Path, li
         expected = contents(db, origin[1])
     file = some(store, ".base")
     whole = file.read_bytes()
-    offsets = bloom_bytes(file)
+    offsets = bytes_of(file, ColumnKey(BLOOM))
     for offset in offsets[:: len(offsets) // 6]:
         copied = copy_store(origin[0], store)
-        file.write_bytes(whole[:offset] + bytes([whole[offset] ^ 16]) + whole[offset + 1 :])
+        file.write_bytes(flipped(whole, offset))
         (problem,) = {(p.kind, p.path, p.repairable) for p in nyala.check(copied).problems}
         assert problem == ("index", str(file), True)
         mended = nyala.check(copied, repair=True)
@@ -375,11 +381,172 @@ def test_a_damaged_bloom_filter_is_made_anew(store: Path, origin: tuple[Path, li
             assert same(contents(db, origin[1]), expected)
 
 
+def test_damaged_encoded_keys_are_made_anew_from_the_key_columns(
+    store: Path, origin: tuple[Path, list[int]]
+) -> None:
+    """Any byte of them: the table's two key columns are whole, so nothing is lost."""
+    with open_database(copy_store(origin[0], store.with_name("copy"))) as db:
+        expected = contents(db, origin[1])
+        (tablet,) = db._writer().root.table("u").tablets
+        file = store / tablet.rowsets[0].meta.path
+    whole = file.read_bytes()
+    offsets = bytes_of(file, ColumnKey(KEY))
+    for offset in offsets[:: len(offsets) // 6]:
+        copied = copy_store(origin[0], store)
+        file.write_bytes(flipped(whole, offset))
+        assert {(p.kind, p.path, p.repairable) for p in nyala.check(copied).problems} == {
+            ("index", str(file), True)
+        }
+        with pytest.raises(nyala.CorruptionError), open_database(copied) as db:
+            db["u"].get({"a": "x", "b": 2})
+        mended = nyala.check(copied, repair=True)
+        assert mended.ok and "anew" in mended.repairs[0], mended
+        with open_database(copied) as db:
+            assert same(contents(db, origin[1]), expected)
+            assert db["u"].get({"a": "x", "b": 2}) == {"a": "x", "b": 2, "v": 1.5}
+
+
+def test_encoded_keys_are_not_made_anew_from_key_columns_that_are_damaged(store: Path) -> None:
+    with open_database(store) as db:
+        (tablet,) = db._writer().root.table("u").tablets
+        file = store / tablet.rowsets[0].meta.path
+        key_column = db._writer().root.table("u").schema.columns[0].id
+    damaged = flipped(file.read_bytes(), bytes_of(file, ColumnKey(KEY))[3])
+    damaged = flipped(damaged, bytes_of(file, ColumnKey(BASE, 0, key_column))[3])
+    file.write_bytes(damaged)
+    report = nyala.check(store, repair=True)
+    assert not report.ok and report.repairs == () and file.read_bytes() == damaged
+
+
+def test_what_a_repair_writes_anew_keeps_columns_that_the_past_still_has(tmp_path: Path) -> None:
+    """The column was dropped; snapshots of before can be read, and have it."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
+        table.insert({"k": [1, 2], "v": [10, 20]})
+        db.flush()
+        before = db.now()
+        with table.alter() as alteration:
+            alteration.drop_column("v")
+            alteration.add_column("w", "int64")
+        expected = rows(db["t"], at=before)
+    assert expected == [(1, 10), (2, 20)]
+    file = some(tmp_path / "s", ".base")
+    file.write_bytes(flipped(file.read_bytes(), bytes_of(file, ColumnKey(BLOOM))[7]))
+    mended = nyala.check(tmp_path / "s", repair=True)
+    assert mended.ok and len(mended.repairs) == 1
+    with open_database(tmp_path / "s") as db:
+        assert rows(db["t"], at=before) == expected
+
+
+@pytest.mark.parametrize("suffix", [".base", ".undo", ".redo", ".part"])
+def test_bytes_behind_the_end_of_a_file_are_cut_off(
+    store: Path, origin: tuple[Path, list[int]], suffix: str
+) -> None:
+    """All that was written is whole; what stands behind it nobody reads. Cut first, whatever else there is to mend."""
+    with open_database(copy_store(origin[0], store.with_name("copy"))) as db:
+        expected = contents(db, origin[1])
+    file = some(store, suffix)
+    whole = file.read_bytes()
+    file.write_bytes(whole + b"behind")
+    with open_database(store) as db:
+        assert same(contents(db, origin[1]), expected), "who reads what was written need not care"
+    (problem,) = nyala.check(store).problems
+    assert (problem.kind, problem.path, problem.offset) == ("surplus", str(file), len(whole))
+    mended = nyala.check(store, repair=True)
+    assert mended.ok and mended.repairs == (
+        f"cut 6 bytes off the end of {file.relative_to(store)}, which are of nobody",
+    )
+    assert file.read_bytes() == whole
+
+
+def checksum_of_a_row(raw: sqlite3.Connection) -> None:
+    raw.execute("UPDATE rowsets SET crc = crc + 1 WHERE id = (SELECT max(id) FROM rowsets)")
+
+
+def checksums_of_every_table(raw: sqlite3.Connection) -> None:
+    raw.execute("UPDATE sums SET crc = 0")
+    raw.execute("UPDATE store SET crc = 0")
+
+
+def a_value(raw: sqlite3.Connection) -> None:
+    raw.execute("UPDATE rowsets SET row_count = row_count + 1 WHERE id = (SELECT max(id) FROM rowsets)")
+
+
+def a_row_gone(raw: sqlite3.Connection) -> None:
+    raw.execute("DELETE FROM garbage WHERE path = (SELECT max(path) FROM garbage)")
+    raw.execute("DELETE FROM deltas WHERE id = (SELECT max(id) FROM deltas)")
+
+
+def a_sum(raw: sqlite3.Connection) -> None:
+    raw.execute("UPDATE sums SET crc_sum = crc_sum + 1, crc = 0 WHERE name = 'deltas'")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "vouched"),
+    [
+        (checksum_of_a_row, True), (checksums_of_every_table, True), (a_value, False), (a_row_gone, False),
+        (a_sum, False),
+    ],
+)  # fmt: skip
+def test_a_catalogue_is_written_anew_when_all_its_values_are_vouched_for(
+    store: Path, origin: tuple[Path, list[int]], spoil: Callable[[sqlite3.Connection], None], vouched: bool
+) -> None:
+    """A row's own checksum, or the sum over its table: one of the two says that the values are what was written. What
+    neither knows is not guessed."""
+    with open_database(copy_store(origin[0], store.with_name("copy"))) as db:
+        expected = contents(db, origin[1])
+    with contextlib.closing(sqlite3.connect(store / "catalog.sqlite", isolation_level=None)) as raw:
+        spoil(raw)
+    with pytest.raises(nyala.CorruptionError):
+        open_database(store)
+    content = (store / "catalog.sqlite").read_bytes()
+    assert [(p.kind, p.repairable) for p in nyala.check(store).problems] == [
+        ("checksum", True) if vouched else ("catalogue", False)
+    ]
+    mended = nyala.check(store, repair=True)
+    assert mended.ok is vouched and len(mended.repairs) == vouched
+    if vouched:
+        with open_database(store) as db:
+            assert same(contents(db, origin[1]), expected)
+            db["t"].upsert({"k": [1], "v": [1]})
+    else:
+        assert (store / "catalog.sqlite").read_bytes() == content, "left as it is"
+
+
+def test_a_list_of_free_pages_that_is_damaged_is_made_anew(
+    store: Path, origin: tuple[Path, list[int]]
+) -> None:
+    """Readers lose nothing by it, a writer would spoil what it writes next; no row is in it."""
+    with open_database(copy_store(origin[0], store.with_name("copy"))) as db:
+        expected = contents(db, origin[1])
+    file = store / "catalog.sqlite"
+    file.write_bytes(flipped(file.read_bytes(), 39))  # the number of free pages
+    assert kinds(store) == {"checksum"}
+    assert nyala.check(store, repair=True).ok
+    with open_database(store) as db:
+        assert same(contents(db, origin[1]), expected)
+
+
+def test_a_log_that_leads_to_more_than_memory_may_hold_is_checked_without_it(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every record of it is read all the same; and what the note asks for makes the rest be looked at."""
+    monkeypatch.setattr(check, "REPLAY_LIMIT_BYTES", 1000)
+    monkeypatch.setattr(bootstrap, "GATHER_ROWS", 1)
+    report = nyala.check(store)
+    assert report.ok and report.log_records == 3 and "was not looked at" in report.notes[0]
+    with open_database(store) as db:
+        db.flush()
+    assert "was not looked at" not in str(nyala.check(store).notes)
+    tamper(store, copied_rowset(store))
+    assert "key-twice" in kinds(store)
+
+
 def test_a_rowset_with_damaged_rows_is_left_whatever_else_is_wrong_with_it(store: Path) -> None:
     """To write it anew without them would drop them silently. The report says what was left, and why."""
     file = some(store, ".base")
     content = bytearray(file.read_bytes())
-    content[bloom_bytes(file)[7]] ^= 1
+    content[bytes_of(file, ColumnKey(BLOOM))[7]] ^= 1
     content[80] ^= 1  # a block of values
     file.write_bytes(bytes(content))
     orphan = orphan_in_data(store)
@@ -429,8 +596,9 @@ def test_a_damaged_file_is_found(store: Path, suffix: str, damage: str) -> None:
     file.write_bytes(bytes(made))
     report = nyala.check(store)
     found = [problem for problem in report.problems if problem.path == str(file)]
-    assert found and found[0].kind == "damage" and found[0].rowset_id is not None, report.problems
-    assert found[0].table in ("t", "u") and (found[0].offset is not None or damage == "append")
+    kind = "surplus" if damage == "append" else "damage"
+    assert found and found[0].kind == kind and found[0].rowset_id is not None, report.problems
+    assert found[0].table in ("t", "u") and found[0].offset is not None
     with pytest.raises(nyala.CorruptionError), nyala.connect(store) as db:
         for name in db.list_tables():
             db._root().table(name)

@@ -16,6 +16,8 @@ Invariants
         in use is garbage.
     M5  Of each version of a table's schema that is there the moment is known from which it holds; later versions have
         later moments, and what is current is the last.
+    M6  A table's tablets are partitions of it: T1, T2 and T4 of `partition.model` hold.
+    M7  A delta file is of UNDO or of REDO, of columns by their ids.
     T1  `timestamp_max` is at least every timestamp that any transaction named; it never falls.
 
 Left out: which files are written when, and what may be dropped (`nyala.tablet`); files staged by running
@@ -36,6 +38,7 @@ from typing import Any, Literal, Protocol, TypeVar, cast
 from nyala.cfile.column import ColumnPlace
 from nyala.errors import InvalidArgumentError
 from nyala.partition.levels import Partition, PartitionSchema
+from nyala.partition.model import problem_of
 from nyala.rowset.meta import RowSetMeta
 from nyala.schema.schema import Schema
 
@@ -308,18 +311,28 @@ class CatalogState:
             if max(cast("Mapping[int, object]", entries), default=0) >= next_id:
                 yield f"M2: the next {what} id is {next_id}, and {max(entries)} is given already"
         names: set[str] = set()
+        by_table = self.tablets_by_table()
         for table in self.tables.values():
             if table.name in names:
                 yield f"M3: two tables have the name {table.name!r}"
             names.add(table.name)
             if table.schemas.get(table.schema.version) != table.schema:
                 yield f"M3: the current schema of table {table.id} is not among its schemas"
+            partitions = [tablet.partition for tablet in by_table.get(table.id, ())]
+            problem = problem_of(table.partition_schema, partitions, table.schema)
+            if problem is not None:
+                yield f"M6: partitions of table {table.id}: {problem}"
             moments = [table.schema_since.get(version, 0) for version in sorted(table.schemas)]
             if moments != sorted(moments) or table.schema.version != max(table.schemas, default=-1):
                 yield f"M5: the schema versions of table {table.id} do not follow one another in time"
+        for delta in self.deltas.values():
+            if delta.kind not in ("undo", "redo") or any(
+                type(number) is not int for number in delta.column_ids
+            ):
+                yield f"M7: delta file {delta.id} has {delta.kind!r} records of columns {delta.column_ids}"
         paths: set[str] = set()
         for path in (*self.files(), *self.garbage):
-            if not _is_inside(path):
+            if not is_inside(path):
                 yield f"M4: the path {path!r} does not stay inside the store's folder"
             if path in paths:
                 yield f"M4: the file {path!r} is named twice"
@@ -382,7 +395,7 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
             )
     garbage = state.garbage
     if change.garbage or change.collected:
-        assert all(_is_inside(path) for path in change.garbage), f"M4: {change.garbage}"
+        assert all(is_inside(path) for path in change.garbage), f"M4: {change.garbage}"
         garbage = _changed(garbage, dict.fromkeys(change.garbage, version), change.collected)
     keys = [dataclasses.replace(key, version=version) for key in change.committed_keys]
     new = CatalogState(
@@ -455,7 +468,7 @@ def _assert_applied(new: CatalogState, change: CatalogChange) -> None:
             assert table.schemas.get(table.schema.version) == table.schema, "M3: current schema missing"
     put: list[_WithPath] = [*change.put_rowsets, *change.put_parts, *change.put_deltas]
     for path in _paths(put):
-        assert _is_inside(path), f"M4: {path!r} does not stay inside the store's folder"
+        assert is_inside(path), f"M4: {path!r} does not stay inside the store's folder"
         assert path not in new.garbage, f"M4: {path!r} is in use and garbage"
 
 
@@ -525,6 +538,6 @@ def _grouped(entries: Iterable[Any], attribute: str) -> dict[int, list[Any]]:
     return groups
 
 
-def _is_inside(path: str) -> bool:
+def is_inside(path: str) -> bool:
     """Whether a relative path stays inside the folder that it is relative to."""
     return all(part not in ("", ".", "..") for part in path.split("/")) and "\0" not in path

@@ -346,6 +346,8 @@ def _decode_places(
             group = places[owner_kind][owner_id] = []
         if position != len(group):
             raise ValueError(f"place {position} of owner {owner} comes after {len(group)} places")
+        if offset < 0 or length < 0:
+            raise ValueError(f"place {position} of owner {owner} is at {offset}, {length} bytes long")
         key = keys.get((role, delta_group, column_id))
         if key is None:
             key = keys[role, delta_group, column_id] = ColumnKey(role, delta_group, column_id)

@@ -75,7 +75,7 @@ _OUTSIDE: Final = {
     sqlite3.SQLITE_TOOBIG: "make the value smaller",
 }
 # A damaged text may stand in a value, and in SQLite's own message about it.
-_READ_ERRORS: Final = (sqlite3.Error, UnicodeError)
+READ_ERRORS: Final = (sqlite3.Error, UnicodeError)
 # A COMMIT that fails with one of these has not happened: its last frame was never written.
 _NOT_COMMITTED: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 # The file ends within a page (SQLITE_IOERR_SHORT_READ); a damaged length asks for more than there can be.
@@ -130,35 +130,7 @@ class Catalog:
         """
         if env.files.exists(path):
             raise StorageError(f"cannot create {path}: there is a catalogue already; open it", path=path)
-        unfinished = os.path.join(os.path.dirname(path), _UNFINISHED_NAME)
-        for suffix in ("", "-wal", "-shm", "-journal"):
-            env.files.unlink(unfinished + suffix, missing_ok=True)
-        state = CatalogState.empty(env.randomness.token_hex(16), env.clock.now_us())
-        try:
-            with contextlib.closing(_connect(unfinished, "rwc")) as connection:
-                mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-                if mode != "wal":
-                    raise StorageError(
-                        f"cannot create {path}: SQLite's WAL mode does not work on this file system "
-                        f"(it says {mode!r}); put the store on a local disk",
-                        path=path,
-                    )
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
-                connection.execute("BEGIN IMMEDIATE")
-                for shape in SHAPES:
-                    connection.execute(shape.create_sql)
-                nothing: RowsByTable = {shape.name: [] for shape in SHAPES}
-                sums = {shape.name: (0, 0) for shape in SHAPES if shape is not SUMS}
-                _write_rows(connection, nothing, all_rows(state), sums, state.version)
-                connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise _storage_error(error, path, "create") from error
-        # The last connection's close: SQLite has copied its log into the file, synced that, removed the log.
-        env.files.external_commit(unfinished)
-        env.files.rename(unfinished, path)
-        env.files.sync_dir(os.path.dirname(path) or ".")
-        env.files.external_commit(path)
+        write_new(env, path, CatalogState.empty(env.randomness.token_hex(16), env.clock.now_us()))
         catalog = Catalog.open(env, path)
         catalog.load()
         return catalog
@@ -298,7 +270,7 @@ class Catalog:
                 return _read_rows(connection, self.path)
             finally:
                 _roll_back(connection)
-        except _READ_ERRORS as error:
+        except READ_ERRORS as error:
             raise _read_error(error, self.path) from error
 
     def _changed_by_another(self, what: str) -> CorruptionError:
@@ -307,6 +279,41 @@ class Catalog:
             "Close the store and open it again",
             self.path,
         )
+
+
+def write_new(env: Env, path: str, state: CatalogState) -> None:
+    """A catalogue of this state at `path`, durable, in the place of what is there. Raises: StorageError.
+
+    It is made under another name and renamed, so that there is a whole catalogue or none.
+    """
+    unfinished = os.path.join(os.path.dirname(path), _UNFINISHED_NAME)
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        env.files.unlink(unfinished + suffix, missing_ok=True)
+    try:
+        with contextlib.closing(_connect(unfinished, "rwc")) as connection:
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            if mode != "wal":
+                raise StorageError(
+                    f"cannot create {path}: SQLite's WAL mode does not work on this file system "
+                    f"(it says {mode!r}); put the store on a local disk",
+                    path=path,
+                )
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+            connection.execute("BEGIN IMMEDIATE")
+            for shape in SHAPES:
+                connection.execute(shape.create_sql)
+            nothing: RowsByTable = {shape.name: [] for shape in SHAPES}
+            sums = {shape.name: (0, 0) for shape in SHAPES if shape is not SUMS}
+            _write_rows(connection, nothing, all_rows(state), sums, state.version)
+            connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise _storage_error(error, path, "create") from error
+    # The last connection's close: SQLite has copied its log into the file, synced that, removed the log.
+    env.files.external_commit(unfinished)
+    env.files.rename(unfinished, path)
+    env.files.sync_dir(os.path.dirname(path) or ".")
+    env.files.external_commit(path)
 
 
 # --- rows, with their checksums ---------------------------------------------------------------------
@@ -335,9 +342,7 @@ def _write_rows(
         connection.executemany(shape.insert_sql, [(*row, crc) for row, crc in zip(new, crcs, strict=True)])
         total += sum(crcs) - sum(shape.crcs(out))
         sums[shape.name] = (count + len(new) - len(out), total % SUM_MODULUS)
-    rows: list[Row] = [
-        (name, version, count, _signed(total)) for name, (count, total) in sorted(sums.items())
-    ]
+    rows: list[Row] = [(name, version, count, signed(total)) for name, (count, total) in sorted(sums.items())]
     connection.execute(f"DELETE FROM {SUMS.name}")
     connection.executemany(
         SUMS.insert_sql, [(*row, crc) for row, crc in zip(rows, SUMS.crcs(rows), strict=True)]
@@ -362,9 +367,9 @@ def _read_rows(connection: sqlite3.Connection, path: str) -> tuple[RowsByTable, 
         count = len(rows[shape.name])
         found[shape.name] = (count, total)
         _, sum_count, sum_total = sums[shape.name]
-        if (sum_count, sum_total) != (count, _signed(total)):
+        if (sum_count, sum_total) != (count, signed(total)):
             raise CorruptionError(
-                f"table {shape.name} has {count} rows with CRC sum {_signed(total)}, expected {sum_count} "
+                f"table {shape.name} has {count} rows with CRC sum {signed(total)}, expected {sum_count} "
                 f"rows with {sum_total}: rows are lost, doubled or old",
                 path,
             )
@@ -406,7 +411,7 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _signed(total: int) -> int:
+def signed(total: int) -> int:
     """SQLite's integers are signed: the upper half of the sums is stored as negative numbers."""
     return total - SUM_MODULUS if total >= SUM_MODULUS // 2 else total
 
@@ -433,6 +438,11 @@ def _connect(path: str, mode: Literal["ro", "rw", "rwc"]) -> sqlite3.Connection:
     return connection
 
 
+def open_for_reading(env: Env, path: str) -> sqlite3.Connection:
+    """SQLite's connection to the catalogue at `path`, which looks like one. Raises: as `Catalog.open`."""
+    return _open(env, path, read_only=True)
+
+
 def _open(env: Env, path: str, read_only: bool) -> sqlite3.Connection:
     """A connection to a database that is a catalogue of the version that this code reads."""
     if not env.files.exists(path):
@@ -448,7 +458,7 @@ def _open(env: Env, path: str, read_only: bool) -> sqlite3.Connection:
             connection.close()
             raise
         return connection
-    except _READ_ERRORS as error:
+    except READ_ERRORS as error:
         raise _read_error(error, path) from error
 
 

@@ -16,25 +16,56 @@ that; decompression, CRC and preads release the interpreter lock).
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import google_crc32c
+import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.bloom import Bloom
 from nyala.cfile.cache import BlockCache, new_owner
-from nyala.cfile.column import BLOOM, ColumnKey, ColumnPlace
+from nyala.cfile.column import BASE, BLOOM, DELTA_VALUE, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.column_reader import ColumnReader, ReadStats, SummaryError
 from nyala.cfile.footer import ColumnFooter, refuse_unknown_flags
 from nyala.env.files import Files, RandomFile
 from nyala.errors import CorruptionError, StorageError
+from nyala.schema.adapter import are_versions
 
-__all__ = ["CFileReader", "ColumnReader", "ReadStats", "SummaryError", "unreadable_bloom"]
+__all__ = [
+    "CFileReader",
+    "ColumnReader",
+    "KeysError",
+    "ReadStats",
+    "SummaryError",
+    "SurplusError",
+    "unreadable_bloom",
+    "unreadable_keys",
+]
+
+_VALUES: Final = (BASE, DELTA_VALUE)  # roles of columns that are columns of the table's schema
+
+
+class KeysError(SummaryError):
+    """All columns are whole, the encoded keys of several key columns are not: nothing can be found by its key."""
+
+
+class SurplusError(CorruptionError):
+    """All that was written is whole, and bytes stand behind it that nobody of ours wrote."""
 
 
 def unreadable_bloom(error: CorruptionError) -> SummaryError:
     """A damaged bloom filter hides no value: it is made anew from the keys."""
     return SummaryError(f"the bloom filter cannot be read: {error.reason}", error.path, error.offset)
+
+
+def unreadable_keys(error: CorruptionError) -> KeysError:
+    """Damaged encoded keys hide none: they are made anew from the key columns."""
+    return KeysError(f"the encoded keys cannot be read: {error.reason}", error.path, error.offset)
+
+
+# What is calculated from other columns of the same file, and so can be made anew whatever its bytes are.
+_DERIVED: Final = {ColumnKey(BLOOM): unreadable_bloom, ColumnKey(KEY): unreadable_keys}
 
 
 class CFileReader:
@@ -46,8 +77,16 @@ class CFileReader:
         path: str,
         cache: BlockCache | None = None,
         places: Sequence[ColumnPlace] | None = None,
+        types: Mapping[int, pa.DataType] | None = None,
+        size_bytes: int | None = None,
     ) -> None:
+        """types: of columns by their ids, as a schema of the table has them. A file that says otherwise is damaged.
+
+        size_bytes: how long the file was made; what stands behind that is not of it. None: all that there is.
+        """
+        self._size_bytes = size_bytes
         self.path = path
+        self._types = types
         self._files = files
         self._cache = cache
         self._owner = new_owner()
@@ -79,8 +118,20 @@ class CFileReader:
                 if column is None and place is not None:
                     data = self.read_exactly(place.offset, place.length)
                     footer = ColumnFooter.decode(data, key, self.path, place.offset)
-                    column = self._columns[key] = ColumnReader(self, footer, place)
+                    column = ColumnReader(self, footer, place)
+                    self._check_type(column)
+                    self._columns[key] = column
         return column
+
+    def _check_type(self, column: ColumnReader) -> None:
+        key, types = column.key, self._types
+        wanted = None if types is None or key.role not in _VALUES else types.get(key.column_id)
+        if wanted is not None and not are_versions(column.type.arrow, wanted):
+            raise CorruptionError(
+                f"expected column {key.column_id} to be of type {wanted}, found {column.type}",
+                self.path,
+                column.place.offset,
+            )
 
     def bloom(self) -> Bloom | None:
         """The bloom filter of the keys, None when the file has none; counted in the cache if there is one."""
@@ -141,7 +192,8 @@ class CFileReader:
         Head, tail and directory; that blocks and footers fill the file without a gap; every block; counts of
         NULLs; that zone maps are sound and first keys the first keys.
         Raises: CorruptionError at the first thing that does not hold; SummaryError when all values are whole, and what
-        does not hold was calculated from them: the bloom filter, whatever its bytes are, zone maps, first keys.
+        does not hold was calculated from them: the bloom filter and the encoded keys, whatever their bytes are, zone
+        maps, first keys; SurplusError when all that was written is whole, and something stands behind it.
         """
         self._check_head()
         directory, directory_offset = self._read_directory()
@@ -163,9 +215,9 @@ class CFileReader:
             except SummaryError as error:
                 derived = derived or error
             except CorruptionError as error:
-                if place.key != ColumnKey(BLOOM):
+                if place.key not in _DERIVED:
                     raise
-                derived = unreadable_bloom(error)
+                derived = derived or _DERIVED[place.key](error)
         if derived is not None:
             raise derived
         end = format.HEAD.size
@@ -178,6 +230,13 @@ class CFileReader:
         if end != directory_offset:
             raise CorruptionError(
                 f"expected the directory at {end}, found it at {directory_offset}", self.path, end
+            )
+        if self._size_bytes is not None and self._actual_size() > self._size_bytes:
+            raise SurplusError(
+                f"expected {self._size_bytes} bytes, as the catalogue says, found {self._actual_size()}: those behind "
+                "are of nobody",
+                self.path,
+                self._size_bytes,
             )
 
     # -- the two ends of the file --------------------------------------------------------------------------
@@ -201,10 +260,13 @@ class CFileReader:
             raise CorruptionError(f"expected a head with CRC-32C {crc:08x}, found {found:08x}", self.path, 0)
         self._refuse_newer(version, incompatible)
 
-    def _read_directory(self) -> tuple[dict[ColumnKey, ColumnPlace], int]:
+    def _actual_size(self) -> int:
         self.read_exactly(0, 0)  # opens the file
         assert self._file is not None
-        size = self._file.size_bytes()
+        return self._file.size_bytes()
+
+    def _read_directory(self) -> tuple[dict[ColumnKey, ColumnPlace], int]:
+        size = self._actual_size() if self._size_bytes is None else self._size_bytes
         tail_offset = size - format.TAIL.size
         if tail_offset < format.HEAD.size:
             raise CorruptionError(

@@ -144,10 +144,19 @@ class DeltaFile:
         self._alive: weakref.WeakValueDictionary[int, DeltaRun] = weakref.WeakValueDictionary()
 
     @staticmethod
-    def open(files: Files, root: str, entry: DeltaDescription, cache: BlockCache | None = None) -> DeltaFile:
-        """A delta file of the store in the folder `root`. Nothing is read, nor the file opened, before it is needed."""
+    def open(
+        files: Files,
+        root: str,
+        entry: DeltaDescription,
+        cache: BlockCache | None = None,
+        types: Mapping[int, pa.DataType] | None = None,
+    ) -> DeltaFile:
+        """A delta file of the store in the folder `root`. Nothing is read, nor the file opened, before it is needed.
+
+        types: of columns by their ids; see `CFileReader`.
+        """
         path = os.path.join(root, entry.path)
-        return DeltaFile(CFileReader(files, path, cache, entry.places), entry, cache)
+        return DeltaFile(CFileReader(files, path, cache, entry.places, types, entry.size_bytes), entry, cache)
 
     def relevant(self, snapshot: int) -> bool:
         """Whether any record of the file applies at `snapshot`: otherwise it need not be read at all."""

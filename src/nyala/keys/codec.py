@@ -84,10 +84,19 @@ class KeyCodec:
     def encode(self, arrays: Sequence[pa.Array]) -> EncodedKeys:
         """The keys of rows given as one canonical array per key column, all of one length, without nulls.
 
+        Raises: CorruptionError for arrays of other types, or with nulls: who has them from a user has looked before.
+
         Cost: a few calls per column; bytes are copied once (a single text column's are shared with it).
         """
         assert len(arrays) == len(self.types)
-        assert all(array.null_count == 0 for array in arrays), "a key holds no NULL"
+        for type, array in zip(self.types, arrays, strict=True):
+            if (
+                array.type != type.arrow or array.null_count
+            ):  # of a file or a record that nobody of ours wrote
+                what = f"{array.null_count} NULLs" if array.null_count else str(array.type)
+                raise CorruptionError(
+                    f"expected a key column of type {type.arrow} without NULL, found {what}"
+                )
         if self.width is None:
             return BinaryKeys(self._encode_variable(arrays))
         parts = [

@@ -15,8 +15,7 @@ from typing import Final
 
 from nyala.errors import InvalidArgumentError
 from nyala.partition.describe import describe_range
-from nyala.partition.levels import MAX_TABLETS
-from nyala.partition.model import Partition, PartitionSchema
+from nyala.partition.model import MAX_TABLETS, Partition, PartitionSchema
 from nyala.partition.ranges import EncodedRange, RangeBound, encode_range
 from nyala.schema.limits import DEFAULT_LIMITS, LARGEST, Limits
 from nyala.schema.schema import ColumnSchema, Schema

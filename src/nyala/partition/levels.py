@@ -19,12 +19,12 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from nyala.errors import InvalidArgumentError
 from nyala.partition.describe import describe, describe_schema
 from nyala.partition.hashing import DEFAULT_SEED
-from nyala.partition.model import HashLevel, Partition, PartitionSchema
+from nyala.partition.model import MAX_TABLETS, HashLevel, Partition, PartitionSchema
 from nyala.partition.ranges import RangeBound, build_ranges
 from nyala.partition.router import Router
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
@@ -44,10 +44,6 @@ __all__ = [
     "hash_partition",
     "range_partition",
 ]
-
-# Kudu recommends at most a few thousand tablets a server; a slip of the finger must not make a million folders.
-MAX_TABLETS: Final = 65_536
-
 
 # ---- what a user writes --------------------------------------------------------------------------------------
 

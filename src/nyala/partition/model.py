@@ -18,12 +18,23 @@ Source: Kudu facts §2.1, §2.3.
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
 
+import pyarrow as pa
+
+from nyala.errors import CorruptionError
+from nyala.keys.codec import KeyCodec
 from nyala.partition.hashing import ALGORITHM, DEFAULT_SEED
 from nyala.schema.schema import ColumnSchema, Schema
 
-__all__ = ["HashLevel", "Partition", "PartitionSchema"]
+__all__ = ["MAX_TABLETS", "HashLevel", "Partition", "PartitionSchema", "problem_of"]
+
+# Kudu recommends at most a few thousand tablets a server; a slip of the finger must not make a million folders.
+MAX_TABLETS: Final = 65_536
 
 
 @dataclass(frozen=True)
@@ -82,3 +93,50 @@ class Partition:
     hash_buckets: tuple[int, ...] = ()
     range_lower: bytes | None = None
     range_upper: bytes | None = None
+
+
+def problem_of(levels: PartitionSchema, partitions: Sequence[Partition], schema: Schema) -> str | None:
+    """Why these are no partitions of a table with this schema (T1, T2, T4); None: they are.
+
+    For what comes from a catalogue or another process, whatever its checksum says. Cost: all partitions.
+    """
+    hashed = [id for level in levels.hash_levels for id in level.column_ids]
+    for ids in (hashed, list(levels.range_column_ids)):
+        if len(set(ids)) < len(ids) or not set(ids) <= set(schema.key_ids):
+            return f"T2: partitioned by columns {ids}, the key has {list(schema.key_ids)}"
+    for level in levels.hash_levels:
+        numbers = (level.buckets, level.seed)
+        if any(type(number) is not int or not -(1 << 31) <= number < 1 << 31 for number in numbers):
+            return f"a hash level of {level.buckets!r} buckets with seed {level.seed!r}"
+        if level.buckets < 2 or not level.column_ids or level.algorithm != ALGORITHM:
+            return f"a hash level of {level.buckets} buckets, by {level.algorithm!r} of columns {level.column_ids}"
+    if math.prod(level.buckets for level in levels.hash_levels) > MAX_TABLETS:
+        return f"hash levels of more than {MAX_TABLETS} buckets"
+    by_buckets: dict[tuple[int, ...], list[Partition]] = {}
+    for partition in partitions:
+        buckets = partition.hash_buckets
+        if len(buckets) != len(levels.hash_levels) or any(
+            type(bucket) is not int or not 0 <= bucket < level.buckets
+            for bucket, level in zip(buckets, levels.hash_levels, strict=True)
+        ):
+            return f"a tablet in buckets {buckets}"
+        by_buckets.setdefault(buckets, []).append(partition)
+    bounds = [bound for p in partitions for bound in (p.range_lower, p.range_upper) if bound is not None]
+    if bounds:
+        if not levels.range_column_ids:
+            return "a tablet has bounds, and its table no range"
+        try:
+            KeyCodec([column.type for column in levels.range_columns(schema)]).from_binary(
+                pa.array(bounds, pa.large_binary())
+            )
+        except CorruptionError as error:
+            return f"T4: a tablet's bound is no key: {error.reason}"
+    for group in by_buckets.values():
+        group.sort(key=lambda partition: partition.range_lower or b"")
+        for lower, upper in ((partition.range_lower, partition.range_upper) for partition in group):
+            if lower is not None and upper is not None and lower >= upper:
+                return f"a tablet's range ends before it begins, at {lower.hex()}"
+        for left, right in pairwise(group):
+            if left.range_upper is None or right.range_lower is None or left.range_upper > right.range_lower:
+                return f"T1: two tablets of buckets {left.hash_buckets} overlap at {right.range_lower!r}"
+    return None

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nyala.cfile.column import BASE
-from nyala.cfile.reader import SummaryError
+from nyala.cfile.reader import KeysError, SummaryError, SurplusError
 from nyala.delta.delta_file import DeltaFile
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids, Timestamps, merge_runs
 from nyala.errors import CorruptionError, StorageError
@@ -41,10 +41,19 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that does not hold. `derived`: the rows are whole, see the module."""
+    """One thing that does not hold. `derived`: the rows are whole, see the module. `surplus`: all that was written is,
+    and there is more. `keyless`: of the rows nothing can be found by its key."""
 
     error: CorruptionError | StorageError
     derived: bool = False
+
+    @property
+    def surplus(self) -> bool:
+        return isinstance(self.error, SurplusError)
+
+    @property
+    def keyless(self) -> bool:
+        return isinstance(self.error, KeysError)
 
 
 def findings(rowset: DiskRowSet, history_start: int = MAX_TIMESTAMP) -> Iterator[Finding]:
@@ -59,9 +68,10 @@ def findings(rowset: DiskRowSet, history_start: int = MAX_TIMESTAMP) -> Iterator
     yield from base
     deltas = [finding for file in (*rowset.undo, *rowset.redo) for finding in _of_delta_file(rowset, file)]
     yield from deltas
-    if all(finding.derived for finding in base):
-        yield from _of_keys(rowset)
-        if not deltas:
+    if all(finding.derived or finding.surplus for finding in base):
+        if not any(finding.keyless for finding in base):
+            yield from _of_keys(rowset)
+        if all(finding.surplus for finding in deltas):
             yield from _of_deltas(rowset)
             yield from _of_lives(rowset, history_start)
     _assert_memory(rowset)
@@ -145,7 +155,7 @@ def _of_delta_file(rowset: DiskRowSet, file: DeltaFile) -> Iterator[Finding]:
 def _of_keys(rowset: DiskRowSet) -> Iterator[Finding]:
     unread = list(_caught(rowset.keys.check))
     yield from unread
-    if any(not finding.derived for finding in unread):
+    if any(not finding.derived or finding.keyless for finding in unread):
         return
     bounds = rowset.keys.read(0, 1).at(0), rowset.keys.read(rowset.row_count - 1, rowset.row_count).at(0)
     if bounds != (rowset.meta.key_min, rowset.meta.key_max):

@@ -15,6 +15,7 @@ import pyarrow as pa
 from nyala.delta.compaction import join_undo, redo_to_undo
 from nyala.delta.delta_file import DeltaFile
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, merge_runs
+from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.image import RowSetImage
 from nyala.schema.adapter import adapt
 from nyala.schema.convert import default_array
@@ -26,11 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["compacted_column", "image"]
 
 
-def image(rowset: DiskRowSet, schema: Schema, lower: int, upper: int, cut: int = 0) -> RowSetImage:
+def image(
+    rowset: DiskRowSet, schema: Schema, lower: int, upper: int, cut: int = 0, keys: EncodedKeys | None = None
+) -> RowSetImage:
     """The rows [lower, upper) as their files have them: base as after all REDO files, and UNDO to before.
 
     What is in memory only is not in it: a compaction has it flushed first, and carries over what comes later.
     cut: no UNDO record that only snapshots before this timestamp need; the rows all stay.
+    keys: of these rows, from who cannot read the file's own.
     Cost: decodes those rows, and their records in every delta file; nothing stays in the cache.
     """
     count = upper - lower
@@ -51,7 +55,7 @@ def image(rowset: DiskRowSet, schema: Schema, lower: int, upper: int, cut: int =
     if past is not None:
         undo[LIVENESS] = past
     return RowSetImage(
-        rowset.keys.read(lower, upper),
+        rowset.keys.read(lower, upper) if keys is None else keys,
         columns,
         None if liveness.true_count == count else liveness,
         undo,

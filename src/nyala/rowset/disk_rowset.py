@@ -115,7 +115,10 @@ class DiskRowSet:
         parts: oldest first; undo: newest first; redo: oldest first.
         Raises: CorruptionError when the files' timestamps say otherwise (X2).
         """
-        reader = CFileReader(files, os.path.join(root, meta.path), cache, meta.columns)
+        types = {LIVENESS: pa.bool_(), **schema.arrow_types}
+        reader = CFileReader(
+            files, os.path.join(root, meta.path), cache, meta.columns, types, meta.size_bytes
+        )
         codec = KeyCodec([column.type for column in schema.key_columns])
         key_column_id = schema.key_columns[0].id if schema.key_count == 1 else None
         keys = KeyIndex(reader, codec, key_column_id, meta.row_count, cache)

@@ -24,7 +24,14 @@ import pyarrow as pa
 
 from nyala.cfile.cache import BlockCache, new_owner
 from nyala.cfile.column import BASE, KEY, ColumnKey
-from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats, SummaryError, unreadable_bloom
+from nyala.cfile.reader import (
+    CFileReader,
+    ColumnReader,
+    ReadStats,
+    SummaryError,
+    unreadable_bloom,
+    unreadable_keys,
+)
 from nyala.delta.run import Rowids
 from nyala.errors import CorruptionError
 from nyala.keys.arrow_memory import large_binary_array
@@ -246,8 +253,13 @@ class KeyIndex:
 
     def check(self) -> None:
         """Read all keys. Raises: CorruptionError when they do not ascend, SummaryError when one is not in the bloom
-        filter or the value index has others."""
-        keys = self.read(0, self._row_count)
+        filter or the value index has others, KeysError when those of several columns cannot be read."""
+        try:
+            keys = self.read(0, self._row_count)
+        except CorruptionError as error:
+            if self._single:
+                raise
+            raise unreadable_keys(error) from error
         if not keys.is_strictly_ascending():
             raise CorruptionError(
                 "expected ascending keys, found others", self._reader.path, self._column.place.offset

@@ -16,9 +16,11 @@ Source: Kudu docs/design-docs/tablet.md, "Major REDO delta compaction". Departur
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import pyarrow as pa
 
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import BASE, ColumnPlace
@@ -50,9 +52,20 @@ class Part:
     column_ids: frozenset[int]
 
     @staticmethod
-    def open(files: Files, root: str, entry: PartDescription, cache: BlockCache | None = None) -> Part:
-        """A part of the store in the folder `root`. Nothing is read, nor the file opened, before it is needed."""
-        reader = CFileReader(files, os.path.join(root, entry.path), cache, tuple(entry.places))
+    def open(
+        files: Files,
+        root: str,
+        entry: PartDescription,
+        cache: BlockCache | None = None,
+        types: Mapping[int, pa.DataType] | None = None,
+    ) -> Part:
+        """A part of the store in the folder `root`. Nothing is read, nor the file opened, before it is needed.
+
+        types: of columns by their ids; see `CFileReader`.
+        """
+        reader = CFileReader(
+            files, os.path.join(root, entry.path), cache, tuple(entry.places), types, entry.size_bytes
+        )
         columns = frozenset(place.key.column_id for place in entry.places if place.key.role == BASE)
         return Part(entry, reader, columns)
 

@@ -24,16 +24,31 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-__all__ = ["adapt", "joined", "widest"]
+from nyala.errors import CorruptionError
+
+__all__ = ["adapt", "are_versions", "joined", "widest"]
+
+
+def are_versions(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether one column can have had both types in its life. What a file, a record or a token says is not believed."""
+    if one == other:
+        return True
+    if pa.types.is_decimal128(one) and pa.types.is_decimal128(other):
+        return bool(one.scale == other.scale)
+    return any(kind(one) and kind(other) for kind in (pa.types.is_signed_integer, pa.types.is_floating))
 
 
 def adapt(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The values in another type of the same column (A2). Cost: nothing for equal types, and for decimals."""
+    """The values in another type of the same column (A2). Cost: nothing for equal types, and for decimals.
+
+    Raises: CorruptionError when no column can have had both types.
+    """
     if array.type == wanted:
         return array
-    if pa.types.is_decimal128(array.type) and pa.types.is_decimal128(wanted):
+    if not are_versions(array.type, wanted):
+        raise CorruptionError(f"expected values of type {wanted}, found {array.type}")
+    if pa.types.is_decimal128(wanted):
         # Of one scale: the same sixteen bytes, whatever the precision says.
-        assert array.type.scale == wanted.scale, (array.type, wanted)
         return pa.Array.from_buffers(wanted, len(array), array.buffers(), array.null_count, array.offset)
     return array.cast(wanted, safe=False)
 

@@ -40,7 +40,7 @@ import pyarrow as pa
 
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError, SchemaError
 from nyala.schema.cast import cast_value
-from nyala.schema.limits import DEFAULT_LIMITS, Limits
+from nyala.schema.limits import DEFAULT_LIMITS, LARGEST, Limits
 from nyala.schema.types import ColumnType, parse_type
 
 __all__ = [
@@ -182,12 +182,20 @@ class Schema:
 
     def check(self) -> None:
         """Assert the numbered invariants."""
-        assert 1 <= self.key_count <= len(self.columns), "S1: a table has a key"
-        assert all(not c.nullable and c.type.key_allowed for c in self.key_columns), (
-            "S1: key columns are NOT NULL"
-        )
-        assert len(self._by_name) == len(self._by_id) == len(self.columns), "S2: names and ids are unique"
-        assert all(FIRST_COLUMN_ID <= c.id < self.next_column_id for c in self.columns), "S2, S3"
+        assert self._broken is None, self._broken
+
+    @property
+    def _broken(self) -> str | None:
+        """The first of the numbered invariants that does not hold."""
+        if not 1 <= self.key_count <= len(self.columns):
+            return "S1: a table has a key"
+        if any(column.nullable or not column.type.key_allowed for column in self.key_columns):
+            return "S1: key columns are NOT NULL"
+        if not len(self._by_name) == len(self._by_id) == len(self.columns):
+            return "S2: names and ids are unique"
+        if not all(FIRST_COLUMN_ID <= column.id < self.next_column_id for column in self.columns):
+            return "S2, S3: ids are given one after the other"
+        return None
 
     @property
     def key_columns(self) -> tuple[ColumnSchema, ...]:
@@ -201,6 +209,15 @@ class Schema:
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
+
+    @functools.cached_property
+    def arrow_types(self) -> Mapping[int, pa.DataType]:
+        """The Arrow type of each column, by its id."""
+        return {column.id: column.type.arrow for column in self.columns}
+
+    @functools.cached_property
+    def key_ids(self) -> tuple[int, ...]:
+        return tuple(column.id for column in self.key_columns)
 
     @functools.cached_property
     def key_names(self) -> tuple[str, ...]:
@@ -277,16 +294,20 @@ class Schema:
     def from_json(text: str) -> Schema:
         """The inverse of `to_json`.
 
-        Raises: ValueError or KeyError for any other text; the catalogue's checksum has been compared before.
+        Raises: ValueError, TypeError or LookupError for any other text, whoever made its checksum right.
         """
         data = json.loads(text)
-        return Schema(
-            columns=tuple(_column_from_json(column) for column in data["columns"]),
-            key_count=data["key_count"],
-            version=data["version"],
-            next_column_id=data["next_column_id"],
-            layout_version=data["layout_version"],
+        numbers = [data[name] for name in ("key_count", "version", "next_column_id", "layout_version")]
+        if any(type(number) is not int or not 0 <= number < 1 << 63 for number in numbers):
+            raise ValueError(f"key count, version, next column id and layout version of {numbers}")
+        key_count, version, next_column_id, layout_version = numbers
+        columns = tuple(
+            _column_from_json(column, place < key_count) for place, column in enumerate(data["columns"])
         )
+        try:
+            return Schema(columns, key_count, version, next_column_id, layout_version)
+        except AssertionError as error:
+            raise ValueError(str(error)) from None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Through JSON, because that keeps one NaN object per process (see `_default_from_json`).
@@ -488,19 +509,29 @@ def _column_to_json(column: ColumnSchema) -> dict[str, Any]:
     }
 
 
-def _column_from_json(data: Mapping[str, Any]) -> ColumnSchema:
-    return ColumnSchema(
-        id=ColumnId(data["id"]),
-        name=data["name"],
-        type=parse_type(data["type"]),
-        nullable=data["nullable"],
-        read_default=_default_from_json(data["read_default"]),
-        write_default=_default_from_json(data["write_default"]),
-        encoding=data["encoding"],
-        compression=data["compression"],
-        block_size_bytes=data["block_size_bytes"],
-        comment=data["comment"],
+def _column_from_json(data: Mapping[str, Any], in_key: bool) -> ColumnSchema:
+    """A column that `build_column` could have made (S5). Raises: ValueError."""
+    id, name, nullable, text = (data[what] for what in ("id", "name", "nullable", "type"))
+    if (
+        type(id) is not int
+        or type(nullable) is not bool
+        or not isinstance(text, str)
+        or not isinstance(name, str)
+    ):
+        raise ValueError(f"column {name!r} with id {id!r}, type {text!r}, nullable {nullable!r}")
+    read_default, write_default = (
+        _default_from_json(data[what]) for what in ("read_default", "write_default")
     )
+    storage = data["encoding"], data["compression"], data["block_size_bytes"], data["comment"]
+    try:
+        kind = parse_type(text)
+        for default in (read_default, write_default):
+            spec = ColumnSpec(kind, nullable, None if default is NO_DEFAULT else default, *storage)
+            # Looks at all of it. A column that was dropped, and is stored still, has a name that no user can give.
+            build_column(id, name.replace("\0", "_"), spec, in_key=in_key, limits=LARGEST)
+    except SchemaError as error:
+        raise ValueError(str(error)) from error
+    return ColumnSchema(ColumnId(id), name, kind, nullable, read_default, write_default, *storage)
 
 
 def _default_to_json(value: Any) -> Any:

@@ -34,7 +34,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from nyala.schema.adapter import adapt
+from nyala.errors import CorruptionError
+from nyala.schema.adapter import adapt, are_versions
 from nyala.tablet.locate import ABSENT, find_ghosts, locate
 from nyala.tablet.root import Root, TableState
 from nyala.tablet.settle import Effect, Settlement
@@ -98,7 +99,7 @@ class Replayer:
             if record.idempotency_key is not None:
                 self.report.idempotency_keys[record.idempotency_key] = record.timestamp
             for group in record.groups:
-                self._take(group, record.timestamp)
+                self._take(group, record)
                 self._rows_since += group.batch.num_rows
                 self._bytes_since += group.batch.nbytes
             if self._rows_since >= GATHER_ROWS or self._bytes_since >= GATHER_BYTES:
@@ -107,10 +108,14 @@ class Replayer:
                 if self._relieve is not None:
                     self._root = self._relieve(record.timestamp, self.report)
 
-    def _take(self, group: SettledGroup, timestamp: int) -> None:
+    def _take(self, group: SettledGroup, record: LogRecord) -> None:
         table = self._root.tables.get(group.table_id)
         if table is None:
             return
+        wrong = _strange(group, table)
+        if wrong is not None:
+            sentence = f"a record of table {table.name!r} makes no sense: {wrong}"
+            raise CorruptionError(sentence, *record.place)
         if group.schema_version != table.schema.version:
             group = _projected(group, table)
             if group.kind == "update" and group.batch.num_columns == table.schema.key_count:
@@ -122,7 +127,7 @@ class Replayer:
                 self.drain()
             waiting = self._inserts if group.kind == "insert" else self._updates
         key = (group.table_id, tuple(group.batch.schema.names))
-        waiting.setdefault(key, _Gathered()).add(group, timestamp)
+        waiting.setdefault(key, _Gathered()).add(group, record.timestamp)
         self._waiting += group.batch.num_rows
         if self._waiting >= GATHER_ROWS:
             self.drain()
@@ -139,6 +144,26 @@ class Replayer:
                 _apply(self._root.tables[table_id], kind, gathered)
             waiting.clear()
         self._waiting = 0
+
+
+def _strange(group: SettledGroup, table: TableState) -> str | None:
+    """What a record of the table cannot have, whatever its checksum says: columns of no version, keys that are none."""
+    stored, of_now = table.stored_schema(), group.schema_version == table.schema.version
+    left = set(table.schema.key_ids)
+    for name, array in zip(group.batch.schema.names, group.batch.columns, strict=True):
+        number = int(name)
+        if not stored.has_id(number):
+            if of_now:
+                return f"its schema has no column {number}"
+            continue
+        wanted = stored.arrow_types[number]
+        if array.type != wanted and (of_now or not are_versions(array.type, wanted)):
+            return f"expected column {number} to be of type {wanted}, found {array.type}"
+        if number in left:
+            left.remove(number)
+            if array.null_count:
+                return f"NULL in column {number}, which is of the key"
+    return f"key columns {sorted(left)} are not in it" if left else None
 
 
 def _projected(group: SettledGroup, table: TableState) -> SettledGroup:

@@ -38,7 +38,7 @@ from nyala.tablet import diff_records, diff_scan
 from nyala.tablet.diff_spec import DiffSpec
 from nyala.tablet.entries import RowSetFiles
 from nyala.tablet.root import TableState, TabletState
-from nyala.tablet.token import making_sense
+from nyala.tablet.sense import making_sense, whole_number
 
 __all__ = ["MAGIC", "changes_in_memory", "make_change_tokens", "read_change_token"]
 
@@ -82,9 +82,9 @@ def read_change_token(data: bytes, env: Env | None = None) -> Iterator[pa.Record
     with making_sense("change token"):
         meta = _open(data)
         moments = meta["since"], meta["until"]
-        if any(not isinstance(at, int) or isinstance(at, bool) or not 0 <= at < 1 << 63 for at in moments):
+        if not all(map(whole_number, moments)):
             raise ValueError(f"changes between {moments}")
-        if not isinstance(meta["path"], str) or not isinstance(meta["table"], str):
+        if not isinstance(meta["path"], str) or "\0" in meta["path"] or not isinstance(meta["table"], str):
             raise ValueError(f"table {meta['table']!r} of the store {meta['path']!r}")
         if meta["versions"] not in ("net", "all"):
             raise ValueError(f"versions {meta['versions']!r}")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nyala.catalog.model import DeltaEntry, PartEntry, RowSetEntry
+from nyala.catalog.model import DeltaEntry, PartEntry, RowSetEntry, is_inside
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import ColumnKey, ColumnPlace, WrittenFile
 from nyala.delta.delta_file import WrittenDelta
@@ -21,6 +21,7 @@ from nyala.rowset.meta import RowSetMeta
 from nyala.rowset.writer import WrittenRowSet
 from nyala.schema.schema import Schema
 from nyala.tablet.opening import entry_of, open_rowset, part_entry_of
+from nyala.tablet.sense import checked, whole_number
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,14 @@ class RowSetFiles:
         )
         entries: list[RowSetEntry | PartEntry | DeltaEntry] = [files.rowset, *files.parts, *files.deltas]
         for entry in entries:
-            for field in dataclasses.fields(entry):
-                value = getattr(entry, field.name)
-                if field.type == "int" and (type(value) is not int or not 0 <= value < 1 << 63):
-                    raise ValueError(f"{field.name} of {value!r}")
+            checked(entry)
+            if not is_inside(entry.path):
+                raise ValueError(f"the path {entry.path!r} does not stay inside the store's folder")
+        owners = {*(part.rowset_id for part in files.parts), *(delta.rowset_id for delta in files.deltas)}
+        if not owners <= {files.rowset.id}:
+            raise ValueError("files of several rowsets")
+        for delta in files.deltas:
+            _check_delta(delta)
         return files
 
 
@@ -99,12 +104,19 @@ def encode_places(places: Sequence[ColumnPlace]) -> list[list[int]]:
 
 def decode_places(places: Sequence[Sequence[int]]) -> tuple[ColumnPlace, ...]:
     """Raises: ValueError, TypeError for what `encode_places` has not made."""
-    if any(not isinstance(number, int) for place in places for number in place):
+    if any(type(number) is not int for place in places for number in place):
         raise ValueError("a column's place of other things than numbers")
+    if any(not whole_number(number) for place in places for number in place[3:]):
+        raise ValueError("a column's place before the file's beginning")
     return tuple(
         ColumnPlace(ColumnKey(role, group, column), offset, length)
         for role, group, column, offset, length in places
     )
+
+
+def _check_delta(delta: DeltaEntry | WrittenDelta) -> None:
+    if delta.kind not in ("undo", "redo") or any(type(number) is not int for number in delta.column_ids):
+        raise ValueError(f"{delta.kind!r} records of columns {delta.column_ids}")
 
 
 # ------------------------------------------------------------------------------------------------ what was written
@@ -124,18 +136,24 @@ def encode_written_rowset(made: WrittenRowSet) -> dict[str, Any]:
 
 
 def decode_written_rowset(fields: dict[str, Any]) -> WrittenRowSet:
+    """Raises: ValueError, TypeError, LookupError for what `encode_written_rowset` has not made."""
     meta = fields["meta"]
+    undo, undo_path = fields["undo"], fields["undo_path"]
+    if (undo is None) != (undo_path is None) or not isinstance(undo_path, str | None):
+        raise ValueError(f"UNDO at {undo_path!r}")
     return WrittenRowSet(
-        RowSetMeta(
-            **{
-                **meta,
-                "key_min": bytes.fromhex(meta["key_min"]),
-                "key_max": bytes.fromhex(meta["key_max"]),
-                "columns": decode_places(meta["columns"]),
-            }
+        checked(
+            RowSetMeta(
+                **{
+                    **meta,
+                    "key_min": bytes.fromhex(meta["key_min"]),
+                    "key_max": bytes.fromhex(meta["key_max"]),
+                    "columns": decode_places(meta["columns"]),
+                }
+            )
         ),
-        None if fields["undo"] is None else decode_delta(fields["undo"]),
-        fields["undo_path"],
+        None if undo is None else decode_delta(undo),
+        undo_path,
     )
 
 
@@ -144,7 +162,7 @@ def encode_file(file: WrittenFile) -> dict[str, Any]:
 
 
 def decode_file(fields: dict[str, Any]) -> WrittenFile:
-    return WrittenFile(fields["path"], fields["size_bytes"], decode_places(fields["columns"]))
+    return checked(WrittenFile(fields["path"], fields["size_bytes"], decode_places(fields["columns"])))
 
 
 def encode_delta(delta: WrittenDelta) -> dict[str, Any]:
@@ -159,6 +177,10 @@ def encode_delta(delta: WrittenDelta) -> dict[str, Any]:
 
 
 def decode_delta(fields: dict[str, Any]) -> WrittenDelta:
-    return WrittenDelta(
-        **{**fields, "file": decode_file(fields["file"]), "column_ids": tuple(fields["column_ids"])}
+    delta = checked(
+        WrittenDelta(
+            **{**fields, "file": decode_file(fields["file"]), "column_ids": tuple(fields["column_ids"])}
+        )
     )
+    _check_delta(delta)
+    return delta

@@ -26,7 +26,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +34,7 @@ import pyarrow as pa
 from nyala.catalog.model import CatalogChange, CommittedKey, RowSetEntry
 from nyala.delta.delta_file import DeltaFile, write_delta_file
 from nyala.delta.run import MAX_TIMESTAMP, DeltaRun
-from nyala.errors import InvalidArgumentError, SchemaError, StorageError, TableNotFoundError
+from nyala.errors import CorruptionError, InvalidArgumentError, SchemaError, StorageError, TableNotFoundError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.writer import WrittenRowSet, write_rowset
@@ -50,6 +50,7 @@ from nyala.tablet.opening import delta_entry, open_rowset
 from nyala.tablet.prepare import prepare
 from nyala.tablet.result import WriteResult
 from nyala.tablet.root import TableState, TabletState
+from nyala.tablet.sense import checked
 from nyala.tablet.settle import Settlement
 from nyala.tablet.staging import plain_name, staging_folder
 from nyala.tablet.write_path import Request, committed_before, results_of, settle_requests
@@ -58,6 +59,16 @@ if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
 __all__ = ["LoadCommit", "commit_load"]
+
+_OPERATIONS: Final = (
+    "insert",
+    "insert-ignore",
+    "upsert",
+    "update",
+    "update-ignore",
+    "delete",
+    "delete-ignore",
+)
 
 
 @dataclass(frozen=True)
@@ -90,14 +101,26 @@ class LoadCommit:
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> LoadCommit:
-        return LoadCommit(
-            **{
-                **fields,
-                "columns": tuple(fields["columns"]),
-                "tablets": tuple(map(StagedTablet.from_json, fields["tablets"])),
-                "files": {int(n): RowSetFiles.from_json(files) for n, files in fields["files"].items()},
-            }
+        """Raises: ValueError, TypeError, LookupError, AttributeError for what `to_json` has not made."""
+        job = checked(
+            LoadCommit(
+                **{
+                    **fields,
+                    "columns": tuple(fields["columns"]),
+                    "tablets": tuple(map(StagedTablet.from_json, fields["tablets"])),
+                    "files": {int(n): RowSetFiles.from_json(files) for n, files in fields["files"].items()},
+                }
+            )
         )
+        if job.operation not in _OPERATIONS or not all(isinstance(name, str) for name in job.columns):
+            raise ValueError(f"{job.operation!r} of columns {job.columns}")
+        ids = [tablet.tablet_id for tablet in job.tablets]
+        changed = [made.rowset_id for tablet in job.tablets for made in tablet.deltas]
+        if len(set(ids)) < len(ids) or len(set(changed)) < len(changed):
+            raise ValueError(f"tablets {ids} and changes of rowsets {changed}, expected each once")
+        if any(number not in job.files for number in changed):
+            raise ValueError(f"changes of rowsets {changed}, files of rowsets {sorted(job.files)}")
+        return job
 
 
 @dataclass
@@ -186,16 +209,15 @@ def _part(
 ) -> _Part:
     """A tablet's staged files without the rows of keys that have moved since S."""
     tablet = table.tablets[table.ordinal_of[staged.tablet_id]]
+    _check_staged(store, job, table, staged)
     part = _Part(tablet, [], [], counts=dict(staged.counts))
     changed = _changed_keys(table, tablet, job.snapshot, store.marks.applied)
     there = {rowset.id for rowset in tablet.rowsets}
     for made in staged.rowsets:
-        _check_place(job, made.paths)
         kept = made if not len(changed) else _without(store, job, table, made, changed, part, written)
         if kept is not None:
             part.rowsets.append(kept)
     for delta in staged.deltas:
-        _check_place(job, [delta.path])
         gone = delta.rowset_id not in there
         left = delta if not gone and not len(changed) else _delta_without(
             store, job, table, delta, None if gone else changed, part, written
@@ -203,6 +225,40 @@ def _part(
         if left is not None:
             part.deltas.append(left)
     return part
+
+
+def _check_staged(store: Store, job: LoadCommit, table: TableState, staged: StagedTablet) -> None:
+    """What a job says of its files is believed as far as it can be seen without reading them.
+
+    Raises: InvalidArgumentError, CorruptionError, StorageError when a file is not there.
+    """
+    sizes = [(delta.path, delta.delta.file.size_bytes) for delta in staged.deltas]
+    for made in staged.rowsets:
+        meta = made.meta
+        sizes.append((meta.path, meta.size_bytes))
+        if made.undo is not None and made.undo_path is not None:
+            sizes.append((made.undo_path, made.undo.file.size_bytes))
+        for key in (meta.key_min, meta.key_max):
+            table.codec.decode_row(key)
+        if meta.tablet_id != staged.tablet_id or meta.key_min > meta.key_max or not meta.row_count:
+            raise InvalidArgumentError(
+                f"a rowset of {meta.row_count} rows of tablet {meta.tablet_id} is staged for tablet {staged.tablet_id}"
+            )
+    for delta in staged.deltas:
+        if job.files[delta.rowset_id].rowset.tablet_id != staged.tablet_id:
+            raise InvalidArgumentError(
+                f"changes of rowset {delta.rowset_id} are staged for tablet {staged.tablet_id}, which has it not"
+            )
+    _check_place(job, [path for path, _ in sizes])
+    for path, size_bytes in sizes:
+        try:
+            found = store.env.files.size(store.path(path))
+        except FileNotFoundError as error:
+            raise _gone(path) from error
+        if found != size_bytes:
+            raise CorruptionError(
+                f"expected a staged file of {size_bytes} bytes, found {found}", store.path(path)
+            )
 
 
 def _check_place(job: LoadCommit, paths: Sequence[str]) -> None:
@@ -391,12 +447,16 @@ def _moved_file(store: Store, directory: str, path: str, written: list[str]) -> 
     try:
         store.env.files.rename(store.path(path), store.path(target))
     except FileNotFoundError as error:
-        raise StorageError(
-            f"the staged file {path} is gone: the job took longer than its files are kept, or was committed half-way "
-            "when the machine stopped; nothing was written: run the job again",
-            path=path,
-        ) from error
+        raise _gone(path) from error
     return target
+
+
+def _gone(path: str) -> StorageError:
+    return StorageError(
+        f"the staged file {path} is gone: the job took longer than its files are kept, or was committed half-way when "
+        "the machine stopped; nothing was written: run the job again",
+        path=path,
+    )
 
 
 def _adopted(

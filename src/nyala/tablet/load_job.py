@@ -38,6 +38,7 @@ from nyala.tablet.compaction_run import Output, decode_output, encode_output
 from nyala.tablet.entries import RowSetFiles
 from nyala.tablet.flush import flush
 from nyala.tablet.root import TableState, TabletState
+from nyala.tablet.sense import checked, whole_number
 
 if TYPE_CHECKING:
     from nyala.delta.delta_file import WrittenDelta
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LoadPlan", "StagedDelta", "StagedTablet", "TabletFiles", "begin_load"]
 
+_COUNTS: Final = ("inserted", "updated", "deleted", "ignored")
 # A merge that runs is waited for so long; what it takes away after that is settled anew at the commit.
 _WAIT_FOR_MERGES_S: Final = 5.0
 
@@ -198,18 +200,19 @@ class StagedTablet:
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> StagedTablet:
+        """Raises: ValueError, TypeError, LookupError, AttributeError for what `to_json` has not made."""
         empty: dict[str, Any] = {"part": None, "undo": None, "redo": None, "rowsets": []}
         deltas = []
         for made in fields["deltas"]:
             redo = decode_output({**empty, "redo": made["redo"]}).redo
-            assert redo is not None
-            deltas.append(StagedDelta(made["rowset_id"], *redo))
-        return StagedTablet(
-            fields["tablet_id"],
-            decode_output({**empty, "rowsets": fields["rowsets"]}).rowsets,
-            tuple(deltas),
-            fields["counts"],
-        )
+            if redo is None or redo[1].kind != "redo" or not redo[1].column_ids:
+                raise ValueError(f"changes of rowset {made['rowset_id']!r} are no REDO")
+            deltas.append(checked(StagedDelta(made["rowset_id"], *redo)))
+        counts = fields["counts"]
+        if not set(counts) <= set(_COUNTS) or not all(map(whole_number, counts.values())):
+            raise ValueError(f"counts of {counts}")
+        rowsets = decode_output({**empty, "rowsets": fields["rowsets"]}).rowsets
+        return checked(StagedTablet(fields["tablet_id"], rowsets, tuple(deltas), counts))
 
 
 # ------------------------------------------------------------------------------------------------ begin

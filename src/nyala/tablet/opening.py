@@ -10,10 +10,13 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+import pyarrow as pa
+
 from nyala.catalog.model import CatalogState, DeltaEntry, PartEntry, RowSetEntry
 from nyala.cfile.cache import BlockCache
 from nyala.delta.delta_file import DeltaFile, WrittenDelta
 from nyala.delta.mem_store import DeltaMemStore
+from nyala.delta.run import LIVENESS
 from nyala.env import Env
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
@@ -75,14 +78,15 @@ def open_rowset(
     parts: Sequence[PartEntry] = (),
 ) -> DiskRowSet:
     """One DiskRowSet with its files; `deltas` by their timestamps, and `parts` by their ids, oldest first."""
-    files = [(delta.kind, DeltaFile.open(env.files, path, delta, cache)) for delta in deltas]
+    types = {LIVENESS: pa.bool_(), **schema.arrow_types}
+    files = [(delta.kind, DeltaFile.open(env.files, path, delta, cache, types)) for delta in deltas]
     return DiskRowSet.open(
         env.files,
         path,
         entry.meta(),
         schema,
         cache,
-        parts=[Part.open(env.files, path, part, cache) for part in parts],
+        parts=[Part.open(env.files, path, part, cache, types) for part in parts],
         undo=tuple(file for kind, file in reversed(files) if kind == "undo"),
         redo=tuple(file for kind, file in files if kind == "redo"),
         deltas=DeltaMemStore(),

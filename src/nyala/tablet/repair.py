@@ -1,8 +1,12 @@
 """Mend what can be mended without a loss, and say what was done.
 
     orphan-file   removed: no transaction names it, so nobody can read it (P3)
-    index         the rowset is written anew from its own rows, and one catalogue transaction puts it in the old one's
-                  place; the old files become garbage
+    checksum      the catalogue is written anew, when every value in it is vouched for (`catalog.rebuild`); comes first
+    surplus       cut off: what the catalogue says was written is whole, and nobody reads behind it
+    index         the rowset is written anew from its own rows, with the columns that snapshots of the past still need,
+                  and one catalogue transaction puts it in the old one's place; the old files become garbage. Encoded
+                  keys are calculated from the key columns, and believed when they ascend between the bounds that the
+                  catalogue has
     position      removed; the open that follows makes it anew
     then          the store is opened and closed, which cuts a torn end of the log (R6) and removes leases and staging
                   folders of the dead
@@ -29,13 +33,19 @@ from typing import Final
 
 from nyala.catalog.leases import living_leases
 from nyala.catalog.model import CatalogChange, RowSetEntry
+from nyala.catalog.rebuild import rebuild, vouched_state
 from nyala.catalog.store import Catalog
 from nyala.catalog.store_lock import StoreLock
 from nyala.cfile.cache import BlockCache
+from nyala.cfile.reader import KeysError, SummaryError
+from nyala.delta.run import MAX_TIMESTAMP
 from nyala.env import Env
-from nyala.errors import Error
+from nyala.errors import CorruptionError, Error
+from nyala.rowset import compacting
 from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.image import RowSetImage
 from nyala.rowset.writer import write_rowset
+from nyala.schema.schema import Schema
 from nyala.tablet import layout
 from nyala.tablet.check import CheckReport, Problem, ProblemKind, Progress, check_alone, no_progress
 from nyala.tablet.opening import delta_entry, open_root
@@ -52,6 +62,8 @@ _WHY: Final[Mapping[ProblemKind, str]] = {
     "a backup",
     "missing-file": _LOSES,
     "damage": _LOSES,
+    "checksum": "the repair ended early",
+    "surplus": "the repair ended early",
     "index": "the same rowset has damage that is not of its index, or the repair ended early",
     "key-twice": "which of the two rows is right is not for a program to say",
     "wrong-tablet": "which of the row and the partition is right is not for a program to say",
@@ -71,12 +83,19 @@ def repair_folder(env: Env, path: str, progress: Progress = no_progress) -> Chec
     repairs: list[str] = []
     with StoreLock(env, path) as _:
         before = check_alone(env, path, progress)
+        if any(problem.kind == "checksum" for problem in before.problems):
+            try:
+                repairs += _rebuild_catalogue(env, path)
+            except Error as error:
+                return _with(before, repairs, f"the repair ended early: {error}")
+            before = check_alone(env, path, progress)
         kinds = {problem.kind for problem in before.problems}
         if "catalogue" in kinds or any(p.path == layout.catalog_path(path) for p in before.problems):
             return _with(
                 before, repairs
             )  # what the catalogue names is not known, so nothing is known to be unneeded
         try:
+            repairs += _cut_surplus(env, path, before.problems)
             repairs += _rewrite_rowsets(env, path, before.problems)
             repairs += _remove(env, path, before.problems)
         except Error as error:
@@ -118,6 +137,30 @@ def _place(path: str, problem: Problem) -> str:
     )
 
 
+def _rebuild_catalogue(env: Env, path: str) -> list[str]:
+    file = layout.catalog_path(path)
+    state = vouched_state(env, file)
+    if state is None:
+        return []
+    rebuild(env, file, state)
+    return [
+        f"wrote {os.path.basename(file)} anew, version {state.version}: all its values are vouched for, by the "
+        "checksums of rows or those of tables"
+    ]
+
+
+def _cut_surplus(env: Env, path: str, problems: tuple[Problem, ...]) -> list[str]:
+    done = []
+    for problem in problems:
+        if problem.kind == "surplus" and problem.path is not None and problem.offset is not None:
+            length = env.files.size(problem.path) - problem.offset
+            env.files.truncate(problem.path, problem.offset)
+            done.append(
+                f"cut {length} bytes off the end of {layout.relative(path, problem.path)}, which are of nobody"
+            )
+    return done
+
+
 def _remove(env: Env, path: str, problems: tuple[Problem, ...]) -> list[str]:
     done = []
     for problem in problems:
@@ -153,10 +196,11 @@ def _rewrite(env: Env, path: str, catalog: Catalog, table: TableState, rowset: D
     """The rowset from its own rows: what is in its files, REDO as UNDO, under a new id and the same marks."""
     state = catalog.state
     number = state.next_rowset_id
+    schema = table.stored_schema()  # with columns that were dropped, while the past can be read
     directory = layout.tablet_directory(rowset.meta.tablet_id)
     written = write_rowset(
-        env.files, path, directory, number, rowset.meta.tablet_id, rowset.image(table.schema, 0, rowset.row_count),
-        table.schema, deltas_durable=rowset.meta.deltas_durable, name=f"{number}-{env.randomness.token_hex(8)}",
+        env.files, path, directory, number, rowset.meta.tablet_id, _image(table, rowset, schema),
+        schema, deltas_durable=rowset.meta.deltas_durable, name=f"{number}-{env.randomness.token_hex(8)}",
     )  # fmt: skip
     env.files.sync_dir(os.path.join(path, directory))
     undo = []
@@ -176,3 +220,24 @@ def _rewrite(env: Env, path: str, catalog: Catalog, table: TableState, rowset: D
         f"wrote rowset {rowset.id} of table {table.name!r} anew as {number}, from its own {rowset.row_count:,} rows: "
         "zone maps, bloom filter, indexes and bounds are of them again"
     )
+
+
+def _image(table: TableState, rowset: DiskRowSet, schema: Schema) -> RowSetImage:
+    """All rows of the rowset, as its files have them.
+
+    Raises: CorruptionError when keys that had to be calculated do not ascend, or are not within the catalogue's bounds:
+            then the key columns are not what was written.
+    """
+    count, keys = rowset.row_count, None
+    try:
+        rowset.keys.check()
+    except KeysError:
+        arrays = [rowset.column(column, MAX_TIMESTAMP, 0, count) for column in table.schema.key_columns]
+        keys = table.codec.encode(arrays)
+        bounds = keys.at(0), keys.at(count - 1)
+        if not keys.is_strictly_ascending() or bounds != (rowset.meta.key_min, rowset.meta.key_max):
+            sentence = f"the key columns of rowset {rowset.id} are not those that its bounds are of"
+            raise CorruptionError(sentence, rowset.reader.path) from None
+    except SummaryError:
+        pass  # the keys themselves can be read
+    return compacting.image(rowset, schema, 0, count, keys=keys)

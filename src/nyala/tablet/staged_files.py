@@ -38,6 +38,7 @@ from nyala.tablet.load_job import LoadPlan, TabletFiles
 from nyala.tablet.load_write import ROW
 from nyala.tablet.prepare import prepare
 from nyala.tablet.root import TableState, no_such_table
+from nyala.tablet.sense import making_sense
 from nyala.tablet.staging import beside, plain_name
 from nyala.wal.position import read_position
 
@@ -188,10 +189,15 @@ def read_staged(env: Env, folder: str, job: Mapping[str, Any]) -> StagedRows:
         else:
             key, name = named
             path = os.path.join(beside(folder, key), plain_name(name))
-        found = list(_read_file(env, path))
-        for batch in found:
-            if ROW in batch.schema.names:
-                numbers.append(batch.column(ROW).to_numpy() + before)
+        with making_sense("staged file", path):
+            found = list(_read_file(env, path))
+            for batch in found:
+                batch.validate(full=True)
+                if {ROW, TABLET} & set(batch.schema.names):
+                    numbers.append(_integers(batch, ROW) + before)
+                    _integers(batch, TABLET)
+                if batch.schema != (batches or found)[0].schema:
+                    raise ValueError(f"columns {batch.schema.names}, other files of the job have other ones")
         before += sum(batch.num_rows for batch in found)
         batches += found
     if not batches:
@@ -201,6 +207,15 @@ def read_staged(env: Env, folder: str, job: Mapping[str, Any]) -> StagedRows:
         return StagedRows(data)
     homes = data.column(TABLET).to_numpy()
     return StagedRows(data.drop_columns([TABLET, ROW]), np.concatenate(numbers), homes)
+
+
+def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
+    """One of our two columns. Raises: ValueError, KeyError when it is none."""
+    column = batch.column(name)
+    if column.type != pa.int64() or column.null_count:
+        raise ValueError(f"column {name} of type {column.type} with {column.null_count} NULLs")
+    values: np.ndarray = column.to_numpy()
+    return values
 
 
 def _read_file(env: Env, path: str) -> Iterator[pa.RecordBatch]:

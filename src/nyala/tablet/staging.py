@@ -29,7 +29,7 @@ _KEY: Final = re.compile(r"([0-9a-f]{14})-(?:([0-9a-f]{40})-)?[0-9a-f]{32}")
 
 def plain_name(name: str) -> str:
     """`name`, if it is a file's name without folders. Raises: InvalidArgumentError."""
-    if os.path.basename(name) != name or name in ("", ".", ".."):
+    if os.path.basename(name) != name or name in ("", ".", "..") or "\0" in name:
         raise InvalidArgumentError(f"a staged file is named without folders, not {name!r}")
     return name
 

@@ -22,7 +22,6 @@ Source: design §3, "A scan token carries all that a remote reader needs"; Kudu 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -35,18 +34,21 @@ import numpy as np
 import pyarrow as pa
 
 from nyala.cfile.cache import BlockCache
+from nyala.cfile.physical import narrow_decimal
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS, DeltaRun
 from nyala.env import SYSTEM, Env, MissingFileError
-from nyala.errors import CorruptionError, Error, HistoryExpiredError, InvalidArgumentError
+from nyala.errors import CorruptionError, HistoryExpiredError, InvalidArgumentError
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.schema.adapter import adapt
+from nyala.schema.adapter import adapt, are_versions
 from nyala.schema.predicate import BoundPredicate
 from nyala.schema.schema import Schema
+from nyala.schema.types import ColumnType
 from nyala.tablet import read_path
 from nyala.tablet.entries import RowSetFiles
 from nyala.tablet.read_path import ScanCounters, ScanSpec, ScanUnit
 from nyala.tablet.root import TableState
+from nyala.tablet.sense import making_sense, whole_number
 
 MAGIC: Final = b"nyalatok"
 VERSION: Final = 3
@@ -192,14 +194,14 @@ def read_token(
     with making_sense("scan token"):
         meta, bodies = _open(data)
         spec, units, wanted = _plan(meta, bodies, env, columns)
-        names = _with_merge_keys(spec).arrow_schema.names if spec.order_by_key else wanted
-        held = [] if meta["memory"] is None else _rows(bodies[meta["memory"]], names if units else wanted)
+        carried = _with_merge_keys(spec)
+        names = carried.arrow_schema.names if units and spec.order_by_key else wanted
+        held = [] if meta["memory"] is None else _rows(bodies[meta["memory"]], names, carried.arrow_schema)
     memory: list[pa.RecordBatch] = []
     left = spec.limit
     try:  # the files' footers are looked at before the first batch is asked for
         if meta["memory"] is not None and units and spec.order_by_key:
             # Both halves are ordered; together they are sorted anew, which one tablet's rows in memory can afford.
-            carried = _with_merge_keys(spec)
             on_disk = read_path.run(units, carried, ScanCounters())
             batches = _merged(itertools.chain(on_disk, held), carried, wanted)
         else:
@@ -219,31 +221,16 @@ def read_token(
         ) from error
 
 
-@contextlib.contextmanager
-def making_sense(what: str) -> Iterator[None]:
-    """Bytes under a right checksum that nobody of ours made raise CorruptionError, not what decoding them met."""
-    try:
-        yield
-    except Error:
-        raise
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, ArithmeticError, struct.error, OSError,
-            AssertionError, pa.ArrowException) as error:  # fmt: skip
-        raise CorruptionError(f"the {what} makes no sense: {type(error).__name__}: {error}") from error
-
-
 def _plan(
     meta: Any, bodies: list[pa.Buffer], env: Env, columns: Sequence[str] | None
 ) -> tuple[ScanSpec, list[ScanUnit], list[str]]:
     """What the token asks for: the scan, its rowsets, the names of the columns to give."""
     schema = Schema.from_json(json.dumps(meta["schema"]))
     numbers = [meta["snapshot"], meta["tablet"], 0 if meta["limit"] is None else meta["limit"]]
-    if any(
-        not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 63
-        for number in numbers
-    ):
+    if not all(map(whole_number, numbers)):
         raise ValueError(f"snapshot, tablet and limit of {numbers}")
-    if not isinstance(meta["path"], str):
-        raise ValueError(f"a store at {meta['path']!r}")
+    if not isinstance(meta["path"], str) or "\0" in meta["path"] or not isinstance(meta["ordered"], bool):
+        raise ValueError(f"a store at {meta['path']!r}, in order {meta['ordered']!r}")
     wanted = meta["columns"] if columns is None else list(columns)
     strange = [name for name in wanted if name not in meta["columns"]]
     if strange:
@@ -254,6 +241,9 @@ def _plan(
             asked = reader.schema
         shown = tuple(dataclasses.replace(c, nullable=asked.field(c.name).nullable) for c in shown)
         types = {c.name: type for c in shown if (type := asked.field(c.name).type) != c.type.arrow}
+        strange = [name for name, type in types.items() if not _can_be_asked(type, schema.by_name(name).type)]
+        if strange:
+            raise ValueError(f"column {strange[0]!r} as {types[strange[0]]}")
     spec = ScanSpec(
         schema,
         shown,
@@ -267,12 +257,9 @@ def _plan(
     units = []
     for part in meta["rowsets"]:
         rowset = RowSetFiles.from_json(part["files"]).open(env, meta["path"], cache, schema)
-        rowset = dataclasses.replace(rowset, deltas=_deltas(part["deltas"], bodies))
+        rowset = dataclasses.replace(rowset, deltas=_deltas(part["deltas"], bodies, schema, rowset.row_count))
         places = part["lower"], part["upper"], rowset.row_count
-        if (
-            not all(isinstance(place, int) for place in places)
-            or not 0 <= places[0] <= places[1] <= places[2]
-        ):
+        if not all(map(whole_number, places)) or not places[0] <= places[1] <= places[2]:
             raise ValueError(f"rows [{places[0]}, {places[1]}) of a rowset of {places[2]}")
         units.append(ScanUnit(rowset, meta["tablet"], part["lower"], part["upper"]))
     return spec, units, wanted
@@ -342,25 +329,51 @@ def _stream(rows: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _rows(body: pa.Buffer, columns: Sequence[str]) -> list[pa.RecordBatch]:
+def _can_be_asked(asked: pa.DataType, column: ColumnType) -> bool:
+    """Whether a scan gives a column of this type in the other one: see `ScanSpec.types`."""
+    if pa.types.is_dictionary(asked):
+        return bool(asked == pa.dictionary(pa.int32(), column.arrow))
+    return are_versions(asked, column.arrow) or asked == narrow_decimal(column)
+
+
+def _rows(body: pa.Buffer, columns: Sequence[str], schema: pa.Schema) -> list[pa.RecordBatch]:
     with pa.ipc.open_stream(body) as reader:
         batches = [batch.select(list(columns)) for batch in reader]
     for batch in batches:
         batch.validate(full=True)
-    return batches
+        for name, array in zip(columns, batch.columns, strict=True):
+            wanted = schema.field(name)
+            if array.type != wanted.type or (array.null_count and not wanted.nullable):
+                raise ValueError(f"rows with {wanted} as {array.type}, {array.null_count} NULLs")
+    return [
+        pa.RecordBatch.from_arrays(b.columns, schema=pa.schema(map(schema.field, columns))) for b in batches
+    ]
 
 
-def _deltas(parts: Sequence[Sequence[int]], bodies: Sequence[pa.Buffer]) -> DeltaMemStore:
+def _deltas(
+    parts: Sequence[Sequence[int]], bodies: Sequence[pa.Buffer], schema: Schema, row_count: int
+) -> DeltaMemStore:
     store = DeltaMemStore()
+    types = {LIVENESS: pa.bool_(), **schema.arrow_types}
     for column_id, index in parts:
         with pa.ipc.open_stream(bodies[index]) as reader:
             for batch in reader:
                 batch.validate(full=True)
-                store.append(
-                    batch.column(0).to_numpy(),
-                    np.asarray(batch.column(1).to_numpy()),
-                    {column_id: batch.column(2)},
-                )
+                rowids, timestamps, values = batch.columns
+                if (
+                    rowids.null_count
+                    or timestamps.null_count
+                    or not rowids.type == timestamps.type == pa.int64()
+                ):
+                    raise ValueError(f"changes of rows {rowids.type} at {timestamps.type}")
+                if not are_versions(values.type, types[column_id]):
+                    raise ValueError(f"changes of column {column_id} to {values.type}")
+                run = DeltaRun("redo", rowids.to_numpy(), timestamps.to_numpy(), values)
+                if run.disorder() is not None or (len(run) and run.rowids[-1] >= row_count):
+                    raise ValueError(
+                        f"changes of column {column_id} out of order, or of rows that are not there"
+                    )
+                store.append(run.rowids, run.timestamps, {column_id: values})
     return store
 
 

@@ -21,6 +21,7 @@ Left out: compression (the log is short-lived and one sync costs more than its b
 from __future__ import annotations
 
 import json
+import re
 import struct
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
@@ -34,6 +35,7 @@ __all__ = ["ROW_KINDS", "LogRecord", "SettledGroup", "decode_meta", "decode_reco
 
 ROW_KINDS: Final = frozenset({"insert", "update", "delete"})
 _META_LENGTH: Final = struct.Struct("<I")
+_COLUMN_ID: Final = re.compile("0|[1-9][0-9]{0,18}")
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class LogRecord:
     timestamp: int
     idempotency_key: str | None
     groups: tuple[SettledGroup, ...]
+    place: tuple[str | None, int | None] = field(default=(None, None), compare=False)
+    """Which file it was read from, and at which offset."""
 
     @property
     def row_count(self) -> int:
@@ -75,6 +79,19 @@ def _wrong(group: SettledGroup) -> str | None:
     if list(offsets) != sorted(offsets):
         return "S1: offsets that descend"
     return None
+
+
+def _strange(group: SettledGroup) -> str | None:
+    """What no group that was written can have, whatever its checksum says (S2)."""
+    numbers, names = (
+        (group.table_id, group.schema_version, *group.tablet_ids, *group.offsets),
+        group.batch.schema.names,
+    )
+    if any(type(number) is not int or not -1 << 63 <= number < 1 << 63 for number in numbers):
+        return f"ids, version and offsets of {numbers}"
+    if len(set(names)) < len(names) or any(_COLUMN_ID.fullmatch(name) is None for name in names):
+        return f"S2: columns called {names}, expected each column's id, once"
+    return _wrong(group)
 
 
 def encode_record(record: LogRecord) -> list[Any]:
@@ -145,7 +162,6 @@ def decode_record(
             schema = pa.ipc.read_schema(payload[lower:middle])
             batch = pa.ipc.read_record_batch(payload[middle:upper], schema)
             batch.validate(full=True)  # Arrow follows offsets that it has not looked at out of its memory
-            _ = batch.schema.names  # decoded only when they are asked for
             group = SettledGroup(
                 part["table"],
                 part["version"],
@@ -154,7 +170,7 @@ def decode_record(
                 tuple(part["offsets"]),
                 batch,
             )
-            wrong = _wrong(group)
+            wrong = _strange(group)
             if wrong is not None:
                 raise ValueError(wrong)
             groups.append(group)
@@ -163,4 +179,4 @@ def decode_record(
             raise ValueError(f"{payload.size - lower} bytes after the last Arrow message")
     except (ValueError, KeyError, TypeError, OSError, pa.ArrowException) as error:
         raise CorruptionError(f"a record's payload makes no sense: {error}", path, offset) from error
-    return LogRecord(timestamp, key, tuple(groups))
+    return LogRecord(timestamp, key, tuple(groups), (path, offset))

@@ -22,7 +22,7 @@ from nyala.catalog.model import (
 from nyala.catalog.store import Catalog
 from nyala.cfile.column import ColumnKey, ColumnPlace
 from nyala.env import SYSTEM, Env
-from nyala.partition.levels import Partition, PartitionSchema
+from nyala.partition.levels import HashLevel, Partition, PartitionSchema
 from nyala.schema.schema import build_schema, column
 
 
@@ -77,14 +77,17 @@ def table(id: int = 1, name: str = "flights") -> TableEntry:
         ["carrier", "day"],
     )
     return TableEntry(
-        id, name, "a comment", None, schema, MappingProxyType({0: schema}), PartitionSchema((), ()), 50, 30,
+        id, name, "a comment", None, schema, MappingProxyType({0: schema}), PARTITIONED, 50, 30,
         MappingProxyType({0: 30}), (DroppedRange(b"\x80", None, 31, 45),), 44,
     )  # fmt: skip
 
 
+PARTITIONED = PartitionSchema((HashLevel((11,), 64),), (10,))
+
+
 def tablet(id: int = 1, table_id: int = 1, inserts_durable: int = 0) -> TabletEntry:
     return TabletEntry(
-        id, table_id, Partition((id, 0), None if id == 1 else b"\x00a", b"\xff"), inserts_durable
+        id, table_id, Partition((id,), None if id == 1 else b"\x00a", b"\xff"), inserts_durable
     )
 
 

@@ -1,0 +1,462 @@
+"""Contents that nobody of ours made, in forms that are right: every checksum is right, every frame is whole, every JSON
+is JSON, and what it says is not so. An answer or an error of ours, never one of Python's or Arrow's, and no assertion.
+
+    rows of the catalogue      one value of one row is another           opened, read, checked, written to, compacted
+    records of the log         columns of other types, with NULLs, of other ids, tablets and versions       replayed
+    tokens                     any value of their JSON, their schemas and files too; other Arrow streams in them    read
+    requests to the writer     any value of any request; staged files of strange columns            carried out
+
+(Bytes that are changed without more: `test_fuzz`.) A failure prints the case; `--hypothesis-seed=N` runs it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import shutil
+import sqlite3
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nyala
+from nyala import handover
+from nyala.catalog.format import SHAPES, SUM_MODULUS, SUMS, Row, TableShape
+from nyala.database import Database
+from nyala.errors import Error
+from nyala.scan import read_token
+from nyala.tablet import change_token, staging
+from nyala.tablet.change_token import make_change_tokens, read_change_token
+from nyala.tablet.diff_spec import DiffSpec
+from nyala.tablet.load_commit import LoadCommit
+from nyala.tablet.load_job import LoadPlan, StagedTablet
+from nyala.tablet.staged_files import ROW, TABLET
+from nyala.wal.record import LogRecord, SettledGroup
+from tests.corruption.seeded import Contents, contents, copy_store, make_store, same
+from tests.fuzz.test_fuzz import only_errors_of_ours, reseal
+from tests.support import folder_in_memory, open_database
+
+SEEDS = st.integers(0, 2**32)
+# Each makes a whole store anew.
+FEWER = settings(max_examples=max(settings().max_examples // 5, 5))
+STRANGE: list[Any] = [
+    None, "", "x", "t", "../x", "é\0", -1, 0, 1, 7, 2**31, 2**63 - 1, 2**63, 10**30, 1.5, True, [], {}, [[]], ["k"],
+]  # fmt: skip
+
+
+def another(value: Any, chance: random.Random) -> Any:
+    """A value near to this one, or of the same kind, or any."""
+    kind = chance.randrange(3)
+    if isinstance(value, bool) and kind:
+        return not value
+    if isinstance(value, int) and kind:
+        return value + chance.choice([-1, 1, -1000, 1000, 1 << 40, 1 << 62])
+    if isinstance(value, str) and kind:
+        names = (
+            "int8 int32 int64 float double string binary bool date timestamp varchar(1) decimal(9,2) decimal(38,4) "
+            "redo undo net insert rle dictionary plain"
+        ).split()
+        return chance.choice([*names, value + "x", value[:-1], value.upper(), value[:1] * 3])
+    return chance.choice(STRANGE)
+
+
+def forged(value: Any, chance: random.Random) -> Any:
+    """JSON with one value, anywhere in it, gone, doubled or another."""
+    if isinstance(value, dict) and value and chance.random() < 0.93:
+        name = chance.choice(sorted(value))
+        if chance.random() < 0.05:
+            return {key: held for key, held in value.items() if key != name}
+        return {**value, name: forged(value[name], chance)}
+    if isinstance(value, list) and value and chance.random() < 0.9:
+        at = chance.randrange(len(value))
+        if chance.random() < 0.1:
+            return [*value[:at], *value[at : at + 1] * chance.choice([0, 2]), *value[at + 1 :]]
+        return [*value[:at], forged(value[at], chance), *value[at + 1 :]]
+    return another(value, chance)
+
+
+def strange_column(count: int, chance: random.Random) -> pa.Array:
+    """Values of any type, sometimes NULLs among them."""
+    values = [chance.randrange(-3, 70) for _ in range(count)]
+    kinds = {
+        "int64": lambda: pa.array(values, pa.int64()),
+        "int8": lambda: pa.array(values, pa.int8()),
+        "uint64": lambda: pa.array([abs(v) << 50 for v in values], pa.uint64()),
+        "text": lambda: pa.array([f"text {v}" for v in values]),
+        "binary": lambda: pa.array([bytes([v & 255, 0]) for v in values]),
+        "double": lambda: pa.array([v / 3 for v in values]),
+        "bool": lambda: pa.array([v > 0 for v in values]),
+        "null": lambda: pa.nulls(count),
+        "list": lambda: pa.array([[v] for v in values], pa.list_(pa.int64())),
+        "struct": lambda: pa.array([{"a": v} for v in values]),
+        "dictionary": lambda: pa.array([str(v % 3) for v in values]).dictionary_encode(),
+        "view": lambda: pa.array([f"text {v}" for v in values], pa.string_view()),
+        "decimal": lambda: pa.array(values, pa.int64()).cast(pa.decimal128(38, 2)),
+        "timestamp": lambda: pa.array(values, pa.timestamp("ns", "UTC")),
+    }
+    made = kinds[chance.choice([*kinds, *["int64", "text"] * 4])]()
+    if count and chance.random() < 0.2:
+        return pa.concat_arrays([made.slice(0, count - 1), pa.nulls(1, made.type)])
+    return made
+
+
+def stream(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def strange_batch(names: list[str], chance: random.Random, count: int = 3) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([strange_column(count, chance) for _ in names], names=names)
+
+
+# ── a whole store to begin with ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Origin:
+    path: Path
+    moments: list[int]
+    contents: Contents
+
+
+@pytest.fixture(scope="module")
+def origin() -> Iterator[Origin]:
+    with folder_in_memory() as folder:
+        _, moments = make_store(folder / "s")
+        copied = copy_store(folder / "s", folder / "copy")
+        with open_database(copied) as db:
+            whole = contents(db, moments)
+        yield Origin(folder / "s", moments, whole)
+
+
+@contextlib.contextmanager
+def copied(origin: Origin) -> Iterator[Path]:
+    with folder_in_memory() as folder:
+        yield copy_store(origin.path, folder / "s")
+
+
+def use(origin: Origin, path: Path) -> None:
+    """Whatever a user might do with a store: each either works or says why not."""
+    only_errors_of_ours(lambda: nyala.check(path).ok)
+    try:
+        db = open_database(path, direct_commit_bytes=4_000)
+    except Error:
+        return
+    try:
+        for name in db.list_tables():
+            table = db[name]
+            for at in origin.moments:
+                only_errors_of_ours(
+                    lambda table=table, at=at: table.scan(at=at, order_by_key=True).to_arrow()
+                )
+            only_errors_of_ours(lambda table=table: table.scan(where="v > 10").to_arrow())
+            only_errors_of_ours(lambda table=table: table.changes(since=origin.moments[0]).to_arrow())
+        for work in (
+            lambda: db["t"].upsert({"k": [1, 1000], "v": [1, 2]}),
+            lambda: db["u"].upsert({"a": ["x", "q"], "b": [1, 1], "v": [0.0, 1.0]}),
+            lambda: db["t"].get({"k": 1}),
+            lambda: db["t"].update({"k": [10], "v": [1]}, on_missing="ignore"),
+            db.flush,
+            lambda: [db[name].compact() for name in db.list_tables()],
+            lambda: [db[name].vacuum() for name in db.list_tables()],
+            lambda: db.check().ok,
+        ):
+            only_errors_of_ours(work)
+    finally:
+        only_errors_of_ours(db.close)
+
+
+# ── rows of the catalogue ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def forge_row(path: Path, chance: random.Random) -> str:
+    """Change one value of one row of the catalogue, and make the checksums of it right."""
+    raw = sqlite3.connect(path / "catalog.sqlite", isolation_level=None)
+    with contextlib.closing(raw):
+        filled = [
+            s for s in SHAPES if s is not SUMS and raw.execute(f"SELECT count(*) FROM {s.name}").fetchone()[0]
+        ]
+        shape: TableShape = chance.choice(filled)
+        *old, _ = chance.choice(raw.execute(shape.select_sql).fetchall())
+        at = chance.randrange(len(old))
+        new: list[Any] = list(old)
+        kind = shape.columns[at][1]
+        if isinstance(old[at], str) and old[at].startswith(("{", "[")):
+            new[at] = json.dumps(forged(json.loads(old[at]), chance))
+        elif kind.startswith("INTEGER"):
+            number = another(old[at] or 0, chance)
+            new[at] = (
+                number
+                if isinstance(number, int) and not isinstance(number, bool) and abs(number) < 1 << 63
+                else 0
+            )
+        elif kind.startswith("TEXT"):
+            text = another(old[at], chance)
+            new[at] = text if isinstance(text, str) else json.dumps(text)
+        else:
+            new[at] = chance.choice(
+                [b"", b"\0", b"\xff" * 9, (old[at] or b"")[:-1], (old[at] or b"") + b"\0"]
+            )
+        raw.execute(shape.delete_sql, old[: shape.key_count])
+        with contextlib.suppress(sqlite3.IntegrityError):  # the key of another row
+            raw.execute(shape.insert_sql, (*new, *shape.crcs([tuple(new)])))
+        rows: list[Row] = [row[:-1] for row in raw.execute(shape.select_sql).fetchall()]
+        version = raw.execute("SELECT version FROM sums WHERE name = ?", (shape.name,)).fetchone()[0]
+        sums = (shape.name, version, len(rows), signed(sum(shape.crcs(rows)) % SUM_MODULUS))
+        raw.execute(SUMS.delete_sql, (shape.name,))
+        raw.execute(SUMS.insert_sql, (*sums, *SUMS.crcs([sums])))
+        return f"{shape.name}.{shape.column_names[at]}: {old[at]!r} -> {new[at]!r}"
+
+
+def signed(number: int) -> int:
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+@given(seed=SEEDS)
+@FEWER
+def test_any_catalogue_row_under_a_right_checksum(origin: Origin, seed: int) -> None:
+    with copied(origin) as path:
+        print(forge_row(path, random.Random(seed)))
+        use(origin, path)
+
+
+# ── records of the log ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def strange_record(db: Database, timestamp: int, chance: random.Random) -> LogRecord:
+    """What passes for a record, of a table that is there or not."""
+    state = db._root().table(chance.choice(["t", "t", "u"]))
+    columns = list(state.schema.columns)
+    chance.shuffle(columns)
+    if chance.random() < 0.5:
+        columns = sorted(columns[: 1 + chance.randrange(len(columns))], key=lambda column: column.id)
+    names = [str(column.id) for column in columns]
+    if chance.random() < 0.2:
+        names[chance.randrange(len(names))] = chance.choice(["99", "-1", "x", "", "1.5", names[0]])
+    count = chance.randrange(4)
+    arrays = [
+        strange_column(count, chance)
+        if chance.random() < 0.4
+        else pa.array([chance.randrange(30) for _ in range(count)], pa.int64())
+        .cast(pa.string())
+        .cast(column.type.arrow)
+        for column in columns
+    ]
+    batch = pa.RecordBatch.from_arrays(arrays, names=names)
+    tablets = [tablet.id for tablet in state.tablets]
+    chosen = tuple(sorted(chance.sample([*tablets, 99, -1], 1 + chance.randrange(2))))
+    offsets = (0, count) if len(chosen) == 1 else (0, chance.randrange(count + 1), count)
+    version = state.schema.version + chance.choice([0, 0, 0, 1, -1])
+    table_id, kind = state.id if chance.random() < 0.9 else 99, chance.choice(["insert", "update", "delete"])
+    group = SettledGroup(table_id, version, kind, chosen, offsets, batch)
+    return LogRecord(timestamp, None, (group,))
+
+
+@given(seed=SEEDS)
+@FEWER
+def test_any_log_record_under_a_right_checksum(origin: Origin, seed: int) -> None:
+    chance = random.Random(seed)
+    with copied(origin) as path:
+        db = open_database(path)
+        store = db._writer()
+        for _ in range(2):
+            store.log.append(strange_record(db, store.clock.next(), chance))
+        store.log.close()
+        store._lock.release()
+        store._catalog.close()
+        store._closed = True
+        use(origin, path)
+
+
+# ── tokens ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def db(origin: Origin) -> Iterator[Database]:
+    with copied(origin) as path, open_database(path) as db:
+        db["u"].upsert({"a": ["in memory"], "b": [1], "v": [None]})
+        yield db
+
+
+@given(seed=SEEDS)
+def test_any_scan_token_under_a_right_checksum(db: Database, seed: int) -> None:
+    """Its schema, its files and its rows in memory too."""
+    chance = random.Random(seed)
+    table = db[chance.choice(["t", "u"])]
+    scan = table.scan(where=chance.choice([None, "v > 3"]), order_by_key=chance.random() < 0.5)
+    token = chance.choice(scan.tokens())
+    length = int.from_bytes(token[16:20], "little")
+    meta = json.loads(token[20 : 20 + length])
+    bodies, at = [], 20 + length
+    while at < len(token):
+        size = int.from_bytes(token[at : at + 8], "little")
+        bodies.append(token[at + 8 : at + 8 + size])
+        at += 8 + size
+    for _ in range(1 + chance.randrange(2)):
+        if bodies and chance.random() < 0.4:
+            at = chance.randrange(len(bodies))
+            with pa.ipc.open_stream(bodies[at]) as reader:
+                names = reader.schema.names
+            bodies[at] = stream(strange_batch(names, chance, chance.randrange(4)))
+        else:
+            meta = forged(meta, chance)
+    text = json.dumps(meta).encode()
+    data = token[:16] + struct.pack("<I", len(text)) + text
+    data += b"".join(struct.pack("<Q", len(body)) + body for body in bodies)
+    only_errors_of_ours(lambda: list(read_token(reseal(data, 12, 16))))
+
+
+@given(seed=SEEDS)
+def test_any_change_token_under_a_right_checksum(db: Database, seed: int) -> None:
+    """Its schema and its files too."""
+    chance = random.Random(seed)
+    store = db._writer()
+    state = store.root.table("t")
+    flushed_until = min(rowset.meta.deltas_durable for rowset in state.tablets[0].rowsets)
+    spec = DiffSpec(state.schema.columns, 1, 0, flushed_until, chance.choice(["all", "net"]))
+    token = chance.choice(make_change_tokens(store.root_path, state, spec))
+    head = change_token._HEAD.size
+    meta = json.loads(token[head:])
+    for _ in range(1 + chance.randrange(2)):
+        meta = forged(meta, chance)
+    text = json.dumps(meta).encode()
+    only_errors_of_ours(lambda: list(read_change_token(reseal(token[:head] + text, 12, head))))
+
+
+# ── requests to the writer ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def staged(path: Path, chance: random.Random, names: list[str]) -> tuple[str, str]:
+    """A staging folder with a file of strange columns in it: (key, name of the file)."""
+    key, folder = handover.new_staging(str(path), 3600)
+    columns = [name for name in names if chance.random() < 0.9]
+    count = chance.randrange(5)
+    arrays = [
+        strange_column(count, chance) if chance.random() < 0.3 else pa.array(range(count), pa.int64())
+        for _ in columns
+    ]
+    for name in (TABLET, ROW):
+        if chance.random() < 0.6:
+            columns.append(name)
+            odd = chance.random() < 0.4
+            arrays.append(strange_column(count, chance) if odd else pa.array([1] * count, pa.int64()))
+    body = stream(pa.RecordBatch.from_arrays(arrays, names=columns))
+    if chance.random() < 0.2:
+        at = chance.randrange(len(body))
+        body = body[:at] + bytes([chance.randrange(256)]) + body[at + 1 :]
+    name = "0.arrow"
+    with open(f"{folder}/{name}", "wb") as file:
+        file.write(body + struct.pack("<I", google_crc32c.value(body)))
+    return key, name
+
+
+def a_commit(path: Path, chance: random.Random) -> dict[str, Any]:
+    table = chance.choice(["t", "u"])
+    names = ["k", "v", "s"] if table == "t" else ["a", "b", "v"]
+    operation = chance.choice([*handover.OPERATIONS, handover.CHANGES])
+    if operation == handover.CHANGES:
+        names += ["_change_type", "_commit_timestamp"]
+    key, name = staged(path, chance, names)
+    job = {"key": key, "table": table, "operation": operation, "errors": chance.choice(["raise", "collect"]),
+           "files": [name], "columns": names, "overwrite": chance.random() < 0.2}  # fmt: skip
+    return {"do": "commit", "job": job}
+
+
+def a_load(db: Database, chance: random.Random) -> dict[str, Any]:
+    """A commit of files that are those of the table itself: nothing of it is staged, all of it has the right form."""
+    _, (attachment,) = handover.answer_request(
+        db._writer(), {"do": "begin load", "table": "t", "lease": None}
+    )
+    plan = LoadPlan.from_json(json.loads(attachment))
+    key, _ = handover.new_staging(db._writer().root_path, 3600)
+    tablets = []
+    for tablet in plan.tablets:
+        files = tablet.rowsets[0]
+        fields = {
+            "tablet_id": tablet.id,
+            "rowsets": [],
+            "deltas": [],
+            "counts": {"inserted": 1},
+        }
+        rowset = files.to_json()["rowset"]
+        rowset["columns"] = rowset.pop("places")
+        rowset["path"] = f"staging/{key}/1.base"
+        fields["rowsets"] = [{"meta": rowset, "undo": None, "undo_path": None}]
+        for delta in files.to_json()["deltas"]:
+            if delta["kind"] == "redo":
+                written = {
+                    "file": {
+                        "path": delta["path"],
+                        "size_bytes": delta["size_bytes"],
+                        "columns": delta["places"],
+                    },
+                    **{
+                        n: delta[n]
+                        for n in ("kind", "timestamp_min", "timestamp_max", "record_count", "column_ids")
+                    },
+                }
+                fields["deltas"].append(
+                    {"rowset_id": delta["rowset_id"], "redo": [f"staging/{key}/1.redo", written]}
+                )
+        tablets.append(fields)
+        StagedTablet.from_json(fields)
+    job = LoadCommit(
+        key, plan.table_id, plan.schema.version, plan.snapshot, "upsert", ("k", "v"), (),
+        {files.rowset.id: files for tablet in plan.tablets for files in tablet.rowsets}, False,
+    ).to_json()  # fmt: skip
+    job["tablets"] = tablets
+    for tablet in plan.tablets:
+        shutil.copy(
+            f"{plan.root_path}/{tablet.rowsets[0].rowset.path}",
+            staging.staging_folder(plan.root_path, key) + "/1.base",
+        )
+    return {"do": "commit load", "job": job}
+
+
+@given(seed=SEEDS)
+@FEWER
+def test_any_request_to_the_writer(origin: Origin, seed: int) -> None:
+    """It is carried out, or refused by an error of ours; a refused one has changed nothing."""
+    chance = random.Random(seed)
+    with copied(origin) as path, open_database(path, direct_commit_bytes=4_000) as db:
+        store = db._writer()
+        kind = chance.randrange(4)
+        if kind == 0:
+            request = {"do": "begin load", "table": "t", "lease": None}
+        elif kind == 1:
+            request = {"do": "end load", "lease": "remote-00"}
+        elif kind == 2:
+            request = a_commit(path, chance)
+        else:
+            request = a_load(db, chance)
+        if kind != 2 or chance.random() < 0.5:
+            request = forged(request, chance)
+        if not isinstance(request, dict):
+            return
+        before = contents(db, [db.now()])
+
+        def ask() -> None:
+            try:
+                handover.answer_request(store, json.loads(json.dumps(request)))
+            except Error:
+                (moment,) = before["u"]
+                assert same(contents(db, [moment]), before) and db.now() == moment, (
+                    "a refused request has changed rows"
+                )
+                raise
+
+        only_errors_of_ours(ask)
+        store.check_writable()
+        only_errors_of_ours(lambda: contents(db, origin.moments))
+        only_errors_of_ours(lambda: db.check().ok)
