@@ -41,6 +41,22 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize(data=st.data())
     def open(self, data: Data) -> None:
         self.session = Session(self.shape, data.draw(self.options, label="options"))
+        if data.draw(st.integers(0, 4), label="not empty"):
+            self._fill()
+
+    def _fill(self) -> None:
+        """Two rowsets in each tablet that has several keys, and two files of changes of the first."""
+        keys = list(self.shape.keys)
+        for some in (keys[::2], keys[1::2], keys[::3], keys[::2]):
+            for name, model in self.session.models.items():
+                rows = [
+                    dict(zip(model.key_names(), key, strict=True))
+                    | {c.name: VALUES[c.type][number % 3 - 1] for c in model.values()}
+                    for number, key in enumerate(some)
+                    if model.home(key) is not None
+                ]
+                self._do("write", name, "upsert", rows, "raise")
+            self._do("flush", None, {})
 
     def teardown(self) -> None:
         if hasattr(self, "session"):
@@ -69,6 +85,10 @@ class StoreMachine(RuleBasedStateMachine):
         among = list(self.shape.keys)
         if data.draw(st.integers(0, 7), label="also without a partition"):
             among = [key for key in among if model.home(key) is not None] or among
+        if data.draw(st.integers(0, 3), label="also in vain"):
+            live = model.state()
+            fit = [key for key in among if (key in live) == (operation in ("update", "delete"))]
+            among = fit if fit and operation != "upsert" else among
         keys = data.draw(st.lists(st.sampled_from(among), min_size=1, max_size=5), label="keys")
         columns = []
         if operation != "delete":
@@ -110,6 +130,8 @@ class StoreMachine(RuleBasedStateMachine):
         return (word, column.name, *(data.draw(value) for _ in range(2 if word == "between" else 1)))
 
     def _predicate(self, data: Data, name: str, at: int = NOW) -> Predicate:
+        if data.draw(st.booleans(), label="of a row"):
+            return self.session.some_predicate(name, data.draw(NUMBER), at, at)
         return self._where(data, list(self.session.models[name].columns(at)))
 
     def _alteration(self, data: Data, name: str) -> Step:
@@ -288,7 +310,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), name=TABLES, buckets=st.integers(1, 3))
     def repartition(self, data: Data, name: str, buckets: int) -> None:
-        if data.draw(st.integers(0, 2), label="seldom"):
+        if data.draw(st.integers(0, 5), label="seldom"):
             return  # it ends the past that all else looks at
         ranges = data.draw(st.lists(st.sampled_from(self.shape.ranges()), min_size=1, unique=True))
         self._do("repartition", name, buckets, sorted(ranges, key=self.shape.ranges().index))
@@ -303,9 +325,25 @@ class StoreMachine(RuleBasedStateMachine):
     def flush(self, data: Data, name: str | None) -> None:
         self._with_others_between(data, True, "flush", name, {})
 
+    @rule()
+    def flush_all(self) -> None:
+        self._do("flush", None, {})
+
+    @rule(data=st.data())
+    def change_what_lies_on_disk(self, data: Data) -> None:
+        self._do("flush", None, {})
+        self._do(*self._write(data))
+        self._do("flush", None, {})
+
     @rule(name=TABLES)
     def flush_deltas(self, name: str) -> None:
         self._do("flush_deltas", name)
+
+    @rule(data=st.data(), name=st.sampled_from(["t", "t", "t", "u"]), number=NUMBER)
+    def compact_again(self, data: Data, name: str, number: int) -> None:
+        """A merge, twice as often as the other compactions."""
+        plan = ("merge", [0, 1, 2, 3], data.draw(st.integers(1, 2)))
+        self._with_others_between(data, False, "compact", name, number, plan, {})
 
     @rule(data=st.data(), name=TABLES, number=NUMBER)
     def compact_something(self, data: Data, name: str, number: int) -> None:

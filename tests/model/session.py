@@ -384,12 +384,11 @@ class Session(Looks):
         return self.db._writer().root.table(self.name_of[name])
 
     def do_compact(self, name: str, number: int, plan: Step, between: Between) -> None:
-        """One compaction of the tablet of that number, with other steps between its phases."""
+        """One compaction, of one of the tablets that have files, with other steps between its phases."""
         store, table = self.db._writer(), self._state(name)
-        if not table.tablets:  # all of its ranges are gone
-            return
-        tablet = table.tablets[number % len(table.tablets)]
-        if tablet.rowsets:
+        tablets = [tablet for tablet in table.tablets if tablet.rowsets]
+        if tablets:
+            tablet = tablets[number % len(tablets)]
             planned = _plan(plan, table, tablet)
             compact(
                 store, table.id, tablet.id, planned, run_here(store),

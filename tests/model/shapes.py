@@ -76,7 +76,11 @@ STRING = Shape(
 COMPOSITE = Shape(
     "composite",
     (("s", "varchar(40)"), ("n", "int16"), ("d", "date")),
-    [(s, n, d) for s in ("", "a", "a\0") for n in (-1, 0, 1) for d in DAYS],
+    [
+        *((s, n, DAYS[0]) for s in ("", "a", "a\0") for n in (-1, 0)),
+        ("a", 0, DAYS[1]),
+        ("a\0", 1, DAYS[1]),
+    ],
     lambda n: (f"s{n % 5}", n % 7, dt.date(2000, 1, 1) + dt.timedelta(n)),
     range_on=1,
     borders=(0, 1),
