@@ -183,10 +183,10 @@ def _check_fields(fields: dict[str, Any], /, **kinds: Any) -> None:
 def _check_job(job: dict[str, Any]) -> None:
     """Raises: InvalidArgumentError for a job as `commit_staged` does not describe it."""
     _check_fields({"record_as": job.get("key"), "errors": None, "columns": [], "overwrite": False, **job},
-                  key=str, table=str, operation=str, files=list, record_as=str, errors=str | None, columns=list,
-                  overwrite=bool)  # fmt: skip
+                  key=str, table=str, operation=str, files=list | tuple, record_as=str, errors=str | None,
+                  columns=list | tuple, overwrite=bool | None)  # fmt: skip
     for named in job["files"]:
-        whose = named if isinstance(named, list) and len(named) == 2 else [named]
+        whose = named if isinstance(named, list | tuple) and len(named) == 2 else [named]
         if not all(isinstance(part, str) for part in whose):
             raise InvalidArgumentError(
                 f"a staged file is named by its name, or by its job's key and its name, not {named!r}"
