@@ -503,7 +503,8 @@ class ColumnReader:
 
     def _pick_from(self, blocks: Sequence[Any], cut: Cut, *, is_few: bool = True) -> Pick:
         """The values at the cut's rows of these blocks, which are in the form for few values or in that for many."""
-        if is_few and self._packs_frames and cut.order is None:
+        # By the blocks themselves: a footer that knows of no NULL may be wrong.
+        if is_few and self._packs_frames and cut.order is None and set(map(type, blocks)) == {Frame}:
             return FramePick(self._few_kind, blocks, cut.rows, self._from_words)
         if self._is_text and (text := text_pick(blocks, cut)) is not None:
             return text
