@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import decimal
 import itertools
 from typing import Any
@@ -147,6 +148,17 @@ def test_many_rows_of_a_block_are_decoded(files: MemoryFiles, monkeypatch: pytes
     rows = np.arange(0, 5000, 2)
     monkeypatch.setattr(frame.Frame, "words", None)
     assert column.gather(rows).equals(array.take(pa.array(rows)))
+
+
+def test_a_footer_that_knows_of_no_null_is_not_believed(files: MemoryFiles) -> None:
+    """The block has the NULLs; to take its array for a frame would be an AttributeError."""
+    array = make_values("int64", ROWS, null_share=0.3)
+    honest = written(files, array, "int64", "for", block_size_bytes=2048)
+    footer = dataclasses.replace(honest.footer, null_count=0)
+    column = ColumnReader(honest._reader, footer, honest.place)
+    assert column.has_frames
+    assert same(column.gather(SOME), array.take(pa.array(SOME)))
+    assert [column.value(row) for row in SOME.tolist()] == array.take(pa.array(SOME)).to_pylist()
 
 
 @pytest.mark.parametrize(
