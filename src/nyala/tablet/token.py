@@ -345,6 +345,8 @@ def _rows(body: pa.Buffer, columns: Sequence[str], schema: pa.Schema) -> list[pa
             wanted = schema.field(name)
             if array.type != wanted.type or (array.null_count and not wanted.nullable):
                 raise ValueError(f"rows with {wanted} as {array.type}, {array.null_count} NULLs")
+    if not columns:
+        return batches  # their rows are all that there is of them
     return [
         pa.RecordBatch.from_arrays(b.columns, schema=pa.schema(map(schema.field, columns))) for b in batches
     ]
