@@ -580,8 +580,10 @@ class Store:
         with self.commit_lock:
             self.check_writable()
             garbage = dict(self.state.garbage)
-            if not garbage:
-                return 0
+        if not garbage:
+            # Leases that are over go all the same, and files that lived as long as they.
+            oldest_needed(self.env, self.root_path, self.env.clock.now_us())
+            return 0
         # Listed after the transactions that made the garbage, as P2 asks.
         leased = oldest_needed(self.env, self.root_path, self.env.clock.now_us())
         with self.commit_lock:  # no root is installed while they are walked through
