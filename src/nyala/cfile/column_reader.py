@@ -5,31 +5,29 @@
     encoded                                      a range as it lies, which tells what satisfies a constraint
                      |
                      v
-    _blocks ── cache ── first_pass ── one pread for neighbours ── decode_block
+    block_source     the blocks, from the cache or the file, decoded to that form
 
 Trust and threads: as `reader`, which makes these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format
-from nyala.cfile.block import decode_block
-from nyala.cfile.column import BASE, BLOOM, KEY, ColumnKey, ColumnPlace
+from nyala.cfile.block_source import BlockForm, BlockSource, ReadStats
+from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
 from nyala.cfile.encoded_rows import CodeRows, EncodedRows, FrameRows
 from nyala.cfile.encoding import encoding_by_code
 from nyala.cfile.encoding.dictionary import codeword_dtype
 from nyala.cfile.encoding.frame import Frame
-from nyala.cfile.first_pass import FirstPass
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.gathering import (
     Cut,
@@ -54,29 +52,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ColumnReader", "ReadStats", "SummaryError"]
 
-_As: TypeAlias = Literal["plain", "codes", "narrow", "runs", "frames", "packed", "keys"]
 # A read of fewer rows than this part of a block is a look-up: it takes single values from what lies there.
 _PART_LOG2: Final = 4
 # For `row_bytes`: what LZ4 makes of text, and a text that is worth a dictionary entry.
 _TEXT_RATIO: Final = 3.0
 _DICTIONARY_VALUE_BYTES: Final = 16.0
-_EXCLUDED_KEPT: Final = (
-    16  # answers of `excluded_blocks`, and words of a dictionary that satisfy a constraint
-)
+# Answers of `excluded_blocks`, and words of a dictionary that satisfy a constraint.
+_EXCLUDED_KEPT: Final = 16
 # Words that are compared in Python, once for each constraint.
 _WORDS_COMPARED_MAX: Final = 4096
-
-
-@dataclass
-class ReadStats:
-    """What reading has cost so far. Mutable, for one thread at a time; `explain()` adds them up."""
-
-    bytes_read: int = 0  # from the file, footers excluded
-    blocks_read: int = 0  # decoded
-    cache_hits: int = 0  # blocks that were decoded already
-    reads: int = 0  # preads
-    base_blocks: set[tuple[int, int]] = field(default_factory=set, compare=False, repr=False)
-    """Which blocks of base columns were decoded or found, each once: (the column's reader, block)."""
 
 
 class SummaryError(CorruptionError):
@@ -87,24 +71,22 @@ class ColumnReader:
     """One column of a file. Made by `CFileReader.column`; lives as long as the file's reader."""
 
     def __init__(self, reader: CFileReader, footer: ColumnFooter, place: ColumnPlace) -> None:
-        self._reader = reader
         self._footer = footer
         self.place = place
-        self._dictionary: pa.Array | None = None
         self._column_zone: Zone | None = None
-        self._first_pass: FirstPass[Any] = FirstPass()
         self._excluded: dict[Constraint, npt.NDArray[np.bool_]] = {}
         self._words_matching: dict[Constraint, npt.NDArray[np.bool_]] = {}
         self._arrow = pa.large_binary() if footer.key.role == KEY else footer.form.arrow
+        self._source = BlockSource(reader, footer, place, self._arrow)
         # The form to take many values of a block from, and that for few, which takes the least room in the cache.
-        self._small: _As = "plain"
+        self._small: BlockForm = "plain"
         self._words = word_dtype(self._arrow)
         self._has_narrow = footer.key.role != BLOOM and narrow_decimal(footer.form.type) is not None
         if footer.dictionary_length:
             self._small, self._words = "codes", word_dtype(pa.int32())
         elif self._has_narrow:
             self._small, self._words = "narrow", word_dtype(narrow_decimal(footer.form.type))
-        self._few: _As = self._small
+        self._few: BlockForm = self._small
         self._few_words = self._words
         if footer.dictionary_length:
             self._few, self._few_words = "packed", codeword_dtype(footer.dictionary_count)
@@ -270,14 +252,8 @@ class ColumnReader:
     def read_keys(self, block: int, stats: ReadStats | None = None) -> npt.NDArray[np.uint8] | pa.Array:
         """Of a KEY column one block, past the cache: a row of bytes for each key where they are equally long, which
         costs no call for lengths and offsets; else as `read`. Raises: CorruptionError."""
-        offset = int(self._footer.block_offsets[block])
-        length = int(self._footer.block_lengths[block])
-        data = self._reader.read_exactly(offset, length)
-        if stats is not None:
-            stats.reads += 1
-            stats.bytes_read += length
-            stats.blocks_read += 1
-        return self._decode(pa.py_buffer(data), block, offset, "keys")
+        data, offset = self._source.read(block, stats)
+        return self._source.decode(data, block, offset, "keys")
 
     @property
     def has_dictionary(self) -> bool:
@@ -358,9 +334,9 @@ class ColumnReader:
         assert self.has_frames and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
         shift = self._footer.rows_per_block_log2
         first = lower >> shift
-        scan = (lower, upper) if self._is_pass(True, fill_cache) else None
+        scan = (lower, upper) if self._source.is_pass(True, fill_cache) else None
         blocks = range(first, ((upper - 1) >> shift) + 1)
-        frames = self._blocks(blocks, stats, fill_cache, "frames", scan)
+        frames = self._source.blocks(blocks, stats, fill_cache, "frames", scan)
         form = self._footer.form
         narrow = form if narrow_decimal(form.type) is None else narrow_physical(form.type)
         return FrameRows(frames, lower - (first << shift), upper - lower, narrow)
@@ -387,13 +363,19 @@ class ColumnReader:
         return found
 
     def _within(
-        self, lower: int, upper: int, stats: ReadStats | None, fill_cache: bool, as_: _As, scanning: bool
+        self,
+        lower: int,
+        upper: int,
+        stats: ReadStats | None,
+        fill_cache: bool,
+        as_: BlockForm,
+        scanning: bool,
     ) -> list[pa.Array]:
         """The blocks of ordinals [lower, upper), at least one, the first and the last cut to them."""
         shift = self._footer.rows_per_block_log2
         first, last = lower >> shift, (upper - 1) >> shift
-        scan = (lower, upper) if self._is_pass(scanning, fill_cache) else None
-        arrays = self._blocks(range(first, last + 1), stats, fill_cache, as_, scan)
+        scan = (lower, upper) if self._source.is_pass(scanning, fill_cache) else None
+        arrays = self._source.blocks(range(first, last + 1), stats, fill_cache, as_, scan)
         arrays[-1] = arrays[-1].slice(0, upper - (last << shift))
         arrays[0] = arrays[0].slice(lower - (first << shift))
         return arrays
@@ -417,7 +399,7 @@ class ColumnReader:
         if not ordinals.count:
             return pa.nulls(0, self._arrow)
         # A scan that picks a few rows asks for the whole block, as far as keeping it goes.
-        scan = (0, self.row_count) if scanning and self._is_pass(scanning, fill_cache) else None
+        scan = (0, self.row_count) if scanning and self._source.is_pass(scanning, fill_cache) else None
         picked = self._pick(ordinals, stats, fill_cache, scan, is_few=not scanning and self._is_few(ordinals))
         return picked if isinstance(picked, pa.Array) else picked.array()
 
@@ -435,11 +417,10 @@ class ColumnReader:
         asked: list[tuple[int, Any]] = []
         cuts: list[Cut | None] = []
         for reader in readers:
-            cache, cut = reader._reader._cache, None
+            cache, cut = reader._source.cache, None
             if cache is not None and (count <= reader._few_rows or reader._is_few(ordinals)):
                 cut = ordinals.cut(reader._footer.rows_per_block_log2)
-                owner, place, form = reader._reader._owner, reader.place.offset, reader._few
-                asked += [(owner, (place, form, block)) for block in cut.blocks]
+                asked += [reader._source.name(reader._few, block) for block in cut.blocks]
             cuts.append(cut)
         kept = cache.get_all(asked) if asked and cache is not None else []
         found: list[Pick] = []
@@ -456,7 +437,7 @@ class ColumnReader:
                 found.append(reader.pick(ordinals, stats))
                 continue
             if stats is not None:
-                hits += [(id(reader), number) for number in numbers]
+                hits += [(id(reader._source), number) for number in numbers]
             found.append(reader._pick_from(blocks, cut))
         if stats is not None:
             stats.cache_hits += len(hits)
@@ -468,17 +449,14 @@ class ColumnReader:
         assert 0 <= ordinal < self._footer.row_count
         shift = self._footer.rows_per_block_log2
         block, row = ordinal >> shift, ordinal & (1 << shift) - 1
-        cache = self._reader._cache
-        kept = (
-            None if cache is None else cache.get(self._reader._owner, (self.place.offset, self._few, block))
-        )
+        kept = self._source.kept(self._few, block)
         if kept is None:
-            kept = self._blocks((block,), None, True, self._few)[0]
+            kept = self._source.blocks((block,), None, True, self._few)[0]
         if isinstance(kept, Frame):
             return self._python(kept.number(row))
         found = kept[row].as_py()
         if self._footer.dictionary_length and found is not None:
-            return self._whole_dictionary(None)[found].as_py()
+            return self._source.dictionary(None)[found].as_py()
         return found
 
     def _is_few(self, ordinals: Ordinals) -> bool:
@@ -498,7 +476,7 @@ class ColumnReader:
         assert ordinals.least >= 0 and ordinals.greatest < self._footer.row_count
         cut = ordinals.cut(self._footer.rows_per_block_log2)
         form = self._few if is_few else self._small
-        blocks = self._blocks(cut.blocks, stats, fill_cache, form, scan)
+        blocks = self._source.blocks(cut.blocks, stats, fill_cache, form, scan)
         return self._pick_from(blocks, cut, is_few=is_few)
 
     def _pick_from(self, blocks: Sequence[Any], cut: Cut, *, is_few: bool = True) -> Pick:
@@ -517,8 +495,8 @@ class ColumnReader:
         codes = blocks if is_few and self._few == "packed" else [array.indices for array in blocks]
         words = picked_words(codes, cut, dtype)
         if words is None:
-            return self._whole_dictionary(None).take(gathered(codes, cut))
-        return Words(("codes", self._arrow), words, self._whole_dictionary(None), _codewords)
+            return self._source.dictionary(None).take(gathered(codes, cut))
+        return Words(("codes", self._arrow), words, self._source.dictionary(None), _codewords)
 
     def _from_words(self, words: npt.NDArray[Any]) -> pa.Array:
         """Words, codewords excepted, in the type's own Arrow form."""
@@ -539,186 +517,15 @@ class ColumnReader:
             return self._footer.form.fixed_array(values, len(array), None, 0)
         return array
 
-    def _blocks(
-        self,
-        blocks: Sequence[int],
-        stats: ReadStats | None,
-        fill_cache: bool,
-        as_: _As = "plain",
-        scan: tuple[int, int] | None = None,
-    ) -> list[Any]:
-        """Decoded blocks, for ascending, distinct block numbers.
-
-        scan: the ordinals of them that a scan asks for, if one does; None keeps all blocks that `fill_cache` lets it.
-        """
-        cache, owner = self._reader._cache, self._reader._owner
-        name = self.place.offset  # no other column of the file has it
-        arrays: list[Any] = [None] * len(blocks)
-        missing = list(blocks)
-        if cache is not None:
-            arrays, missing = [], []
-            for block in blocks:
-                array = cache.get(owner, (name, as_, block))
-                arrays.append(array)
-                if array is None:
-                    missing.append(block)
-        if stats is not None:
-            stats.cache_hits += 0 if cache is None else len(blocks) - len(missing)
-            if self._footer.key.role == BASE:
-                stats.base_blocks.update([(id(self), block) for block in blocks])
-        if not missing:
-            if scan is not None:
-                self._pass(blocks, as_, scan)
-            return arrays
-        found = {block: array for block, array in zip(blocks, arrays, strict=True) if array is not None}
-        if self._footer.dictionary_length:
-            self._whole_dictionary(stats)
-        if scan is not None:
-            self._decode_for_scan(missing, found, stats, as_, scan)
-            self._pass(blocks, as_, scan)
-        else:
-            keep = set(missing) if cache is not None and fill_cache else set()
-            for block, array in self._decoded(missing, keep, stats, as_):
-                found[block] = array
-                self._first_pass.note((as_, block))
-        return [found[block] for block in blocks]
-
-    def _decode_for_scan(
-        self,
-        missing: Sequence[int],
-        found: dict[int, Any],
-        stats: ReadStats | None,
-        as_: _As,
-        scan: tuple[int, int],
-    ) -> None:
-        """Put the `missing` blocks into `found`; those that another thread is decoding are its, too."""
-        claimed, theirs = self._first_pass.claim((as_, block) for block in missing)
-        mine = [block for block in missing if (as_, block) not in theirs]
-        keep = {
-            block
-            for block in mine
-            if self._first_pass.was_asked((as_, block)) or not self._is_whole(block, scan)
-        }
-        try:
-            for block, array in self._decoded(mine, keep, stats, as_):
-                found[block] = array
-                self._first_pass.land((as_, block), array)
-        except BaseException as error:
-            self._first_pass.fail(claimed, error)
-            raise
-        for name, decoding in theirs.items():
-            found[name[1]] = decoding.result()  # type: ignore[index]
-
-    def _is_pass(self, scanning: bool, fill_cache: bool) -> bool:
-        return scanning and fill_cache and self._reader._cache is not None
-
-    def _is_whole(self, block: int, scan: tuple[int, int]) -> bool:
-        first = block << self._footer.rows_per_block_log2
-        return scan[0] <= first and first + self._footer.block_rows(block) <= scan[1]
-
-    def _pass(self, blocks: Sequence[int], as_: _As, scan: tuple[int, int]) -> None:
-        """A scan was given these blocks: what it read to the end for the first time has no place in the cache."""
-        cache = self._reader._cache
-        assert cache is not None
-        for block in blocks:
-            name = (as_, block)
-            end = (block << self._footer.rows_per_block_log2) + self._footer.block_rows(block)
-            if end <= scan[1] and not self._first_pass.was_asked(name):
-                self._first_pass.note(name)
-                cache.discard(self._reader._owner, (self.place.offset, as_, block))
-
-    def _decoded(
-        self, blocks: Sequence[int], keep: Set[int], stats: ReadStats | None, as_: _As
-    ) -> Iterator[tuple[int, Any]]:
-        """Each of the blocks, read and decoded; of those to `keep` the cache gets what owns its memory."""
-        cache, owner = self._reader._cache, self._reader._owner
-        for run in self._coalesce(blocks):
-            start = int(self._footer.block_offsets[run[0]])
-            end = int(self._footer.block_offsets[run[-1]]) + int(self._footer.block_lengths[run[-1]])
-            data = pa.py_buffer(self._reader.read_exactly(start, end - start))
-            if stats is not None:
-                stats.reads += 1
-                stats.bytes_read += end - start
-                stats.blocks_read += len(run)
-            for block in run:
-                offset = int(self._footer.block_offsets[block])
-                length = int(self._footer.block_lengths[block])
-                array = self._decode(data.slice(offset - start, length), block, offset, as_)
-                if cache is not None and block in keep:
-                    # Indices and runs are the array's own already; the dictionary is the column's, which keeps it
-                    # anyway.
-                    if len(run) > 1 and isinstance(array, Frame):
-                        array = array.owning()
-                    elif len(run) > 1 and as_ in ("plain", "narrow", "packed"):
-                        array = _owning(array, data)
-                    size = (
-                        _size(array.indices)
-                        if as_ == "codes"
-                        else array.nbytes
-                        if as_ == "runs" or isinstance(array, Frame)
-                        else _size(array)
-                    )
-                    cache.put(owner, (self.place.offset, as_, block), array, size)
-                yield block, array
-
-    def _coalesce(self, blocks: Sequence[int]) -> list[list[int]]:
-        """Blocks that lie one behind the other in the file, for one pread each."""
-        runs: list[list[int]] = []
-        run_end = run_length = 0
-        for block in blocks:
-            offset, length = int(self._footer.block_offsets[block]), int(self._footer.block_lengths[block])
-            if runs and offset == run_end and run_length + length <= format.COALESCED_READ_BYTES_MAX:
-                runs[-1].append(block)
-                run_length += length
-            else:
-                runs.append([block])
-                run_length = length
-            run_end = offset + length
-        return runs
-
-    def _decode(self, data: pa.Buffer, block: int, offset: int, as_: _As = "plain") -> Any:
-        """A block in one of its forms: an Arrow array, or a `Frame`."""
-        footer = self._footer
-        is_narrow = self._has_narrow and as_ in ("narrow", "packed")
-        form = narrow_physical(footer.form.type) if is_narrow else footer.form
-        first = block << footer.rows_per_block_log2
-        count = footer.block_rows(block)
-        try:
-            array = decode_block(
-                form, data, first, count, self._dictionary, self._reader.path, offset,
-                as_="plain" if as_ == "narrow" else as_,
-            )  # fmt: skip
-        except CorruptionError as error:
-            raise error.with_rows(first, first + count) from error.__cause__
-        # Keys of many blocks in one array may pass the 2 GiB that 32-bit offsets can address.
-        if footer.key.role != KEY or isinstance(array, np.ndarray):
-            return array
-        return array.cast(self._arrow)
-
-    def _whole_dictionary(self, stats: ReadStats | None) -> pa.Array:
-        if self._dictionary is None:
-            self._dictionary = self._read_dictionary(stats)
-        return self._dictionary
-
-    def _read_dictionary(self, stats: ReadStats | None) -> pa.Array:
-        footer = self._footer
-        data = pa.py_buffer(self._reader.read_exactly(footer.dictionary_offset, footer.dictionary_length))
-        if stats is not None:
-            stats.reads += 1
-            stats.bytes_read += data.size
-        return decode_block(
-            footer.form, data, 0, footer.dictionary_count, None, self._reader.path, footer.dictionary_offset
-        )
-
     def check(self) -> None:
         """Read every block from the file, past the cache, and compare it with what the footer says of it."""
-        footer, path = self._footer, self._reader.path
+        footer, path = self._footer, self._source.path
         if footer.dictionary_length:
-            self._dictionary = self._read_dictionary(None)
+            self._source.read_dictionary(None)
         null_count = 0
         for block in range(self.block_count):
-            offset, length = int(footer.block_offsets[block]), int(footer.block_lengths[block])
-            array = self._decode(pa.py_buffer(self._reader.read_exactly(offset, length)), block, offset)
+            data, offset = self._source.read(block)
+            array = self._source.decode(data, block, offset)
             try:
                 array.validate(full=True)
             except pa.ArrowInvalid as error:
@@ -746,17 +553,3 @@ class ColumnReader:
 
 def _codewords(words: npt.NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(words.dtype), len(words), [None, pa.py_buffer(words)], 0)
-
-
-def _size(array: pa.Array) -> int:
-    return sum(buffer.size for buffer in array.buffers() if buffer is not None)
-
-
-def _owning(array: pa.Array, data: pa.Buffer) -> pa.Array:
-    """`array` without references into `data`."""
-    lower, upper = data.address, data.address + data.size
-    buffers: list[Any] = array.buffers()
-    if not any(buffer is not None and lower <= buffer.address < upper for buffer in buffers):
-        return array
-    copies = [None if buffer is None else pa.py_buffer(buffer.to_pybytes()) for buffer in buffers]
-    return pa.Array.from_buffers(array.type, len(array), copies, array.null_count, array.offset)

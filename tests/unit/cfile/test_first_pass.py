@@ -13,6 +13,7 @@ import pytest
 from tests.unit.cfile.memory import MemoryFiles
 
 from nyala.cfile import BASE, BlockCache, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, ReadStats
+from nyala.cfile.block_source import BlockSource
 from nyala.cfile.reader import ColumnReader
 from nyala.errors import CorruptionError
 from nyala.schema.types import parse_type
@@ -83,15 +84,15 @@ def test_a_scan_that_picks_rows_keeps_nothing_either(column: ColumnReader, cache
 def held(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> tuple[threading.Event, list[int]]:
     """Decoding stops until the event is set, then does `act`; the blocks that were decoded."""
     go, decoded = threading.Event(), []
-    real = ColumnReader._decode
+    real = BlockSource.decode
 
-    def slow(self: ColumnReader, data: pa.Buffer, block: int, offset: int, as_: Any) -> pa.Array:
+    def slow(self: BlockSource, data: pa.Buffer, block: int, offset: int, as_: Any) -> pa.Array:
         decoded.append(block)
         assert go.wait(30)
         act()
         return real(self, data, block, offset, as_)
 
-    monkeypatch.setattr(ColumnReader, "_decode", slow)
+    monkeypatch.setattr(BlockSource, "decode", slow)
     return go, decoded
 
 
@@ -99,10 +100,10 @@ def two_at_once(column: ColumnReader, go: threading.Event) -> list[Any]:
     """Two threads scan the first block, the second one when the first is decoding it; results or errors."""
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(column.read, 0, 64, scanning=True)
-        while not column._first_pass._decoding:
+        while not column._source._first_pass._decoding:
             pass
         second = pool.submit(column.read, 0, 64, scanning=True)
-        (decoding,) = column._first_pass._decoding.values()
+        (decoding,) = column._source._first_pass._decoding.values()
         while decoding.event is None:
             pass
         go.set()
@@ -128,5 +129,5 @@ def test_an_error_reaches_all_who_wait(column: ColumnReader, monkeypatch: pytest
     go, _ = held(monkeypatch, fail)
     assert [type(found) for found in two_at_once(column, go)] == [CorruptionError, CorruptionError]
     monkeypatch.undo()
-    assert not column._first_pass._decoding
+    assert not column._source._first_pass._decoding
     assert scan(column, 0, 64).blocks_read == 1

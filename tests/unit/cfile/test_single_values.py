@@ -155,7 +155,7 @@ def test_a_footer_that_knows_of_no_null_is_not_believed(files: MemoryFiles) -> N
     array = make_values("int64", ROWS, null_share=0.3)
     honest = written(files, array, "int64", "for", block_size_bytes=2048)
     footer = dataclasses.replace(honest.footer, null_count=0)
-    column = ColumnReader(honest._reader, footer, honest.place)
+    column = ColumnReader(honest._source._reader, footer, honest.place)
     assert column.has_frames
     assert same(column.gather(SOME), array.take(pa.array(SOME)))
     assert [column.value(row) for row in SOME.tolist()] == array.take(pa.array(SOME)).to_pylist()
@@ -210,7 +210,7 @@ def test_what_no_encoder_writes_is_refused_though_its_crc_is_right(files: Memory
     """References beyond a table, and codewords beyond a dictionary, would be IndexErrors, or other values."""
     array = pa.array([(1, -(1 << 40), 1 << 50)[n % 3] for n in range(64)], pa.int64())
     column = written(files, array, "int64", "for", "none")
-    lying = column._blocks((0,), None, False, "packed")[0]
+    lying = column._source.blocks((0,), None, False, "packed")[0]
     assert lying.references is not None and lying.bits == 2
     values = bytes(lying.data)
     broken = with_values("file-0", files, column, values[:-1] + b"\xff")

@@ -1,0 +1,275 @@
+"""Blocks of one column: found in the cache, or read from the file and decoded to the form that is asked for.
+
+    blocks ── cache ── first_pass ── one pread for neighbours ── decode_block
+
+What a block becomes is said by its form: values as Arrow has them, codewords, narrow decimals, runs, frames, or what
+takes the least room for look-ups. The cache has a block once for each form.
+
+Trust and threads: as `reader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.cfile import format
+from nyala.cfile.block import decode_block
+from nyala.cfile.cache import BlockCache
+from nyala.cfile.column import BASE, BLOOM, KEY, ColumnPlace
+from nyala.cfile.encoding.frame import Frame
+from nyala.cfile.first_pass import FirstPass
+from nyala.cfile.footer import ColumnFooter
+from nyala.cfile.physical import narrow_decimal, narrow_physical
+from nyala.errors import CorruptionError
+
+if TYPE_CHECKING:
+    from nyala.cfile.reader import CFileReader
+
+__all__ = ["BlockForm", "BlockSource", "ReadStats"]
+
+BlockForm: TypeAlias = Literal["plain", "codes", "narrow", "runs", "frames", "packed", "keys"]
+
+
+@dataclass
+class ReadStats:
+    """What reading has cost so far. Mutable, for one thread at a time; `explain()` adds them up."""
+
+    bytes_read: int = 0  # from the file, footers excluded
+    blocks_read: int = 0  # decoded
+    cache_hits: int = 0  # blocks that were decoded already
+    reads: int = 0  # preads
+    base_blocks: set[tuple[int, int]] = field(default_factory=set, compare=False, repr=False)
+    """Which blocks of base columns were decoded or found, each once: (the column's source, block)."""
+
+
+class BlockSource:
+    """The blocks of one column. arrow: the type of values in form "plain"."""
+
+    def __init__(
+        self, reader: CFileReader, footer: ColumnFooter, place: ColumnPlace, arrow: pa.DataType
+    ) -> None:
+        self._reader = reader
+        self._footer = footer
+        self._place = place
+        self._arrow = arrow
+        self._has_narrow = footer.key.role != BLOOM and narrow_decimal(footer.form.type) is not None
+        self._dictionary: pa.Array | None = None
+        self._first_pass: FirstPass[Any] = FirstPass()
+
+    @property
+    def path(self) -> str:
+        return self._reader.path
+
+    @property
+    def cache(self) -> BlockCache | None:
+        return self._reader._cache
+
+    def name(self, form: BlockForm, block: int) -> tuple[int, tuple[int, BlockForm, int]]:
+        """(owner, name) of a block in the cache; no other column of the file has its place."""
+        return self._reader._owner, (self._place.offset, form, block)
+
+    def kept(self, form: BlockForm, block: int) -> Any | None:
+        """What the cache has of a block."""
+        cache = self._reader._cache
+        return None if cache is None else cache.get(*self.name(form, block))
+
+    def is_pass(self, scanning: bool, fill_cache: bool) -> bool:
+        """Whether what is read is kept at the second asking only."""
+        return scanning and fill_cache and self._reader._cache is not None
+
+    def read(self, block: int, stats: ReadStats | None = None) -> tuple[pa.Buffer, int]:
+        """The bytes of one block from the file, past the cache, and where they lie."""
+        offset, length = int(self._footer.block_offsets[block]), int(self._footer.block_lengths[block])
+        data = pa.py_buffer(self._reader.read_exactly(offset, length))
+        if stats is not None:
+            stats.reads += 1
+            stats.bytes_read += length
+            stats.blocks_read += 1
+        return data, offset
+
+    def blocks(
+        self,
+        blocks: Sequence[int],
+        stats: ReadStats | None,
+        fill_cache: bool,
+        as_: BlockForm = "plain",
+        scan: tuple[int, int] | None = None,
+    ) -> list[Any]:
+        """Decoded blocks, for ascending, distinct block numbers.
+
+        scan: the ordinals of them that a scan asks for, if one does; None keeps all blocks that `fill_cache` lets it.
+        """
+        cache = self._reader._cache
+        arrays: list[Any] = [None] * len(blocks)
+        missing = list(blocks)
+        if cache is not None:
+            arrays, missing = [], []
+            for block in blocks:
+                array = cache.get(*self.name(as_, block))
+                arrays.append(array)
+                if array is None:
+                    missing.append(block)
+        if stats is not None:
+            stats.cache_hits += 0 if cache is None else len(blocks) - len(missing)
+            if self._footer.key.role == BASE:
+                stats.base_blocks.update([(id(self), block) for block in blocks])
+        if not missing:
+            if scan is not None:
+                self._pass(blocks, as_, scan)
+            return arrays
+        found = {block: array for block, array in zip(blocks, arrays, strict=True) if array is not None}
+        if self._footer.dictionary_length:
+            self.dictionary(stats)
+        if scan is not None:
+            self._decode_for_scan(missing, found, stats, as_, scan)
+            self._pass(blocks, as_, scan)
+        else:
+            keep = set(missing) if cache is not None and fill_cache else set()
+            for block, array in self._decoded(missing, keep, stats, as_):
+                found[block] = array
+                self._first_pass.note((as_, block))
+        return [found[block] for block in blocks]
+
+    def _decode_for_scan(
+        self,
+        missing: Sequence[int],
+        found: dict[int, Any],
+        stats: ReadStats | None,
+        as_: BlockForm,
+        scan: tuple[int, int],
+    ) -> None:
+        """Put the `missing` blocks into `found`; those that another thread is decoding are its, too."""
+        claimed, theirs = self._first_pass.claim((as_, block) for block in missing)
+        mine = [block for block in missing if (as_, block) not in theirs]
+        keep = {
+            block
+            for block in mine
+            if self._first_pass.was_asked((as_, block)) or not self._is_whole(block, scan)
+        }
+        try:
+            for block, array in self._decoded(mine, keep, stats, as_):
+                found[block] = array
+                self._first_pass.land((as_, block), array)
+        except BaseException as error:
+            self._first_pass.fail(claimed, error)
+            raise
+        for name, decoding in theirs.items():
+            found[name[1]] = decoding.result()  # type: ignore[index]
+
+    def _is_whole(self, block: int, scan: tuple[int, int]) -> bool:
+        first = block << self._footer.rows_per_block_log2
+        return scan[0] <= first and first + self._footer.block_rows(block) <= scan[1]
+
+    def _pass(self, blocks: Sequence[int], as_: BlockForm, scan: tuple[int, int]) -> None:
+        """A scan was given these blocks: what it read to the end for the first time has no place in the cache."""
+        cache = self._reader._cache
+        assert cache is not None
+        for block in blocks:
+            name = (as_, block)
+            end = (block << self._footer.rows_per_block_log2) + self._footer.block_rows(block)
+            if end <= scan[1] and not self._first_pass.was_asked(name):
+                self._first_pass.note(name)
+                cache.discard(*self.name(as_, block))
+
+    def _decoded(
+        self, blocks: Sequence[int], keep: Set[int], stats: ReadStats | None, as_: BlockForm
+    ) -> Iterator[tuple[int, Any]]:
+        """Each of the blocks, read and decoded; of those to `keep` the cache gets what owns its memory."""
+        cache = self._reader._cache
+        for run in self._coalesce(blocks):
+            start = int(self._footer.block_offsets[run[0]])
+            end = int(self._footer.block_offsets[run[-1]]) + int(self._footer.block_lengths[run[-1]])
+            data = pa.py_buffer(self._reader.read_exactly(start, end - start))
+            if stats is not None:
+                stats.reads += 1
+                stats.bytes_read += end - start
+                stats.blocks_read += len(run)
+            for block in run:
+                offset = int(self._footer.block_offsets[block])
+                length = int(self._footer.block_lengths[block])
+                array = self.decode(data.slice(offset - start, length), block, offset, as_)
+                if cache is not None and block in keep:
+                    # Indices and runs are the array's own already; the dictionary is the column's, which keeps it
+                    # anyway.
+                    if len(run) > 1 and isinstance(array, Frame):
+                        array = array.owning()
+                    elif len(run) > 1 and as_ in ("plain", "narrow", "packed"):
+                        array = _owning(array, data)
+                    size = (
+                        _size(array.indices)
+                        if as_ == "codes"
+                        else array.nbytes
+                        if as_ == "runs" or isinstance(array, Frame)
+                        else _size(array)
+                    )
+                    cache.put(*self.name(as_, block), array, size)
+                yield block, array
+
+    def _coalesce(self, blocks: Sequence[int]) -> list[list[int]]:
+        """Blocks that lie one behind the other in the file, for one pread each."""
+        runs: list[list[int]] = []
+        run_end = run_length = 0
+        for block in blocks:
+            offset, length = int(self._footer.block_offsets[block]), int(self._footer.block_lengths[block])
+            if runs and offset == run_end and run_length + length <= format.COALESCED_READ_BYTES_MAX:
+                runs[-1].append(block)
+                run_length += length
+            else:
+                runs.append([block])
+                run_length = length
+            run_end = offset + length
+        return runs
+
+    def decode(self, data: pa.Buffer, block: int, offset: int, as_: BlockForm = "plain") -> Any:
+        """A block in one of its forms: an Arrow array, or a `Frame`."""
+        footer = self._footer
+        is_narrow = self._has_narrow and as_ in ("narrow", "packed")
+        form = narrow_physical(footer.form.type) if is_narrow else footer.form
+        first = block << footer.rows_per_block_log2
+        count = footer.block_rows(block)
+        try:
+            array = decode_block(
+                form, data, first, count, self._dictionary, self._reader.path, offset,
+                as_="plain" if as_ == "narrow" else as_,
+            )  # fmt: skip
+        except CorruptionError as error:
+            raise error.with_rows(first, first + count) from error.__cause__
+        # Keys of many blocks in one array may pass the 2 GiB that 32-bit offsets can address.
+        if footer.key.role != KEY or isinstance(array, np.ndarray):
+            return array
+        return array.cast(self._arrow)
+
+    def dictionary(self, stats: ReadStats | None) -> pa.Array:
+        """Of a column that has one."""
+        return self.read_dictionary(stats) if self._dictionary is None else self._dictionary
+
+    def read_dictionary(self, stats: ReadStats | None) -> pa.Array:
+        """The same from the file, whatever is known already: blocks are decoded by this from now on."""
+        footer = self._footer
+        data = pa.py_buffer(self._reader.read_exactly(footer.dictionary_offset, footer.dictionary_length))
+        if stats is not None:
+            stats.reads += 1
+            stats.bytes_read += data.size
+        self._dictionary = decode_block(
+            footer.form, data, 0, footer.dictionary_count, None, self._reader.path, footer.dictionary_offset
+        )
+        return self._dictionary
+
+
+def _size(array: pa.Array) -> int:
+    return sum(buffer.size for buffer in array.buffers() if buffer is not None)
+
+
+def _owning(array: pa.Array, data: pa.Buffer) -> pa.Array:
+    """`array` without references into `data`."""
+    lower, upper = data.address, data.address + data.size
+    buffers: list[Any] = array.buffers()
+    if not any(buffer is not None and lower <= buffer.address < upper for buffer in buffers):
+        return array
+    copies = [None if buffer is None else pa.py_buffer(buffer.to_pybytes()) for buffer in buffers]
+    return pa.Array.from_buffers(array.type, len(array), copies, array.null_count, array.offset)
