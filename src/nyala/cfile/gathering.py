@@ -211,7 +211,9 @@ class FramePick:
         """As of `Words`, whose `kind` is the same."""
 
     def words(self) -> Words:
-        return Words(self.kind, joined_words(self.frames, self.rows), None, self.widen)
+        # Frames give signed numbers. Beside unsigned words NumPy would make floats of them, or twice the width.
+        values = joined_words(self.frames, self.rows)
+        return Words(self.kind, values.view(f"<u{values.itemsize}"), None, self.widen)
 
     def array(self) -> pa.Array:
         return self.widen(joined_words(self.frames, self.rows))

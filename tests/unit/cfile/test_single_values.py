@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import decimal
 import itertools
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,29 @@ def test_frames_of_several_files_are_put_together_at_once(
 
 
 FETCH = frame.fetch_planes
+
+
+@pytest.mark.parametrize(
+    "kind", ["int8", "int16", "int32", "int64", "date", "timestamp", "decimal(9,2)", "decimal(18,0)"]
+)
+def test_few_values_of_one_file_and_many_of_another(files: MemoryFiles, kind: str) -> None:
+    """What is picked out of frames is signed, what lies decoded has no sign: NumPy joins the two to numbers of twice
+    the width, and those of 8 bytes to floats."""
+    type = parse_type(kind)
+    values = [n * n % 97 - 40 for n in range(ROWS)]
+    if type.name == "decimal":
+        whole = pa.array([Decimal(value) for value in values], pa.decimal128(38, 0)).cast(type.arrow)
+    else:
+        whole = pa.array(values, f"int{type.arrow.bit_width}").view(type.arrow)
+    for encodings in (("for", "for"), ("for", "plain"), ("bitshuffle", "for")):
+        arrays = [whole, whole.slice(7, 20)]
+        columns = [written(files, array, kind, code) for array, code in zip(arrays, encodings, strict=True)]
+        for rows in (np.array([3, 900, 2999]), np.array([4])):
+            expected = pa.concat_arrays([whole.take(pa.array(rows)), arrays[1]])
+            picks = [columns[0].pick(Ordinals(rows)), columns[1].pick(Ordinals(np.arange(20)))]
+            found = joined_picks(picks)
+            assert found.type == type.arrow and found.equals(expected), encodings
+            assert joined_picks(picks[::-1]).equals(pa.concat_arrays([arrays[1], whole.take(pa.array(rows))]))
 
 
 def test_text_of_several_files_is_cut_out_once(files: MemoryFiles) -> None:
