@@ -115,8 +115,11 @@ class _Readable:
     def get(
         self, key: Mapping[str, Any], columns: Sequence[str] | None = None, at: Any = None
     ) -> dict[str, Any] | None:
-        """One row by its whole key, as a dict; None when there is none. Raises: InvalidArgumentError,
-        ColumnNotFoundError."""
+        """One row by its whole key, as a dict; None when there is none.
+
+        A time outside the years 1 to 9999, which no datetime holds, is an int of microseconds since the epoch.
+        Raises: InvalidArgumentError, ColumnNotFoundError.
+        """
         root, table, snapshot = self._view(at)
         _check_key(key, table.schema.key_names, "get")
         found = where_writes.look_up_row(table, key, columns, snapshot)

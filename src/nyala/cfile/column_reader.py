@@ -43,7 +43,7 @@ from nyala.cfile.gathering import (
 from nyala.cfile.physical import BYTES, narrow_decimal, narrow_physical
 from nyala.cfile.zonemap import Zone, zone_of
 from nyala.errors import CorruptionError
-from nyala.schema.arrow_values import python_value, rows_of
+from nyala.schema.arrow_values import python_at, python_value, rows_of
 from nyala.schema.constraint import Constraint
 from nyala.schema.types import ColumnType
 
@@ -445,7 +445,7 @@ class ColumnReader:
         return found
 
     def value(self, ordinal: int) -> Any:
-        """One value as Arrow's `as_py` gives it. Cost: no array is made of a block that is kept as it lies."""
+        """One value as `python_at` gives it. Cost: no array is made of a block that is kept as it lies."""
         assert 0 <= ordinal < self._footer.row_count
         shift = self._footer.rows_per_block_log2
         block, row = ordinal >> shift, ordinal & (1 << shift) - 1
@@ -454,7 +454,7 @@ class ColumnReader:
             kept = self._source.blocks((block,), None, True, self._few)[0]
         if isinstance(kept, Frame):
             return self._python(kept.number(row))
-        found = kept[row].as_py()
+        found = python_at(kept, row)
         if self._footer.dictionary_length and found is not None:
             return self._source.dictionary(None)[found].as_py()
         return found

@@ -66,6 +66,7 @@ from nyala.rowset.patches import Patch, PatchedRows, find_patch
 from nyala.rowset.skipping import rows_left
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.adapter import adapt
+from nyala.schema.arrow_values import python_at
 from nyala.schema.constraint import Constraint
 from nyala.schema.convert import default_array
 from nyala.schema.schema import ColumnSchema, Schema
@@ -545,7 +546,7 @@ class DiskRowSet:
             reader = self.base_column(column.id)
             if reader is None or column.id in touched or reader.arrow != column.type.arrow:
                 array = self._gather(column, snapshot, Ordinals(np.array([rowid])), None)
-                found.append(array[0].as_py())
+                found.append(python_at(array, 0))
             else:
                 found.append(reader.value(rowid))
         return found

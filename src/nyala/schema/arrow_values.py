@@ -26,6 +26,7 @@ __all__ = [
     "has_fixed_values",
     "is_narrow",
     "is_narrow_decimal",
+    "python_at",
     "python_value",
     "rows_of",
     "true_mask",
@@ -55,7 +56,7 @@ STORAGE: Final[dict[str, Any]] = {
 
 def python_value(type: ColumnType) -> Callable[[int], Any]:
     """From the number that stands for a value of the type (days, microseconds, unscaled digits) to what Arrow's `as_py`
-    gives for it. Of types that are numbers only."""
+    gives for it (see `python_at`). Of types that are numbers only."""
     if type.is_integer:
         return int
     if type.name == "date":
@@ -63,7 +64,19 @@ def python_value(type: ColumnType) -> Callable[[int], Any]:
     if type.name == "decimal":
         exponent = -(type.scale or 0)
         return lambda digits: _EXACT.scaleb(Decimal(digits), exponent)
-    return lambda number: pa.array([number], pa.int64()).view(type.arrow)[0].as_py()
+    return lambda number: python_at(pa.array([number], pa.int64()).view(type.arrow), 0)
+
+
+def python_at(array: pa.Array, row: int) -> Any:
+    """One value as Arrow's `as_py` gives it; of a time outside the years 1 to 9999, which no datetime holds, the
+    microseconds."""
+    value = array[row]
+    try:
+        return value.as_py()
+    except OverflowError:
+        if not pa.types.is_timestamp(array.type):
+            raise
+        return value.value
 
 
 def _day(days: int) -> Any:

@@ -40,6 +40,7 @@ from nyala.keys.key_range import KeyRange
 from nyala.rowset.checking import Lives, findings, lives_of
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
+from nyala.schema.arrow_values import python_at
 from nyala.tablet import layout, staging
 from nyala.tablet.bootstrap import Replayer, ReplayReport
 from nyala.tablet.opening import open_root
@@ -453,7 +454,7 @@ class _Check:
             )
             wrong = np.flatnonzero(places != ordinal)
             if len(wrong):
-                key = {c.name: a[int(wrong[0])].as_py() for c, a in zip(key_columns, arrays, strict=True)}
+                key = {c.name: python_at(a, int(wrong[0])) for c, a in zip(key_columns, arrays, strict=True)}
                 where = int(places[wrong[0]])
                 belongs = "to no tablet" if where < 0 else f"to tablet {table.tablets[where].id}"
                 error = CorruptionError(

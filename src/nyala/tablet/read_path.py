@@ -39,6 +39,7 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.skipping import rows_left
 from nyala.rowset.stats import RowSetStats
+from nyala.schema.arrow_values import python_at
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet.history import check_dropped
 from nyala.tablet.locate import tablet_slices
@@ -569,7 +570,7 @@ def get_row(
         if memory.row_count:
             rowids = memory.find(key)
             if rowids[0] >= 0 and memory.gather_liveness(snapshot, rowids)[0]:
-                return [array[0].as_py() for array in memory.rows(columns, snapshot, rowids)]
+                return [python_at(array, 0) for array in memory.rows(columns, snapshot, rowids)]
     if tablet.rowsets:
         canonical = key.at(0)
         for rowset in tablet.tree.holding(canonical):

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError, InvalidValueError
 from nyala.keys.encoded_keys import EncodedKeys
+from nyala.schema.arrow_values import python_at
 from nyala.schema.convert import convert
 from nyala.schema.expression import Expression, parse_assignment
 from nyala.schema.predicate import bind
@@ -147,7 +148,7 @@ def look_up_row(
     found = dict(zip((column.name for column in values), row, strict=True))
     if len(values) < len(wanted):  # of the key, which was found as it was asked for
         of_key = zip(table.schema.key_columns, table.codec.decode(encoded), strict=True)
-        found |= {column.name: array[0].as_py() for column, array in of_key}
+        found |= {column.name: python_at(array, 0) for column, array in of_key}
     return {column.name: found[column.name] for column in wanted}
 
 

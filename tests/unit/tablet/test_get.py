@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.support import calls_of, open_database
 
@@ -84,6 +85,33 @@ def test_a_row_is_the_same_however_it_is_asked_for(db: Database) -> None:
     with table.alter() as alteration:
         alteration.add_column("more", "int64", default=7)
     check(db["t"], range(0, 90, 8))
+
+
+def test_a_time_that_no_datetime_holds_is_an_int(tmp_path: Path) -> None:
+    """The years 1 to 9999 are Python's, not ours: a row with another time could be stored and not be got."""
+    least, most, after = (
+        -(2**63),
+        2**63 - 1,
+        253_402_300_800_000_000,
+    )  # the last is the beginning of the year 10000
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "timestamp", "at": "timestamp", "also": "timestamp"}, ["k"])
+        keys = [least, 0, after, most]
+        data = pa.array(keys, pa.int64()).view(pa.timestamp("us", "UTC"))
+        epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+        table.insert({"k": data, "at": data, "also": data[::-1]})
+        for step in ("memory", "flushed", "changed", "compacted"):
+            for key, also in zip(keys, keys[::-1], strict=True):
+                changed = also if step in ("memory", "flushed") else 0
+                expected = {"k": key, "at": key, "also": changed}
+                expected = {name: epoch if value == 0 else value for name, value in expected.items()}
+                assert table.get({"k": epoch if key == 0 else key}) == expected, step
+            if step == "memory":
+                db.flush()
+            elif step == "flushed":
+                table.update({"k": data, "also": [epoch] * 4})
+            else:
+                table.compact()
 
 
 def test_what_a_warm_get_of_two_rowsets_costs(db: Database) -> None:
