@@ -83,6 +83,8 @@ class Session(Looks):
         self.folder = Path(tempfile.mkdtemp(prefix="nyala-model-", dir=where))
         self.generation = 0
         self.clock = ManualClock()
+        # One for the life of the session: names of files never come again, as they do not in the world.
+        self.randomness = SeededRandomness()
         self.readers: list[Database] = []
         self.pinned: list[Pin] = []
         self._open()
@@ -102,7 +104,7 @@ class Session(Looks):
         path = self.folder / str(self.generation)
         path.mkdir(exist_ok=True)
         self.files = RecordingFiles(system_files(), str(path))
-        self.env = Env(self.files, self.clock, SeededRandomness())
+        self.env = Env(self.files, self.clock, self.randomness)
         told = StoreOptions(
             maintenance=False,
             direct_commit_bytes=self.options.direct_commit_bytes,

@@ -61,7 +61,7 @@ def test_an_idle_reader_is_closed_and_one_in_use_is_not(store: Path, monkeypatch
         assert warm._readers[path] is reader
         monkeypatch.setattr(warm, "IDLE_S", 0.0)
         warm._close_if_idle(path, reader)
-        assert not warm._readers and not readers_of(store)
+        assert path not in warm._readers and not readers_of(store)
 
 
 def test_a_store_in_the_place_of_another_is_read_anew(spark: SparkSession, tmp_path: Path) -> None:
