@@ -20,7 +20,14 @@ from pyspark.sql import functions as F
 import nyala
 import nyala.spark
 from nyala import handover
-from nyala.errors import CorruptionError, DuplicateKeyError, HistoryExpiredError, SchemaError
+from nyala.errors import (
+    ColumnNotFoundError,
+    CorruptionError,
+    DuplicateKeyError,
+    HistoryExpiredError,
+    InvalidArgumentError,
+    SchemaError,
+)
 from nyala.spark import progress, small
 
 load_module = importlib.import_module("nyala.spark.load")  # `nyala.spark.load` is the function
@@ -80,6 +87,29 @@ def test_load_and_upsert(
     assert [p for p in (Path(db.path) / "staging").rglob("*") if p.is_file()] == []
     with pytest.raises(SchemaError, match="given string, wanted int64"):
         nyala.spark.load(spark.sql("SELECT '1' AS k"), table)
+
+
+@pytest.mark.parametrize("where", ["on executors", "here"])
+def test_faults_of_a_frame_are_the_same_on_either_way(
+    spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """U1. A frame without the key is refused before any job, however the caller wants failing rows; a message names no
+    places that only Nyala counts; and no failing rows are an empty table."""
+    if where == "here":
+        monkeypatch.undo()
+        monkeypatch.setattr(handover, "loading", None)
+    table = db.create_table("t", {"k": "int64", "v": "int64", "w": "string"}, ["k"])
+    with pytest.raises(InvalidArgumentError, match="key column 'k' of table 't' is not in the data"):
+        nyala.spark.upsert(spark.sql("SELECT 1L AS v"), table, errors="collect")
+    with pytest.raises(ColumnNotFoundError, match="did you mean 'k'"):
+        nyala.spark.upsert(spark.sql("SELECT 1L AS K"), table)
+    twice = spark.range(0, 6, 1, 2).selectExpr("id % 3 AS k", "id AS v")
+    done = nyala.spark.load(twice, table, errors="collect")
+    assert (done.inserted, done.errors["row"].to_pylist()) == (3, [2**33, 2**33 + 1, 2**33 + 2])
+    assert {text.split(";")[0] for text in done.errors["message"].to_pylist()} == {
+        "the key stands twice in this batch"
+    }
+    assert nyala.spark.upsert(twice, table).errors.num_rows == 0
 
 
 def test_what_is_not_small_is_written_by_executors(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import nyala
@@ -91,6 +92,15 @@ def test_a_star_has_the_tables_columns_in_their_order(spark: SparkSession, db: n
     assert names("SELECT * EXCEPT (a) FROM s") == [name for name in order if name != "a"]
     assert answer(nyala.spark.sql(spark, "SELECT struct(q.*).a FROM (SELECT * FROM s) q", store=db.path)) == [
         ("x",)
+    ]
+
+
+def test_a_mistyped_table_is_told_the_stores_tables(spark: SparkSession, db: nyala.Database) -> None:
+    """Spark's own sentence names its catalogue, which is not where the table was meant to be."""
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND") as raised:
+        nyala.spark.sql(spark, "SELECT k FROM tt", store=db.path)
+    assert raised.value.__notes__ == [
+        f"The store {db.path!r} has the tables {', '.join(sorted(db.list_tables()))}."
     ]
 
 

@@ -101,6 +101,7 @@ def test_collected_errors_come_back(spark: SparkSession, store: Path) -> None:
         {"row": 2, "code": "already-present", "k": 1},
     ]
     assert content(store)[-1] == (4, 40, "d")
+    assert nyala.spark.write(df, store, "t").errors.num_rows == 0
 
 
 def test_no_rows_are_no_error(spark: SparkSession, store: Path) -> None:

@@ -49,11 +49,12 @@ from nyala.spark.progress import renewing, watching
 from nyala.spark.reader import HeldLease, freeze_gc_once
 from nyala.spark.routing import key_columns, single_hash, tablet_number
 from nyala.spark.small import PLACE_BITS, small_rows
+from nyala.spark.words import without_places
 from nyala.spark.writer import failures_text, unique_columns
 from nyala.tablet import layout
 from nyala.tablet.load_commit import LoadCommit
 from nyala.tablet.load_job import LoadPlan, StagedTablet
-from nyala.tablet.load_write import check_columns, write_tablet
+from nyala.tablet.load_write import check_columns, check_columns_of, write_tablet
 from nyala.tablet.result import WriteResult
 from nyala.tablet.staged_files import ROW, TABLET, check_names
 
@@ -122,13 +123,15 @@ def _run(
     path, name = table._database.path, table.name
     columns = unique_columns(name, df.schema)
     check_names(name, columns)
+    given = to_arrow_schema(df.schema, timezone="UTC")
     if tasks is None and not table._database.read_only:
+        check_columns_of(table._database._store.root.table(name), operation, given)
         with translated():
             rows = small_rows(df, f"{operation} into {name}")
         if rows is not None:
             return _write_here(rows, table, operation, errors)
     with handover.loading(path, name, lease_s, reserve=operation != "insert") as (plan, lease):
-        check_columns(plan, operation, to_arrow_schema(df.schema, timezone="UTC"))
+        check_columns(plan, operation, given)
         key, folder = handover.new_staging(path, STAGING_TTL_S, owner=process_mark())
         try:
             held = HeldLease(path, lease, lease_s)
@@ -143,7 +146,7 @@ def _run(
                 if row.staged is not None
             ]
             failed = [from_ipc(bytes(row.errors)) for row in answers if row.errors is not None]
-            problems = pa.concat_tables(failed).sort_by("row") if failed else None
+            problems = without_places(pa.concat_tables(failed).sort_by("row")) if failed else None
             if problems is not None and errors == "raise":
                 raise _refused(name, problems)
             files = {found.rowset.id: found for tablet in plan.tablets for found in tablet.rowsets}
@@ -158,10 +161,9 @@ def _run(
                 handover.discard_staging(path, key)
     late: pa.Table | None = outcome.pop("errors")
     found_errors = [table_ for table_ in (problems, late) if table_ is not None and table_.num_rows]
-    return WriteResult(
-        **outcome,
-        errors=pa.concat_tables(found_errors, promote_options="permissive") if found_errors else None,
-    )
+    if not found_errors:
+        return WriteResult(**outcome)
+    return WriteResult(**outcome, errors=pa.concat_tables(found_errors, promote_options="permissive"))
 
 
 def _write_here(rows: pa.Table, table: Table, operation: str, errors: Errors) -> WriteResult:
@@ -171,7 +173,7 @@ def _write_here(rows: pa.Table, table: Table, operation: str, errors: Errors) ->
 
     def numbered(found: pa.Table) -> pa.Table:
         at = found.schema.get_field_index("row")
-        return found.set_column(at, found.schema.field(at), numbers.take(found.column(at)))
+        return without_places(found.set_column(at, found.schema.field(at), numbers.take(found.column(at))))
 
     try:
         if operation == "upsert":
@@ -183,7 +185,7 @@ def _write_here(rows: pa.Table, table: Table, operation: str, errors: Errors) ->
         if error.errors is None:
             raise
         raise _refused(table.name, numbered(error.errors)) from None
-    return result if result.errors is None else dataclasses.replace(result, errors=numbered(result.errors))
+    return dataclasses.replace(result, errors=numbered(result.errors)) if len(result.errors) else result
 
 
 def _refused(name: str, problems: pa.Table) -> WriteError:

@@ -10,6 +10,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 
 from nyala import handover
 from nyala.env import SYSTEM, process_mark
@@ -42,6 +43,7 @@ __all__ = ["register", "sql", "write"]
 _RESULT_TTL_S: Final = 24 * 3600
 # What says which rows a table of Spark's catalogue stands for.
 _OF_TABLES: Final = ("path", "table", "where", "at")
+_TABLES_SHOWN: Final = 20
 
 
 def register(spark: SparkSession) -> None:
@@ -99,7 +101,7 @@ def write(
             raise
         outcome = json.loads(SYSTEM.files.read_all(os.path.join(folder, "result.json")))
         failed = _failed_rows(folder) if outcome.pop("errors") else None
-        return WriteResult(**outcome, errors=failed)
+        return WriteResult(**outcome) if failed is None else WriteResult(**outcome, errors=failed)
     finally:
         with contextlib.suppress(Error):  # what stays goes when its time is over
             handover.discard_staging(store, key)
@@ -125,7 +127,8 @@ def sql(
     at:     the moment of all tables; None: now, or the one with which a table of Spark's catalogue was made. All tables
             of a store are read at one timestamp.
     Raises: InvalidArgumentError for what is no single SELECT, ColumnNotFoundError, HistoryExpiredError; Spark's
-            AnalysisException for what Spark does not accept; ImportError without sqlglot.
+            AnalysisException for what Spark does not accept, with a note of the store's tables where it knows no such
+            table; ImportError without sqlglot.
     """
     folder = "" if store is None else folder_of(store, "nyala.spark.sql(store=…)")
     with contextlib.ExitStack() as opened:
@@ -172,8 +175,16 @@ def sql(
             scan = table.scan(list(columns), all_of(terms) if terms else None)
             make = functools.partial(leased_frame, spark, scan)
             frames[f"nyala_{number}"] = task_frame(spark, scan, (columns, repr(terms)), make)
-        # Without a table of ours nothing in the text is a placeholder.
-        return spark.sql(with_placeholders(text, uses), **frames) if frames else spark.sql(text)
+        try:
+            # Without a table of ours nothing in the text is a placeholder.
+            return spark.sql(with_placeholders(text, uses), **frames) if frames else spark.sql(text)
+        except AnalysisException as error:
+            if store is not None and error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+                # Spark knows of its own catalogue only.
+                known = sorted(snapshot_of(folder, at).list_tables())
+                shown = ", ".join(known[:_TABLES_SHOWN]) + (", …" if len(known) > _TABLES_SHOWN else "")
+                error.add_note(f"The store {folder!r} has {f'the tables {shown}' if known else 'no tables'}.")
+            raise
 
 
 def catalog_identity(spark: SparkSession, name: Sequence[str]) -> dict[str, str] | None:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from nyala.errors import Error
 
-__all__ = ["errors_in_options", "in_options", "rows_in_options"]
+__all__ = ["errors_in_options", "in_options", "rows_in_options", "without_places"]
 
 # Of rows that fail: many thousands may have one message.
 _ROW_RULES: Final = (
@@ -25,16 +25,20 @@ _ROW_RULES: Final = (
     ('pass on_missing="ignore"', "operation delete-ignore takes such rows"),
     ("or use upsert(), where the later row wins", "or use operation upsert, where the later row wins"),
 )
+# Places in what one task, or the commit, had before it: of the rows of a DataFrame they say nothing.
+_PLACES: Final = r"(the key stands twice in this batch), in rows [0-9]+ and [0-9]+"
 _RULES: Final = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
         (r"^at=", "option at="),
+        (_PLACES, r"\1"),
         (r"write at=('[^']*'), or give a datetime", r"write .option('at', \1)"),
         (r"leave its range out with where=", "leave its range out with .option('where', …)"),
         (r"leave it out, with columns=\[…\]", "leave it out, with .option('columns', …)"),
         (r"leave it out \(None\) to select every row", "leave the option out to read every row"),
         (r"; build a long predicate with nyala\.col\(\.\.\.\), for instance col\('k'\)\.isin\(values\)",
          "; join with a DataFrame of the values instead"),
+        (r"or connect without read_only to make it", "or make one with nyala.connect(path)"),
         (r"make one with create_table\(\)", "make one with nyala.connect(path).create_table(…)"),
         (r"open it with read_only=True, wait for the writer to close it with lock_timeout=seconds, or end (.*)",
          r"it neither answered nor ended within a minute: wait until it is closed, or end \1"),
@@ -55,6 +59,12 @@ def rows_in_options(errors: pa.Table) -> pa.Table:
     messages = errors.column("message")
     for python, words in _ROW_RULES:
         messages = pc.replace_substring(messages, python, words)
+    return without_places(errors.set_column(errors.schema.get_field_index("message"), "message", messages))
+
+
+def without_places(errors: pa.Table) -> pa.Table:
+    """Failing rows whose messages name no other rows by places that their owner does not know."""
+    messages = pc.replace_substring_regex(errors.column("message"), _PLACES, r"\1")
     return errors.set_column(errors.schema.get_field_index("message"), "message", messages)
 
 

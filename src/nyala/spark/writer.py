@@ -185,6 +185,8 @@ def refused(options: WriteOptions, error: WriteError) -> WriteError:
     if options.result is not None and errors is not None:
         write_errors(options.result, errors)
     text = f"table {options.table!r}: {in_options(str(error))}"
+    if options.result is None:  # Spark's exception has no such attribute
+        text = text.replace("(all failing rows are in .errors)", "(all of them: .option('result', folder))")
     if errors is not None and errors.num_rows:
         text += f"\n{failures_text(errors)}"
     return type(error)(text, errors)

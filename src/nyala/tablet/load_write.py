@@ -246,9 +246,16 @@ def check_columns(plan: LoadPlan, operation: str, schema: pa.Schema) -> None:
 
     Raises: ColumnNotFoundError, SchemaError; InvalidArgumentError when a column that every row needs is left out.
     """
+    check_columns_of(plan.table_state(None, range(len(plan.tablets))), operation, schema)
+
+
+def check_columns_of(table: TableState, operation: str, schema: pa.Schema) -> None:
+    """The same for a table that is at hand."""
     name, _, ignore = operation.partition("-")
-    table = plan.table_state(None, range(len(plan.tablets)))
+    prepare(table, name, schema.empty_table(), ignore=bool(ignore))
     missing = [c.name for c in table.schema.key_columns if c.name not in schema.names]
     if missing:
-        raise InvalidArgumentError(f"{MISSING_COLUMN}: every {name} needs the key column {missing[0]!r}")
-    prepare(table, name, schema.empty_table(), ignore=bool(ignore))
+        raise InvalidArgumentError(
+            f"{MISSING_COLUMN}: key column {missing[0]!r} of table {table.name!r} is not in the data; every {name} "
+            "needs the whole key"
+        )

@@ -6,7 +6,19 @@ import datetime as dt
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from nyala.mvcc.timestamp import to_datetime
+
+
+def _none_failed() -> pa.Table:
+    """No rows, where the key's columns are not at hand."""
+    return pa.table(
+        {
+            "row": pa.array([], pa.int64()),
+            **{name: pa.array([], pa.string()) for name in ("operation", "code", "message")},
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -15,7 +27,7 @@ class WriteResult:
 
     `timestamp` reads the write: `table.scan(at=result.timestamp)` or simply `at=result`. Counts report what was
     asked: an upsert of one key twice counts two rows. `errors` is an Arrow table (row, operation, code, message,
-    key columns) of the rows that `errors="collect"` left out, empty otherwise.
+    key columns) of the rows that `errors="collect"` left out, empty otherwise; never None.
     """
 
     timestamp: int
@@ -23,7 +35,7 @@ class WriteResult:
     updated: int = 0
     deleted: int = 0
     ignored: int = 0
-    errors: Any = field(default=None, compare=False)
+    errors: Any = field(default_factory=_none_failed, compare=False)
 
     @property
     def time(self) -> dt.datetime:
@@ -31,10 +43,9 @@ class WriteResult:
         return to_datetime(self.timestamp)
 
     def __repr__(self) -> str:
-        failed = 0 if self.errors is None else len(self.errors)
         return (
             f"WriteResult(timestamp={self.timestamp}, inserted={self.inserted}, updated={self.updated}, "
-            f"deleted={self.deleted}, ignored={self.ignored}, errors={failed} rows)"
+            f"deleted={self.deleted}, ignored={self.ignored}, errors={len(self.errors)} rows)"
         )
 
 

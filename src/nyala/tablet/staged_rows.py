@@ -113,7 +113,7 @@ def apply_changes(
         Request(name, "delete", went.data.select(keys), True, went.numbers, went.homes),
     ]
     put, cut = write(store, requests, collect=collect, idempotency_key=idempotency_key)
-    errors = put.errors if cut.errors is None or not len(cut.errors) else cut.errors
+    errors = cut.errors if len(cut.errors) else put.errors
     return WriteResult(put.timestamp, put.inserted, put.updated, cut.deleted, cut.ignored, errors)
 
 

@@ -88,9 +88,14 @@ def test_what_is_said_of_rows() -> None:
         "no row of table 't' has this key; operation upsert or update-ignore takes such rows",
         "no row of table 't' has this key; operation delete-ignore takes such rows",
     ]
+    # Places among what the commit had before it are none of the DataFrame's.
+    python.append(
+        "the key stands twice in this batch, in rows 17 and 203; leave one out, or use upsert(), where …"
+    )
+    wanted.append("the key stands twice in this batch; leave one out, or use upsert(), where …")
     assert [in_options(text) for text in python] == wanted
-    rows = pa.table({"row": [0, 1, 2], "message": python, "k": [1, 2, 3]})
-    assert rows_in_options(rows).to_pydict() == {"row": [0, 1, 2], "message": wanted, "k": [1, 2, 3]}
+    rows = pa.table({"row": [0, 1, 2, 3], "message": python, "k": [1, 2, 3, 4]})
+    assert rows_in_options(rows).to_pydict() == {"row": [0, 1, 2, 3], "message": wanted, "k": [1, 2, 3, 4]}
 
 
 @pytest.mark.parametrize("operation", ["insert", "update", "delete"])
