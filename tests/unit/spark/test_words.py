@@ -68,6 +68,12 @@ def test_a_mistake_is_said_in_options(store: str, options: dict[str, str], said:
     assert [python for python in PYTHONS if python in str(raised.value).replace("option at=", "")] == []
 
 
+def test_a_mistyped_folder(tmp_path: Path) -> None:
+    """How a store is made, in a call that there is."""
+    with pytest.raises(Error, match=r"no Nyala store at .*make one with nyala\.connect\(path\)$"):
+        NyalaDataSource({"path": str(tmp_path / "wether"), "table": "t"}).schema()
+
+
 def test_a_streams_start(store: str) -> None:
     """It comes to light only when the query begins."""
     options = ChangeOptions(store, "t", ("k",), start="soon")

@@ -176,6 +176,7 @@ def test_a_refused_job_says_how_many_rows_of_which_kind_and_the_first_hundred(st
         writer.commit([message])
     lines = str(raised.value).splitlines()
     assert "table 't'" in lines[0] and "150 of 151 rows failed" in lines[0]
+    assert lines[0].endswith("(all of them: .option('result', folder))")
     assert lines[1] == "150 already-present"
     assert len(lines) == 2 + 100 + 1
     assert lines[2].startswith("  row 0 (k=0): already-present:")
