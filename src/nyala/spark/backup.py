@@ -164,9 +164,16 @@ def plan_backup(
     """What the next backup is: its metadata without files, and the files to write; None: nothing has changed.
 
     The root is to be held, or its version leased, until the items are written.
-    Raises: CorruptionError for metadata of an earlier backup that cannot be read.
+    Raises: CorruptionError for metadata of an earlier backup that cannot be read; InvalidArgumentError for a folder
+    inside the store.
     """
     folder = os.path.abspath(folder)
+    store = os.path.realpath(table._database.path)
+    if os.path.commonpath([store, os.path.realpath(folder)]) == store:
+        raise InvalidArgumentError(
+            f"the folder {folder!r} lies in the store's own, and a backup in it would be lost with the store: give one "
+            "outside"
+        )
     earlier = [found for found in _backups_in(folder) if found.table == table.name]
     root, state, until = table._view(None)
     mine = (state.id, state.entry.rewritten)
@@ -417,9 +424,14 @@ def plan_restore(folder: str, table: str, at: Any = None) -> tuple[Backup, list[
     mine = [found for found in backups if found.table == table and (moment is None or found.until <= moment)]
     if not mine:
         known = sorted({found.table for found in backups})
-        when = "" if moment is None else f" of {to_datetime(moment).isoformat()} or before"
+        first = min((found.until for found in backups if found.table == table), default=None)
+        if moment is not None and first is not None:
+            raise InvalidArgumentError(
+                f"there is no backup of table {table!r} of {to_datetime(moment).isoformat()} or before in {folder!r}: "
+                f"the first is of {to_datetime(first).isoformat()}"
+            )
         raise InvalidArgumentError(
-            f"there is no backup of table {table!r}{when} in {folder!r}; of others: {', '.join(known) or 'none'}"
+            f"there is no backup of table {table!r} in {folder!r}; of others: {', '.join(known) or 'none'}"
         )
     target = mine[-1]
     alive = {number for number, _ in target.partitions}

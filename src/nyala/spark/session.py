@@ -130,6 +130,10 @@ def sql(
             AnalysisException for what Spark does not accept, with a note of the store's tables where it knows no such
             table; ImportError without sqlglot.
     """
+    if not isinstance(text, str):
+        raise InvalidArgumentError(
+            "nyala.spark.sql takes the Spark session and the text of a SELECT: sql(spark, 'SELECT …', store=folder)"
+        )
     folder = "" if store is None else folder_of(store, "nyala.spark.sql(store=…)")
     with contextlib.ExitStack() as opened:
         databases: dict[str, Database] = {}

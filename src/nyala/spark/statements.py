@@ -151,7 +151,12 @@ def _braces(text: str) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
+    """What was expected and where, without the parser's own objects."""
+    found: Mapping[str, Any] = next(iter(getattr(error, "errors", ())), {})
+    if not {"description", "line", "highlight"} <= found.keys():
+        return str(error).splitlines()[0]
+    said = str(found["description"]).split(" but got <")[0].rstrip(".")
+    return f"{said}, line {found['line']}, at {found['highlight']!r}"
 
 
 def _sqlglot() -> Any:

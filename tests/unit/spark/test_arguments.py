@@ -31,6 +31,7 @@ MISTAKES: list[tuple[Callable[[Any, Any], object], str]] = [
     (lambda db, table: nyala.spark.write(Frame(), table, "t"), "a store's folder, not a nyala.table.Table"),
     (lambda db, table: nyala.spark.write(Frame(), "s", table), "takes the table's name"),
     (lambda db, table: nyala.spark.sql(None, "SELECT 1", store=5), "takes the path of a store's folder, not 5"),
+    (lambda db, table: nyala.spark.sql("SELECT 1", None), "takes the Spark session and the text of a SELECT"),
 ]  # fmt: skip
 
 

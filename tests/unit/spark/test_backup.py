@@ -100,7 +100,9 @@ def test_full_then_what_changed(db: nyala.Database, tmp_path: Path) -> None:
     assert [(b["kind"], b["rows"]) for b in list_backups(folder)] == [("full", 3), ("incremental", 3)]
     assert rows(bring_back(db, folder, "r1", first.until)) == rows(db["t"].at(first.until))
     assert rows(bring_back(db, folder, "r2")) == rows(db["t"])
-    with pytest.raises(InvalidArgumentError, match="no backup of table 't'"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"no backup of table 't' of .* or before .*: the first is of 20"
+    ):
         plan_restore(str(folder), "t", first.until - 1)
 
 
@@ -294,6 +296,16 @@ def test_folders_that_are_not_there_and_names_that_are_no_folders(db: nyala.Data
     (folder / "notes.txt").write_text("mine")
     assert sorted(found["table"] for found in list_backups(folder)) == ["%2F", "..", "a/b"]
     assert {path.name for path in tmp_path.iterdir()} == {"store", "backups"}
+
+
+def test_a_store_is_not_backed_up_into_itself(db: nyala.Database, tmp_path: Path) -> None:
+    """It would be lost with the store, and the folder of a table called `data` would be that of the store's files."""
+    db["t"].insert({"k": [1], "v": [1], "w": ["x"]})
+    (tmp_path / "link").symlink_to(db.path)
+    for folder in (db.path, f"{db.path}/backups", str(tmp_path / "link")):
+        with pytest.raises(InvalidArgumentError, match="lies in the store's own"):
+            plan_backup(db["t"], folder)
+    assert plan_backup(db["t"], db.path + "-backups") is not None
 
 
 def test_clean_keeps_what_later_ones_build_on(db: nyala.Database, tmp_path: Path) -> None:

@@ -155,3 +155,10 @@ def test_what_is_no_select_is_refused(text: str) -> None:
     """Spark would refuse a DELETE on a Python source with a sentence that helps nobody."""
     with pytest.raises(InvalidArgumentError):
         find_uses(text, TABLES.get)
+
+
+def test_what_does_not_parse_is_said_without_the_parsers_objects() -> None:
+    with pytest.raises(
+        InvalidArgumentError, match="does not parse: Expected table name, line 1, at 'where'$"
+    ):
+        find_uses("SELECT k FROM where", TABLES.get)
