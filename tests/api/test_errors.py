@@ -323,6 +323,28 @@ def test_a_streamed_call_that_fails_says_what_was_applied(db: Database) -> None:
     assert (result.inserted, result.updated) == (1, 3)
 
 
+def test_keys_that_no_datetime_holds_are_named_as_numbers(tmp_path: Path) -> None:
+    """Who inserts such a key twice would get an error of Python's, and not learn which row it was."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"at": "timestamp", "n": "int8"}, "at")
+        far = pa.array([2**63 - 1, 0], pa.int64()).view(pa.timestamp("us", "UTC"))
+        table.insert({"at": far, "n": [1, 2]})
+        with pytest.raises(nyala.DuplicateKeyError, match=re.escape("row 0 (at=9223372036854775807):")):
+            table.insert({"at": far, "n": [1, 2]})
+        with pytest.raises(nyala.DuplicateKeyError, match=re.escape("row 0 (at=1970-01-01T00:00:00Z):")):
+            table.insert({"at": far[1:], "n": [2]})
+        with pytest.raises(nyala.KeyNotFoundError, match=re.escape("(at=-9223372036854775808)")):
+            table.delete({"at": pa.array([-(2**63)], pa.int64()).view(far.type)})
+
+
+def test_a_long_key_is_named_by_its_beginning(db: Database) -> None:
+    """A message of 60,000 characters hides what it says."""
+    with pytest.raises(nyala.InvalidValueError) as error:
+        db["t"].insert([{**GOOD, "a": "k" * 60_000}])
+    assert "(a='kkkk" in str(error.value) and "n=2)" in str(error.value) and len(str(error.value)) < 600
+    assert error.value.errors["a"].to_pylist() == ["k" * 60_000]
+
+
 def test_messages_are_sentences_for_people(db: Database) -> None:
     """No Python or Arrow internals: no class names, no addresses, no empty text."""
     for _, act, kind, _, _ in CASES:

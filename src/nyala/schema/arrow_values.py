@@ -67,7 +67,7 @@ def python_value(type: ColumnType) -> Callable[[int], Any]:
     return lambda number: python_at(pa.array([number], pa.int64()).view(type.arrow), 0)
 
 
-def python_at(array: pa.Array, row: int) -> Any:
+def python_at(array: pa.Array | pa.ChunkedArray, row: int) -> Any:
     """One value as Arrow's `as_py` gives it; of a time outside the years 1 to 9999, which no datetime holds, the
     microseconds."""
     value = array[row]

@@ -45,6 +45,7 @@ from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.key_runs import SharedKeys
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.array_cast import copy_arrays
+from nyala.schema.arrow_values import python_at
 from nyala.schema.row_errors import RowErrors
 from nyala.tablet.direct_commit import commit_directly
 from nyala.tablet.flush import flush
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
 ADDITION_BYTES: Final = 2048
 # Fewer rows are hardly ever too large for the log: their bytes are counted when they are about to be logged.
 LARGE_ROWS_MIN: Final = 4096
+# Characters of a key's value in a message; a key may have 16 KB.
+_SHOWN_MAX: Final = 200
 
 
 @dataclass(frozen=True)
@@ -453,7 +456,7 @@ def _failure(settlement: Settlement, requests: Sequence[Request]) -> Exception:
         if errors
     ]
     errors = pa.concat_tables(tables)
-    first = errors.slice(0, 1).to_pylist()[0]
+    first = {name: python_at(errors.column(name), 0) for name in errors.column_names}
     key = ", ".join(f"{name}={_shown(first[name])}" for name in errors.column_names[4:])
     total = sum(operation.row_count for operation in operations)
     message = (
@@ -464,10 +467,11 @@ def _failure(settlement: Settlement, requests: Sequence[Request]) -> Exception:
 
 
 def _shown(value: Any) -> str:
-    """A key's value as a person writes it."""
+    """A key's value as a person writes it; of a long one the beginning."""
     if isinstance(value, dt.datetime):
         return value.isoformat().replace("+00:00", "Z")
-    return str(value) if isinstance(value, dt.date | decimal.Decimal) else repr(value)
+    text = str(value) if isinstance(value, dt.date | decimal.Decimal) else repr(value)
+    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
 
 
 def results_of(
