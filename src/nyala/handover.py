@@ -30,6 +30,7 @@ from nyala.catalog.leases import Lease, create_lease, open_remote_lease
 from nyala.env import SYSTEM, Env, process_mark
 from nyala.errors import Error, InvalidArgumentError, LockedError, StorageError
 from nyala.tablet import layout
+from nyala.tablet.prepare import OPERATION_NAMES
 from nyala.tablet.result import WriteResult
 from nyala.tablet.sense import making_sense
 from nyala.tablet.staging import make_staging, staging_folder
@@ -42,15 +43,6 @@ if TYPE_CHECKING:
     from nyala.tablet.load_job import LoadPlan
 
 STAGING_TTL_S: Final = 24 * 3600.0
-OPERATIONS: Final = (
-    "insert",
-    "insert-ignore",
-    "upsert",
-    "update",
-    "update-ignore",
-    "delete",
-    "delete-ignore",
-)
 # The rows of a change feed, which say of themselves what is to be done.
 CHANGES: Final = "changes"
 # How long a commit waits for a writer that neither listens nor lets go of the lock.
@@ -103,9 +95,9 @@ def renew_lease(path: str, name: str, ttl_s: float, env: Env = SYSTEM) -> None:
 def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str, Any]:
     """Commit a job's staged files as one batch, through the lock holder or with the lock taken for the moment.
 
-    job: {"key", "table", "operation" (one of OPERATIONS, or CHANGES), "errors" ("raise" | "collect"), "files" (names in
-    the staging folder of the job's key, or [key, name] in another's), "columns"}, and if wanted "record_as" (the
-    idempotency key, if it is not the job's key) and "overwrite" (true: the rows become all that the table holds).
+    job: {"key", "table", "operation" (one of OPERATION_NAMES, or CHANGES), "errors" ("raise" | "collect"), "files"
+    (names in the staging folder of the job's key, or [key, name] in another's), "columns"}, and if wanted "record_as"
+    (the idempotency key, if it is not the job's key) and "overwrite" (true: the rows become all that the table holds).
     Returns {"timestamp", "inserted", "updated", "deleted", "ignored", "errors": table of the failing rows, or None}.
     Raises: what the write raises; LockedError when a writer neither answers nor ends within a minute.
     """
@@ -233,8 +225,10 @@ def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
     """Write a job's staged files as one batch under its key (H1). In the lock holder."""
     _check_job(job)
     operation = job["operation"]
-    if operation not in (*OPERATIONS, CHANGES):
-        raise InvalidArgumentError(f"operation {operation!r} is none of {', '.join((*OPERATIONS, CHANGES))}")
+    if operation not in (*OPERATION_NAMES, CHANGES):
+        raise InvalidArgumentError(
+            f"operation {operation!r} is none of {', '.join((*OPERATION_NAMES, CHANGES))}"
+        )
     key, collect = job.get("record_as", job["key"]), job.get("errors") == "collect"
     if (earlier := committed_before(store, key)) is not None:
         return earlier  # whether or not its files and its table are still there

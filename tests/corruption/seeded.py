@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,22 @@ def files_of(path: Path | str) -> list[str]:
         for name in names
     ]
     return sorted(name for name in found if not name.endswith((".sock", "lock")))
+
+
+@dataclass
+class Origin:
+    """A whole store, what is in it, and its files."""
+
+    path: Path
+    moments: list[int]
+    contents: Contents = field(repr=False)
+    files: dict[str, bytes] = field(repr=False)
+
+
+def make_origin(folder: Path) -> Origin:
+    """A store at `folder`/s; what is in it is read from a copy, so that nothing has opened it."""
+    path = folder / "s"
+    _, moments = make_store(path)
+    with open_database(copy_store(path, folder / "copy")) as db:
+        whole = contents(db, moments)
+    return Origin(path, moments, whole, {name: (path / name).read_bytes() for name in files_of(path)})

@@ -11,11 +11,10 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.corruption.seeded import Contents, contents, copy_store, files_of, make_store, same
+from tests.corruption.seeded import Origin, contents, copy_store, make_origin, same
 from tests.figures import counted
 from tests.support import folder_in_memory, open_database
 
@@ -30,29 +29,10 @@ from nyala.tablet import check
 from nyala.wal.format import FRAME_SIZE_BYTES
 
 
-@dataclass
-class Origin:
-    """A whole store, what is in it, and its files."""
-
-    path: Path
-    moments: list[int]
-    contents: Contents
-    files: dict[str, bytes]
-
-
 @pytest.fixture(scope="module")
 def origin() -> Iterator[Origin]:
     with folder_in_memory() as folder:
-        _, moments = make_store(folder / "s")
-        copied = copy_store(folder / "s", folder / "copy")
-        with open_database(copied) as db:
-            whole = contents(db, moments)
-        yield Origin(
-            folder / "s",
-            moments,
-            whole,
-            {name: (folder / "s" / name).read_bytes() for name in files_of(folder / "s")},
-        )
+        yield make_origin(folder)
 
 
 class Copy:

@@ -23,7 +23,7 @@ from nyala.testing.faulty_files import KillingFiles
 from tests.crash import alterations
 from tests.crash.alterations import whole_state
 from tests.crash.child import KINDS, THREADS
-from tests.crash.workload import DIRECT_COMMIT_BYTES, STEPS, State, check_everything, state_of
+from tests.crash.workload import DIRECT_COMMIT_BYTES, State, check_everything, state_of, states
 from tests.figures import counted
 from tests.support import folder_in_memory, open_database
 
@@ -50,16 +50,7 @@ def run_child(
 
 @pytest.fixture(scope="module")
 def expected() -> list[State]:
-    """The state after each step, from a run that nobody disturbs."""
-    with (
-        folder_in_memory() as folder,
-        open_database(folder / "s", direct_commit_bytes=DIRECT_COMMIT_BYTES) as db,
-    ):
-        states: list[State] = [{}]
-        for step in STEPS:
-            step(db)
-            states.append(state_of(db))
-        return states
+    return states()
 
 
 def kill_and_compare(folder: Path, kill_at: int, when: str, kinds: str, expected: list[State]) -> bool:

@@ -12,13 +12,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.crash.test_kill import ROOT
-from tests.crash.workload import DIRECT_COMMIT_BYTES, STEPS, State, check_everything, state_of
+from tests.crash.workload import DIRECT_COMMIT_BYTES, State, check_everything, state_of, states
 from tests.figures import counted
 from tests.support import folder_in_memory, open_database
 
@@ -51,19 +50,10 @@ def can_trace() -> bool:
 
 
 @pytest.fixture(scope="module")
-def expected() -> Iterator[list[State]]:
-    """The state after each step, from a run that nobody disturbs."""
+def expected() -> list[State]:
     if not can_trace():
         pytest.skip("strace is not there, or may not trace")
-    with (
-        folder_in_memory() as folder,
-        open_database(folder / "s", direct_commit_bytes=DIRECT_COMMIT_BYTES) as db,
-    ):
-        states: list[State] = [{}]
-        for step in STEPS:
-            step(db)
-            states.append(state_of(db))
-        yield states
+    return states()
 
 
 def killed_at(folder: Path, calls: str, number: int, expected: list[State]) -> bool:

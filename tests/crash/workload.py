@@ -14,6 +14,7 @@ from nyala.database import Database
 from nyala.tablet.care import compact_deltas
 from nyala.tablet.compaction import compact, run_here
 from nyala.tablet.compaction_plans import MajorPlan, MergePlan, Plan
+from tests.support import folder_in_memory, open_database
 
 Step = Callable[[Database], object]
 # Small enough that one step of the workload is a direct commit (W6).
@@ -93,6 +94,19 @@ STEPS: list[Step] = [
 ]
 
 State = dict[str, list[dict[str, Any]]]
+
+
+def states() -> list[State]:
+    """The state after each step, from a run that nobody disturbs."""
+    with (
+        folder_in_memory() as folder,
+        open_database(folder / "s", direct_commit_bytes=DIRECT_COMMIT_BYTES) as db,
+    ):
+        found: list[State] = [{}]
+        for step in STEPS:
+            step(db)
+            found.append(state_of(db))
+        return found
 
 
 def state_of(db: Database, at: int | None = None) -> State:

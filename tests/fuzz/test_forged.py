@@ -18,7 +18,6 @@ import shutil
 import sqlite3
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +38,10 @@ from nyala.tablet.change_token import make_change_tokens, read_change_token
 from nyala.tablet.diff_spec import DiffSpec
 from nyala.tablet.load_commit import LoadCommit
 from nyala.tablet.load_job import LoadPlan, StagedTablet
+from nyala.tablet.prepare import OPERATION_NAMES
 from nyala.tablet.staged_files import ROW, TABLET
 from nyala.wal.record import LogRecord, SettledGroup
-from tests.corruption.seeded import Contents, contents, copy_store, make_store, same
+from tests.corruption.seeded import Origin, contents, copy_store, make_origin, same
 from tests.fuzz.test_fuzz import only_errors_of_ours, reseal
 from tests.support import folder_in_memory, open_database
 
@@ -123,21 +123,10 @@ def strange_batch(names: list[str], chance: random.Random, count: int = 3) -> pa
 # ── a whole store to begin with ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass
-class Origin:
-    path: Path
-    moments: list[int]
-    contents: Contents
-
-
 @pytest.fixture(scope="module")
 def origin() -> Iterator[Origin]:
     with folder_in_memory() as folder:
-        _, moments = make_store(folder / "s")
-        copied = copy_store(folder / "s", folder / "copy")
-        with open_database(copied) as db:
-            whole = contents(db, moments)
-        yield Origin(folder / "s", moments, whole)
+        yield make_origin(folder)
 
 
 @contextlib.contextmanager
@@ -364,7 +353,7 @@ def staged(path: Path, chance: random.Random, names: list[str]) -> tuple[str, st
 def a_commit(path: Path, chance: random.Random) -> dict[str, Any]:
     table = chance.choice(["t", "u"])
     names = ["k", "v", "s"] if table == "t" else ["a", "b", "v"]
-    operation = chance.choice([*handover.OPERATIONS, handover.CHANGES])
+    operation = chance.choice([*OPERATION_NAMES, handover.CHANGES])
     if operation == handover.CHANGES:
         names += ["_change_type", "_commit_timestamp"]
     key, name = staged(path, chance, names)

@@ -16,19 +16,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from nyala.errors import InvalidArgumentError
+from nyala.tablet.prepare import OPERATION_NAMES
 
 __all__ = ["OPERATIONS", "ChangeOptions", "ReadOptions", "WriteOptions", "plain_names", "wants_changes"]
 
-OPERATIONS: Final = (
-    "insert",
-    "insert-ignore",
-    "upsert",
-    "update",
-    "update-ignore",
-    "delete",
-    "delete-ignore",
-    "changes",
-)
+OPERATIONS: Final = (*OPERATION_NAMES, "changes")
 
 # How long the files of a DataFrame's snapshot are kept for it after it was last read.
 LEASE_DEFAULT_S: Final = 3600

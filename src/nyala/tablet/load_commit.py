@@ -26,7 +26,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +47,7 @@ from nyala.tablet.flush_run import delta_types
 from nyala.tablet.load_job import StagedDelta, StagedTablet
 from nyala.tablet.load_write import UNKNOWN
 from nyala.tablet.opening import delta_entry, open_rowset
-from nyala.tablet.prepare import prepare
+from nyala.tablet.prepare import OPERATION_NAMES, prepare
 from nyala.tablet.result import WriteResult
 from nyala.tablet.root import TableState, TabletState
 from nyala.tablet.sense import checked
@@ -59,16 +59,6 @@ if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
 __all__ = ["LoadCommit", "commit_load"]
-
-_OPERATIONS: Final = (
-    "insert",
-    "insert-ignore",
-    "upsert",
-    "update",
-    "update-ignore",
-    "delete",
-    "delete-ignore",
-)
 
 
 @dataclass(frozen=True)
@@ -112,7 +102,7 @@ class LoadCommit:
                 }
             )
         )
-        if job.operation not in _OPERATIONS or not all(isinstance(name, str) for name in job.columns):
+        if job.operation not in OPERATION_NAMES or not all(isinstance(name, str) for name in job.columns):
             raise ValueError(f"{job.operation!r} of columns {job.columns}")
         ids = [tablet.tablet_id for tablet in job.tablets]
         changed = [made.rowset_id for tablet in job.tablets for made in tablet.deltas]

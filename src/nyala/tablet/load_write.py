@@ -72,7 +72,7 @@ def write_tablet(
     """Stage one tablet's part of a job: (what was staged, the rows that failed or None).
 
     ordinal: the tablet's place in the plan; None: the rows lie in no tablet, and all of them fail.
-    operation: one of handover.OPERATIONS. batches: in key order, with the column ROW besides.
+    operation: one of prepare.OPERATION_NAMES. batches: in key order, with the column ROW besides.
     folder, name: the job's staging folder relative to the store's, and how this attempt's files begin.
     Raises: SchemaError, ColumnNotFoundError; StorageError, CorruptionError.
     """

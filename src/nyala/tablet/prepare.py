@@ -32,6 +32,10 @@ from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema
 from nyala.tablet.root import TableState
 
 OPERATIONS: Final = ("insert", "upsert", "update", "delete")
+# As Spark, files and other processes name them, with what is done about keys that are taken or missing.
+OPERATION_NAMES: Final = (
+    "insert", "insert-ignore", "upsert", "update", "update-ignore", "delete", "delete-ignore",
+)  # fmt: skip
 
 
 @dataclass
