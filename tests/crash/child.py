@@ -67,12 +67,13 @@ def run_threads(folder: str, seed: str) -> None:
         thread.join()
 
 
-def main() -> None:
-    if sys.argv[2] == "threads":
-        run_threads(sys.argv[1], sys.argv[3])
+def main(arguments: list[str]) -> None:
+    folder, first, *rest = arguments
+    if first == "threads":
+        run_threads(folder, *rest)
     else:
-        run_steps(sys.argv[1], int(sys.argv[2]), *sys.argv[3:6])
+        run_steps(folder, int(first), *rest)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,11 +24,10 @@ from nyala.testing.faulty_files import KillingFiles
 from tests.crash import alterations
 from tests.crash.alterations import whole_state
 from tests.crash.child import KINDS, THREADS
+from tests.crash.forks import ROOT, Forks
 from tests.crash.workload import DIRECT_COMMIT_BYTES, State, check_everything, state_of, states
 from tests.figures import counted
 from tests.support import folder_in_memory, open_database
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
@@ -37,15 +37,10 @@ def tmp_path() -> Iterator[Path]:
         yield folder
 
 
-def run_child(
-    folder: Path, kill_at: int, when: str, kinds: str, run: str = "workload"
-) -> tuple[int, list[int]]:
-    """(exit code, counts printed: at the start and after each acknowledged step)."""
-    child = subprocess.run(
-        [sys.executable, "-m", "tests.crash.child", str(folder), str(kill_at), when, kinds, run],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return child.returncode, [int(line.split()[1]) for line in child.stdout.splitlines()]
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with Forks() as forks:
+        yield forks
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +48,15 @@ def expected() -> list[State]:
     return states()
 
 
-def kill_and_compare(folder: Path, kill_at: int, when: str, kinds: str, expected: list[State]) -> bool:
+def kill_and_compare(
+    forks: Forks, folder: Path, kill_at: int, when: str, kinds: str, expected: list[State]
+) -> bool:
     """False when the run ended before its n-th operation."""
-    code, counts = run_child(folder, kill_at, when, kinds)
+    code, lines = forks.run(folder, kill_at, when, kinds, "workload")
     if code == 0:
         return False
     assert code == -signal.SIGKILL
-    done = max(len(counts) - 1, 0)
+    done = max(len(lines) - 1, 0)  # the first one says that the store is open
     db = open_database(folder, direct_commit_bytes=DIRECT_COMMIT_BYTES)
     found = state_of(db)
     assert found in expected[done : done + 2], (
@@ -77,19 +74,24 @@ def kill_and_compare(folder: Path, kill_at: int, when: str, kinds: str, expected
         (9, "before", "write"), (55, "after", "write"), (1, "after", "name"), (6, "before", "name"),
     ],
 )  # fmt: skip
-def test_killed_at_a_sync(tmp_path: Path, expected: list[State], kill_at: int, when: str, kinds: str) -> None:
+def test_killed_at_a_sync(
+    forks: Forks, tmp_path: Path, expected: list[State], kill_at: int, when: str, kinds: str
+) -> None:
     """Some of the run's syncs, writes and names; `make test-long` takes them all."""
-    assert kill_and_compare(tmp_path / "s", kill_at, when, kinds, expected)
+    assert kill_and_compare(forks, tmp_path / "s", kill_at, when, kinds, expected)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kinds", sorted(KINDS))
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_every_operation(tmp_path: Path, expected: list[State], when: str, kinds: str) -> None:
+def test_killed_at_every_operation(
+    forks: Forks, tmp_path: Path, expected: list[State], when: str, kinds: str
+) -> None:
     """Every sync, write and change of a name of the run, one process each."""
     with counted(f"killed {when} its n-th {kinds}", "processes") as tried:
-        while kill_and_compare(tmp_path / str(len(tried)), len(tried) + 1, when, kinds, expected):
+        while kill_and_compare(forks, tmp_path / "s", len(tried) + 1, when, kinds, expected):
+            shutil.rmtree(tmp_path / "s")
             tried.append(1)
     assert len(tried) > (5 if kinds == "name" else 60)
 
@@ -113,14 +115,14 @@ def altered() -> tuple[list[dict[str, Any]], list[int]]:
 
 
 def kill_at_a_step(
-    folder: Path, kill_at: int, when: str, kinds: str, states: list[dict[str, Any]]
+    forks: Forks, folder: Path, kill_at: int, when: str, kinds: str, states: list[dict[str, Any]]
 ) -> int | None:
     """How many steps were acknowledged; None when the run ended before its n-th operation."""
-    code, counts = run_child(folder, kill_at, when, kinds, "alterations")
+    code, lines = forks.run(folder, kill_at, when, kinds, "alterations")
     if code == 0:
         return None
     assert code == -signal.SIGKILL
-    done = max(len(counts) - 1, 0)
+    done = max(len(lines) - 1, 0)
     with open_database(folder, direct_commit_bytes=DIRECT_COMMIT_BYTES) as db:
         found = whole_state(db)
         assert found in states[done : done + 2], f"killed {when} {kinds} {kill_at}, {done} steps were done"
@@ -140,7 +142,7 @@ def kill_at_a_step(
     ],
 )  # fmt: skip
 def test_killed_in_an_alteration(
-    tmp_path: Path, altered: tuple[list[dict[str, Any]], list[int]], name: str, place: str
+    forks: Forks, tmp_path: Path, altered: tuple[list[dict[str, Any]], list[int]], name: str, place: str
 ) -> None:
     """The old table or the new one, whole: the first sync is the log's, the last one the catalogue's commit. All kinds
     of alterations, everywhere: `make test-long`."""
@@ -148,7 +150,7 @@ def test_killed_in_an_alteration(
     step = alterations.PLACES[name]
     first, last = counts[step] + 1, counts[step + 1]
     kill_at, when = (first, "before") if place.startswith("before") else (last, "after")
-    assert kill_at_a_step(tmp_path / "s", kill_at, when, "sync", states) == step
+    assert kill_at_a_step(forks, tmp_path / "s", kill_at, when, "sync", states) == step
     with open_database(tmp_path / "s") as db:
         assert whole_state(db) == states[-1]
 
@@ -158,11 +160,12 @@ def test_killed_in_an_alteration(
 @pytest.mark.parametrize("kinds", sorted(KINDS))
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_every_operation_of_alterations(
-    tmp_path: Path, altered: tuple[list[dict[str, Any]], list[int]], when: str, kinds: str
+    forks: Forks, tmp_path: Path, altered: tuple[list[dict[str, Any]], list[int]], when: str, kinds: str
 ) -> None:
     """Every sync, write and change of a name while tables are altered, one process each."""
     with counted(f"killed {when} its n-th {kinds} of alterations", "processes") as tried:
-        while kill_at_a_step(tmp_path / str(len(tried)), len(tried) + 1, when, kinds, altered[0]) is not None:
+        while kill_at_a_step(forks, tmp_path / "s", len(tried) + 1, when, kinds, altered[0]) is not None:
+            shutil.rmtree(tmp_path / "s")
             tried.append(1)
     assert len(tried) > (2 if kinds == "name" else 20)
 

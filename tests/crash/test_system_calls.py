@@ -1,8 +1,10 @@
-"""A writer killed by the system itself at its n-th fdatasync, fsync, write, rename or unlink, SQLite's own included.
+"""A writer killed by the system itself before its n-th fdatasync, fsync, write, rename, truncate or unlink, those of
+SQLite among them.
 
-`test_kill` kills at the calls that go through `nyala.env.files`; here strace puts the SIGKILL at the entry of the
-system call, so it is also met within a transaction of the catalogue. Skipped where there is no strace, or no right to
-trace.
+`test_kill` kills at the calls that go through `nyala.env.files`; here the process stops at the entry of the system call
+and is killed there, so also within a transaction of the catalogue. Two tools do so: strace, at a call of a thread, and
+a filter of our own (`system_calls`), at a call of the process; the second is an order of magnitude quicker, so it takes
+every call. Skipped where the system has neither, or gives no right to use it.
 """
 
 from __future__ import annotations
@@ -12,32 +14,88 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.crash.test_kill import ROOT
+from tests.crash import system_calls
+from tests.crash.forks import ROOT, Ended, Forks
 from tests.crash.workload import DIRECT_COMMIT_BYTES, State, check_everything, state_of, states
 from tests.figures import counted
 from tests.support import folder_in_memory, open_database
 
-CALLS = {
-    "fdatasync": "fdatasync",
-    "fsync": "fsync",
-    "write": "write,writev,pwrite64,pwritev",
-    "rename": "rename,renameat,renameat2",
-    "unlink": "unlink,unlinkat",
-    "truncate": "truncate,ftruncate",
-}
+RUN = ("0", "before", "sync", "workload")
+TRACE = ("strace", "-f", "-qq", "-o", "/dev/null")
 
 
-TRACE = (
-    "strace",
-    "-f",
-    "-qq",
-    "-o",
-    "/dev/null",
-)  # with --seccomp-bpf, strace 6.1 misses calls that it is to kill at
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    reason = system_calls.why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with Forks() as forks:
+        yield forks
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[State]:
+    return states()
+
+
+def survived(folder: Path, ended: Ended, where: str, expected: list[State]) -> bool:
+    """Look at what a killed process has left; False: it came to its end before."""
+    if ended.code == 0:
+        return False
+    assert ended.code in (-signal.SIGKILL, 128 + signal.SIGKILL), ended
+    done = max(len(ended.lines) - 1, 0)  # the first line says that the store is open
+    with open_database(folder, direct_commit_bytes=DIRECT_COMMIT_BYTES) as db:
+        assert state_of(db) in expected[done : done + 2], f"killed at {where} after {done} steps"
+        check_everything(db)
+    shutil.rmtree(folder)
+    return True
+
+
+def killed_before(forks: Forks, folder: Path, kind: str, number: int, expected: list[State]) -> bool:
+    ended = forks.run(folder, *RUN, kind=kind, number=number)
+    return survived(folder, ended, f"{kind} {number}", expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [("fdatasync", 30), ("fsync", 5), ("write", 300), ("unlink", 12), ("rename", 1), ("truncate", 2)],
+)
+def test_killed_before_a_system_call(kind: str, number: int, forks: Forks, expected: list[State]) -> None:
+    """Some of the run's; `make test-long` takes them all."""
+    with folder_in_memory() as folder:
+        assert killed_before(forks, folder / "s", kind, number, expected)
+
+
+# Writes are by far the most: so that they are spread over the workers of a run.
+PARTS = {"write": 4, "fdatasync": 1}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("kind", "part"), [(kind, part) for kind in system_calls.KINDS for part in range(PARTS.get(kind, 1))]
+)
+def test_killed_before_every_system_call(kind: str, part: int, forks: Forks, expected: list[State]) -> None:
+    """Every call of its kind, one process each."""
+    with counted(f"killed before its n-th {kind} of the system", "processes") as tried:
+        with folder_in_memory() as folder:
+            number = 1 + part
+            while killed_before(forks, folder / "s", kind, number, expected):
+                tried.append(1)
+                number += PARTS.get(kind, 1)
+    assert tried
+
+
+def test_a_run_that_nobody_kills_comes_to_its_end(forks: Forks) -> None:
+    """Where it stops and goes on, it does what it does otherwise."""
+    with folder_in_memory() as folder:
+        code, lines = forks.run(folder / "s", *RUN, kind="fdatasync", number=1_000_000)
+        assert code == 0 and lines[-1].startswith("done")
 
 
 @functools.cache
@@ -49,52 +107,21 @@ def can_trace() -> bool:
     )
 
 
-@pytest.fixture(scope="module")
-def expected() -> list[State]:
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [("fdatasync", 30), *(pytest.param("fsync", n, marks=pytest.mark.long) for n in range(2, 42, 4))],
+)
+def test_killed_by_strace(call: str, number: int, expected: list[State]) -> None:
+    """By a tool that is not ours, in a process that was not forked."""
     if not can_trace():
         pytest.skip("strace is not there, or may not trace")
-    return states()
-
-
-def killed_at(folder: Path, calls: str, number: int, expected: list[State]) -> bool:
-    """Run the workload up to the n-th of these calls of a thread, and look; False: it came to its end before."""
-    child = subprocess.run(
-        [*TRACE, "-e", f"trace={calls}", "-e", f"inject={calls}:signal=KILL:when={number}", sys.executable, "-m",
-         "tests.crash.child", str(folder), "0", "before", "sync", "workload"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if child.returncode == 0:
-        return False
-    assert child.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), child.stderr
-    done = max(child.stdout.count("\n") - 1, 0)  # the first line says that the store is open
-    with open_database(folder, direct_commit_bytes=DIRECT_COMMIT_BYTES) as db:
-        assert state_of(db) in expected[done : done + 2], f"killed at {calls} {number} after {done} steps"
-        check_everything(db)
-    return True
-
-
-@pytest.mark.parametrize(("name", "number"), [("fdatasync", 30), ("fsync", 5)])
-def test_killed_at_a_system_call(name: str, number: int, expected: list[State]) -> None:
-    """Some of the run's; `make test-long` takes them all."""
-    with folder_in_memory() as folder:
-        assert killed_at(folder / "s", CALLS[name], number, expected)
-
-
-# Writes are by far the most: so that they are spread over the workers of a run.
-PARTS = {"write": 8, "fdatasync": 2}
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    ("name", "part"), [(n, part) for n in sorted(CALLS) for part in range(PARTS.get(n, 1))]
-)
-def test_killed_at_every_system_call(name: str, part: int, expected: list[State]) -> None:
-    """Every call of its kind."""
-    with counted(f"killed by strace at its n-th {name}", "processes") as tried, folder_in_memory() as folder:
-        number = 1 + part
-        while killed_at(folder / str(number), CALLS[name], number, expected):
-            tried.append(1)
-            shutil.rmtree(folder / str(number))
-            number += PARTS.get(name, 1)
-    assert tried
+    with counted("killed by strace at its n-th fdatasync or fsync", "processes") as tried:
+        with folder_in_memory() as folder:
+            child = subprocess.run(
+                [*TRACE, "-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={number}",
+                 sys.executable, "-m", "tests.crash.child", str(folder / "s"), *RUN],
+                cwd=ROOT, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            ended = Ended(child.returncode, child.stdout.splitlines())
+            assert survived(folder / "s", ended, f"{call} {number}", expected), child.stderr
+        tried.append(1)
