@@ -8,13 +8,10 @@ Source: shared contract, "Open".
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
-import logging
 import os
 import re
 import threading
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -32,16 +29,15 @@ from nyala.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from nyala.handover_server import HandoverServer
 from nyala.mvcc.timestamp import TIMESTAMP_ZERO, from_physical, parse_at, to_datetime
+from nyala.open_store import OpenStore, close_abandoned
 from nyala.partition.levels import HashSpec, RangeSpec, build_partitions
-from nyala.scan import PinnedRows, Scan, make_spec, need
+from nyala.scan import Scan, make_spec, need
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import build_schema, check_comment, check_table_name
 from nyala.table import Table, TableView
 from nyala.tablet.compaction import Runner
 from nyala.tablet.diff_spec import DiffSpec
-from nyala.tablet.group_sync import GroupSync
 from nyala.tablet.history import check_readable, parse_history
 from nyala.tablet.layout import catalog_path
 from nyala.tablet.maintenance import Maintenance
@@ -55,13 +51,10 @@ if TYPE_CHECKING:
     from nyala.sql.result import Result
     from nyala.tablet.check import CheckReport
 
-logger = logging.getLogger("nyala.store")
-
 _SIZES: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
                  "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
 _MEMORY_MIN_BYTES: Final = 16_000_000
 _ROWSET_MIN_BYTES: Final = 1_000_000
-_SCANS_CHECKED_EVERY_S: Final = 60.0
 
 
 def connect(
@@ -103,6 +96,7 @@ def connect(
         store = ReaderStore.open(SYSTEM, folder, limit)
     else:
         _refuse_inside_a_store(folder)
+        close_abandoned(folder)
         store = Store.open(
             SYSTEM,
             folder,
@@ -181,33 +175,16 @@ def check(path: str | os.PathLike[str], *, repair: bool = False) -> CheckReport:
 
 
 class Database:
-    """An open store. Use it as a context manager, or call `close()`. Thread-safe."""
+    """An open store. Use it as a context manager, or call `close()`. Thread-safe.
+
+    One that nothing names any more is closed when this process connects to its store again (open_store, O1).
+    """
 
     def __init__(self, store: Store | ReaderStore) -> None:
         self._store = store
-        self._scans: weakref.WeakSet[PinnedRows] = weakref.WeakSet()
-        self._scans_lock = threading.Lock()  # a set cannot be walked through while another thread adds to it
-        self._maintenance: Maintenance | None = None
-        self._server: HandoverServer | None = None
-        self._group_sync: GroupSync | None = None
-        self._scans_checked_s = store.env.clock.monotonic_s()
-        self._sql: Connection | None = None
-        if isinstance(store, Store):
-            if store.options.durability == "group":
-                self._group_sync = GroupSync(store)
-                self._group_sync.start()
-            self._maintenance = Maintenance(store, self._expire_scans)
-            if store.options.maintenance:
-                self._maintenance.start()
-            server = HandoverServer(store)
-            try:
-                server.start()
-                self._server = server
-            except StorageError as error:
-                # A file system without sockets: other processes' commits wait for the lock instead.
-                logger.warning(
-                    "commits of other processes must wait until this one closes the store: %s", error
-                )
+        self._sql_lock = threading.Lock()
+        self._open = OpenStore(store)
+        self._open.owned_by(self)
 
     # ---------------------------------------------------------------------------------------- tables
 
@@ -359,10 +336,11 @@ class Database:
     @property
     def maintenance(self) -> Maintenance:
         """`status()`, `pause()` and `resume()` of the background work. Raises: ReadOnlyError for a reader."""
-        if self._maintenance is None:
+        maintenance = self._open.maintenance
+        if maintenance is None:
             self._writer()
-        assert self._maintenance is not None
-        return self._maintenance
+        assert maintenance is not None
+        return maintenance
 
     def flush(self) -> None:
         """Write what all tables have in memory to files."""
@@ -388,18 +366,7 @@ class Database:
 
     def close(self) -> None:
         """Sync, and give back the lock or the lease. May be called twice; everything later raises StorageError."""
-        with (
-            contextlib.ExitStack() as parts
-        ):  # each is ended, whatever the others say; the last to go is the lock
-            parts.callback(self._store.close)
-            if self._sql is not None:
-                parts.callback(self._sql.close)
-            if self._group_sync is not None:
-                parts.callback(self._group_sync.stop)
-            if self._server is not None:
-                parts.callback(self._server.stop)
-            if self._maintenance is not None:
-                parts.callback(self._maintenance.stop)
+        self._open.close()
 
     def __enter__(self) -> Database:
         return self
@@ -426,10 +393,10 @@ class Database:
         need("duckdb", "sql")
         from nyala.sql.connection import Connection
 
-        with self._scans_lock:
-            if self._sql is None:
-                self._sql = Connection()
-            return self._sql
+        with self._sql_lock:
+            if self._open.sql is None:
+                self._open.sql = Connection()
+            return self._open.sql
 
     def _writer(self) -> Store:
         store = self._store
@@ -459,7 +426,8 @@ class Database:
 
     def _runner(self) -> Runner | None:
         """Who carries out compactions that are asked for: the background's worker processes, for what is large."""
-        return None if self._maintenance is None else self._maintenance.compactor.runner(self._writer())
+        maintenance = self._open.maintenance
+        return None if maintenance is None else maintenance.compactor.runner(self._writer())
 
     def _make_scan(
         self,
@@ -472,28 +440,13 @@ class Database:
         order_by_key: bool,
     ) -> Scan:
         scan = Scan(self._store, root, table, make_spec(table, snapshot, columns, where, limit, order_by_key))
-        self._watch(scan)
+        self._open.scans.watch(scan)
         return scan
 
     def _make_change_feed(self, root: Root, table: TableState, spec: DiffSpec) -> ChangeFeed:
         feed = ChangeFeed(self._store, root, table, spec)
-        self._watch(feed)
+        self._open.scans.watch(feed)
         return feed
-
-    def _watch(self, rows: PinnedRows) -> None:
-        """See to it that the files come back when nobody reads the rows."""
-        with self._scans_lock:
-            self._scans.add(rows)
-        # A reader process, and a writer without maintenance, have no thread that would do it.
-        if self._store.env.clock.monotonic_s() - self._scans_checked_s > _SCANS_CHECKED_EVERY_S:
-            self._expire_scans()
-
-    def _expire_scans(self) -> None:
-        self._scans_checked_s = self._store.env.clock.monotonic_s()
-        with self._scans_lock:
-            scans = list(self._scans)
-        for scan in scans:
-            scan.expire_if_unread()
 
     def _wait_for(self, timestamp: int) -> None:
         clock = self._store.env.clock

@@ -27,13 +27,13 @@ from nyala.errors import (
     TableNotFoundError,
 )
 from nyala.handover import (
-    OPERATIONS,
     commit_staged,
     discard_staging,
     new_staging,
     remote_lease,
     renew_lease,
 )
+from nyala.tablet.prepare import OPERATION_NAMES
 from nyala.tablet.staged_files import read_staged, write_staged
 from nyala.testing.clock import ManualClock
 
@@ -178,7 +178,7 @@ def test_with_nobody_there_the_lock_is_taken_for_the_moment(tmp_path: Path, othe
 # --- in one process -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", OPERATION_NAMES)
 def test_each_operation(tmp_path: Path, operation: str) -> None:
     """What Spark's option `operation` can say."""
     with open_database(tmp_path / "s") as db:
@@ -243,8 +243,8 @@ def test_a_writer_that_neither_answers_nor_ends(tmp_path: Path) -> None:
     env = Env(system_files(), clock, SystemRandomness())
     with open_database(tmp_path / "s") as db:
         key_value_table(db)
-        assert db._server is not None
-        db._server.stop()
+        assert db._open.server is not None
+        db._open.server.stop()
         job = stage(tmp_path / "s", [(1, 1)])
         with pytest.raises(LockedError, match="pid"):
             commit_staged(str(tmp_path / "s"), job, env)

@@ -49,8 +49,8 @@ def test_it_is_due_after_half_of_that(tmp_path: Path) -> None:
     assert GROUP_SYNC_INTERVAL_S + POLL_S <= 0.075
     clock = ManualClock()
     with open_database(tmp_path / "s", clock=clock, durability="group") as db:
-        assert db._group_sync is not None
-        db._group_sync.stop()  # from here on by hand
+        assert db._open.group_sync is not None
+        db._open.group_sync.stop()  # from here on by hand
         store, table = db._writer(), key_value_table(db)
         assert store.sync_if_due() is None
         table.insert({"k": [1], "v": [1]})
@@ -69,7 +69,7 @@ def test_the_other_durabilities_have_no_such_thread(tmp_path: Path, durability: 
     """ "commit" has nothing that waits, "os" promises nothing before flush and close."""
     clock = ManualClock()
     with open_database(tmp_path / "s", clock=clock, durability=durability) as db:
-        assert db._group_sync is None
+        assert db._open.group_sync is None
         key_value_table(db).insert({"k": [1], "v": [1]})
         clock.advance(60)
         assert db._writer().sync_if_due() is None
@@ -116,8 +116,8 @@ def test_a_failed_sync_ends_the_writing_and_says_so(tmp_path: Path, caplog: pyte
     table.insert({"k": [1], "v": [1]})
     files.fail_at = len(files.operations) + 1
     clock.advance(0.1)
-    assert db._group_sync is not None
-    db._group_sync._thread.join(20)
+    assert db._open.group_sync is not None
+    db._open.group_sync._thread.join(20)
     with pytest.raises(StorageError, match="takes no more writes"):
         table.insert({"k": [2], "v": [2]})
     assert "no more" in caplog.text
@@ -134,4 +134,4 @@ def test_close_syncs_what_waits(tmp_path: Path) -> None:
     log = db._writer().log
     db.close()
     assert log.synced_offset >= log.end_offset
-    assert db._group_sync is not None and not db._group_sync._thread.is_alive()
+    assert db._open.group_sync is not None and not db._open.group_sync._thread.is_alive()
