@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nyala.errors import HistoryExpiredError
 from nyala.mvcc.timestamp import from_physical
 from nyala.scan import read_token
-from tests.model.values import Predicate, columns_of, holds, literals, plain, same, text
+from tests.model.values import Predicate, columns_of, holds, literals, nameable, plain, same, text
 from tests.model.versions import NOW, Key, Row, Table
 
 if TYPE_CHECKING:
@@ -59,9 +59,12 @@ class Looks:
         values = [] if column.type == "bool" else literals(column.type)
         if not values or number % 11 == 0:
             return ("is null" if number % 2 else "is not null", column.name)
-        there = [row[column.name] for row in rows if row[column.name] in values]
+        there = [row[column.name] for row in rows if nameable(row[column.name])]
         value = there[number % len(there)] if there else values[number % len(values)]
-        return (("=", "<=", "=", ">=")[number // len(columns) % 4], column.name, value)
+        word = ("=", "<=", "between", "=", ">=")[number // len(columns) % 5]
+        if word == "between":
+            return (word, column.name, *sorted([value, there[-1] if there else value]))
+        return (word, column.name, value)
 
     # ── how far back ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -190,6 +193,32 @@ class Looks:
         except HistoryExpiredError as error:
             self._refused(name, at, error)
 
+    def do_look_many(
+        self, name: str, number: int, stretches: list[tuple[int, int, int]], columns: int, view: int
+    ) -> None:
+        """Keys as `do_many` writes them, by first one, count and stride: few of one rowset and many of another, some
+        twice, some that are not there; and of how many columns beside the key, 0 for all."""
+        model, at = self.models[name], self._moment(number)
+        names, state, missing = model.key_names(at), model.state(at), model.missing(at)
+        keys = [
+            self.shape.nth_key(first + n * stride) for first, count, stride in stretches for n in range(count)
+        ]
+        keys = [key for key in keys if not any(self._was_in(one, key) for one in missing)]
+        if not keys:
+            return
+        asked = [dict(zip(names, key, strict=True)) for key in keys]
+        wanted = [model.show(key, state[key], at) for key in keys if key in state]
+        chosen = [*names, *(column.name for column in model.values(at)[-columns:])] if columns else None
+        if chosen is not None:
+            wanted = [{column: row[column] for column in chosen} for row in wanted]
+        try:
+            found = self._table(name, self._view(view)).get_many(asked, chosen, at=at).to_pylist()
+        except HistoryExpiredError as error:
+            self._refused(name, at, error)
+            return
+        assert not self._must_be_refused(name, at)
+        assert_same(found, wanted, f"rows of {name} by many keys at {at}")
+
     def _was_in(self, one: Any, key: Key) -> bool:
         return self.shape.range_on is not None and bool(one.has(key[self.shape.range_on]))
 
@@ -241,7 +270,10 @@ class Looks:
         assert report.ok, report.problems
 
     def do_look_everywhere(self, every_feed: bool) -> None:
-        """Every moment, and every feed between two of them; or else those from one to the next."""
+        """Every moment, and every feed between two of them; or else of each moment those to the next and to one later.
+
+        All of them are a square of the moments: two thirds of a sequence's time.
+        """
         count = len(self.moments)
         for name in self.models:
             for number in range(count):
@@ -250,8 +282,10 @@ class Looks:
                 at = self._moment(number)
                 where = self.some_predicate(name, number, at, at)
                 self.do_look_back(name, number, 0, "at", 0, where)
-                for later in range(number + 1, count if every_feed else min(number + 2, count)):
-                    self.do_look_feed(name, number, later, (number + later) % 2 == 0, "at", 0)
+                rest = count - number - 1
+                some = {1, 1 + number * 7 % rest} if rest else set()
+                for later in range(1, 1 + rest) if every_feed else some:
+                    self.do_look_feed(name, number, number + later, later % 2 == 0, "at", 0)
         self.do_look_check()
 
 

@@ -34,13 +34,15 @@ class StoreMachine(RuleBasedStateMachine):
 
     shape: ClassVar[Shape]
     options: ClassVar[st.SearchStrategy[Options]]
-    every_feed: ClassVar[bool] = False
+    every_feed: ClassVar[bool] = False  # of some of the sequences
     large: ClassVar[bool] = False
     session: Session
+    feeds: bool
 
     @initialize(data=st.data())
     def open(self, data: Data) -> None:
         self.session = Session(self.shape, data.draw(self.options, label="options"))
+        self.feeds = self.every_feed and data.draw(st.integers(0, 7), label="every feed") == 0
         if data.draw(st.integers(0, 4), label="not empty"):
             self._fill()
 
@@ -63,7 +65,7 @@ class StoreMachine(RuleBasedStateMachine):
             try:
                 self._do("look_now")
                 self._do("look_at_pinned")
-                self._do("look_everywhere", self.every_feed)
+                self._do("look_everywhere", self.feeds)
             finally:
                 self.session.close()
 
@@ -335,6 +337,20 @@ class StoreMachine(RuleBasedStateMachine):
         self._do(*self._write(data))
         self._do("flush", None, {})
 
+    def _change_what_is_there(self, data: Data, name: str) -> None:
+        """A file of changes comes: a row of now gets other values, or goes if it is a key only."""
+        model = self.session.models[name]
+        self._do("flush", None, {})
+        live = sorted(model.state())
+        if not live:
+            return
+        key = live[data.draw(NUMBER, label="row") % len(live)]
+        row = dict(zip(model.key_names(), key, strict=True))
+        columns = self._columns(name)[:2]
+        row |= {c.name: data.draw(_value(c), label=c.name) for c in columns}
+        self._do("write", name, "update" if columns else "delete", [row], "raise")
+        self._do("flush", None, {})
+
     @rule(name=TABLES)
     def flush_deltas(self, name: str) -> None:
         self._do("flush_deltas", name)
@@ -359,6 +375,9 @@ class StoreMachine(RuleBasedStateMachine):
             case "expire":
                 plan = ("expire",)
             case kind:
+                if data.draw(st.booleans(), label="two files of changes"):
+                    self._change_what_is_there(data, name)
+                    self._change_what_is_there(data, name)
                 first, count = data.draw(st.integers(0, 3)), data.draw(st.integers(2, 4))
                 plan = ("minor", data.draw(NUMBER), first, count, "undo" if kind == "undo" else "redo")
         self._with_others_between(data, False, "compact", name, number, plan, {})
@@ -409,6 +428,14 @@ class StoreMachine(RuleBasedStateMachine):
     def look_at_keys(self, name: str, number: int, view: int) -> None:
         self._do("look_keys", name, number, view)
         self._do("look_history", name, view)
+
+    @rule(data=st.data(), name=TABLES, number=NUMBER, columns=st.integers(0, 3), view=NUMBER)
+    def look_at_many_keys(self, data: Data, name: str, number: int, columns: int, view: int) -> None:
+        most = 300 if self.large else 12
+        first, stride = st.integers(0, 40), st.sampled_from([1, 1, 2, 7])
+        stretch = st.tuples(first, st.sampled_from([1, 2, 5, most]), stride)
+        stretches = data.draw(st.lists(stretch, min_size=1, max_size=3), label="stretches")
+        self._do("look_many", name, number, stretches, columns, view)
 
     @rule(data=st.data(), name=TABLES, sql=st.booleans())
     def look_otherwise(self, data: Data, name: str, sql: bool) -> None:

@@ -32,6 +32,7 @@ from nyala.database import Database
 from nyala.delta.run import LIVENESS
 from nyala.env import Env, system_files
 from nyala.errors import Error, HistoryExpiredError, NoPartitionError, WriteError
+from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet.care import compact_deltas
 from nyala.tablet.compaction import compact, run_here
 from nyala.tablet.compaction_plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
@@ -43,7 +44,7 @@ from nyala.testing.clock import ManualClock, SeededRandomness
 from nyala.testing.faulty_files import RecordingFiles, SimulatedCrash
 from tests.model.looks import Looks, assert_same
 from tests.model.shapes import Options, Shape, make_table, tiny
-from tests.model.values import VALUES, Predicate, holds, text
+from tests.model.values import Predicate, column_of, holds, text
 from tests.model.versions import NOW, Alteration, Range, Row, Table
 
 Step = tuple[Any, ...]
@@ -76,6 +77,7 @@ class Session(Looks):
         self.ask_between: Callable[[str], Step | None] = lambda phase: None
         self._depth = 0
         self._compared = 0
+        self._changed: set[str] = set()  # tables that steps have had to do with since all was compared
         self._tiny = tiny(options.tiny)
         self._tiny.__enter__()
         # In memory where the system has such a place: what the disk does at a sync is not what is tested here.
@@ -94,7 +96,7 @@ class Session(Looks):
         self.marks: dict[str, int] = {}  # the greatest that a table's history mark has been
         for name, history in HISTORY_S.items():
             key_only = name == "p" or options.keys_only
-            self.models[name] = make_table(self.db, shape, name, history, key_only, options.block_size)
+            self.models[name] = make_table(self.db, shape, name, history, options, key_only)
             self.name_of[name] = name
             self.history_us[name] = None if history == "forever" else round(history * 1e6)  # type: ignore[operator]
             self.marks[name] = 0
@@ -124,20 +126,31 @@ class Session(Looks):
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def do(self, step: Step) -> None:
-        """Do a step, and compare what every table holds then."""
+        """Do a step, and compare what the tables hold then: those that it may have changed, and one other in turn."""
         if not self._depth:
             self.steps.append(step)
         self._depth += 1
+        self._changed |= self._tables_of(step)
         try:
             getattr(self, "do_" + step[0])(*step[1:])
         except SimulatedCrash:
             if self._depth > 1:
                 raise
             self._resume()
+            self._changed |= self.models.keys()
         finally:
             self._depth -= 1
         self.marks = {name: max(mark, self._mark(name)) for name, mark in self.marks.items()}
-        self.compare_all()
+        self.compare()
+        if not self._depth:
+            self._changed.clear()
+
+    def _tables_of(self, step: Step) -> set[str]:
+        if step[0].startswith("look") or step[0] in ("pin", "wait", "reader"):
+            return set()
+        if step[0] == "repeat":
+            return self._tables_of(step[2])
+        return {step[1]} if len(step) > 1 and step[1] in list(self.models) else {*self.models}
 
     def source(self) -> str:
         """The steps as code."""
@@ -164,10 +177,11 @@ class Session(Looks):
             between.setdefault(phase, []).append(asked)
             self.do(asked)
 
-    def compare_all(self) -> None:
-        """Every table's rows, and those that a predicate selects, each time another."""
+    def compare(self) -> None:
+        """A table's rows, and those that a predicate selects, each time another."""
         self._compared += 1
-        for name, model in self.models.items():
+        for name in {*self._changed, list(self.models)[self._compared % len(self.models)]}:
+            model = self.models[name]
             found = self._table(name).scan(order_by_key=True).to_arrow().to_pylist()
             assert_same(found, model.rows(), f"the rows of {name}")
             where = self.some_predicate(name, self._compared, NOW, NOW)
@@ -207,14 +221,15 @@ class Session(Looks):
         self._noted(result.timestamp)
 
     def do_many(self, name: str, operation: str, first: int, count: int, seed: int, names: list[str]) -> None:
-        """One batch of so many rows, of keys that lie side by side, with values by chance."""
+        """One batch of so many rows, of keys that lie side by side, with values by chance as columns have them."""
         model, chance = self.models[name], random.Random(seed)
         columns = [c for c in model.values() if c.name in names] if operation != "delete" else []
+        nth = {column.name: column_of(column.type, chance) for column in columns}
         rows = []
         for number in range(first, first + count):
             row = dict(zip(model.key_names(), self.shape.nth_key(number), strict=True))
             if model.home(model.key_of(row)) is not None:
-                rows.append(row | {c.name: chance.choice(VALUES[c.type]) for c in columns})
+                rows.append(row | {column: value(number) for column, value in nth.items()})
         if operation == "insert":
             rows = [row for row in rows if model.key_of(row) not in model.state()]
         self.do_write(name, operation, rows, "ignore")
@@ -390,6 +405,10 @@ class Session(Looks):
         store, table = self.db._writer(), self._state(name)
         tablets = [tablet for tablet in table.tablets if tablet.rowsets]
         if tablets:
+            if plan[0] == "minor":
+                tablets = [
+                    one for one in tablets if any(_files(r, plan[-1]) > 1 for r in one.rowsets)
+                ] or tablets
             tablet = tablets[number % len(tablets)]
             planned = _plan(plan, table, tablet)
             compact(
@@ -496,6 +515,10 @@ def _alter(alteration: Any, step: Step) -> None:
             raise AssertionError(f"no step {step!r}")
 
 
+def _files(rowset: DiskRowSet, kind: str) -> int:
+    return len(rowset.undo if kind == "undo" else rowset.redo)
+
+
 def _plan(plan: Step, table: TableState, tablet: TabletState) -> Plan:
     """Numbers of rowsets and of columns become those that the tablet has."""
 
@@ -510,7 +533,11 @@ def _plan(plan: Step, table: TableState, tablet: TabletState) -> Plan:
             chosen = {ids[column % len(ids)] for column in columns}
             return MajorPlan(rowset(number), tuple(sorted(chosen)), 1.0)
         case ("minor", number, first, count, kind):
-            return MinorPlan(rowset(number), slice(first, first + count), 1.0, kind)
+            files = {one.id: _files(one, kind) for one in tablet.rowsets}
+            several = [id for id in files if files[id] > 1] or list(files)
+            chosen = several[number % len(several)]
+            first %= max(1, files[chosen] - 1)
+            return MinorPlan(chosen, slice(first, first + count), 1.0, kind)
         case _:
             return ExpirePlan(tuple(one.id for one in tablet.rowsets), 1.0)
 

@@ -97,25 +97,32 @@ FIRST_COLUMNS = (
 )
 
 
-def columns_of(shape: Shape, key_only: bool) -> list[Column]:
+def columns_of(shape: Shape, more: Sequence[tuple[str, str]]) -> list[Column]:
     out = [Column(id, name, type, nullable=False, in_key=True) for id, (name, type) in enumerate(shape.key)]
-    for name, type, nullable, default in () if key_only else FIRST_COLUMNS:
+    for name, type, nullable, default in FIRST_COLUMNS:
         name = f"{name}_" if name in dict(shape.key) else name
         out.append(Column(len(out), name, type, nullable, default, default))
+    out += [Column(len(out) + n, f"more{n}", type) for n, (type, _) in enumerate(more)]
     return out
 
 
 def make_table(
-    db: nyala.Database, shape: Shape, name: str, history: Any, key_only: bool, block_size: int | None
+    db: nyala.Database, shape: Shape, name: str, history: Any, options: Options, key_only: bool
 ) -> Table:
     """The table, and the model of it."""
-    columns = columns_of(shape, key_only)
+    columns = columns_of(shape, options.more)
+    columns = [column for column in columns if column.in_key or not key_only]
+    encodings = {f"more{n}": encoding for n, (_, encoding) in enumerate(options.more)}
     ranges = shape.ranges()[: 2 if shape.range_on is not None else 1]
     db.create_table(
         name,
         {
             column.name: nyala.column(
-                column.type, nullable=column.nullable, default=column.write, block_size=block_size
+                column.type,
+                nullable=column.nullable,
+                default=column.write,
+                encoding=encodings.get(column.name, "auto"),
+                block_size=options.block_size,
             )
             for column in columns
         },
@@ -176,12 +183,14 @@ def tiny(yes: bool = True) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Options:
-    """How a store is opened, as chance decides it. keys_only: tables without a column beside the key."""
+    """How a store is opened, as chance decides it. more: types and encodings of further columns, `more0` and so on, so
+    that every pair of them is met. keys_only: tables without a column beside the key."""
 
     tiny: bool = True
     direct_commit_bytes: int = 64 << 20
     rowset_target_bytes: int = 32 << 20
     block_size: int | None = None
+    more: tuple[tuple[str, str], ...] = ()
     keys_only: bool = False
 
     def __repr__(self) -> str:

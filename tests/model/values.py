@@ -7,8 +7,9 @@ the `where=` of it, `holds` the answer of SQL's three-valued logic: True, False 
 from __future__ import annotations
 
 import datetime as dt
+import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -60,6 +61,44 @@ def encodings(type: str) -> tuple[str, ...]:
     return _NUMBERS
 
 
+def column_of(type: str, chance: random.Random) -> Callable[[int], Any]:
+    """The value of the n-th of many rows, as whole columns are in the world: anything, one, few, all near one another,
+    along a line. Each form is another block."""
+    form = chance.choice(["any", "any", "one", "few", "near", "near", "line", "line"])
+    few = list(VALUES[type]) if form == "any" else chance.choices(VALUES[type], k=1 if form == "one" else 2)
+    if form in ("any", "one", "few"):
+        return lambda n: chance.choice(few)
+    step = chance.choice([1, 1, 3, 1000, -1]) if form == "line" else 0
+    spread = chance.choice([0, 0, 20]) if form == "line" else chance.choice([1, 10, 300, 70_000])
+    first = chance.choice([0, -500, 2**31 - 100, 2**53, -(2**63), 2**63 - 1000])
+    return lambda n: _nth(type, first, step * n + chance.randint(0, spread))
+
+
+def _nth(type: str, first: int, n: int) -> Any:
+    family, _, parameters = type.partition("(")
+    match family:
+        case "int8" | "int16" | "int32" | "int64":
+            most = 2 ** (int(family[3:]) - 1)
+            return max(-most, min(most - 1, first + n))
+        case "decimal":
+            precision, scale = map(int, parameters.rstrip(")").split(","))
+            most = 10**precision - 1
+            digits = tuple(map(int, str(abs(value := max(-most, min(most, first + n))))))
+            return Decimal((int(value < 0), digits, -scale))
+        case "float" | "double":
+            return n / 2
+        case "bool":
+            return n % 3 == 0
+        case "date":
+            return dt.date(2000, 1, 1) + dt.timedelta(n % 10_000)
+        case "timestamp":
+            return dt.datetime(2026, 3, 1, tzinfo=UTC) + dt.timedelta(microseconds=n)
+        case "binary":
+            return f"w{n}".encode()
+        case _:
+            return f"{n % 50:02d}" if type == "varchar(2)" else f"w{n}"
+
+
 def plain(found: Any) -> Any:
     """The same with what equals nothing, not even itself, in words."""
     if isinstance(found, float) and found != found:
@@ -82,13 +121,15 @@ Predicate = tuple[Any, ...]
 
 def literals(type: str) -> list[Any]:
     """Values that a predicate's text can name."""
-    return [
-        value
-        for value in VALUES[type]
-        if not (isinstance(value, bytes) or (isinstance(value, str) and "\0" in value))
-        and not (isinstance(value, float) and value in (NAN, float("-inf")))
-        and value == value
-    ]
+    return [value for value in VALUES[type] if nameable(value)]
+
+
+def nameable(value: Any) -> bool:
+    if isinstance(value, float):
+        return value == value and abs(value) != float("inf")
+    return (
+        value is not None and not isinstance(value, bytes) and not (isinstance(value, str) and "\0" in value)
+    )
 
 
 def text(predicate: Predicate) -> str:
