@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nyala.env import system_files
-from nyala.testing.faulty_files import RecordingFiles
+from nyala.testing.recording_files import RecordingFiles
 from nyala.wal.writer import Durability
 from tests.crash.operations import DIRECT_COMMIT_BYTES, OPERATIONS, make_tables
 from tests.crash.workload import State, check_everything, state_of

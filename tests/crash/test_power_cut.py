@@ -2,7 +2,7 @@
 
 A recording of every write, sync and rename of a whole run gives, for each moment, the folders that a power
 cut there may leave: synced bytes, and of what was not synced any subset, torn or zeroed
-(`nyala.testing.faulty_files`). Each is opened and compared.
+(`nyala.testing.power_cut`). Each is opened and compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nyala.env import system_files
-from nyala.testing.faulty_files import RecordingFiles
+from nyala.testing.recording_files import RecordingFiles
 from tests.crash.workload import DIRECT_COMMIT_BYTES, STEPS, State, check_everything, state_of
 from tests.support import open_database
 

@@ -41,7 +41,8 @@ from nyala.tablet.reader_store import ReaderStore
 from nyala.tablet.root import TableState, TabletState
 from nyala.tablet.store import Store, StoreOptions
 from nyala.testing.clock import ManualClock, SeededRandomness
-from nyala.testing.faulty_files import RecordingFiles, SimulatedCrash
+from nyala.testing.faulty_files import SimulatedCrash
+from nyala.testing.recording_files import RecordingFiles
 from tests.model.looks import Looks, assert_same
 from tests.model.shapes import Options, Shape, make_table, tiny
 from tests.model.values import Predicate, column_of, holds, text

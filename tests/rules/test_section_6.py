@@ -29,7 +29,8 @@ from nyala.tablet import layout
 from nyala.tablet.compaction import compact, run_here
 from nyala.tablet.compaction_plans import MajorPlan, MergePlan
 from nyala.testing.clock import ManualClock
-from nyala.testing.faulty_files import FaultyFiles, RecordingFiles
+from nyala.testing.faulty_files import FaultyFiles
+from nyala.testing.recording_files import RecordingFiles
 from nyala.wal.reader import LogReader
 from tests.support import key_value_table, open_database, rows
 

@@ -1,7 +1,7 @@
 """The only door to the disk: create, append, read, sync, rename, lock.
 
 Everything that Nyala keeps passes through a `Files`. Production has `PosixFiles`; tests put a recording or a
-failing twin in its place (`nyala.testing.faulty_files`) to lose power, fill disks and break syncs at will.
+failing twin in its place (`nyala.testing`) to lose power, fill disks and break syncs at will.
 SQLite opens its own files; it tells us of each commit through `Files.external_commit`.
 
 What may be relied on after a power cut (and nothing else):

@@ -1,7 +1,9 @@
 """Tools for tests, shipped so that others can test what they build on Nyala. Production code never imports this.
 
-faulty_files.py   files that remember, fail or kill: power cuts, full disks, broken syncs
-clock.py          time and chance that a test decides
+recording_files.py   files that remember every change and sync
+power_cut.py         what a power cut leaves of them
+faulty_files.py      files that fail or kill: full disks, broken syncs, half writes
+clock.py             time and chance that a test decides
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ from nyala.testing.faulty_files import (
     FaultyFiles,
     KillingFiles,
     Operation,
-    RecordingFiles,
     SimulatedCrash,
 )
+from nyala.testing.recording_files import RecordingFiles
 
 __all__ = [
     "FaultyFiles",

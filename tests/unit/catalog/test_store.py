@@ -23,7 +23,7 @@ from nyala.catalog.model import CatalogChange, CatalogState, CommittedKey, apply
 from nyala.catalog.store import Catalog, find_store
 from nyala.env import Env, PosixFiles
 from nyala.errors import CorruptionError, InvalidArgumentError, ReadOnlyError, StorageError
-from nyala.testing.faulty_files import RecordingFiles
+from nyala.testing.recording_files import RecordingFiles
 
 Reopened = Callable[[], CatalogState]
 

@@ -27,7 +27,7 @@ from nyala.tablet.compaction_plans import MergePlan
 from nyala.tablet.flush import flush
 from nyala.tablet.flush_run import Written, decode_written, run_spilled, spill
 from nyala.tablet.reader_store import ReaderStore
-from nyala.testing.faulty_files import RecordingFiles
+from nyala.testing.recording_files import RecordingFiles
 
 
 @pytest.fixture

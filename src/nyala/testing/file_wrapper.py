@@ -1,0 +1,69 @@
+"""Files that hand everything to other files: what the twins of `PosixFiles` have in common."""
+
+from __future__ import annotations
+
+from nyala.env import AppendFile, FileLock, Files, RandomFile
+from nyala.env.files import write_atomic
+
+__all__ = ["FileWrapper"]
+
+
+class FileWrapper:
+    """A `Files` that hands everything to another one. What is composed of steps is composed here, of our own."""
+
+    def __init__(self, inner: Files) -> None:
+        self._inner = inner
+
+    def create(self, path: str) -> AppendFile:
+        return self._inner.create(path)
+
+    def open(self, path: str) -> RandomFile:
+        return self._inner.open(path)
+
+    def read_all(self, path: str) -> bytes:
+        return self._inner.read_all(path)
+
+    def write_at(self, path: str, offset: int, data: bytes) -> None:
+        self._inner.write_at(path, offset, data)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        write_atomic(self, path, data)
+
+    def truncate(self, path: str, length: int) -> None:
+        self._inner.truncate(path, length)
+
+    def rename(self, old: str, new: str) -> None:
+        self._inner.rename(old, new)
+
+    def unlink(self, path: str, missing_ok: bool = False) -> None:
+        self._inner.unlink(path, missing_ok)
+
+    def remove_tree(self, path: str) -> None:
+        self._inner.remove_tree(path)
+
+    def make_dirs(self, path: str) -> None:
+        self._inner.make_dirs(path)
+
+    def list_dir(self, path: str) -> list[str]:
+        return self._inner.list_dir(path)
+
+    def exists(self, path: str) -> bool:
+        return self._inner.exists(path)
+
+    def size(self, path: str) -> int:
+        return self._inner.size(path)
+
+    def free_bytes(self, path: str) -> int:
+        return self._inner.free_bytes(path)
+
+    def sync_dir(self, path: str) -> None:
+        self._inner.sync_dir(path)
+
+    def lock(self, path: str, *, create: bool = True) -> FileLock | None:
+        return self._inner.lock(path, create=create)
+
+    def read_lock_content(self, path: str) -> bytes:
+        return self._inner.read_lock_content(path)
+
+    def external_commit(self, path: str) -> None:
+        self._inner.external_commit(path)
