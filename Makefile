@@ -61,7 +61,7 @@ test: java setup lint  ## the gate: lint, then all tests, those with Spark last
 test-fast: setup  ## the tests that need no Spark, without lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long and not spark" $(ARGS)
 
-test-long: java setup  ## what takes hours: many more random cases, the tests marked `long`; figures into docs/reliability.md
+test-long: java setup  ## what takes more than an hour: many more random cases, the tests marked `long`; figures into docs/reliability.md
 	@rm -rf .figures
 	NYALA_FIGURES=$(CURDIR)/.figures $(BIN)/python -m pytest -n 2 --dist loadgroup --hypothesis-profile nightly --timeout 3600 -o faulthandler_timeout=3590 $(ARGS)
 	@$(BIN)/python -m tests.figures .figures

@@ -25,7 +25,7 @@ hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, pr
 hypothesis.settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True)
 hypothesis.settings.register_profile(
     "nightly",
-    max_examples=3000,
+    max_examples=1000,
     deadline=None,
     print_blob=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],

@@ -19,7 +19,7 @@ from typing import Any
 import google_crc32c
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nyala
@@ -131,6 +131,10 @@ def db() -> Iterator[Database]:
         yield db
 
 
+# An example costs a millisecond here: in the long form three times as many as elsewhere.
+MORE = settings(max_examples=settings().max_examples * (3 if settings().max_examples > 100 else 1))
+
+
 def only_errors_of_ours(call: Callable[[], object]) -> None:
     with counted(
         "random texts and bytes given to SQL, predicates, log, tokens, hand-over", "examples"
@@ -142,11 +146,13 @@ def only_errors_of_ours(call: Callable[[], object]) -> None:
             assert str(error), "an error says something"
 
 
+@MORE
 @given(text=mutated(STATEMENTS))
 def test_any_statement_has_an_answer_or_an_error_of_ours(db: Database, text: str) -> None:
     only_errors_of_ours(lambda: db.sql(text).to_arrow())
 
 
+@MORE
 @given(text=mutated(CONDITIONS))
 def test_any_predicate_has_an_answer_or_an_error_of_ours(db: Database, text: str) -> None:
     """The same rows are counted as are read."""
@@ -157,6 +163,7 @@ def test_any_predicate_has_an_answer_or_an_error_of_ours(db: Database, text: str
     only_errors_of_ours(both)
 
 
+@MORE
 @given(text=mutated(OPERANDS), where=mutated(CONDITIONS))
 def test_any_expression_updates_or_has_an_error_of_ours(db: Database, text: str, where: str) -> None:
     only_errors_of_ours(lambda: db["u"].update(set={"s": text}, where=where))
@@ -187,6 +194,7 @@ def a_payload() -> tuple[bytes, int]:
     return b"".join(bytes(part) for part in parts), len(parts[0])
 
 
+@MORE
 @given(changes=CHANGES, length=st.floats(0, 1))
 def test_any_arrow_body_of_a_log_record_is_rows_or_corruption(changes: Changes, length: float) -> None:
     """What is taken for rows can be read: no offset leads out of the message."""
@@ -223,6 +231,7 @@ def forged(meta: Any, chance: random.Random) -> Any:
     return chance.choice(STRANGE)
 
 
+@MORE
 @given(changes=CHANGES, seed=st.integers(0, 2**32), ordered=st.booleans())
 def test_any_scan_token_gives_rows_or_an_error_of_ours(
     db: Database, changes: Changes, seed: int, ordered: bool
@@ -241,6 +250,7 @@ def test_any_scan_token_gives_rows_or_an_error_of_ours(
         only_errors_of_ours(lambda data=data: list(read_token(reseal(data, 12, 16))))  # type: ignore[misc]
 
 
+@MORE
 @given(changes=CHANGES, seed=st.integers(0, 2**32))
 def test_any_change_token_gives_rows_or_an_error_of_ours(db: Database, changes: Changes, seed: int) -> None:
     chance = random.Random(seed)
@@ -269,6 +279,7 @@ def frame(text: bytes, attachments: list[bytes]) -> bytes:
     )
 
 
+@MORE
 @given(
     text=st.one_of(
         st.binary(max_size=40),

@@ -26,6 +26,7 @@ HOW = st.sampled_from(["raise", "collect", "ignore", "ignore"])
 NUMBER = st.integers(0, 99)
 NAMES = ["a", "b", "e", "é", 'col "x"', "order", "k2"]
 NEW_TYPES = ["int8", "int16", "float", "decimal(4,1)", "varchar(2)", "binary", "bool", "date", "timestamp"]
+PLACE = 300  # large batches begin near a multiple of it, so that the keys of one lie in another rowset than the next's
 HISTORIES = st.sampled_from([0.0, 0.005, 0.05, 10.0])
 
 
@@ -58,6 +59,9 @@ class StoreMachine(RuleBasedStateMachine):
                     if model.home(key) is not None
                 ]
                 self._do("write", name, "upsert", rows, "raise")
+            self._do("flush", None, {})
+        for place in (0, 1) if self.large else ():
+            self._do("many", "t", "upsert", place * PLACE, PLACE, place, [c.name for c in self._columns("t")])
             self._do("flush", None, {})
 
     def teardown(self) -> None:
@@ -270,6 +274,7 @@ class StoreMachine(RuleBasedStateMachine):
         if operation == "update" and not names:
             operation = "delete"
         count = data.draw(st.integers(1, 400) if self.large else st.integers(1, 12), label="count")
+        first += PLACE * data.draw(st.integers(0, 2), label="place") if self.large else 0
         self._do("many", name, operation, first, count, seed, names)
 
     @rule(data=st.data())
@@ -431,9 +436,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), name=TABLES, number=NUMBER, columns=st.integers(0, 3), view=NUMBER)
     def look_at_many_keys(self, data: Data, name: str, number: int, columns: int, view: int) -> None:
-        most = 300 if self.large else 12
-        first, stride = st.integers(0, 40), st.sampled_from([1, 1, 2, 7])
-        stretch = st.tuples(first, st.sampled_from([1, 2, 5, most]), stride)
+        most, places = (PLACE, 2) if self.large else (12, 0)
+        first = st.builds(
+            lambda first, place: first + PLACE * place, st.integers(0, 40), st.integers(0, places)
+        )
+        stretch = st.tuples(first, st.sampled_from([1, 2, 5, most]), st.sampled_from([1, 1, 2, 7]))
         stretches = data.draw(st.lists(stretch, min_size=1, max_size=3), label="stretches")
         self._do("look_many", name, number, stretches, columns, view)
 
