@@ -76,7 +76,7 @@ def connect(
                   within 100 ms. "os": synced at flush and close. In all three a batch is there wholly or not at
                   all.
     memory_limit: bytes, or text such as "4GB": bounds what waits in memory to be flushed, and the block cache.
-    rowset_size:  bytes of columns that a rowset is to have: on disk after a compaction, in memory before a flush.
+    rowset_size:  bytes of columns that a rowset is to have on disk.
     maintenance:  flush, compact and collect in the background.
     lock_timeout: seconds to wait for another writer to end.
     not_before:   a timestamp (`db.now()` of another process) that must be visible here; waits for it up to 10

@@ -189,7 +189,7 @@ def test_wrong_copies_are_refused(db: Database) -> None:
 
 def test_a_large_copy_is_cut_into_rowsets(path: Path) -> None:
     """Rows of many windows and several rowsets a tablet keep their order, so that nothing overlaps."""
-    db = open_database(path, rowset_target_bytes=400_000)
+    db = open_database(path, rowset_target_bytes=100_000)
     t = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
     count = 300_000
     t.insert({"k": range(count), "v": range(count)})

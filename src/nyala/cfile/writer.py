@@ -12,9 +12,9 @@ Rows per block are a power of two per column, so that blocks of all columns of a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -42,7 +42,7 @@ from nyala.cfile.zonemap import Zone, zone_of
 from nyala.env.files import AppendFile, Files
 from nyala.schema.types import ColumnType
 
-__all__ = ["CFileWriter", "FirstKeys", "rows_per_block_log2"]
+__all__ = ["CFileWriter", "FirstKeys", "column_bytes", "rows_per_block_log2"]
 
 _BINARY: Final = ColumnType("binary")
 
@@ -80,13 +80,9 @@ class CFileWriter:
         Takes:      values of the type's Arrow form (text and binary also with 64-bit offsets).
         """
         assert spec.key not in self._footers, f"{spec.key} is there already"
-        form = physical(spec.type)
         array = canonical_array(spec.type, array)
-        is_index = first_keys is not None or spec.key.role == KEY
-        block_size = spec.block_size_bytes or (
-            format.KEY_BLOCK_SIZE_BYTES_DEFAULT if is_index else format.BLOCK_SIZE_BYTES_DEFAULT
-        )
-        log2 = rows_per_block_log2(form, array, block_size)
+        made = _encoded(spec, array, is_index=first_keys is not None)
+        form, stored, encoder, log2 = made.form, made.stored, made.encoder, made.log2
         starts = np.arange(0, len(array), 1 << log2, dtype=np.int64)
         keys = None
         if first_keys is not None:
@@ -95,14 +91,9 @@ class CFileWriter:
             keys = array.take(pa.array(starts)).cast(pa.large_binary())
         assert keys is None or len(keys) == len(starts)
 
-        stored = form.stored_array(array)
-        asked = compression_code(spec.compression)
-        # Keys of text and binary are looked up one small block at a time: plain decodes ten times as fast as prefix.
-        name = "plain" if is_index and form.kind == BYTES and spec.encoding == "auto" else spec.encoding
-        encoding, encoder, compression = choose_encoding(name, form, stored, asked)
-        dictionary = self._append_dictionary(encoder, asked)
+        dictionary = self._append_dictionary(encoder, made.asked)
         validity = column_validity(stored)
-        blocks = self._append_blocks(encoding, encoder, compression, validity, len(array), log2)
+        blocks = self._append_blocks(made.encoding, encoder, made.compression, validity, len(array), log2)
         # A block of the KEY column has its first key; a zone would only say the same again.
         zones = None
         if spec.key.role != KEY:
@@ -110,8 +101,8 @@ class CFileWriter:
         footer = ColumnFooter(
             spec.key,
             form,
-            encoding.code,
-            asked,
+            made.encoding.code,
+            made.asked,
             log2,
             len(array),
             array.null_count,
@@ -183,12 +174,8 @@ class CFileWriter:
         values = encoder.dictionary
         if values is None:
             return 0, 0, 0
-        form = physical(_BINARY)
-        plain = PLAIN.prepare(form, values)
-        assert plain is not None
-        compression = effective_compression(asked, PLAIN.compresses)
         offset = self._offset
-        self._append(encode_block(PLAIN, plain, compression, None, 0, len(values)))
+        self._append(_dictionary_block(values, asked))
         return offset, self._offset - offset, len(values)
 
     def _append_blocks(
@@ -209,7 +196,7 @@ class CFileWriter:
         return np.array(offsets, np.uint64), np.array(lengths, np.uint32)
 
     def _append(self, parts: list[Any]) -> None:
-        size = sum(map(len, parts))
+        size = _size_of(parts)
         self._pending += parts
         self._pending_bytes += size
         self._offset += size
@@ -221,6 +208,64 @@ class CFileWriter:
         if self._pending:
             self._file.append(*self._pending)
             self._pending, self._pending_bytes = [], 0
+
+
+class _Encoded(NamedTuple):
+    """How the values of a column are to be written."""
+
+    form: Physical
+    stored: pa.Array
+    encoding: Encoding
+    encoder: BlockEncoder
+    asked: int  # compression
+    compression: int
+    log2: int  # rows of a block
+
+
+def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool) -> _Encoded:
+    """array: in its canonical form. is_index: whether it carries the value index; a column of role KEY does anyway."""
+    form = physical(spec.type)
+    is_index = is_index or spec.key.role == KEY
+    block_size = spec.block_size_bytes or (
+        format.KEY_BLOCK_SIZE_BYTES_DEFAULT if is_index else format.BLOCK_SIZE_BYTES_DEFAULT
+    )
+    log2 = rows_per_block_log2(form, array, block_size)
+    stored = form.stored_array(array)
+    asked = compression_code(spec.compression)
+    # Keys of text and binary are looked up one small block at a time: plain decodes ten times as fast as prefix.
+    name = "plain" if is_index and form.kind == BYTES and spec.encoding == "auto" else spec.encoding
+    encoding, encoder, compression = choose_encoding(name, form, stored, asked)
+    return _Encoded(form, stored, encoding, encoder, asked, compression, log2)
+
+
+def _dictionary_block(values: pa.Array, asked: int) -> list[Any]:
+    plain = PLAIN.prepare(physical(_BINARY), values)
+    assert plain is not None
+    compression = effective_compression(asked, PLAIN.compresses)
+    return encode_block(PLAIN, plain, compression, None, 0, len(values))
+
+
+def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = False) -> tuple[int, int]:
+    """What `append_column` would write of these values, footer excepted: (bytes of blocks, of the dictionary).
+
+    Cost: as writing them.
+    """
+    made = _encoded(spec, canonical_array(spec.type, array), is_index=is_index)
+    validity, count = column_validity(made.stored), len(array)
+    blocks = sum(
+        _size_of(
+            encode_block(
+                made.encoding, made.encoder, made.compression, validity, lower, min(lower + (1 << made.log2), count)
+            )
+        )
+        for lower in range(0, count, 1 << made.log2)
+    )  # fmt: skip
+    words = made.encoder.dictionary
+    return blocks, 0 if words is None else _size_of(_dictionary_block(words, made.asked))
+
+
+def _size_of(parts: Sequence[Any]) -> int:
+    return sum(map(len, parts))
 
 
 def rows_per_block_log2(form: Physical, array: pa.Array, block_size_bytes: int) -> int:

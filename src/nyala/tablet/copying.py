@@ -36,12 +36,14 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.writer import write_rowset
 from nyala.tablet import diff_scan, read_path
+from nyala.tablet.compaction_plans import DECODED_PER_TARGET
 from nyala.tablet.diff_spec import CHANGE_TYPE, make_diff_spec
 from nyala.tablet.direct_commit import write_effects
-from nyala.tablet.flush import Phase, no_phase, roll
+from nyala.tablet.flush import Phase, no_phase
 from nyala.tablet.locate import tablet_slices
 from nyala.tablet.prepare import PreparedOperation, prepare
 from nyala.tablet.read_path import ScanCounters, ScanSpec
+from nyala.tablet.rolling import disk_bytes, roll
 from nyala.tablet.root import Root, TableState, TabletState
 from nyala.tablet.settle import settle
 
@@ -224,6 +226,7 @@ class _Writer:
         self._snapshot = snapshot
         self._waiting: dict[int, list[pa.RecordBatch]] = {}  # by ordinal
         self._bytes: dict[int, int] = {}
+        self._full_bytes: float | None = None  # in memory, of what makes a rowset
         self.rowsets: dict[int, list[DiskRowSet]] = {tablet.id: [] for tablet in target.tablets}
         self.written: list[str] = []
 
@@ -246,7 +249,7 @@ class _Writer:
             part = rows.slice(begin, end - begin)
             self._waiting.setdefault(ordinal, []).append(part)
             self._bytes[ordinal] = self._bytes.get(ordinal, 0) + part.nbytes
-            if self._bytes[ordinal] >= options.rowset_target_bytes:
+            if self._is_full(ordinal):
                 self._write(ordinal)
         while sum(self._bytes.values()) > options.memory_limit_bytes // 4:
             self._write(max(self._bytes, key=lambda ordinal: self._bytes[ordinal]))
@@ -255,17 +258,33 @@ class _Writer:
         for ordinal in list(self._waiting):
             self._write(ordinal)
 
-    def _write(self, ordinal: int) -> None:
-        store, target = self._store, self._target
-        tablet = target.tablets[ordinal]
-        rows = pa.Table.from_batches(self._waiting.pop(ordinal)).combine_chunks().to_batches()[0]
-        del self._bytes[ordinal]
+    def _is_full(self, ordinal: int) -> bool:
+        """Whether the rows that wait make a rowset. How much that is in memory, the first that may be enough tell."""
+        held, rowset_bytes = self._bytes[ordinal], self._store.options.rowset_target_bytes
+        if held < rowset_bytes:
+            return False
+        if self._full_bytes is None:
+            dense = held / disk_bytes(self._image(ordinal), self._target.schema)
+            self._full_bytes = rowset_bytes * min(max(1.0, dense), DECODED_PER_TARGET)
+        return held >= self._full_bytes
+
+    def _image(self, ordinal: int) -> RowSetImage:
+        """The rows that wait, as one batch from now on."""
+        target = self._target
+        rows = pa.Table.from_batches(self._waiting[ordinal]).combine_chunks().to_batches()[0]
+        self._waiting[ordinal] = [rows]
         columns: dict[int, pa.Array] = {
             column.id: rows.column(column.name) for column in target.schema.columns
         }
         keys = target.codec.encode([columns[column.id] for column in target.schema.key_columns])
-        image = RowSetImage(keys, columns, None, {}, np.empty(0, np.int64))
-        for lower, upper in roll(image, store.options.rowset_target_bytes):
+        return RowSetImage(keys, columns, None, {}, np.empty(0, np.int64))
+
+    def _write(self, ordinal: int) -> None:
+        store, target = self._store, self._target
+        tablet = target.tablets[ordinal]
+        image = self._image(ordinal)
+        del self._bytes[ordinal], self._waiting[ordinal]
+        for lower, upper in roll(image, target.schema, store.options.rowset_target_bytes):
             result = write_rowset(
                 store.env.files, store.root_path, store.tablet_directory(tablet.id), store.allocate("rowset"),
                 tablet.id, image.piece(lower, upper), target.schema, deltas_durable=self._snapshot,

@@ -40,10 +40,11 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import RowSetImage
 from nyala.rowset.writer import WrittenRowSet, write_rowset
 from nyala.schema.schema import Schema
-from nyala.tablet.flush import flush, roll
+from nyala.tablet.flush import flush
 from nyala.tablet.flush_run import delta_types
 from nyala.tablet.locate import tablet_slices
 from nyala.tablet.opening import delta_entry
+from nyala.tablet.rolling import roll
 from nyala.tablet.root import TabletState
 from nyala.tablet.settle import Effect, Settlement, settle
 
@@ -151,7 +152,7 @@ def _write_inserts(
             positions=np.empty(0, np.int64),
         )
         directory = store.tablet_directory(tablet.id)
-        for lower, upper in roll(image, store.options.rowset_target_bytes):
+        for lower, upper in roll(image, table.schema, store.options.rowset_target_bytes):
             jobs.append(
                 partial(
                     _write_piece, store, directory, store.allocate("rowset"), tablet.id, image, lower, upper,

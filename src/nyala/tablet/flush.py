@@ -45,6 +45,7 @@ from nyala.schema.schema import Schema
 from nyala.tablet.flush_run import DeltaPiece, Piece, RowSetPiece, Writer, Written, write_pieces
 from nyala.tablet.history import note_cut
 from nyala.tablet.opening import delta_entry
+from nyala.tablet.rolling import roll
 from nyala.tablet.root import TableState, TabletState
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ def _pieces(store: Store, part: _FrozenTablet) -> list[Piece]:
         cut = store.history_cut(part.table.entry)
         if any(run.timestamp_min <= cut for run in image.undo.values()):
             image, part.cut = image.without_history(cut), max(part.cut, cut)
-        bounds = list(roll(image, store.options.rowset_target_bytes))
+        bounds = list(roll(image, schema, store.options.rowset_target_bytes))
         part.images.append((memory, image, bounds))
         pieces += [
             RowSetPiece(
@@ -278,18 +279,6 @@ def _take_written(part: _FrozenTablet, pieces: Iterator[Piece], written: Iterato
 
 def _is_stored(schema: Schema, column_id: int) -> bool:
     return column_id == LIVENESS or schema.has_id(column_id)
-
-
-def roll(image: RowSetImage, target_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cut an image into pieces of about `target_bytes` of column data each, as they lie in memory."""
-    count = len(image.keys)
-    if not count:
-        return
-    total = sum(array.nbytes for array in image.columns.values())
-    pieces = max(1, -(-total // target_bytes))
-    step = -(-count // pieces)
-    for lower in range(0, count, step):
-        yield lower, min(lower + step, count)
 
 
 # ------------------------------------------------------------------------------------------------ install

@@ -198,7 +198,7 @@ def test_one_transaction_for_several_tables(db: Database) -> None:
 def test_a_large_load_makes_rowsets_of_the_target_size(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """One rowset of any size would be rewritten whole by a compaction; each key is in one of them."""
     store = db._writer()
-    monkeypatch.setattr(store, "options", dataclasses.replace(store.options, rowset_target_bytes=4000))
+    monkeypatch.setattr(store, "options", dataclasses.replace(store.options, rowset_target_bytes=500))
     table = key_value_table(db)
     table.insert({"k": list(range(2000))[::-1], "v": list(range(2000))})
     rowsets = db._writer().root.table("t").tablets[0].rowsets
@@ -214,7 +214,7 @@ def test_b1_a_failure_in_one_of_several_threads_leaves_nothing(tmp_path: Path) -
     for fail_at in range(1, 60, 7):
         files = FaultyFiles(system_files(), kind="enospc", only=lambda op: "/data/" in op.path)
         folder = tmp_path / str(fail_at)
-        with open_database(folder, files=files, direct_commit_bytes=1000, rowset_target_bytes=4000) as db:
+        with open_database(folder, files=files, direct_commit_bytes=1000, rowset_target_bytes=500) as db:
             table = key_value_table(db)
             files.fail_at = len(files.operations) + fail_at
             try:

@@ -1,0 +1,80 @@
+"""How many rowsets a load or a flush makes: each of about the target on disk, as a compaction makes them.
+
+    image   |................................................|   180 bytes a row in memory
+    sample      [....]                          [....]           encoded, thrown away: 34 bytes a row on disk
+    roll    |          1,000,000 |          1,000,000 |   ...    each 34 MB on disk
+
+Cut by their bytes in memory, rows that are a fifth of that on disk make five times the rowsets. Every look-up, every
+write and every first scan of changes pays for each, until the background has read and written all of them again.
+
+Source: Kudu facts 5.3 (its writer begins another rowset when so many bytes are written). Departure: columns are written
+one after the other here, so where rows are cut must be known before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from nyala.cfile import format
+from nyala.cfile.column import KEY, ColumnKey, ColumnWriteSpec
+from nyala.cfile.writer import column_bytes
+from nyala.rowset.image import RowSetImage
+from nyala.rowset.writer import column_spec
+from nyala.schema.schema import Schema
+from nyala.schema.types import ColumnType
+from nyala.tablet.compaction_plans import DECODED_PER_TARGET
+
+__all__ = ["disk_bytes", "piece_count", "roll"]
+
+# The sample: so many neighbours at so many places, and no more than a part of all rows. Neighbours, since what an
+# encoding makes of a block depends on it; at several places, since what was written early may look otherwise.
+_SAMPLES: Final = 2
+_SAMPLE_ROWS_MAX: Final = 1 << 15
+_SAMPLE_SHARE: Final = 16
+
+
+def roll(image: RowSetImage, schema: Schema, target_bytes: int) -> Iterator[tuple[int, int]]:
+    """Cut an image into pieces of equal length: each about `target_bytes` on disk, or less where that is much in
+    memory.
+
+    Cost: nothing for an image that is no larger in memory; else the encoding of a sixteenth of it or less.
+    """
+    count = image.row_count
+    if not count:
+        return
+    in_memory = sum(array.nbytes for array in image.columns.values())
+    pieces = 1
+    if in_memory > target_bytes:
+        pieces = piece_count(in_memory, disk_bytes(image, schema), target_bytes)
+    step = -(-count // min(pieces, count))
+    for lower in range(0, count, step):
+        yield lower, min(lower + step, count)
+
+
+def piece_count(memory_bytes: int, on_disk_bytes: float, target_bytes: int) -> int:
+    """Rowsets to make of so many bytes: as `compaction_plans.output_count` says it of a merge."""
+    return max(1, round(max(on_disk_bytes, memory_bytes / DECODED_PER_TARGET) / target_bytes))
+
+
+def disk_bytes(image: RowSetImage, schema: Schema) -> float:
+    """About what the base files of these rows, of which there is one at least, would have in all."""
+    count = image.row_count
+    rows = max(1, min(_SAMPLE_ROWS_MAX, count // (_SAMPLES * _SAMPLE_SHARE)))
+    starts = [(count - rows) * (2 * place + 1) // (2 * _SAMPLES) for place in range(_SAMPLES)]
+    blocks = words = 0
+    for start in starts:
+        piece = image.piece(start, start + rows)
+        for column in schema.columns:
+            is_index = schema.key_count == 1 and column is schema.columns[0]
+            of_blocks, of_words = column_bytes(
+                column_spec(column), piece.columns[column.id], is_index=is_index
+            )
+            blocks += of_blocks
+            words += of_words
+        if schema.key_count > 1:
+            spec = ColumnWriteSpec(ColumnKey(KEY), ColumnType("binary"))
+            blocks += column_bytes(spec, piece.keys.to_binary())[0]
+    # More rows have more blocks, but hardly more words in a dictionary, or it would not be one.
+    per_row = blocks / (_SAMPLES * rows) + format.BLOOM_BITS_PER_KEY / 8
+    return per_row * count + words / _SAMPLES

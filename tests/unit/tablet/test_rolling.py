@@ -1,0 +1,143 @@
+"""Loads, flushes and copies make rowsets of the target's size on disk, so that no compaction has to make them anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support import open_database
+
+from nyala.database import Database
+from nyala.keys.codec import KeyCodec
+from nyala.rowset.image import RowSetImage
+from nyala.schema.schema import Schema, build_schema
+from nyala.tablet import rolling
+from nyala.tablet.compaction_plans import DECODED_PER_TARGET
+from nyala.tablet.layouts import Layouts
+from nyala.tablet.rolling import disk_bytes, piece_count, roll
+
+TARGET = 400_000
+COUNT = 120_000
+
+
+def rows_of(count: int) -> pa.Table:
+    """Numbers of few bits, words of a dictionary, text: in memory several times what they are on disk."""
+    rng = np.random.default_rng(3)
+    words = pa.array([f"word number {number}" for number in range(50)])
+    return pa.table(
+        {
+            "k": pa.array(np.arange(count), pa.int64()),
+            "line": pa.array(np.arange(count) % 7, pa.int32()),
+            "small": pa.array(rng.integers(0, 200, count), pa.int64()),
+            "word": words.take(pa.array(rng.integers(0, 50, count))),
+            "text": pa.array([f"text {number:08}" for number in rng.integers(0, 1 << 20, count).tolist()]),
+        }
+    )
+
+
+def image_of(table: pa.Table, *, key: int = 1) -> tuple[RowSetImage, Schema]:
+    """The table as an image whose key is its first columns."""
+    schema = build_schema(table.schema, table.column_names[:key])
+    columns = {column.id: table.column(column.name).combine_chunks() for column in schema.columns}
+    keys = KeyCodec([column.type for column in schema.key_columns]).encode(
+        [columns[column.id] for column in schema.key_columns]
+    )
+    return RowSetImage(keys, columns, None, {}, np.arange(table.num_rows)), schema
+
+
+@given(st.integers(0, 500), st.integers(1, 4000))
+def test_every_row_is_in_one_piece_in_order(count: int, target: int) -> None:
+    """A row of no piece would be lost."""
+    image, schema = image_of(pa.table({"k": pa.array(range(count), pa.int64())}))
+    pieces = list(roll(image, schema, target))
+    assert [row for lower, upper in pieces for row in range(lower, upper)] == list(range(count))
+    assert all(upper > lower for lower, upper in pieces)
+
+
+@pytest.mark.parametrize("key", [1, 2])
+def test_what_is_told_from_a_sample_is_what_is_written(tmp_path: Path, key: int) -> None:
+    """Rowsets far from the target are read and written again by compactions, beside the user's writes."""
+    table = rows_of(COUNT)
+    with open_database(tmp_path / "s", direct_commit_bytes=1, rowset_target_bytes=1 << 30) as db:
+        made = db.create_table("t", table.schema, table.column_names[:key])
+        made.insert(table)
+        (rowset,) = db._writer().root.table("t").tablets[0].rowsets
+        image, schema = image_of(table, key=key)
+        assert disk_bytes(image, schema) == pytest.approx(rowset.meta.size_bytes, rel=0.25)
+        assert rowset.meta.size_bytes * 2 < table.nbytes
+
+
+def sizes(db: Database, name: str = "t") -> list[int]:
+    return [
+        rowset.meta.size_bytes
+        for tablet in db._writer().root.table(name).tablets
+        for rowset in tablet.rowsets
+    ]
+
+
+@pytest.mark.parametrize("way", ["load", "flush", "copy"])
+def test_rowsets_have_the_targets_size_on_disk(tmp_path: Path, way: str) -> None:
+    """And compactions, which want the same, leave them alone."""
+    table = rows_of(COUNT)
+    directly = 1 if way == "load" else 1 << 40
+    with open_database(tmp_path / "s", direct_commit_bytes=directly, rowset_target_bytes=TARGET) as db:
+        made = db.create_table("t", table.schema, "k")
+        made.insert(table)
+        db.flush()
+        if way == "copy":
+            made = db.copy_table("t", "u")
+        found = sizes(db, made.name)
+        assert len(found) > 2
+        least = 0.6 if way != "copy" else 0  # a copy's rows come as a stream, which ends somewhere
+        assert least * TARGET < min(found) and max(found) < 1.5 * TARGET, found
+        assert sum(found) / len(found) > 0.6 * TARGET
+        layouts = Layouts().of_tablet(db._writer().root.table(made.name).tablets[0], 0)
+        assert len(layouts) <= 1.5 * piece_count(0, sum(found), TARGET)
+        assert made.count() == COUNT
+
+
+def test_what_compresses_well_is_cut_by_its_bytes_in_memory() -> None:
+    """Who merges it has all of it in memory, several times over."""
+    text = pa.array(["the same text again and again " * 10] * 20_000)
+    image, schema = image_of(pa.table({"k": pa.array(range(20_000), pa.int64()), "s": text}))
+    pieces = list(roll(image, schema, 100_000))
+    assert disk_bytes(image, schema) < 400_000
+    limit = DECODED_PER_TARGET * 100_000 / (text.nbytes / len(text))
+    assert all(0.5 * limit < upper - lower < 1.5 * limit for lower, upper in pieces)
+
+
+def test_what_is_no_larger_in_memory_is_not_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each flush of a small table would encode some of its rows for nothing."""
+    monkeypatch.delattr(rolling, "disk_bytes")
+    image, schema = image_of(pa.table({"k": pa.array(range(1000), pa.int64())}))
+    assert list(roll(image, schema, 8000)) == [(0, 1000)]
+    with pytest.raises(NameError):
+        list(roll(image, schema, 7999))
+
+
+def test_a_sample_is_a_small_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load that encoded all rows to know where to cut them would take twice as long."""
+    seen: list[int] = []
+    counted = rolling.column_bytes
+
+    def count(spec: object, array: pa.Array, **options: bool) -> tuple[int, int]:
+        seen.append(len(array))
+        return counted(spec, array, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rolling, "column_bytes", count)
+    image, schema = image_of(rows_of(50_000))
+    disk_bytes(image, schema)
+    assert 0 < sum(seen) <= 50_000 * len(schema.columns) / 16
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "on_disk_bytes", "pieces"),
+    [(0, 0, 1), (300, 149, 1), (300, 151, 2), (900, 640, 6), (3200, 10, 4), (799, 99, 1)],
+)
+def test_rowsets_of_so_many_bytes(memory_bytes: int, on_disk_bytes: float, pieces: int) -> None:
+    """About the target on disk, and eight times that in memory at most, with no small rest."""
+    assert piece_count(memory_bytes, on_disk_bytes, 100) == pieces
