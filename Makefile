@@ -2,7 +2,7 @@
 #
 # `make test` and `make demo` need nothing by hand: they make .venv, install what requirements/*.lock name
 # (every file checked against its hash), then the project itself, editable. Stamps in .venv make that a
-# no-op while nothing has changed.
+# no-op while nothing has changed. Installing compiles the kernels, if there is a C compiler.
 
 SHELL := /bin/bash
 VENV := .venv
@@ -12,6 +12,8 @@ BENCH_BIN := $(BENCH_VENV)/bin
 BENCH_SPARK_VENV := .venv-bench-spark
 BENCH_SPARK_BIN := $(BENCH_SPARK_VENV)/bin
 DEMO_STORE ?= demo-store
+# What installing the project depends on besides the lock.
+BUILD := pyproject.toml hatch_build.py tools/build_kernels.py src/nyala/cfile/kernels/compiled.pyx
 # Arguments for pytest, e.g. make test ARGS="-k upsert"
 ARGS ?=
 
@@ -21,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-long bench bench-spark lint fmt lock clean java
+.PHONY: help setup kernels demo test test-fast test-long bench bench-spark lint fmt lock clean java
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,9 +37,14 @@ $(VENV)/.locked: requirements/build.lock requirements/dev.lock
 	@$(BIN)/python tools/pip-install --require-hashes --no-build-isolation -r requirements/dev.lock
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.locked pyproject.toml
+$(VENV)/.installed: $(VENV)/.locked $(BUILD)
 	@$(BIN)/python tools/pip-install --no-deps --no-build-isolation --editable .
+	@$(BIN)/python tools/say-kernels
 	@touch $@
+
+kernels: setup  ## compile the kernels anew, in place (NYALA_KERNEL_CHECKS=1: each access is proved again)
+	@$(BIN)/python tools/build_kernels.py
+	@$(BIN)/python tools/say-kernels
 
 java:
 	@tools/check-java
@@ -74,8 +81,9 @@ $(BENCH_VENV)/.locked: requirements/build.lock requirements/bench.lock
 	@$(BENCH_BIN)/python tools/pip-install --require-hashes --no-build-isolation -r requirements/bench.lock
 	@touch $@
 
-$(BENCH_VENV)/.installed: $(BENCH_VENV)/.locked pyproject.toml
+$(BENCH_VENV)/.installed: $(BENCH_VENV)/.locked $(BUILD)
 	@$(BENCH_BIN)/python tools/pip-install --no-deps --no-build-isolation --editable .
+	@$(BENCH_BIN)/python tools/say-kernels
 	@touch $@
 
 bench: $(BENCH_VENV)/.installed  ## speed beside SQLite, DuckDB, Delta Lake, Iceberg, Lance (ARGS=--quick: some minutes; see bench/README.md)
@@ -88,8 +96,9 @@ $(BENCH_SPARK_VENV)/.locked: requirements/build.lock requirements/bench-spark.lo
 	@$(BENCH_SPARK_BIN)/python tools/pip-install --require-hashes --no-build-isolation -r requirements/bench-spark.lock
 	@touch $@
 
-$(BENCH_SPARK_VENV)/.installed: $(BENCH_SPARK_VENV)/.locked pyproject.toml
+$(BENCH_SPARK_VENV)/.installed: $(BENCH_SPARK_VENV)/.locked $(BUILD)
 	@$(BENCH_SPARK_BIN)/python tools/pip-install --no-deps --no-build-isolation --editable .
+	@$(BENCH_SPARK_BIN)/python tools/say-kernels
 	@touch $@
 
 bench-spark: java $(BENCH_SPARK_VENV)/.installed  ## speed through Spark beside Parquet and Delta Lake (ARGS=--quick: some minutes)

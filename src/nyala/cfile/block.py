@@ -257,7 +257,7 @@ def decode_block(
             if isinstance(encoding, Dictionary):
                 return encoding.codewords(values)
             if isinstance(encoding, FrameOfReference) and not header.null_count and not form.is_wide:
-                return encoding.frame(form, values, keeps_deltas=False)
+                return encoding.frame(form, values)
         return encoding.decode(form, values)
     except ValueError as error:
         raise CorruptionError(str(error), path, offset) from error

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.encoding.frame import Frame, finish, output
+from nyala.cfile import kernels
+from nyala.cfile.encoding.frame import Frame, output
 from nyala.cfile.physical import Physical
 from nyala.schema.constraint import Constraint
 
@@ -66,18 +67,21 @@ class FrameRows:
         Cost: a scatter of what is changed, besides decoding; no copy.
         """
         form = self.narrow_form if narrow else self.frames[0].form
-        out, numbers = output(form, self.count)
-        start, is_signed = -self.first, False
+        out, width = output(form, self.count)
+        jobs, start = [], -self.first
         for frame in self.frames:
             begin, end = max(start, 0), min(start + frame.row_count, self.count)
-            frame.fill(numbers[begin:end], begin - start, end - start)
+            jobs.append(frame.rows_into(out, begin, width, begin - start, end - start))
             start += frame.row_count
-            is_signed = is_signed or frame.is_signed
+        kernels.fill(jobs)
         if changed is not None:
             rows, values = changed
-            numbers[rows] = values
-            is_signed = is_signed or bool((values < 0).any())
-        return finish(form, out, self.count, is_signed, None, 0)
+            if width == 16:
+                wide = np.frombuffer(out, "<i8").reshape(-1, 2)
+                wide[rows, 0], wide[rows, 1] = values, -(values < 0).astype(np.int64)
+            else:
+                np.frombuffer(out, f"<i{width}")[rows] = values
+        return pa.Array.from_buffers(form.arrow, self.count, [None, out], 0)
 
     def pick(self, rows: npt.NDArray[np.int64], *, narrow: bool = False) -> pa.Array:
         form = self.narrow_form if narrow else None

@@ -100,9 +100,12 @@ def _print_version(context: click.Context, parameter: click.Parameter, value: bo
     if not value or context.resilient_parsing:
         return
     from nyala import __version__
+    from nyala.cfile import kernels
 
-    as_json = settings(context).json
-    click.echo(json.dumps({"version": __version__}) if as_json else f"nyala {__version__}")
+    if settings(context).json:
+        click.echo(json.dumps({"version": __version__, "kernels": kernels.described()}))
+    else:
+        click.echo(f"nyala {__version__} (kernels: {kernels.described()})")
     context.exit()
 
 

@@ -16,6 +16,7 @@ import click
 import pytest
 
 import nyala
+from nyala.cfile import kernels
 from nyala.cli import stores
 from nyala.cli.app import app
 
@@ -50,11 +51,11 @@ def test_every_command_has_help_and_the_shared_options(run: Run, path: tuple[str
 
 
 def test_version(run: Run) -> None:
-    """A bug report cannot say what it is about."""
-    assert run("--version").stdout == f"nyala {nyala.__version__}\n"
-    assert (
-        run("--json", "--version").json == run("--version", "--json").json == {"version": nyala.__version__}
-    )
+    """A bug report cannot say what it is about, or whether compiled kernels took part in it."""
+    used = kernels.described()
+    assert run("--version").stdout == f"nyala {nyala.__version__} (kernels: {used})\n"
+    expected = {"version": nyala.__version__, "kernels": used}
+    assert run("--json", "--version").json == run("--version", "--json").json == expected
 
 
 @pytest.mark.parametrize(

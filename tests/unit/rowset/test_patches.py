@@ -17,6 +17,7 @@ import pytest
 from tests.support import open_database
 
 import nyala
+from nyala.cfile.encoded_rows import FrameRows
 from nyala.cfile.encoding.frame import Frame
 from nyala.delta.delta_file import DeltaFile
 from nyala.rowset import changes, disk_rowset
@@ -226,16 +227,16 @@ def test_a_scan_without_predicate_finds_the_column_as_it_is_from_the_third_time_
 ) -> None:
     """Base and changes would be decoded, and laid over one another, for each scan."""
     decoded: list[None] = []
-    original = Frame.fill
+    original = Frame.rows_into
 
-    def noted(self: Frame, *arguments: Any) -> None:
+    def noted(self: Frame, *arguments: Any) -> Any:
         decoded.append(None)
-        original(self, *arguments)
+        return original(self, *arguments)
 
     sums = []
     for _ in range(2):
         sums.append(sum(files_only.scan(["n"]).to_arrow().column("n").to_pylist()))
-    monkeypatch.setattr(Frame, "fill", noted)
+    monkeypatch.setattr(Frame, "rows_into", noted)
     before = len(readings)
     sums.append(sum(files_only.scan(["n"]).to_arrow().column("n").to_pylist()))
     assert len(set(sums)) == 1 and (len(readings), decoded) == (before, [])
@@ -247,17 +248,12 @@ def test_a_predicate_on_a_changed_column_decodes_no_value_of_other_rows(
     """One change of a column would cost the decoding of all of it."""
     for _ in range(2):  # after the second the patch is kept
         files_only.scan(["n"], where="n = -15").to_arrow()
-    monkeypatch.setattr(Frame, "fill", lambda *_: pytest.fail("a block was decoded whole"))
+    monkeypatch.setattr(Frame, "array", lambda *_: pytest.fail("a block was decoded whole"))
+    monkeypatch.setattr(FrameRows, "array", lambda *_, **__: pytest.fail("a window was decoded whole"))
     monkeypatch.setattr(DiskRowSet, "column", lambda *_, **__: pytest.fail("a window was read whole"))
     monkeypatch.setattr(DiskRowSet, "coded", lambda *_, **__: pytest.fail("a window was read whole"))
-    monkeypatch.setattr(Frame, "_remembered", _only_unpacked)
     rows = files_only.scan(["k", "n"], where="n = 7 AND m = 7").to_arrow().column("k").to_pylist()
     assert rows == [k for k in range(ROWS) if k % 1000 == 7 and k % 9 == 7 and k % 10 and k % 15]
-
-
-def _only_unpacked(self: Frame) -> Any:
-    """Deltas may be unpacked, which a comparison needs; they are no values."""
-    return self._unpacked()
 
 
 def test_the_first_scan_leaves_nothing_in_the_cache_not_even_of_the_last_few_rows(

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nyala.cfile import format
+from nyala.cfile import format, kernels
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
 from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
 from nyala.cfile.memory import allocate, pool
@@ -88,9 +88,9 @@ class Dictionary:
 
         Raises: as `decode`.
         """
-        words, _ = self._words(block)
+        codewords, width, words_count = self._unshuffled(block)
         wide = allocate(4 * block.row_count)
-        np.copyto(np.frombuffer(wide, np.int32), words, casting="unsafe")  # below the dictionary's count
+        _check(kernels.widen(codewords, width, np.frombuffer(wide, np.int32)), words_count)
         indices = pa.Array.from_buffers(pa.int32(), block.row_count, [block.validity, wide], block.null_count)
         return pa.DictionaryArray.from_arrays(indices, block.dictionary, safe=False)
 
@@ -101,16 +101,19 @@ class Dictionary:
         return pa.Array.from_buffers(type, block.row_count, [block.validity, data], block.null_count)
 
     @staticmethod
-    def _words(block: EncodedValues) -> tuple[npt.NDArray[Any], pa.Buffer]:
-        """The block's codewords, compared with the dictionary, and the bytes they lie in."""
+    def _unshuffled(block: EncodedValues) -> tuple[pa.Buffer, int, int]:
+        """(the block's codewords, bytes of each, how many words the dictionary has)."""
         if block.dictionary is None:
             raise ValueError("expected a dictionary in the column's footer, found none")
-        dtype = codeword_dtype(len(block.dictionary))
-        codewords = unshuffle_bits(block.data, block.row_count, dtype.itemsize)
-        words = np.frombuffer(codewords, dtype)
-        greatest = int(words.max(initial=0))
-        if greatest >= len(block.dictionary):
-            raise ValueError(f"expected codewords below {len(block.dictionary)}, found {greatest}")
+        width = codeword_dtype(len(block.dictionary)).itemsize
+        return unshuffle_bits(block.data, block.row_count, width), width, len(block.dictionary)
+
+    @classmethod
+    def _words(cls, block: EncodedValues) -> tuple[npt.NDArray[Any], pa.Buffer]:
+        """The block's codewords, compared with the dictionary, and the bytes they lie in."""
+        codewords, width, words_count = cls._unshuffled(block)
+        words = np.frombuffer(codewords, f"<u{width}")
+        _check(int(words.max(initial=0)), words_count)
         return words, codewords
 
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
@@ -128,6 +131,11 @@ class Dictionary:
             pa.from_numpy_dtype(words.dtype), block.row_count, [block.validity, codewords], block.null_count
         )
         return pc.take(block.dictionary, indices, boundscheck=False, memory_pool=pool())
+
+
+def _check(greatest: int, words_count: int) -> None:
+    if greatest >= words_count:
+        raise ValueError(f"expected codewords below {words_count}, found {greatest}")
 
 
 def _sample_repeats(values: pa.Array) -> bool:

@@ -1,6 +1,6 @@
 """A block of the frame-of-reference encoding as it lies: what it says of its rows before any value is made.
 
-    array       all values; fill: some of them, into memory of the caller's
+    array       all values; rows_into: some of them, into memory of the caller's
     matches     which rows satisfy a constraint, by comparing deltas: the constraint is brought to the deltas, not they
                 to values (of dates a number of 16 bits a row is compared, of discounts one of 8)
     pick        the values of a few rows, from the bits where they lie
@@ -10,8 +10,8 @@
     FOR-fits    base, base + step · (rows - 1) and either plus unit · the greatest delta are values of the type;
                 references are
 
-FOR-fits is proved when a frame is made, so no sum wraps around.
-Immutable but for the deltas that it remembers; any thread may use it.
+FOR-fits is proved when a frame is made, so no sum wraps around. What goes over many rows is done by `kernels`.
+Immutable; any thread may use it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
@@ -27,28 +27,26 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile import format
+from nyala.cfile import format, kernels
 from nyala.cfile.encoding.base import EncodedValues
-from nyala.cfile.encoding.planes import (
-    delta_dtype,
+from nyala.cfile.kernels import Fill
+from nyala.cfile.memory import allocate, scratch
+from nyala.cfile.physical import Physical
+from nyala.cfile.planes import (
     fetch_planes,
     fetch_rows,
     pick_one,
-    pick_planes,
     plane_views,
     planes_size,
     unpack_planes,
 )
-from nyala.cfile.memory import allocate, scratch
-from nyala.cfile.physical import Physical
 from nyala.schema.constraint import Constraint
 
-__all__ = ["Frame", "Rows", "finish", "joined_words", "line_fits", "output", "satisfying", "value_bounds"]
+__all__ = ["Frame", "Rows", "joined_words", "line_fits", "output", "satisfying", "value_bounds"]
 
 Rows: TypeAlias = "npt.NDArray[np.int64] | slice"  # a slice has both its ends
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
-# Up to so many values of a list are compared one after the other; more are looked up in a table of all deltas.
-_COMPARED_MAX: Final = 4
+# The values of a list are looked up in a table of all deltas, if these have so many bits at most.
 _LOOKED_UP_BITS_MAX: Final = 16
 
 
@@ -69,7 +67,7 @@ def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -
     return least <= min(base, end) and max(base, end) + delta_max <= greatest
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Frame:
     """A line (base, step, unit, deltas) or a table (references, deltas)."""
 
@@ -82,15 +80,10 @@ class Frame:
     bits: int
     start: int  # of the planes
     references: npt.NDArray[np.int64] | None
-    keeps_deltas: bool = True
-    _deltas: npt.NDArray[Any] | None = field(default=None, repr=False)
 
     @staticmethod
-    def parse(form: Physical, data: pa.Buffer, rows: int, *, keeps_deltas: bool = True) -> Frame:
-        """Takes: `keeps_deltas`, False where only single values will be wanted: then it stays as small as its bytes.
-
-        Raises: ValueError for bytes that no encoder of a line or a table can have written.
-        """
+    def parse(form: Physical, data: pa.Buffer, rows: int) -> Frame:
+        """Raises: ValueError for bytes that no encoder of a line or a table can have written."""
         header_size = format.FOR_HEADER.size
         if data.size < header_size:
             raise ValueError(f"expected a header of {header_size} bytes, found {data.size}")
@@ -112,12 +105,12 @@ class Frame:
             )
         if layout == format.FOR_TABLE:
             references = np.frombuffer(data, "<i8", count, header_size)
-            frame = Frame(form, data, rows, base, step, unit, bits, start, references, keeps_deltas)
+            frame = Frame(form, data, rows, base, step, unit, bits, start, references)
             frame._check_table()
         else:
             if count:
                 raise ValueError(f"expected no references beside a line, found {count}")
-            frame = Frame(form, data, rows, base, step, unit, bits, start, None, keeps_deltas)
+            frame = Frame(form, data, rows, base, step, unit, bits, start, None)
             frame._check_line()
         return frame
 
@@ -127,9 +120,8 @@ class Frame:
 
     @property
     def nbytes(self) -> int:
-        """What it keeps in memory, the deltas that it may come to remember included."""
-        kept = self.row_count * delta_dtype(self.bits).itemsize if self.keeps_deltas else 0
-        return int(self.data.size) + kept
+        """What it keeps in memory."""
+        return int(self.data.size)
 
     @property
     def is_signed(self) -> bool:
@@ -144,28 +136,21 @@ class Frame:
         references = None
         if self.references is not None:
             references = np.frombuffer(data, "<i8", len(self.references), format.FOR_HEADER.size)
-        return dataclasses.replace(self, data=data, references=references, _deltas=None)
+        return dataclasses.replace(self, data=data, references=references)
 
     def array(self, block: EncodedValues) -> pa.Array:
         """All values, with the block's validity."""
-        out, numbers = output(self.form, self.row_count)
-        self.fill(numbers, 0, self.row_count)
-        return finish(self.form, out, self.row_count, self.is_signed, block.validity, block.null_count)
+        out, width = output(self.form, self.row_count)
+        kernels.fill([self.rows_into(out, 0, width, 0, self.row_count)])
+        buffers = [block.validity, out]
+        return pa.Array.from_buffers(self.form.arrow, self.row_count, buffers, block.null_count)
 
-    def fill(self, numbers: npt.NDArray[Any], lower: int, upper: int) -> None:
-        """Write the values of the rows [lower, upper) into `numbers`, of the width of the form that they are for.
-
-        Of a part of the rows the deltas are kept: the next window of a scan asks for the others.
-        """
-        whole = lower == 0 and upper == self.row_count
-        if self.references is not None:
-            deltas = self._unpacked() if whole else self._remembered()[lower:upper]
-            # Clipping spares NumPy its own look at the bounds; they are proved.
-            numbers[:] = np.take(self.references.astype(numbers.dtype), deltas, mode="clip")
-        elif self.step:
-            numbers[:] = self._line()[lower:upper]
-        else:
-            self._add_base(self._unpacked() if whole else self._remembered()[lower:upper], numbers)
+    def rows_into(self, out: pa.Buffer, at: int, width: int, lower: int, upper: int) -> Fill:
+        """What writes the values of the rows [lower, upper) into `out`, from the number `at` on (see `output`)."""
+        return Fill(
+            self.data, self.start, self.bits, self.row_count, self.base, self.step, self.unit, self.references,
+            None, lower, upper, out, at, width, width == 16 and self.is_signed,
+        )  # fmt: skip
 
     def matches(self, constraint: Constraint, lower: int, upper: int) -> npt.NDArray[np.bool_]:
         """Of the rows [lower, upper), none of them NULL, which have a value that satisfies the constraint."""
@@ -173,11 +158,9 @@ class Frame:
         if constraint.empty or constraint.null == "only":
             return np.zeros(count, np.bool_)
         if self.references is not None:
-            of_table: npt.NDArray[np.bool_]
-            of_table = satisfying(self.references, constraint)[self._remembered()[lower:upper]]
-            return of_table
+            return self._in_table(satisfying(self.references, constraint), lower, upper)
         if self.step:
-            return satisfying(self._line()[lower:upper], constraint)
+            return satisfying(self._numbers(lower, upper), constraint)
         if constraint.values is not None:
             return self._matches_values(constraint.values, lower, upper)
         least = 0 if constraint.lower is None else -((self.base - constraint.lower) // self.unit)
@@ -188,16 +171,7 @@ class Frame:
             return np.zeros(count, np.bool_)
         if least == 0 and greatest == most:
             return np.ones(count, np.bool_)
-        deltas = self._remembered()[lower:upper]
-        number = deltas.dtype.type
-        mask: npt.NDArray[np.bool_]
-        if least == 0:
-            mask = deltas <= number(greatest)
-        elif greatest == most:
-            mask = deltas >= number(least)
-        else:  # what is below wraps around to above
-            mask = deltas - number(least) <= number(greatest - least)
-        return mask
+        return self._in_range(least, greatest, lower, upper)
 
     def _matches_values(self, values: tuple[Any, ...], lower: int, upper: int) -> npt.NDArray[np.bool_]:
         most = (1 << self.bits) - 1
@@ -205,26 +179,35 @@ class Frame:
         wanted = [delta for delta, rest in found if not rest and 0 <= delta <= most]
         if not wanted:
             return np.zeros(upper - lower, np.bool_)
-        deltas = self._remembered()[lower:upper]
-        mask: npt.NDArray[np.bool_]
-        if len(wanted) <= _COMPARED_MAX:
-            mask = deltas == deltas.dtype.type(wanted[0])
-            for delta in wanted[1:]:
-                mask |= deltas == deltas.dtype.type(delta)
-        elif self.bits <= _LOOKED_UP_BITS_MAX:
+        if len(wanted) == 1:
+            return self._in_range(wanted[0], wanted[0], lower, upper)
+        if self.bits <= _LOOKED_UP_BITS_MAX:
             table = np.zeros(most + 1, np.bool_)
             table[wanted] = True
-            mask = table[deltas]
-        else:
-            mask = np.isin(deltas, np.array(wanted, deltas.dtype))
-        return mask
+            return self._in_table(table, lower, upper)
+        deltas = unpack_planes(self.data, self.start, self.bits, self.row_count, lower, upper)
+        return np.isin(deltas, np.array(wanted, deltas.dtype))
+
+    def _in_range(self, least: int, greatest: int, lower: int, upper: int) -> npt.NDArray[np.bool_]:
+        out = scratch(np.uint8, upper - lower)
+        place = (self.data, self.start, self.bits, self.row_count, lower, upper)
+        kernels.in_range(*place, least, greatest, out)
+        return out.view(np.bool_)
+
+    def _in_table(self, table: npt.NDArray[np.bool_], lower: int, upper: int) -> npt.NDArray[np.bool_]:
+        out = scratch(np.uint8, upper - lower)
+        place = (self.data, self.start, self.bits, self.row_count, lower, upper)
+        kernels.in_table(*place, table.view(np.uint8), out)
+        return out.view(np.bool_)
 
     def pick(self, rows: npt.NDArray[np.int64], form: Physical | None = None) -> pa.Array:
         """The values of these rows, none of them NULL, in their order; of a decimal in another `form` of its type."""
         form = form or self.form
-        out, numbers = output(form, len(rows))
-        self._pick(rows, numbers)
-        return finish(form, out, len(rows), self.is_signed, None, 0)
+        out, width = output(form, len(rows))
+        kernels.fill(
+            [self.rows_into(out, 0, width, 0, 0)._replace(rows=np.ascontiguousarray(rows, np.int64))]
+        )
+        return pa.Array.from_buffers(form.arrow, len(rows), [None, out], 0)
 
     def words(self, rows: Rows) -> npt.NDArray[Any]:
         """The values of these rows, none of them NULL, as the numbers that are stored."""
@@ -258,81 +241,25 @@ class Frame:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _pick(self, rows: npt.NDArray[np.int64], numbers: npt.NDArray[Any]) -> None:
-        if self._deltas is not None:
-            deltas = self._deltas[rows]
-        else:
-            deltas = pick_planes(self.data, self.start, self.bits, self.row_count, rows)
-        if self.references is not None:
-            numbers[:] = self.references[deltas]
-        elif self.step:
-            line = rows * np.int64(self.step)
-            line += np.int64(self.base)
-            numbers[:] = line + self._scaled(deltas)
-        else:
-            self._add_base(deltas, numbers)
+    def _numbers(self, lower: int, upper: int) -> npt.NDArray[np.int64]:
+        out = allocate(8 * (upper - lower))
+        kernels.fill([self.rows_into(out, 0, 8, lower, upper)])
+        return np.frombuffer(out, "<i8")
 
-    def _unpacked(self) -> npt.NDArray[Any]:
-        if self._deltas is not None:
-            return self._deltas
-        return unpack_planes(self.data, self.start, self.bits, self.row_count)
-
-    def _remembered(self) -> npt.NDArray[Any]:
-        """The deltas, kept for the next question: a block has rows of several windows, and its values are asked for
-        after its matches."""
-        assert self.keeps_deltas, "what is kept for single values is asked for nothing else"
-        if self._deltas is None:
-            self._deltas = self._unpacked()
-        return self._deltas
-
-    def _line(self) -> npt.NDArray[np.int64]:
-        line = np.arange(self.row_count, dtype=np.int64)
-        line *= self.step
-        line += self.base
-        if self.bits:
-            line += self._scaled(self._unpacked())
-        return line
+    def _greatest(self) -> int:
+        return kernels.greatest(self.data, self.start, self.bits, self.row_count)
 
     def _scaled(self, deltas: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         scaled: npt.NDArray[np.int64]
         scaled = np.multiply(deltas, np.uint64(self.unit), dtype=np.uint64).view(np.int64)
         return scaled
 
-    def _add_base(self, deltas: npt.NDArray[Any], numbers: npt.NDArray[Any]) -> None:
-        """base + unit · deltas into `numbers`: in as few bytes as the sums fit, and then copied, which is one pass over
-        the wide numbers and not two."""
-        unsigned = numbers.view(f"<u{numbers.itemsize}")
-        base, unit = self.base, self.unit
-        if self.bits == 0:
-            numbers[:] = base
-            return
-        most = base + unit * ((1 << self.bits) - 1)
-        width = next((w for w in (1, 2, 4) if deltas.itemsize <= w and most < 1 << 8 * w), 8)
-        if base < 0 or width >= numbers.itemsize:
-            modulus = 1 << 8 * numbers.itemsize  # sums that fit the type may be made of parts that wrap
-            dtype = unsigned.dtype
-            first = dtype.type(base % modulus)
-            if unit == 1:
-                np.add(deltas, first, out=unsigned, casting="unsafe", dtype=dtype)
-            else:
-                np.multiply(deltas, dtype.type(unit % modulus), out=unsigned, casting="unsafe", dtype=dtype)
-                unsigned += first
-            return
-        dtype = np.dtype(f"<u{width}")
-        if unit != 1:
-            product = scratch(dtype, len(deltas))
-            deltas = np.multiply(deltas, dtype.type(unit), out=product, dtype=dtype)
-        if base:
-            total = scratch(dtype, len(deltas))
-            deltas = np.add(deltas, dtype.type(base), out=total, dtype=dtype)
-        np.copyto(unsigned, deltas)
-
     def _check_line(self) -> None:
         if self.unit == 0:
             raise ValueError("expected a unit of 1 or more, found 0")
         if not line_fits(self.form, self.base, self.step, self.row_count, self.unit * ((1 << self.bits) - 1)):
             # More room than was used, or nonsense: the greatest delta tells.
-            delta_max = self.unit * int(self._unpacked().max(initial=0))
+            delta_max = self.unit * self._greatest()
             if not line_fits(self.form, self.base, self.step, self.row_count, delta_max):
                 raise ValueError(
                     f"expected values of {self.form.type}, found a line from {self.base} with step {self.step} "
@@ -341,8 +268,7 @@ class Frame:
 
     def _check_table(self) -> None:
         assert self.references is not None
-        deltas = self._remembered() if self.keeps_deltas else self._unpacked()
-        if (greatest := int(deltas.max(initial=0))) >= len(self.references):
+        if (greatest := self._greatest()) >= len(self.references):
             raise ValueError(f"expected references below {len(self.references)}, found {greatest}")
         lower, upper = value_bounds(self.form)
         least, most = int(self.references.min()), int(self.references.max())
@@ -427,32 +353,10 @@ def satisfying(values: npt.NDArray[np.int64], constraint: Constraint) -> npt.NDA
     return mask
 
 
-def output(form: Physical, rows: int) -> tuple[pa.Buffer, npt.NDArray[Any]]:
-    """The Arrow buffer to be filled, and the numbers in it: of a decimal128 every other word.
+def output(form: Physical, rows: int) -> tuple[pa.Buffer, int]:
+    """(the Arrow buffer to be filled, bytes of a number in it).
 
     Arrow's memory, which is used again without the page faults that NumPy's would cost.
     """
-    if _is_decimal128(form):
-        out = allocate(16 * rows)
-        return out, np.frombuffer(out, "<i8").reshape(rows, 2)[:, 0]
-    assert form.dtype is not None
-    out = allocate(rows * form.width_bytes)
-    return out, np.frombuffer(out, form.dtype)
-
-
-def finish(
-    form: Physical, out: pa.Buffer, rows: int, is_signed: bool, validity: pa.Buffer | None, null_count: int
-) -> pa.Array:
-    """The array over what `output` gave, when its numbers are written. is_signed: whether one may be below zero."""
-    if _is_decimal128(form):
-        words = np.frombuffer(out, "<i8").reshape(rows, 2)
-        if is_signed:
-            np.right_shift(words[:, 0], 63, out=words[:, 1])
-        else:
-            words[:, 1] = 0
-    return pa.Array.from_buffers(form.arrow, rows, [validity, out], null_count)
-
-
-def _is_decimal128(form: Physical) -> bool:
-    """Whether Arrow's value has 16 bytes, whatever the stored one has."""
-    return form.is_narrowed or form.code == format.TYPE_DECIMAL128
+    width = 16 if form.is_narrowed or form.code == format.TYPE_DECIMAL128 else form.width_bytes
+    return allocate(rows * width), width

@@ -30,8 +30,8 @@ import pyarrow.compute as pc
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
 from nyala.cfile.encoding.frame import Frame, line_fits
-from nyala.cfile.encoding.planes import pack_planes, planes_size
 from nyala.cfile.physical import FIXED, Physical, fill_holes
+from nyala.cfile.planes import pack_planes, planes_size
 
 __all__ = ["FrameOfReference"]
 
@@ -171,11 +171,11 @@ class FrameOfReference:
                 return form.fixed_array(data.slice(header_size), rows, block.validity, block.null_count)
         return Frame.parse(form, data, rows).array(block)
 
-    def frame(self, form: Physical, block: EncodedValues, *, keeps_deltas: bool = True) -> Frame:
+    def frame(self, form: Physical, block: EncodedValues) -> Frame:
         """A block that has no NULL, as it lies. Not of decimals of 16 bytes. Raises: as `decode`."""
         if block.null_count:
             raise ValueError(f"expected no NULLs, found {block.null_count}")
-        return Frame.parse(form, block.data, block.row_count, keeps_deltas=keeps_deltas)
+        return Frame.parse(form, block.data, block.row_count)
 
 
 @dataclass(frozen=True)

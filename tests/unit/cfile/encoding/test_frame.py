@@ -11,7 +11,7 @@ from tests.unit.cfile.encoding.values import arrow_of, blocks, encoded, form_of,
 
 from nyala.cfile import format
 from nyala.cfile.encoding.frame import Frame
-from nyala.cfile.encoding.planes import pack_planes, pick_planes
+from nyala.cfile.planes import pack_planes, pick_planes
 from nyala.schema.constraint import ANY, EMPTY, NULL_ONLY, Constraint
 from nyala.schema.types import parse_type
 

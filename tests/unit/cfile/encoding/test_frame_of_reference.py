@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.cfile.encoding.values import arrow_of, back, decoded, encoded, int64
 
 from nyala.cfile import format
-from nyala.cfile.encoding.planes import pack_planes, planes_size, unpack_planes
+from nyala.cfile.planes import pack_planes, planes_size, unpack_planes
 
 HEADER = format.FOR_HEADER.size
 

@@ -75,11 +75,15 @@ def pack_planes(deltas: npt.NDArray[Any], bits: int) -> bytes:
     return b"".join(parts)
 
 
-def unpack_planes(data: pa.Buffer, start: int, bits: int, count: int) -> npt.NDArray[Any]:
-    """The numbers at `start`, in the narrowest unsigned type; `data` is known to be long enough.
+def unpack_planes(
+    data: pa.Buffer, start: int, bits: int, count: int, lower: int = 0, upper: int | None = None
+) -> npt.NDArray[Any]:
+    """Those of the rows [lower, upper) among the `count` numbers at `start`, in the narrowest unsigned type; `data` is
+    known to be long enough.
 
     May be a view of `data`, which nobody may change.
     """
+    upper = count if upper is None else upper
     dtype = delta_dtype(bits)
     deltas: npt.NDArray[Any] | None = None
     shift = 0
@@ -90,9 +94,9 @@ def unpack_planes(data: pa.Buffer, start: int, bits: int, count: int) -> npt.NDA
         # Bits go to their places at once where that is in a byte; else a byte is made of them, and moved.
         moved = 0 if plane >= 8 or dtype.itemsize > 1 else shift
         if plane >= 8:
-            part = np.frombuffer(data, f"<u{plane // 8}", count, start)
+            part = np.frombuffer(data, f"<u{plane // 8}", count, start)[lower:upper]
         else:
-            part = _unpacked(np.frombuffer(data, np.uint8, size, start), plane, moved)[:count]
+            part = _unpacked(np.frombuffer(data, np.uint8, size, start), plane, moved, lower, upper)
         if deltas is None:
             is_last = bits & (plane - 1) == 0
             deltas = part if is_last or (part.dtype == dtype and plane < 8) else _copied(part, dtype)
@@ -102,21 +106,28 @@ def unpack_planes(data: pa.Buffer, start: int, bits: int, count: int) -> npt.NDA
             deltas |= _shifted(part, shift, dtype)
         start += size
         shift += plane
-    return np.zeros(count, np.uint8) if deltas is None else deltas
+    return np.zeros(upper - lower, np.uint8) if deltas is None else deltas
 
 
-def _unpacked(packed: npt.NDArray[np.uint8], plane: int, moved: int) -> npt.NDArray[np.uint8]:
-    """A plane of less than a byte as a byte a number, in which the bits stand `moved` places up."""
-    share = 8 // plane
-    out = scratch(np.uint8, share * len(packed)).reshape(share, len(packed))
-    for place in range(share):
+def _unpacked(
+    packed: npt.NDArray[np.uint8], plane: int, moved: int, lower: int, upper: int
+) -> npt.NDArray[np.uint8]:
+    """The rows [lower, upper) of a plane of less than a byte as a byte a number, in which the bits stand `moved` places
+    up."""
+    size, out = len(packed), scratch(np.uint8, upper - lower)
+    begin = lower
+    while begin < upper:
+        place = begin // size
+        end = min(upper, (place + 1) * size)
+        of_place = packed[begin - place * size : end - place * size]
         up = moved - place * plane
         if up > 0:  # NumPy multiplies bytes ten times as fast as it shifts them to the left
-            np.multiply(packed, np.uint8(1 << up), out=out[place])
+            np.multiply(of_place, np.uint8(1 << up), out=out[begin - lower : end - lower])
         else:
-            np.right_shift(packed, np.uint8(-up), out=out[place])
+            np.right_shift(of_place, np.uint8(-up), out=out[begin - lower : end - lower])
+        begin = end
     out &= np.uint8(((1 << plane) - 1) << moved)
-    return out.reshape(-1)
+    return out
 
 
 def _shifted(part: npt.NDArray[Any], shift: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -1,0 +1,70 @@
+"""The loops that scans spend their time in: compiled where that was possible, in NumPy otherwise.
+
+    compiled   `compiled.pyx`, made by Cython and a C compiler when Nyala is installed or a wheel is built
+    plain      `plain.py`, its twin: the same functions, the same answers, a NumPy call for each step
+
+    fill       numbers of frames, of one or of many at once, into the memory of Arrow arrays
+    in_range   which rows of a frame have a delta in a range           in_table   the same of any set of deltas
+    greatest   the greatest delta                                      widen      codewords as Arrow's indices
+
+A kernel takes the bytes of a block as they lie, goes over them once, and lets go of the interpreter's lock meanwhile.
+Its caller has proved what the block says of them. A kernel proves again that it reads and writes no memory but what it
+was given, and raises ValueError otherwise; of what the twin does with such arguments nothing is said.
+
+Which is used is decided when Nyala is imported, by the environment variable NYALA_KERNELS: `plain` takes the twin,
+`compiled` insists on the other; without it, what there is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from nyala.cfile.kernels.plain import Fill
+from nyala.errors import InvalidArgumentError
+
+__all__ = ["COMPILED", "Fill", "described", "fill", "greatest", "in_range", "in_table", "widen"]
+
+SETTING: Final = "NYALA_KERNELS"
+
+
+def _choose() -> str:
+    """The module that is used."""
+    wanted = os.environ.get(SETTING, "")
+    if wanted not in ("", "plain", "compiled"):
+        raise InvalidArgumentError(
+            f"the environment variable {SETTING} is {wanted!r}: set it to 'plain' or 'compiled', or leave it out"
+        )
+    name = f"{__name__}.compiled"
+    if wanted == "plain" or (not wanted and sys.byteorder != "little"):
+        return f"{__name__}.plain"
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        if wanted:
+            raise InvalidArgumentError(
+                f"the environment variable {SETTING} is 'compiled', but this installation has no compiled kernels "
+                f"({error}): install Nyala where there is a C compiler, or leave the variable out"
+            ) from error
+        return f"{__name__}.plain"
+    return name
+
+
+_CHOSEN: Final = _choose()
+COMPILED: Final = _CHOSEN.endswith(".compiled")
+
+_kernels: Final = importlib.import_module(_CHOSEN)
+if TYPE_CHECKING:
+    from nyala.cfile.kernels.plain import fill, greatest, in_range, in_table, widen
+else:
+    fill, greatest = _kernels.fill, _kernels.greatest
+    in_range, in_table, widen = _kernels.in_range, _kernels.in_table, _kernels.widen
+
+
+def described() -> str:
+    """Which kernels are used, in a word or two."""
+    if not COMPILED:
+        return "plain"
+    return "compiled, with checks" if _kernels.CHECKED else "compiled"

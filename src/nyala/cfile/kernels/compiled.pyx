@@ -1,0 +1,546 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The kernels in C: see `nyala.cfile.kernels`, which says what each takes and gives, and `plain`, their twin.
+
+Every kernel works on a tile at a time, a few thousand rows that stay in the nearest cache: each plane is laid into it by a
+loop of its own, which the compiler makes vectors of, and what becomes of the deltas is one more.
+
+    planes of a block ──> tile of deltas ──> numbers, answers, the greatest
+
+Where each access lies is proved before the interpreter's lock is let go (`_planes_in`, `_rows_in`); no number in a block is
+an address. Only references and words are looked up by what the block says, and these are compared first.
+
+Built with NYALA_KERNEL_CHECKS=1 every range is proved again where it is read or written (`CHECKED`).
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport abort, free, malloc
+from libc.string cimport memcpy, memset
+
+cdef extern from *:
+    """
+    #ifdef NYALA_KERNEL_CHECKS
+    #define NYALA_CHECKED 1
+    #else
+    #define NYALA_CHECKED 0
+    #endif
+    """
+    bint _checked "NYALA_CHECKED"
+
+CHECKED = bool(_checked)
+
+ctypedef fused word:
+    uint32_t
+    uint64_t
+
+ctypedef fused number:
+    uint8_t
+    uint16_t
+    uint32_t
+    uint64_t
+
+cdef enum:
+    TILE = 2048  # rows: of 8 bytes, half of a first-level cache
+
+cdef struct Planes:
+    # `count` numbers of `bits` bits from `data` on, of which the planes end at `end`.
+    const uint8_t* data
+    const uint8_t* end
+    int bits
+    Py_ssize_t count
+
+cdef struct Line:
+    uint64_t base
+    uint64_t step
+    uint64_t unit
+
+cdef struct Job:
+    Planes planes
+    Line line
+    const int64_t* references  # NULL: a line
+    Py_ssize_t references_count
+    const int64_t* rows  # NULL: the rows [lower, lower + count)
+    Py_ssize_t lower
+    Py_ssize_t count
+    uint8_t* out
+    Py_ssize_t out_size
+    int width
+    bint is_signed
+
+
+# ------------------------------------------------------------------------------------------------ proofs
+
+
+cdef Py_ssize_t _size(int bits, Py_ssize_t count) noexcept nogil:
+    """Bytes of `count` numbers of so many bits."""
+    cdef Py_ssize_t size = 0
+    cdef int plane = 64
+    while plane:
+        if bits & plane:
+            size += count * (plane // 8) if plane >= 8 else (count * plane + 7) // 8
+        plane >>= 1
+    return size
+
+
+cdef int _planes_in(Planes* planes, Py_buffer* view, Py_ssize_t start, int bits, Py_ssize_t count) except -1:
+    if not 0 <= bits <= 64 or not 0 <= count < 1 << 40 or start < 0:
+        raise ValueError(f"expected at most 64 bits, found {bits} of {count} rows at {start}")
+    if start + _size(bits, count) > view.len:
+        raise ValueError(f"expected {_size(bits, count)} bytes at {start}, found {view.len} in all")
+    planes.data = <const uint8_t*>view.buf + start
+    planes.end = planes.data + _size(bits, count)
+    planes.bits, planes.count = bits, count
+    return 0
+
+
+cdef int _rows_in(Py_ssize_t lower, Py_ssize_t upper, Py_ssize_t count) except -1:
+    if not 0 <= lower <= upper <= count:
+        raise ValueError(f"expected rows of {count}, found [{lower}, {upper})")
+    return 0
+
+
+cdef int _aligned(Py_buffer* view, int width) except -1:
+    if <size_t>view.buf % width:
+        raise ValueError(f"expected memory for numbers of {width} bytes, found it at {<size_t>view.buf}")
+    return 0
+
+
+@cython.final
+cdef class Views:
+    """Contiguous memory of others, held until this goes."""
+
+    cdef Py_buffer* _held
+    cdef Py_ssize_t _count, _room
+
+    def __cinit__(self, Py_ssize_t room):
+        self._held, self._count, self._room = <Py_buffer*>malloc(room * sizeof(Py_buffer) + 1), 0, room
+        if self._held is NULL:
+            raise MemoryError
+
+    cdef Py_buffer* hold(self, object whole, int flags) except NULL:
+        assert self._count < self._room
+        PyObject_GetBuffer(whole, self._held + self._count, flags)
+        self._count += 1
+        return self._held + self._count - 1
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self._count):
+            PyBuffer_Release(self._held + i)
+        free(self._held)
+
+
+cdef inline void _prove(bint holds) noexcept nogil:
+    """In a build with checks: end the process rather than read or write what is not ours."""
+    if _checked and not holds:
+        abort()
+
+
+# ------------------------------------------------------------------------------------------------ planes
+
+
+cdef void _lay(word* tile, const uint8_t* part, Py_ssize_t n, int plane, int shift, bint first) noexcept nogil:
+    """The next n numbers of a plane of whole bytes, moved `shift` bits up, into the tile: as they are, or beside what is
+    there."""
+    cdef Py_ssize_t i
+    cdef uint16_t two[TILE]
+    cdef uint32_t four[TILE]
+    cdef uint64_t eight[TILE]
+    if plane == 8:
+        if first:
+            for i in range(n):
+                tile[i] = part[i]
+        else:
+            for i in range(n):
+                tile[i] |= <word>part[i] << shift
+    elif plane == 16:
+        memcpy(two, part, 2 * n)
+        if first:
+            for i in range(n):
+                tile[i] = two[i]
+        else:
+            for i in range(n):
+                tile[i] |= <word>two[i] << shift
+    elif plane == 32:
+        memcpy(four, part, 4 * n)
+        if first:
+            for i in range(n):
+                tile[i] = four[i]
+        else:
+            for i in range(n):
+                tile[i] |= <word>four[i] << shift
+    else:  # of 64 bits there is no other
+        memcpy(eight, part, 8 * n)
+        for i in range(n):
+            tile[i] = <word>eight[i]
+
+
+cdef void _lay_bits(
+    word* tile, const uint8_t* part, Py_ssize_t n, int plane, int place, int shift, bint first
+) noexcept nogil:
+    """The same of a plane of less than a byte: n numbers that stand `place` bits up in their bytes."""
+    cdef Py_ssize_t i
+    cdef uint8_t mask = ((1 << plane) - 1) << place
+    cdef int up = shift - place
+    if first:
+        for i in range(n):
+            tile[i] = <word>(part[i] & mask) >> place
+    elif up >= 0:
+        for i in range(n):
+            tile[i] |= <word>(part[i] & mask) << up
+    else:
+        up = -up
+        for i in range(n):
+            tile[i] |= <word>(part[i] & mask) >> up
+
+
+cdef void _unpack(const Planes* planes, Py_ssize_t row, Py_ssize_t n, word* tile) noexcept nogil:
+    """The deltas of the rows [row, row + n), at most a tile of them; of 32 bits at most, if the tile's words are so."""
+    cdef const uint8_t* part = planes.data
+    cdef Py_ssize_t size, done, share, inside
+    cdef int plane = 64, shift = 0
+    cdef bint first = True
+    if planes.bits == 0:
+        memset(tile, 0, n * sizeof(word))
+        return
+    while plane:
+        if planes.bits & plane:
+            if plane >= 8:
+                size = planes.count * (plane // 8)
+                _prove(0 <= n <= TILE and 0 <= row and part + (row + n) * (plane // 8) <= planes.end)
+                _lay(tile, part + row * (plane // 8), n, plane, shift, first)
+            else:
+                # A byte has numbers of several stretches of the block, one stretch after the other.
+                size = (planes.count * plane + 7) // 8
+                done = 0
+                while done < n:
+                    share, inside = (row + done) // size, (row + done) % size
+                    _prove(share * plane < 8 and part + inside + min(n - done, size - inside) <= planes.end)
+                    _lay_bits(
+                        tile + done, part + inside, min(n - done, size - inside), plane, <int>share * plane, shift, first
+                    )
+                    done += min(n - done, size - inside)
+            part += size
+            shift += plane
+            first = False
+        plane >>= 1
+
+
+cdef uint64_t _one(const Planes* planes, Py_ssize_t row) noexcept nogil:
+    """The delta of one row."""
+    cdef const uint8_t* part = planes.data
+    cdef Py_ssize_t size
+    cdef int plane = 64, shift = 0
+    cdef uint64_t delta = 0, found
+    while plane:
+        if planes.bits & plane:
+            if plane >= 8:
+                size = planes.count * (plane // 8)
+                _prove(part + (row + 1) * (plane // 8) <= planes.end)
+                found = 0
+                memcpy(&found, part + row * (plane // 8), plane // 8)
+            else:
+                size = (planes.count * plane + 7) // 8
+                _prove(part + row % size < planes.end)
+                found = (part[row % size] >> (row // size * plane)) & ((1 << plane) - 1)
+            delta |= found << shift
+            part += size
+            shift += plane
+        plane >>= 1
+    return delta
+
+
+# ------------------------------------------------------------------------------------------------ numbers
+
+
+cdef void _narrow_line(
+    const word* tile, Py_ssize_t n, Py_ssize_t row, const Line* line, number* out
+) noexcept nogil:
+    """base + step · row + unit · delta, in as many bits as `out` has: sums that fit may be made of parts that wrap."""
+    cdef number base = <number>line.base, step = <number>line.step, unit = <number>line.unit
+    cdef Py_ssize_t i
+    if step:
+        base += <number>row * step
+        for i in range(n):
+            out[i] = base + <number>i * step + <number>tile[i] * unit
+    elif unit != 1:
+        for i in range(n):
+            out[i] = base + <number>tile[i] * unit
+    else:
+        for i in range(n):
+            out[i] = base + <number>tile[i]
+
+
+cdef void _wide(const uint64_t* low, Py_ssize_t n, bint is_signed, uint64_t* out) noexcept nogil:
+    """Numbers of 16 bytes of their lower halves."""
+    cdef Py_ssize_t i
+    if is_signed:
+        for i in range(n):
+            out[2 * i] = low[i]
+            out[2 * i + 1] = -(low[i] >> 63)
+    else:
+        for i in range(n):
+            out[2 * i] = low[i]
+            out[2 * i + 1] = 0
+
+
+cdef void _store(
+    const Job* job, const word* tile, Py_ssize_t done, Py_ssize_t n
+) noexcept nogil:
+    """The numbers of n deltas, for the places from `done` on."""
+    cdef uint64_t low[TILE]
+    cdef uint8_t* out = job.out + done * job.width
+    cdef Py_ssize_t row = job.lower + done
+    _prove(0 <= done and (done + n) * job.width <= job.out_size)
+    if job.width == 16:
+        _narrow_line(tile, n, row, &job.line, low)
+        _wide(low, n, job.is_signed, <uint64_t*>out)
+    elif job.width == 8:
+        _narrow_line(tile, n, row, &job.line, <uint64_t*>out)
+    elif job.width == 4:
+        _narrow_line(tile, n, row, &job.line, <uint32_t*>out)
+    elif job.width == 2:
+        _narrow_line(tile, n, row, &job.line, <uint16_t*>out)
+    else:
+        _narrow_line(tile, n, row, &job.line, out)
+
+
+cdef bint _look_up(const Job* job, uint64_t* tile, Py_ssize_t n) noexcept nogil:
+    """Deltas become the references that they name; False if one names none."""
+    cdef Py_ssize_t i
+    for i in range(n):
+        if tile[i] >= <uint64_t>job.references_count:
+            return False
+        tile[i] = <uint64_t>job.references[tile[i]]
+    return True
+
+
+cdef bint _fill_range(const Job* job) noexcept nogil:
+    cdef uint32_t small[TILE]
+    cdef uint64_t large[TILE]
+    cdef Py_ssize_t done = 0, n
+    while done < job.count:
+        n = min(TILE, job.count - done)
+        if job.references is not NULL:
+            _unpack(&job.planes, job.lower + done, n, large)
+            if not _look_up(job, large, n):
+                return False
+            _store(job, large, done, n)
+        elif job.planes.bits <= 32:
+            _unpack(&job.planes, job.lower + done, n, small)
+            _store(job, small, done, n)
+        else:
+            _unpack(&job.planes, job.lower + done, n, large)
+            _store(job, large, done, n)
+        done += n
+    return True
+
+
+cdef bint _fill_rows(const Job* job) noexcept nogil:
+    cdef uint64_t tile[TILE]
+    cdef Py_ssize_t done = 0, n, i, row
+    while done < job.count:
+        n = min(TILE, job.count - done)
+        for i in range(n):
+            row = job.rows[done + i]
+            if not 0 <= row < job.planes.count:
+                return False
+            tile[i] = _one(&job.planes, row)
+            if job.line.step:  # the position is the row's, not the place's
+                tile[i] = tile[i] * job.line.unit + <uint64_t>row * job.line.step
+        if job.references is not NULL and not _look_up(job, tile, n):
+            return False
+        _store_rows(job, tile, done, n)
+        done += n
+    return True
+
+
+cdef void _store_rows(const Job* job, const uint64_t* tile, Py_ssize_t done, Py_ssize_t n) noexcept nogil:
+    """`_store`, when what the rows' positions add is in the tile already."""
+    cdef Job flat = job[0]
+    if flat.line.step:
+        flat.line.step, flat.line.unit = 0, 1
+    _store(&flat, tile, done, n)
+
+
+def fill(jobs):
+    cdef Py_ssize_t count = len(jobs), i, failed = -1
+    cdef Job* plan = <Job*>malloc(count * sizeof(Job) + 1)
+    cdef Views views = Views(4 * count)
+    if plan is NULL:
+        raise MemoryError
+    try:
+        for i in range(count):
+            _plan(jobs[i], plan + i, views)
+        with nogil:
+            for i in range(count):
+                if not (_fill_range(plan + i) if plan[i].rows is NULL else _fill_rows(plan + i)):
+                    failed = i
+                    break
+        if failed >= 0:
+            raise ValueError(f"expected rows and references that there are, found others in job {failed}")
+    finally:
+        free(plan)
+
+
+cdef int _plan(object asked, Job* job, Views views) except -1:
+    """A job of which every place is proved."""
+    cdef Py_buffer* view
+    cdef Py_ssize_t start, at, lower, upper, block_rows
+    cdef int bits
+    data, start, bits, block_rows, base, step, unit, references, rows, lower, upper, out, at, width, signed = asked
+    _planes_in(&job.planes, views.hold(data, PyBUF_SIMPLE), start, bits, block_rows)
+    job.references, job.references_count = NULL, 0
+    if references is None:
+        job.line.base, job.line.step, job.line.unit = <uint64_t><int64_t>base, <uint64_t><int64_t>step, unit
+    else:
+        view = views.hold(references, PyBUF_SIMPLE)
+        job.references, job.references_count = <const int64_t*>view.buf, view.len // 8
+        job.line.base, job.line.step, job.line.unit = 0, 0, 1
+    job.rows, job.lower = NULL, lower
+    if rows is None:
+        _rows_in(lower, upper, block_rows)
+        job.count = upper - lower
+    else:
+        view = views.hold(rows, PyBUF_SIMPLE)
+        job.rows, job.count = <const int64_t*>view.buf, view.len // 8
+    job.width, job.is_signed = width, signed
+    if job.width not in (1, 2, 4, 8, 16):
+        raise ValueError(f"expected numbers of 1, 2, 4, 8 or 16 bytes, found {width}")
+    view = views.hold(out, PyBUF_WRITABLE)
+    if not 0 <= at <= view.len or job.count > view.len // job.width - at:
+        raise ValueError(f"expected room for {job.count} numbers of {width} bytes from {at} on, found {view.len} bytes")
+    _aligned(view, min(job.width, 8))
+    job.out, job.out_size = <uint8_t*>view.buf + at * job.width, job.count * job.width
+    return 0
+
+
+# ------------------------------------------------------------------------------------------------ questions
+
+
+cdef void _compare(const word* tile, Py_ssize_t n, word least, word span, uint8_t* out) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        out[i] = tile[i] - least <= span  # what is below wraps around to above
+
+
+def in_range(
+    data, Py_ssize_t start, int bits, Py_ssize_t count, Py_ssize_t lower, Py_ssize_t upper,
+    uint64_t least, uint64_t greatest, uint8_t[::1] out,
+):
+    cdef Views views = Views(1)
+    cdef Planes planes
+    cdef uint32_t small[TILE]
+    cdef uint64_t large[TILE]
+    cdef Py_ssize_t row = lower, n
+    _planes_in(&planes, views.hold(data, PyBUF_SIMPLE), start, bits, count)
+    _rows_in(lower, upper, count)
+    if out.shape[0] != upper - lower or least > greatest or (bits <= 32 and greatest >> 32):
+        raise ValueError(f"expected {upper - lower} answers about [{least}, {greatest}], found {out.shape[0]}")
+    with nogil:
+        while row < upper:
+            n = min(TILE, upper - row)
+            _prove(row - lower + n <= out.shape[0])
+            if bits <= 32:
+                _unpack(&planes, row, n, small)
+                _compare(small, n, <uint32_t>least, <uint32_t>(greatest - least), &out[row - lower])
+            else:
+                _unpack(&planes, row, n, large)
+                _compare(large, n, least, greatest - least, &out[row - lower])
+            row += n
+
+
+def in_table(
+    data, Py_ssize_t start, int bits, Py_ssize_t count, Py_ssize_t lower, Py_ssize_t upper,
+    const uint8_t[::1] table, uint8_t[::1] out,
+):
+    cdef Views views = Views(1)
+    cdef Planes planes
+    cdef uint32_t tile[TILE]
+    cdef Py_ssize_t row = lower, n, i, size = table.shape[0]
+    cdef bint outside = False
+    _planes_in(&planes, views.hold(data, PyBUF_SIMPLE), start, bits, count)
+    _rows_in(lower, upper, count)
+    if out.shape[0] != upper - lower or bits > 32:
+        raise ValueError(f"expected {upper - lower} answers about 32 bits at most, found {out.shape[0]}")
+    with nogil:
+        while row < upper and not outside:
+            n = min(TILE, upper - row)
+            _prove(row - lower + n <= out.shape[0])
+            _unpack(&planes, row, n, tile)
+            for i in range(n):
+                if tile[i] >= size:
+                    outside = True
+                    break
+                out[row - lower + i] = table[tile[i]]
+            row += n
+    if outside:
+        raise ValueError(f"expected deltas below {size}, found a greater one")
+
+
+cdef uint64_t _most(const word* tile, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef word most = 0
+    cdef int32_t biased = -(1 << 31)
+    if word is uint32_t:  # processors without SSE4 compare signed numbers only
+        for i in range(n):
+            biased = max(biased, <int32_t>(tile[i] ^ <uint32_t>0x80000000))
+        return <uint32_t>biased ^ <uint32_t>0x80000000
+    else:
+        for i in range(n):
+            most = max(most, tile[i])
+        return most
+
+
+def greatest(data, Py_ssize_t start, int bits, Py_ssize_t count):
+    cdef Views views = Views(1)
+    cdef Planes planes
+    cdef uint32_t small[TILE]
+    cdef uint64_t large[TILE]
+    cdef uint64_t most = 0
+    cdef Py_ssize_t row = 0, n
+    _planes_in(&planes, views.hold(data, PyBUF_SIMPLE), start, bits, count)
+    with nogil:
+        while row < count:
+            n = min(TILE, count - row)
+            if bits <= 32:
+                _unpack(&planes, row, n, small)
+                most = max(most, _most(small, n))
+            else:
+                _unpack(&planes, row, n, large)
+                most = max(most, _most(large, n))
+            row += n
+    return most
+
+
+# ------------------------------------------------------------------------------------------------ codewords
+
+
+cdef uint32_t _widen(const number* words, Py_ssize_t n, int32_t* out) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef number most = 0
+    for i in range(n):
+        most = max(most, words[i])
+        out[i] = <int32_t>words[i]
+    return <uint32_t>most
+
+
+def widen(words, int width, int32_t[::1] out):
+    cdef Views views = Views(1)
+    cdef Py_buffer* view = views.hold(words, PyBUF_SIMPLE)
+    cdef uint32_t most
+    cdef Py_ssize_t n = out.shape[0]
+    if width not in (1, 2, 4) or view.len != n * width:
+        raise ValueError(f"expected {n} codewords of 1, 2 or 4 bytes, found {view.len} bytes of {width} each")
+    if n == 0:
+        return 0
+    _aligned(view, width)
+    with nogil:
+        if width == 1:
+            most = _widen(<const uint8_t*>view.buf, n, &out[0])
+        elif width == 2:
+            most = _widen(<const uint16_t*>view.buf, n, &out[0])
+        else:
+            most = _widen(<const uint32_t*>view.buf, n, &out[0])
+    return most

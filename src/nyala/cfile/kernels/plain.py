@@ -1,0 +1,158 @@
+"""The kernels in NumPy: the twin of `compiled`, and what there is where nothing could be compiled.
+
+Each function is what its namesake in `compiled.pyx` promises; the tests hold both to the same answers. What it costs
+is a call of NumPy for each plane and each step, over vectors as long as the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala.cfile.memory import scratch
+from nyala.cfile.planes import pick_planes, unpack_planes
+
+__all__ = ["CHECKED", "Fill", "fill", "greatest", "in_range", "in_table", "widen"]
+
+CHECKED: Final = False
+
+
+class Fill(NamedTuple):
+    """Numbers of one frame, and where they go.
+
+    base + step · row + unit · delta of its rows, or references[delta]; sums are values of the type (FOR-fits).
+    """
+
+    data: pa.Buffer
+    start: int  # of the planes in `data`
+    bits: int
+    block_rows: int  # of the frame
+    base: int
+    step: int
+    unit: int
+    references: npt.NDArray[np.int64] | None  # then base, step and unit say nothing
+    rows: npt.NDArray[np.int64] | None  # which rows, in their order; None: [lower, upper)
+    lower: int
+    upper: int
+    out: pa.Buffer  # Arrow's memory
+    at: int  # of the first number, counted in numbers
+    width: int  # of a number in `out`, in bytes: 1, 2, 4, 8, or 16 for decimal128
+    is_signed: bool  # whether one may be below zero, which numbers of 16 bytes are told
+
+
+def fill(jobs: Sequence[Fill]) -> None:
+    """Write the numbers of all jobs. Cost: the interpreter's lock is let go of once for all of them."""
+    for job in jobs:
+        _fill(job)
+
+
+def in_range(
+    data: pa.Buffer, start: int, bits: int, count: int, lower: int, upper: int, least: int, greatest: int,
+    out: npt.NDArray[np.uint8],
+) -> None:  # fmt: skip
+    """Of the rows [lower, upper), of `count` with deltas of `bits` bits, whether the delta is in [least, greatest]: 1
+    or 0 in `out`, which is as long. The bounds are numbers of so many bits, in order."""
+    deltas = unpack_planes(data, start, bits, count, lower, upper)
+    number, answers = deltas.dtype.type, out.view(np.bool_)
+    if least == 0:
+        np.less_equal(deltas, number(greatest), out=answers)
+    elif greatest == (1 << bits) - 1:
+        np.greater_equal(deltas, number(least), out=answers)
+    else:  # what is below wraps around to above
+        np.less_equal(deltas - number(least), number(greatest - least), out=answers)
+
+
+def in_table(
+    data: pa.Buffer, start: int, bits: int, count: int, lower: int, upper: int,
+    table: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8],
+) -> None:  # fmt: skip
+    """The same of `table[delta]`, 1 or 0. At most 32 bits. Raises: ValueError for a delta that is not in the table."""
+    deltas = unpack_planes(data, start, bits, count, lower, upper)
+    try:
+        out[:] = table[deltas]
+    except IndexError as error:
+        raise ValueError(f"expected deltas below {len(table)}, found a greater one") from error
+
+
+def greatest(data: pa.Buffer, start: int, bits: int, count: int) -> int:
+    """The greatest delta of all rows; 0 of none."""
+    return int(unpack_planes(data, start, bits, count).max(initial=0))
+
+
+def widen(words: pa.Buffer, width: int, out: npt.NDArray[np.int32]) -> int:
+    """Codewords of 1, 2 or 4 bytes, as many as `out` has room for, into it. Returns: the greatest, 0 of none.
+
+    Only codewords below 2^31 mean anything in `out`.
+    """
+    narrow = np.frombuffer(words, f"<u{width}")
+    np.copyto(out, narrow, casting="unsafe")
+    return int(narrow.max(initial=0))
+
+
+# -- inside ------------------------------------------------------------------------------------------------
+
+
+def _fill(job: Fill) -> None:
+    count = job.upper - job.lower if job.rows is None else len(job.rows)
+    if job.width == 16:
+        words = np.frombuffer(job.out, "<i8").reshape(-1, 2)[job.at : job.at + count]
+        numbers = words[:, 0]
+    else:
+        numbers = np.frombuffer(job.out, f"<i{job.width}")[job.at : job.at + count]
+    if job.rows is None:
+        deltas = unpack_planes(job.data, job.start, job.bits, job.block_rows, job.lower, job.upper)
+    else:
+        deltas = pick_planes(job.data, job.start, job.bits, job.block_rows, job.rows)
+    if job.references is not None:
+        if job.rows is not None or job.bits > 8:
+            numbers[:] = job.references[deltas]
+        else:  # clipping spares NumPy its own look at the bounds; the frame has proved them
+            numbers[:] = np.take(job.references.astype(numbers.dtype), deltas, mode="clip")
+    elif job.step:
+        line = np.arange(job.lower, job.upper) if job.rows is None else job.rows
+        line = line * np.int64(job.step)
+        line += np.int64(job.base)
+        if job.bits:
+            line += np.multiply(deltas, np.uint64(job.unit), dtype=np.uint64).view(np.int64)
+        numbers[:] = line
+    else:
+        _add_base(job, deltas, numbers)
+    if job.width == 16:
+        if job.is_signed:
+            np.right_shift(words[:, 0], 63, out=words[:, 1])
+        else:
+            words[:, 1] = 0
+
+
+def _add_base(job: Fill, deltas: npt.NDArray[Any], numbers: npt.NDArray[Any]) -> None:
+    """base + unit · deltas into `numbers`: in as few bytes as the sums fit, and then copied, which is one pass over the
+    wide numbers and not two."""
+    unsigned = numbers.view(f"<u{numbers.itemsize}")
+    base, unit = job.base, job.unit
+    if job.bits == 0:
+        numbers[:] = base
+        return
+    most = base + unit * ((1 << job.bits) - 1)
+    width = next((w for w in (1, 2, 4) if deltas.itemsize <= w and most < 1 << 8 * w), 8)
+    if base < 0 or width >= numbers.itemsize:
+        modulus = 1 << 8 * numbers.itemsize  # sums that fit the type may be made of parts that wrap
+        dtype = unsigned.dtype
+        first = dtype.type(base % modulus)
+        if unit == 1:
+            np.add(deltas, first, out=unsigned, casting="unsafe", dtype=dtype)
+        else:
+            np.multiply(deltas, dtype.type(unit % modulus), out=unsigned, casting="unsafe", dtype=dtype)
+            unsigned += first
+        return
+    dtype = np.dtype(f"<u{width}")
+    if unit != 1:
+        product = scratch(dtype, len(deltas))
+        deltas = np.multiply(deltas, dtype.type(unit), out=product, dtype=dtype)
+    if base:
+        total = scratch(dtype, len(deltas))
+        deltas = np.add(deltas, dtype.type(base), out=total, dtype=dtype)
+    np.copyto(unsigned, deltas)

@@ -1,0 +1,274 @@
+"""Each kernel gives what the encodings' definition says, whichever of the twins it is.
+
+Expected values are worked out here in Python's own integers, a row at a time, so neither twin is the other's measure.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from nyala.cfile.kernels import Fill
+from nyala.cfile.planes import delta_dtype, pack_planes
+
+# Fewer and more than a kernel's tile, and sizes at which the last byte of a plane is not full.
+COUNTS = st.integers(1, 70) | st.sampled_from((2047, 2048, 2049, 4096 + 13, 9001))
+BITS = st.integers(0, 64)
+AFTER = b"\xa5" * 24  # what lies behind a block is another's
+
+
+def deltas_of(bits: int, count: int, seed: int) -> list[int]:
+    """Some numbers below 2^bits, the least and the greatest among them."""
+    rng = np.random.default_rng(seed)
+    some = rng.integers(0, (1 << bits) - 1, count, np.uint64, endpoint=True) if bits else np.zeros(count, int)
+    some[rng.integers(0, count)] = (1 << bits) - 1
+    some[rng.integers(0, count)] = 0
+    return [int(delta) for delta in some]
+
+
+def packed(deltas: list[int], bits: int, start: int) -> pa.Buffer:
+    return pa.py_buffer(
+        b"#" * start + pack_planes(np.array(deltas, np.uint64).astype(delta_dtype(bits)), bits) + AFTER
+    )
+
+
+def signed(number: int, width: int) -> int:
+    """The number as so many bytes have it."""
+    return int.from_bytes((number % (1 << 8 * width)).to_bytes(width, "little"), "little", signed=True)
+
+
+def numbers(out: pa.Buffer, width: int) -> list[int]:
+    data = out.to_pybytes()
+    return [int.from_bytes(data[at : at + width], "little", signed=True) for at in range(0, len(data), width)]
+
+
+@st.composite
+def ranges(draw: st.DrawFn) -> tuple[int, int, int]:
+    """(rows of a block, some of them)."""
+    count = draw(COUNTS)
+    lower = draw(st.integers(0, count))
+    return count, lower, draw(st.integers(lower, count))
+
+
+@given(
+    rows=ranges(),
+    bits=BITS,
+    width=st.sampled_from((1, 2, 4, 8, 16)),
+    base=st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-300, 300),
+    step=st.just(0) | st.integers(-(1 << 40), 1 << 40),
+    unit=st.sampled_from((1, 1, 7, 100, 1_000_000, (1 << 64) - 1)),
+    at=st.integers(0, 3),
+    seed=st.integers(0, 1 << 32),
+)
+@example(rows=(8, 0, 8), bits=3, width=16, base=-4, step=0, unit=1, at=0, seed=0)
+def test_a_line(
+    kernels: ModuleType, rows: tuple[int, int, int], bits: int, width: int, base: int, step: int, unit: int, at: int,
+    seed: int,
+) -> None:  # fmt: skip
+    """A wrong sum is a wrong value in a user's column."""
+    count, lower, upper = rows
+    deltas = deltas_of(bits, count, seed)
+    sums = [base + step * row + unit * delta for row, delta in enumerate(deltas)]
+    if width == 16 or not -(1 << 8 * width - 1) <= min(sums) <= max(sums) < 1 << 8 * width - 1:
+        # FOR-fits: sums are values of the type. Of what does not fit, the part of a narrower line that does.
+        base, step, unit = signed(base, min(width, 8)) >> 1, 0, 1
+        bits = min(bits, 8 * min(width, 8) - 2)
+        deltas = deltas_of(bits, count, seed)
+        sums = [base + delta for delta in deltas]
+    out = pa.py_buffer(bytearray(b"\x5a" * ((at + upper - lower + 2) * width)))
+    job = Fill(
+        packed(deltas, bits, 5), 5, bits, count, base, step, unit, None, None, lower, upper, out, at, width, True
+    )  # fmt: skip
+    kernels.fill([job])
+    untouched = [signed(int.from_bytes(b"\x5a" * width, "little"), width)]
+    assert numbers(out, width) == untouched * at + sums[lower:upper] + untouched * 2
+    rng = np.random.default_rng(seed)
+    some = rng.integers(0, count, 17)
+    out = pa.py_buffer(bytearray(17 * width))
+    kernels.fill([job._replace(rows=some, out=out, at=0)])
+    assert numbers(out, width) == [sums[row] for row in some.tolist()], "the same rows, one by one"
+
+
+@given(
+    rows=ranges(),
+    bits=st.integers(0, 8),
+    width=st.sampled_from((1, 2, 4, 8, 16)),
+    seed=st.integers(0, 1 << 32),
+)
+def test_a_table(kernels: ModuleType, rows: tuple[int, int, int], bits: int, width: int, seed: int) -> None:
+    """A value that is the wrong one of a few."""
+    count, lower, upper = rows
+    deltas = deltas_of(bits, count, seed)
+    greatest = (1 << 8 * min(width, 8) - 1) - 1
+    rng = np.random.default_rng(seed)
+    references = rng.integers(-greatest, greatest, 1 << bits, np.int64)
+    out = pa.py_buffer(bytearray(width * (upper - lower)))
+    job = Fill(
+        packed(deltas, bits, 0),
+        0,
+        bits,
+        count,
+        99,
+        98,
+        97,
+        references,
+        None,
+        lower,
+        upper,
+        out,
+        0,
+        width,
+        True,
+    )
+    kernels.fill([job])
+    expected = [int(references[delta]) for delta in deltas]
+    assert numbers(out, width) == expected[lower:upper]
+    some = rng.integers(0, count, 9)
+    out = pa.py_buffer(bytearray(9 * width))
+    kernels.fill([job._replace(rows=some, out=out)])
+    assert numbers(out, width) == [expected[row] for row in some.tolist()]
+
+
+def test_many_jobs_fill_one_buffer_and_others(kernels: ModuleType) -> None:
+    """A window whose rows lie in two blocks, and its other columns."""
+    first, second, other = ([1, 2, 3], [4, 5], [7, 6, 5, 4, 3])
+    out, wide = pa.py_buffer(bytearray(20)), pa.py_buffer(bytearray(80))
+    kernels.fill(
+        [
+            Fill(packed(first, 3, 0), 0, 3, 3, 10, 0, 1, None, None, 0, 3, out, 0, 4, False),
+            Fill(packed(second, 3, 0), 0, 3, 2, 10, 0, 1, None, None, 0, 2, out, 3, 4, False),
+            Fill(packed(other, 3, 0), 0, 3, 5, -5, 0, 1, None, None, 0, 5, wide, 0, 16, True),
+        ]
+    )
+    assert numbers(out, 4) == [11, 12, 13, 14, 15]
+    assert numbers(wide, 16) == [2, 1, 0, -1, -2]
+    kernels.fill([])
+
+
+@given(rows=ranges(), bits=st.integers(1, 64), seed=st.integers(0, 1 << 32), data=st.data())
+def test_in_range(
+    kernels: ModuleType, rows: tuple[int, int, int], bits: int, seed: int, data: st.DataObject
+) -> None:
+    """A predicate that loses a row, or keeps one."""
+    count, lower, upper = rows
+    deltas = deltas_of(bits, count, seed)
+    bound = st.integers(0, (1 << bits) - 1) | st.sampled_from(deltas)
+    least, greatest = sorted((data.draw(bound), data.draw(bound)))
+    out = np.full(upper - lower, 9, np.uint8)
+    kernels.in_range(packed(deltas, bits, 3), 3, bits, count, lower, upper, least, greatest, out)
+    assert out.tolist() == [int(least <= delta <= greatest) for delta in deltas[lower:upper]]
+
+
+@given(rows=ranges(), bits=st.integers(0, 16), seed=st.integers(0, 1 << 32))
+def test_in_table(kernels: ModuleType, rows: tuple[int, int, int], bits: int, seed: int) -> None:
+    """The same of a list of values."""
+    count, lower, upper = rows
+    deltas = deltas_of(bits, count, seed)
+    table = np.random.default_rng(seed).integers(0, 2, 1 << bits).astype(np.uint8)
+    out = np.full(upper - lower, 9, np.uint8)
+    kernels.in_table(packed(deltas, bits, 1), 1, bits, count, lower, upper, table, out)
+    assert out.tolist() == [int(table[delta]) for delta in deltas[lower:upper]]
+
+
+@given(count=COUNTS, bits=BITS, seed=st.integers(0, 1 << 32))
+def test_greatest(kernels: ModuleType, count: int, bits: int, seed: int) -> None:
+    """What proves that a table has a reference for each delta, and a line a value of the type."""
+    deltas = [delta >> 1 for delta in deltas_of(bits, count, seed)]
+    assert kernels.greatest(packed(deltas, bits, 2), 2, bits, count) == max(deltas)
+
+
+@given(words=st.lists(st.integers(0, 255), max_size=300), width=st.sampled_from((1, 2, 4)))
+def test_widen(kernels: ModuleType, words: list[int], width: int) -> None:
+    """Codewords that name other words, or one beyond the last that nobody notices."""
+    words = [word << 8 * (width - 1) >> (width == 4) for word in words]
+    out = np.full(len(words), -1, np.int32)
+    assert kernels.widen(pa.py_buffer(np.array(words, f"<u{width}")), width, out) == max(words, default=0)
+    assert out.tolist() == words
+
+
+def fill_job(**other: Any) -> Fill:
+    data = packed([1, 2, 3, 0], 2, 0).slice(0, 1)
+    out = pa.py_buffer(bytearray(32))
+    return Fill(data, 0, 2, 4, 0, 0, 1, None, None, 0, 4, out, 0, 8, False)._replace(**other)
+
+
+OUTSIDE: dict[str, dict[str, Any]] = {
+    "the block ends before the planes do": {"start": 1},
+    "a start before the block": {"start": -1},
+    "more bits than lie there": {"bits": 3},
+    "more bits than a number has": {"bits": 65},
+    "fewer bits than none": {"bits": -1},
+    "more rows than lie there": {"block_rows": 5, "upper": 5},
+    "fewer rows than none": {"block_rows": -1},
+    "from before the first row": {"lower": -1},
+    "from behind to before": {"lower": 3, "upper": 2},
+    "to behind the last row": {"upper": 5},
+    "too little room": {"out": pa.py_buffer(bytearray(31))},
+    "room between two places of numbers": {"out": pa.py_buffer(memoryview(bytearray(40))[1:33])},
+    "too little room from there on": {"at": 1},
+    "a place before the room": {"at": -1},
+    "a place that is no size": {"at": 1 << 62},
+    "wider numbers than there is room for": {"width": 16},
+    "numbers of three bytes": {"width": 3},
+    "numbers of no bytes": {"width": 0},
+    "a reference that is not there": {"references": np.array([7, 8], np.int64)},
+    "a row behind the last": {"rows": np.array([0, 4], np.int64)},
+    "a row before the first": {"rows": np.array([-1], np.int64)},
+    "more rows than there is room for": {"rows": np.arange(4).repeat(2)},
+}
+
+
+@pytest.mark.parametrize("other", OUTSIDE.values(), ids=OUTSIDE.keys())
+def test_no_job_reaches_outside_its_memory(kernels: ModuleType, other: dict[str, Any]) -> None:
+    """Our own mistake, or a forged block, must not read or write what is another's."""
+    if kernels.__name__.endswith("plain"):
+        pytest.skip("NumPy looks after itself")
+    with pytest.raises(ValueError, match="expected"):
+        kernels.fill([fill_job(), fill_job(**other)])
+
+
+def test_no_question_reaches_outside_its_memory(kernels: ModuleType) -> None:
+    """The same of what is asked."""
+    if kernels.__name__.endswith("plain"):
+        pytest.skip("NumPy looks after itself")
+    data = packed([1, 2, 3, 0], 2, 0).slice(0, 1)
+    out, table = np.zeros(4, np.uint8), np.zeros(4, np.uint8)
+    places: list[tuple[Any, ...]] = [
+        (1, 2, 4, 0, 4), (0, 3, 4, 0, 4), (0, 65, 4, 0, 4), (0, 2, 5, 0, 4), (0, 2, 4, 1, 5), (0, 2, 4, 3, 2),
+        (0, 2, 4, 0, 3), (-1, 2, 4, 0, 4),
+    ]  # fmt: skip
+    for place in places:
+        with pytest.raises(ValueError, match="expected"):
+            kernels.in_range(data, *place, 1, 2, out)
+        with pytest.raises(ValueError, match="expected"):
+            kernels.in_table(data, *place, table, out)
+    for place in places[:4] + places[-1:]:
+        with pytest.raises(ValueError, match="expected"):
+            kernels.greatest(data, *place[:3])
+    with pytest.raises(ValueError, match="expected deltas below 3"):
+        kernels.in_table(data, 0, 2, 4, 0, 4, table[:3], out)
+    with pytest.raises(ValueError, match="expected"):
+        kernels.in_range(data, 0, 2, 4, 0, 4, 2, 1, out)
+    for words, width in ((b"\0" * 3, 1), (b"\0" * 5, 1), (b"\0" * 12, 3), (b"\0" * 4, 4)):
+        with pytest.raises(ValueError, match="expected"):
+            kernels.widen(pa.py_buffer(words), width, np.zeros(4, np.int32))
+
+
+def test_the_block_is_left_as_it_is(kernels: ModuleType) -> None:
+    """Others read the same bytes at the same time."""
+    data = packed(list(range(256)) * 9, 8, 0)
+    before = data.to_pybytes()
+    out: npt.NDArray[np.uint8] = np.zeros(2304, np.uint8)
+    kernels.in_range(data, 0, 8, 2304, 0, 2304, 3, 9, out)
+    kernels.fill(
+        [Fill(data, 0, 8, 2304, 5, 1, 3, None, None, 0, 2304, pa.py_buffer(bytearray(2304 * 8)), 0, 8, False)]
+    )
+    assert kernels.greatest(data, 0, 8, 2304) == 255
+    assert data.to_pybytes() == before
