@@ -48,7 +48,7 @@ from nyala.catalog.rows import RowsByTable, all_rows, decode, difference
 from nyala.env import Env
 from nyala.errors import CorruptionError, ReadOnlyError, StorageError
 
-__all__ = ["Catalog", "find_store"]
+__all__ = ["Catalog", "find_store", "without_collector"]
 
 _UNFINISHED_NAME: Final = CATALOG_NAME + ".new"
 # What `Catalog.create` and those who call it may have left in a folder that is not a store yet.
@@ -108,6 +108,19 @@ def find_store(env: Env, directory: str) -> bool:
     )
 
 
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """Hundreds of thousands of entries are made, and none of them is garbage: the collector would walk them all, again
+    and again, which takes as long as making them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 class Catalog:
     """The catalogue of one store. Made by `create` or `open`; the writer's is `close`d."""
 
@@ -154,6 +167,7 @@ class Catalog:
         assert self._state is not None, "load() comes first"
         return self._state
 
+    @without_collector()
     def load(self, *, at_least: int = 0, thorough: bool = False) -> CatalogState:
         """Read everything, compare every checksum, and return the state.
 
@@ -171,8 +185,7 @@ class Catalog:
             else:
                 rows, sums = self._read(connection, thorough)
             try:
-                with _without_collector():
-                    state = decode(rows)
+                state = decode(rows)
             except ValueError as error:
                 raise CorruptionError(str(error), self.path) from error
             if state.version < at_least:
@@ -396,19 +409,6 @@ def _read_table(connection: sqlite3.Connection, path: str, shape: TableShape) ->
                 path,
             )
     return rows, sum(crcs) % SUM_MODULUS
-
-
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """Hundreds of thousands of entries are made, and none of them is garbage: the collector would walk them all, again
-    and again, which takes as long as making them."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def signed(total: int) -> int:

@@ -13,6 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from nyala.catalog.model import CatalogState, DeltaEntry, PartEntry, RowSetEntry
+from nyala.catalog.store import without_collector
 from nyala.cfile.cache import BlockCache
 from nyala.delta.delta_file import DeltaFile, WrittenDelta
 from nyala.delta.mem_store import DeltaMemStore
@@ -31,6 +32,7 @@ logger = logging.getLogger("nyala.store")
 _TABLET_FOLDER: Final = re.compile(r"\d+")
 
 
+@without_collector()
 def open_root(
     env: Env, path: str, state: CatalogState, cache: BlockCache, limits: Limits = DEFAULT_LIMITS
 ) -> Root:
