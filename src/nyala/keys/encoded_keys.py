@@ -33,6 +33,7 @@ import pyarrow.compute as pc
 
 from nyala.keys import hash64
 from nyala.keys.arrow_memory import binary_view, large_binary_array
+from nyala.keys.word_search import find_words, sample_of
 
 __all__ = ["TAIL_WIDTH", "EncodedKeys", "Layout", "Side"]
 
@@ -176,7 +177,7 @@ class EncodedKeys(abc.ABC):
 class NumpyKeys(EncodedKeys):
     """Layouts "int" and "fixed": one NumPy array."""
 
-    __slots__ = ("_head", "_tails", "data", "layout", "width")
+    __slots__ = ("_head", "_sample", "_tails", "data", "layout", "width")
 
     width: int
 
@@ -193,6 +194,7 @@ class NumpyKeys(EncodedKeys):
         self.width = width
         self._tails = tails
         self._head = head
+        self._sample: npt.NDArray[np.uint64] | None = None  # of the words that are searched
 
     def __len__(self) -> int:
         return len(self.data)
@@ -246,7 +248,9 @@ class NumpyKeys(EncodedKeys):
 
     def take(self, indices: npt.NDArray[Any]) -> EncodedKeys:
         tails = self._tails
-        return NumpyKeys(self.data[indices], self.width, None if tails is None else tails[indices])
+        return NumpyKeys(
+            self.data[indices], self.width, None if tails is None else tails[indices], self._head
+        )
 
     def slice(self, offset: int, length: int | None = None) -> EncodedKeys:
         part = slice(offset, None if length is None else offset + length)
@@ -273,7 +277,35 @@ class NumpyKeys(EncodedKeys):
         return np.argsort(self.data, kind="stable")
 
     def search(self, probes: EncodedKeys, side: Side = "left") -> Indexes:
+        words = self._words_beside(probes)
+        if words is not None:
+            return np.searchsorted(*words, side=side)
         return np.searchsorted(self.data, self._same(probes).data, side=side)
+
+    def find(self, probes: EncodedKeys) -> Indexes:
+        words = self._words_beside(probes)
+        if words is None or not len(self):
+            return super().find(probes)
+        if self._sample is None:
+            self._sample = sample_of(words[0])
+        return find_words(words[0], self._sample, words[1])
+
+    def _words_beside(
+        self, probes: EncodedKeys
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
+        """Integers in place of these keys, which ascend, and of the probes, in the same order; None: there are none.
+
+        Of layout "fixed" there are, if all have one head; of many probes that is known after `prepare_slices`.
+        """
+        other = self._same(probes)
+        if self.layout == "int":
+            return self.data, other.data
+        if not len(self) or not len(other):
+            return None
+        head = other.head(0) if len(other) == 1 else other._head
+        if head is None or head != self.common_head:
+            return None
+        return self.tails, other.tails
 
     def lower_bound(self, bound: bytes) -> int:
         # A key starting with a shorter bound is >= it, as if the bound went on in zeros; a longer one is

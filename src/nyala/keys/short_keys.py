@@ -22,6 +22,7 @@ import pyarrow as pa
 from nyala.errors import CorruptionError
 from nyala.keys.arrow_memory import binary_view
 from nyala.keys.encoded_keys import TAIL_WIDTH, EncodedKeys, NumpyKeys
+from nyala.keys.word_search import find_words, sample_of
 
 __all__ = ["ShortKeys"]
 
@@ -29,12 +30,13 @@ __all__ = ["ShortKeys"]
 class ShortKeys:
     """Strictly ascending keys of `width` bytes, all beginning with `head`."""
 
-    __slots__ = ("head", "tails", "width")
+    __slots__ = ("_sample", "head", "tails", "width")
 
     def __init__(self, head: bytes, tails: npt.NDArray[np.uint64]) -> None:
         self.head: Final = head
         self.tails: Final = tails
         self.width: Final = len(head) + TAIL_WIDTH
+        self._sample: Final = sample_of(tails)
 
     @staticmethod
     def of(keys: EncodedKeys) -> ShortKeys | None:
@@ -83,7 +85,7 @@ class ShortKeys:
 
     @property
     def nbytes(self) -> int:
-        return int(self.tails.nbytes)
+        return int(self.tails.nbytes + (0 if self._sample is None else self._sample.nbytes))
 
     def find(self, probes: EncodedKeys) -> npt.NDArray[np.int64]:
         """The position of each probe, or -1. Probes ascend."""
@@ -91,19 +93,12 @@ class ShortKeys:
         if not len(probes):
             return np.empty(0, np.int64)
         if probes.common_head == self.head:
-            return self._find(probes.tails)
+            return find_words(self.tails, self._sample, probes.tails)
         found = np.full(len(probes), -1, np.int64)
         lower, upper = probes.lower_bound(self.head), probes.first_beyond(self.head)
         if lower < upper:
-            found[lower:upper] = self._find(probes.tails[lower:upper])
+            found[lower:upper] = find_words(self.tails, self._sample, probes.tails[lower:upper])
         return found
-
-    def _find(self, tails: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        at = self.tails.searchsorted(tails)
-        if at[-1] == len(self.tails):  # the greatest probe; others may be as great
-            at = np.minimum(at, len(self.tails) - 1)
-        hit = self.tails[at] == tails
-        return at if hit.all() else np.where(hit, at, np.int64(-1))
 
     def lower_bound(self, bound: bytes) -> int:
         """As `EncodedKeys.lower_bound`: the first position whose canonical bytes are >= `bound`, maybe a prefix."""

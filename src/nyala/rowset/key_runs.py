@@ -74,6 +74,7 @@ class KeyRun:
         if not len(other) or not len(self):
             return self if len(self) else other
         count = len(self) + len(other)
+        other.keys.prepare_slices()  # they ascend: so they are searched for as integers, where their heads are alike
         places = self.keys.search(other.keys) + np.arange(len(other))
         order = np.empty(count, np.int64)
         of_self = np.ones(count, np.bool_)
