@@ -86,7 +86,7 @@ def _commit_directly(db: Database, chance: random.Random) -> None:
 def _compact(kind: str) -> Operation:
     """One tablet of one table, where there is something to compact, with a write in the middle of it."""
 
-    def operation(db: Database, chance: random.Random) -> None:
+    def operation(db: Database, chance: random.Random) -> object:
         store = db._writer()
         plans = [
             (table, tablet, plan)
@@ -95,7 +95,7 @@ def _compact(kind: str) -> Operation:
             if (plan := _plan(kind, tablet, rowset, chance)) is not None
         ]
         if not plans:
-            return
+            return None
         table, tablet, plan = chance.choice(plans)
         when = chance.choice(["reserved", "written", ""])
 
@@ -103,7 +103,7 @@ def _compact(kind: str) -> Operation:
             if reached == when:
                 db[table.name].upsert(_rows(chance, table.name.split("_")[0]), errors="collect")
 
-        compact(store, table.id, tablet.id, plan, run_here(store), phase=phase)
+        return compact(store, table.id, tablet.id, plan, run_here(store), phase=phase)
 
     return operation
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -154,6 +156,17 @@ def test_ten_thousand_power_cuts(part: int, request: pytest.FixtureRequest) -> N
             tried.append(power_cuts(workload, chance, 40, chance.choice(["commit", "group"])))
 
 
+# What an operation says when it has done something; of the others the store's version or its moment has changed.
+HAS_DONE: dict[str, Callable[[Any], object]] = {
+    "minor compaction": lambda report: report,
+    "UNDO compaction": lambda report: report,
+    "major compaction": lambda report: report,
+    "merging compaction": lambda report: report,
+    "vacuum": lambda tables: any(said["files"] or said["rowsets_rewritten"] for said in tables),
+    "collection": lambda files: files,
+}
+
+
 def test_the_workloads_reach_every_operation() -> None:
     """An operation that quietly does nothing would be tested by nothing."""
     with (
@@ -162,19 +175,14 @@ def test_the_workloads_reach_every_operation() -> None:
     ):
         make_tables(db)
         chance = random.Random(7)
-        done: dict[str, int] = dict.fromkeys(OPERATIONS, 0)
-        kept = (
-            "upsert,update,flush,update,flush,minor compaction,upsert,delete,flush of a table,update,flush,"
-        )
-        kept += (
-            "major compaction,update,flush,major compaction,UNDO compaction,merging compaction,collection,"
-        )
-        kept += 6 * "update,flush," + "compaction of deltas,restore,restore,restore"
-        for name in [*kept.split(","), *OPERATIONS, *kept.split(","), *OPERATIONS, *kept.split(",")]:
+        missed = set(OPERATIONS)
+        for _ in range(1000):
+            name = chance.choice(sorted(OPERATIONS))
             before = db._writer().state.version, db.now()
-            OPERATIONS[name](db, chance)
-            done[name] += (db._writer().state.version, db.now()) != before
-        missed = {name for name, times in done.items() if not times}
-        assert missed <= {"vacuum", "update where"}, (
-            "which have something to do with old history and large values only"
-        )
+            said = OPERATIONS[name](db, chance)
+            changed = (db._writer().state.version, db.now()) != before
+            if HAS_DONE[name](said) if name in HAS_DONE else changed:
+                missed.discard(name)
+            if not missed:
+                return
+        raise AssertionError(f"these have done nothing in 1,000 operations: {sorted(missed)}")
