@@ -17,11 +17,18 @@ if TYPE_CHECKING:
     from tests.model.shapes import Shape
 
 
+SHOWN_ROWS = 8
+
+
 def assert_same(found: Any, wanted: Any, what: str) -> None:
     if not same(found, wanted):
         extra = [row for row in found if plain(row) not in plain(wanted)]
         missing = [row for row in wanted if plain(row) not in plain(found)]
-        raise AssertionError(f"{what}: too much {extra}, missing {missing}; found {found}, wanted {wanted}")
+        told = {"too much": extra, "missing": missing, "found": found, "wanted": wanted}
+        raise AssertionError(
+            f"{what}: "
+            + "; ".join(f"{word} ({len(rows)}): {rows[:SHOWN_ROWS]}" for word, rows in told.items())
+        )
 
 
 class Looks:

@@ -60,9 +60,6 @@ class StoreMachine(RuleBasedStateMachine):
                 ]
                 self._do("write", name, "upsert", rows, "raise")
             self._do("flush", None, {})
-        for place in (0, 1) if self.large else ():
-            self._do("many", "t", "upsert", place * PLACE, PLACE, place, [c.name for c in self._columns("t")])
-            self._do("flush", None, {})
 
     def teardown(self) -> None:
         if hasattr(self, "session"):

@@ -30,7 +30,7 @@ class Shape:
 
     key:       name and type of each key column.
     keys:      the keys that operations choose from: few, so that every key meets every phase.
-    nth_key:   as many as are wanted, for large batches.
+    nth_key:   as many as are wanted, for large batches; most in the ranges that a table begins with.
     range_on:  which key column the range partitions are of; borders: where they may begin and end.
     hash_on:   the key columns of the hash level; none: no such level.
     """
@@ -64,7 +64,7 @@ class Shape:
 DAYS = [dt.date(1969, 12, 31), dt.date(2026, 11, 21)]
 
 INTEGER = Shape(
-    "integer", (("k", "int32"),), [(k,) for k in range(-2, 4)], lambda n: (n,), range_on=0, borders=(0, 2)
+    "integer", (("k", "int32"),), [(k,) for k in range(-2, 4)], lambda n: (1 - n,), range_on=0, borders=(0, 2)
 )
 STRING = Shape(
     "string",
@@ -81,7 +81,7 @@ COMPOSITE = Shape(
         ("a", 0, DAYS[1]),
         ("a\0", 1, DAYS[1]),
     ],
-    lambda n: (f"s{n % 5}", n % 7, dt.date(2000, 1, 1) + dt.timedelta(n)),
+    lambda n: (f"s{n % 5}", n % 7 - 5, dt.date(2000, 1, 1) + dt.timedelta(n)),
     range_on=1,
     borders=(0, 1),
     hash_on=("s", "d"),

@@ -17,15 +17,16 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import Phase, given, note, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.figures import counted
-from tests.model.machine import StoreMachine
+from tests.model.machine import PLACE, StoreMachine
 from tests.model.session import Session
 from tests.model.shapes import COMPOSITE, INTEGER, SHAPES, STRING, Options, Shape
 from tests.model.values import VALUES, encodings
 
+EVERY_COLUMN = st.sampled_from([(type, encoding) for type in VALUES for encoding in encodings(type)])
 ANY = st.builds(
     Options,
     tiny=st.sampled_from([True, True, False]),
@@ -33,9 +34,7 @@ ANY = st.builds(
     direct_commit_bytes=st.sampled_from([64 << 20, 64 << 20, 1, 300]),
     rowset_target_bytes=st.sampled_from([32 << 20, 600]),
     block_size=st.sampled_from([None, 16]),
-    more=st.lists(
-        st.sampled_from([(type, encoding) for type in VALUES for encoding in encodings(type)]), max_size=3
-    ).map(tuple),
+    more=st.lists(EVERY_COLUMN, max_size=3).map(tuple),
 )
 KEYS_ONLY = st.builds(Options, direct_commit_bytes=st.sampled_from([64 << 20, 1]), keys_only=st.just(True))
 
@@ -73,11 +72,67 @@ def test_large_batches_and_many_changes_of_the_same_rows() -> None:
     run(STRING, ANY, examples(50), 15, large=True)
 
 
+def look_up_much(
+    shape: Shape, more: list[tuple[str, str]], seeds: list[int], stretches: list[tuple[int, int, int]]
+) -> None:
+    """Rowsets of hundreds of rows in blocks as they are in use, and look-ups of few rows of one and many of another."""
+    session = Session(shape, Options(tiny=False, more=tuple(more)))
+    try:
+        for place, seed in enumerate(seeds):
+            columns = [column.name for column in session.models["t"].values()]
+            session.do(("many", "t", "upsert", PLACE * place, PLACE, seed, columns))
+            session.do(("flush", None, {}))
+            session.do(("look_many", "t", -1, [(PLACE * place, PLACE, 1), (0, 1, 1)], 0, 0))
+        session.do(("many", "t", "update", 7, 20, seeds[0], ["c", "more0"]))
+        for moment in (-1, -2):
+            session.do(("look_many", "t", moment, stretches, 0, 0))
+            session.do(("look_many", "t", moment, [(0, PLACE, 1), (PLACE, 2, 5)], 2, 0))
+        session.do(("care", "t", "compact"))
+        session.do(("look_many", "t", -1, stretches, 0, 0))
+    except BaseException:
+        note(session.source())
+        raise
+    finally:
+        session.close()
+
+
+STRETCH = st.tuples(
+    st.integers(0, 3 * PLACE), st.sampled_from([1, 2, 5, 40, PLACE]), st.sampled_from([1, 1, 2, 7])
+)
+LOOK_UPS = given(
+    shape=st.sampled_from(list(SHAPES.values())),
+    more=st.lists(EVERY_COLUMN, min_size=3, max_size=5),
+    seeds=st.lists(st.integers(0, 2**16), min_size=2, max_size=3),
+    stretches=st.lists(STRETCH, min_size=1, max_size=3),
+)
+
+
+@settings(max_examples=examples(12), phases=set(Phase) - {Phase.explain})
+@LOOK_UPS
+def test_few_rows_of_one_rowset_and_many_of_another(
+    shape: Shape, more: list[tuple[str, str]], seeds: list[int], stretches: list[tuple[int, int, int]]
+) -> None:
+    """Values come from each rowset in the form that is cheapest there, and the forms have to fit together."""
+    look_up_much(shape, more, seeds, stretches)
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("part", range(10))
+@settings(max_examples=150, phases=set(Phase) - {Phase.explain})
+@LOOK_UPS
+def test_few_rows_of_one_rowset_and_many_of_another_for_long(
+    shape: Shape, more: list[tuple[str, str]], seeds: list[int], stretches: list[tuple[int, int, int]]
+) -> None:
+    what = "look-ups in large rowsets against a dictionary of versions, columns of any type and encoding"
+    with counted(what, "examples") as tried:
+        look_up_much(shape, more, seeds, stretches)
+        tried.append(1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(5))
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_the_store_is_the_model_hundreds_of_times(shape: Shape, part: int) -> None:
-    """350 examples of up to 40 steps for each kind of key, in ten parts; in every eighth all feeds between any two
+    """175 examples of up to 40 steps for each kind of key, in five parts; in every eighth all feeds between any two
     moments."""
     with counted(
         f"operations by chance against a dictionary of versions, {shape.name} key", "examples"
