@@ -49,7 +49,8 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             sys.path.pop(0)
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        build_data["force_include"][made] = f"nyala/cfile/kernels/{os.path.basename(made)}"
+        for path in made:
+            build_data["force_include"][path] = f"nyala/cfile/kernels/{os.path.basename(path)}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         scratch = getattr(self, "_scratch", None)

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Compile src/nyala/cfile/kernels/compiled.pyx: tools/build_kernels.py [FOLDER], by the Python that is to import it.
 
-Without FOLDER the module lies beside its source, where an editable install and PYTHONPATH=src find it. Needs Cython,
-setuptools and a C compiler. The environment variable NYALA_KERNEL_CHECKS=1 makes a build that proves each access again.
+Without FOLDER the modules lie beside their source, where an editable install and PYTHONPATH=src find them. Needs
+Cython, setuptools and a C compiler. The environment variable NYALA_KERNEL_CHECKS=1 makes a build that proves each
+access again.
 """
 
 import os
+import platform
 import shutil
 import sys
 import tempfile
@@ -15,8 +17,8 @@ PACKAGE = os.path.join(os.path.dirname(_HERE), "src", "nyala", "cfile", "kernels
 NAME = "nyala.cfile.kernels.compiled"
 
 
-def build(folder: str = PACKAGE) -> str:
-    """Compile the kernels into `folder`. Returns: the module's path.
+def build(folder: str = PACKAGE) -> list[str]:
+    """Compile the kernels into `folder`. Returns: the modules' paths.
 
     Raises: whatever Cython and the compiler raise, ImportError without Cython or setuptools, and OSError.
     """
@@ -24,24 +26,28 @@ def build(folder: str = PACKAGE) -> str:
         raise OSError(
             "the kernels read blocks, which are little-endian, as they lie: this machine is big-endian"
         )
-    from setuptools import (
+    from setuptools import (  # before Cython, which else takes the distutils of Python 3.11
         Distribution,
         Extension,
-    )  # before Cython, which else takes the distutils of Python 3.11
+    )
     from setuptools.command.build_ext import build_ext
 
     from Cython.Build import cythonize  # isort: skip
 
     checks = os.environ.get("NYALA_KERNEL_CHECKS", "") not in ("", "0")
+    flags = [] if os.name == "nt" else ["-O3", "-g0"]
+    variants = {NAME: flags}
+    if sys.platform.startswith("linux") and platform.machine() == "x86_64":
+        variants[f"{NAME}_avx2"] = [*flags, "-mavx2"]
     with tempfile.TemporaryDirectory() as scratch:
-        extension = Extension(
-            NAME,
-            [os.path.join(PACKAGE, "compiled.pyx")],
-            define_macros=[("NYALA_KERNEL_CHECKS", "1")] if checks else [],
-            extra_compile_args=[] if os.name == "nt" else ["-O3", "-g0"],
-        )
+        extensions = []
+        for name, its_flags in variants.items():
+            source = os.path.join(scratch, name.rpartition(".")[2] + ".pyx")
+            shutil.copyfile(os.path.join(PACKAGE, "compiled.pyx"), source)
+            macros = [("NYALA_KERNEL_CHECKS", "1")] if checks else []
+            extensions.append(Extension(name, [source], define_macros=macros, extra_compile_args=its_flags))
         extensions = cythonize(
-            [extension],
+            extensions,
             build_dir=scratch,
             quiet=True,
             force=True,
@@ -49,16 +55,20 @@ def build(folder: str = PACKAGE) -> str:
         )
         command = build_ext(Distribution({"name": "nyala", "ext_modules": extensions}))
         command.build_lib, command.build_temp = os.path.join(scratch, "lib"), scratch
+        command.parallel = len(extensions)
         command.ensure_finalized()
         command.run()
-        (made,) = command.get_outputs()
         os.makedirs(folder, exist_ok=True)
-        target = os.path.join(folder, os.path.basename(made))
-        # A process that has the old one open keeps it.
-        shutil.copyfile(made, target + ".new")
-        os.replace(target + ".new", target)
+        return [_put(made, folder) for made in command.get_outputs()]
+
+
+def _put(made: str, folder: str) -> str:
+    """Replace the module in the folder; a process that has the old one open keeps it."""
+    target = os.path.join(folder, os.path.basename(made))
+    shutil.copyfile(made, target + ".new")
+    os.replace(target + ".new", target)
     return target
 
 
 if __name__ == "__main__":
-    print(build(*sys.argv[1:2]))
+    print("\n".join(build(*sys.argv[1:2])))

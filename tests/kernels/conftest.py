@@ -14,16 +14,13 @@ from types import ModuleType
 import pytest
 
 TOOL = Path(__file__).parents[2] / "tools" / "build_kernels.py"
-KINDS = ["plain", "compiled", pytest.param("checked", marks=pytest.mark.long)]
+KINDS = ["plain", "compiled", "compiled_avx2", pytest.param("checked", marks=pytest.mark.long)]
 
 
-def compiled(folder: Path | None = None) -> ModuleType:
-    """The compiled module, beside its source or in a folder."""
-    name = "nyala.cfile.kernels.compiled"
-    if folder is None:
-        return importlib.import_module(name)
-    (path,) = [path for path in folder.iterdir() if path.suffix in (".so", ".pyd")]
-    spec = importlib.util.spec_from_file_location(name, path)
+def loaded(folder: Path) -> ModuleType:
+    """The compiled module of a folder."""
+    (path,) = [path for path in folder.glob("compiled.*") if path.suffix in (".so", ".pyd")]
+    spec = importlib.util.spec_from_file_location("nyala.cfile.kernels.compiled", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -41,11 +38,16 @@ def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         subprocess.run(
             [sys.executable, TOOL, folder], check=True, env={**os.environ, "NYALA_KERNEL_CHECKS": "1"}
         )
-        module = compiled(folder)
+        module = loaded(folder)
         assert module.CHECKED
         yield module
         return
     try:
-        yield compiled()
+        if (
+            request.param == "compiled_avx2"
+            and not importlib.import_module("nyala.cfile.kernels.compiled").HAS_AVX2
+        ):
+            pytest.skip("this processor has no AVX2")
+        yield importlib.import_module(f"nyala.cfile.kernels.{request.param}")
     except ImportError as error:
         pytest.skip(f"nothing is compiled here: {error}")

@@ -308,11 +308,8 @@ class ColumnReader:
 
     @property
     def decodes_in_long_calls(self) -> bool:
-        """Whether most of the time that a block takes is one call of another library: bit-shuffled numbers, text."""
-        footer = self._footer
-        if footer.dictionary_length:
-            return False
-        return footer.form.kind == BYTES or footer.encoding == format.ENCODING_BITSHUFFLE
+        """Whether most of the time that a block takes is one call of another library: text that is no codewords."""
+        return self._footer.form.kind == BYTES and not self._footer.dictionary_length
 
     @property
     def has_frames(self) -> bool:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from nyala.cfile import kernels
 from nyala.cfile.encoding.frame import Frame, output
+from nyala.cfile.memory import scratch
 from nyala.cfile.physical import Physical
 from nyala.schema.constraint import Constraint
 
@@ -104,8 +105,9 @@ class CodeRows:
     matching: Callable[[Constraint], Bools]
 
     def matches(self, constraint: Constraint) -> Bools:
-        found: Bools = self.matching(constraint)[self.codes.indices.to_numpy()]
-        return found
+        found = scratch(np.uint8, len(self.codes))
+        kernels.among(self.codes.indices.to_numpy(), self.matching(constraint).view(np.uint8), found)
+        return found.view(np.bool_)
 
     def pick(self, rows: npt.NDArray[np.int64], *, narrow: bool = False) -> pa.Array:
         return self.codes.take(pa.array(rows))

@@ -141,6 +141,7 @@ class Physical:
         return pa.Array.from_buffers(self.arrow, row_count, [validity, values], null_count)
 
 
+@functools.cache
 def narrow_decimal(type: ColumnType) -> pa.DataType | None:
     """Arrow's decimal of 4 or 8 bytes for a decimal that is stored so; None for others, or where Arrow has none."""
     if type.name != "decimal" or type.storage_width_bytes not in (4, 8):

@@ -1,11 +1,13 @@
 """The loops that scans spend their time in: compiled where that was possible, in NumPy otherwise.
 
-    compiled   `compiled.pyx`, made by Cython and a C compiler when Nyala is installed or a wheel is built
+    compiled   `compiled.pyx`, made by Cython and a C compiler when Nyala is installed or a wheel is built; for x86-64
+               on Linux once more, as `compiled_avx2`, for processors whose vectors are twice as long
     plain      `plain.py`, its twin: the same functions, the same answers, a NumPy call for each step
 
     fill       numbers of frames, of one or of many at once, into the memory of Arrow arrays
     in_range   which rows of a frame have a delta in a range           in_table   the same of any set of deltas
-    greatest   the greatest delta                                      widen      codewords as Arrow's indices
+    greatest   the greatest delta
+    widen      codewords as Arrow's indices                            among      which of these are in a set
 
 A kernel takes the bytes of a block as they lie, goes over them once, and lets go of the interpreter's lock meanwhile.
 Its caller has proved what the block says of them. A kernel proves again that it reads and writes no memory but what it
@@ -18,6 +20,7 @@ Which is used is decided when Nyala is imported, by the environment variable NYA
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
 from typing import TYPE_CHECKING, Final
@@ -25,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 from nyala.cfile.kernels.plain import Fill
 from nyala.errors import InvalidArgumentError
 
-__all__ = ["COMPILED", "Fill", "described", "fill", "greatest", "in_range", "in_table", "widen"]
+__all__ = ["COMPILED", "Fill", "among", "described", "fill", "greatest", "in_range", "in_table", "widen"]
 
 SETTING: Final = "NYALA_KERNELS"
 
@@ -41,7 +44,8 @@ def _choose() -> str:
     if wanted == "plain" or (not wanted and sys.byteorder != "little"):
         return f"{__name__}.plain"
     try:
-        importlib.import_module(name)
+        if importlib.import_module(name).HAS_AVX2 and importlib.util.find_spec(f"{name}_avx2") is not None:
+            return f"{name}_avx2"
     except ImportError as error:
         if wanted:
             raise InvalidArgumentError(
@@ -53,13 +57,13 @@ def _choose() -> str:
 
 
 _CHOSEN: Final = _choose()
-COMPILED: Final = _CHOSEN.endswith(".compiled")
+COMPILED: Final = not _CHOSEN.endswith(".plain")
 
 _kernels: Final = importlib.import_module(_CHOSEN)
 if TYPE_CHECKING:
-    from nyala.cfile.kernels.plain import fill, greatest, in_range, in_table, widen
+    from nyala.cfile.kernels.plain import among, fill, greatest, in_range, in_table, widen
 else:
-    fill, greatest = _kernels.fill, _kernels.greatest
+    among, fill, greatest = _kernels.among, _kernels.fill, _kernels.greatest
     in_range, in_table, widen = _kernels.in_range, _kernels.in_table, _kernels.widen
 
 
@@ -67,4 +71,9 @@ def described() -> str:
     """Which kernels are used, in a word or two."""
     if not COMPILED:
         return "plain"
-    return "compiled, with checks" if _kernels.CHECKED else "compiled"
+    words = ["compiled"]
+    if _CHOSEN.endswith("_avx2"):
+        words.append("AVX2")
+    if _kernels.CHECKED:
+        words.append("with checks")
+    return ", ".join(words)

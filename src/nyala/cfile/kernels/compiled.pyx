@@ -25,10 +25,17 @@ cdef extern from *:
     #else
     #define NYALA_CHECKED 0
     #endif
+    #if defined(__GNUC__) && defined(__x86_64__)
+    #define NYALA_HAS_AVX2 __builtin_cpu_supports("avx2")
+    #else
+    #define NYALA_HAS_AVX2 0
+    #endif
     """
     bint _checked "NYALA_CHECKED"
+    bint _has_avx2 "NYALA_HAS_AVX2"
 
 CHECKED = bool(_checked)
+HAS_AVX2 = bool(_has_avx2)
 
 ctypedef fused word:
     uint32_t
@@ -515,6 +522,22 @@ def greatest(data, Py_ssize_t start, int bits, Py_ssize_t count):
 
 
 # ------------------------------------------------------------------------------------------------ codewords
+
+
+def among(const int32_t[::1] codes, const uint8_t[::1] table, uint8_t[::1] out):
+    cdef Py_ssize_t i, n = codes.shape[0], size = table.shape[0]
+    cdef bint outside = False
+    if out.shape[0] != n:
+        raise ValueError(f"expected {n} answers, found {out.shape[0]}")
+    with nogil:
+        for i in range(n):
+            if not 0 <= codes[i] < size:
+                outside = True
+                break
+            out[i] = table[codes[i]]
+    if outside:
+        raise ValueError(f"expected codewords below {size}, found others")
+
 
 
 cdef uint32_t _widen(const number* words, Py_ssize_t n, int32_t* out) noexcept nogil:
