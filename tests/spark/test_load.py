@@ -28,7 +28,7 @@ from nyala.errors import (
     InvalidArgumentError,
     SchemaError,
 )
-from nyala.spark import progress, small
+from nyala.spark import frames, progress, small
 
 load_module = importlib.import_module("nyala.spark.load")  # `nyala.spark.load` is the function
 
@@ -110,6 +110,28 @@ def test_faults_of_a_frame_are_the_same_on_either_way(
         "the key stands twice in this batch"
     }
     assert nyala.spark.upsert(twice, table).errors.num_rows == 0
+
+
+def test_a_row_that_fails_late_is_known_by_its_key(
+    spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program wrote its key while the tasks worked. Its number is not known then, and no other is given."""
+    table = db.create_table("t", {"k": "int64", "v": "int64", "w": "string"}, ["k"])
+    commit, taken = handover.commit_load_files, [5, 25]
+
+    def later(path: str, job: object) -> object:
+        table.insert({"k": [taken.pop(0)], "v": [-1], "w": ["y"]})
+        return commit(path, job)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(handover, "commit_load_files", later)
+    done = nyala.spark.load(ids(spark, 0, 10, 1), table, errors="collect")
+    assert (done.inserted, done.errors["k"].to_pylist(), done.errors["row"].to_pylist()) == (9, [5], [None])
+    assert done.errors["message"][0].as_py().endswith("; another write changed this key while the job ran")
+    with pytest.raises(
+        DuplicateKeyError, match=r"1 rows failed.*\n1 already-present\n  row not known \(k=25\): "
+    ):
+        nyala.spark.load(ids(spark, 20, 30, 1), table)
+    assert table.count() == 11
 
 
 def test_what_is_not_small_is_written_by_executors(
@@ -199,8 +221,10 @@ def test_compact(spark: SparkSession, db: nyala.Database) -> None:
     assert db.stats()["version"] - version <= 3  # a flush of what was in memory, one install, one collection
 
 
-def test_backup_and_restore(spark: SparkSession, db: nyala.Database, tmp_path: Path) -> None:
-    """Full, then what changed; brought back as a table of another name."""
+def test_backup_and_restore(
+    spark: SparkSession, db: nyala.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Full, then what changed; brought back as a table of another name, or into one."""
     table = db.create_table(
         "t", {"k": "int64", "v": "int64", "w": "string"}, ["k"], [nyala.hash_partition("k", buckets=2)]
     )
@@ -215,6 +239,13 @@ def test_backup_and_restore(spark: SparkSession, db: nyala.Database, tmp_path: P
     now = nyala.spark.restore(spark, tmp_path / "backups", "t", into=db, name="now")
     assert then.to_arrow().sort_by("k").equals(table.scan(at=first["until"]).to_arrow().sort_by("k"))
     assert now.to_arrow().sort_by("k").equals(table.to_arrow().sort_by("k"))
+    # Into a table that is there the rows come by way of another one, whose files nobody keeps afterwards.
+    monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
+    with nyala.connect(tmp_path / "other") as other:
+        there = other.create_table("t", table.schema, ["k"])
+        nyala.spark.restore(spark, tmp_path / "backups", there)
+        assert there.to_arrow().sort_by("k").equals(table.to_arrow().sort_by("k"))
+    assert [name for name in os.listdir(tmp_path / "other" / "leases") if name.startswith("remote-")] == []
 
 
 def test_an_error_of_a_worker_is_one_of_ours(spark: SparkSession, db: nyala.Database, tmp_path: Path) -> None:
@@ -313,6 +344,7 @@ import os, sys
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 import nyala, nyala.spark
+from nyala import handover
 from nyala.spark import frames
 from pyspark.sql import SparkSession
 
@@ -346,6 +378,15 @@ with nyala.connect("store") as db:
     )
     assert query.awaitTermination(120) and query.exception() is None
     assert db["copy"].to_arrow().sort_by("k").equals(table.to_arrow().sort_by("k"))
+    # The first task of each executor fails, and runs again: what its first attempt wrote counts for nothing.
+    once = "reflect('java.lang.System', 'setProperty', '{}', 'x') IS NULL"
+    fails = "CASE WHEN " + once + " THEN CAST(raise_error('once') AS bigint) ELSE id END AS k"
+    retried = [spark.range(5000, 5100, 1, 2).selectExpr(fails.format(name), "id AS v") for name in ("one", "other")]
+    assert nyala.spark.write(retried[0], "store", "t", operation="insert").inserted == 100
+    keep, handover.loading = handover.loading, None         # a small frame: this process writes it
+    assert nyala.spark.upsert(retried[1], table).updated == 100
+    handover.loading = keep
+    assert table.scan(where="k >= 5000").count() == 100
 spark.stop()
 print("done")
 """

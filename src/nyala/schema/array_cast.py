@@ -247,7 +247,7 @@ def _nothing_in_common(source: pa.DataType, type: ColumnType) -> str:
             else "cast it to decimal first"
         )
     elif kind == "text":
-        how = "parse it first"
+        how = f"cast it to {type} first, which parses it"
     elif kind in ("int", "decimal", "timestamp", "date", "bool", "float", "binary"):
         how = f"cast it to {type} first"
     else:

@@ -17,6 +17,7 @@
     compact.py   `compact`: compactions as tasks
     backup.py    backups: plans, files, metadata; backup_jobs.py: `backup` and `restore`
     progress.py  how far a long job is
+    prompt.py    bytes between a worker and its JVM that the kernel does not hold back
     errors.py    an error of a worker as one of ours
     words.py     the library's sentences in the words of `.option(...)`
 

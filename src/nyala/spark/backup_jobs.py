@@ -27,10 +27,11 @@ from nyala.spark.backup import (
 )
 from nyala.spark.cluster import cores_of
 from nyala.spark.errors import naming, translated
+from nyala.spark.frames import leased_frame
 from nyala.spark.load import load
 from nyala.spark.options import LEASE_DEFAULT_S
 from nyala.spark.progress import renewing, watching
-from nyala.spark.reader import freeze_gc_once, load_placed, place
+from nyala.spark.reader import in_task, load_placed, place
 from nyala.spark.session import write
 from nyala.spark.types import arrow_schema, conform, spark_schema
 from nyala.tablet.diff_spec import CHANGE_TYPE
@@ -73,7 +74,6 @@ def backup(
         numbered = [(item.tablet_id, data) for item, data in zip(items, placed, strict=True)]
 
         def write_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            freeze_gc_once()
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     tablet_id, data = numbered[number]
@@ -98,7 +98,7 @@ def backup(
                 translated(),
             ):
                 answers = frame.mapInArrow(
-                    write_all, "name string, tablet bigint, rows bigint, bytes bigint"
+                    in_task(write_all), "name string, tablet bigint, rows bigint, bytes bigint"
                 ).collect()
         done = finish_backup(made, [tuple(row) for row in answers])
     except BaseException:
@@ -177,7 +177,12 @@ def restore(
     with _unfinished(table._database, target, table.name) as made:
         for step in steps:
             _apply(spark, target, step, made)
-        load(made.scan().to_spark(spark), table)
+        frame, lease = leased_frame(spark, made.scan(), shared=False)
+        try:
+            load(frame, table)
+        finally:
+            if lease is not None:  # or the files of a table that goes now would stay for an hour
+                lease.give_back()
     return table
 
 
@@ -209,13 +214,12 @@ def _frame(spark: SparkSession, target: Backup, paths: Sequence[str]) -> DataFra
     exact = arrow_schema(schema)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        freeze_gc_once()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for rows in read_part(target, paths[number]):
                     yield conform(rows, exact)
 
-    return spark.range(0, len(paths), 1, _slots(spark, len(paths))).mapInArrow(read, schema)
+    return spark.range(0, len(paths), 1, _slots(spark, len(paths))).mapInArrow(in_task(read), schema)
 
 
 def _slots(spark: SparkSession, count: int) -> int:

@@ -55,12 +55,13 @@ from nyala.scan import read_token
 from nyala.spark.errors import naming
 from nyala.spark.ipc import to_ipc
 from nyala.spark.options import ChangeOptions
+from nyala.spark.prompt import Promptly
 from nyala.spark.reader import (
     PARTITIONS_PER_CORE,
     HeldLease,
     PlacedToken,
     TokenPartition,
-    freeze_gc_once,
+    begin_task,
     lease_of_version,
     load_placed,
     pack,
@@ -194,7 +195,7 @@ def read_changes(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one partition, in exactly `schema`. In a task, on an executor."""
     assert isinstance(partition, ChangePartition)
-    freeze_gc_once()
+    begin_task()
     keep = HeldLease(options.path, partition.lease, options.lease_s).keeper()
     for placed in partition.tokens:
         keep()
@@ -227,7 +228,7 @@ def _read_item(item: bytes, inserted_at: int | None) -> Iterator[pa.RecordBatch]
 # ------------------------------------------------------------------------------------------------ one batch
 
 
-class NyalaChangeReader(DataSourceReader):
+class NyalaChangeReader(Promptly, DataSourceReader):
     """`spark.read`, changes=true: what changed between two moments."""
 
     def __init__(self, options: ChangeOptions, schema: StructType) -> None:
@@ -288,7 +289,7 @@ def next_end(
     return max(end, start)
 
 
-class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class NyalaChangeStream(Promptly, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream`. One planner worker keeps one of these for the life of a query; `read` runs elsewhere."""
 
     def __init__(self, options: ChangeOptions, schema: StructType) -> None:

@@ -25,7 +25,7 @@ from nyala.spark.arguments import check_table
 from nyala.spark.cluster import cores_of
 from nyala.spark.errors import naming, translated
 from nyala.spark.progress import watching
-from nyala.spark.reader import freeze_gc_once
+from nyala.spark.reader import in_task
 from nyala.tablet import compaction_run
 from nyala.tablet.care import compact_table_together
 from nyala.tablet.compaction_run import Job, Output
@@ -62,7 +62,7 @@ def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
             slots, "number"
         )
         with watching(spark, f"compaction of {table.name}"), translated():
-            answers = frame.mapInArrow(run_jobs, "number int, output string").collect()
+            answers = frame.mapInArrow(in_task(run_jobs), "number int, output string").collect()
         outputs = {row.number: compaction_run.decode_output(json.loads(row.output)) for row in answers}
         return [outputs[number] for number in range(len(jobs))]
 
@@ -77,7 +77,6 @@ def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
 
 def run_jobs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """In a task. A job that runs twice would write the same names: each attempt has a token of its own."""
-    freeze_gc_once()
     for batch in batches:
         for row in batch.to_pylist():
             kind, fields = json.loads(row["job"])

@@ -44,6 +44,7 @@ from nyala.spark.reader import (
     CELLS_PER_TASK,
     PARTITIONS_PER_CORE,
     HeldLease,
+    in_task,
     lease_of_version,
     pack,
     place,
@@ -81,15 +82,18 @@ def scan_to_spark(spark: SparkSession, scan: Scan, lease_s: float = LEASE_DEFAUL
 
 
 def leased_frame(
-    spark: SparkSession, scan: Scan, lease_s: float = LEASE_DEFAULT_S
+    spark: SparkSession, scan: Scan, lease_s: float = LEASE_DEFAULT_S, *, shared: bool = True
 ) -> tuple[DataFrame, HeldLease | None]:
-    """As `scan_to_spark`, with the lease that keeps the files of the scan; None: its rows stand in the plan."""
+    """As `scan_to_spark`, with the lease that keeps the files of the scan; None: its rows stand in the plan.
+
+    shared: other frames of the same version may have the lease too; else it is this frame's, and may be given back.
+    """
     rows = scan._rows_to_look_at()
     if rows <= LOCAL_MAX_ROWS and scan.schema.names:
         local = _local(spark, scan)
         if local is not None:
             return local, None
-    made, lease = _by_tasks(spark, scan, rows, lease_s)
+    made, lease = _by_tasks(spark, scan, rows, lease_s, shared)
     return made if scan._spec.limit is None else made.limit(scan._spec.limit), lease
 
 
@@ -114,7 +118,9 @@ def _local(spark: SparkSession, scan: Scan) -> DataFrame | None:
     return made.coalesce(1) if count > ONE_PARTITION_ROWS else made
 
 
-def _by_tasks(spark: SparkSession, scan: Scan, rows: int, lease_s: float) -> tuple[DataFrame, HeldLease]:
+def _by_tasks(
+    spark: SparkSession, scan: Scan, rows: int, lease_s: float, shared: bool
+) -> tuple[DataFrame, HeldLease]:
     schema = spark_schema(scan.schema)
     arrays = _arrays_wanted(spark, schema)
     if arrays and not scan._spec.order_by_key:
@@ -122,7 +128,8 @@ def _by_tasks(spark: SparkSession, scan: Scan, rows: int, lease_s: float) -> tup
     exact = arrow_schema(schema)
     root, _ = scan._take()
     path, table = scan._store.root_path, scan.name
-    lease = HeldLease(path, lease_of_version(path, root.version, lease_s, process_mark()), lease_s)
+    named = lease_of_version(path, root.version, lease_s, process_mark(), shared=shared)
+    lease = HeldLease(path, named, lease_s)
     wanted = tasks_wanted(rows, len(schema.fields), cores_of(spark))
     groups = place(path, lease.name, pack(scan._tokens_in_pieces(wanted), wanted))
     del root
@@ -138,9 +145,9 @@ def _by_tasks(spark: SparkSession, scan: Scan, rows: int, lease_s: float) -> tup
 
     tasks = spark.range(0, len(groups), 1, len(groups))
     if not arrays:
-        return tasks.mapInArrow(read, schema), lease
+        return tasks.mapInArrow(in_task(read), schema), lease
     bytes_of_arrays = StructType([StructField(f.name, BinaryType(), False) for f in schema.fields])
-    found = _retyped(spark, tasks.mapInArrow(read, bytes_of_arrays), schema, rows)
+    found = _retyped(spark, tasks.mapInArrow(in_task(read), bytes_of_arrays), schema, rows)
     return _unrolled(found, schema), lease
 
 

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -46,7 +47,7 @@ from nyala.spark.errors import naming, translated
 from nyala.spark.ipc import from_ipc, to_ipc
 from nyala.spark.options import LEASE_DEFAULT_S
 from nyala.spark.progress import renewing, watching
-from nyala.spark.reader import HeldLease, freeze_gc_once
+from nyala.spark.reader import HeldLease, in_task
 from nyala.spark.routing import key_columns, single_hash, tablet_number
 from nyala.spark.small import PLACE_BITS, small_rows
 from nyala.spark.words import without_places
@@ -71,6 +72,8 @@ STAGING_TTL_S: Final = 24 * 3600
 _ANSWER: Final = "tablet int, staged binary, errors binary"
 _ANSWER_SCHEMA: Final = pa.schema([("tablet", pa.int32()), ("staged", pa.binary()), ("errors", pa.binary())])
 
+LATE: Final = "another write changed this key while the job ran"
+
 Errors = Literal["raise", "collect"]
 
 
@@ -87,7 +90,8 @@ def load(
 
     on_conflict, errors: as `Table.insert`. In `errors` of a result or an exception, `row` is the number that
             `pyspark.sql.functions.monotonically_increasing_id()` gives a row of `df`: 2^33 × its partition, and its
-            place there; the key's columns stand beside it.
+            place there; the key's columns stand beside it. NULL: the row failed because another write changed its key
+            while the job ran, as the message says; its key alone is known.
     tasks:  how many tasks write; None: one for each tablet, but not more than four for each core, and none where the
             frame is small and this process is the store's writer: then it writes the rows itself.
     lease:  seconds for which the job's files are kept after it was last heard of.
@@ -155,12 +159,18 @@ def _run(
                 key, plan.table_id, plan.schema.version, plan.snapshot, operation, tuple(columns), tuple(staged),
                 {number: files[number] for number in touched}, errors == "collect",
             )  # fmt: skip
-            outcome = handover.commit_load_files(path, job)
+            try:
+                outcome = handover.commit_load_files(path, job)
+            except WriteError as error:
+                if error.errors is None:
+                    raise
+                raise _refused(name, _late(error.errors)) from None
         finally:
             with contextlib.suppress(Error):  # what stays goes when its time is over
                 handover.discard_staging(path, key)
     late: pa.Table | None = outcome.pop("errors")
-    found_errors = [table_ for table_ in (problems, late) if table_ is not None and table_.num_rows]
+    found_errors = [problems, None if late is None else _late(late)]
+    found_errors = [table_ for table_ in found_errors if table_ is not None and table_.num_rows]
     if not found_errors:
         return WriteResult(**outcome)
     return WriteResult(**outcome, errors=pa.concat_tables(found_errors, promote_options="permissive"))
@@ -197,7 +207,18 @@ def _refused(name: str, problems: pa.Table) -> WriteError:
     )
 
 
-def _row_text(number: int) -> str:
+def _late(errors: pa.Table) -> pa.Table:
+    """Rows that were good as of the job's snapshot and failed at its commit. Their numbers stayed in the tasks; what
+    the commit counts are the rows that it settled anew."""
+    place, said = (errors.schema.get_field_index(name) for name in ("row", "message"))
+    unknown = pa.nulls(errors.num_rows, errors.schema.field(place).type)
+    why = pc.binary_join_element_wise(errors.column("message"), pa.scalar(LATE), "; ")
+    return errors.set_column(place, errors.schema.field(place), unknown).set_column(said, "message", why)
+
+
+def _row_text(number: int | None) -> str:
+    if number is None:
+        return "row not known"
     return f"partition {number >> PLACE_BITS}, row {number & ((1 << PLACE_BITS) - 1)}"
 
 
@@ -264,7 +285,6 @@ def _writer(told: _Told, operation: str, lease: HeldLease) -> Any:
     """The function that runs in the tasks."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        freeze_gc_once()
         context = TaskContext.get()
         assert context is not None
         attempt = f"task-{context.partitionId()}-{context.taskAttemptId()}"
@@ -300,7 +320,7 @@ def _writer(told: _Told, operation: str, lease: HeldLease) -> Any:
                 schema=_ANSWER_SCHEMA,
             )
 
-    return write
+    return in_task(write)
 
 
 def _slices(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:

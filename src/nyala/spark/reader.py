@@ -32,10 +32,11 @@ import nyala
 from nyala import handover
 from nyala.catalog.leases import open_remote_lease
 from nyala.env import SYSTEM, MissingFileError, mark_of_ancestor
-from nyala.errors import Error, HistoryExpiredError
+from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, InvalidArgumentError, SchemaError
 from nyala.scan import read_token
 from nyala.spark.errors import naming
 from nyala.spark.options import ReadOptions
+from nyala.spark.prompt import Promptly, hold_nothing_back
 from nyala.spark.types import arrow_schema, check_schema, conform
 from nyala.spark.words import errors_in_options
 from nyala.tablet.token import Token, tablet_of
@@ -43,6 +44,8 @@ from nyala.tablet.token import Token, tablet_of
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from nyala.table import Table
 
 __all__ = [
     "CELLS_PER_TASK",
@@ -52,7 +55,8 @@ __all__ = [
     "NyalaReader",
     "PlacedToken",
     "TokenPartition",
-    "freeze_gc_once",
+    "begin_task",
+    "in_task",
     "lease_of_version",
     "load_placed",
     "pack",
@@ -82,8 +86,27 @@ PlacedToken: TypeAlias = "bytes | str"
 def table_schema(options: ReadOptions) -> tuple[pa.Schema, int]:
     """The schema of what `options` ask for, and the snapshot that answers them from now on."""
     with nyala.connect(options.path, read_only=True) as db:
-        scan = db.table(options.table).scan(columns=options.columns, where=options.where, at=options.at)
+        table = db.table(options.table)
+        try:
+            scan = table.scan(columns=options.columns, where=options.where, at=options.at)
+        except (ColumnNotFoundError, InvalidArgumentError, SchemaError) as error:
+            raise _of_option(error, table, options) from None
         return scan.schema, scan.timestamp
+
+
+def _of_option(error: Error, table: Table, options: ReadOptions) -> Error:
+    """The error with the name of the option before its sentence, if that option alone makes it."""
+    scans: dict[str, Callable[[], object]] = {
+        "columns": lambda: table.scan(columns=options.columns),
+        "where": lambda: table.scan(where=options.where),
+    }
+    for name, scan in scans.items():
+        try:
+            scan()
+        except Error as found:
+            if str(found) == str(error):
+                return naming(error, f"option {name}")
+    return error
 
 
 def table_key(options: ReadOptions) -> list[str]:
@@ -138,7 +161,7 @@ def place(
     return placed
 
 
-class NyalaReader(DataSourceReader):
+class NyalaReader(Promptly, DataSourceReader):
     """Lives in a planner worker, and as a pickled copy in every task. No `pushFilters`: see the package."""
 
     def __init__(self, options: ReadOptions, schema: StructType, timestamp: int | None) -> None:
@@ -181,6 +204,11 @@ class HeldLease:
         if lease.expires_us - SYSTEM.clock.now_us() < self.lease_s * 1_000_000 * RENEWED_BELOW:
             handover.renew_lease(self.path, self.name, self.lease_s, SYSTEM)
 
+    def give_back(self) -> None:
+        """End it. For who has it alone."""
+        with contextlib.suppress(HistoryExpiredError):
+            open_remote_lease(SYSTEM, self.path, self.name).release()
+
     def keeper(self) -> Callable[[], None]:
         """To be called as often as one likes while reading: looks at the lease now, then each tenth of its time."""
         next_s = -1.0
@@ -204,7 +232,7 @@ def read_tokens(
 
 def token_batches(tokens: Sequence[PlacedToken], lease: HeldLease, table: str) -> Iterator[pa.RecordBatch]:
     """The rows of the tokens, as the scan that made them gives them. In a task, on an executor."""
-    freeze_gc_once()
+    begin_task()
     keep = lease.keeper()
     for placed in tokens:
         keep()
@@ -234,35 +262,54 @@ def load_placed(placed: PlacedToken) -> bytes:
 _leases: dict[tuple[str, int, float], str] = {}
 
 
-def lease_of_version(path: str, version: int, lease_s: float, owner: str | None = None) -> str:
+def lease_of_version(
+    path: str, version: int, lease_s: float, owner: str | None = None, *, shared: bool = True
+) -> str:
     """The name of a lease on a version of the catalogue, for `lease_s` seconds from now, or RENEWED_BELOW of them.
 
     owner: mark of the process for which it is; None: in a planner worker, the driver's JVM. The lease ends with it.
+    shared: it may be one that another frame over this version has; else it is a new one, and nobody else gets it.
     To be called while something else still keeps that version: an open reader, or a root in this process.
     """
     wanted = (path, version, lease_s)
-    name = _leases.get(wanted)
+    name = _leases.get(wanted) if shared else None
     if name is not None:
         with contextlib.suppress(HistoryExpiredError):
             HeldLease(path, name, lease_s).keep()
             return name
     lease = handover.remote_lease(path, lease_s, owner=owner or mark_of_ancestor(JVM))
     lease.announce(version)
+    if not shared:
+        return lease.name
     for old in [key for key in _leases if key[0] == path and key[1] < version]:
         del _leases[old]
     _leases[wanted] = lease.name
     return lease.name
 
 
+Rows: TypeAlias = "Iterator[pa.RecordBatch]"
+
+
+def in_task(rows: Callable[[Rows], Rows]) -> Callable[[Rows], Rows]:
+    """The function for `mapInArrow`: begins the task before it is asked for rows, which is after its input came."""
+
+    def begin(batches: Rows) -> Rows:
+        begin_task()
+        return rows(batches)
+
+    return begin
+
+
 _frozen = False
 
 
-def freeze_gc_once() -> None:
-    """Take what this worker has imported out of the garbage collector's sight.
+def begin_task() -> None:
+    """What each task of Python's does first: it costs less then, and its input comes at once (`prompt`).
 
-    PySpark's workers collect after every task; walking pandas, pyarrow and pyspark each time is a third of what a
-    small task costs.
+    PySpark's workers collect garbage after every task; walking pandas, pyarrow and pyspark each time is a third of what
+    a small task costs. So what this worker has imported is taken out of the collector's sight.
     """
+    hold_nothing_back()
     global _frozen
     if not _frozen:
         gc.collect()

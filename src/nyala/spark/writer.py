@@ -37,7 +37,8 @@ from nyala.env import SYSTEM, mark_of_ancestor
 from nyala.errors import Error, InvalidArgumentError, SchemaError, WriteError
 from nyala.handover import CHANGES
 from nyala.spark.options import WriteOptions
-from nyala.spark.reader import JVM, freeze_gc_once
+from nyala.spark.prompt import Promptly
+from nyala.spark.reader import JVM, begin_task
 from nyala.spark.types import arrow_schema
 from nyala.spark.words import errors_in_options, in_options, rows_in_options
 from nyala.tablet.load_job import LoadPlan
@@ -66,7 +67,7 @@ class StagedFile(WriterCommitMessage):
     row_count: int
 
 
-class NyalaWriter(DataSourceArrowWriter):
+class NyalaWriter(Promptly, DataSourceArrowWriter):
     """Made in a planner worker at planning; a pickled copy writes in each task, another one commits."""
 
     def __init__(
@@ -157,14 +158,14 @@ def plan_rows(options: WriteOptions, columns: Sequence[str], schema: StructType)
 
 def stage_rows(batches: Iterator[pa.RecordBatch], path: str, plan: LoadPlan) -> int:
     """Stage a task's rows, routed, in the file `path`; returns how many. Without rows there is no file."""
-    freeze_gc_once()
+    begin_task()
     return write_routed(SYSTEM, path, plan, batches)
 
 
 # ------------------------------------------------------------------------------------------------ what the user is told
 
 
-def failures_text(errors: pa.Table, row_text: Callable[[int], str] = "row {}".format) -> str:
+def failures_text(errors: pa.Table, row_text: Callable[[int | None], str] = "row {}".format) -> str:
     """How many rows failed with which code, and the first hundred of them, a line each.
 
     row_text: how the number of a row is said; by default it is its place in the job.

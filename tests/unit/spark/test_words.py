@@ -47,7 +47,13 @@ def store(tmp_path: Path) -> str:
         ({"at": "yesterday"}, "option at='yesterday' is neither a timestamp nor ISO time"),
         ({"at": "1788000000"}, "write .option('at', '2026-08-29T"),
         ({"at": "99999999999999999999"}, "option at=99999999999999999999 is outside"),
-        ({"where": "  "}, "leave the option out to read every row"),
+        ({"where": "  "}, "option where: the predicate is empty; leave the option out to read every row"),
+        (
+            {"where": "k = 'a'", "columns": "k"},
+            "option where: column 'k' has type int64; it cannot be compared",
+        ),
+        ({"where": "x = 1"}, "option where: no column 'x'"),
+        ({"where": "k = 1", "columns": "x"}, "option columns: no column 'x'"),
         ({"where": "k = 1 OR " * 200_000}, "join with a DataFrame of the values"),
         ({"changes": "true"}, "leave it out, with .option('columns', …)"),
         (
