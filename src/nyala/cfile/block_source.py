@@ -85,7 +85,7 @@ class BlockSource:
     def read(self, block: int, stats: ReadStats | None = None) -> tuple[pa.Buffer, int]:
         """The bytes of one block from the file, past the cache, and where they lie."""
         offset, length = int(self._footer.block_offsets[block]), int(self._footer.block_lengths[block])
-        data = pa.py_buffer(self._reader.read_exactly(offset, length))
+        data = self._reader.read_buffer(offset, length)
         if stats is not None:
             stats.reads += 1
             stats.bytes_read += length
@@ -184,7 +184,7 @@ class BlockSource:
         for run in self._coalesce(blocks):
             start = int(self._footer.block_offsets[run[0]])
             end = int(self._footer.block_offsets[run[-1]]) + int(self._footer.block_lengths[run[-1]])
-            data = pa.py_buffer(self._reader.read_exactly(start, end - start))
+            data = self._reader.read_buffer(start, end - start)
             if stats is not None:
                 stats.reads += 1
                 stats.bytes_read += end - start
@@ -251,7 +251,7 @@ class BlockSource:
     def read_dictionary(self, stats: ReadStats | None) -> pa.Array:
         """The same from the file, whatever is known already: blocks are decoded by this from now on."""
         footer = self._footer
-        data = pa.py_buffer(self._reader.read_exactly(footer.dictionary_offset, footer.dictionary_length))
+        data = self._reader.read_buffer(footer.dictionary_offset, footer.dictionary_length)
         if stats is not None:
             stats.reads += 1
             stats.bytes_read += data.size

@@ -45,7 +45,14 @@ _PLANES: Final = (64, 32, 16, 8, 4, 2, 1)
 
 def planes_size(bits: int, count: int) -> int:
     """Bytes of `count` numbers of so many bits."""
-    return sum(-(-count * plane // 8) for plane in _PLANES if bits & plane)
+    size = count * (bits >> 3)
+    if bits & 4:
+        size += count + 1 >> 1
+    if bits & 2:
+        size += count + 3 >> 2
+    if bits & 1:
+        size += count + 7 >> 3
+    return size
 
 
 def delta_dtype(bits: int) -> np.dtype[Any]:

@@ -28,6 +28,7 @@ from nyala.cfile.cache import BlockCache, new_owner
 from nyala.cfile.column import BASE, BLOOM, DELTA_VALUE, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.column_reader import ColumnReader, ReadStats, SummaryError
 from nyala.cfile.footer import ColumnFooter, refuse_unknown_flags
+from nyala.cfile.memory import allocate
 from nyala.env.files import Files, RandomFile
 from nyala.errors import CorruptionError, StorageError
 from nyala.schema.adapter import are_versions
@@ -175,16 +176,28 @@ class CFileReader:
 
     def read_exactly(self, offset: int, length: int) -> bytes:
         """The bytes [offset, offset + length). Raises CorruptionError when the file ends before."""
+        data = self._opened().read(offset, length)
+        self._expect(length, len(data), offset)
+        return data
+
+    def read_buffer(self, offset: int, length: int) -> pa.Buffer:
+        """The same in Arrow's memory, where blocks lie: what one leaves is used for the next, without page faults."""
+        data = allocate(length)
+        self._expect(length, self._opened().read_into(offset, data), offset)
+        return data
+
+    def _opened(self) -> RandomFile:
         file = self._file
         if file is None:
             with self._lock:
                 file = self._file = self._file or self._files.open(self.path)
-        data = file.read(offset, length)
-        if len(data) != length:
+        return file
+
+    def _expect(self, length: int, found: int, offset: int) -> None:
+        if found != length:
             raise CorruptionError(
-                f"expected {length} bytes, found the file's end after {len(data)}", self.path, offset
+                f"expected {length} bytes, found the file's end after {found}", self.path, offset
             )
-        return data
 
     def check(self) -> None:
         """Read everything and compare everything that is said twice.

@@ -84,6 +84,12 @@ class _Opened:
             self.files.reads.append((offset, length))
         return self.files.content[self.path][offset : offset + length]
 
+    def read_into(self, offset: int, memory: Any) -> int:
+        view = memoryview(memory).cast("B")
+        data = self.read(offset, len(view))
+        view[: len(data)] = data
+        return len(data)
+
     def close(self) -> None:
         pass
 
