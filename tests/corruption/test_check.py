@@ -418,6 +418,21 @@ def test_encoded_keys_are_not_made_anew_from_key_columns_that_are_damaged(store:
     assert not report.ok and report.repairs == () and file.read_bytes() == damaged
 
 
+def test_encoded_keys_are_not_made_anew_where_the_catalogue_has_other_bounds(store: Path) -> None:
+    """Two witnesses of which keys the rowset has, and they differ: which one is right is not for a program to say."""
+    with open_database(store) as db:
+        (tablet,) = db._writer().root.table("u").tablets
+        meta = tablet.rowsets[0].meta
+    file = store / meta.path
+    file.write_bytes(damaged := flipped(file.read_bytes(), bytes_of(file, ColumnKey(KEY))[3]))
+    tamper(
+        store, lambda state: {"put_rowsets": [replace(state.rowsets[meta.id], key_max=meta.key_max + b"\1")]}
+    )
+    report = nyala.check(store, repair=True)
+    assert not report.ok and report.repairs == () and file.read_bytes() == damaged
+    assert any("are not those that its bounds are of" in note for note in report.notes), report.notes
+
+
 def test_what_a_repair_writes_anew_keeps_columns_that_the_past_still_has(tmp_path: Path) -> None:
     """The column was dropped; snapshots of before can be read, and have it."""
     with open_database(tmp_path / "s") as db:
@@ -481,11 +496,19 @@ def a_sum(raw: sqlite3.Connection) -> None:
     raw.execute("UPDATE sums SET crc_sum = crc_sum + 1, crc = 0 WHERE name = 'deltas'")
 
 
+def a_version(raw: sqlite3.Connection) -> None:
+    raw.execute("UPDATE sums SET version = version - 1, crc = 0 WHERE name = 'deltas'")
+
+
+def a_sum_of_no_table(raw: sqlite3.Connection) -> None:
+    raw.execute("INSERT INTO sums SELECT 'views', version, row_count, crc_sum, 0 FROM sums WHERE name = 'deltas'")
+
+
 @pytest.mark.parametrize(
     ("spoil", "vouched"),
     [
         (checksum_of_a_row, True), (checksums_of_every_table, True), (a_value, False), (a_row_gone, False),
-        (a_sum, False),
+        (a_sum, False), (a_version, False), (a_sum_of_no_table, False),
     ],
 )  # fmt: skip
 def test_a_catalogue_is_written_anew_when_all_its_values_are_vouched_for(
@@ -511,6 +534,23 @@ def test_a_catalogue_is_written_anew_when_all_its_values_are_vouched_for(
             db["t"].upsert({"k": [1], "v": [1]})
     else:
         assert (store / "catalog.sqlite").read_bytes() == content, "left as it is"
+
+
+def test_a_catalogue_is_written_anew_with_what_its_log_has(tmp_path: Path) -> None:
+    """A writer was killed: the last transactions lie in SQLite's own log, and would be taken for the new file's."""
+    db, moments = make_store(tmp_path / "s", close=False)
+    expected = contents(db, moments)
+    copied = copy_store(tmp_path / "s", tmp_path / "copy")
+    db.close()
+    with contextlib.closing(sqlite3.connect(copied / "catalog.sqlite", isolation_level=None)) as raw:
+        checksum_of_a_row(raw)
+        killed = copy_store(copied, tmp_path / "killed")  # the last one who closes would bring it in
+    assert (killed / "catalog.sqlite-wal").stat().st_size > 0
+    assert kinds(killed) == {"checksum"}
+    mended = nyala.check(killed, repair=True)
+    assert mended.ok and "anew" in mended.repairs[0], mended
+    with open_database(killed) as db:
+        assert same(contents(db, moments), expected)
 
 
 def test_a_list_of_free_pages_that_is_damaged_is_made_anew(
