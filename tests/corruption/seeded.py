@@ -25,14 +25,13 @@ TABLES = ("t", "u")
 Contents = dict[str, dict[int, pa.Table]]
 
 
-def make_store(path: Path | str, *, close: bool = True) -> tuple[Database, list[int]]:
-    """Two tables, one with two tablets and one with a composite key: base files, parts, UNDO, REDO, ghosts, rows and
-    changes in the log. Returns the database, open if not `close`, and moments of its past."""
+def make_store(path: Path | str, *, close: bool = True, tablets: int = 2) -> tuple[Database, list[int]]:
+    """Two tables, one with so many tablets and one with a composite key: base files, parts, UNDO, REDO, ghosts, rows
+    and changes in the log. Returns the database, open if not `close`, and moments of its past."""
     db = open_database(path, direct_commit_bytes=4_000)
     moments = []
-    t = db.create_table(
-        "t", {"k": "int64", "v": "int64", "s": "string"}, "k", nyala.hash_partition("k", buckets=2)
-    )
+    levels = [nyala.hash_partition("k", buckets=tablets)] if tablets > 1 else []
+    t = db.create_table("t", {"k": "int64", "v": "int64", "s": "string"}, "k", levels)
     u = db.create_table("u", {"a": "string", "b": "int32", "v": "double"}, ["a", "b"])
     t.insert({"k": range(60), "v": range(60), "s": [f"text {n}" for n in range(60)]})
     u.insert({"a": ["x", "x", "y", ""], "b": [1, 2, 1, 0], "v": [0.5, 1.5, None, float("nan")]})
@@ -114,10 +113,10 @@ class Origin:
     files: dict[str, bytes] = field(repr=False)
 
 
-def make_origin(folder: Path) -> Origin:
+def make_origin(folder: Path, *, tablets: int = 2) -> Origin:
     """A store at `folder`/s; what is in it is read from a copy, so that nothing has opened it."""
     path = folder / "s"
-    _, moments = make_store(path)
+    _, moments = make_store(path, tablets=tablets)
     with open_database(copy_store(path, folder / "copy")) as db:
         whole = contents(db, moments)
     return Origin(path, moments, whole, {name: (path / name).read_bytes() for name in files_of(path)})

@@ -501,7 +501,9 @@ def a_version(raw: sqlite3.Connection) -> None:
 
 
 def a_sum_of_no_table(raw: sqlite3.Connection) -> None:
-    raw.execute("INSERT INTO sums SELECT 'views', version, row_count, crc_sum, 0 FROM sums WHERE name = 'deltas'")
+    raw.execute(
+        "INSERT INTO sums SELECT 'views', version, row_count, crc_sum, 0 FROM sums WHERE name = 'deltas'"
+    )
 
 
 @pytest.mark.parametrize(
