@@ -38,6 +38,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             self._scratch = tempfile.TemporaryDirectory()
             made = build_kernels.build(self._scratch.name)
         except (Exception, SystemExit) as error:  # compilers, and what is missing of them, fail in many ways
+            self.finalize(version, build_data, "")
             if wanted == "yes":
                 raise
             self.app.display_warning(

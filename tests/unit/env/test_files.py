@@ -171,17 +171,26 @@ def test_reads_stop_at_the_end_of_the_file(tmp_path: Path) -> None:
         b"",
         b"",
     ]
+    for offset, found in ((3, b"3456"), (8, b"89.."), (10, b"...."), (20, b"....")):
+        memory = bytearray(b"....")
+        assert file.read_into(offset, memory) == len(found.rstrip(b"."))
+        assert memory == found, "and what was not read is left as it was"
     file.close()
     file.close()
     with pytest.raises(StorageError, match="closed"):
         file.read(0, 1)
+    with pytest.raises(StorageError, match="closed"):
+        file.read_into(0, bytearray(1))
 
 
 def test_large_reads_and_writes_are_made_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system moves at most 2 GiB a call: a large block would look cut, or fail to be written."""
     monkeypatch.setattr(files, "_CALL_MAX_BYTES", 7)
     FILES.write_at(str(tmp_path / "f"), 0, bytes(range(100)))
-    assert FILES.open(str(tmp_path / "f")).read(10, 50) == bytes(range(10, 60))
+    file = FILES.open(str(tmp_path / "f"))
+    assert file.read(10, 50) == bytes(range(10, 60))
+    memory = bytearray(50)
+    assert file.read_into(10, memory) == 50 and memory == bytes(range(10, 60))
     plain = os.writev
     asked = []
 
@@ -190,10 +199,10 @@ def test_large_reads_and_writes_are_made_in_steps(tmp_path: Path, monkeypatch: p
         return plain(fd, parts)
 
     monkeypatch.setattr(os, "writev", writev)
-    file = FILES.create(str(tmp_path / "g"))
-    file.append(bytes(range(20)), bytes(range(20, 60)))
+    made = FILES.create(str(tmp_path / "g"))
+    made.append(bytes(range(20)), bytes(range(20, 60)))
     assert asked == [7] * 8 + [4]
-    assert FILES.read_all(file.path) == bytes(range(60))
+    assert FILES.read_all(made.path) == bytes(range(60))
 
 
 def test_threads_may_read_one_file_at_once(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ NAMES = {
             "read",
             "write",
             "pread",
+            "preadv",
             "pwrite",
             "fsync",
             "fdatasync",
