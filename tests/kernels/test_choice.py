@@ -61,6 +61,16 @@ def test_everything_works_where_nothing_was_compiled(tmp_path: Path) -> None:
     assert json.loads(done.stdout)[0] == "plain"
 
 
+def test_what_was_compiled_from_another_source_is_left_alone(tmp_path: Path) -> None:
+    """Who takes a newer Nyala from git, and does not compile, would see it break where a kernel has changed."""
+    old = "import types; old = types.ModuleType('old'); old.REVISION = -1; old.HAS_AVX2 = False\n"
+    done = run(tmp_path, None, old + "sys.modules['nyala.cfile.kernels.compiled'] = old")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[0] == "plain"
+    done = run(tmp_path, "compiled", old + "sys.modules['nyala.cfile.kernels.compiled'] = old")
+    assert done.returncode and "from another source, of revision -1" in done.stderr
+
+
 def test_the_setting_takes_the_twin(tmp_path: Path) -> None:
     """Who suspects the compiled kernels could not leave them out."""
     done = run(tmp_path, "plain")

@@ -25,7 +25,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from nyala.cfile.kernels.plain import Fill
+from nyala.cfile.kernels.plain import REVISION, Fill
 from nyala.errors import InvalidArgumentError
 
 __all__ = ["COMPILED", "Fill", "among", "described", "fill", "greatest", "in_range", "in_table", "widen"]
@@ -44,8 +44,12 @@ def _choose() -> str:
     if wanted == "plain" or (not wanted and sys.byteorder != "little"):
         return f"{__name__}.plain"
     try:
-        if importlib.import_module(name).HAS_AVX2 and importlib.util.find_spec(f"{name}_avx2") is not None:
-            return f"{name}_avx2"
+        module = importlib.import_module(name)
+        if module.HAS_AVX2 and importlib.util.find_spec(f"{name}_avx2") is not None:
+            name = f"{name}_avx2"
+            module = importlib.import_module(name)
+        if module.REVISION != REVISION:
+            raise ImportError(f"they were compiled from another source, of revision {module.REVISION}")
     except ImportError as error:
         if wanted:
             raise InvalidArgumentError(

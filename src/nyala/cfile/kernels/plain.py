@@ -16,8 +16,11 @@ import pyarrow as pa
 from nyala.cfile.memory import scratch
 from nyala.cfile.planes import pick_planes, unpack_planes
 
-__all__ = ["CHECKED", "Fill", "among", "fill", "greatest", "in_range", "in_table", "widen"]
+__all__ = ["CHECKED", "REVISION", "Fill", "among", "fill", "greatest", "in_range", "in_table", "widen"]
 
+# Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
+# source lies about until somebody compiles anew.
+REVISION: Final = 1
 CHECKED: Final = False
 
 
