@@ -29,6 +29,7 @@ from nyala.errors import (
     SchemaError,
 )
 from nyala.spark import frames, progress, small
+from nyala.spark.digits import as_digits
 
 load_module = importlib.import_module("nyala.spark.load")  # `nyala.spark.load` is the function
 
@@ -187,6 +188,29 @@ def test_every_way_of_partitioning(spark: SparkSession, db: nyala.Database) -> N
         found = table.scan().to_arrow()
         assert found.num_rows == 200
         assert table.get(found.slice(5, 1).to_pylist()[0]) is not None
+
+
+@pytest.mark.parametrize("where", ["on executors", "here"])
+def test_decimals_travel_as_their_digits(
+    spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Of up to 18 digits, whichever way the rows go, in columns of any name; longer ones as they are."""
+    if where == "here":
+        monkeypatch.undo()
+        monkeypatch.setattr(handover, "loading", None)
+    df = spark.sql("""
+        SELECT * FROM VALUES (1.5BD, -0.01BD, 1234567890123456789.5BD, 7L), (-99.9BD, NULL, NULL, 8L) AS t(a, b, c, d)
+    """).selectExpr(
+        "CAST(a AS decimal(3,1)) AS k",
+        "CAST(b AS decimal(18,2)) AS `b ``c``.d`",
+        "CAST(c AS decimal(20,1)) AS c",
+        "d",
+    )
+    assert [kind for _, kind in as_digits(df).dtypes] == ["bigint", "bigint", "decimal(20,1)", "bigint"]
+    types = {"k": "decimal(3,1)", "b `c`.d": "decimal(18,2)", "c": "decimal(20,1)", "d": "int64"}
+    table = db.create_table("t", types, ["k"], [nyala.hash_partition("k", buckets=2)])
+    assert nyala.spark.load(df, table).inserted == 2
+    assert table.to_arrow().sort_by("d").to_pylist() == df.toArrow().sort_by("d").to_pylist()
 
 
 def test_a_row_without_a_range_is_a_row_error(spark: SparkSession, db: nyala.Database) -> None:

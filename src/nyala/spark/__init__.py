@@ -14,6 +14,7 @@
     frames.py    `scan.to_spark(spark)`: a scan as a DataFrame, read here or by tasks
     statements.py  which columns and rows a SELECT needs of each table in it
     load.py      `load` and `upsert`: executors write rowset and delta files (routing.py: who gets which row)
+    digits.py    decimals as their digits, from Spark's rows into Arrow
     compact.py   `compact`: compactions as tasks
     backup.py    backups: plans, files, metadata; backup_jobs.py: `backup` and `restore`
     progress.py  how far a long job is

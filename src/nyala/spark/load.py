@@ -28,7 +28,7 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -43,6 +43,7 @@ from nyala.env import SYSTEM, process_mark
 from nyala.errors import Error, InvalidArgumentError, WriteError, write_error
 from nyala.spark.arguments import check_frame, check_table
 from nyala.spark.cluster import cores_of
+from nyala.spark.digits import as_digits, short_decimals, with_points
 from nyala.spark.errors import naming, translated
 from nyala.spark.ipc import from_ipc, to_ipc
 from nyala.spark.options import LEASE_DEFAULT_S
@@ -143,7 +144,10 @@ def _run(
             what = f"{operation} into {name}"
             frame = _by_tablet(df, plan, tasks)
             with renewing(path, lease, lease_s), watching(df.sparkSession, what), translated():
-                answers = frame.mapInArrow(_writer(told, operation, held), _ANSWER).collect()
+                task = _writer(told, operation, held, frame.columns, short_decimals(given))
+                # PySpark would look for a field b of a column a, where the column's name is a.b.
+                sent = as_digits(frame).toDF(*(f"c{place}" for place in range(len(frame.columns))))
+                answers = sent.mapInArrow(task, _ANSWER).collect()
             staged = [
                 StagedTablet.from_json(json.loads(bytes(row.staged)))
                 for row in answers
@@ -234,7 +238,9 @@ def _by_tablet(df: DataFrame, plan: LoadPlan, tasks: int | None) -> DataFrame:
         frame = frame.coalesce(1)
     elif single is not None and wanted == count:
         # Spark's own partitioning puts bucket b into partition b: no expression besides the one that Spark has.
+        # So a partition is one tablet, and Spark compares keys first, by the prefixes that it keeps of them.
         frame = frame.repartition(wanted, *[keys[column] for column in single])
+        return frame.sortWithinPartitions(*keys.values(), F.col(ROW))
     else:
         home = F.when(F.col(TABLET) < 0, F.lit(0)).otherwise(F.pmod(F.col(TABLET), F.lit(wanted)))
         frame = frame.repartitionById(wanted, home.cast("int"))
@@ -281,8 +287,13 @@ def _tell_tasks(plan: LoadPlan, folder: str) -> _Told:
     return _Told(bare, f"{layout.STAGING_NAME}/{os.path.basename(folder)}", path, tuple(places))
 
 
-def _writer(told: _Told, operation: str, lease: HeldLease) -> Any:
-    """The function that runs in the tasks."""
+def _writer(
+    told: _Told, operation: str, lease: HeldLease, names: Sequence[str], decimals: Mapping[str, pa.DataType]
+) -> Any:
+    """The function that runs in the tasks.
+
+    names: of the columns, in their order. decimals: those that may come as their digits.
+    """
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -293,9 +304,9 @@ def _writer(told: _Told, operation: str, lease: HeldLease) -> Any:
         def kept(rows: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
             for _, batch in rows:
                 keep()
-                yield batch
+                yield with_points(batch, decimals)
 
-        for ordinal, rows in itertools.groupby(_slices(batches), key=lambda piece: piece[0]):
+        for ordinal, rows in itertools.groupby(_slices(batches, names), key=lambda piece: piece[0]):
             plan = told.plan if ordinal < 0 else told.of(ordinal)
             try:
                 staged, failed = write_tablet(
@@ -323,9 +334,12 @@ def _writer(told: _Told, operation: str, lease: HeldLease) -> Any:
     return in_task(write)
 
 
-def _slices(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Pieces of one tablet each, in order, without the column that says which."""
-    for batch in batches:
+def _slices(
+    batches: Iterator[pa.RecordBatch], columns: Sequence[str]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Pieces of one tablet each, in order, without the column that says which. columns: the names of all."""
+    for unnamed in batches:
+        batch = pa.RecordBatch.from_arrays(unnamed.columns, names=list(columns))
         if not batch.num_rows:
             continue
         place = batch.schema.get_field_index(TABLET)

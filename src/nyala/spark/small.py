@@ -22,8 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StructField, StructType
 
 from nyala.spark.cluster import is_classic
+from nyala.spark.digits import as_digits, short_decimals, with_points
 from nyala.spark.progress import watching
 from nyala.tablet.staged_files import ROW
 
@@ -52,17 +54,23 @@ def small_rows(df: DataFrame, what: str) -> pa.Table | None:
     if not is_classic(df.sparkSession):
         return None
     place = F.col(ROW).bitwiseAND((1 << PLACE_BITS) - 1)
+    exact = to_arrow_schema(
+        StructType([*df.schema.fields, StructField(ROW, LongType(), False)]), timezone="UTC"
+    )
     # One row more of a partition than is allowed: then it was not small.
-    bounded = df.withColumn(ROW, F.monotonically_increasing_id()).where(place <= ROWS_MAX)
+    bounded = as_digits(df, {ROW: F.monotonically_increasing_id()}).where(place <= ROWS_MAX)
     # The plan that is looked at is the one that runs: Spark makes it once.
     if not _looks_small(bounded):
         return None
     with watching(df.sparkSession, what):
-        rows = bounded.toArrow()
+        collected = bounded.toArrow()
+    decimals = short_decimals(exact)
+    batches = [with_points(batch, decimals) for batch in collected.to_batches()]
+    rows = pa.Table.from_batches(batches).cast(exact) if batches else exact.empty_table()
     places = pc.bit_wise_and(rows.column(ROW), (1 << PLACE_BITS) - 1)
     if len(rows) and pc.max(places).as_py() >= ROWS_MAX:
         return None
-    return rows.cast(to_arrow_schema(bounded.schema, timezone="UTC"))
+    return rows
 
 
 def _looks_small(df: DataFrame) -> bool:
