@@ -124,3 +124,17 @@ def test_the_rules_are_those_of_the_librarys_sentences(store: str, operation: st
         assert done.errors is not None
         (message,) = rows_in_options(done.errors).column("message").to_pylist()
     assert "takes such rows" in message and not any(python in message for python in PYTHONS)
+
+
+def test_a_stream_of_anything_but_changes_is_refused(store: str) -> None:
+    """Rows without `_change_type` would hide that some of them were deleted."""
+    source = NyalaDataSource({"path": store, "table": "t", "columns": "k"})
+    with pytest.raises(
+        Error, match=r"a stream reads what changes in a table: add \.option\('changes', True\)"
+    ):
+        source.streamReader(source.schema())
+    ended = NyalaDataSource(
+        {"path": store, "table": "t", "columns": "k", "changes": "true", "endingTimestamp": "2026-11-21"}
+    )
+    with pytest.raises(Error, match="a stream has no end"):
+        ended.streamReader(spark_schema(change_schema(ChangeOptions(store, "t", ("k",)))))
