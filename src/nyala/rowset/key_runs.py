@@ -144,6 +144,18 @@ class KeyRuns:
             rowids[rowids >= row_count] = NO_ROWID
         return rowids
 
+    def find_one(self, key: EncodedKeys, row_count: int) -> int:
+        """`find` of one key. Cost: of a key in the tail no call of NumPy."""
+        if self._tail:
+            rowid = self._tail.get(key.to_hashable()[0], NO_ROWID)
+            if rowid != NO_ROWID:
+                return rowid if rowid < row_count else NO_ROWID
+        for run in self._runs:
+            at = int(run.keys.find(key)[0])
+            if at >= 0:
+                return int(run.rowids[at])
+        return NO_ROWID
+
     def find_in_runs(self, keys: EncodedKeys) -> Rowids:
         """The row of each key that is not in the tail, or -1."""
         rowids = np.full(len(keys), NO_ROWID, np.int64)

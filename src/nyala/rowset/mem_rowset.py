@@ -291,6 +291,11 @@ class MemRowSet:
         state = self._state
         return state.keys.find(keys, state.row_count)
 
+    def find_one(self, key: EncodedKeys) -> int:
+        """`find` of one key."""
+        state = self._state
+        return state.keys.find_one(key, state.row_count)
+
     @property
     def key_runs(self) -> KeyRuns:
         """The key index as it is now, for who looks into many tablets' tails at once. Under the commit lock."""

@@ -64,6 +64,8 @@ def locate(
         # A first load: three vectors as long as it, to say the same of each row, would take as long as its keys do.
         nowhere = np.broadcast_to(np.int64(-1), count)
         return Located(np.broadcast_to(np.int32(ABSENT), count), nowhere, nowhere, [])
+    if count == 1 and newer_than is None:
+        return _locate_one(table, keys, slices[0][0])
     found = Located(
         np.full(count, ABSENT, np.int32), np.full(count, -1, np.int64), np.full(count, -1, np.int64), []
     )
@@ -90,6 +92,23 @@ def locate(
                 if not eligible.any():
                     continue
             _look_in(found, disk, inside, begin + lower, ordinal, rowids=disk.find(inside), eligible=eligible)
+    return found
+
+
+def _locate_one(table: TableState, key: EncodedKeys, ordinal: int) -> Located:
+    """`locate` of one key, in the tablet `ordinal`: the searches of a `get`, for an insert of one row has few calls."""
+    found = Located(np.array([ABSENT], np.int32), np.array([-1]), np.array([-1]), [])
+    tablet = table.tablets[ordinal]
+    for memory in (tablet.memory, *tablet.frozen):
+        rowid = memory.find_one(key)
+        if rowid >= 0:
+            _look_in(found, memory, key, 0, ordinal, rowids=np.array([rowid]))
+    if tablet.rowsets and found.codes[0] == ABSENT:
+        canonical = key.at(0)
+        for disk in tablet.tree.holding(canonical):
+            rowid = disk.keys.find_one(key, canonical)
+            if rowid >= 0:
+                _look_in(found, disk, key, 0, ordinal, rowids=np.array([rowid]))
     return found
 
 

@@ -570,9 +570,11 @@ def get_row(
     tablet = table.tablets[ordinal]
     for memory in (tablet.memory, *tablet.frozen):
         if memory.row_count:
-            rowids = memory.find(key)
-            if rowids[0] >= 0 and memory.gather_liveness(snapshot, rowids)[0]:
-                return [python_at(array, 0) for array in memory.rows(columns, snapshot, rowids)]
+            rowid = memory.find_one(key)
+            if rowid >= 0:
+                rowids = np.array([rowid])
+                if memory.gather_liveness(snapshot, rowids)[0]:
+                    return [python_at(array, 0) for array in memory.rows(columns, snapshot, rowids)]
     if tablet.rowsets:
         canonical = key.at(0)
         for rowset in tablet.tree.holding(canonical):

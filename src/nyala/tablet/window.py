@@ -142,6 +142,8 @@ class ScanSpec:
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
+        if not self.types and self.columns is self.schema.columns:
+            return self.schema.arrow_schema()
         fields = [column.arrow_field() for column in self.columns]
         return pa.schema([f.with_type(self.types.get(f.name, f.type)) for f in fields])
 

@@ -111,6 +111,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "struct", struct.Struct("<" + "".join(code for _, code in self.fields)))
+        object.__setattr__(self, "_given", tuple((name, _computed(name)) for name, _ in self.fields))
         places = self.places()
         offset, size = next((offset, size) for name, offset, size in places if name == "crc32c")
         object.__setattr__(self, "_crc_lower", offset)
@@ -119,6 +120,7 @@ class Layout:
     struct: struct.Struct = None  # type: ignore[assignment]  # set in __post_init__
     _crc_lower: int = 0
     _crc_upper: int = 0
+    _given: tuple[tuple[str, bool], ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -136,12 +138,9 @@ class Layout:
 
     def encode(self, values: Mapping[str, Any]) -> bytes:
         """The bytes of these values; `crc32c` is computed, fields called `reserved…` are zero."""
-        packed = bytearray(
-            self.struct.pack(*(0 if _computed(name) else values[name] for name, _ in self.fields))
-        )
-        crc = crc32c(bytes(packed[self._crc_upper :]))
-        packed[self._crc_lower : self._crc_upper] = crc.to_bytes(4, "little")
-        return bytes(packed)
+        packed = self.struct.pack(*[0 if is_computed else values[name] for name, is_computed in self._given])
+        crc = crc32c(packed[self._crc_upper :])
+        return packed[: self._crc_lower] + crc.to_bytes(4, "little") + packed[self._crc_upper :]
 
     def decode(self, data: bytes, index: int, path: str | None, offset: int) -> dict[str, Any]:
         """The values at data[index]; `path` and file offset `offset` are for the error's text.

@@ -532,6 +532,23 @@ def test_locate_finds_the_one_live_place(world: World) -> None:
             assert (rowset.frozen_at is not None) == (phase == "in the frozen memory")
 
 
+def test_one_key_by_itself_is_where_it_is_among_others(world: World) -> None:
+    """An insert of one row looks another way: it must neither miss a living row nor bring a dead one back wrongly."""
+    keys, tablets, names = all_keys(world)
+    together = locate(world.table, keys, tablets)
+    ghosts = set()
+    for index, name in enumerate(names):
+        alone = locate(world.table, keys.slice(index, 1), tablets[index : index + 1])
+        assert (alone.codes[0] == ABSENT) == (together.codes[index] == ABSENT), name
+        assert alone.rowids[0] == together.rowids[index], name
+        assert alone.ghosts[0] == together.ghosts[index], name
+        if alone.codes[0] != ABSENT:
+            assert alone.rowsets[alone.codes[0]] == together.rowsets[together.codes[index]], name
+        if alone.ghosts[0] >= 0:
+            ghosts.add(name)
+    assert ghosts, "some are dead in the memory that takes inserts"
+
+
 def test_r1_replay_passes_rowsets_that_hold_the_change_already(world: World) -> None:
     """In replay a DiskRowSet is a candidate only for changes newer than its durable mark; memory always is."""
     keys, tablets, _ = all_keys(world)
