@@ -52,6 +52,10 @@ MERGE_RATIO: Final = 4
 _SMALL_APPENDS: Final = 64
 _SMALL_RECORDS: Final = 256
 _OVERHEAD_BYTES: Final = 2048
+# Writes of random keys append to every rowset's store. So that not all of them are built in one write, which would take
+# ten times as long as the others, stores wait for different numbers of appends: a quarter more each, since nodes of
+# like appends are merged when there are a quarter more.
+_TURNS: Final = (1.0, 1.25, 1.5625, 1.953125)
 
 
 _serials: Final = itertools.count(1)
@@ -250,6 +254,7 @@ class DeltaMemStore:
         self._merged: dict[int, tuple[_State, DeltaRun]] = {}
         self.serial: Final = next(_serials)
         """Unique in this process: with `record_count` it names a state."""
+        self._small_appends: Final = int(_SMALL_APPENDS * _TURNS[self.serial % len(_TURNS)])
 
     def append(
         self,
@@ -265,7 +270,7 @@ class DeltaMemStore:
         Rowids come in any order, timestamps too. The store keeps the arrays: the caller does not change them.
         Caller:  holds the commit lock (see the module, Threads).
         Cost:    O(1) NumPy calls and no Arrow call, whatever the number of rows and columns, when columns is a
-                 SharedBatch; every 64 small appends, one merge of them.
+                 SharedBatch; every 64 to 125 small appends, one merge of them.
         """
         if not len(rowids):
             return
@@ -279,7 +284,10 @@ class DeltaMemStore:
             or nodes[-1].record_count <= MERGE_RATIO * node.record_count
         ):
             node = _Node.of_nodes(nodes.pop(), node)
-        if node.append_count >= _SMALL_APPENDS and node.record_count < _SMALL_RECORDS * node.append_count:
+        if (
+            node.append_count >= self._small_appends
+            and node.record_count < _SMALL_RECORDS * node.append_count
+        ):
             node.build()
         nodes.append(node)
         self._state = _State(

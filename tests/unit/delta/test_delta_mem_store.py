@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import weakref
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nyala.delta import mem_store
 from nyala.delta.applier import decide
 from nyala.delta.batch import SharedBatch
 from nyala.delta.mem_store import DeltaMemStore
@@ -236,3 +239,31 @@ def test_many_small_appends_are_built_together_and_read_the_same():
         assert {(column_id, row, time): cell for row, time, cell in found} == {
             name: cell for name, cell in expected.items() if name[0] == column_id
         }
+
+
+def test_stores_that_get_the_same_appends_are_not_all_built_in_one_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One upsert in sixty-four would take ten times as long as the others."""
+    built: list[int] = []
+    build = mem_store._Node.build
+
+    def note(node: Any) -> None:
+        built[-1] += 1
+        build(node)
+
+    monkeypatch.setattr(mem_store._Node, "build", note)
+    stores = [DeltaMemStore() for _ in range(16)]
+    count = 4 * mem_store._SMALL_APPENDS
+    for number in range(count):
+        built.append(0)
+        for store in stores:
+            store.append(np.array([number % 7]), number + 1, {1: pa.array([number])})
+    assert max(built) <= len(stores) // 2
+    assert len(stores) <= sum(built) <= len(stores) * count // mem_store._SMALL_APPENDS, (
+        "each was built, no oftener"
+    )
+    for store in stores:
+        store.check()
+        run = store.run(1)
+        assert run is not None and len(run) == count
