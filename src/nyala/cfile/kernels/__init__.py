@@ -45,11 +45,11 @@ def _choose() -> str:
         return f"{__name__}.plain"
     try:
         module = importlib.import_module(name)
-        if module.HAS_AVX2 and importlib.util.find_spec(f"{name}_avx2") is not None:
+        if getattr(module, "HAS_AVX2", False) and importlib.util.find_spec(f"{name}_avx2") is not None:
             name = f"{name}_avx2"
             module = importlib.import_module(name)
-        if module.REVISION != REVISION:
-            raise ImportError(f"they were compiled from another source, of revision {module.REVISION}")
+        if (found := getattr(module, "REVISION", "unknown")) != REVISION:
+            raise ImportError(f"they were compiled from another source, of revision {found}")
     except ImportError as error:
         if wanted:
             raise InvalidArgumentError(
