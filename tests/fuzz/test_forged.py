@@ -18,6 +18,7 @@ import shutil
 import sqlite3
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from hypothesis import strategies as st
 import nyala
 from nyala import handover
 from nyala.catalog.format import SHAPES, SUM_MODULUS, SUMS, Row, TableShape
+from nyala.catalog.model import CatalogState
 from nyala.database import Database
 from nyala.errors import Error
 from nyala.scan import read_token
@@ -41,7 +43,7 @@ from nyala.tablet.load_job import LoadPlan, StagedTablet
 from nyala.tablet.prepare import OPERATION_NAMES
 from nyala.tablet.staged_files import ROW, TABLET
 from nyala.wal.record import LogRecord, SettledGroup
-from tests.corruption.seeded import Origin, contents, copy_store, make_origin, same
+from tests.corruption.seeded import Origin, contents, copy_store, make_origin, same, tamper
 from tests.fuzz.test_fuzz import only_errors_of_ours, reseal
 from tests.support import folder_in_memory, open_database
 
@@ -220,6 +222,21 @@ def test_any_catalogue_row_under_a_right_checksum(origin: Origin, seed: int) -> 
         use(origin, path)
 
 
+def test_keys_that_end_before_they_begin_are_no_catalogue(origin: Origin) -> None:
+    """Compactions go by them. Found by the test above, with 64383."""
+    with copied(origin) as path:
+
+        def turn_round(state: CatalogState) -> dict[str, Any]:
+            rowset = min(state.rowsets.values(), key=lambda entry: entry.id)
+            return {"put_rowsets": [replace(rowset, key_min=b"\xff" * 9)]}
+
+        tamper(path, turn_round)
+        with pytest.raises(nyala.CorruptionError, match="end before they begin"):
+            open_database(path)
+        (problem,) = nyala.check(path).problems
+        assert problem.kind == "catalogue"
+
+
 # ── records of the log ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -321,6 +338,20 @@ def test_any_change_token_under_a_right_checksum(db: Database, seed: int) -> Non
         meta = forged(meta, chance)
     text = json.dumps(meta).encode()
     only_errors_of_ours(lambda: list(read_change_token(reseal(token[:head] + text, 12, head))))
+
+
+def test_a_change_token_without_the_keys_columns_is_refused(db: Database) -> None:
+    """Rows of several rowsets are put together by their keys. Found by the test above, with 505078."""
+    store = db._writer()
+    state = store.root.table("t")
+    flushed_until = min(rowset.meta.deltas_durable for rowset in state.tablets[0].rowsets)
+    spec = DiffSpec(state.schema.columns, 1, 0, flushed_until)
+    token = make_change_tokens(store.root_path, state, spec)[0]
+    head = change_token._HEAD.size
+    for columns in ([], {}, ["v"], ["v", "k"]):
+        text = json.dumps({**json.loads(token[head:]), "columns": columns}).encode()
+        with pytest.raises(nyala.CorruptionError, match="do not begin with those of the key"):
+            list(read_change_token(reseal(token[:head] + text, 12, head)))
 
 
 # ── requests to the writer ──────────────────────────────────────────────────────────────────────────────────────────

@@ -18,6 +18,7 @@ Invariants
         later moments, and what is current is the last.
     M6  A table's tablets are partitions of it: T1, T2 and T4 of `partition.model` hold.
     M7  A delta file is of UNDO or of REDO, of columns by their ids.
+    M8  No rowset's keys end before they begin.
     T1  `timestamp_max` is at least every timestamp that any transaction named; it never falls.
 
 Left out: which files are written when, and what may be dropped (`nyala.tablet`); files staged by running
@@ -295,6 +296,8 @@ class CatalogState:
         for rowset in self.rowsets.values():
             if rowset.tablet_id not in self.tablets:
                 yield f"M1: rowset {rowset.id} is of tablet {rowset.tablet_id}, which is not there"
+            if rowset.key_min > rowset.key_max:
+                yield f"M8: the keys of rowset {rowset.id} end before they begin"
         for part in self.parts.values():
             if part.rowset_id not in self.rowsets:
                 yield f"M1: part {part.id} is of rowset {part.rowset_id}, which is not there"

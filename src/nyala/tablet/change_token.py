@@ -98,9 +98,10 @@ def read_change_token(data: bytes, env: Env | None = None) -> Iterator[pa.Record
             RowSetFiles.from_json(files).open(env, meta["path"], cache, schema) for files in meta["rowsets"]
         )
         tablet = TabletState(TabletEntry(1, 1, Partition(), 0), MemRowSet(bare.codec, schema), (), rowsets)
-        spec = DiffSpec(
-            schema.project(meta["columns"]), schema.key_count, meta["since"], meta["until"], meta["versions"]
-        )
+        columns = schema.project(meta["columns"])
+        if columns[: schema.key_count] != schema.key_columns:
+            raise ValueError(f"columns {meta['columns']!r} do not begin with those of the key")
+        spec = DiffSpec(columns, schema.key_count, meta["since"], meta["until"], meta["versions"])
     try:
         yield from diff_scan.run(dataclasses.replace(bare, tablets=(tablet,)), spec)
     except MissingFileError as error:
