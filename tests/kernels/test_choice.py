@@ -19,7 +19,7 @@ import datetime as dt, decimal, json, sys
 import nyala, pyarrow as pa
 from nyala.cfile import kernels
 
-n = 40_000
+n = 6_000
 rows = pa.table({{
     "k": pa.array(range(n), pa.int64()),
     "small": pa.array([i % 7 for i in range(n)], pa.int8()),
