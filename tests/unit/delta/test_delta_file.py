@@ -320,14 +320,14 @@ def test_a_window_reads_the_blocks_of_its_rows_only(large) -> None:
     """A compaction of a large history must not hold all of it for each piece that it makes."""
     file, _ = large
     read = []
-    original = file.reader.read_exactly
+    original = file.reader.read_buffer
 
-    def counted(offset: int, length: int) -> bytes:
+    def counted(offset: int, length: int) -> pa.Buffer:
         read.append(length)
         return original(offset, length)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(file.reader, "read_exactly", counted)
+        patch.setattr(file.reader, "read_buffer", counted)
         file.window(10, 0, 4_000_000)
         whole = sum(read)
         read.clear()
