@@ -15,7 +15,7 @@ Source: org.apache.spark.sql.execution.arrow.ArrowWriter, org.apache.spark.sql.c
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,21 +33,24 @@ if TYPE_CHECKING:
 __all__ = ["as_digits", "short_decimals", "with_points"]
 
 
-def as_digits(df: DataFrame, more: Mapping[str, Column] | None = None) -> DataFrame:
+def as_digits(
+    df: DataFrame, more: Mapping[str, Column] | None = None, leave: Collection[str] = ()
+) -> DataFrame:
     """The frame with decimals of up to LONG_DIGITS digits as whole numbers, if Spark can be told so.
 
-    more: columns to be added behind, so that Spark looks at the frame once.
+    more:  columns to be added behind, so that Spark looks at the frame once.
+    leave: columns that stay as they are.
     """
     added = dict(more or {})
     try:
-        made = {**_digits(df), **added}
+        made = {**_digits(df, leave), **added}
         return df.withColumns(made) if made else df
     except Exception:  # whatever py4j says of what another version has not; names that Spark holds for equal
         return df.withColumns(added) if added else df
 
 
-def _digits(df: DataFrame) -> dict[str, Column]:
-    names = [field.name for field in df.schema.fields if _is_short(field.dataType)]
+def _digits(df: DataFrame, leave: Collection[str]) -> dict[str, Column]:
+    names = [f.name for f in df.schema.fields if _is_short(f.dataType) and f.name not in leave]
     if not names or not is_classic(df.sparkSession):
         return {}
     from pyspark.sql.classic.column import Column as ClassicColumn

@@ -145,9 +145,7 @@ def _run(
             frame = _by_tablet(df, plan, tasks)
             with renewing(path, lease, lease_s), watching(df.sparkSession, what), translated():
                 task = _writer(told, operation, held, frame.columns, short_decimals(given))
-                # PySpark would look for a field b of a column a, where the column's name is a.b.
-                sent = as_digits(frame).toDF(*(f"c{place}" for place in range(len(frame.columns))))
-                answers = sent.mapInArrow(task, _ANSWER).collect()
+                answers = _plainly_named(frame).mapInArrow(task, _ANSWER).collect()
             staged = [
                 StagedTablet.from_json(json.loads(bytes(row.staged)))
                 for row in answers
@@ -230,7 +228,8 @@ def _by_tablet(df: DataFrame, plan: LoadPlan, tasks: int | None) -> DataFrame:
     """The rows with their tablet and their number, in partitions of whole tablets, sorted by tablet and key."""
     keys = key_columns(df, plan)
     number = tablet_number(plan, keys)
-    frame = df.withColumns({TABLET: number, ROW: F.monotonically_increasing_id()})
+    # The digits here, where Spark makes each row anew anyhow; what it hashes and sorts by stays what it is.
+    frame = as_digits(df, {TABLET: number, ROW: F.monotonically_increasing_id()}, leave=keys)
     count = len(plan.tablets)
     wanted = max(1, min(count, tasks or TASKS_PER_CORE * cores_of(df.sparkSession)))
     single = single_hash(plan)
@@ -245,6 +244,13 @@ def _by_tablet(df: DataFrame, plan: LoadPlan, tasks: int | None) -> DataFrame:
         home = F.when(F.col(TABLET) < 0, F.lit(0)).otherwise(F.pmod(F.col(TABLET), F.lit(wanted)))
         frame = frame.repartitionById(wanted, home.cast("int"))
     return frame.sortWithinPartitions(F.col(TABLET), *keys.values(), F.col(ROW))
+
+
+def _plainly_named(frame: DataFrame) -> DataFrame:
+    """PySpark's mapInArrow would look for a field b of a column a, where the column's name is a.b."""
+    if not any(sign in name for name in frame.columns for sign in ".`"):
+        return frame
+    return frame.toDF(*(f"c{place}" for place in range(len(frame.columns))))
 
 
 @dataclasses.dataclass(frozen=True)
