@@ -584,13 +584,20 @@ def test_a_log_that_leads_to_more_than_memory_may_hold_is_checked_without_it(
     assert "key-twice" in kinds(store)
 
 
-def test_a_rowset_with_damaged_rows_is_left_whatever_else_is_wrong_with_it(store: Path) -> None:
+@pytest.mark.parametrize("where", ["rows", "undo"])
+def test_a_rowset_with_damaged_rows_is_left_whatever_else_is_wrong_with_it(store: Path, where: str) -> None:
     """To write it anew without them would drop them silently. The report says what was left, and why."""
-    file = some(store, ".base")
-    content = bytearray(file.read_bytes())
-    content[bytes_of(file, ColumnKey(BLOOM))[7]] ^= 1
-    content[80] ^= 1  # a block of values
-    file.write_bytes(bytes(content))
+    file = base = some(store, ".base")
+    content = bytearray(base.read_bytes())
+    content[bytes_of(base, ColumnKey(BLOOM))[7]] ^= 1
+    content[80] ^= where == "rows"  # a block of values
+    base.write_bytes(bytes(content))
+    if where == "undo":
+        file = base.with_name(base.name + ".undo")
+        content = bytearray(file.read_bytes())
+        content[80] ^= 1
+        file.write_bytes(bytes(content))
+        assert kinds(store) == {"index", "damage"}
     orphan = orphan_in_data(store)
     orphan.write_bytes(b"")
     report = nyala.check(store, repair=True)

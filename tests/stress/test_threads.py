@@ -334,4 +334,5 @@ def test_memory_of_small_writes_to_many_tablets_is_counted(tmp_path: Path) -> No
             table.upsert({"k": range(start, start + 64), "v": [1] * 64})
             largest = max(largest, db._store.root.memory_bytes())
         assert largest < limit
+        assert table.stats()["rowsets"] <= 4 * 64, "memory is flushed before it is full"
         assert len(table) == 64 * 100
