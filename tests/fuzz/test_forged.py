@@ -47,6 +47,9 @@ from tests.corruption.seeded import Origin, contents, copy_store, make_origin, s
 from tests.fuzz.test_fuzz import only_errors_of_ours, reseal
 from tests.support import folder_in_memory, open_database
 
+# A failure names the whole store, which is long: that is no reason to say nothing but that.
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+
 SEEDS = st.integers(0, 2**32)
 # Each makes a whole store anew.
 FEWER = settings(max_examples=max(settings().max_examples // 5, 5))
@@ -235,6 +238,14 @@ def test_keys_that_end_before_they_begin_are_no_catalogue(origin: Origin) -> Non
             open_database(path)
         (problem,) = nyala.check(path).problems
         assert problem.kind == "catalogue"
+
+
+def test_numbers_that_leave_no_room_are_no_catalogue(origin: Origin) -> None:
+    """The next transaction would be the last, and fail. Found by the test above, with 48592."""
+    with copied(origin) as path:
+        tamper(path, lambda state: {"timestamp": (1 << 63) - 2})
+        with pytest.raises(nyala.CorruptionError, match="nothing can come after it"):
+            open_database(path)
 
 
 # ── records of the log ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -19,6 +19,7 @@ Invariants
     M6  A table's tablets are partitions of it: T1, T2 and T4 of `partition.model` hold.
     M7  A delta file is of UNDO or of REDO, of columns by their ids.
     M8  No rowset's keys end before they begin.
+    M9  Version, ids and moments leave room to go on: SQLite's integers end at 2^63.
     T1  `timestamp_max` is at least every timestamp that any transaction named; it never falls.
 
 Left out: which files are written when, and what may be dropped (`nyala.tablet`); files staged by running
@@ -34,7 +35,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
 from nyala.cfile.column import ColumnPlace
 from nyala.errors import InvalidArgumentError
@@ -57,6 +58,10 @@ __all__ = [
     "dropping_tables",
     "dropping_tablets",
 ]
+
+
+# Of what SQLite holds so much is left that no store will ever use it up.
+_NUMBER_MAX: Final = (1 << 63) - (1 << 40)
 
 
 @dataclass(frozen=True)
@@ -340,6 +345,12 @@ class CatalogState:
             if path in paths:
                 yield f"M4: the file {path!r} is named twice"
             paths.add(path)
+        reached = max(
+            self.version, self.timestamp_max, self.next_table_id, self.next_tablet_id, self.next_rowset_id,
+            self.next_delta_id,
+        )  # fmt: skip
+        if reached > _NUMBER_MAX:
+            yield f"M9: a version, an id or a moment is {reached}, and nothing can come after it"
         newest = max(
             (
                 *(tablet.inserts_durable for tablet in self.tablets.values()),
