@@ -71,6 +71,7 @@ def write_tablet(
 ) -> tuple[StagedTablet, pa.Table | None]:
     """Stage one tablet's part of a job: (what was staged, the rows that failed or None).
 
+    Messages of failed rows name the tablet.
     ordinal: the tablet's place in the plan; None: the rows lie in no tablet, and all of them fail.
     operation: one of prepare.OPERATION_NAMES. batches: in key order, with the column ROW besides.
     folder, name: the job's staging folder relative to the store's, and how this attempt's files begin.
@@ -78,7 +79,7 @@ def write_tablet(
     """
     cache = BlockCache(_CACHE_BYTES)
     table = plan.table_state(env, [] if ordinal is None else [ordinal], cache)
-    task = _Task(env, plan, table, operation, folder, name)
+    task = _Task(env, plan, table, operation, folder, name, ordinal)
     try:
         for rows in chunks(batches, task.keys, plan.rowset_target_bytes):
             task.take(rows)
@@ -130,7 +131,14 @@ class _Task:
     """What a task has done so far."""
 
     def __init__(
-        self, env: Env, plan: LoadPlan, table: TableState, operation: str, folder: str, name: str
+        self,
+        env: Env,
+        plan: LoadPlan,
+        table: TableState,
+        operation: str,
+        folder: str,
+        name: str,
+        ordinal: int | None,
     ) -> None:
         self._env = env
         self._plan = plan
@@ -140,6 +148,7 @@ class _Task:
         self._ignore = bool(ignore)
         self._folder = folder
         self._name = name
+        self._ordinal = ordinal
         self._pending: dict[int, _Pending] = {}
         self.keys = [column.name for column in table.schema.key_columns]
         self.rowsets: list[WrittenRowSet] = []
@@ -170,14 +179,21 @@ class _Task:
                 )
             place = found.schema.get_field_index("row")
             in_job = numbers.take(found.column("row").combine_chunks())
-            self.errors.append(
-                found.set_column(place, found.schema.field(place).with_type(in_job.type), in_job)
-            )
+            found = found.set_column(place, found.schema.field(place).with_type(in_job.type), in_job)
+            self.errors.append(self._naming_the_tablet(found))
         for effect in settlement.effects:
             if effect.kind == "insert":
                 self._insert(effect)
             else:
                 self._change(settlement, effect)
+
+    def _naming_the_tablet(self, failed: pa.Table) -> pa.Table:
+        """Its messages, read far from here, say where their rows were to go."""
+        if self._ordinal is None:
+            return failed
+        messages = failed.column("message")
+        named = pc.binary_join_element_wise(messages, f" (tablet {self._ordinal})", "")
+        return failed.set_column(failed.schema.get_field_index("message"), "message", named)
 
     def _insert(self, effect: Effect) -> None:
         count = len(effect.keys)
