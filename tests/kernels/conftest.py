@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 TOOL = Path(__file__).parents[2] / "tools" / "build_kernels.py"
-KINDS = ["plain", "compiled", "compiled_avx2", pytest.param("checked", marks=pytest.mark.long)]
+KINDS = ["plain", "compiled", "compiled_avx2", "checked"]
 
 
 def loaded(folder: Path) -> ModuleType:
@@ -27,27 +27,48 @@ def loaded(folder: Path) -> ModuleType:
     return module
 
 
-@pytest.fixture(scope="session", params=KINDS)
-def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    if request.param == "plain":
-        yield importlib.import_module("nyala.cfile.kernels.plain")
-        return
-    if request.param == "checked":
-        pytest.importorskip("Cython", reason="the build with checks is made by Cython")
-        folder = tmp_path_factory.mktemp("checked")
-        subprocess.run(
-            [sys.executable, TOOL, folder], check=True, env={**os.environ, "NYALA_KERNEL_CHECKS": "1"}
-        )
-        module = loaded(folder)
-        assert module.CHECKED
-        yield module
-        return
+@pytest.fixture(scope="session")
+def checked_build(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """A build that proves every access, made for these tests: once, for all workers of pytest-xdist."""
+    pytest.importorskip("Cython", reason="the build with checks is made by Cython")
+    folder = tmp_path_factory.getbasetemp() / "checked"
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = (
+            tmp_path_factory.getbasetemp().parent / "checked"
+        )  # the workers' own folders lie side by side
+    folder.mkdir(exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "made").exists():
+            environ = {**os.environ, "NYALA_KERNEL_CHECKS": "1"}
+            subprocess.run([sys.executable, TOOL, folder], check=True, env=environ)
+            (folder / "made").touch()
+    module = loaded(folder)
+    assert module.CHECKED
+    return module
+
+
+def kernels_of(request: pytest.FixtureRequest) -> ModuleType:
+    """What the parameter names, if this machine has it."""
+    kind: str = request.param
+    if kind == "checked":
+        module: ModuleType = request.getfixturevalue("checked_build")
+        return module
     try:
-        if (
-            request.param == "compiled_avx2"
-            and not importlib.import_module("nyala.cfile.kernels.compiled").HAS_AVX2
-        ):
+        if kind == "compiled_avx2" and not importlib.import_module("nyala.cfile.kernels.compiled").HAS_AVX2:
             pytest.skip("this processor has no AVX2")
-        yield importlib.import_module(f"nyala.cfile.kernels.{request.param}")
+        return importlib.import_module(f"nyala.cfile.kernels.{kind}")
     except ImportError as error:
         pytest.skip(f"nothing is compiled here: {error}")
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def kernels(request: pytest.FixtureRequest) -> ModuleType:
+    """Each of the twins."""
+    return kernels_of(request)
+
+
+@pytest.fixture(scope="session", params=KINDS[1:])
+def compiled_kernels(request: pytest.FixtureRequest) -> ModuleType:
+    """Each that was compiled: in the other, NumPy looks after itself."""
+    return kernels_of(request)
