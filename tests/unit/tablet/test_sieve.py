@@ -113,8 +113,17 @@ def test_what_is_sieved_is_read_once(table: nyala.Table, path: Path) -> None:
 
 def test_no_value_of_other_rows_is_made(table: nyala.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan that leaves one row in a thousand would decode all of the others."""
-    monkeypatch.setattr(Frame, "fill", lambda *_: pytest.fail("a block was decoded whole"))
+    ranges = Frame.rows_into
+
+    def none_in_range(frame: Frame, out: Any, at: int, width: int, lower: int, upper: int) -> Any:
+        if lower < upper:
+            pytest.fail("a block was decoded whole")
+        return ranges(frame, out, at, width, lower, upper)  # of which single rows are picked
+
+    monkeypatch.setattr(Frame, "rows_into", none_in_range)
     assert [r["n"] for r in scanned(table, "n = 7 AND amount < 10", columns=["n", "amount", "day"])]
+    with pytest.raises(pytest.fail.Exception, match="decoded whole"):  # as a scan of all rows does
+        scanned(table, "n >= 0", columns=["n", "amount", "day"])
 
 
 def test_changes_are_seen(tmp_path: Path) -> None:
