@@ -3,8 +3,8 @@
 Profiles (--hypothesis-profile): `quick` by default, `ci` in `make test`, `nightly` in `make test-long`.
 A failing random test prints the seed of the run; `--hypothesis-seed=N` runs the same cases again.
 
-Order: tests without Spark first, in the order in which they are found, then those with Spark, all in one
-xdist worker, so that one JVM serves them.
+Order: tests without Spark first, in the order in which they are found, then those with Spark: each xdist worker starts
+a JVM for those that it gets.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SPARK_TESTS in item.path.parents:
             item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.xdist_group("spark"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)

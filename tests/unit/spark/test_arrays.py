@@ -114,6 +114,13 @@ def test_narrow_decimals_are_the_numbers_that_spark_holds() -> None:
         assert read_back(batch, schema)[0] == {"d": values}
 
 
+def test_decimals_of_another_scale_become_those_of_the_schema() -> None:
+    """Spark reads their numbers without their types: 1.5 of scale 1 would be read as 0.15."""
+    values = [Decimal("1.50"), None, Decimal("-9.90")]
+    batch = pa.RecordBatch.from_pydict({"d": pa.array(values, pa.decimal128(9, 1))})
+    assert read_back(batch, pa.schema([("d", pa.decimal128(9, 2))]))[0] == {"d": values}
+
+
 @pytest.mark.parametrize("share", [0, 1000])
 def test_a_dictionary_gives_its_values(share: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each array has the dictionary once, or, where that would be too much, its own values."""

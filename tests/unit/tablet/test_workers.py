@@ -87,7 +87,7 @@ def pool() -> Iterator[WorkerPool]:
     pool.close()
     assert not workers._children
     assert set(os.listdir("/dev/fd")) <= before  # what others had open may be closed by now
-    assert set(threading.enumerate()) == threads
+    assert set(threading.enumerate()) <= threads  # those of other tests may have ended by now
 
 
 class Running:
