@@ -446,7 +446,8 @@ class _PosixRandomFile:
         view, done = memoryview(memory).cast("B"), 0
         if self._closed:
             raise StorageError(f"cannot read {self._path}: it is closed", path=self._path, errno=errno.EBADF)
-        fd = _idle.take(self._token, self._path)  # blocks are read so: `_descriptor` would be a third of the calls
+        # Blocks are read so, and `_descriptor` would be a third of the calls.
+        fd = _idle.take(self._token, self._path)
         try:
             while done < len(view):
                 part = os.preadv(fd, [view[done : done + _CALL_MAX_BYTES]], offset + done)
