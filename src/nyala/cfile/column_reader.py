@@ -480,7 +480,7 @@ class ColumnReader:
         """The values at the cut's rows of these blocks, which are in the form for few values or in that for many."""
         # By the blocks themselves: a footer that knows of no NULL may be wrong.
         if is_few and self._packs_frames and cut.order is None and set(map(type, blocks)) == {Frame}:
-            return FramePick(self._few_kind, blocks, cut.rows, self._from_words)
+            return FramePick(self._few_kind, self._footer.form, blocks, cut.rows, self._from_words)
         if self._is_text and (text := text_pick(blocks, cut)) is not None:
             return text
         dtype = self._few_words if is_few else self._words

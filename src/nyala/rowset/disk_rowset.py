@@ -41,7 +41,7 @@ import pyarrow as pa
 from nyala.cfile.cache import BlockCache, Memo
 from nyala.cfile.column import BASE, ColumnKey
 from nyala.cfile.encoded_rows import EncodedRows
-from nyala.cfile.gathering import Ordinals, Pick, joined_picks
+from nyala.cfile.gathering import Ordinals, Pick, joined_columns
 from nyala.cfile.physical import narrow_decimal
 from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats
 from nyala.cfile.zonemap import Zone
@@ -489,7 +489,7 @@ class DiskRowSet:
 
         Cost: where the rows lie is worked out once for all columns.
         """
-        return [joined_picks([pick]) for pick in self.picks_between(columns, snapshot, lower, upper, stats)]
+        return joined_columns([[pick] for pick in self.picks_between(columns, snapshot, lower, upper, stats)])
 
     def picks_between(
         self,

@@ -31,7 +31,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from nyala.cfile.gathering import Pick, joined_picks
+from nyala.cfile.gathering import Pick, joined_columns
 from nyala.cfile.physical import narrow_decimal
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.partition.pruning import prune
@@ -384,7 +384,7 @@ def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCount
         counters.add(stats)
     if not found:
         return None
-    return _batch([joined_picks(picks) for picks in zip(*found, strict=True)], spec, count)
+    return _batch(joined_columns(list(zip(*found, strict=True))), spec, count)
 
 
 def _all_pieces(
@@ -619,7 +619,7 @@ def _get_values(
             pieces.append(read(columns, snapshot, rowids))
     if not places:
         return np.empty(0, np.int64), [pa.array([], column.type.arrow) for column in columns]
-    arrays = [joined_picks(picks) for picks in zip(*pieces, strict=True)]
+    arrays = joined_columns(list(zip(*pieces, strict=True)))
     if not columns:
         return np.sort(np.concatenate(places)), []
     if len(places) == 1:

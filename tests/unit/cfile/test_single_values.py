@@ -14,10 +14,10 @@ import pytest
 from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values, same
 from tests.unit.cfile.test_roundtrip import COLUMN, written
 
-from nyala.cfile import BlockCache, CFileReader, ColumnReader
+from nyala.cfile import BlockCache, CFileReader, ColumnReader, kernels
 from nyala.cfile.encoding import frame
 from nyala.cfile.encoding.bitshuffle import shuffle_bits
-from nyala.cfile.gathering import Ordinals, joined_picks
+from nyala.cfile.gathering import Ordinals, joined_columns, joined_picks
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import python_value
 from nyala.schema.types import parse_type
@@ -98,10 +98,12 @@ def test_frames_of_every_layout(files: MemoryFiles, layout: str) -> None:
         assert column.read(lower, upper).equals(array.slice(lower, upper - lower))
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 def test_frames_of_several_files_are_put_together_at_once(
-    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch, compiled: bool
 ) -> None:
     """Bits, units and steps of one file would be applied to another's; or a look-up pay for each file by itself."""
+    monkeypatch.setattr(kernels, "COMPILED", compiled)
     arrays = [pa.array([LAYOUTS[layout](n) for n in range(ROWS)], pa.int64()) for layout in LAYOUTS]
     arrays += [pa.array([n * 77_003 % 200_000 + 9 for n in range(ROWS)], pa.int64())]
     columns = [written(files, array, "int64", "for", block_size_bytes=2048) for array in arrays]
@@ -109,12 +111,43 @@ def test_frames_of_several_files_are_put_together_at_once(
     assert joined_picks([column.pick(Ordinals(SOME)) for column in columns]).equals(expected)
     alike = [columns[1], columns[-1]]
     made = []
-    monkeypatch.setattr(frame, "fetch_planes", lambda *given: made.append(1) or FETCH(*given))
+    module, name = (kernels, "fill") if compiled else (frame, "fetch_planes")
+    call = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *given: made.append(1) or call(*given))
     joined_picks([column.pick(Ordinals(SOME)) for column in alike])
     assert len(made) == 1
 
 
-FETCH = frame.fetch_planes
+@pytest.mark.parametrize("compiled", [True, False])
+def test_several_columns_are_the_same_as_each_by_itself(
+    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch, compiled: bool
+) -> None:
+    """Columns of frames are filled together, between others that are not; none may take another's place or type."""
+    monkeypatch.setattr(kernels, "COMPILED", compiled)
+    numbers = [n * n % 97 - 40 for n in range(ROWS)]
+    kinds = {
+        "int16": pa.array(numbers, pa.int16()),
+        "string": pa.array([f"é{n}" for n in numbers]),
+        "decimal(9,2)": pa.array([Decimal(n) / 100 for n in numbers], pa.decimal128(9, 2)),
+        "date": pa.array(numbers, pa.int32()).view(pa.date32()),
+        "double": pa.array(numbers, pa.float64()),
+        "decimal(38,0)": pa.array([Decimal(n) for n in numbers], pa.decimal128(38, 0)),
+        "timestamp": pa.array(numbers, pa.int64()).view(parse_type("timestamp").arrow),
+    }
+    for places, is_range in ((SOME, False), (np.arange(700, 760), True)):
+        columns, expected = [], []
+        for kind, array in kinds.items():
+            encoding = "dictionary" if kind == "string" else "plain" if kind == "double" else "for"
+            parts = [array, array.slice(0, 1000).take(pa.array(np.arange(1000)[::-1]))]
+            readers = [written(files, part, kind, encoding, block_size_bytes=2048) for part in parts]
+            rows = [Ordinals(places, is_range=is_range), Ordinals(np.array([5, 999]))]
+            columns.append([reader.pick(some) for reader, some in zip(readers, rows, strict=True)])
+            expected.append(
+                pa.concat_arrays([parts[0].take(pa.array(places)), parts[1].take(pa.array([5, 999]))])
+            )
+        found = joined_columns(columns)
+        assert [array.type for array in found] == [array.type for array in expected]
+        assert found == expected
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,18 @@ class Frame:
             None, lower, upper, out, at, width, width == 16 and self.is_signed,
         )  # fmt: skip
 
+    def picked_into(self, out: pa.Buffer, at: int, width: int, rows: Rows) -> Fill:
+        """`rows_into` of some rows, in their order. Cost: whether one may be below zero is not looked up first."""
+        lower, upper, places = 0, 0, None
+        if isinstance(rows, slice):
+            lower, upper = rows.start, rows.stop
+        else:
+            places = np.ascontiguousarray(rows, np.int64)
+        return Fill(
+            self.data, self.start, self.bits, self.row_count, self.base, self.step, self.unit, self.references,
+            places, lower, upper, out, at, width, True,
+        )  # fmt: skip
+
     def matches(self, constraint: Constraint, lower: int, upper: int) -> npt.NDArray[np.bool_]:
         """Of the rows [lower, upper), none of them NULL, which have a value that satisfies the constraint."""
         count = upper - lower
@@ -204,9 +216,7 @@ class Frame:
         """The values of these rows, none of them NULL, in their order; of a decimal in another `form` of its type."""
         form = form or self.form
         out, width = output(form, len(rows))
-        kernels.fill(
-            [self.rows_into(out, 0, width, 0, 0)._replace(rows=np.ascontiguousarray(rows, np.int64))]
-        )
+        kernels.fill([self.picked_into(out, 0, width, rows)])
         return pa.Array.from_buffers(form.arrow, len(rows), [None, out], 0)
 
     def words(self, rows: Rows) -> npt.NDArray[Any]:
