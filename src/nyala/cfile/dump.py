@@ -134,10 +134,12 @@ def _dump_bytes(reader: CFileReader, columns: list[ColumnReader], size: int) -> 
     yield from _fields(format.TAIL, reader.read_exactly(tail_offset, format.TAIL.size), tail_offset)
 
 
-def _values_layout(header: BlockHeader, kind: str) -> format.Layout | None:
+def _values_layout(header: BlockHeader, kind: str, values: bytes) -> format.Layout | None:
     """What the values begin with, None when they are compressed or begin at once."""
     if header.compression != format.COMPRESSION_NONE:
         return None
+    if header.encoding == format.ENCODING_DICTIONARY:
+        return format.CODEWORDS_HEADER if values[:1] == bytes([format.CODEWORDS_PLANES]) else None
     if header.encoding == format.ENCODING_PLAIN:
         return format.BINARY_HEADER if kind == BYTES else None
     return _VALUES_LAYOUTS.get(header.encoding)
@@ -152,7 +154,7 @@ def _block_bytes(reader: CFileReader, data: bytes, offset: int, kind: str) -> It
     crc_start = header.block_length - format.CRC.size
     yield from _run("validity", data, validity_start, validity_end, offset)
     yield from _run("padding", data, validity_end, header.values_start, offset)
-    inner = _values_layout(header, kind)
+    inner = _values_layout(header, kind, data[header.values_start : values_end])
     inner_end = header.values_start
     if inner is not None and header.values_length >= inner.size:
         inner_end += inner.size
@@ -209,6 +211,8 @@ def _meaning(name: str, value: Any) -> str:
         return f"{value} ({format.ROLES.get(value, 'unknown')})"
     if name == "type":
         return f"{value} ({format.TYPES.get(value, 'unknown')})"
+    if name == "codewords":
+        return f"{value} ({format.CODEWORDS.get(value, 'unknown')})"
     if name == "layout":
         return f"{value} ({format.FOR_LAYOUTS.get(value, 'unknown')})"
     if name == "encoding":

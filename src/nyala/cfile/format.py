@@ -183,6 +183,19 @@ PREFIX_HEADER: Final = Layout(
 PREFIX_GROUP_ROWS_LOG2: Final = 4
 PREFIX_GROUP_ROWS_LOG2_MAX: Final = 20
 
+# What codewords of a dictionary begin with, when they lie in planes. Else they are a Blosc frame, whose own first byte,
+# its version, stands where this has the layout.
+CODEWORDS_HEADER: Final = Layout(
+    ("codewords", "B"),
+    ("bits", "B"),
+    ("zero", "2s"),
+    ("base", "I"),
+)
+CODEWORDS_PLANES: Final = 1  # base + delta
+CODEWORDS_SHUFFLED: Final = 2
+CODEWORDS: Final = {CODEWORDS_PLANES: "planes", CODEWORDS_SHUFFLED: "shuffled"}
+CODEWORDS_BITS_MAX: Final = 32
+
 # 32 bytes, so that the values after it are aligned as the block's are.
 FOR_HEADER: Final = Layout(
     ("base", "q"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from nyala.cfile import format
 from nyala.cfile.compression import _codecs, compress, decompress
 from nyala.cfile.encoding import EncodedValues, choose_encoding, encoding_by_code
 from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
-from nyala.cfile.encoding.dictionary import _sample_repeats, codeword_dtype
+from nyala.cfile.encoding.dictionary import Dictionary, _sample_repeats, codeword_dtype
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
 from nyala.cfile.physical import physical, slice_bitmap
 from nyala.schema.types import parse_type
@@ -65,6 +66,40 @@ def test_codewords_are_as_narrow_as_the_dictionary_allows(count: int, width: int
             encoder.encode(0, len(words)), len(words), None, 0, encoder.dictionary.cast(pa.string())
         )
         assert encoding.decode(form, block).equals(words)
+
+
+def of_words(words: pa.Array, encoder: Any, lower: int, upper: int) -> EncodedValues:
+    validity = pc.is_valid(words.slice(lower, upper - lower)).buffers()[1] if words.null_count else None
+    nulls = words.slice(lower, upper - lower).null_count
+    data = encoder.encode(lower, upper)
+    return EncodedValues(data, upper - lower, validity, nulls, encoder.dictionary.cast(pa.string()))
+
+
+def test_codewords_lie_in_planes_unless_they_are_runs() -> None:
+    """A scan would spend most of its time on undoing Blosc, or a sorted column would be a hundred times larger."""
+    form = physical(parse_type("string"))
+    numbers = np.random.default_rng(7).integers(0, 300, 5000)
+    mixed = pa.array([f"w{n % 7}" for n in numbers])
+    for words, layout in (
+        (mixed, format.CODEWORDS_PLANES),
+        (pa.array([f"w{n:09}" for n in numbers]), format.CODEWORDS_PLANES),
+        (pa.array([None if n % 3 else f"w{n % 7}" for n in numbers]), format.CODEWORDS_PLANES),
+        (pa.array(["same"] * 5000), format.CODEWORDS_PLANES),
+        (mixed.take(pc.sort_indices(mixed)), format.CODEWORDS_SHUFFLED),
+    ):
+        encoding, encoder, _ = choose_encoding("dictionary", form, form.stored_array(words))
+        assert isinstance(encoding, Dictionary)
+        for lower, upper in ((0, 5000), (1234, 4321), (4999, 5000)):
+            block = of_words(words, encoder, lower, upper)
+            if upper - lower > 1:
+                assert block.data[0] == layout
+            part = words.slice(lower, upper - lower)
+            assert encoding.decode(form, block).equals(part)
+            codes = encoding.codes(block)
+            assert codes.indices.type == pa.int32() and codes.dictionary_decode().equals(part)
+            narrow = encoding.codewords(block)
+            assert narrow.type == pa.from_numpy_dtype(codeword_dtype(len(block.dictionary)))
+            assert narrow.cast(pa.int32()).equals(codes.indices)
 
 
 @settings(max_examples=60)
@@ -150,12 +185,32 @@ def test_codewords_beyond_the_dictionary_are_refused() -> None:
     """A codeword would be answered with whatever lies behind the dictionary."""
     form = physical(parse_type("string"))
     encoding = encoding_by_code(format.ENCODING_DICTIONARY)
-    assert encoding is not None
+    assert isinstance(encoding, Dictionary)
     data = shuffle_bits(np.array([0, 1, 2], "<u1"))
     with pytest.raises(ValueError, match="codewords below 2, found 2"):
         encoding.decode(form, EncodedValues(data, 3, None, 0, pa.array(["a", "b"])))
     with pytest.raises(ValueError, match="dictionary"):
         encoding.decode(form, EncodedValues(data, 3, None, 0, None))
+    abc = pa.array(["a", "b", "c"])
+    for values in (
+        b"",
+        b"\0" * 9,  # no layout
+        b"\1\2\0\0",  # half a header
+        b"\1\2\0\0\0\0\0\0",  # no deltas
+        b"\1\2\0\0\0\0\0\0\x24\0",  # a byte too many
+        b"\1\2\0\0\0\0\0\0\x03",  # a delta of 3
+        b"\1\2\0\0\1\0\0\0\x02",  # 1 + 2
+        b"\1\0\0\0\3\0\0\0",  # 3 + nothing
+        b"\1\0\0\0\xff\xff\xff\xff",
+        b"\1\x21\0\0\0\0\0\0" + bytes(13),  # 33 bits
+        b"\1\x20\0\0\0\0\0\0" + b"\xff" * 12,
+    ):
+        block = EncodedValues(pa.py_buffer(values), 3, None, 0, abc)
+        for read in (encoding.codes, encoding.codewords, lambda block: encoding.decode(form, block)):
+            with pytest.raises(ValueError, match=r"expected .* found"):
+                read(block)
+    right = EncodedValues(pa.py_buffer(b"\1\2\0\0\0\0\0\0\x24"), 3, None, 0, abc)
+    assert encoding.decode(form, right).to_pylist() == ["a", "b", "c"]
     huge = pa.array(["x" * 1_000_000])
     data = shuffle_bits(np.zeros(100_000, "<u1"))
     with pytest.raises(ValueError, match="bytes of values"):

@@ -57,6 +57,7 @@ def tables(section: str) -> list[Table]:
         ("Encodings", format.BINARY_HEADER),
         ("Run length", format.RLE_HEADER),
         ("Prefix", format.PREFIX_HEADER),
+        ("Dictionary", format.CODEWORDS_HEADER),
         ("Frame of reference", format.FOR_HEADER),
         ("Column footer", format.FOOTER),
         ("Directory", format.DIRECTORY_ENTRY),
@@ -88,6 +89,7 @@ def test_enumerations() -> None:
     assert encodings == known
     layouts = numbered("Frame of reference", "layout")
     assert layouts == format.FOR_LAYOUTS
+    assert numbered("Dictionary", "codewords") == format.CODEWORDS
     flags = [int(row[0]) for row in tables("Zone map")[1][1:]]
     assert flags == [
         format.ZONE_HAS_MIN,
@@ -130,6 +132,7 @@ NUMBERS = [
     ("ZONE_BOUND_BYTES", "They are cut to 32 bytes"),
     ("PREFIX_GROUP_ROWS_LOG2", "4, so 16 rows"),
     ("PREFIX_GROUP_ROWS_LOG2_MAX", "a reader takes up to 20"),
+    ("CODEWORDS_BITS_MAX", "| bits | of a delta, 0 to 32 |"),
     ("FOR_REFERENCES_MAX", "1 to 256; else 0"),
     ("BLOOM_BLOCK_BYTES", "A column of 32-byte values"),
     ("BLOOM_ROWS_PER_BLOCK_LOG2", "in plain blocks of 2048"),
@@ -166,6 +169,7 @@ def test_every_constant_of_the_format_is_on_the_page() -> None:
         "ENCODING_",
         "COMPRESSION_",
         "ZONE_",
+        "CODEWORDS",
         "FOR_LINE",
         "FOR_TABLE",
     )  # tables, compared above
@@ -213,6 +217,11 @@ def examples_of_encodings() -> list[str]:
         ("for", "int64", [10, 11, 12, 13]),
         ("for", "decimal(9,2)", [Decimal(12), Decimal(7), Decimal(7), Decimal(10)]),
         ("for", "timestamp", [times[number] for number in (2, 0, 2, 1, 1, 2, 2, 2)]),
+        (
+            "dictionary",
+            "string",
+            ["violet", "red", "violet", "violet", "blue", "red", "red", "blue", "violet"],
+        ),
     ]
     files = MemoryFiles()
     with CFileWriter(files, EXAMPLE_PATH) as writer:
@@ -222,7 +231,9 @@ def examples_of_encodings() -> list[str]:
         writer.finish()
     blocks: list[str] = []
     for line in dump(files, EXAMPLE_PATH, bytes=True):
-        if line.startswith("block 0 of"):
+        if line.startswith("dictionary of") or (
+            line.startswith("block 0 of") and not (blocks and blocks[-1].startswith(f"dictionary{line[7:]}"))
+        ):
             blocks.append(line)
         elif line.startswith("footer of"):
             break

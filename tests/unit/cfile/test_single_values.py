@@ -14,10 +14,10 @@ import pytest
 from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values, same
 from tests.unit.cfile.test_roundtrip import COLUMN, written
 
-from nyala.cfile import BlockCache, CFileReader, ColumnReader, kernels
+from nyala.cfile import BlockCache, CFileReader, ColumnReader, format, kernels
 from nyala.cfile.encoding import frame
-from nyala.cfile.encoding.bitshuffle import shuffle_bits
 from nyala.cfile.gathering import Ordinals, joined_columns, joined_picks
+from nyala.cfile.planes import pack_planes
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import python_value
 from nyala.schema.types import parse_type
@@ -247,7 +247,6 @@ def with_values(block_path: str, files: MemoryFiles, column: ColumnReader, value
     """The column with other bytes for the values of its first block, as long as they were, and a CRC that is right."""
     import google_crc32c
 
-    from nyala.cfile import format
     from nyala.cfile.block import read_header
 
     whole = files.content[block_path]
@@ -273,16 +272,14 @@ def test_what_no_encoder_writes_is_refused_though_its_crc_is_right(files: Memory
     broken = with_values("file-0", files, column, values[:-1] + b"\xff")
     with pytest.raises(CorruptionError, match="expected references below 3"):
         broken.value(0)
-    words = pa.array([f"word {n % 7}" for n in range(4096)])
+    codes = np.random.default_rng(7).integers(0, 7, 4096)
+    words = pa.array([f"word {n}" for n in codes])
     column = written(files, words, "string", "dictionary", "none")
-    codes = np.arange(4096).astype(np.uint8) % 7
-    stored = bytes(shuffle_bits(codes))
+    header = format.CODEWORDS_HEADER.pack(format.CODEWORDS_PLANES, 3, bytes(2), 0)
     codes[-1] = 7
-    other = bytes(shuffle_bits(codes))
-    if len(other) == len(stored):
-        broken = with_values("file-1", files, column, other)
-        with pytest.raises(CorruptionError, match="expected codewords below 7"):
-            broken.value(0)
+    broken = with_values("file-1", files, column, header + pack_planes(codes, 3))
+    with pytest.raises(CorruptionError, match="expected codewords below 7, found 7"):
+        broken.value(0)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""Dictionary: the distinct values once per column and file, in blocks the index of each, bit-shuffled.
+"""Dictionary: the distinct values once per column and file, in blocks the index of each.
 
 The dictionary is sorted by bytes, so a range of values is a range of codewords and a block's least and
 greatest value are those of its least and greatest codeword. Codewords have 1, 2 or 4 bytes, the fewest that
-the dictionary's count allows.
+the dictionary's count allows. In a block they lie in planes, as the deltas of a frame of reference do, or bit-shuffled
+where these are a fifth smaller: as in sorted columns, whose codewords are runs. Planes decode eight times as fast.
 
 Whether a column is worth it is decided once per column of a file, from all of its values (Kudu: once per file,
 at the block where the dictionary becomes too large; here the whole column is at hand): the dictionary must
@@ -25,6 +26,7 @@ from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
 from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
 from nyala.cfile.memory import allocate, pool
 from nyala.cfile.physical import BYTES, Physical, binary_offsets, fill_holes
+from nyala.cfile.planes import pack_planes, planes_size
 
 __all__ = ["Dictionary", "codeword_dtype"]
 
@@ -34,6 +36,8 @@ _SAMPLE_STRETCH_ROWS: Final = 4096
 _SAMPLE_DISTINCT_SHARE_MAX: Final = 0.8
 # Codewords and dictionary together, against the values' bytes and one length byte each.
 _SIZE_SHARE_MAX: Final = 0.75
+# How much larger than bit-shuffled codewords planes may be: as `auto` judges encodings.
+_PLANES_SIZE_FACTOR: Final = 1.25
 
 
 def codeword_dtype(dictionary_count: int) -> np.dtype[Any]:
@@ -47,7 +51,15 @@ class _DictionaryEncoder:
     codewords: npt.NDArray[Any]
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
-        return shuffle_bits(self.codewords[lower:upper])
+        words = self.codewords[lower:upper]
+        base = int(words.min())
+        bits = (int(words.max()) - base).bit_length()
+        size = format.CODEWORDS_HEADER.size + planes_size(bits, len(words))
+        shuffled = shuffle_bits(words)
+        if size > shuffled.size * _PLANES_SIZE_FACTOR:
+            return shuffled
+        header = format.CODEWORDS_HEADER.pack(format.CODEWORDS_PLANES, bits, bytes(2), base)
+        return pa.py_buffer(header + pack_planes(words - words.dtype.type(base), bits))
 
 
 class Dictionary:
@@ -88,49 +100,83 @@ class Dictionary:
 
         Raises: as `decode`.
         """
-        codewords, width, words_count = self._unshuffled(block)
-        wide = allocate(4 * block.row_count)
-        _check(kernels.widen(codewords, width, np.frombuffer(wide, np.int32)), words_count)
-        indices = pa.Array.from_buffers(pa.int32(), block.row_count, [block.validity, wide], block.null_count)
+        indices = pa.Array.from_buffers(
+            pa.int32(), block.row_count, [block.validity, _indices(block)], block.null_count
+        )
         return pa.DictionaryArray.from_arrays(indices, block.dictionary, safe=False)
 
     def codewords(self, block: EncodedValues) -> pa.Array:
-        """The block's codewords in as few bytes as they have on disk: what look-ups keep. Raises: as `decode`."""
-        words, data = self._words(block)
-        type = pa.from_numpy_dtype(words.dtype)
+        """The block's codewords in as few bytes as the dictionary needs: what look-ups keep. Raises: as `decode`."""
+        dtype = codeword_dtype(_words_count(block))
+        if _is_shuffled(block):
+            data = _unshuffled(block)
+        else:
+            data = pa.py_buffer(np.frombuffer(_indices(block), np.int32).astype(dtype))
+        type = pa.from_numpy_dtype(dtype)
         return pa.Array.from_buffers(type, block.row_count, [block.validity, data], block.null_count)
 
-    @staticmethod
-    def _unshuffled(block: EncodedValues) -> tuple[pa.Buffer, int, int]:
-        """(the block's codewords, bytes of each, how many words the dictionary has)."""
-        if block.dictionary is None:
-            raise ValueError("expected a dictionary in the column's footer, found none")
-        width = codeword_dtype(len(block.dictionary)).itemsize
-        return unshuffle_bits(block.data, block.row_count, width), width, len(block.dictionary)
-
-    @classmethod
-    def _words(cls, block: EncodedValues) -> tuple[npt.NDArray[Any], pa.Buffer]:
-        """The block's codewords, compared with the dictionary, and the bytes they lie in."""
-        codewords, width, words_count = cls._unshuffled(block)
-        words = np.frombuffer(codewords, f"<u{width}")
-        _check(int(words.max(initial=0)), words_count)
-        return words, codewords
-
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
-        words, codewords = self._words(block)
+        words = self.codewords(block)
         assert block.dictionary is not None
         lengths = np.diff(binary_offsets(block.dictionary))
         if block.row_count * int(lengths.max()) > format.BLOCK_VALUES_BYTES_MAX:
             # Possible, but is it so? Only then the values are counted one by one.
-            size = int(lengths[words].sum(dtype=np.int64))
+            places = np.frombuffer(words.buffers()[1], codeword_dtype(len(block.dictionary)))
+            size = int(lengths[places].sum(dtype=np.int64))
             if size > format.BLOCK_VALUES_BYTES_MAX:
                 raise ValueError(
                     f"expected at most {format.BLOCK_VALUES_BYTES_MAX} bytes of values, found {size}"
                 )
-        indices = pa.Array.from_buffers(
-            pa.from_numpy_dtype(words.dtype), block.row_count, [block.validity, codewords], block.null_count
+        return pc.take(block.dictionary, words, boundscheck=False, memory_pool=pool())
+
+
+def _words_count(block: EncodedValues) -> int:
+    if block.dictionary is None:
+        raise ValueError("expected a dictionary in the column's footer, found none")
+    return len(block.dictionary)
+
+
+def _is_shuffled(block: EncodedValues) -> bool:
+    """Raises: ValueError for codewords of another layout than the two."""
+    layout = block.data[0] if block.data.size else None
+    if layout not in format.CODEWORDS:
+        raise ValueError(f"expected codewords of layout {sorted(format.CODEWORDS)}, found {layout}")
+    return bool(layout == format.CODEWORDS_SHUFFLED)
+
+
+def _unshuffled(block: EncodedValues) -> pa.Buffer:
+    """Shuffled codewords, compared with the dictionary."""
+    count = _words_count(block)
+    dtype = codeword_dtype(count)
+    words = unshuffle_bits(block.data, block.row_count, dtype.itemsize)
+    _check(int(np.frombuffer(words, dtype).max(initial=0)), count)
+    return words
+
+
+def _indices(block: EncodedValues) -> pa.Buffer:
+    """The codewords as Arrow's indices of 4 bytes, compared with the dictionary."""
+    count, rows = _words_count(block), block.row_count
+    out = allocate(4 * rows)
+    if _is_shuffled(block):
+        width = codeword_dtype(count).itemsize
+        words = unshuffle_bits(block.data, rows, width)
+        _check(kernels.widen(words, width, np.frombuffer(out, np.int32)), count)
+        return out
+    start = format.CODEWORDS_HEADER.size
+    if block.data.size < start:
+        raise ValueError(f"expected a header of {start} bytes before codewords, found {block.data.size}")
+    _, bits, _, base = format.CODEWORDS_HEADER.unpack_from(block.data)
+    if bits > format.CODEWORDS_BITS_MAX or block.data.size != start + planes_size(bits, rows):
+        raise ValueError(
+            f"expected {rows} codewords of at most {format.CODEWORDS_BITS_MAX} bits, found {bits} bits in "
+            f"{block.data.size} bytes"
         )
-        return pc.take(block.dictionary, indices, boundscheck=False, memory_pool=pool())
+    if base + (1 << bits) > count:  # more room than was used, or nonsense: the greatest delta tells
+        _check(base + kernels.greatest(block.data, start, bits, rows), count)
+    kernels.fill(
+        [kernels.Fill(block.data, start, bits, rows, base, 0, 1, None, None, 0, rows, out, 0, 4, False)]
+    )
+    return out
 
 
 def _check(greatest: int, words_count: int) -> None:
