@@ -5,6 +5,7 @@ Expected values are worked out here in Python's own integers, a row at a time, s
 
 from __future__ import annotations
 
+import itertools
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from nyala.cfile.format import FOR_TILE_ROWS
 from nyala.cfile.kernels import Fill
 from nyala.cfile.planes import delta_dtype, pack_planes
 
@@ -136,6 +138,77 @@ def test_a_table(kernels: ModuleType, rows: tuple[int, int, int], bits: int, wid
     assert numbers(out, width) == [expected[row] for row in some.tolist()]
 
 
+@given(
+    rows=ranges(),
+    bits=st.integers(0, 32),
+    width=st.sampled_from((1, 2, 4, 8, 16)),
+    with_table=st.booleans(),
+    seed=st.integers(0, 1 << 32),
+)
+@example(rows=(4097, 2047, 4097), bits=1, width=8, with_table=True, seed=0)
+def test_steps(
+    kernels: ModuleType, rows: tuple[int, int, int], bits: int, width: int, with_table: bool, seed: int
+) -> None:
+    """Every key of a block behind a step that was lost."""
+    count, lower, upper = rows
+    bits = min(bits, 8) if with_table else bits
+    deltas, rng = deltas_of(bits, count, seed), np.random.default_rng(seed)
+    references = rng.integers(-1000, 1000, 1 << bits, np.int64) if with_table else None
+    step, unit = int(rng.integers(-1000, 1000)), int(rng.integers(1, 5))
+    anchors = rng.integers(-(1 << 40), 1 << 40, -(-count // FOR_TILE_ROWS), np.int64)
+    sums: list[int] = []
+    for row, delta in enumerate(deltas):
+        if row % FOR_TILE_ROWS == 0:
+            sums.append(int(anchors[row // FOR_TILE_ROWS]))
+        else:
+            sums.append(sums[-1] + (step + unit * delta if references is None else int(references[delta])))
+    expected = [signed(number, width) for number in sums]  # what is not of the type is its lower part
+    out = pa.py_buffer(bytearray(b"\x5a" * ((upper - lower + 2) * width)))
+    job = Fill(
+        packed(deltas, bits, 5), 5, bits, count, 77, step, unit, references, None, lower, upper, out, 1, width, True,
+        anchors,
+    )  # fmt: skip
+    kernels.fill([job])
+    untouched = [signed(int.from_bytes(b"\x5a" * width, "little"), width)]
+    assert numbers(out, width) == untouched + expected[lower:upper] + untouched
+    for some in (rng.integers(0, count, 17), np.sort(rng.integers(0, count, 2500))):
+        out = pa.py_buffer(bytearray(len(some) * width))
+        kernels.fill([job._replace(rows=some, out=out, at=0)])
+        assert numbers(out, width) == [expected[row] for row in some.tolist()], "the same rows, one by one"
+
+
+def test_a_tile_of_steps_is_the_format_s(kernels: ModuleType) -> None:
+    """The kernels would begin anew at other rows than files do."""
+    deltas = [1] * (2 * FOR_TILE_ROWS + 1)
+    out = pa.py_buffer(bytearray(8 * len(deltas)))
+    anchors = np.array([0, 1 << 40, 1 << 50])
+    kernels.fill(
+        [
+            Fill(
+                packed(deltas, 1, 0),
+                0,
+                1,
+                len(deltas),
+                0,
+                0,
+                1,
+                None,
+                None,
+                0,
+                len(deltas),
+                out,
+                0,
+                8,
+                True,
+                anchors,
+            )
+        ]
+    )
+    found = numbers(out, 8)
+    starts = [row for row, (one, other) in enumerate(itertools.pairwise(found), 1) if other - one != 1]
+    assert starts == [FOR_TILE_ROWS, 2 * FOR_TILE_ROWS]
+
+
 def test_many_jobs_fill_one_buffer_and_others(kernels: ModuleType) -> None:
     """A window whose rows lie in two blocks, and its other columns."""
     first, second, other = ([1, 2, 3], [4, 5], [7, 6, 5, 4, 3])
@@ -228,6 +301,10 @@ OUTSIDE: dict[str, dict[str, Any]] = {
     "numbers of three bytes": {"width": 3},
     "numbers of no bytes": {"width": 0},
     "a reference that is not there": {"references": np.array([7, 8], np.int64)},
+    "fewer anchors than tiles": {"anchors": np.array([], np.int64)},
+    "a step that is not there": {"anchors": np.array([0]), "references": np.array([7, 8], np.int64)},
+    "a row of steps behind the last": {"anchors": np.array([0]), "rows": np.array([0, 4], np.int64)},
+    "a row of steps before the first": {"anchors": np.array([0]), "rows": np.array([-1], np.int64)},
     "a row behind the last": {"rows": np.array([0, 4], np.int64)},
     "a row before the first": {"rows": np.array([-1], np.int64)},
     "more rows than there is room for": {"rows": np.arange(4).repeat(2)},

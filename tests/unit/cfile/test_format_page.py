@@ -133,7 +133,9 @@ NUMBERS = [
     ("PREFIX_GROUP_ROWS_LOG2", "4, so 16 rows"),
     ("PREFIX_GROUP_ROWS_LOG2_MAX", "a reader takes up to 20"),
     ("CODEWORDS_BITS_MAX", "| bits | of a delta, 0 to 32 |"),
-    ("FOR_REFERENCES_MAX", "1 to 256; else 0"),
+    ("FOR_REFERENCES_MAX", "of a table: 1 to 256;"),
+    ("FOR_STEPS_BITS_MAX", "of steps 0 to 32 |"),
+    ("FOR_TILE_ROWS", "Of steps each 2,048 rows are a *tile*"),
     ("BLOOM_BLOCK_BYTES", "A column of 32-byte values"),
     ("BLOOM_ROWS_PER_BLOCK_LOG2", "in plain blocks of 2048"),
     ("BLOOM_BITS_PER_KEY", "16 bits a key"),
@@ -175,7 +177,7 @@ def test_every_constant_of_the_format_is_on_the_page() -> None:
     )  # tables, compared above
     elsewhere = {"BLOOM_SALT", "BLOCK_OFFSET_DTYPE", "BLOCK_LENGTH_DTYPE", "BINARY_LENGTH_WIDTHS"}
     elsewhere |= {"COLUMN_COMPATIBLE_KNOWN"}  # the sum of the flags that it knows
-    elsewhere |= {"RLE_LENGTH_WIDTHS", "FOR_WIDE", "FOR_LAYOUTS"}
+    elsewhere |= {"RLE_LENGTH_WIDTHS", "FOR_WIDE", "FOR_STEPS", "FOR_LAYOUTS"}
     not_on_disk = {"COALESCED_READ_BYTES_MAX"}
     for name, value in vars(format).items():
         if name.isupper() and not isinstance(value, format.Layout) and not name.startswith(prefixes):
@@ -217,6 +219,7 @@ def examples_of_encodings() -> list[str]:
         ("for", "int64", [10, 11, 12, 13]),
         ("for", "decimal(9,2)", [Decimal(12), Decimal(7), Decimal(7), Decimal(10)]),
         ("for", "timestamp", [times[number] for number in (2, 0, 2, 1, 1, 2, 2, 2)]),
+        ("for", "int64", [7 + place // 3 * (10**9 + 2) + place % 3 for place in range(24)]),
         (
             "dictionary",
             "string",

@@ -20,6 +20,7 @@ from nyala.cfile.gathering import Ordinals, joined_columns, joined_picks
 from nyala.cfile.planes import pack_planes
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import python_value
+from nyala.schema.constraint import Constraint
 from nyala.schema.types import parse_type
 
 ROWS = 3000
@@ -69,7 +70,7 @@ def test_few_rows_are_what_all_of_them_are(files: MemoryFiles, type: str, encodi
 
 LAYOUTS = {
     "small numbers": lambda n: n * 37 % 11,
-    "of 18 bits": lambda n: n * 77_003 % 200_000 - 50_000,
+    "of 18 bits": lambda n: n * n * 31 % 200_003 - 50_000,
     "of 63 bits": lambda n: n * 6_364_136_223_846_793_005 % (1 << 63),
     "below zero and above": lambda n: (-1) ** n * (1 << 62) + n,
     "one number": lambda n: -5,
@@ -77,6 +78,8 @@ LAYOUTS = {
     "a line": lambda n: 10 + 3 * n,
     "near a line": lambda n: 10 - 1000 * n + n * n % 7,
     "few numbers far apart": lambda n: (1, -(1 << 40), 1 << 50)[n % 3],
+    "steps of few sizes": lambda n: n + n // 7 * 20 - 1000,
+    "steps of some bits": lambda n: -60_000_000 * n + (n * n * 7 // 3 % 3) * 1_000_000,
 }
 
 
@@ -98,6 +101,31 @@ def test_frames_of_every_layout(files: MemoryFiles, layout: str) -> None:
         assert column.read(lower, upper).equals(array.slice(lower, upper - lower))
 
 
+def test_rows_of_steps_in_any_tile(files: MemoryFiles) -> None:
+    """A row would be added up from another tile's beginning, or from the row before it that was asked for."""
+    numbers = np.cumsum(np.random.default_rng(3).choice([0, 1, 25], 9000))
+    array = pa.array(numbers)
+    column = written(files, array, "int64", "for", cache=BlockCache(1 << 24))
+    assert column.block_count == 1
+    tile = format.FOR_TILE_ROWS
+    for rows in (
+        np.array([0, tile - 1, tile, tile + 1, 2 * tile, 4 * tile, 8999]),
+        np.array([8999, 3, tile + 5, tile + 4, 2, 2, 8999]),
+        np.arange(tile - 20, tile + 20),
+        np.arange(8900, 9000),
+    ):
+        assert column.gather(rows).equals(array.take(pa.array(rows)))
+        assert [column.value(row) for row in rows.tolist()] == numbers[rows].tolist()
+        picked = joined_picks([column.pick(Ordinals(rows)), column.pick(Ordinals(rows[:2]))])
+        assert picked.equals(array.take(pa.array(np.concatenate([rows, rows[:2]]))))
+    for lower, upper in ((0, 9000), (1, tile), (tile, tile + 1), (tile - 1, 2 * tile + 1), (5000, 8999)):
+        assert column.read(lower, upper, scanning=True).equals(array.slice(lower, upper - lower))
+    frames = column.frames(100, 9000)
+    constraint = Constraint.between(parse_type("int64"), int(numbers[3000]), int(numbers[5000]))
+    expected = (numbers[100:] >= numbers[3000]) & (numbers[100:] <= numbers[5000])
+    assert np.array_equal(frames.matches(constraint), expected)
+
+
 @pytest.mark.parametrize("compiled", [True, False])
 def test_frames_of_several_files_are_put_together_at_once(
     files: MemoryFiles, monkeypatch: pytest.MonkeyPatch, compiled: bool
@@ -105,7 +133,7 @@ def test_frames_of_several_files_are_put_together_at_once(
     """Bits, units and steps of one file would be applied to another's; or a look-up pay for each file by itself."""
     monkeypatch.setattr(kernels, "COMPILED", compiled)
     arrays = [pa.array([LAYOUTS[layout](n) for n in range(ROWS)], pa.int64()) for layout in LAYOUTS]
-    arrays += [pa.array([n * 77_003 % 200_000 + 9 for n in range(ROWS)], pa.int64())]
+    arrays += [pa.array([n * n * 37 % 200_003 + 9 for n in range(ROWS)], pa.int64())]
     columns = [written(files, array, "int64", "for", block_size_bytes=2048) for array in arrays]
     expected = pa.concat_arrays([array.take(pa.array(SOME)) for array in arrays])
     assert joined_picks([column.pick(Ordinals(SOME)) for column in columns]).equals(expected)

@@ -7,6 +7,9 @@
     float, double                      plain, bitshuffle
     string, varchar, binary            dictionary if values repeat (it decides itself), else plain, prefix
 
+Frame of reference may also be a bit a value larger than bitshuffle, which takes eight times as long: of sorted columns
+that bit is most of what they have left, and of others nothing.
+
 The order is that of measured decode speeds (docs/decisions/0013-encodings.md). Sizes are judged by writing two
 stretches of the column, at a quarter and at three quarters of it, in every candidate, compressed as the blocks
 will be; a small column is written whole. So a flush pays for one sample per candidate and not for every
@@ -39,6 +42,8 @@ __all__ = ["auto_compression", "candidates", "fastest_of"]
 _SIZE_FACTOR: Final = 1.25
 # Joining prefixes and suffixes takes ten times as long as decompressing plain text: it must win much more.
 _PREFIX_SIZE_FACTOR: Final = 4.0
+# Of a value, by which frame of reference may be larger than bitshuffle.
+_SLACK_BITS: Final = 1
 _SAMPLE_STRETCHES: Final = 2
 # Long enough for a compressor to find what repeats, and short enough that judging costs less than writing: a stretch
 # of text is more bytes, and prefix, which seldom wins, costs ten times as much to write as plain.
@@ -63,8 +68,16 @@ def fastest_of(encodings: Sequence[Encoding], form: Physical, values: pa.Array, 
     """The one to take for these stored values, with compression `asked`."""
     sizes = [_size(encoding, form, values, asked) for encoding in encodings]
     factor = _PREFIX_SIZE_FACTOR if form.kind == BYTES else _SIZE_FACTOR
-    limit = min(sizes) * factor
-    return next(encoding for encoding, size in zip(encodings, sizes, strict=True) if size <= limit)
+    least = min(sizes)
+    limits = [least * factor] * len(sizes)
+    codes = [encoding.code for encoding in encodings]
+    if format.ENCODING_FOR in codes and codes[sizes.index(least)] == format.ENCODING_BITSHUFFLE:
+        judged = sum(map(len, _stretches(values, _SAMPLE_STRETCH_ROWS)))
+        at = codes.index(format.ENCODING_FOR)
+        limits[at] = max(limits[at], least + judged * _SLACK_BITS / 8)
+    return next(
+        encoding for encoding, size, limit in zip(encodings, sizes, limits, strict=True) if size <= limit
+    )
 
 
 def auto_compression(encoding: Encoding, form: Physical, asked: int) -> int:

@@ -8,7 +8,7 @@
     number      of one row
 
     FOR-fits    base, base + step · (rows - 1) and either plus unit · the greatest delta are values of the type;
-                references are
+                references of a table are; of steps every sum is
 
 FOR-fits is proved when a frame is made, so no sum wraps around. What goes over many rows is done by `kernels`.
 Immutable; any thread may use it.
@@ -16,7 +16,6 @@ Immutable; any thread may use it.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,7 +68,7 @@ def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A line (base, step, unit, deltas) or a table (references, deltas)."""
+    """A line (base, step, unit, deltas), a table (references, deltas), or steps (anchors, and either's deltas)."""
 
     form: Physical
     data: pa.Buffer
@@ -80,6 +79,8 @@ class Frame:
     bits: int
     start: int  # of the planes
     references: npt.NDArray[np.int64] | None
+    anchors: npt.NDArray[np.int64] | None = None
+    """Of steps: the first value of each tile."""
 
     @staticmethod
     def parse(form: Physical, data: pa.Buffer, rows: int) -> Frame:
@@ -88,29 +89,28 @@ class Frame:
         if data.size < header_size:
             raise ValueError(f"expected a header of {header_size} bytes, found {data.size}")
         base, step, unit, layout, bits, count, _ = format.FOR_HEADER.unpack_from(data)
-        if (
-            layout not in (format.FOR_LINE, format.FOR_TABLE)
-            or bits > 64
-            or count > format.FOR_REFERENCES_MAX
-        ):
+        if layout not in _LAYOUTS or bits > 64 or count > format.FOR_REFERENCES_MAX:
             raise ValueError(
-                f"expected a line or a table of at most {format.FOR_REFERENCES_MAX} references and 64 bits, "
+                f"expected a line, a table or steps, at most {format.FOR_REFERENCES_MAX} references and 64 bits, "
                 f"found layout {layout}, {count} references and {bits} bits"
             )
-        start = header_size + 8 * count
+        anchors_count = -(-rows // format.FOR_TILE_ROWS) if layout == format.FOR_STEPS else 0
+        start = header_size + 8 * (count + anchors_count)
         if data.size != start + planes_size(bits, rows):
             raise ValueError(
                 f"expected {start + planes_size(bits, rows)} bytes for {rows} values of {bits} bits, found "
                 f"{data.size}"
             )
+        frame = _frame(form, data, rows, base, step, unit, bits, start, count, anchors_count)
         if layout == format.FOR_TABLE:
-            references = np.frombuffer(data, "<i8", count, header_size)
-            frame = Frame(form, data, rows, base, step, unit, bits, start, references)
+            if frame.references is None:
+                raise ValueError("expected references in a table, found none")
             frame._check_table()
+        elif layout == format.FOR_STEPS:
+            frame._check_steps()
         else:
             if count:
                 raise ValueError(f"expected no references beside a line, found {count}")
-            frame = Frame(form, data, rows, base, step, unit, bits, start, None)
             frame._check_line()
         return frame
 
@@ -126,6 +126,8 @@ class Frame:
     @property
     def is_signed(self) -> bool:
         """Whether there may be a value below zero."""
+        if self.anchors is not None:
+            return True
         if self.references is not None:
             return int(self.references.min(initial=0)) < 0
         return min(self.base, self.base + self.step * (self.row_count - 1)) < 0
@@ -133,10 +135,10 @@ class Frame:
     def owning(self) -> Frame:
         """The same over bytes of its own."""
         data = pa.py_buffer(self.data.to_pybytes())
-        references = None
-        if self.references is not None:
-            references = np.frombuffer(data, "<i8", len(self.references), format.FOR_HEADER.size)
-        return dataclasses.replace(self, data=data, references=references)
+        counts = [0 if of is None else len(of) for of in (self.references, self.anchors)]
+        return _frame(
+            self.form, data, self.row_count, self.base, self.step, self.unit, self.bits, self.start, *counts
+        )
 
     def array(self, block: EncodedValues) -> pa.Array:
         """All values, with the block's validity."""
@@ -149,7 +151,7 @@ class Frame:
         """What writes the values of the rows [lower, upper) into `out`, from the number `at` on (see `output`)."""
         return Fill(
             self.data, self.start, self.bits, self.row_count, self.base, self.step, self.unit, self.references,
-            None, lower, upper, out, at, width, width == 16 and self.is_signed,
+            None, lower, upper, out, at, width, width == 16 and self.is_signed, self.anchors,
         )  # fmt: skip
 
     def picked_into(self, out: pa.Buffer, at: int, width: int, rows: Rows) -> Fill:
@@ -161,7 +163,7 @@ class Frame:
             places = np.ascontiguousarray(rows, np.int64)
         return Fill(
             self.data, self.start, self.bits, self.row_count, self.base, self.step, self.unit, self.references,
-            places, lower, upper, out, at, width, True,
+            places, lower, upper, out, at, width, True, self.anchors,
         )  # fmt: skip
 
     def matches(self, constraint: Constraint, lower: int, upper: int) -> npt.NDArray[np.bool_]:
@@ -169,9 +171,9 @@ class Frame:
         count = upper - lower
         if constraint.empty or constraint.null == "only":
             return np.zeros(count, np.bool_)
-        if self.references is not None:
+        if self.anchors is None and self.references is not None:
             return self._in_table(satisfying(self.references, constraint), lower, upper)
-        if self.step:
+        if self.step or self.anchors is not None:
             return satisfying(self._numbers(lower, upper), constraint)
         if constraint.values is not None:
             return self._matches_values(constraint.values, lower, upper)
@@ -221,9 +223,14 @@ class Frame:
 
     def words(self, rows: Rows) -> npt.NDArray[Any]:
         """The values of these rows, none of them NULL, as the numbers that are stored."""
-        deltas = fetch_rows(self.planes, self.bits, rows)
         dtype = self.form.dtype
         assert dtype is not None
+        if self.anchors is not None:
+            count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+            out = allocate(8 * count)
+            kernels.fill([self.picked_into(out, 0, 8, rows)])
+            return np.frombuffer(out, "<i8").astype(dtype)
+        deltas = fetch_rows(self.planes, self.bits, rows)
         if self.references is not None:
             looked_up: npt.NDArray[Any] = self.references[deltas].astype(dtype)
             return looked_up
@@ -239,6 +246,8 @@ class Frame:
     def number(self, row: int) -> int:
         """The value of one row as the number that is stored. In Python, as NumPy's calls for one number cost more."""
         assert 0 <= row < self.row_count
+        if self.anchors is not None:
+            return int(self._numbers(row, row + 1)[0])
         delta = pick_one(self.data, self.start, self.bits, self.row_count, row)
         if self.references is not None:
             return int(self.references[delta])
@@ -276,6 +285,39 @@ class Frame:
                     f"and deltas up to {delta_max}"
                 )
 
+    def _check_steps(self) -> None:
+        """Bounds of all sums, of which the sums themselves tell where there is more room than they take."""
+        assert self.anchors is not None
+        if self.bits > format.FOR_STEPS_BITS_MAX or self.unit == 0:
+            raise ValueError(
+                f"expected steps of at most {format.FOR_STEPS_BITS_MAX} bits and a unit of 1 or more, found "
+                f"{self.bits} bits and unit {self.unit}"
+            )
+        least, most = self.step, self.step + self.unit * ((1 << self.bits) - 1)
+        if self.references is not None:
+            if (greatest := self._greatest()) >= len(self.references):
+                raise ValueError(f"expected references below {len(self.references)}, found {greatest}")
+            least, most = int(self.references.min()), int(self.references.max())
+        lower, upper = value_bounds(self.form)
+        first, last = int(self.anchors.min()), int(self.anchors.max())
+        steps = min(self.row_count, format.FOR_TILE_ROWS) - 1
+        if lower <= first + steps * min(least, 0) and last + steps * max(most, 0) <= upper:
+            return
+        if not (_INT64_MIN <= least and most <= _INT64_MAX):
+            raise ValueError(f"expected steps of 64 bits, found {least} to {most}")
+        values = self._numbers(0, self.row_count)
+        # A step fits 64 bits, so the one between two sums is the difference that they have there, and a sum that has
+        # left them stands on the wrong side of its step.
+        before, after = values[:-1], values[1:]
+        left = ((before ^ after) & ((after - before) ^ after)) < 0
+        left[format.FOR_TILE_ROWS - 1 :: format.FOR_TILE_ROWS] = (
+            False  # from one tile to the next there is no step
+        )
+        if left.any() or int(values.min()) < lower or int(values.max()) > upper:
+            raise ValueError(
+                f"expected values of {self.form.type}, found steps of {least} to {most} that leave them"
+            )
+
     def _check_table(self) -> None:
         assert self.references is not None
         if (greatest := self._greatest()) >= len(self.references):
@@ -286,6 +328,22 @@ class Frame:
             raise ValueError(f"expected references of {self.form.type}, found {least} to {most}")
 
 
+_LAYOUTS: Final = (format.FOR_LINE, format.FOR_TABLE, format.FOR_STEPS)
+
+
+def _frame(
+    form: Physical, data: pa.Buffer, rows: int, base: int, step: int, unit: int, bits: int, start: int,
+    references_count: int, anchors_count: int,
+) -> Frame:  # fmt: skip
+    """The frame of a block, whose references and anchors are views of `data`."""
+    at = format.FOR_HEADER.size
+    references = np.frombuffer(data, "<i8", references_count, at) if references_count else None
+    anchors = None
+    if anchors_count:
+        anchors = np.frombuffer(data, "<i8", anchors_count, at + 8 * references_count)
+    return Frame(form, data, rows, base, step, unit, bits, start, references, anchors)
+
+
 def joined_words(frames: Sequence[Frame], rows: Sequence[Rows]) -> npt.NDArray[Any]:
     """`Frame.words` of several frames of one type, end to end.
 
@@ -293,6 +351,8 @@ def joined_words(frames: Sequence[Frame], rows: Sequence[Rows]) -> npt.NDArray[A
     """
     if len(frames) == 1:
         return frames[0].words(rows[0])
+    if any(frame.anchors is not None for frame in frames):
+        return np.concatenate([frame.words(of) for frame, of in zip(frames, rows, strict=True)])
     places = [np.arange(of.start, of.stop) if isinstance(of, slice) else of for of in rows]
     if (
         len({frame.bits for frame in frames}) == 1

@@ -4,14 +4,19 @@
     line     base + step · position + unit · delta ranges of numbers, dates, prices; rowids (step 1, no bits);
                                                    whole seconds (unit 1,000,000), whole euros (unit 100)
     table    references[delta]                     up to 256 distinct values far apart: timestamps of batches
+    steps    the one before + (step + unit · delta), or + references[delta]
+                                                   what the key sorts: order numbers with gaps, times that jitter
     wide     itself                                decimals of 16 bytes that 64 bits do not hold
 
 Deltas are unsigned and have `bits` bits, 0 to 64; they are bit-packed in planes (`planes`). What is left is one
-addition of the base. A NULL has delta 0.
+addition of the base; of steps one after the other, for which a line or a table must be twice as large. The first row
+of each 2,048 is told by itself (an anchor), so that a row is found without the whole block. A NULL has delta 0; steps
+are for blocks without any.
 
 The encoder keeps FOR-fits, which the decoder proves (`frame`):
 
-    FOR-fits   base, base + step · (rows - 1) and either plus unit · the greatest delta are values of the type
+    FOR-fits   base, base + step · (rows - 1) and either plus unit · the greatest delta are values of the type;
+               so are references of a table, and every sum of steps
 
 Left out: patching single outliers (they cost their block its bits; `auto` then takes bitshuffle).
 Source: J. Goldstein et al., "Compressing relations and indexes", 1998.
@@ -39,6 +44,8 @@ _LINE_BITS_MAX: Final = 61  # beyond them, positions times step might not fit 64
 _PROBE_ROWS: Final = 512
 # A table must beat the line by this: a look-up per value is slower than an addition.
 _TABLE_SHARE_MAX: Final = 0.75
+# Steps must beat either by this: sums wait for one another.
+_STEPS_SHARE_MAX: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,11 @@ class _FrameEncoder:
             if part.null_count == 0 and (line := self._line(deltas, bits, base, unit)) is not None:
                 base, step, deltas = line
                 bits = int(deltas.max()).bit_length()
-            if (table := _table(part, values, bits)) is not None:
+            table = _table(part, values, bits)
+            size = planes_size(bits, len(part)) if table is None else table.size
+            if part.null_count == 0 and (steps := _steps(values, greatest - base, size)) is not None:
+                return steps
+            if table is not None:
                 return table
             packed = pack_planes(deltas, bits)
         header = format.FOR_HEADER.pack(base, step, unit if bits else 1, format.FOR_LINE, bits, 0, bytes(4))
@@ -132,6 +143,66 @@ def _table(part: pa.Array, values: npt.NDArray[Any], line_bits: int) -> pa.Buffe
     references = encoded.dictionary.to_numpy()[order].astype("<i8").tobytes()
     header = format.FOR_HEADER.pack(0, 0, 1, format.FOR_TABLE, bits, count, bytes(4))
     return pa.py_buffer(b"".join((header, references, pack_planes(deltas, bits))))
+
+
+def _steps(values: npt.NDArray[Any], spread: int, size: int) -> pa.Buffer | None:
+    """The block as steps; None when that takes more than its share of `size` bytes. spread: greatest less least."""
+    rows = len(values)
+    if rows < 2 or spread >= 1 << 62:
+        return None
+    size_max = int(size * _STEPS_SHARE_MAX)
+    # A stretch of neighbours in the middle spares most columns the pass.
+    middle = values[rows // 2 :][: _PROBE_ROWS + 1].astype(np.int64)
+    if len(middle) > 1 and planes_size(_bits_of_steps(np.diff(middle)), rows) > size_max:
+        return None
+    anchors = values[:: format.FOR_TILE_ROWS].astype("<i8")
+    steps = np.empty(rows, np.int64)
+    np.subtract(values[1:], values[:-1], out=steps[1:], dtype=np.int64)
+    steps[:: format.FOR_TILE_ROWS] = steps[1]  # of these nothing is read
+    least, greatest = int(steps.min()), int(steps.max())
+    deltas = (steps - least).view("<u8")
+    unit = _unit(deltas) if greatest > least else 1
+    bits = ((greatest - least) // unit).bit_length()
+    header_size = format.FOR_HEADER.size + anchors.nbytes
+    best, references = header_size + planes_size(bits, rows), b""
+    found = _step_table(steps, bits)
+    if found is not None:
+        table, codes = found
+        bits_of_table = (len(table) - 1).bit_length()
+        size_of_table = header_size + table.nbytes + planes_size(bits_of_table, rows)
+        if size_of_table < best * _TABLE_SHARE_MAX:
+            best, references, bits, deltas = size_of_table, table.tobytes(), bits_of_table, codes
+            least, unit = 0, 1
+    if best > size_max or bits > format.FOR_STEPS_BITS_MAX:
+        return None
+    if unit > 1:
+        deltas = deltas // np.uint64(unit)
+    count = len(references) // 8
+    header = format.FOR_HEADER.pack(0, least, unit, format.FOR_STEPS, bits, count, bytes(4))
+    return pa.py_buffer(b"".join((header, references, anchors.tobytes(), pack_planes(deltas, bits))))
+
+
+def _bits_of_steps(steps: npt.NDArray[np.int64]) -> int:
+    """About how many bits a delta of such steps takes."""
+    spread = int(steps.max()) - int(steps.min())
+    return min(spread.bit_length(), (len(np.unique(steps)) - 1).bit_length())
+
+
+def _step_table(
+    steps: npt.NDArray[np.int64], bits: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]] | None:
+    """(the distinct steps, ascending; of each step which it is), None when there are too many or nothing is won."""
+    probed = len(np.unique(steps[:: max(1, len(steps) // _PROBE_ROWS)]))
+    if probed > format.FOR_REFERENCES_MAX or (probed - 1).bit_length() >= bits:
+        return None
+    encoded = pa.array(steps).dictionary_encode()
+    distinct = encoded.dictionary.to_numpy()
+    if len(distinct) > format.FOR_REFERENCES_MAX:
+        return None
+    order = np.argsort(distinct)
+    rank = np.empty(len(order), np.uint8)
+    rank[order] = np.arange(len(order), dtype=np.uint8)
+    return distinct[order].astype("<i8"), rank[encoded.indices.to_numpy()]
 
 
 class FrameOfReference:

@@ -34,7 +34,7 @@ cdef extern from *:
     bint _checked "NYALA_CHECKED"
     bint _has_avx2 "NYALA_HAS_AVX2"
 
-REVISION = 1
+REVISION = 2
 CHECKED = bool(_checked)
 HAS_AVX2 = bool(_has_avx2)
 
@@ -49,7 +49,7 @@ ctypedef fused number:
     uint64_t
 
 cdef enum:
-    TILE = 2048  # rows: of 8 bytes, half of a first-level cache
+    TILE = 2048  # rows: of 8 bytes, half of a first-level cache; on disk as well, of steps (format.FOR_TILE_ROWS)
 
 cdef struct Planes:
     # `count` numbers of `bits` bits from `data` on, of which the planes end at `end`.
@@ -68,6 +68,7 @@ cdef struct Job:
     Line line
     const int64_t* references  # NULL: a line
     Py_ssize_t references_count
+    const int64_t* anchors  # NULL: no steps
     const int64_t* rows  # NULL: the rows [lower, lower + count)
     Py_ssize_t lower
     Py_ssize_t count
@@ -345,6 +346,75 @@ cdef bint _fill_range(const Job* job) noexcept nogil:
     return True
 
 
+cdef bint _sums(const Job* job, Py_ssize_t tile_number, Py_ssize_t n, uint64_t* sums) noexcept nogil:
+    """The first n values of a tile of steps; False if a delta names no reference."""
+    cdef uint32_t deltas[TILE]
+    cdef uint64_t value = <uint64_t>job.anchors[tile_number], step = job.line.step, unit = job.line.unit
+    cdef uint32_t most = <uint32_t>min(job.references_count, <Py_ssize_t>0xFFFFFFFF)
+    cdef Py_ssize_t i
+    _prove(0 < n <= TILE and 0 <= tile_number * TILE and tile_number * TILE + n <= job.planes.count)
+    _unpack(&job.planes, tile_number * TILE, n, deltas)
+    sums[0] = value
+    if job.references is not NULL:
+        for i in range(1, n):
+            if deltas[i] >= most:
+                return False
+            value += <uint64_t>job.references[deltas[i]]
+            sums[i] = value
+    else:
+        for i in range(1, n):
+            value += step + deltas[i] * unit
+            sums[i] = value
+    return True
+
+
+cdef bint _fill_steps(const Job* job) noexcept nogil:
+    """A range: of the first tile the sums of what is before it are made, and left out."""
+    cdef uint64_t sums[TILE]
+    cdef Py_ssize_t done = 0, start, n, before
+    cdef Job flat = job[0]
+    flat.line.base, flat.line.step, flat.line.unit = 0, 0, 1
+    while done < job.count:
+        before = (job.lower + done) % TILE
+        start = job.lower + done - before
+        n = min(TILE, job.lower + job.count - start)
+        if not _sums(job, start // TILE, n, sums):
+            return False
+        _store(&flat, sums + before, done, n - before)
+        done += n - before
+    return True
+
+
+cdef bint _fill_rows_of_steps(const Job* job) noexcept nogil:
+    """Cost: of each tile as many sums as its rows reach, once for rows of one tile that follow one another."""
+    cdef uint64_t sums[TILE]
+    cdef uint64_t picked[TILE]
+    cdef Py_ssize_t done = 0, n, i, row, tile_number = -1, known = 0
+    cdef Job flat = job[0]
+    flat.line.base, flat.line.step, flat.line.unit = 0, 0, 1
+    while done < job.count:
+        n = min(TILE, job.count - done)
+        for i in range(n):
+            row = job.rows[done + i]
+            if not 0 <= row < job.planes.count:
+                return False
+            if row // TILE != tile_number or row % TILE >= known:
+                tile_number = row // TILE
+                known = min(TILE, job.planes.count - tile_number * TILE)
+                if not _sums(job, tile_number, known, sums):
+                    return False
+            picked[i] = sums[row % TILE]
+        _store(&flat, picked, done, n)
+        done += n
+    return True
+
+
+cdef bint _fill_one(const Job* job) noexcept nogil:
+    if job.anchors is not NULL:
+        return _fill_steps(job) if job.rows is NULL else _fill_rows_of_steps(job)
+    return _fill_range(job) if job.rows is NULL else _fill_rows(job)
+
+
 cdef bint _fill_rows(const Job* job) noexcept nogil:
     cdef uint64_t tile[TILE]
     cdef Py_ssize_t done = 0, n, i, row
@@ -375,7 +445,7 @@ cdef void _store_rows(const Job* job, const uint64_t* tile, Py_ssize_t done, Py_
 def fill(jobs):
     cdef Py_ssize_t count = len(jobs), i, failed = -1
     cdef Job* plan = <Job*>malloc(count * sizeof(Job) + 1)
-    cdef Views views = Views(4 * count)
+    cdef Views views = Views(5 * count)
     if plan is NULL:
         raise MemoryError
     try:
@@ -383,7 +453,7 @@ def fill(jobs):
             _plan(jobs[i], plan + i, views)
         with nogil:
             for i in range(count):
-                if not (_fill_range(plan + i) if plan[i].rows is NULL else _fill_rows(plan + i)):
+                if not _fill_one(plan + i):
                     failed = i
                     break
         if failed >= 0:
@@ -397,7 +467,9 @@ cdef int _plan(object asked, Job* job, Views views) except -1:
     cdef Py_buffer* view
     cdef Py_ssize_t start, at, lower, upper, block_rows
     cdef int bits
-    data, start, bits, block_rows, base, step, unit, references, rows, lower, upper, out, at, width, signed = asked
+    (
+        data, start, bits, block_rows, base, step, unit, references, rows, lower, upper, out, at, width, signed, anchors,
+    ) = asked
     _planes_in(&job.planes, views.hold(data, PyBUF_SIMPLE), start, bits, block_rows)
     job.references, job.references_count = NULL, 0
     if references is None:
@@ -406,6 +478,13 @@ cdef int _plan(object asked, Job* job, Views views) except -1:
         view = views.hold(references, PyBUF_SIMPLE)
         job.references, job.references_count = <const int64_t*>view.buf, view.len // 8
         job.line.base, job.line.step, job.line.unit = 0, 0, 1
+    job.anchors = NULL
+    if anchors is not None:
+        view = views.hold(anchors, PyBUF_SIMPLE)
+        if view.len // 8 < (block_rows + TILE - 1) // TILE or bits > 32:
+            raise ValueError(f"expected an anchor for each tile of {block_rows} rows, found {view.len} bytes")
+        job.anchors = <const int64_t*>view.buf
+        job.line.step, job.line.unit = <uint64_t><int64_t>step, unit
     job.rows, job.lower = NULL, lower
     if rows is None:
         _rows_in(lower, upper, block_rows)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from nyala.cfile.format import FOR_TILE_ROWS
 from nyala.cfile.memory import scratch
 from nyala.cfile.planes import pick_planes, unpack_planes
 
@@ -20,14 +21,16 @@ __all__ = ["CHECKED", "REVISION", "Fill", "among", "fill", "greatest", "in_range
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 1
+REVISION: Final = 2
 CHECKED: Final = False
 
 
 class Fill(NamedTuple):
     """Numbers of one frame, and where they go.
 
-    base + step · row + unit · delta of its rows, or references[delta]; sums are values of the type (FOR-fits).
+    base + step · row + unit · delta of its rows, or references[delta]; sums are values of the type (FOR-fits). With
+    anchors, of each tile of `FOR_TILE_ROWS` rows the first value, these are how far each of its other rows is from the
+    one before: references[delta], or step + unit · delta.
     """
 
     data: pa.Buffer
@@ -45,6 +48,7 @@ class Fill(NamedTuple):
     at: int  # of the first number, counted in numbers
     width: int  # of a number in `out`, in bytes: 1, 2, 4, 8, or 16 for decimal128
     is_signed: bool  # whether one may be below zero, which numbers of 16 bytes are told
+    anchors: npt.NDArray[np.int64] | None = None
 
 
 def fill(jobs: Sequence[Fill]) -> None:
@@ -114,6 +118,11 @@ def _fill(job: Fill) -> None:
         numbers = words[:, 0]
     else:
         numbers = np.frombuffer(job.out, f"<i{job.width}")[job.at : job.at + count]
+    if job.anchors is not None:
+        numbers[:] = _sums(job)
+        if job.width == 16:
+            np.right_shift(words[:, 0], 63, out=words[:, 1])
+        return
     if job.rows is None:
         deltas = unpack_planes(job.data, job.start, job.bits, job.block_rows, job.lower, job.upper)
     else:
@@ -137,6 +146,40 @@ def _fill(job: Fill) -> None:
             np.right_shift(words[:, 0], 63, out=words[:, 1])
         else:
             words[:, 1] = 0
+
+
+def _sums(job: Fill) -> npt.NDArray[np.int64]:
+    """The values of a job with anchors."""
+    if job.rows is None:
+        return _sums_between(job, job.lower, job.upper)
+    out = np.empty(len(job.rows), np.int64)
+    tiles = job.rows // FOR_TILE_ROWS
+    for tile in np.unique(tiles).tolist():
+        start = tile * FOR_TILE_ROWS
+        here = tiles == tile
+        values = _sums_between(job, start, min(start + FOR_TILE_ROWS, job.block_rows))
+        out[here] = values[job.rows[here] - start]
+    return out
+
+
+def _sums_between(job: Fill, lower: int, upper: int) -> npt.NDArray[np.int64]:
+    assert job.anchors is not None
+    if lower == upper:
+        return np.empty(0, np.int64)
+    first = lower // FOR_TILE_ROWS
+    start, tiles = first * FOR_TILE_ROWS, (upper - 1) // FOR_TILE_ROWS + 1 - first
+    deltas = unpack_planes(job.data, job.start, job.bits, job.block_rows, start, upper)
+    steps = np.zeros((tiles, FOR_TILE_ROWS), np.int64)
+    flat = steps.reshape(-1)[: len(deltas)]
+    if job.references is not None:
+        flat[:] = job.references[deltas]
+    else:
+        np.multiply(deltas, np.uint64(job.unit), out=flat.view(np.uint64), casting="unsafe")
+        flat += np.int64(job.step)
+    steps[:, 0] = job.anchors[first : first + tiles]
+    np.cumsum(steps, axis=1, out=steps)
+    sums: npt.NDArray[np.int64] = steps.reshape(-1)[lower - start : upper - start]
+    return sums
 
 
 def _add_base(job: Fill, deltas: npt.NDArray[Any], numbers: npt.NDArray[Any]) -> None:

@@ -19,6 +19,7 @@ RANDOM = np.random.default_rng(1)
 N = 100_000
 DAYS = RANDOM.integers(8000, 10_500, N).astype(np.int32)
 ORDERS = np.repeat(np.arange(N), RANDOM.integers(1, 8, N))[:N] * 4
+LATE = 60_000_000 * np.arange(N) + 1_000_000 * RANDOM.integers(0, 3, N)
 
 COLUMNS = [
     ("rowids 0 to n-1", "int64", int64(np.arange(N)), "for"),
@@ -29,7 +30,9 @@ COLUMNS = [
     ("foreign keys", "int64", int64(RANDOM.integers(0, 200_000, N)), "for"),
     ("timestamps of four batches", "int64", int64(RANDOM.choice(RANDOM.integers(0, 1 << 62, 4), N)), "for"),
     ("long runs", "int64", int64(np.repeat(RANDOM.integers(0, 1 << 40, N // 500), 500)), "rle"),
-    ("order keys, one to seven times each", "int64", int64(ORDERS), "bitshuffle"),
+    ("order keys, one to seven times each", "int64", int64(ORDERS), "for"),
+    ("times of every minute, up to two seconds late", "timestamp", arrow_of("timestamp", LATE.tolist()), "for"),
+    ("0 to 63 again and again", "int64", int64(np.arange(N) % 64), "for"),
     ("random numbers", "int64", int64(RANDOM.integers(-(1 << 63), (1 << 63) - 1, N)), "plain"),
     ("few distinct floats", "double", pa.array(RANDOM.choice([0.1, 0.2, 0.7], N)), "bitshuffle"),
     ("random floats", "double", pa.array(RANDOM.random(N)), "plain"),
