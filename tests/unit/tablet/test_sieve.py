@@ -23,11 +23,12 @@ DAY = dt.date(2020, 1, 1)
 
 
 def row(k: int) -> dict[str, Any]:
+    """Cubes: so that from one row to the next there is no step that comes again."""
     return {
         "k": k,
-        "day": DAY + dt.timedelta(days=k * 7919 % 2000),
-        "amount": Decimal(k * 31 % 5000) / 100,
-        "n": k * 977 % 3000 - 1500,
+        "day": DAY + dt.timedelta(days=k**3 % 1997),
+        "amount": Decimal(k**3 * 31 % 4973) / 100,
+        "n": k**3 % 2999 - 1500,
         "batch": [1 << 60, 5, -(1 << 60)][k % 3],
         "mode": f"m{k % 7}",
         "text": f"text {k}",
@@ -121,7 +122,7 @@ def test_no_value_of_other_rows_is_made(table: nyala.Table, monkeypatch: pytest.
         return ranges(frame, out, at, width, lower, upper)  # of which single rows are picked
 
     monkeypatch.setattr(Frame, "rows_into", none_in_range)
-    assert [r["n"] for r in scanned(table, "n = 7 AND amount < 10", columns=["n", "amount", "day"])]
+    assert [r["n"] for r in scanned(table, "n = 7 AND amount < 40", columns=["n", "amount", "day"])]
     with pytest.raises(pytest.fail.Exception, match="decoded whole"):  # as a scan of all rows does
         scanned(table, "n >= 0", columns=["n", "amount", "day"])
 

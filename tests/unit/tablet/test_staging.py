@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support import key_value_table, open_database
 
@@ -93,11 +93,13 @@ def test_a_key_leads_into_staging_and_nowhere_else(tmp_path: Path, key: str) -> 
 
 
 @given(st.text(max_size=8))
+@example("\0")
+@example("a/b")
 def test_a_plain_name_has_no_folder(name: str) -> None:
     """The same for the names of its files."""
     try:
         assert plain_name(name) == name
     except InvalidArgumentError:
-        assert "/" in name or name in ("", ".", "..")
+        assert "/" in name or "\0" in name or name in ("", ".", "..")
     else:
-        assert "/" not in name and name not in ("", ".", "..")
+        assert "/" not in name and "\0" not in name and name not in ("", ".", "..")
