@@ -173,8 +173,9 @@ def _steps(values: npt.NDArray[Any], spread: int, size: int) -> pa.Buffer | None
         if size_of_table < best * _TABLE_SHARE_MAX:
             best, references, bits, deltas = size_of_table, table.tobytes(), bits_of_table, codes
             least, unit = 0, 1
-    if best > size_max or bits > format.FOR_STEPS_BITS_MAX:
+    if best > size_max:
         return None
+    assert bits <= format.FOR_STEPS_BITS_MAX, "a line has 62 bits at the most, and steps half of its size"
     if unit > 1:
         deltas = deltas // np.uint64(unit)
     count = len(references) // 8
