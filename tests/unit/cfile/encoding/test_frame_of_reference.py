@@ -172,13 +172,14 @@ def test_any_line_comes_back(first: int, step: int, rows: int) -> None:
         ("whole seconds", "int64", range(60_000_000, 63_000_000, 1_000_000), 0, 2),
         ("up or down", "date", (-1, 1), 0, 1),
         ("prices that fall below zero", "decimal(9,2)", (-300, 5, 100), 3, 2),
+        ("debts that are paid", "decimal(9,2)", (0, 5, 100), 3, 2),
     ],
 )
 def test_steps(name: str, type: str, step: tuple[int, ...], references: int, bits: int) -> None:
     """Keys with gaps would take the bits of their whole range, or Blosc's time: they are most of what is sorted."""
     rng = np.random.default_rng(1)
     for rows in (2, 3, 2047, 2048, 2049, 5000):
-        values = rng.choice(np.array(step), rows).cumsum() * 1 + 40_000
+        values = rng.choice(np.array(step), rows).cumsum() + (40_000 if min(step) < 0 else -40_000)
         if rows > 100:
             header = header_of(back("for", type, arrow_of(type, values.tolist())))
             assert header["layout"] == format.FOR_STEPS, name
