@@ -56,8 +56,9 @@ class Crowd:
     def run(self) -> None:
         for thread in self._threads:
             thread.start()
+        until = self._began + max(self._seconds, 60) + 60
         for thread in self._threads:
-            thread.join(60)
+            thread.join(max(0.0, until - time.monotonic()))
         assert not any(thread.is_alive() for thread in self._threads), "a deadlock"
         if self.failures:
             raise self.failures[0]
