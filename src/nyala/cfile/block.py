@@ -256,6 +256,8 @@ def decode_block(
         if as_ == "packed":
             if isinstance(encoding, Dictionary):
                 return encoding.codewords(values)
+            if dictionary is not None:
+                raise ValueError(f"expected a block of codewords, found one of encoding {encoding.name}")
             if isinstance(encoding, FrameOfReference) and not header.null_count and not form.is_wide:
                 return encoding.frame(form, values)
         return encoding.decode(form, values)

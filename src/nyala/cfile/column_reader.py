@@ -347,6 +347,12 @@ class ColumnReader:
             return self.frames(lower, upper, stats=stats)
         if 0 < footer.dictionary_count <= _WORDS_COMPARED_MAX and footer.null_count == 0:
             codes = self.read_codes(lower, upper, stats=stats, scanning=True)
+            if codes.null_count:
+                raise CorruptionError(
+                    f"expected no NULLs, as the column's footer says, found {codes.null_count}",
+                    self._source.path,
+                    self.place.offset,
+                )
             return CodeRows(codes, partial(self._matching_words, codes.dictionary))
         return None
 

@@ -214,6 +214,7 @@ FOR_STEPS: Final = (
 )
 FOR_LAYOUTS: Final = {FOR_LINE: "line", FOR_TABLE: "table", FOR_WIDE: "wide", FOR_STEPS: "steps"}
 FOR_REFERENCES_MAX: Final = 256
+FOR_TABLE_BITS_MAX: Final = 8  # as many as name 256 references
 FOR_TILE_ROWS: Final = (
     2048  # of steps: so many rows begin anew, so that a row is found without those of all others
 )

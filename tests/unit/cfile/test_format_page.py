@@ -134,6 +134,7 @@ NUMBERS = [
     ("PREFIX_GROUP_ROWS_LOG2_MAX", "a reader takes up to 20"),
     ("CODEWORDS_BITS_MAX", "| bits | of a delta, 0 to 32 |"),
     ("FOR_REFERENCES_MAX", "of a table: 1 to 256;"),
+    ("FOR_TABLE_BITS_MAX", "of a table 0 to 8;"),
     ("FOR_STEPS_BITS_MAX", "of steps 0 to 32 |"),
     ("FOR_TILE_ROWS", "Of steps each 2,048 rows are a *tile*"),
     ("BLOOM_BLOCK_BYTES", "A column of 32-byte values"),

@@ -310,6 +310,33 @@ def test_what_no_encoder_writes_is_refused_though_its_crc_is_right(files: Memory
         broken.value(0)
 
 
+def test_a_block_of_a_dictionary_has_codewords_and_the_nulls_that_the_footer_says(files: MemoryFiles) -> None:
+    """Offsets of text would be taken for codewords, or a NULL for a word, where a file is put together of others."""
+    words = pa.array([f"w{n % 3}" for n in range(40)])
+    column = written(files, words, "string", "dictionary", "none")
+    plain = written(files, words, "string", "plain", "none")
+    block, footer = plain._source.read(0)[0], column.footer
+    at = int(footer.block_offsets[0])
+    files.content["file-0"] = files.content["file-0"][:at] + block.to_pybytes()
+    forged = dataclasses.replace(footer, block_lengths=np.array([block.size], np.uint32))
+    column._source._footer = forged
+    for look_up in (
+        lambda: column.gather(np.array([0, 1, 2])),
+        lambda: column.value(1),
+        lambda: column.pick(Ordinals(np.array([1]))),
+        lambda: column.read_codes(0, 40),
+    ):
+        with pytest.raises(
+            CorruptionError, match="expected a block of codewords, found one of encoding plain"
+        ):
+            look_up()
+    some = pa.array([None if n % 5 == 0 else f"w{n % 3}" for n in range(40)])
+    column = written(files, some, "string", "dictionary", "none")
+    column._footer = dataclasses.replace(column.footer, null_count=0)
+    with pytest.raises(CorruptionError, match="expected no NULLs, as the column's footer says, found 8"):
+        column.encoded(0, 40)
+
+
 @pytest.mark.parametrize(
     "type", ["int8", "int64", "date", "timestamp", "decimal(9,2)", "decimal(18,18)", "decimal(5,0)"]
 )

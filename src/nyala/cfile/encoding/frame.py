@@ -303,6 +303,8 @@ class Frame:
         steps = min(self.row_count, format.FOR_TILE_ROWS) - 1
         if lower <= first + steps * min(least, 0) and last + steps * max(most, 0) <= upper:
             return
+        if self.references is None:  # the deltas may have room that no step takes
+            most = self.step + self.unit * self._greatest()
         if not (_INT64_MIN <= least and most <= _INT64_MAX):
             raise ValueError(f"expected steps of 64 bits, found {least} to {most}")
         values = self._numbers(0, self.row_count)
@@ -320,6 +322,10 @@ class Frame:
 
     def _check_table(self) -> None:
         assert self.references is not None
+        if self.bits > format.FOR_TABLE_BITS_MAX:
+            raise ValueError(
+                f"expected references of at most {format.FOR_TABLE_BITS_MAX} bits in a table, found {self.bits}"
+            )
         if (greatest := self._greatest()) >= len(self.references):
             raise ValueError(f"expected references below {len(self.references)}, found {greatest}")
         lower, upper = value_bounds(self.form)

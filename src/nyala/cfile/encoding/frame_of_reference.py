@@ -58,6 +58,7 @@ class _FrameEncoder:
         part = self.values.slice(lower, upper - lower)
         bounds = pc.min_max(part)
         base, greatest = bounds["min"].as_py(), bounds["max"].as_py()
+        spread = greatest - base
         step, unit, bits = 0, 1, (greatest - base).bit_length()
         packed = b""
         if bits:
@@ -75,7 +76,7 @@ class _FrameEncoder:
                 bits = int(deltas.max()).bit_length()
             table = _table(part, values, bits)
             size = planes_size(bits, len(part)) if table is None else table.size
-            if part.null_count == 0 and (steps := _steps(values, greatest - base, size)) is not None:
+            if part.null_count == 0 and (steps := _steps(values, spread, size)) is not None:
                 return steps
             if table is not None:
                 return table

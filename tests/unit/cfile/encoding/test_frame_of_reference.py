@@ -229,6 +229,28 @@ def test_any_steps_come_back(first: int, kinds: list[int], rows: int, seed: int)
     back("for", "int64", int64([int(value) for value in values]))
 
 
+@pytest.mark.parametrize("type", ["int64", "timestamp", "decimal(38,2)"])
+def test_steps_whose_deltas_have_room_beyond_64_bits(type: str) -> None:
+    """What was written would be refused as what no encoder writes: no step takes the room that its bits have."""
+    unit = (1 << 61) - 1000
+    places = [0, 2, 0, 1, 1, 0, 2, 0, 1, 2, 0, 0, 1, 0, 2, 0] * 3
+    values = [place * unit + row for row, place in enumerate(places)]
+    header = header_of(back("for", type, arrow_of(type, values)))
+    assert (header["layout"], header["bits"]) == (format.FOR_STEPS, 3)
+    assert header["step"] + 7 * header["unit"] > 1 << 63
+
+
+@given(
+    places=st.lists(st.integers(0, 9), min_size=2, max_size=60),
+    distance=st.integers(1 << 55, (1 << 62) - 1),
+    slope=st.integers(-9, 9),
+)
+def test_jumps_as_far_as_64_bits_allow_come_back(places: list[int], distance: int, slope: int) -> None:
+    """The same by chance, also past the limits of steps."""
+    values = [place * distance + slope * row for row, place in enumerate(places)]
+    back("for", "int64", int64([value for value in values if abs(value) < 1 << 63] or [0]))
+
+
 def test_a_sum_beyond_the_type_is_found_where_steps_have_more_room_than_they_take() -> None:
     """The bounds of steps say that they may leave the type; whether they do, only the sums tell."""
     steps = [(0, 3)[n % 3 == 0] for n in range(5000)]
@@ -265,6 +287,11 @@ def test_a_sum_beyond_the_type_is_found_where_steps_have_more_room_than_they_tak
         ("int64", frame(0, 0, 0, 1, 1) + bytes(9), "no references beside a line"),
         ("int64", frame(0, 0, 1, 0, 0), "references in a table, found none"),
         ("int64", frame(0, 0, 1, 1, 1) + bytes(8) + b"\x02", "references below 1, found 1"),
+        (
+            "int64",
+            frame(0, 0, 1, 9, 2) + bytes(16) + bytes(3),
+            "references of at most 8 bits in a table, found 9",
+        ),
         ("int8", frame(0, 0, 1, 0, 1) + (200).to_bytes(8, "little"), "references of int8"),
         ("int64", frame(0, 0, 1, 0, 257) + bytes(8 * 257), "257 references"),
         ("int64", frame(0, 0, 0, 8) + b"\x00", "for 2 values of 8 bits"),
