@@ -31,6 +31,7 @@ from bench import (
     report,
     scan_after_updates,
     stores,
+    syncs,
     tpch,
 )
 from bench.__main__ import PARTS
@@ -126,9 +127,82 @@ def test_rows_are_loaded_changed_and_found_by_key(tmp_path: Path, monkeypatch: p
     assert all(aim.met is not None for aim in result.aims)
     for text in ("| old keys |", "| nyala, calls |", "get at most 0.3 ms", "blocks, ", "Nyala, load: "):
         assert text in page
+    writes = next(table for heading, table in result.tables if heading.startswith("Nyala's writes"))
+    assert [row[0] for row in writes.rows] == [
+        f"{store}, {ingest_lookup.STEPS[step]}"
+        for store in ("nyala", "nyala-hash4")
+        for step in ingest_lookup.WRITES
+    ]
+    assert page.count(" without its sync (call ") == 4
     rows = dict(result.tables)["Calls of Python (cProfile), and bytes through system calls"]
     for row in rows.rows:  # what the load took stands first, also of peers, of whom only bytes are counted
         assert row[0].startswith("nyala") == (row[1] != "–") or "bytes" in row[0], row
+
+
+def test_a_call_is_charged_with_the_syncs_that_its_own_thread_made() -> None:
+    """A flusher's beside it are none of its; of one that began before the call counts what lies inside."""
+    call = syncs.Span(1, 10.0, 20.0)
+    made = [
+        syncs.Span(1, 9.0, 11.0),
+        syncs.Span(2, 12.0, 15.0),
+        syncs.Span(1, 16.0, 18.5),
+        syncs.Span(1, 21, 25),
+    ]
+    assert syncs.own_sync_s(made, [], call) == pytest.approx(1.0 + 2.5)
+    inside = syncs.Span(1, 15.5, 19.0)  # of the log, in which it synced for itself
+    assert syncs.own_sync_s(made, [inside], call) == pytest.approx(1.0 + 2.5)
+    assert syncs.own_sync_s([], [inside], call) == 0
+
+
+def test_a_call_is_charged_with_the_sync_of_another_thread_that_it_waited_for() -> None:
+    """Of two at the same time once, and of neither what the call did not wait for."""
+    call, wait = syncs.Span(1, 10.0, 20.0), syncs.Span(1, 12.0, 16.0)
+    others = [syncs.Span(3, 14.5, 15.5), syncs.Span(2, 11.0, 15.0), syncs.Span(2, 17.0, 19.0)]
+    assert syncs.own_sync_s(others, [wait], call) == pytest.approx(3.5)
+    assert syncs.own_sync_s(others, [], call) == 0
+    assert syncs.own_sync_s(others, [syncs.Span(4, 12.0, 16.0)], call) == 0, "somebody else waited"
+
+
+def test_seconds_without_syncs_are_of_each_call_and_not_of_medians() -> None:
+    """A disk of two speeds: the median of the differences is flat where neither of the medians is."""
+    taken, synced = [1.5, 5.5, 5.6, 1.4, 5.5], [1.0, 5.0, 5.1, 0.9, 5.0]
+    assert syncs.less(taken, synced) == pytest.approx([0.5] * 5)
+    assert syncs.less(taken, [0.0] * 5) == [], "no sync was seen, so this is no figure without one"
+    ours = ingest_lookup.Measured("nyala", "", {"sync_s": 0.1, "load_s": 1.0, "taken": {}, "synced": {}})
+    for step in ingest_lookup.STEPS:
+        ours.figures["taken"][step] = [4.0, 9.0, 9.0]
+    for step in ingest_lookup.WRITES:
+        ours.figures["synced"][step] = [3.9999, 8.9951, 8.9999]
+    judged = report.Report("p", "quick", "A part")
+    ingest_lookup._judge(judged, ours, None)
+    verdicts = {aim.text.partition(" at most")[0]: aim for aim in judged.aims}
+    assert verdicts["insert of one row"].met, "by the differences, not by the sync of another moment"
+    assert verdicts["insert of one row"].figure == "0.1 ms without its sync (call 9 s, sync 9 s)"
+    assert verdicts["one column in 10,000 rows"].met
+    ours.figures["synced"]["insert"] = [3.9994, 8.9994, 8.9999]
+    judged.aims.clear()
+    ingest_lookup._judge(judged, ours, None)
+    assert not next(aim for aim in judged.aims if aim.text.startswith("insert")).met
+    ours.figures["synced"] = {}
+    judged.aims.clear()
+    ingest_lookup._judge(judged, ours, None)
+    assert next(aim for aim in judged.aims if aim.text.startswith("insert")).met is None
+
+
+def test_syncs_are_seen_where_they_are_made_and_the_functions_are_given_back(tmp_path: Path) -> None:
+    """A durable write syncs; one that only looks does not; and nobody watches when nobody asked for it."""
+    kept = os.fsync, syncs.LogWriter.sync
+    watch = syncs.SyncWatch()
+    with watch.running():
+        store = ingest_lookup.KeyedNyala(str(tmp_path / "s"))
+        store.load(pa.table({"k": [1, 2]}), ["k"])
+        _, took_s, sync_in_s = watch.timed(lambda: store.insert(pa.table({"k": [3]})))
+        assert took_s > sync_in_s > 0
+        assert {span.thread for span in watch.waits} == {threading.get_ident()}
+        got, _, sync_in_s = watch.timed(lambda: store.get({"k": 3}))
+        assert (got, sync_in_s) == (True, 0)
+        store.close()
+    assert kept == (os.fsync, syncs.LogWriter.sync)
 
 
 def test_a_store_that_answers_wrongly_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
