@@ -11,7 +11,8 @@ What may be relied on after a power cut (and nothing else):
         `write_atomic`, `make_dirs` and `truncate` do all their syncing themselves.
     F3  After a `sync()` that failed nothing is known: the kernel may have dropped the dirty pages, and a
         second sync would lie. The handle is dead; its owner must open the file again and read what is there.
-    F4  `write_at` promises nothing at all: what it writes must be worth nothing after a power cut.
+    F4  `write_at` promises nothing at all: what it writes must be worth nothing after a power cut. `sync_file` makes of
+        it what an `AppendFile`'s sync does; until the next `write_at`, after which it may be any of the two.
 
 Opened for reading, any number of files takes few descriptors: those not used for a while are closed and opened again
 (`_IdleDescriptors`). So a file must stay where it is until its last reader is done.
@@ -154,6 +155,10 @@ class Files(Protocol):
 
     def write_at(self, path: str, offset: int, data: bytes) -> None:
         """One write in place, without a sync (F4); the file is made when missing."""
+        ...
+
+    def sync_file(self, path: str) -> None:
+        """Make durable what `write_at` wrote; not the file's name (F2)."""
         ...
 
     def write_atomic(self, path: str, data: bytes) -> None:
@@ -592,6 +597,13 @@ class PosixFiles:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise storage_error(error, "write", path) from error
+        finally:
+            os.close(fd)
+
+    def sync_file(self, path: str) -> None:
+        fd = _call("open", path, lambda: os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+        try:
+            _call("sync", path, lambda: _full_sync(fd))
         finally:
             os.close(fd)
 

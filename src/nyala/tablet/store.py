@@ -151,6 +151,7 @@ class Store:
         self._collect_lock = threading.Lock()
         self._publish_lock = threading.Lock()
         self._shown = 0  # what the position record says is published
+        self._position_named = False  # whether the record's name is known to be durable
         self._released = False
         self._measure_memory(root)
         self._ids: dict[str, Iterator[int]] = {
@@ -371,7 +372,7 @@ class Store:
             if not refused or self.state is not before:
                 self.poison(error)
             raise
-        self.publish()
+        self.publish(durably=True)
 
     def _forget_log(self, change: CatalogChange, after: Root) -> list[int]:
         """Numbers of the closed segments in which nothing is in memory only; named as garbage in `change`."""
@@ -456,11 +457,14 @@ class Store:
             raise
         return left_s
 
-    def publish(self) -> None:
+    def publish(self, *, durably: bool = False) -> None:
         """Tell reader processes how far they may read: the position record.
 
         What it tells of is durable already, so a record that cannot be written is no failure of the batch: readers
         see it with the next one.
+
+        durably: after a transaction of the catalogue. Damage in SQLite's log makes its last transactions vanish without
+                 a word; who opens the store after a power cut learns from the record that they were there.
         """
         with self._publish_lock:
             # The record is another writer's now; or what it would tell of is not there yet.
@@ -477,7 +481,11 @@ class Store:
                 synced=self.log.synced.offset >= mark.offset,
             )
             try:
-                write_position(self.env.files, layout.position_path(self.root_path), record)
+                path = layout.position_path(self.root_path)
+                write_position(self.env.files, path, record, durably=durably)
+                if durably and not self._position_named:
+                    self.env.files.sync_dir(layout.wal_path(self.root_path))
+                    self._position_named = True
                 self._shown = published
             except StorageError as error:
                 logger.warning("reader processes see the newest batches later: %s", error)

@@ -120,6 +120,11 @@ class _Watcher(FileWrapper):
         self._inner.write_at(path, offset, data)
         self.after(Operation("write_at", path))
 
+    def sync_file(self, path: str) -> None:
+        self.before(Operation("sync", path))
+        self._inner.sync_file(path)
+        self.after(Operation("sync", path))
+
     def truncate(self, path: str, length: int) -> None:
         self.before(Operation("truncate", path))
         self._inner.truncate(path, length)

@@ -26,6 +26,9 @@ class FileWrapper:
     def write_at(self, path: str, offset: int, data: bytes) -> None:
         self._inner.write_at(path, offset, data)
 
+    def sync_file(self, path: str) -> None:
+        self._inner.sync_file(path)
+
     def write_atomic(self, path: str, data: bytes) -> None:
         write_atomic(self, path, data)
 

@@ -123,6 +123,10 @@ class RecordingFiles(FileWrapper):
             self.record("create", path)
         self.record("write", path, offset, bytes(data))
 
+    def sync_file(self, path: str) -> None:
+        self._inner.sync_file(path)
+        self.record("sync", path)
+
     def truncate(self, path: str, length: int) -> None:
         self._inner.truncate(path, length)
         self.record("truncate", path, length)

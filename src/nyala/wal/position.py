@@ -1,9 +1,9 @@
 """How far the log may be read: one small record that the writer overwrites after each sync (P1).
 
 A reader process learns from it, without asking the writer, which moment is published and up to which byte the log
-holds it. The record is written in place without a sync (F4): after a power cut it may be an old one, and the
-writer's recovery says again what is there; what it calls synced must be there even then. Its checksum tells
-a reader that it met the writer half-way; then it reads again.
+holds it. The record is written in place, and synced only after transactions of the catalogue (F4): after a power cut it
+may be an old one, and the writer's recovery says again what is there; what it calls synced must be there even then, the
+catalogue's version too. Its checksum tells a reader that it met the writer half-way; then it reads again.
 
 Page: docs/format/position.md.
 """
@@ -117,9 +117,11 @@ class PositionRecord:
         )
 
 
-def write_position(files: Files, path: str, record: PositionRecord) -> None:
-    """Overwrite the record. By the writer's process only, one thread at a time."""
+def write_position(files: Files, path: str, record: PositionRecord, *, durably: bool = False) -> None:
+    """Overwrite the record. By the writer's process only, one thread at a time. durably: one sync more."""
     files.write_at(path, 0, record.encode())
+    if durably:
+        files.sync_file(path)
 
 
 def read_position(files: Files, path: str) -> PositionRecord | None:
