@@ -144,7 +144,7 @@ def test_a_call_is_charged_with_the_syncs_that_its_own_thread_made() -> None:
     call = syncs.Span(1, 10.0, 20.0)
     made = [
         syncs.Span(1, 9.0, 11.0),
-        syncs.Span(2, 12.0, 15.0),
+        syncs.Span(2, 12.0, 15.9),
         syncs.Span(1, 16.0, 18.5),
         syncs.Span(1, 21, 25),
     ]
@@ -236,9 +236,29 @@ def test_queries_and_scans_answer_as_over_parquet(tmp_path: Path, monkeypatch: p
         "| l_quantity, plain |",
         "| lineitem |",
         "0.7 × Parquet's",
+        "(as tpchgen-cli writes it; by PyArrow ",
+        "(rounds ",
     ):
         assert text in page
     assert tpch.FULL.queries == tpch.QUICK.queries == tuple(range(1, 23))
+
+
+def test_a_round_has_a_geometric_mean_of_its_own() -> None:
+    """So that a reader sees how much of the ratio is the hour: in each round, what all queries took against Parquet."""
+    queries = {
+        "Q1": tpch.Found({"cold": [1.0, 4.0], "parquet": [1.0, 1.0]}, {"cold": [1, 1], "parquet": [2, 4]}),
+        "Q2": tpch.Found({"cold": [4.0, 8.0], "parquet": [1.0, 2.0]}, {"cold": [1, 1], "parquet": [2, 1]}),
+    }
+    assert tpch.round_means(queries, "cold") == pytest.approx([2.0, 4.0])
+    assert tpch.round_means(queries, "cold", True) == pytest.approx([0.5, 0.5])
+
+
+def test_the_same_rows_are_written_by_pyarrow_too(tmp_path: Path) -> None:
+    """Parquet has no size of its own: it depends on the writer. What was written is gone afterwards."""
+    pq.write_table(data._lineitem_like(1000), tmp_path / "lineitem.parquet")
+    size = tpch._written_by_pyarrow(str(tmp_path), str(tmp_path))["bytes"]
+    assert 10_000 < size < 200_000
+    assert os.listdir(tmp_path) == ["lineitem.parquet"]
 
 
 def test_speeds_of_encodings_say_how_many_calls_and_bytes_they_are_made_of(tmp_path: Path) -> None:
