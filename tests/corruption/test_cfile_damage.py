@@ -32,6 +32,7 @@ from nyala.cfile import (
     ColumnWriteSpec,
     format,
 )
+from nyala.cfile.block import read_header
 from nyala.cfile.dump import dump
 from nyala.cfile.physical import narrow_decimal
 from nyala.errors import CorruptionError, StorageError
@@ -68,6 +69,9 @@ COLUMNS: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
         start=10,
     )
 }
+# Thirds in no order, so that no line goes through them.
+THIRDS = np.random.default_rng(0).integers(3, size=ROWS).tolist()
+FAR_APART, ORDER = (7, -(1 << 20), 1 << 30), (0, 1, 25 << 16)
 # Of every encoding one more, for the tests that put the CRCs right: the others do not look at what is inside of them.
 MORE: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
     ColumnKey(BASE, 0, column_id): column
@@ -86,7 +90,19 @@ MORE: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
             ("float", "bitshuffle", "zlib", pa.array([n / 8 for n in range(ROWS)], pa.float32())),
             ("int32", "for", "none", pa.array([3 * n + n % 2 for n in range(ROWS)], pa.int32())),
             ("date", "for", "lz4", pa.array([n * n if n % 6 else None for n in range(ROWS)], pa.date32())),
-            ("int64", "for", "none", pa.array([(n % 3) << 50 for n in range(ROWS)])),  # a table of references
+            ("int32", "for", "none", pa.array([FAR_APART[n] for n in THIRDS], pa.int32())),  # a table
+            (
+                "int32",
+                "for",
+                "none",
+                pa.array(np.cumsum([ORDER[n] for n in THIRDS]), pa.int32()),
+            ),  # steps of a table
+            (
+                "int32",
+                "for",
+                "none",
+                pa.array(np.cumsum([1 + (n << 20) for n in THIRDS]), pa.int32()),
+            ),  # steps
             (
                 "decimal(18,2)",
                 "for",
@@ -105,11 +121,22 @@ MORE: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
                 "none",
                 pa.array([n * 1_000_000 for n in range(ROWS)], pa.timestamp("us", "UTC")),
             ),
+            (
+                "binary",
+                "dictionary",
+                "none",
+                pa.array([(b"", b"a\0", None, b"bc")[n % 4] for n in range(ROWS)]),
+            ),
+            # Runs of words, as a key has them: codewords are smaller shuffled, when there are some hundred.
+            ("string", "dictionary", "none", pa.array([chr(33 + n // 8) for n in range(512)])),
         ],
         start=100,
     )
 }
 EVERY = COLUMNS | MORE
+LAYOUTS = {("for", layout, False) for layout in format.FOR_LAYOUTS.values()} - {("for", "table", False)}
+LAYOUTS |= {("for", "table", True), ("for", "steps", True)}
+LAYOUTS |= {("codewords", layout, False) for layout in format.CODEWORDS.values()}
 KEYS = pa.array([bytes([n, 0, 1]) for n in range(ROWS)], pa.large_binary())
 
 
@@ -196,6 +223,37 @@ def test_the_file_is_right_and_small(written: tuple[bytes, tuple[ColumnPlace, ..
         assert [outcome(read) for read in reads(content, by).values()] == ["right"] * len(places)
     assert len(content) < 20_000
     CFileReader(MemoryFiles({PATH: content}), PATH).check()
+
+
+def layouts(content: bytes, places: tuple[ColumnPlace, ...]) -> set[tuple[str, str, bool]]:
+    """(family, layout, whether there are references) of every block whose values are not compressed."""
+    reader = CFileReader(MemoryFiles({PATH: content}), PATH, None, places)
+    found = set()
+    for key in EVERY:
+        column = reader.column(key)
+        assert column is not None
+        for offset, length in column.extents()[: column.block_count]:
+            block = pa.py_buffer(content[offset : offset + length])
+            header = read_header(block, PATH, offset)
+            values = block.to_pybytes()[header.values_start :][: header.values_length]
+            if header.compression != format.COMPRESSION_NONE or not values:
+                continue
+            if header.encoding == format.ENCODING_FOR:
+                *_, layout, _, references, _ = format.FOR_HEADER.unpack_from(values)
+                found.add(("for", format.FOR_LAYOUTS[layout], references > 0))
+            elif header.encoding == format.ENCODING_DICTIONARY:
+                found.add(("codewords", format.CODEWORDS[values[0]], False))
+    return found
+
+
+def test_there_is_a_block_of_every_layout(every: tuple[bytes, tuple[ColumnPlace, ...]]) -> None:
+    """The tests that put the CRCs right would not see a decoder of one layout that trusts its block."""
+    content, places = every
+    assert layouts(content, places) == LAYOUTS
+    reader = CFileReader(MemoryFiles({PATH: content}), PATH, None, places)
+    for key, (_, _, _, array) in EVERY.items():
+        column = reader.column(key)
+        assert column is not None and column.read(0, column.row_count).equals(array)
 
 
 @pytest.mark.parametrize("by_places", [False, True])
@@ -321,7 +379,7 @@ def other_forms(column: ColumnReader) -> list[Callable[[int, int], pa.Array]]:
     return forms
 
 
-@pytest.mark.parametrize("key", EVERY, ids=lambda key: " ".join(EVERY[key][:3]))
+@pytest.mark.parametrize("key", EVERY, ids=lambda key: " ".join([*EVERY[key][:3], str(key.column_id)]))
 def test_every_flip_that_the_crc_does_not_see(
     every: tuple[bytes, tuple[ColumnPlace, ...]], key: ColumnKey
 ) -> None:
@@ -332,6 +390,8 @@ def test_every_flip_that_the_crc_does_not_see(
     content, places = every
     original = CFileReader(MemoryFiles({PATH: content}), PATH).column(key)
     assert original is not None
+    rows = original.row_count
+    last = np.array([0, rows - 1])
     found = set()
     for offset, length in original.extents()[-2:]:  # the last block, and the dictionary where there is one
         body = length - format.CRC.size
@@ -346,9 +406,10 @@ def test_every_flip_that_the_crc_does_not_see(
                 assert column is not None
                 for read in (column.read, *other_forms(column)):
                     try:
-                        array = read(0, ROWS)
+                        array = read(0, rows)
                         array.validate()
-                        assert len(array) == ROWS and array.null_count == EVERY[key][3].null_count
+                        assert len(array) == rows and array.null_count == EVERY[key][3].null_count
+                        column.gather(last)  # so few are picked from the block as it lies
                         found.add("values")
                     except CorruptionError as error:
                         assert error.path == PATH and error.offset == offset, (place, bit, error)
@@ -361,7 +422,7 @@ def test_every_flip_that_the_crc_does_not_see(
     assert "damage" in found
 
 
-@pytest.mark.parametrize("key", EVERY, ids=lambda key: " ".join(EVERY[key][:3]))
+@pytest.mark.parametrize("key", EVERY, ids=lambda key: " ".join([*EVERY[key][:3], str(key.column_id)]))
 def test_every_flip_in_a_footer_that_the_crc_does_not_see(
     every: tuple[bytes, tuple[ColumnPlace, ...]], key: ColumnKey
 ) -> None:

@@ -8,7 +8,17 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.cfile.encoding.values import ALLOWED, arrow_of, back, blocks, decoded, encoded
+from tests.unit.cfile.encoding.values import (
+    ALLOWED,
+    arrow_of,
+    back,
+    blocks,
+    decoded,
+    encoded,
+    encoding_of,
+    form_of,
+    int64,
+)
 from tests.unit.cfile.memory import MemoryFiles, make_values, same
 
 from nyala.cfile import BASE, CFileReader, CFileWriter, ColumnKey, ColumnReader, ColumnWriteSpec, format
@@ -86,33 +96,69 @@ def test_random_bytes_are_refused_or_harmless(type: str, encoding: str, data: st
         type, data.draw(st.integers(1, 40)), null_share=data.draw(st.sampled_from([0.0, 0.5]))
     )
     content = data.draw(st.binary(max_size=200))
-    refused_or_whole(encoding, type, content, array)
+    check_refused_or_whole(encoding, type, content, array)
+
+
+THIRDS = np.random.default_rng(0).integers(3, size=100)
+# Blocks of the layouts that random values never have.
+LAYOUTS = [
+    ("for", "int64", int64(np.array([7, -(1 << 40), 1 << 50])[THIRDS]), format.FOR_TABLE),
+    ("for", "int64", int64(np.cumsum(np.array([0, 1, 25 << 16])[THIRDS])), format.FOR_STEPS),
+    ("for", "decimal(9,2)", arrow_of("decimal(9,2)", np.cumsum(1 + (THIRDS << 20)).tolist()), format.FOR_STEPS),
+    ("dictionary", "string", arrow_of("string", ["a", "bc", None, ""] * 25), format.CODEWORDS_PLANES),
+    ("dictionary", "binary", arrow_of("binary", sorted([b"a", b"", b"bc"] * 99)), format.CODEWORDS_SHUFFLED),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("type", "encoding"), ALLOWED)
 def test_mutations_are_refused_or_harmless(type: str, encoding: str) -> None:
     """The same with bytes that are nearly right: those get deepest into a decoder."""
-    random = np.random.default_rng(0)
     array = make_values(type, 100, null_share=0.1)
-    content = encoded(encoding, type, array).to_pybytes()
+    mutate(encoding, type, encoded(encoding, type, array).to_pybytes(), array)
+
+
+@pytest.mark.parametrize(("encoding", "type", "array", "layout"), LAYOUTS)
+def test_mutations_of_every_layout(encoding: str, type: str, array: pa.Array, layout: int) -> None:
+    """A table's references, the sums of steps and a dictionary's words are looked up by what the bytes say."""
+    encoder = encoding_of(encoding).prepare(form_of(type), form_of(type).stored_array(array))
+    assert encoder is not None
+    content = encoder.encode(0, len(array)).to_pybytes()
+    found = content[0] if encoding == "dictionary" else format.FOR_HEADER.unpack_from(content)[3]
+    assert found == layout
+    dictionary = None if encoder.dictionary is None else encoder.dictionary.cast(array.type)
+    assert same(decoded(encoding, type, content, array, dictionary), array)
+    mutate(encoding, type, content, array, dictionary)
+
+
+def mutate(
+    encoding: str, type: str, content: bytes, array: pa.Array, dictionary: pa.Array | None = None
+) -> None:
+    """Cut `content`, the bytes of `array`, and change bits and bytes of it."""
+    random = np.random.default_rng(0)
+
+    def refused_or_whole(changed: bytes) -> None:
+        check_refused_or_whole(encoding, type, changed, array, dictionary)
+
     for cut in {*range(min(64, len(content))), len(content) - 1}:
-        refused_or_whole(encoding, type, content[:cut], array)
-        refused_or_whole(encoding, type, content[:cut] + b"\xff" + content[cut + 1 :], array)
+        refused_or_whole(content[:cut])
+        refused_or_whole(content[:cut] + b"\xff" + content[cut + 1 :])
         for bit in range(8):
             flipped = bytearray(content)
             flipped[cut] ^= 1 << bit
-            refused_or_whole(encoding, type, bytes(flipped), array)
+            refused_or_whole(bytes(flipped))
     for _ in range(200):
         broken = bytearray(content)
         for place in random.integers(0, len(content), random.integers(1, 5)):
             broken[place] = random.choice([0, 1, 0x7F, 0x80, 0xFF, int(random.integers(256))])
-        refused_or_whole(encoding, type, bytes(broken), array)
-    refused_or_whole(encoding, type, content + b"\0", array)
+        refused_or_whole(bytes(broken))
+    refused_or_whole(content + b"\0")
 
 
-def refused_or_whole(encoding: str, type: str, content: bytes, array: pa.Array) -> None:
+def check_refused_or_whole(
+    encoding: str, type: str, content: bytes, array: pa.Array, dictionary: pa.Array | None = None
+) -> None:
     try:
-        found = decoded(encoding, type, content, array)
+        found = decoded(encoding, type, content, array, dictionary)
     except ValueError as error:
         assert "expected" in str(error)
         return

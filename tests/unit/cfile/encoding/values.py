@@ -43,10 +43,12 @@ def encoded(name: str, type: str, array: pa.Array) -> pa.Buffer:
     return encoder.encode(0, len(array))
 
 
-def decoded(name: str, type: str, data: pa.Buffer | bytes, array: pa.Array) -> pa.Array:
+def decoded(
+    name: str, type: str, data: pa.Buffer | bytes, array: pa.Array, dictionary: pa.Array | None = None
+) -> pa.Array:
     """What a block of `array`'s rows and NULLs with these bytes stands for."""
     buffer = pa.py_buffer(data) if isinstance(data, bytes) else data
-    block = EncodedValues(buffer, len(array), column_validity(array), array.null_count, None)
+    block = EncodedValues(buffer, len(array), column_validity(array), array.null_count, dictionary)
     return encoding_of(name).decode(form_of(type), block)
 
 
