@@ -175,6 +175,7 @@ def one_fault(
         except StorageError as error:
             alive = False
             assert "connect() again" in str(error) or "open it again" in str(error)
+        assert alive != unknown, "it takes no writes only as long as it does not know what it holds"
         assert rows(db["t"], at=moment) == at_moment
     with open_database(path) as db:
         assert rows(db["t"], at=moment) == at_moment, "a moment moved with the next open"

@@ -2,7 +2,7 @@
 
 recording_files.py   files that remember every change and sync
 power_cut.py         what a power cut leaves of them
-faulty_files.py      files that fail or kill: full disks, broken syncs, half writes
+faulty_files.py      files that fail or kill: full disks, broken syncs, half writes, broken reads
 clock.py             time and chance that a test decides
 """
 
@@ -14,6 +14,7 @@ from nyala.testing.faulty_files import (
     KillingFiles,
     Operation,
     SimulatedCrash,
+    UnreadableFiles,
 )
 from nyala.testing.recording_files import RecordingFiles
 
@@ -25,4 +26,5 @@ __all__ = [
     "RecordingFiles",
     "SeededRandomness",
     "SimulatedCrash",
+    "UnreadableFiles",
 ]

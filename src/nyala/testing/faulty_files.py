@@ -1,6 +1,7 @@
 """Files that fail or kill: how the tests let disks break, and end a process, at every moment of a run.
 
     FaultyFiles      lets the n-th operation fail (I/O error, full disk, half a write) or stops the world there
+    UnreadableFiles  lets the n-th read fail
     KillingFiles     kills its own process, for real, at the n-th sync, write, rename or unlink
 
 They wrap each other, `RecordingFiles` and `PosixFiles`; each is a `Files`.
@@ -14,9 +15,9 @@ import signal
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
-from nyala.env import AppendFile, Bytes, Files
+from nyala.env import AppendFile, Bytes, Files, RandomFile
 from nyala.errors import StorageError
 from nyala.testing.file_wrapper import FileWrapper
 
@@ -29,6 +30,7 @@ __all__ = [
     "KillingFiles",
     "Operation",
     "SimulatedCrash",
+    "UnreadableFiles",
 ]
 
 
@@ -252,6 +254,63 @@ class FaultyFiles(_Watcher):
             if self.kind == "short" and operation.kind in ("append", "write_at"):
                 raise _ShortWrite(error)
             raise error
+
+
+class _UnreliableFile:
+    """A RandomFile whose owner is asked before every read."""
+
+    def __init__(self, inner: RandomFile, owner: UnreadableFiles) -> None:
+        self._inner = inner
+        self._owner = owner
+
+    @property
+    def path(self) -> str:
+        return self._inner.path
+
+    def size_bytes(self) -> int:
+        return self._inner.size_bytes()
+
+    def read(self, offset: int, length: int) -> bytes:
+        self._owner.before(Operation("read", self.path))
+        return self._inner.read(offset, length)
+
+    def read_into(self, offset: int, memory: Any) -> int:
+        self._owner.before(Operation("read", self.path))
+        return self._inner.read_into(offset, memory)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class UnreadableFiles(FileWrapper):
+    """The `fail_at`-th read (counted from 1) raises EIO, and only that one; None: only counts.
+
+    A read is the opening of a file, a piece of it read, or a whole file read at once; writes work. Threads: any; the
+    count is over all of them.
+    """
+
+    def __init__(self, inner: Files, fail_at: int | None = None) -> None:
+        super().__init__(inner)
+        self.fail_at = fail_at
+        self.operations: list[Operation] = []
+        """Every read counted so far: "open", "read" or "read_all"."""
+        self.failed: Operation | None = None
+        self._lock = threading.Lock()
+
+    def before(self, operation: Operation) -> None:
+        with self._lock:
+            self.operations.append(operation)
+            if len(self.operations) == self.fail_at:
+                self.failed = operation
+                raise _fault(operation, errno.EIO)
+
+    def open(self, path: str) -> RandomFile:
+        self.before(Operation("open", path))
+        return _UnreliableFile(self._inner.open(path), self)
+
+    def read_all(self, path: str) -> bytes:
+        self.before(Operation("read_all", path))
+        return self._inner.read_all(path)
 
 
 def _fault(operation: Operation, number: int) -> StorageError:

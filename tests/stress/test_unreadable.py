@@ -1,0 +1,135 @@
+"""A disk that cannot read a piece of a file (EIO), at any read of a scan, a look-up, a commit, a compaction or an open:
+an error of ours that names the file, nothing lost, and what is asked next has an answer."""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from nyala.database import Database
+from nyala.env import system_files
+from nyala.errors import StorageError
+from nyala.testing.faulty_files import UnreadableFiles
+from tests.figures import counted
+from tests.stress.steps import (
+    DIRECT_COMMIT_BYTES,
+    SHARED_MEMORY,
+    Outcomes,
+    Step,
+    commit_directly,
+    compact_and_collect,
+    copy_of,
+    make_origin,
+    merge,
+    outcomes_of,
+    whole,
+)
+from tests.support import open_database, rows
+
+
+def scan(db: Database) -> None:
+    rows(db["t"])
+
+
+def look_up(db: Database) -> None:
+    db["t"].get_many({"k": [1, 2, 15, 29]})
+
+
+def check(db: Database) -> None:
+    report = db.check()
+    if not report.ok:
+        raise StorageError(report.problems[0].message, path=report.problems[0].path, errno=errno.EIO)
+
+
+READS = [scan, look_up, check]
+STEPS = [*READS, commit_directly, compact_and_collect, merge]
+
+
+@pytest.fixture(scope="module")
+def origin() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="nyala-unreadable-", dir=SHARED_MEMORY) as folder:
+        yield make_origin(folder + "/origin")
+
+
+def reads_of(origin: str, step: Step) -> int:
+    files = UnreadableFiles(system_files())
+    with open_database(copy_of(origin), files=files, direct_commit_bytes=DIRECT_COMMIT_BYTES) as db:
+        before = len(files.operations)
+        step(db)
+        return len(files.operations) - before
+
+
+def one_fault(origin: str, step: Step, outcomes: Outcomes, fail_at: int) -> None:
+    """The step's `fail_at`-th read fails."""
+    files = UnreadableFiles(system_files())
+    path = copy_of(origin)
+    with open_database(path, files=files, direct_commit_bytes=DIRECT_COMMIT_BYTES) as db:
+        moment = db.now()
+        files.fail_at = len(files.operations) + fail_at
+        # Nothing else: a CorruptionError would send for a backup, and rows would be too few.
+        with pytest.raises(StorageError) as told:
+            step(db)
+        assert files.failed is not None
+        assert told.value.path == files.failed.path and told.value.outcome is None, told.value
+        assert whole(db) == outcomes.before
+        assert rows(db["t"], at=moment) == outcomes.before["t"][1]
+        step(db)  # nothing of it is remembered: the same again works
+        assert whole(db) == outcomes.after
+        db["t2"].insert({"k": [100]})
+        db.flush()
+    with open_database(path) as db:
+        names, found = outcomes.after["t2"]
+        assert whole(db) == {**outcomes.after, "t2": (names, [*found, (100,)])}
+        assert db.check().ok
+
+
+def outcomes(origin: str, step: Step) -> Outcomes:
+    if step not in READS:
+        return outcomes_of(origin, step)
+    with open_database(copy_of(origin)) as db:
+        return Outcomes(whole(db), whole(db))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_read_that_fails_loses_nothing(origin: str, step: Step) -> None:
+    """Some reads of each step, the first and the last among them."""
+    many, expected = reads_of(origin, step), outcomes(origin, step)
+    assert many > 20
+    for number in (1, many // 3, 2 * many // 3, many):
+        one_fault(origin, step, expected, number)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("step", STEPS)
+def test_any_read_that_fails_loses_nothing(origin: str, step: Step) -> None:
+    expected = outcomes(origin, step)
+    with counted("reads that failed (EIO)", "faults") as tried:
+        for number in range(1, reads_of(origin, step) + 1):
+            one_fault(origin, step, expected, number)
+            tried.append(1)
+
+
+def test_a_read_that_fails_in_an_open_is_told_and_changes_nothing(origin: str) -> None:
+    """Every one of them; the next open finds what there was."""
+    with open_database(copy_of(origin)) as db:
+        before = whole(db)
+    fail_at = 1
+    while True:
+        path = copy_of(origin)
+        files = UnreadableFiles(system_files(), fail_at)
+        try:
+            with open_database(path, files=files) as db:
+                files.fail_at = None
+                assert whole(db) == before
+        except StorageError as error:
+            assert files.failed is not None and error.path == files.failed.path, error
+        if files.failed is None:
+            break
+        with open_database(path) as db:
+            assert whole(db) == before
+        fail_at += 1
+    assert fail_at > 5
