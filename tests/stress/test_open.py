@@ -109,6 +109,34 @@ def test_a_log_is_replayed_at_a_million_rows_a_second() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("what", "batches", "rows", "deleted"),
+    [
+        ("batches of 1,000", 400, 1000, 0),
+        ("batches of 100, half of each deleted again", 1000, 100, 50),
+        ("single rows", 20_000, 1, 0),
+    ],
+)
+def test_small_records_of_a_log_are_gathered(what: str, batches: int, rows: int, deleted: int) -> None:
+    """What a record costs beside its rows: a log of single rows is replayed at a hundredth of the rate."""
+    with folder_in_memory() as folder:
+        with open_database(folder / "s", log_limit_bytes=1 << 40) as db:
+            table = db.create_table("t", {"k": "int64", "v": "double"}, "k")
+            for batch in range(batches):
+                keys = np.arange(batch * rows, (batch + 1) * rows)
+                table.insert({"k": keys, "v": keys / 7})
+                if deleted:
+                    table.delete({"k": keys[:deleted]})
+        began_s = time.process_time()
+        with open_database(folder / "s") as db:
+            taken_s = time.process_time() - began_s
+            assert db["t"].count() == batches * (rows - deleted)
+        changes = batches * (rows + deleted)
+        with counted(f"replay of {what}: {changes / taken_s:,.0f} rows a second", "rows") as tried:
+            tried.append(changes)
+
+
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc")
 def test_a_gigabyte_of_log_is_replayed_in_bounded_memory() -> None:
     """With a limit of 64 MB: what is flushed in between makes room for what comes."""

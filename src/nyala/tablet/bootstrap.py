@@ -7,10 +7,14 @@
                                          with deltas_durable < t; none: it is durable already, skip
 
 Records are gathered so that the work is done per many thousand rows, not per record. What commutes is gathered:
-within a stretch without deletes every insert may go before every update, since an update of a key that is inserted
-later in the stretch would need a delete in between; the timestamps travel with the rows. So a stretch is
+within a stretch in which no key is inserted or updated after it was deleted, every insert may go before every update,
+and every update before every delete, since of one key they come in this order: an update of a key that is inserted
+later in the stretch would need a delete in between. The timestamps travel with the rows. So a stretch is
 
-    inserts (of one set of columns at a time), then updates (likewise), until a delete or `GATHER_ROWS` ends it.
+    inserts (of one set of columns at a time), then updates, then deletes (likewise), until `GATHER_ROWS` or a key that
+    comes again after its delete ends it.
+
+Keys are compared by hashes: two keys of one hash end a stretch too early, which costs time and changes nothing.
 
 A record goes by column ids. One of another schema version than the table's is projected: a column that was widened
 since comes in its type of now, one that no readable snapshot has any more is left out, one that came later reads as its
@@ -18,7 +22,7 @@ default.
 
 Invariants
     R1  (above) is kept per row, whatever was gathered.
-    G1  Inserts are applied before updates and updates before deletes that follow them in the log.
+    G1  Inserts are applied before updates and updates before deletes; of one key in the order of the log.
 
 Source: design §6 R1, R2 and its four histories; Kudu facts §6.2. Used by the writer at open and by reader
 processes, who go on feeding records as they come.
@@ -46,6 +50,8 @@ from nyala.wal.record import LogRecord, SettledGroup
 GATHER_ROWS: Final = 1 << 18
 # Of wide rows fewer: what is gathered is held two or three times while it is applied.
 GATHER_BYTES: Final = 32 << 20
+# Of larger groups keys are not compared: to end a stretch costs them little.
+_COMPARED_ROWS_MAX: Final = 4096
 
 
 @dataclass
@@ -89,6 +95,8 @@ class Replayer:
         self._updates: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
         self._deletes: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
         self._waiting = 0
+        # Hashes of the keys that are deleted in this stretch, by table; None: too many to compare.
+        self._deleted: dict[int, set[int] | None] = {}
         self.report = ReplayReport()
 
     def feed(self, records: Iterable[LogRecord]) -> None:
@@ -122,8 +130,9 @@ class Replayer:
                 return  # of columns only that were dropped before the history begins
         if group.kind == "delete":
             waiting = self._deletes
+            self._note_deleted(group, table)
         else:
-            if self._deletes:
+            if self._was_deleted(group, table):
                 self.drain()
             waiting = self._inserts if group.kind == "insert" else self._updates
         key = (group.table_id, tuple(group.batch.schema.names))
@@ -131,6 +140,22 @@ class Replayer:
         self._waiting += group.batch.num_rows
         if self._waiting >= GATHER_ROWS:
             self.drain()
+
+    def _note_deleted(self, group: SettledGroup, table: TableState) -> None:
+        known = self._deleted.setdefault(group.table_id, set())
+        if known is None or group.batch.num_rows > _COMPARED_ROWS_MAX:
+            self._deleted[group.table_id] = None
+        else:
+            known.update(_key_hashes(group, table))
+
+    def _was_deleted(self, group: SettledGroup, table: TableState) -> bool:
+        """Whether a key of the group may have been deleted in this stretch."""
+        if group.table_id not in self._deleted:
+            return False
+        known = self._deleted[group.table_id]
+        if known is None or group.batch.num_rows > _COMPARED_ROWS_MAX:
+            return True
+        return not known.isdisjoint(_key_hashes(group, table))
 
     def drain(self) -> None:
         """Apply everything gathered (G1)."""
@@ -144,6 +169,7 @@ class Replayer:
                 _apply(self._root.tables[table_id], kind, gathered)
             waiting.clear()
         self._waiting = 0
+        self._deleted.clear()
 
 
 def _strange(group: SettledGroup, table: TableState) -> str | None:
@@ -164,6 +190,12 @@ def _strange(group: SettledGroup, table: TableState) -> str | None:
             if array.null_count:
                 return f"NULL in column {number}, which is of the key"
     return f"key columns {sorted(left)} are not in it" if left else None
+
+
+def _key_hashes(group: SettledGroup, table: TableState) -> list[int]:
+    keys = table.codec.encode([group.batch.column(str(column.id)) for column in table.schema.key_columns])
+    hashes: list[int] = keys.hash64().tolist()
+    return hashes
 
 
 def _projected(group: SettledGroup, table: TableState) -> SettledGroup:

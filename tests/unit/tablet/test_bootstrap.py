@@ -7,6 +7,7 @@ replayed on the catalogue as it is then: rows that were flushed must not come tw
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -331,6 +332,55 @@ def test_work_is_counted_per_gather_and_not_per_record(world: World, monkeypatch
     again, _ = world.replayed()
     assert max(rows for _, rows in calls) <= 10 and sum(rows for _, rows in calls) == 120
     same_everywhere(world, table.name, [root, again], [world.db.now()])
+
+
+def test_deletes_are_gathered_until_a_key_comes_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A feed with deletes would be replayed record by record; or a row that came again be deleted with the first."""
+    table = world.table()
+    for k in range(40):
+        table.insert({"k": [k], "a": [k]})
+        if k % 3 == 0:
+            table.delete({"k": [k // 2]}, errors="collect")
+    moments = [world.db.now()]
+    calls: list[tuple[str, int]] = []
+    apply = bootstrap._apply
+
+    def counted(state: Any, kind: str, gathered: Any) -> None:
+        calls.append((kind, gathered.rows))
+        apply(state, kind, gathered)
+
+    monkeypatch.setattr(bootstrap, "_apply", counted)
+    root, _ = world.replayed()
+    assert [kind for kind, _ in calls] == ["insert", "delete"]
+    same_everywhere(world, table.name, [root], moments)
+    moments.append(table.insert({"k": [0], "a": [-1]}).timestamp)  # again, after its delete
+    moments.append(table.update({"k": [0], "a": [-2]}).timestamp)
+    moments.append(table.delete({"k": [0]}).timestamp)
+    moments.append(table.upsert({"k": [0], "a": [-3]}).timestamp)
+    calls.clear()
+    root, _ = world.replayed()
+    assert [kind for kind, _ in calls] == ["insert", "delete", "insert", "update", "delete", "insert"]
+    same_everywhere(world, table.name, [root], moments)
+    monkeypatch.setattr(bootstrap, "_COMPARED_ROWS_MAX", 0)
+    again, _ = world.replayed()
+    same_everywhere(world, table.name, [again], moments)
+
+
+@pytest.mark.parametrize("compared_max", [0, 3, 4096])
+def test_any_order_of_small_changes_is_replayed(
+    world: World, compared_max: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was gathered across deletes would be another row, or none, at some moment of the past."""
+    monkeypatch.setattr(bootstrap, "_COMPARED_ROWS_MAX", compared_max)
+    chance = random.Random(int(request.config.getoption("hypothesis_seed")))
+    table, moments = world.table(), []
+    for number in range(120):
+        keys = chance.sample(range(12), chance.randrange(1, 6))
+        do = chance.choice([table.upsert, table.insert, table.update, table.delete, table.delete])
+        rows = {"k": keys} if do == table.delete else {"k": keys, "a": [number] * len(keys)}
+        moments.append(do(rows, errors="collect").timestamp)
+    root, _ = world.replayed()
+    same_everywhere(world, table.name, [root], moments)
 
 
 def test_a_record_of_a_key_that_lives_nowhere_is_passed_over(world: World) -> None:
