@@ -1,0 +1,148 @@
+"""Blocks of frames that nobody's encoder wrote: refused, or read as the format's definition says, by either twin.
+
+The definition is worked out here in Python's own integers, which do not wrap around, so neither twin is the other's
+measure. What is forged is under a right CRC, so nothing but the frame's own proofs stands before it.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.cfile.encoding.values import form_of
+
+import nyala.cfile.kernels
+from nyala.cfile import format
+from nyala.cfile.encoding.frame import Frame, value_bounds
+from nyala.cfile.planes import delta_dtype, pack_planes
+from nyala.schema.constraint import Constraint
+
+TYPES = ("int8", "int32", "int64", "date", "decimal(9,2)", "decimal(18,0)")
+TILE = format.FOR_TILE_ROWS
+SMALL = st.integers(-5, 30)
+EDGES = st.sampled_from(
+    (0, -1, 127, 10**9 - 1, (1 << 31) - 1, -(1 << 31), 1 << 62, (1 << 63) - 1, -(1 << 63))
+)
+WORDS = SMALL | SMALL | EDGES | st.integers(-(1 << 63), (1 << 63) - 1)
+UNITS = st.sampled_from((1, 1, 1, 2, 7, 1_000_000, 1 << 63, (1 << 64) - 1, 0))
+
+
+class Forged(NamedTuple):
+    """A block made by hand."""
+
+    rows: int
+    data: bytes
+    sums: list[int] | None  # what it stands for; None where that is nothing
+    proved: list[int]  # what FOR-fits asks to be values of the type besides
+    is_allowed: bool  # by the format's limits
+
+
+@st.composite
+def forged(draw: st.DrawFn) -> Forged:
+    """Frames that are nearly right."""
+    rows = draw(st.integers(1, 40) | st.sampled_from((TILE - 1, TILE, TILE + 1, 2 * TILE + 9)))
+    layout = draw(st.sampled_from((format.FOR_LINE, format.FOR_TABLE, *[format.FOR_STEPS] * 3)))
+    bits = draw(st.integers(0, 8) | st.integers(0, 33) | st.sampled_from((63, 64)))
+    of_table = layout == format.FOR_TABLE or (layout == format.FOR_STEPS and draw(st.booleans()))
+    kinds = draw(
+        st.sampled_from((SMALL, WORDS))
+    )  # of all words: one of a kind that fits nowhere hides the others
+    references = draw(st.lists(kinds, min_size=1, max_size=9)) if of_table else []
+    if of_table and draw(st.integers(0, 4)):
+        bits = (len(references) - 1).bit_length()
+    base, step = draw(kinds), draw(st.just(0) | kinds)
+    unit = draw(UNITS if kinds is WORDS else st.sampled_from((1, 1, 2, 7, 1 << 40)))
+    tiles = -(-rows // TILE) if layout == format.FOR_STEPS else 0
+    anchors = draw(st.lists(kinds, min_size=tiles, max_size=tiles))
+    # Deltas that the words allow, and any: of few of these something comes of it.
+    most = (1 << bits) - 1
+    if of_table and draw(st.integers(0, 9)):
+        most = min(most, len(references) - 1)
+    most = draw(st.sampled_from((most, most, min(most, 3))))
+    rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
+    deltas = rng.integers(0, most, rows, np.uint64, endpoint=True).tolist()
+    header = format.FOR_HEADER.pack(base, step, unit, layout, bits, len(references), bytes(4))
+    words = np.array([*references, *anchors], "<i8").tobytes()
+    data = header + words + pack_planes(np.array(deltas, np.uint64).astype(delta_dtype(bits)), bits)
+    most, proved = max(deltas), []
+    is_allowed = unit > 0 or layout == format.FOR_TABLE
+    if layout == format.FOR_LINE:
+        ends = (base, base + step * (rows - 1))
+        proved = [end + add for end in ends for add in (0, unit * most)]
+    elif layout == format.FOR_STEPS:
+        is_allowed &= bits <= format.FOR_STEPS_BITS_MAX
+        is_allowed &= of_table or step + unit * most < 1 << 63
+    else:
+        is_allowed &= bits <= format.FOR_TABLE_BITS_MAX
+        proved = references
+    if of_table and most >= len(references):
+        return Forged(rows, data, None, proved, is_allowed)
+    sums = []
+    for row, delta in enumerate(deltas):
+        if layout == format.FOR_TABLE:
+            sums.append(references[delta])
+        elif layout == format.FOR_LINE:
+            sums.append(base + step * row + unit * delta)
+        elif row % TILE == 0:
+            sums.append(anchors[row // TILE])
+        else:
+            sums.append(sums[-1] + (references[delta] if of_table else step + unit * delta))
+    return Forged(rows, data, sums, proved, is_allowed)
+
+
+@pytest.fixture
+def used(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames are read by these kernels."""
+    for name in ("fill", "greatest", "in_range", "in_table"):
+        monkeypatch.setattr(nyala.cfile.kernels, name, getattr(kernels, name))
+
+
+@pytest.mark.usefixtures("used")
+@settings(max_examples=500)
+@given(
+    type=st.sampled_from(TYPES),
+    block=forged(),
+    some=st.lists(st.integers(0, 1 << 32), min_size=1, max_size=9),
+)
+def test_a_forged_frame_is_refused_or_what_it_says(type: str, block: Forged, some: list[int]) -> None:
+    """A value that the bytes do not stand for, a sum that wrapped around, memory of somebody else."""
+    rows, data, sums, proved, is_allowed = block
+    form = form_of(type)
+    least, greatest = value_bounds(form)
+    fits = sums is not None and all(least <= value <= greatest for value in sums)
+    try:
+        frame = Frame.parse(form, pa.py_buffer(data), rows)
+    except ValueError as error:
+        assert "expected" in str(error) and not isinstance(error, pa.ArrowInvalid)
+        is_right = fits and is_allowed and all(least <= value <= greatest for value in proved)
+        assert not is_right, f"refused, though it is right: {error}"
+        return
+    assert fits and sums is not None, "taken, though it stands for no values of the type"
+    half = rows // 2
+    picked = np.array([place % rows for place in some])
+    expected = [sums[row] for row in picked.tolist()]
+    assert numbers(form, frame, slice(0, rows)) == sums
+    assert numbers(form, frame, slice(half, rows)) == sums[half:]
+    assert numbers(form, frame, picked) == expected
+    assert frame.number(int(picked[0])) == expected[0]
+    lower, upper = (min(bound + 1, greatest) for bound in sorted((sums[half], sums[-1])))
+    for constraint in (
+        Constraint(lower=lower, upper=upper),
+        Constraint(values=tuple(sorted({lower, sums[-1]}))),
+    ):
+        assert frame.matches(constraint, half, rows).tolist() == [constraint.admits(x) for x in sums[half:]]
+
+
+def numbers(form: Any, frame: Frame, rows: Any) -> list[int]:
+    """Both ways to have the values of some rows, which must be the same."""
+    values: list[int] = frame.words(rows).tolist()
+    if isinstance(rows, slice):
+        rows = np.arange(rows.start, rows.stop)
+    array = frame.pick(rows)
+    assert [int(value) for value in form.stored_array(array).to_pylist()] == values
+    return values
