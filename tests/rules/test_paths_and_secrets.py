@@ -15,6 +15,7 @@ import nyala
 from tests.support import folder_in_memory, open_database, rows
 
 SOURCE = Path(nyala.__file__).parent
+SOURCES = (SOURCE, SOURCE.parent / "pyspark_nyala")
 NAMES = [
     "..",
     ".",
@@ -140,7 +141,9 @@ def executed(source: str) -> list[str]:
 
 def test_nothing_that_comes_from_disk_or_wire_is_unpickled() -> None:
     """A file or a peer that could run code in this process."""
-    found = {str(path.relative_to(SOURCE)): executed(path.read_text()) for path in SOURCE.rglob("*.py")}
+    modules = [path for source in SOURCES for path in source.rglob("*.py")]
+    assert {path.relative_to(SOURCE.parent).parts[0] for path in modules} == {"nyala", "pyspark_nyala"}
+    found = {str(path): executed(path.read_text()) for path in modules}
     assert {path: names for path, names in found.items() if names} == {}
 
 

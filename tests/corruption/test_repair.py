@@ -1,0 +1,101 @@
+"""A repair after damage by chance: what it calls whole has the rows that it had, at every moment.
+
+A store that is told to be damaged sends its owner for a backup. One that was repaired into other rows does not: nobody
+would ever know.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.corruption.seeded import Origin, contents, copy_store, make_origin, same
+from tests.figures import counted
+from tests.support import folder_in_memory, open_database
+
+import nyala
+from nyala.errors import Error
+
+
+@pytest.fixture(scope="module")
+def origin() -> Iterator[Origin]:
+    with folder_in_memory() as folder:
+        yield make_origin(folder, tablets=1)
+
+
+def damage(content: bytes, chance: random.Random) -> bytes:
+    """One bit flipped, most often; cut; some bytes zeroed; bytes behind the end."""
+    at = chance.randrange(len(content))
+    how = chance.choice(["flip", "flip", "flip", "cut", "zero", "append"])
+    if how == "cut":
+        return content[:at]
+    if how == "append":
+        return content + bytes(chance.randrange(256) for _ in range(20))
+    made = bytearray(content)
+    if how == "zero":
+        made[at : at + 64] = bytes(len(made[at : at + 64]))
+    else:
+        made[at] ^= 1 << chance.randrange(8)
+    return bytes(made)
+
+
+def repair_and_compare(origin: Origin, path: Path, name: str, damaged: bytes) -> str:
+    """What became of it: "whole", "repaired", "left" as it is, or an "error" of ours from the repair itself."""
+    copy_store(origin.path, path)
+    (path / name).write_bytes(damaged)
+    was_ok = nyala.check(path).ok
+    try:
+        report = nyala.check(path, repair=True)
+    except Error:
+        return "error"
+    assert report.ok or not was_ok, "the repair has damaged what was whole"
+    try:
+        with open_database(path) as db:
+            read = contents(db, origin.moments)
+    except Error:
+        assert not report.ok, f"{name}: called whole, and it cannot be read"
+        return "left"
+    assert same(read, origin.contents), f"{name}: other rows after {report.repairs}"
+    assert nyala.check(path).ok == report.ok
+    return "left" if not report.ok else "repaired" if report.repairs else "whole"
+
+
+def try_damages(origin: Origin, chance: random.Random, count: int, tried: list[int]) -> Counter[str]:
+    became: Counter[str] = Counter()
+    names = [name for name, content in origin.files.items() if content]
+    with folder_in_memory() as folder:
+        for number in range(count):
+            name = names[number % len(names)]
+            damaged = damage(origin.files[name], chance)
+            if damaged != origin.files[name]:
+                became[repair_and_compare(origin, folder / "copy", name, damaged)] += 1
+                tried.append(1)
+    return became
+
+
+def test_a_repair_never_makes_a_store_that_is_ok_with_other_rows(
+    origin: Origin, request: pytest.FixtureRequest
+) -> None:
+    chance = random.Random(str(request.config.getoption("hypothesis_seed")))
+    became = try_damages(origin, chance, 30, [])
+    assert became["left"] + became["error"] > 0, became
+
+
+def test_what_a_repair_may_mend_is_mended(origin: Origin, tmp_path: Path) -> None:
+    """The test above would compare nothing that was repaired."""
+    name = next(name for name in origin.files if name.endswith(".base"))
+    behind = origin.files[name] + b"more"
+    assert repair_and_compare(origin, tmp_path / "copy", name, behind) == "repaired"
+    assert repair_and_compare(origin, tmp_path / "copy", "wal/position", b"no record") == "repaired"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_repair_after_many_damages(origin: Origin, seed: int) -> None:
+    with counted("damages by chance that a repair was tried on", "damages") as tried:
+        became = try_damages(origin, random.Random(seed), 500, tried)
+    assert became["repaired"] > 0 and became["left"] > 0, became
