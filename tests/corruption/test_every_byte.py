@@ -1,8 +1,8 @@
 """Any byte of any file of a store is changed, or any file is cut: the right error with the file, or the right rows.
 
 Every row of every table is read at every moment that the store remembers, as a user would, and the store is checked.
-The store was closed. (Of one that was not, damage in the last group of the log looks like a torn end: documented in
-docs/how-to/durability.md, shown in `tests/unit/wal/test_reader.py`.)
+Of a store that was closed, and of one whose writer was killed: there `wal/position` says how far the log goes. (After a
+power cut it may be an old one, and damage in the last group of the log looks like a torn end: docs/reliability.md.)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.corruption.seeded import Origin, contents, copy_store, make_origin, same
+from tests.corruption.seeded import Origin, contents, copy_store, files_of, make_origin, make_store, same
 from tests.figures import counted
 from tests.support import folder_in_memory, open_database
 
@@ -42,6 +42,18 @@ def small() -> Iterator[Origin]:
         yield make_origin(folder, tablets=1)
 
 
+@pytest.fixture(scope="module")
+def killed() -> Iterator[Origin]:
+    """A store as it is while its writer works, and when that is killed: SQLite's log, an open segment, no footer."""
+    with folder_in_memory() as folder:
+        db, moments = make_store(folder / "s", close=False, tablets=1)
+        path = copy_store(folder / "s", folder / "killed")
+        db.close()
+        with open_database(copy_store(path, folder / "copy")) as found:
+            whole = contents(found, moments)
+        yield Origin(path, moments, whole, {name: (path / name).read_bytes() for name in files_of(path)})
+
+
 class Copy:
     """A copy of the store that is whole again after each damage, by writing anew the files that are not as they were:
     a hundredth of the time that a new copy of all of them takes."""
@@ -58,7 +70,8 @@ class Copy:
             if found not in self._files:
                 (self.path / found).unlink()
         for other, whole in self._files.items():
-            if other != name and self._as_written.get(other) != _signature(self.path / other):
+            found_as = _signature(self.path / other)
+            if other != name and (found_as is None or self._as_written.get(other) != found_as):
                 (self.path / other).write_bytes(whole)
                 self._as_written[other] = _signature(self.path / other)
         (self.path / name).write_bytes(content)
@@ -82,8 +95,8 @@ def _signature(path: Path) -> tuple[int, int, int] | None:
 
 
 def damage_is_told(origin: Origin, copy: Copy, name: str, damaged: bytes) -> str:
-    """ "error" or "rows"; fails for wrong rows, for an error that is not ours or names no file, and when rows are right
-    but the check is blind to what the error was about."""
+    """ "error" or "rows"; fails for wrong rows, for an error that is not ours or does not name the damaged file and an
+    offset in it (of files of data and of the log), and when rows are right and the check is blind to the damage."""
     copy.damage(name, damaged)
     path = copy.path
     found = nyala.check(path)
@@ -92,6 +105,9 @@ def damage_is_told(origin: Origin, copy: Copy, name: str, damaged: bytes) -> str
             read = contents(db, origin.moments)
     except CorruptionError as error:
         assert error.path is not None and error.path.startswith(str(path)), f"no file is named: {error}"
+        if name.startswith(("data/", "wal/")):
+            assert error.path == str(path / name), f"{name} is damaged, and another file is named: {error}"
+            assert error.offset is not None, f"{name}: no offset: {error}"
         assert not found.ok, f"{name}: a user meets {error}, and the check does not"
         return "error"
     except StorageError as error:  # "of a later version": a number that no release has
@@ -101,6 +117,7 @@ def damage_is_told(origin: Origin, copy: Copy, name: str, damaged: bytes) -> str
     if name.startswith(("data/", "wal/wal-")):
         # Bytes that these reads did not need (the ends of a file, an index): the check looks at every one.
         assert not found.ok, f"{name}: no read and no check has found it"
+        assert any(problem.path == str(path / name) for problem in found.problems), found.problems
     return "rows"
 
 
@@ -170,6 +187,56 @@ def test_a_damaged_footer_of_the_last_segment_is_told(origin: Origin, tmp_path: 
         content[:footer],
     ):
         assert damage_is_told(origin, copy, name, damaged) == "error"
+
+
+def test_damage_in_a_store_that_was_not_closed(killed: Origin, request: pytest.FixtureRequest) -> None:
+    """Most of all in what its writer had not closed: the log's last segment, and SQLite's log."""
+    assert {"catalog.sqlite-wal", "wal/position"} < set(killed.files)
+    chance = random.Random(str(request.config.getoption("hypothesis_seed")))
+    segment = max(name for name in killed.files if name.startswith("wal/wal-"))
+    told = {"error": 0, "rows": 0}
+    with folder_in_memory() as folder:
+        copy = Copy(killed, folder / "copy")
+        for name in (
+            segment,
+            segment,
+            "catalog.sqlite-wal",
+            "wal/position",
+            *chance.sample(sorted(killed.files), 4),
+        ):
+            content = killed.files[name]
+            for place in chance.sample(range(len(content)), 2):
+                told[damage_is_told(killed, copy, name, flipped(content, place, chance))] += 1
+            cut = content[: chance.randrange(len(content))]
+            told[damage_is_told(killed, copy, name, cut)] += 1
+        last = len(killed.files[segment]) - 1
+        for damaged in (flipped(killed.files[segment], last, chance), killed.files[segment][:last]):
+            assert damage_is_told(killed, copy, segment, damaged) == "error", "the last batch is gone"
+    assert told["error"] > 0 and told["rows"] > 0, told
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("how", ["flipped", "cut"])
+def test_every_byte_of_a_store_that_was_not_closed(killed: Origin, how: str) -> None:
+    """Of its log and `wal/position`; of its data, of which the test below has every byte, and of the catalogue some."""
+    chance = random.Random(how)
+    what = "bytes of a store that was not closed changed" if how == "flipped" else "files of such a store cut"
+    with (
+        counted(f"{what}, each in turn", "bytes" if how == "flipped" else "lengths") as tried,
+        folder_in_memory() as folder,
+    ):
+        copy = Copy(killed, folder / "copy")
+        for name, content in killed.files.items():
+            step = 1 if name.startswith("wal/") else 13 if name.startswith("data/") else 211
+            for place in range(chance.randrange(step), len(content), step):
+                damaged = content[:place] if how == "cut" else flipped(content, place, chance)
+                try:
+                    damage_is_told(killed, copy, name, damaged)
+                except BaseException as error:
+                    error.add_note(f"{name}, {how} at {place}")
+                    raise
+                tried.append(1)
 
 
 def only_of(patch: pytest.MonkeyPatch, name: str) -> None:

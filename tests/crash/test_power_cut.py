@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from nyala.env import system_files
 from nyala.testing.recording_files import RecordingFiles
 from tests.crash.workload import DIRECT_COMMIT_BYTES, STEPS, State, check_everything, state_of
+from tests.figures import counted
 from tests.support import open_database
 
 
@@ -91,6 +92,17 @@ def test_every_moment(run: Run, tmp_path: Path) -> None:
     assert first is not None
     for event in range(0, events + 1, 3):
         crash_and_compare(run, event, random.Random(event), tmp_path / "image")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(4))
+def test_every_moment_with_every_seed(run: Run, seed: int, tmp_path: Path) -> None:
+    """After each and every event, with other fates for what was not synced then."""
+    with counted("power cuts after every event of one run", "images") as tried:
+        for event in range(len(run.recording.events) + 1):
+            crash_and_compare(run, event, random.Random(f"{seed} {event}"), tmp_path / "image")
+            tried.append(1)
 
 
 @given(data=st.data(), chance=st.randoms(use_true_random=False))

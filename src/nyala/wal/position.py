@@ -10,12 +10,13 @@ Page: docs/format/position.md.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Final
 
 from nyala.env import Files, MissingFileError
 from nyala.errors import CorruptionError, StorageError
-from nyala.wal.format import FORMAT_VERSION, POSITION, POSITION_MAGIC, POSITION_SYNCED
+from nyala.wal.format import FORMAT_VERSION, POSITION, POSITION_MAGIC, POSITION_SYNCED, segment_name
 
 __all__ = ["LogPosition", "PositionRecord", "read_position", "write_position"]
 
@@ -93,10 +94,15 @@ class PositionRecord:
         """Compare with the newest timestamp that log and catalogue hold, and the border up to which the log is there.
 
         Both are asked: a later transaction of the catalogue would hide by its timestamp that the log has lost its end.
-        Raises: CorruptionError when what was published as durable is not there any more.
+        `path` is this record's own, in the folder of the log.
+        Raises: CorruptionError when what was published as durable is not there any more. It names the segment, and the
+                offset at which what is whole ends; the record, when the log is whole and the catalogue is not.
         """
         if not self.synced:
             return
+        place: tuple[str, int | None] = (path, None)
+        if reached < self.position:
+            place = (os.path.join(os.path.dirname(path), segment_name(reached.segment)), reached.offset)
         if timestamp < self.timestamp:
             lost = f"batches up to timestamp {self.timestamp} were published, and log and catalogue reach {timestamp}"
         elif reached.segment + 1 == self.segment and not self.offset:
@@ -112,8 +118,8 @@ class PositionRecord:
             return
         raise CorruptionError(
             f"the log ends before what was synced: {lost}; the end of the last segment was cut off or damaged: restore "
-            "the store from a backup (or, to go on without these batches, remove this file)",
-            path,
+            f"the store from a backup (or, to go on without these batches, remove {path})",
+            *place,
         )
 
 
