@@ -6,6 +6,8 @@ Expected values are worked out here in Python's own integers, a row at a time, s
 from __future__ import annotations
 
 import itertools
+import sys
+import threading
 from types import ModuleType
 from typing import Any
 
@@ -347,6 +349,36 @@ def test_no_question_reaches_outside_its_memory(compiled_kernels: ModuleType) ->
     for words, width in ((b"\0" * 3, 1), (b"\0" * 5, 1), (b"\0" * 12, 3), (b"\0" * 4, 4)):
         with pytest.raises(ValueError, match="expected"):
             compiled_kernels.widen(pa.py_buffer(words), width, np.zeros(4, np.int32))
+
+
+def test_a_kernel_lets_go_of_the_interpreter_s_lock(compiled_kernels: ModuleType) -> None:
+    """Blocks would be decoded by one thread at a time, and the user's own threads would stand still meanwhile."""
+    bits, rows = 12, 1 << 17
+    data, out = packed([5] * rows, bits, 0), pa.py_buffer(bytearray(8 * rows))
+    jobs = [Fill(data, 0, bits, rows, 1, 0, 1, None, None, 0, rows, out, 0, 8, False)] * 64
+    begun, moved = threading.Lock(), threading.Event()
+
+    def other() -> None:
+        with begun:
+            moved.set()
+
+    begun.acquire()
+    thread = threading.Thread(target=other)
+    thread.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000.0)  # so nobody takes the lock from this thread
+    try:
+        begun.release()
+        # Each time the other thread may run; a busy machine may not get to it within one of them.
+        fills = 0
+        while not moved.is_set() and fills < 300:
+            compiled_kernels.fill(jobs)
+            fills += 1
+        has_moved = moved.is_set()
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join()
+    assert has_moved
 
 
 def test_the_block_is_left_as_it_is(kernels: ModuleType) -> None:
