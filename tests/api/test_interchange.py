@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyarrow import dataset
 
 import nyala
 from nyala import engines
@@ -90,6 +91,12 @@ def test_out_to_every_library(table: Any) -> None:
     lazy = scan.to_polars_lazy().filter(pl.col("v") > 2).select("s", "k")
     assert lazy.collect().rows() == [("a", 3)]
     assert scan.to_polars_lazy().head(2).collect().height == 2
+
+
+def test_neither_a_table_nor_a_scan_is_a_dataset(table: Any) -> None:
+    """Who is given one reads it as plain files, and predicates, deletions and the moment would be left to him."""
+    for given in (table, table.scan()):
+        assert not isinstance(given, (dataset.Dataset, dataset.Scanner))
 
 
 def test_a_pyarrow_expression_is_evaluated_exactly(table: Any) -> None:
