@@ -80,7 +80,7 @@ def test_a_repair_never_makes_a_store_that_is_ok_with_other_rows(
     origin: Origin, request: pytest.FixtureRequest
 ) -> None:
     chance = random.Random(str(request.config.getoption("hypothesis_seed")))
-    became = try_damages(origin, chance, 30, [])
+    became = try_damages(origin, chance, 24, [])
     assert became["left"] + became["error"] > 0, became
 
 

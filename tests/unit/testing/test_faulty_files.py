@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -18,7 +19,14 @@ from hypothesis import strategies as st
 
 from nyala.env import AppendFile, PosixFiles
 from nyala.errors import StorageError
-from nyala.testing import FaultyFiles, KillingFiles, Operation, RecordingFiles, SimulatedCrash
+from nyala.testing import (
+    FaultyFiles,
+    KillingFiles,
+    Operation,
+    RecordingFiles,
+    SimulatedCrash,
+    UnreadableFiles,
+)
 
 WHOLE, DROPPED, TORN, ZEROS = range(4)  # a write's fates, as they are drawn (C1)
 DONE, UNDONE = range(2)  # a change of names (C2)
@@ -450,3 +458,38 @@ def test_killing_files_only_count_when_told_no_number(tmp_path: Path) -> None:
     files.write_atomic(str(tmp_path / "f"), b"x")
     files.external_commit(str(tmp_path / "f"))
     assert files.count == 3
+
+
+@pytest.mark.parametrize("fail_at", [1, 2, 3, 4])
+def test_the_nth_read_fails_and_only_that_one(tmp_path: Path, fail_at: int) -> None:
+    """An opening, a piece, a piece into memory, a whole file: each counts as one; writing does not count."""
+    path = str(tmp_path / "f")
+    files = UnreadableFiles(PosixFiles(), fail_at)
+    files.create(path).close()
+    failed: list[int] = []
+
+    def tried(number: int, read: Callable[[], object]) -> None:
+        try:
+            read()
+        except StorageError as error:
+            assert (error.errno, error.path) == (errno.EIO, path)
+            failed.append(number)
+
+    tried(1, lambda: files.open(path).close())
+    files.fail_at, fail_at_later = None, files.fail_at
+    with contextlib.closing(files.open(path)) as file:
+        files.operations.pop()  # this opening is not one of the four
+        files.fail_at = fail_at_later
+        tried(2, lambda: file.read(0, 3))
+        tried(3, lambda: file.read_into(0, bytearray(3)))
+        tried(4, lambda: files.read_all(path))
+        tried(5, lambda: files.read_all(path))
+    assert failed == [fail_at]
+    assert files.failed == files.operations[fail_at - 1]
+    assert [operation.kind for operation in files.operations] == [
+        "open",
+        "read",
+        "read",
+        "read_all",
+        "read_all",
+    ]
