@@ -198,7 +198,7 @@ def test_wide_rows_are_gathered_by_bytes_by_a_reader_too(
     """Rows of a kilobyte, gathered by their number only, would be held three times before they are measured."""
     path, _ = long_log
     monkeypatch.setattr(bootstrap, "GATHER_ROWS", 1 << 40)
-    monkeypatch.setattr(bootstrap, "GATHER_BYTES", LIMIT_BYTES // 4)
+    monkeypatch.setattr(bootstrap, "GATHER_BYTES", LIMIT_BYTES // 16)
     waiting = []
     drain = bootstrap.Replayer.drain
 
@@ -209,4 +209,4 @@ def test_wide_rows_are_gathered_by_bytes_by_a_reader_too(
     monkeypatch.setattr(bootstrap.Replayer, "drain", measured)
     with Database(ReaderStore.open(SYSTEM, str(path), 1 << 30)) as reader:
         assert reader["u"].count() == 16
-    assert len(waiting) > 16 and max(waiting) < 5 * ROWS
+    assert len(waiting) >= 16 and max(waiting) < 2 * ROWS
