@@ -19,6 +19,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +36,16 @@ if TYPE_CHECKING:
     import polars as pl
 
     from nyala.scan import Scan
+
+
+# Older ones take decimals of 4 and 8 bytes for such of 16. Seen: 1.20.0 gives other numbers, 1.33.1 the right ones.
+_NARROW_DECIMALS_SINCE: Final = (1, 33)
+
+
+def takes_narrow_decimals(version: str) -> bool:
+    """Whether this version of polars reads Arrow's decimals of 4 and 8 bytes."""
+    major, minor, *_ = (int(part) for part in re.findall(r"\d+", f"{version}.0.0"))
+    return (major, minor) >= _NARROW_DECIMALS_SINCE
 
 
 def polars_lazy(scan: Scan) -> pl.LazyFrame:

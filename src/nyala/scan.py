@@ -234,6 +234,15 @@ class Scan(PinnedRows):
 
     # ---------------------------------------------------------------------------------------- results
 
+    def to_polars(self) -> pl.DataFrame:
+        """The rows as a polars DataFrame. Cost: decimals of up to 18 digits are handed over as they are stored."""
+        from nyala.engines import takes_narrow_decimals
+
+        polars: Any = need("polars", "polars")
+        scan = self._with_narrow_decimals() if takes_narrow_decimals(polars.__version__) else self
+        frame: pl.DataFrame = polars.from_arrow(scan.to_arrow())
+        return frame
+
     def to_polars_lazy(self) -> pl.LazyFrame:
         """A lazy polars frame: the columns that a query names, and limits on rows, are pushed into the scan."""
         from nyala.engines import polars_lazy

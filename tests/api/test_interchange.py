@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,52 @@ def test_polars_gets_frames_of_the_size_that_it_asks_for(words: Any) -> None:
     found = list(engines.frames(scan, None, pl.col("few") == "new", None, 1_000))
     assert [frame.shape for frame in found if frame.height] == [(1, 5)]
     assert scan.to_polars_lazy().select("few").head(2_500).collect().shape == (2_500, 1)
+
+
+@pytest.mark.parametrize(
+    ("version", "stored"),
+    [(pl.__version__, True), ("1.33.0", True), ("2.0.0-beta.1", True), ("1.20.0", False), ("1.32.3", False)],
+)
+def test_polars_gets_decimals_as_they_are_stored(
+    version: str, stored: bool, db: nyala.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would be widened twice; and a polars that does not know them would read other numbers."""
+    table = db.create_table(
+        "t", {"k": "int64", "a": "decimal(9,2)", "b": "decimal(15,2)", "c": "decimal(30,2)"}, "k"
+    )
+    values = [Decimal("-1.25"), None, Decimal("3.50")]
+    table.insert([{"k": k, "a": value, "b": value, "c": value} for k, value in enumerate(values)])
+    given: list[pa.Schema] = []
+    from_arrow: Any = pl.from_arrow
+
+    def noted(data: pa.Table) -> Any:
+        given.append(data.schema)
+        return from_arrow(data)
+
+    monkeypatch.setattr(pl, "from_arrow", noted)
+    monkeypatch.setattr(pl, "__version__", version)
+    wide = from_arrow(table.scan().to_arrow())
+    for flushed in (False, True):
+        if flushed:
+            table.flush()
+        for frame in (table.scan().to_polars(), table.to_polars()):
+            assert frame.schema == wide.schema and frame.equals(wide)
+    narrow = (
+        [pa.decimal32(9, 2), pa.decimal64(15, 2)] if stored else [pa.decimal128(9, 2), pa.decimal128(15, 2)]
+    )
+    assert [schema.types for schema in given] == [[pa.int64(), *narrow, pa.decimal128(30, 2)]] * 4
+
+
+def test_polars_gets_wide_decimals_where_arrow_has_no_others(
+    db: nyala.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyarrow before 19."""
+    monkeypatch.delattr(pa, "decimal32")
+    monkeypatch.delattr(pa, "decimal64")
+    table = db.create_table("t", {"k": "int64", "a": "decimal(15,2)"}, "k")
+    table.insert({"k": [1], "a": [Decimal("-1.25")]})
+    table.flush()
+    assert table.scan().to_polars().to_dicts() == [{"k": 1, "a": Decimal("-1.25")}]
 
 
 def test_rows_of_a_list_may_leave_out_what_would_be_null(db: nyala.Database) -> None:
