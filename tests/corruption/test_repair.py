@@ -97,5 +97,5 @@ def test_what_a_repair_may_mend_is_mended(origin: Origin, tmp_path: Path) -> Non
 @pytest.mark.parametrize("seed", range(4))
 def test_a_repair_after_many_damages(origin: Origin, seed: int) -> None:
     with counted("damages by chance that a repair was tried on", "damages") as tried:
-        became = try_damages(origin, random.Random(seed), 500, tried)
+        became = try_damages(origin, random.Random(seed), 300, tried)
     assert became["repaired"] > 0 and became["left"] > 0, became
