@@ -226,6 +226,8 @@ def examples_of_encodings() -> list[str]:
             "string",
             ["violet", "red", "violet", "violet", "blue", "red", "red", "blue", "violet"],
         ),
+        ("for", "decimal(38,0)", [Decimal(10) ** 20, Decimal(-1)]),
+        ("bitshuffle", "int32", [1, 2, 3, 4, 5, 6, 7, 8] * 8),
     ]
     files = MemoryFiles()
     with CFileWriter(files, EXAMPLE_PATH) as writer:
