@@ -209,15 +209,11 @@ FOR_HEADER: Final = Layout(
 FOR_LINE: Final = 0  # base + step · position + unit · delta
 FOR_TABLE: Final = 1  # one of up to 256 references
 FOR_WIDE: Final = 2  # as plain: decimals of 16 bytes that 64 bits do not hold
-FOR_STEPS: Final = (
-    3  # how far each is from the one before: step + unit · delta, or one of up to 256 references
-)
+FOR_STEPS: Final = 3  # the one before + step + unit · delta, or + one of up to 256 references
 FOR_LAYOUTS: Final = {FOR_LINE: "line", FOR_TABLE: "table", FOR_WIDE: "wide", FOR_STEPS: "steps"}
 FOR_REFERENCES_MAX: Final = 256
 FOR_TABLE_BITS_MAX: Final = 8  # as many as name 256 references
-FOR_TILE_ROWS: Final = (
-    2048  # of steps: so many rows begin anew, so that a row is found without those of all others
-)
+FOR_TILE_ROWS: Final = 2048  # of steps: so many rows begin anew, so that one is found without all others
 FOR_STEPS_BITS_MAX: Final = 32
 
 # -- Enumerations ------------------------------------------------------------------------------------------
