@@ -20,7 +20,7 @@ import datetime as dt
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,7 +66,6 @@ def frames(
     batch_size: int | None,
 ) -> Iterator[pl.DataFrame]:
     """What polars asks a source for: these columns of the rows that match, at most so many, in frames so large."""
-    import polars
 
     wanted = scan.schema.names if with_columns is None else with_columns
     where = None
@@ -75,8 +74,10 @@ def frames(
     needed = set(wanted) | (set() if predicate is None else set(predicate.meta.root_names()))
     left = n_rows
     columns = [name for name in scan.schema.names if name in needed]
-    for batch in _narrowed(scan, columns, where).to_reader():
-        frame: Any = polars.from_arrow(batch)
+    narrowed = _narrowed(scan, columns, where)
+    asked = [name for name in columns if pa.types.is_dictionary(narrowed.schema.field(name).type)]
+    for batch in narrowed.with_dictionaries().to_reader():
+        frame = _frame(batch, asked)
         if predicate is not None:
             frame = frame.filter(predicate)
         frame = frame.select(wanted)
@@ -87,6 +88,24 @@ def frames(
         yield from [frame] if batch_size is None else frame.iter_slices(max(1, batch_size))
         if left == 0:
             return
+
+
+def _frame(batch: pa.RecordBatch, asked: Sequence[str]) -> Any:
+    """The batch as a DataFrame: words that lie in a dictionary are looked up by polars, which points at them and copies
+    none; not of the columns that were `asked` for as dictionaries."""
+    import polars
+
+    if not batch.num_columns:  # its rows are counted all the same
+        return polars.from_arrow(batch)
+    made: list[Any] = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if pa.types.is_dictionary(column.type) and name not in asked:
+            words: Any = polars.from_arrow(column.dictionary)
+            series = words.gather(polars.from_arrow(column.indices))
+        else:
+            series = polars.from_arrow(column)
+        made.append(series.alias(name))
+    return polars.DataFrame(made)
 
 
 def _narrowed(scan: Scan, columns: list[str], where: Predicate | None) -> Scan:

@@ -325,3 +325,47 @@ def test_a_pandas_column_without_a_value_has_any_type(db: nyala.Database) -> Non
     }
     with pytest.raises(nyala.SchemaError, match="Int64"):
         table.insert(pd.DataFrame({"k": [3.0, np.nan]}))
+
+
+def test_words_in_dictionaries_are_text_for_polars(tmp_path: Path) -> None:
+    """A word would be another's, or none, across files with other dictionaries, changes and rows in memory; or the column
+    another type than polars was told of."""
+    with nyala.connect(tmp_path / "s", maintenance=False) as db:
+        table = db.create_table(
+            "t",
+            {"k": "int64", "word": nyala.column("string", nullable=True), "code": "binary", "free": "string"},
+            "k",
+        )
+        for part in range(3):
+            keys = range(part * 3000, part * 3000 + 3000)
+            table.insert(
+                {
+                    "k": keys,
+                    "word": [None if k % 7 == 0 else f"é{k % (3 + part)}" for k in keys],
+                    "code": [bytes([k % 5]) * 3 for k in keys],
+                    "free": [f"text {k}" for k in keys],
+                }
+            )
+            if part < 2:
+                table.flush()
+        table.update(where="k IN (1, 3001)", set={"word": "'changed'"})
+        scan = table.scan()
+        expected = scan.to_arrow().sort_by("k").to_pylist()
+        lazy = scan.to_polars_lazy()
+        assert lazy.collect_schema()["word"] == pl.String and lazy.collect_schema()["code"] == pl.Binary
+        found = lazy.sort("k").collect()
+        assert found.schema == lazy.collect_schema() and found.rows(named=True) == expected
+        some = (
+            lazy.filter((pl.col("word") == "é1") & (pl.col("k") > 10))
+            .select("word", "free")
+            .sort("free")
+            .collect()
+        )
+        assert some.rows() == sorted(
+            (r["word"], r["free"]) for r in expected if r["word"] == "é1" and r["k"] > 10
+        )
+        assert lazy.filter(pl.col("word").is_null()).select(pl.len()).collect().item() == 9000 // 7 + 1
+        assert lazy.select(pl.len()).collect().item() == 9000
+        asked = scan.with_dictionaries("word").to_polars_lazy()
+        assert asked.collect_schema()["word"] == pl.Categorical
+        assert asked.sort("k").collect()["word"].cast(pl.String).to_list() == [r["word"] for r in expected]
