@@ -240,6 +240,23 @@ def test_keys_that_end_before_they_begin_are_no_catalogue(origin: Origin) -> Non
         assert problem.kind == "catalogue"
 
 
+def test_a_file_of_changes_of_another_rowset_is_rows_or_corruption(origin: Origin) -> None:
+    """Each file is whole by itself; a compaction puts them together. Found by the test above, with 1554."""
+    pairs: list[tuple[int, int]] = []
+    with copied(origin) as path, open_database(path) as db:
+        state = db._writer().state
+        pairs += [(d, r) for d in state.deltas for r in state.rowsets if state.deltas[d].rowset_id != r]
+    assert len(pairs) > 4
+    for delta, rowset in pairs:
+
+        def give(state: CatalogState, delta: int = delta, rowset: int = rowset) -> dict[str, Any]:
+            return {"put_deltas": [replace(state.deltas[delta], rowset_id=rowset)]}
+
+        with copied(origin) as path:
+            tamper(path, give)
+            use(origin, path)
+
+
 def test_numbers_that_leave_no_room_are_no_catalogue(origin: Origin) -> None:
     """The next transaction would be the last, and fail. Found by the test above, with 48592."""
     with copied(origin) as path:

@@ -287,7 +287,13 @@ class DiskRowSet:
         return np.arange(self.row_count)
 
     def keys_of(self, rowids: Rowids, stats: ReadStats | None = None) -> EncodedKeys:
-        """The keys of these rows, in their order."""
+        """The keys of these rows, in their order. Raises: CorruptionError for a row of a change that there is not."""
+        if len(rowids) and (greatest := int(rowids.max())) >= self.row_count:
+            raise CorruptionError(
+                f"expected changes of the rowset's {self.row_count} rows, found one of row {greatest}: a file of "
+                "changes belongs to another rowset",
+                self.reader.path,
+            )
         return self.keys.gather(rowids, stats)
 
     def liveness(

@@ -93,7 +93,7 @@ def merge_images(images: Sequence[RowSetImage], schema: Schema, cut: int, where:
     """One image of the rows of several, all as of one moment; `positions` counts the inputs' rows end to end.
 
     schema: the columns to keep. cut: snapshots before it need not be readable. where: for messages, which rowsets.
-    Raises: CorruptionError (G1).
+    Raises: CorruptionError (G1, and D1 to D3 of histories that contradict one another).
     Cost:   O(rows · columns) of Arrow's `take`, a sort of the keys where images overlap, and of the UNDO records.
     """
     images = [image.without_history(cut) for image in images]
@@ -121,6 +121,13 @@ def merge_images(images: Sequence[RowSetImage], schema: Schema, cut: int, where:
             undo[column.id] = run
     if past is not None:
         undo[LIVENESS] = build_run("undo", place[past[0]], past[1], past[2])
+    for column_id, run in undo.items():
+        if (at := run.disorder()) is not None:
+            of = "of liveness" if column_id == LIVENESS else f"of column {column_id}"
+            raise CorruptionError(
+                f"{where}: the UNDO records {of} contradict one another: record {at} of row {run.rowids[at]} is out of "
+                "order (D1 to D3), so a file of changes belongs to another rowset"
+            )
     alive = _alive(images)[heads]
     # Rows of an input that `without_history` left out have no place.
     somewhere = np.append(place, NO_ROWID)
