@@ -240,6 +240,19 @@ def test_keys_that_end_before_they_begin_are_no_catalogue(origin: Origin) -> Non
         assert problem.kind == "catalogue"
 
 
+def test_more_rows_than_a_file_has_room_for_are_no_catalogue(origin: Origin) -> None:
+    """A scan would go through windows for years. Found by the test above, with 21989."""
+    with copied(origin) as path:
+
+        def swell(state: CatalogState) -> dict[str, Any]:
+            rowset = min(state.rowsets.values(), key=lambda entry: entry.id)
+            return {"put_rowsets": [replace(rowset, row_count=(1 << 62) + 1)]}
+
+        tamper(path, swell)
+        with pytest.raises(nyala.CorruptionError, match="has 4611686018427387905 rows in"):
+            open_database(path)
+
+
 def test_a_file_of_changes_of_another_rowset_is_rows_or_corruption(origin: Origin) -> None:
     """Each file is whole by itself; a compaction puts them together. Found by the test above, with 1554."""
     pairs: list[tuple[int, int]] = []

@@ -20,6 +20,7 @@ Invariants
     M7  A delta file is of UNDO or of REDO, of columns by their ids.
     M8  No rowset's keys end before they begin.
     M9  Version, ids and moments leave room to go on: SQLite's integers end at 2^63.
+    M10 No rowset has more rows than its file can have: a block of a few bytes at least for every 2^20.
     T1  `timestamp_max` is at least every timestamp that any transaction named; it never falls.
 
 Left out: which files are written when, and what may be dropped (`nyala.tablet`); files staged by running
@@ -62,6 +63,8 @@ __all__ = [
 
 # Of what SQLite holds so much is left that no store will ever use it up.
 _NUMBER_MAX: Final = (1 << 63) - (1 << 40)
+# A block has at most 2^20 rows, and takes more than a byte (M10).
+_ROWS_OF_A_BYTE_LOG2_MAX: Final = 20
 
 
 @dataclass(frozen=True)
@@ -303,6 +306,8 @@ class CatalogState:
                 yield f"M1: rowset {rowset.id} is of tablet {rowset.tablet_id}, which is not there"
             if rowset.key_min > rowset.key_max:
                 yield f"M8: the keys of rowset {rowset.id} end before they begin"
+            if rowset.row_count > rowset.size_bytes << _ROWS_OF_A_BYTE_LOG2_MAX:
+                yield f"M10: rowset {rowset.id} has {rowset.row_count} rows in {rowset.size_bytes} bytes"
         for part in self.parts.values():
             if part.rowset_id not in self.rowsets:
                 yield f"M1: part {part.id} is of rowset {part.rowset_id}, which is not there"
