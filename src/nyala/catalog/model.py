@@ -39,6 +39,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
 from nyala.cfile.column import ColumnPlace
+from nyala.cfile.format import ROWS_PER_BLOCK_LOG2_MAX
 from nyala.errors import InvalidArgumentError
 from nyala.partition.levels import Partition, PartitionSchema
 from nyala.partition.model import problem_of
@@ -63,8 +64,6 @@ __all__ = [
 
 # Of what SQLite holds so much is left that no store will ever use it up.
 _NUMBER_MAX: Final = (1 << 63) - (1 << 40)
-# A block has at most 2^20 rows, and takes more than a byte (M10).
-_ROWS_OF_A_BYTE_LOG2_MAX: Final = 20
 
 
 @dataclass(frozen=True)
@@ -306,7 +305,7 @@ class CatalogState:
                 yield f"M1: rowset {rowset.id} is of tablet {rowset.tablet_id}, which is not there"
             if rowset.key_min > rowset.key_max:
                 yield f"M8: the keys of rowset {rowset.id} end before they begin"
-            if rowset.row_count > rowset.size_bytes << _ROWS_OF_A_BYTE_LOG2_MAX:
+            if rowset.row_count > rowset.size_bytes << ROWS_PER_BLOCK_LOG2_MAX:  # a block takes a byte or more
                 yield f"M10: rowset {rowset.id} has {rowset.row_count} rows in {rowset.size_bytes} bytes"
         for part in self.parts.values():
             if part.rowset_id not in self.rowsets:

@@ -7,8 +7,8 @@
     float, double                      plain, bitshuffle
     string, varchar, binary            dictionary if values repeat (it decides itself), else plain, prefix
 
-Frame of reference may also be a bit a value larger than bitshuffle, which takes eight times as long: of sorted columns
-that bit is most of what they have left, and of others nothing.
+Frame of reference may also be a bit a value larger than bitshuffle, which decodes in eight times what a line takes and
+3.5 times what steps take: of sorted columns that bit is most of what they have left, and of others nothing.
 
 The order is that of measured decode speeds (docs/decisions/0013-encodings.md). Sizes are judged by writing two
 stretches of the column, at a quarter and at three quarters of it, in every candidate, compressed as the blocks

@@ -3,7 +3,7 @@
 The dictionary is sorted by bytes, so a range of values is a range of codewords and a block's least and
 greatest value are those of its least and greatest codeword. Codewords have 1, 2 or 4 bytes, the fewest that
 the dictionary's count allows. In a block they lie in planes, as the deltas of a frame of reference do, or bit-shuffled
-where these are a fifth smaller: as in sorted columns, whose codewords are runs. Planes decode eight times as fast.
+where these are a fifth smaller: as in sorted columns, whose codewords are runs. Planes decode about twice as fast.
 
 Whether a column is worth it is decided once per column of a file, from all of its values (Kudu: once per file,
 at the block where the dictionary becomes too large; here the whole column is at hand): the dictionary must
