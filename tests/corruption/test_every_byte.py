@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -222,21 +222,33 @@ def test_every_byte_of_a_store_that_was_not_closed(killed: Origin, how: str) -> 
     """Of its log and `wal/position`; of its data, of which the test below has every byte, and of the catalogue some."""
     chance = random.Random(how)
     what = "bytes of a store that was not closed changed" if how == "flipped" else "files of such a store cut"
-    with (
-        counted(f"{what}, each in turn", "bytes" if how == "flipped" else "lengths") as tried,
-        folder_in_memory() as folder,
-    ):
+    with turns(what, how) as tried, folder_in_memory() as folder:
         copy = Copy(killed, folder / "copy")
         for name, content in killed.files.items():
             step = 1 if name.startswith("wal/") else 13 if name.startswith("data/") else 211
             for place in range(chance.randrange(step), len(content), step):
-                damaged = content[:place] if how == "cut" else flipped(content, place, chance)
-                try:
-                    damage_is_told(killed, copy, name, damaged)
-                except BaseException as error:
-                    error.add_note(f"{name}, {how} at {place}")
-                    raise
-                tried.append(1)
+                with one_turn(tried, f"{name}, {how} at {place}"):
+                    damage_is_told(killed, copy, name, damaged(how, content, place, chance))
+
+
+def turns(what: str, how: str) -> AbstractContextManager[list[int]]:
+    """What is tried in it is counted, as bytes that are flipped or as lengths to which files are cut."""
+    return counted(f"{what}, each in turn", "bytes" if how == "flipped" else "lengths")
+
+
+@contextmanager
+def one_turn(tried: list[int], where: str) -> Iterator[None]:
+    """One more that was tried; what is raised in it tells where."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(where)
+        raise
+    tried.append(1)
+
+
+def damaged(how: str, content: bytes, place: int, chance: random.Random) -> bytes:
+    return content[:place] if how == "cut" else flipped(content, place, chance)
 
 
 def only_of(patch: pytest.MonkeyPatch, name: str) -> None:
@@ -267,10 +279,7 @@ def test_every_byte_and_every_length(
     """Every byte of every file has one of its bits changed, every file is cut to every length, in turn."""
     chance = random.Random(f"{part} {how}")
     what = "bytes of a store's files changed" if how == "flipped" else "files of a store cut"
-    with (
-        counted(f"{what}, each in turn", "bytes" if how == "flipped" else "lengths") as tried,
-        folder_in_memory() as folder,
-    ):
+    with turns(what, how) as tried, folder_in_memory() as folder:
         copy = Copy(small, folder / "copy")
         assert nyala.check(copy.path).ok
         with closing(Catalog.open(SYSTEM, str(copy.path / "catalog.sqlite"), read_only=True)) as catalog:
@@ -280,15 +289,10 @@ def test_every_byte_and_every_length(
                 if name.startswith("data/"):
                     only_of(patch, name)
                 for place in range(part, len(content), PARTS):
-                    damaged = content[:place] if how == "cut" else flipped(content, place, chance)
-                    try:
-                        if (
-                            name == "catalog.sqlite" and place % 61
-                        ):  # of every 61st all that can be read is read
-                            damage_to_the_catalogue_is_told(small, copy, state, damaged)
+                    with one_turn(tried, f"{name}, {how} at {place}, part {part}"):
+                        content_now = damaged(how, content, place, chance)
+                        # Of every 61st all that can be read is read.
+                        if name == "catalog.sqlite" and place % 61:
+                            damage_to_the_catalogue_is_told(small, copy, state, content_now)
                         else:
-                            damage_is_told(small, copy, name, damaged)
-                    except BaseException as error:
-                        error.add_note(f"{name}, {how} at {place}, part {part}")
-                        raise
-                    tried.append(1)
+                            damage_is_told(small, copy, name, content_now)

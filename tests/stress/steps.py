@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -111,6 +110,3 @@ def outcomes_of(origin: str, step: Step) -> Outcomes:
     else:
         assert before != after, "a step that does nothing cannot half happen"
     return Outcomes(before, after)
-
-
-SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None

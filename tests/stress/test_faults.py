@@ -4,9 +4,7 @@ acknowledged stays, what failed did not happen, and when the disk works again so
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -18,7 +16,6 @@ from nyala.testing.faulty_files import FaultKind, FaultyFiles
 from tests.figures import counted
 from tests.stress.steps import (
     DIRECT_COMMIT_BYTES,
-    SHARED_MEMORY,
     Outcomes,
     Step,
     alter,
@@ -28,7 +25,6 @@ from tests.stress.steps import (
     create,
     drop,
     flush,
-    make_origin,
     merge,
     outcomes_of,
     whole,
@@ -36,17 +32,6 @@ from tests.stress.steps import (
     write_to_two_tables,
 )
 from tests.support import open_database, rows
-
-
-@pytest.fixture(scope="module")
-def folder() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="nyala-faults-", dir=SHARED_MEMORY) as path:
-        yield path
-
-
-@pytest.fixture(scope="module")
-def origin(folder: str) -> str:
-    return make_origin(os.path.join(folder, "origin"))
 
 
 @contextlib.contextmanager
@@ -191,9 +176,9 @@ def one_fault(
     return reached, failure is not None
 
 
-def test_a_position_that_cannot_be_written_takes_no_file_away(folder: str, origin: str) -> None:
+def test_a_position_that_cannot_be_written_takes_no_file_away(origin: str) -> None:
     """The record is for reader processes; the flush that it follows is durable already."""
-    path = os.path.join(folder, "position")
+    path = origin + "-position"
     shutil.copytree(origin, path)
     files = FaultyFiles(system_files(), only=lambda operation: operation.kind == "write_at")
     with opened(path, files) as db:

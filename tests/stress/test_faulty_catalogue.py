@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +19,6 @@ from nyala.errors import StorageError
 from tests.figures import counted
 from tests.stress.steps import (
     DIRECT_COMMIT_BYTES,
-    SHARED_MEMORY,
     Outcomes,
     Step,
     alter,
@@ -31,7 +28,6 @@ from tests.stress.steps import (
     create,
     drop,
     flush,
-    make_origin,
     merge,
     outcomes_of,
     whole,
@@ -90,12 +86,6 @@ def break_catalogue(db: Database, code: int, fail_at: int, done: bool = False) -
 
 def heal_catalogue(db: Database, faulty: FaultyConnection) -> None:
     db._writer()._catalog._connection = faulty.inner
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="nyala-faults-", dir=SHARED_MEMORY) as folder:
-        yield make_origin(folder + "/origin")
 
 
 def one_fault(

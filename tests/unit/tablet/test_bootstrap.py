@@ -311,20 +311,26 @@ def test_idempotency_keys_come_back(world: World) -> None:
     assert report.records == 3
 
 
+def applied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """What replays apply from here on, with its number of rows."""
+    calls: list[tuple[str, int]] = []
+    apply = bootstrap._apply
+
+    def noted(state: Any, kind: str, gathered: Any) -> None:
+        calls.append((kind, gathered.rows))
+        apply(state, kind, gathered)
+
+    monkeypatch.setattr(bootstrap, "_apply", noted)
+    return calls
+
+
 def test_work_is_counted_per_gather_and_not_per_record(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a million small records would otherwise take minutes at each open."""
     table = world.table()
     for k in range(60):
         table.upsert({"k": [k], "a": [k]})
         table.update({"k": [k // 2], "a": [-k]})
-    calls: list[tuple[str, int]] = []
-    apply = bootstrap._apply
-
-    def counted(state: Any, kind: str, gathered: Any) -> None:
-        calls.append((kind, gathered.rows))
-        apply(state, kind, gathered)
-
-    monkeypatch.setattr(bootstrap, "_apply", counted)
+    calls = applied(monkeypatch)
     root, _ = world.replayed()
     assert calls == [("insert", 60), ("update", 60)]
     calls.clear()
@@ -342,14 +348,7 @@ def test_deletes_are_gathered_until_a_key_comes_again(world: World, monkeypatch:
         if k % 3 == 0:
             table.delete({"k": [k // 2]}, errors="collect")
     moments = [world.db.now()]
-    calls: list[tuple[str, int]] = []
-    apply = bootstrap._apply
-
-    def counted(state: Any, kind: str, gathered: Any) -> None:
-        calls.append((kind, gathered.rows))
-        apply(state, kind, gathered)
-
-    monkeypatch.setattr(bootstrap, "_apply", counted)
+    calls = applied(monkeypatch)
     root, _ = world.replayed()
     assert [kind for kind, _ in calls] == ["insert", "delete"]
     same_everywhere(world, table.name, [root], moments)
