@@ -305,7 +305,8 @@ class CatalogState:
                 yield f"M1: rowset {rowset.id} is of tablet {rowset.tablet_id}, which is not there"
             if rowset.key_min > rowset.key_max:
                 yield f"M8: the keys of rowset {rowset.id} end before they begin"
-            if rowset.row_count > rowset.size_bytes << ROWS_PER_BLOCK_LOG2_MAX:  # a block takes a byte or more
+            # A block takes a byte or more.
+            if rowset.row_count > rowset.size_bytes << ROWS_PER_BLOCK_LOG2_MAX:
                 yield f"M10: rowset {rowset.id} has {rowset.row_count} rows in {rowset.size_bytes} bytes"
         for part in self.parts.values():
             if part.rowset_id not in self.rowsets:

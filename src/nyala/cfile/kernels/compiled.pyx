@@ -368,12 +368,18 @@ cdef bint _sums(const Job* job, Py_ssize_t tile_number, Py_ssize_t n, uint64_t* 
     return True
 
 
+cdef Job _flat(const Job* job, uint64_t base) noexcept nogil:
+    """The job of storing what is in a tile, as numbers that only `base` is to be added to."""
+    cdef Job flat = job[0]
+    flat.line.base, flat.line.step, flat.line.unit = base, 0, 1
+    return flat
+
+
 cdef bint _fill_steps(const Job* job) noexcept nogil:
     """A range: of the first tile the sums of what is before it are made, and left out."""
     cdef uint64_t sums[TILE]
     cdef Py_ssize_t done = 0, start, n, before
-    cdef Job flat = job[0]
-    flat.line.base, flat.line.step, flat.line.unit = 0, 0, 1
+    cdef Job flat = _flat(job, 0)
     while done < job.count:
         before = (job.lower + done) % TILE
         start = job.lower + done - before
@@ -390,8 +396,7 @@ cdef bint _fill_rows_of_steps(const Job* job) noexcept nogil:
     cdef uint64_t sums[TILE]
     cdef uint64_t picked[TILE]
     cdef Py_ssize_t done = 0, n, i, row, tile_number = -1, known = 0
-    cdef Job flat = job[0]
-    flat.line.base, flat.line.step, flat.line.unit = 0, 0, 1
+    cdef Job flat = _flat(job, 0)
     while done < job.count:
         n = min(TILE, job.count - done)
         for i in range(n):
@@ -436,10 +441,12 @@ cdef bint _fill_rows(const Job* job) noexcept nogil:
 
 cdef void _store_rows(const Job* job, const uint64_t* tile, Py_ssize_t done, Py_ssize_t n) noexcept nogil:
     """`_store`, when what the rows' positions add is in the tile already."""
-    cdef Job flat = job[0]
-    if flat.line.step:
-        flat.line.step, flat.line.unit = 0, 1
-    _store(&flat, tile, done, n)
+    cdef Job flat
+    if job.line.step:
+        flat = _flat(job, job.line.base)
+        _store(&flat, tile, done, n)
+    else:
+        _store(job, tile, done, n)
 
 
 def fill(jobs):
