@@ -17,12 +17,11 @@ from nyala.env.files import (
     FileLock,
     Files,
     MissingFileError,
-    PosixFiles,
     RandomFile,
     storage_error,
-    system_files,
 )
 from nyala.env.owner import is_gone, mark_of_ancestor, process_mark
+from nyala.env.posix_files import PosixFiles, system_files
 from nyala.env.randomness import Randomness, SystemRandomness
 
 __all__ = [

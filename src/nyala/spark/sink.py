@@ -39,7 +39,7 @@ from nyala.spark.prompt import Promptly
 from nyala.spark.reader import JVM
 from nyala.spark.words import errors_in_options
 from nyala.spark.writer import plan_rows, refused, stage_rows, tell, unique_columns
-from nyala.tablet.store import stream_key
+from nyala.tablet.idempotency import stream_key
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

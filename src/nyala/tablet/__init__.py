@@ -11,5 +11,6 @@ bootstrap.py         the log back into memory (R1)
 maintenance.py       when to do which of these; the background thread
 workers.py           processes for heavy work; worker_protocol.py is their language, `nyala._worker` their main
 store.py             the open store of the writer: owns the parts, delegates everything
+publisher.py         what it tells reader processes (P1); idempotency.py: keys that commit a batch once
 reader_store.py      the same for a process that only reads (P1)
 """

@@ -3,6 +3,7 @@
     writers ──► write_path ──► log, memory                 Store
     background ─► maintenance ─► flush, delta_compaction   ├ root       what is there (R7), swapped by `install`
     scans ──► read_path ◄── view(): (root, published)      ├ marks      applied and published (W1)
+    other processes ◄── publish()                          ├ publisher  the position record that they read
                                                            ├ state      the catalogue as committed
                                                            └ log, clock, cache, locks
 
@@ -26,7 +27,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -62,15 +63,17 @@ from nyala.tablet import layout
 from nyala.tablet.bootstrap import Replayer, ReplayReport
 from nyala.tablet.compaction_plans import TARGET_BYTES
 from nyala.tablet.history import oldest_readable
+from nyala.tablet.idempotency import keys_to_forget
 from nyala.tablet.job_reservations import JobReservations
 from nyala.tablet.locks import OwnedLock
 from nyala.tablet.opening import delta_entry, open_root, open_rowset, remove_orphans
+from nyala.tablet.publisher import Publisher
 from nyala.tablet.reservations import Reservations
 from nyala.tablet.result import Ticket
 from nyala.tablet.root import Root, TableState, TabletState
 from nyala.tablet.staging import remove_expired_staging
 from nyala.tablet.unfinished import abandoned
-from nyala.wal.position import PositionRecord, read_position, write_position
+from nyala.wal.position import PositionRecord, read_position
 from nyala.wal.reader import Recovery, recover
 from nyala.wal.writer import Durability, LogWriter
 
@@ -83,8 +86,6 @@ WAIT_FOR_MEMORY_S: Final = 30.0
 # What a write adds to memory is estimated, and much of it is merged away later. So each time that the estimate has
 # grown by this part of the limit, what is there is counted anew.
 MEASURE_SHARE: Final = 64
-# A job that retries its commit does so within hours; its staged files live for a day.
-KEY_RETENTION_US: Final = 7 * 24 * 3600 * 1_000_000
 # A batch whose rows take more than this is written as rowset and delta files and never passes through the
 # log, so that no byte of a bulk load is written twice and the log stays within its 64 MB (design §3).
 DIRECT_COMMIT_BYTES: Final = 64 << 20
@@ -149,10 +150,7 @@ class Store:
         self._closed = False
         self._pid = os.getpid()
         self._collect_lock = threading.Lock()
-        self._publish_lock = threading.Lock()
-        self._shown = 0  # what the position record says is published
-        self._position_named = False  # whether the record's name is known to be durable
-        self._released = False
+        self._publisher = Publisher(env.files, layout.position_path(root_path))
         self._measure_memory(root)
         self._ids: dict[str, Iterator[int]] = {
             "tablet": itertools.count(state.next_tablet_id),
@@ -268,8 +266,7 @@ class Store:
                 self.log.close()
                 self.publish()
         finally:
-            with self._publish_lock:
-                self._released = True
+            self._publisher.stop()
             self._catalog.close()
             self._lock.release()
 
@@ -458,42 +455,25 @@ class Store:
         return left_s
 
     def publish(self, *, durably: bool = False) -> None:
-        """Tell reader processes how far they may read: the position record.
+        """Tell reader processes how far they may read, and who opens the store next what was there (`Publisher`)."""
+        if self._replayed_to is None:  # before that, what would be told of is not there yet
+            self._publisher.publish(self._position, durably=durably)
 
-        What it tells of is durable already, so a record that cannot be written is no failure of the batch: readers
-        see it with the next one.
-
-        durably: after a transaction of the catalogue. Damage in SQLite's log makes its last transactions vanish without
-                 a word; who opens the store after a power cut learns from the record that they were there.
-        """
-        with self._publish_lock:
-            # The record is another writer's now; or what it would tell of is not there yet.
-            if self._released or self._replayed_to is not None:
-                return
-            # With "group" and "os" other processes see a batch once the system has its record.
-            mark = self.log.synced if self.options.durability == "commit" else self.log.written
-            published = min(self.marks.published, max(mark.timestamp, self.state.timestamp_max))
-            record = PositionRecord(
-                mark.position.segment,
-                mark.position.offset,
-                published,
-                self.state.version,
-                synced=self.log.synced.offset >= mark.offset,
-            )
-            try:
-                path = layout.position_path(self.root_path)
-                write_position(self.env.files, path, record, durably=durably)
-                if durably and not self._position_named:
-                    self.env.files.sync_dir(layout.wal_path(self.root_path))
-                    self._position_named = True
-                self._shown = published
-            except StorageError as error:
-                logger.warning("reader processes see the newest batches later: %s", error)
+    def _position(self) -> PositionRecord:
+        # With "group" and "os" other processes see a batch once the system has its record.
+        mark = self.log.synced if self.options.durability == "commit" else self.log.written
+        return PositionRecord(
+            mark.position.segment,
+            mark.position.offset,
+            min(self.marks.published, max(mark.timestamp, self.state.timestamp_max)),
+            self.state.version,
+            synced=self.log.synced.offset >= mark.offset,
+        )
 
     def history_cut(self, entry: TableEntry) -> int:
         """What only snapshots before this timestamp need may be thrown away now; 0: nothing (see
         `tablet.history`)."""
-        return oldest_readable(entry, self._shown, self.env.clock.now_us())
+        return oldest_readable(entry, self._publisher.shown, self.env.clock.now_us())
 
     def committed(self, key: str) -> int | None:
         """The timestamp at which a batch with this idempotency key was committed, if one was."""
@@ -670,30 +650,6 @@ class Store:
             "cache_hits": self.cache.hits,
             "cache_misses": self.cache.misses,
         }
-
-
-def stream_key(query: str, batch: int) -> str:
-    """The idempotency key of a micro-batch of a streaming query. Not 0 to 9 only: a query's id may be anything."""
-    return f"stream/{query}/{batch}"
-
-
-def keys_to_forget(known: Mapping[str, int], now_us: int) -> list[str]:
-    """Of idempotency keys, with the moments of their batches in microseconds, those that nobody will send again. Pure.
-
-    Jobs retry within hours. A streaming query may be started again after months, with the micro-batch that it was at:
-    so the newest of each query is kept for ever.
-    """
-    newest: dict[str, int] = {}
-    for key, at_us in known.items():
-        if key.startswith("stream/"):
-            query = key.rpartition("/")[0]
-            newest[query] = max(newest.get(query, at_us), at_us)
-    return [
-        key
-        for key, at_us in known.items()
-        if at_us < now_us - KEY_RETENTION_US
-        and not (key.startswith("stream/") and at_us == newest[key.rpartition("/")[0]])
-    ]
 
 
 def _reason(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from nyala.cfile.reader import ReadStats
 from nyala.delta.compaction import merge_delta_files
 from nyala.delta.delta_file import DeltaFile, DeltaMeta, write_delta_file
 from nyala.delta.run import LIVENESS, DeltaRun, build_run
-from nyala.env.files import PosixFiles
+from nyala.env import PosixFiles
 from nyala.errors import CorruptionError, InvalidArgumentError, StorageError
 from nyala.schema.types import ColumnType
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from nyala.env import MissingFileError, PosixFiles, files, system_files
+from nyala.env import MissingFileError, PosixFiles, posix_files, system_files
 from nyala.errors import Error, StorageError
 
 FILES = PosixFiles()
@@ -103,9 +103,9 @@ def test_macos_syncs_the_drives_cache_too(
         return 0
 
     file = FILES.create(str(tmp_path / "f"))
-    monkeypatch.setattr(files.sys, "platform", "darwin")
-    monkeypatch.setattr(files.fcntl, "F_FULLFSYNC", 51, raising=False)
-    monkeypatch.setattr(files.fcntl, "fcntl", fcntl_)
+    monkeypatch.setattr(posix_files.sys, "platform", "darwin")
+    monkeypatch.setattr(posix_files.fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(posix_files.fcntl, "fcntl", fcntl_)
     monkeypatch.setattr(os, "fsync", lambda fd: calls.append("fsync"))
     file.sync()
     assert calls == ([51] if supported else [51, "fsync"])
@@ -113,7 +113,7 @@ def test_macos_syncs_the_drives_cache_too(
 
 def test_windows_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user on Windows would get an AttributeError from deep inside."""
-    monkeypatch.setattr(files, "fcntl", None)
+    monkeypatch.setattr(posix_files, "fcntl", None)
     with pytest.raises(StorageError, match="Linux or macOS"):
         system_files().open("store")
 
@@ -185,7 +185,7 @@ def test_reads_stop_at_the_end_of_the_file(tmp_path: Path) -> None:
 
 def test_large_reads_and_writes_are_made_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system moves at most 2 GiB a call: a large block would look cut, or fail to be written."""
-    monkeypatch.setattr(files, "_CALL_MAX_BYTES", 7)
+    monkeypatch.setattr(posix_files, "_CALL_MAX_BYTES", 7)
     FILES.write_at(str(tmp_path / "f"), 0, bytes(range(100)))
     file = FILES.open(str(tmp_path / "f"))
     assert file.read(10, 50) == bytes(range(10, 60))
@@ -344,7 +344,7 @@ def test_a_lock_file_that_was_removed_under_us_is_not_the_lock(
     path = str(tmp_path / "lock")
     first = FILES.lock(path)
     assert first is not None
-    plain = files.fcntl.flock
+    plain = posix_files.fcntl.flock
     raced = []
 
     def flock(fd: int, operation: int) -> None:
@@ -353,7 +353,7 @@ def test_a_lock_file_that_was_removed_under_us_is_not_the_lock(
             first.release(unlink=True)  # between the other's open and its lock
         plain(fd, operation)
 
-    monkeypatch.setattr(files.fcntl, "flock", flock)
+    monkeypatch.setattr(posix_files.fcntl, "flock", flock)
     second = FILES.lock(path)
     monkeypatch.undo()
     assert second is not None
@@ -368,7 +368,7 @@ def test_a_lock_file_that_was_replaced_under_us_is_not_the_lock(
     path = str(tmp_path / "lock")
     first = FILES.lock(path)
     assert first is not None
-    plain = files.fcntl.flock
+    plain = posix_files.fcntl.flock
     third = []
 
     def flock(fd: int, operation: int) -> None:
@@ -378,7 +378,7 @@ def test_a_lock_file_that_was_replaced_under_us_is_not_the_lock(
             third.append(FILES.lock(path))
         plain(fd, operation)
 
-    monkeypatch.setattr(files.fcntl, "flock", flock)
+    monkeypatch.setattr(posix_files.fcntl, "flock", flock)
     assert FILES.lock(path) is None
     assert third[1] is not None
 

@@ -16,7 +16,7 @@ from nyala.cfile.cache import BlockCache
 from nyala.delta.compaction import insertion_undo
 from nyala.delta.delta_file import DeltaFile, write_delta_file
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, build_run
-from nyala.env.files import PosixFiles
+from nyala.env import PosixFiles
 from nyala.errors import CorruptionError, StorageError
 from nyala.keys.codec import KeyCodec
 from nyala.keys.key_range import KeyRange

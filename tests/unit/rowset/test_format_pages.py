@@ -20,7 +20,7 @@ from nyala.cfile.dump import dump
 from nyala.delta.batch import SharedBatch
 from nyala.delta.delta_file import WrittenDelta
 from nyala.delta.run import LIVENESS
-from nyala.env.files import PosixFiles
+from nyala.env import PosixFiles
 from nyala.keys.codec import KeyCodec
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.writer import WrittenRowSet, write_rowset

@@ -13,7 +13,7 @@ from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec
 from nyala.cfile.writer import CFileWriter
 from nyala.delta.delta_file import LIVENESS_TYPE
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
-from nyala.env.files import PosixFiles
+from nyala.env import PosixFiles
 from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
 from nyala.rowset.disk_rowset import DiskRowSet

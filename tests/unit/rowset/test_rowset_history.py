@@ -24,7 +24,7 @@ from nyala.delta.batch import SharedBatch
 from nyala.delta.compaction import merge_delta_files
 from nyala.delta.delta_file import LIVENESS_TYPE, DeltaFile, write_delta_file
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, merge_runs
-from nyala.env.files import PosixFiles
+from nyala.env import PosixFiles
 from nyala.keys.codec import KeyCodec
 from nyala.rowset.compacting import compacted_column
 from nyala.rowset.disk_rowset import DiskRowSet

@@ -16,7 +16,7 @@ from nyala.errors import DuplicateKeyError, InvalidArgumentError
 from nyala.spark import sink as sink_module
 from nyala.spark.sink import NyalaStreamWriter, StagedBatch
 from nyala.spark.source import NyalaDataSource
-from nyala.tablet.store import KEY_RETENTION_US, keys_to_forget, stream_key
+from nyala.tablet.idempotency import KEY_RETENTION_US, keys_to_forget, stream_key
 
 SCHEMA = StructType([StructField("k", LongType()), StructField("v", StringType())])
 Task = Callable[..., StagedBatch]

@@ -524,7 +524,7 @@ def test_h3_nothing_is_cut_beyond_what_reader_processes_are_told(db: Database, c
     table.insert({"k": [1], "v": [1]})
     store = db._writer()
     told = db.now()
-    store._shown = told
+    store._publisher.shown = told
     clock.advance(10)
     real, store.publish = store.publish, lambda *, durably=False: None  # type: ignore[method-assign]
     try:

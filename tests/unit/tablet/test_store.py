@@ -15,6 +15,7 @@ from nyala.catalog.model import CatalogChange
 from nyala.env import PosixFiles
 from nyala.errors import StorageError
 from nyala.tablet import store as store_module
+from nyala.tablet.idempotency import KEY_RETENTION_US
 from nyala.tablet.write_path import Request, write
 from nyala.testing.clock import ManualClock
 
@@ -672,7 +673,7 @@ def test_keys_of_jobs_are_kept_for_a_week(tmp_path: Path) -> None:
         assert store.committed("job") == first.timestamp and store.committed("other") is None
         db.flush()
         assert store.committed("job") == first.timestamp
-        clock.advance(store_module.KEY_RETENTION_US / 1e6 - 1)
+        clock.advance(KEY_RETENTION_US / 1e6 - 1)
         db["t"].upsert({"k": [2], "v": [2]})
         db.flush()
         assert store.committed("job") == first.timestamp
