@@ -33,7 +33,7 @@ from nyala.cfile.encoding.dictionary import Dictionary, codeword_dtype
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference
 from nyala.cfile.encoding.plain import Plain
 from nyala.cfile.encoding.rle import RunLength
-from nyala.cfile.physical import Physical, slice_bitmap
+from nyala.cfile.physical import FIXED, Physical, slice_bitmap
 from nyala.errors import CorruptionError
 
 __all__ = ["BlockHeader", "column_validity", "decode_block", "encode_block", "read_header"]
@@ -201,9 +201,9 @@ def decode_block(
 
     as_: "codes", of a column with a dictionary: as a dictionary array, which refers to `dictionary`; "runs", of a
          run-length encoded column without NULLs: as a run-end encoded array; "frames", of a column in frames of
-         reference without NULLs: as a `Frame`; "packed", what look-ups keep: of frames without NULLs a `Frame`, of a
-         column with a dictionary an array of codewords, of others as "plain"; "keys", of plain keys that are equally
-         long: a NumPy matrix of their bytes, of others as "plain".
+         reference without NULLs: as a `Frame`; "packed", what look-ups keep: of frames without NULLs a `Frame`, of long
+         runs without NULLs `Runs`, of a column with a dictionary an array of codewords, of others as "plain"; "keys",
+         of plain keys that are equally long: a NumPy matrix of their bytes, of others as "plain".
 
     Owns: the array may refer to `block`'s memory; it keeps it alive.
     Raises: CorruptionError naming `path` and `offset` for anything that a writer cannot have written.
@@ -260,6 +260,8 @@ def decode_block(
                 raise ValueError(f"expected a block of codewords, found one of encoding {encoding.name}")
             if isinstance(encoding, FrameOfReference) and not header.null_count and not form.is_wide:
                 return encoding.frame(form, values)
+            if isinstance(encoding, RunLength) and not header.null_count and form.kind == FIXED:
+                return encoding.packed(form, values)
         return encoding.decode(form, values)
     except ValueError as error:
         raise CorruptionError(str(error), path, offset) from error

@@ -22,6 +22,7 @@ from nyala.cfile.block import decode_block
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import BASE, BLOOM, KEY, ColumnPlace
 from nyala.cfile.encoding.frame import Frame
+from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.first_pass import FirstPass
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.physical import narrow_decimal, narrow_physical
@@ -198,13 +199,15 @@ class BlockSource:
                     # anyway.
                     if len(run) > 1 and isinstance(array, Frame):
                         array = array.owning()
-                    elif len(run) > 1 and as_ in ("plain", "narrow", "packed"):
+                    elif (
+                        len(run) > 1 and as_ in ("plain", "narrow", "packed") and not isinstance(array, Runs)
+                    ):
                         array = _owning(array, data)
                     size = (
                         _size(array.indices)
                         if as_ == "codes"
                         else array.nbytes
-                        if as_ == "runs" or isinstance(array, Frame)
+                        if as_ == "runs" or isinstance(array, Frame | Runs)
                         else _size(array)
                     )
                     cache.put(*self.name(as_, block), array, size)
@@ -226,7 +229,7 @@ class BlockSource:
         return runs
 
     def decode(self, data: pa.Buffer, block: int, offset: int, as_: BlockForm = "plain") -> Any:
-        """A block in one of its forms: an Arrow array, or a `Frame`."""
+        """A block in one of its forms: an Arrow array, a `Frame`, or `Runs`."""
         footer = self._footer
         is_narrow = self._has_narrow and as_ in ("narrow", "packed")
         form = narrow_physical(footer.form.type) if is_narrow else footer.form

@@ -28,6 +28,7 @@ from nyala.cfile.encoded_rows import CodeRows, EncodedRows, FrameRows
 from nyala.cfile.encoding import encoding_by_code
 from nyala.cfile.encoding.dictionary import codeword_dtype
 from nyala.cfile.encoding.frame import Frame
+from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.gathering import (
     Cut,
@@ -92,6 +93,8 @@ class ColumnReader:
             self._few, self._few_words = "packed", codeword_dtype(footer.dictionary_count)
         elif footer.encoding == format.ENCODING_FOR and not footer.form.is_wide:
             self._few, self._few_words = "packed", np.dtype(f"<u{footer.form.width_bytes}")
+        elif self.has_runs and self._words is not None:
+            self._few = "packed"
         self._few_kind = ("" if self._few_words is None else self._few_words.str, self._arrow)
         self._packs_frames = self._few == "packed" and self.has_frames
         # Keys of many blocks may have offsets of 64 bits.
@@ -277,7 +280,7 @@ class ColumnReader:
     @property
     def has_runs(self) -> bool:
         """Whether the values are runs, none of NULL: then `read_runs` can be asked."""
-        return self._footer.encoding == format.ENCODING_RLE and self._footer.null_count == 0
+        return self._footer.has_runs
 
     def read_runs(
         self, lower: int, upper: int, *, stats: ReadStats | None = None, scanning: bool = False
@@ -313,13 +316,8 @@ class ColumnReader:
 
     @property
     def has_frames(self) -> bool:
-        """Whether blocks are frames, none with NULL."""
-        footer = self._footer
-        return (
-            footer.encoding == format.ENCODING_FOR
-            and footer.null_count == 0
-            and footer.form.code != format.TYPE_DECIMAL128
-        )
+        """Whether blocks are frames, none with NULL: then `frames` can be asked."""
+        return self._footer.has_frames
 
     def frames(
         self, lower: int, upper: int, *, stats: ReadStats | None = None, fill_cache: bool = True
@@ -455,7 +453,7 @@ class ColumnReader:
         kept = self._source.kept(self._few, block)
         if kept is None:
             kept = self._source.blocks((block,), None, True, self._few)[0]
-        if isinstance(kept, Frame):
+        if isinstance(kept, Frame | Runs):
             return self._python(kept.number(row))
         found = python_at(kept, row)
         if self._footer.dictionary_length and found is not None:

@@ -30,12 +30,19 @@ from nyala.cfile.column import BLOOM, KEY, ColumnKey
 from nyala.cfile.compression import compression_name
 from nyala.cfile.encoding import EncodedValues, encoding_by_code
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
-from nyala.cfile.physical import BYTES, Physical, bloom_physical, physical
+from nyala.cfile.physical import BYTES, FIXED, Physical, bloom_physical, physical
 from nyala.cfile.zonemap import Zone, ZoneMap
 from nyala.errors import CorruptionError, SchemaError, StorageError
 from nyala.schema.types import ColumnType
 
-__all__ = ["ColumnFooter", "refuse_unknown_flags"]
+__all__ = ["ColumnFooter", "picks_single_values", "refuse_unknown_flags"]
+
+
+def picks_single_values(encoding: int, form: Physical, null_count: int) -> bool:
+    """Whether a look-up takes single values from the blocks of such a column as they lie: frames and runs of numbers,
+    none with NULL."""
+    known = encoding in (format.ENCODING_FOR, format.ENCODING_RLE)
+    return known and null_count == 0 and form.kind == FIXED and form.code != format.TYPE_DECIMAL128
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,25 @@ class ColumnFooter:
     @property
     def block_count(self) -> int:
         return len(self.block_offsets)
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether all blocks are frames of reference, none with NULL, and with a place for each value."""
+        return (
+            self.encoding == format.ENCODING_FOR
+            and self.null_count == 0
+            and self.form.code != format.TYPE_DECIMAL128
+        )
+
+    @property
+    def picks_single_values(self) -> bool:
+        """See the function."""
+        return picks_single_values(self.encoding, self.form, self.null_count)
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether all blocks are runs, none with NULL."""
+        return self.encoding == format.ENCODING_RLE and self.null_count == 0
 
     def block_rows(self, block: int) -> int:
         """Rows of a block: all have `rows_per_block`, the last one what is left."""

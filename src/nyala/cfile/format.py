@@ -219,7 +219,7 @@ FOR_STEPS_BITS_MAX: Final = 32
 # -- Enumerations ------------------------------------------------------------------------------------------
 
 ROLE_BASE: Final = 0  # a user's column
-ROLE_KEY: Final = 1  # the encoded keys of a composite key
+ROLE_KEY: Final = 1  # the encoded keys of a composite key: of every 2^group-th row
 ROLE_BLOOM: Final = 2  # the bloom filter's bits
 ROLE_DELTA_ROWID: Final = 3  # of a delta file: rowids of one group
 ROLE_DELTA_TIMESTAMP: Final = 4  # … timestamps of one group
@@ -232,6 +232,8 @@ ROLES: Final = {
     ROLE_DELTA_TIMESTAMP: "delta-timestamp",
     ROLE_DELTA_VALUE: "delta-value",
 }
+
+SPARSE_KEY_ROWS_LOG2: Final = 7  # the group of role key where a key stands for a stretch of rows
 
 # Kudu's DataType where it has one. A decimal's number says its width on disk.
 TYPE_INT8: Final = 1

@@ -33,13 +33,14 @@ import pyarrow as pa
 
 from nyala.cfile import kernels
 from nyala.cfile.encoding.frame import Frame, Rows, joined_words, output
+from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.physical import Physical
 
 __all__ = ["Cut", "FramePick", "Ordinals", "Pick", "TextPick", "Words", "gathered", "joined_columns"]
 __all__ += ["joined_picks", "picked_words", "text_pick", "word_dtype"]
 
 Places = npt.NDArray[np.int64]
-Block: TypeAlias = "pa.Array | Frame"
+Block: TypeAlias = "pa.Array | Frame | Runs"
 # A slice costs a tenth of a `take`: so up to so many rows of a block are cut out one by one.
 _SLICES_MAX: Final = 4
 # Entries of dictionaries that are joined for each value that is looked up in them, and how many always may be.
@@ -125,7 +126,7 @@ def gathered(blocks: Sequence[Block], cut: Cut) -> pa.Array:
     # rows must not copy a thousand blocks.
     parts = []
     for block, (begin, end) in zip(blocks, cut.pieces, strict=True):
-        if isinstance(block, Frame):
+        if isinstance(block, Frame | Runs):
             parts.append(block.pick(cut.inside[begin:end]))
         elif end - begin <= _SLICES_MAX:
             parts += [block.slice(row, 1) for row in cut.inside[begin:end].tolist()]
@@ -161,7 +162,7 @@ def picked_words(blocks: Sequence[Block], cut: Cut, dtype: np.dtype[Any] | None)
 
 def _words_of(block: Block, rows: Rows, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     words: npt.NDArray[Any]
-    if isinstance(block, Frame):
+    if isinstance(block, Frame | Runs):
         words = block.words(rows).view(dtype)
     else:
         words = np.frombuffer(block.buffers()[1], dtype)

@@ -66,7 +66,7 @@ def unreadable_keys(error: CorruptionError) -> KeysError:
 
 
 # What is calculated from other columns of the same file, and so can be made anew whatever its bytes are.
-_DERIVED: Final = {ColumnKey(BLOOM): unreadable_bloom, ColumnKey(KEY): unreadable_keys}
+_DERIVED: Final = {BLOOM: unreadable_bloom, KEY: unreadable_keys}
 
 
 class CFileReader:
@@ -228,9 +228,9 @@ class CFileReader:
             except SummaryError as error:
                 derived = derived or error
             except CorruptionError as error:
-                if place.key not in _DERIVED:
+                if place.key.role not in _DERIVED:
                     raise
-                derived = derived or _DERIVED[place.key](error)
+                derived = derived or _DERIVED[place.key.role](error)
         if derived is not None:
             raise derived
         end = format.HEAD.size

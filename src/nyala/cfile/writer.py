@@ -27,7 +27,7 @@ from nyala.cfile.bloom import Bloom
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace, ColumnWriteSpec, WrittenFile
 from nyala.cfile.compression import compression_code, effective_compression
 from nyala.cfile.encoding import PLAIN, BlockEncoder, Encoding, choose_encoding
-from nyala.cfile.footer import ColumnFooter
+from nyala.cfile.footer import ColumnFooter, picks_single_values
 from nyala.cfile.physical import (
     BITS,
     BYTES,
@@ -71,8 +71,8 @@ class CFileWriter:
 
     def append_column(
         self, spec: ColumnWriteSpec, array: pa.Array | pa.ChunkedArray, *, first_keys: FirstKeys | None = None
-    ) -> None:
-        """Write a whole column.
+    ) -> ColumnFooter:
+        """Write a whole column. Returns: what its footer will say, zone map excepted.
 
         first_keys: makes the column carry the value index, for the single column of a primary key: it is
                     asked for the encoded keys at the blocks' first ordinals, and the column gets the smaller
@@ -112,6 +112,7 @@ class CFileWriter:
             keys,
         )
         self._footers[spec.key] = (footer, zones)
+        return footer
 
     def append_bloom(self, hashes: npt.NDArray[np.uint64]) -> None:
         """Write the bloom filter of a rowset's keys, from their 64-bit hashes in any order."""
@@ -245,8 +246,16 @@ def _dictionary_block(values: pa.Array, asked: int) -> list[Any]:
     return encode_block(PLAIN, plain, compression, None, 0, len(values))
 
 
-def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = False) -> tuple[int, int]:
-    """What `append_column` would write of these values, footer excepted: (bytes of blocks, of the dictionary).
+class ColumnBytes(NamedTuple):
+    """What `append_column` would write of a column, footer excepted."""
+
+    blocks: int
+    dictionary: int
+    picks_single_values: bool  # as the footer would say
+
+
+def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = False) -> ColumnBytes:
+    """What `append_column` would write of these values.
 
     Cost: as writing them.
     """
@@ -261,7 +270,9 @@ def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = Fal
         for lower in range(0, count, 1 << made.log2)
     )  # fmt: skip
     words = made.encoder.dictionary
-    return blocks, 0 if words is None else _size_of(_dictionary_block(words, made.asked))
+    of_words = 0 if words is None else _size_of(_dictionary_block(words, made.asked))
+    single = picks_single_values(made.encoding.code, made.form, array.null_count)
+    return ColumnBytes(blocks, of_words, single)
 
 
 def _size_of(parts: Sequence[Any]) -> int:

@@ -100,6 +100,19 @@ class ShortKeys:
             found[lower:upper] = find_words(self.tails, self._sample, probes.tails[lower:upper])
         return found
 
+    def floor(self, probes: EncodedKeys) -> npt.NDArray[np.int64]:
+        """The last position whose key is at or below each probe, or -1. Probes ascend."""
+        assert isinstance(probes, NumpyKeys) and probes.width == self.width, "K1: keys of different layouts"
+        if not len(probes):
+            return np.empty(0, np.int64)
+        if probes.common_head == self.head:
+            return self.tails.searchsorted(probes.tails, side="right") - 1
+        lower, upper = probes.lower_bound(self.head), probes.first_beyond(self.head)
+        found = np.full(len(probes), -1, np.int64)
+        found[lower:upper] = self.tails.searchsorted(probes.tails[lower:upper], side="right") - 1
+        found[upper:] = len(self.tails) - 1
+        return found
+
     def lower_bound(self, bound: bytes) -> int:
         """As `EncodedKeys.lower_bound`: the first position whose canonical bytes are >= `bound`, maybe a prefix."""
         # As there: a shorter bound goes on in zeros, of a longer one only what fits counts.

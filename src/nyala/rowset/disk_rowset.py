@@ -121,8 +121,7 @@ class DiskRowSet:
             files, os.path.join(root, meta.path), cache, meta.columns, types, meta.size_bytes
         )
         codec = KeyCodec([column.type for column in schema.key_columns])
-        key_column_id = schema.key_columns[0].id if schema.key_count == 1 else None
-        keys = KeyIndex(reader, codec, key_column_id, meta.row_count, cache)
+        keys = KeyIndex(reader, codec, schema.key_ids, meta.row_count, cache)
         memory = DeltaMemStore() if deltas is None else deltas
         rowset = DiskRowSet(
             meta, reader, keys, codec, Memo(cache), tuple(parts), tuple(undo), tuple(redo), (), memory

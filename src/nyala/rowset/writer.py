@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from nyala.cfile import format
 from nyala.cfile.column import BASE, KEY, ColumnKey, ColumnWriteSpec
+from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.writer import CFileWriter, FirstKeys
 from nyala.delta.delta_file import LIVENESS_TYPE, WrittenDelta, write_delta_file
 from nyala.delta.run import LIVENESS
@@ -28,7 +31,9 @@ from nyala.rowset.meta import RowSetMeta
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.schema.types import ColumnType
 
-__all__ = ["WrittenRowSet", "column_spec", "write_rowset"]
+__all__ = ["WrittenRowSet", "column_spec", "encoded_keys", "write_rowset"]
+
+_ENCODED: Final = ColumnType("binary")
 
 
 @dataclass(frozen=True)
@@ -68,15 +73,17 @@ def write_rowset(
     path = f"{directory}/{rowset_id if name is None else name}.base"
     writer = CFileWriter(files, os.path.join(root, path))
     try:
-        for column in schema.columns:
-            writer.append_column(
+        footers: dict[int, ColumnFooter] = {
+            column.id: writer.append_column(
                 column_spec(column),
                 image.columns[column.id],
                 first_keys=_first_keys(column, schema, image.keys),
             )
+            for column in schema.columns
+        }
         if schema.key_count > 1:
-            spec = ColumnWriteSpec(ColumnKey(KEY), ColumnType("binary"))
-            writer.append_column(spec, image.keys.to_binary())
+            sparse = all(footers[column_id].picks_single_values for column_id in schema.key_ids)
+            writer.append_column(*encoded_keys(image.keys, sparse=sparse))
         writer.append_bloom(image.keys.hash64())
         if image.liveness is not None:
             writer.append_column(ColumnWriteSpec(ColumnKey(BASE, 0, LIVENESS), LIVENESS_TYPE), image.liveness)
@@ -118,6 +125,18 @@ def column_spec(column: ColumnSchema) -> ColumnWriteSpec:
         column.compression,
         column.block_size_bytes,
     )
+
+
+def encoded_keys(keys: EncodedKeys, *, sparse: bool) -> tuple[ColumnWriteSpec, pa.LargeBinaryArray]:
+    """The column of a composite key's encoded keys: of every row, or of every 128th (see `stored_keys`).
+
+    sparse: whether look-ups take single values from all key columns as they lie (`picks_single_values`).
+    """
+    if not sparse:
+        return ColumnWriteSpec(ColumnKey(KEY), _ENCODED), keys.to_binary()
+    log2 = format.SPARSE_KEY_ROWS_LOG2
+    samples = keys.take(np.arange(0, len(keys), 1 << log2))
+    return ColumnWriteSpec(ColumnKey(KEY, log2), _ENCODED), samples.to_binary()
 
 
 def _first_keys(column: ColumnSchema, schema: Schema, keys: EncodedKeys) -> FirstKeys | None:

@@ -17,12 +17,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from nyala.cfile import format
-from nyala.cfile.column import KEY, ColumnKey, ColumnWriteSpec
 from nyala.cfile.writer import column_bytes
 from nyala.rowset.image import RowSetImage
-from nyala.rowset.writer import column_spec
+from nyala.rowset.writer import column_spec, encoded_keys
 from nyala.schema.schema import Schema
-from nyala.schema.types import ColumnType
 from nyala.tablet.compaction_plans import DECODED_PER_TARGET
 
 __all__ = ["disk_bytes", "piece_count", "roll"]
@@ -65,16 +63,15 @@ def disk_bytes(image: RowSetImage, schema: Schema) -> float:
     blocks = words = 0
     for start in starts:
         piece = image.piece(start, start + rows)
+        sparse = True
         for column in schema.columns:
             is_index = schema.key_count == 1 and column is schema.columns[0]
-            of_blocks, of_words = column_bytes(
-                column_spec(column), piece.columns[column.id], is_index=is_index
-            )
-            blocks += of_blocks
-            words += of_words
+            made = column_bytes(column_spec(column), piece.columns[column.id], is_index=is_index)
+            blocks += made.blocks
+            words += made.dictionary
+            sparse &= made.picks_single_values or column.id not in schema.key_ids
         if schema.key_count > 1:
-            spec = ColumnWriteSpec(ColumnKey(KEY), ColumnType("binary"))
-            blocks += column_bytes(spec, piece.keys.to_binary())[0]
+            blocks += column_bytes(*encoded_keys(piece.keys, sparse=sparse)).blocks
     # More rows have more blocks, but hardly more words in a dictionary, or it would not be one.
     per_row = blocks / (_SAMPLES * rows) + format.BLOOM_BITS_PER_KEY / 8
     return per_row * count + words / _SAMPLES

@@ -136,6 +136,7 @@ NUMBERS = [
     ("FOR_REFERENCES_MAX", "of a table: 1 to 256;"),
     ("FOR_TABLE_BITS_MAX", "of a table 0 to 8;"),
     ("FOR_STEPS_BITS_MAX", "of steps 0 to 32 |"),
+    ("SPARSE_KEY_ROWS_LOG2", "of every row (group 0) or of every 128th (group 7)"),
     ("FOR_TILE_ROWS", "Of steps each 2,048 rows are a *tile*"),
     ("BLOOM_BLOCK_BYTES", "A column of 32-byte values"),
     ("BLOOM_ROWS_PER_BLOCK_LOG2", "in plain blocks of 2048"),

@@ -101,6 +101,20 @@ def test_frames_of_every_layout(files: MemoryFiles, layout: str) -> None:
         assert column.read(lower, upper).equals(array.slice(lower, upper - lower))
 
 
+def test_long_runs_are_kept_as_runs(files: MemoryFiles) -> None:
+    """Of a sensor's number, the same for thousands of rows, look-ups keep a run and not its rows."""
+    numbers = np.repeat(np.arange(60) * 3 - 50, np.arange(60) + 20)
+    array, cache = pa.array(numbers, pa.int32()), BlockCache(1 << 24)
+    column = written(files, array, "int32", "rle", block_size_bytes=8192, cache=cache)
+    assert column.has_runs and column.block_count > 1
+    rows = np.array([0, 19, 20, 40, 41, 1023, 1024, len(array) - 1])
+    assert column.gather(rows).equals(array.take(pa.array(rows)))
+    assert column.gather(rows[::-1]).equals(array.take(pa.array(rows[::-1])))
+    assert column.read(1020, 1030).equals(array.slice(1020, 10))
+    assert [column.value(row) for row in range(len(array))] == numbers.tolist()
+    assert 0 < cache.size_bytes < array.nbytes / 2
+
+
 def test_rows_of_steps_in_any_tile(files: MemoryFiles) -> None:
     """A row would be added up from another tile's beginning, or from the row before it that was asked for."""
     numbers = np.cumsum(np.random.default_rng(3).choice([0, 1, 25], 9000))

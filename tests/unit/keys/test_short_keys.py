@@ -35,6 +35,7 @@ def test_keys_are_where_the_long_ones_are(rows, probes):
         asked = keys_of(probes)
         asked.prepare_search()
         assert short.find(asked).tolist() == keys.find(asked).tolist()
+        assert short.floor(asked).tolist() == (keys.search(asked, side="right") - 1).tolist()
         for place in range(len(asked)):
             whole = asked.at(place)
             for bound in (whole, whole[:6], whole[:8], whole + b"\0"):

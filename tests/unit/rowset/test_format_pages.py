@@ -60,6 +60,16 @@ def three_rows(folder: str) -> WrittenRowSet:
     return write(folder, schema, rows, 2)
 
 
+def three_hundred_rows(folder: str) -> WrittenRowSet:
+    """A key of two numbers, in frames: one key in 128 is in the file."""
+    schema = build_schema({"a": "int64", "b": "int32"}, ["a", "b"])
+    codec = KeyCodec([column.type for column in schema.key_columns])
+    rows = MemRowSet(codec, schema)
+    columns = {10: pa.array(range(1000, 1300), pa.int64()), 11: pa.array([0] * 300, pa.int32())}
+    rows.insert(codec.encode([columns[10], columns[11]]), SharedBatch(columns), 0, 300, 1)
+    return write(folder, schema, rows, 1)
+
+
 def lines_of(path: str, bytes: bool = False) -> list[str]:
     folder, name = path.rsplit("/", 1)
     return [line.replace(f"{folder}/./", "") for line in dump(FILES, f"{folder}/./{name}", bytes)]
@@ -88,7 +98,15 @@ def examples(folder: str) -> dict[str, list[str]]:
     FILES.unlink(undo)
     FILES.unlink(f"{folder}/7.base")
     three_rows(folder)
-    return {"delta.md": delta, "rowset.md": ["\n".join(lines_of(f"{folder}/7.base"))]}
+    dense = lines_of(f"{folder}/7.base")
+    FILES.unlink(f"{folder}/7.base.undo")
+    FILES.unlink(f"{folder}/7.base")
+    three_hundred_rows(folder)
+    lines = lines_of(f"{folder}/7.base")
+    begin = lines.index("column    key/7/0")
+    sparse = [*lines[begin : lines.index("", begin)], ""]
+    sparse += parts_of(f"{folder}/7.base", "block 0 of key/7/0")
+    return {"delta.md": delta, "rowset.md": ["\n".join(dense), "\n".join(sparse)]}
 
 
 FENCE = re.compile(r"```\n(.*?)\n```", re.DOTALL)
@@ -138,6 +156,18 @@ def test_the_files_are_named_as_the_page_says(tmp_path):
     assert "`<rowset id>.base`" in text and "`<rowset id>.base.undo`" in text
     by_role = [(place.key.role, place.key.column_id) for place in written.meta.columns]
     assert by_role == [(0, 10), (0, 11), (0, 12), (1, 0), (2, 0), (0, LIVENESS)]
+
+
+def test_which_keys_are_sparse_is_what_the_page_says(tmp_path):
+    """A reader of the page looks for the keys in the groups that it names."""
+    groups = {
+        place.key.group
+        for make in (three_rows, three_hundred_rows)
+        for place in make(tempfile.mkdtemp(dir=tmp_path)).meta.columns
+        if place.key.role == roles.KEY
+    }
+    (named,) = re.findall(r"^\| 1 \(key\) \| (\d) or (\d) \|", (FOLDER / "rowset.md").read_text(), re.M)
+    assert set(map(int, named)) == groups == {0, format.SPARSE_KEY_ROWS_LOG2}
 
 
 def fill(page: str, texts: Iterator[str]) -> str:

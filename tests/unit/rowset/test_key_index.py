@@ -1,4 +1,4 @@
-"""Keys of a base file: found the same way whether blocks are searched one by one or all keys in one piece."""
+"""Keys of a base file: found the same way however they are stored, piece by piece or all keys in one."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from nyala.cfile.cache import BlockCache
 from nyala.cfile.reader import ReadStats
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.key_index import KeyIndex
+from nyala.rowset.stored_keys import SparseKeys
+from nyala.schema.schema import column
 
 COUNT = 60_000
 
 
-@pytest.fixture(scope="module", params=["one integer", "text and integer", "two integers"])
+SCHEMAS = {
+    "one integer": {"k": "int64"},
+    "text and integer": {"s": "string", "k": "int64"},
+    "two integers, every key stored": {"s": "int32", "k": column("int64", encoding="plain")},
+    "two integers": {"s": "int32", "k": "int64"},
+}
+
+
+@pytest.fixture(scope="module", params=SCHEMAS)
 def rowset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DiskRowSet:
     """Every third key of a range, so that there are keys to miss."""
     numbers = np.arange(COUNT) * 3
     path = tmp_path_factory.mktemp("store") / "s"
-    small = {
-        "one integer": {"k": "int64"},
-        "text and integer": {"s": "string", "k": "int64"},
-        "two integers": {"s": "int32", "k": "int64"},
-    }[request.param]
+    small = SCHEMAS[request.param]
     with open_database(path) as db:
         table = db.create_table("t", small, list(small))
         first = pa.array(["a\0" if small.get("s") == "string" else 7] * COUNT)
@@ -32,6 +38,7 @@ def rowset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         table.insert(data)
         db.flush()
         (found,) = db._writer().root.table("t").tablets[0].rowsets
+        assert isinstance(found.keys._stored, SparseKeys) == (request.param == "two integers")
         yield found
 
 
@@ -44,8 +51,7 @@ def probes(rowset: DiskRowSet, numbers: np.ndarray) -> pa.Array:
 
 
 def index(rowset: DiskRowSet, cache: BlockCache | None) -> KeyIndex:
-    single = rowset.keys._key.column_id if len(rowset.codec.types) == 1 else None
-    return KeyIndex(rowset.reader, rowset.codec, single, rowset.row_count, cache)
+    return KeyIndex(rowset.reader, rowset.codec, rowset.keys._key_column_ids, rowset.row_count, cache)
 
 
 @pytest.mark.parametrize("cache_bytes", [None, 0, 1 << 20, 64 << 20])
@@ -67,9 +73,10 @@ def test_keys_of_one_block_are_read_without_a_look_at_each_length(
     rowset: DiskRowSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Backfill probes as many blocks as it has rows; equally long keys need neither lengths nor offsets."""
-    if len(rowset.codec.types) == 1:
-        pytest.skip("a single key column is its own index")
-    column = index(rowset, None)._column
+    stored = index(rowset, None)._stored
+    if isinstance(stored, SparseKeys) or not stored.is_encoded:
+        pytest.skip("its keys are in the key columns")
+    column = stored.column
     whole = column.read(0, rowset.row_count)
     for block in (0, column.block_count - 1):
         stats = ReadStats()
@@ -81,11 +88,11 @@ def test_keys_of_one_block_are_read_without_a_look_at_each_length(
 
 
 def test_keys_that_come_at_random_are_read_once_and_kept(rowset: DiskRowSet) -> None:
-    """As many blocks are looked into as there are; from then on no block is read or decoded for a look-up."""
+    """As many pieces are looked into as are worth it; from then on no block is read or decoded for a look-up."""
     cache = BlockCache(64 << 20)
     keys = index(rowset, cache)
-    blocks = keys._column.block_count
-    assert blocks >= 4, "the test needs a file of several blocks"
+    assert keys._stored.worth_reading_all >= 4, "the test needs a file of several pieces"
+    assert keys._known() is None
     everywhere = probes(rowset, np.arange(0, COUNT * 3, 3 * 64))
     for _ in range(3):
         keys.find(everywhere)

@@ -6,9 +6,9 @@
 Run lengths are as narrow as the longest allows. They are at least 1 and make exactly the block's rows: one sum
 proves a decoder's output before memory for it is asked. A NULL continues the run before it.
 
-`runs` gives a block as it lies there, for predicates that are asked once per run.
+`runs` gives a block as it lies there, for predicates that are asked once per run; `packed` for single values, whose
+run is found by a search among the ends of runs.
 
-Left out: finding an ordinal's run without decoding the block.
 Source: Kudu schema design, "Run Length Encoding".
 """
 
@@ -27,7 +27,7 @@ from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
 from nyala.cfile.memory import scratch
 from nyala.cfile.physical import BITS, Physical, fill_holes
 
-__all__ = ["RunLength"]
+__all__ = ["RunLength", "Runs"]
 
 _TYPES: Final = frozenset(
     (
@@ -58,6 +58,36 @@ class _RunLengthEncoder:
         header = format.RLE_HEADER.pack(len(starts), width, int(values[0]) if is_bool else 0, bytes(2))
         run_values = b"" if is_bool else values[starts].tobytes()
         return pa.py_buffer(b"".join((header, run_values, lengths.astype(_LENGTH_DTYPES[width]).tobytes())))
+
+
+class Runs:
+    """A block of fixed width without NULLs, as look-ups keep it: a value for each run, and where the runs end."""
+
+    __slots__ = ("ends", "form", "values")
+
+    null_count: Final = 0
+
+    def __init__(self, form: Physical, values: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> None:
+        self.form: Final = form
+        self.values: Final = values
+        self.ends: Final = ends
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.values.nbytes + self.ends.nbytes)
+
+    def number(self, row: int) -> int:
+        """The value of one row as the number that is stored."""
+        return int(self.values[self.ends.searchsorted(row, side="right")])
+
+    def words(self, rows: npt.NDArray[np.int64] | slice) -> npt.NDArray[Any]:
+        """The values of these rows as the numbers that are stored."""
+        places = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        words: npt.NDArray[Any] = self.values[self.ends.searchsorted(places, side="right")]
+        return words
+
+    def pick(self, rows: npt.NDArray[np.int64]) -> pa.Array:
+        return self.form.fixed_array(pa.py_buffer(self.words(rows)), len(rows), None, 0)
 
 
 class RunLength:
@@ -104,6 +134,13 @@ class RunLength:
             return pa.RunEndEncodedArray.from_arrays(ends, pa.array(values.astype(np.bool_)))
         each = form.fixed_array(pa.py_buffer(values.tobytes()), len(values), None, 0)
         return pa.RunEndEncodedArray.from_arrays(ends, each)
+
+    def packed(self, form: Physical, block: EncodedValues) -> Runs | pa.Array:
+        """`runs` of a block without NULLs, for single values; the rows where runs are short. Raises: as `decode`."""
+        lengths, values = _runs(form, block)
+        if len(lengths) * _RUN_ROWS_MIN > block.row_count:
+            return self.decode(form, block)
+        return Runs(form, values.copy(), np.cumsum(lengths, dtype=np.int64))
 
 
 def _runs(form: Physical, block: EncodedValues) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

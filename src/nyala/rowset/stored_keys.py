@@ -1,0 +1,309 @@
+"""The keys of a base file as they are stored: every one in a column, or the first of each stretch of rows.
+
+    DenseKeys    a column has all keys: of a key of one column that column itself, of a composite key the column of
+                 role KEY and group 0. A look-up decodes the block of the column that may hold the key.
+
+    SparseKeys   the column of role KEY has the key of every 2^group-th row (docs/format/rowset.md). What stands
+                 between two of them is gathered from the key columns, encoded, and searched:
+
+        samples       k0            k128          k256          k384             12 bytes for 128 rows
+        key columns   ............. ............. ............. ....             one call for all stretches of a look-up
+
+Both cut the rows into pieces (blocks of the column, stretches), whose first keys tell which piece may hold a key.
+
+Sparse keys are for keys whose columns all are numbers in frames or runs: there a single value costs the same
+wherever it is, and the encoded keys of all rows would be a sixth of lineitem. Text is decompressed by the block.
+Measured: docs/decisions/0033. Source: Kudu facts 3.3 (its composite index is dense). Departure: the sparse form.
+
+Immutable but for what the cache holds; any thread may use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala.cfile.cache import BlockCache
+from nyala.cfile.column import KEY
+from nyala.cfile.gathering import Ordinals, joined_columns
+from nyala.cfile.reader import ColumnReader, ReadStats, SummaryError, unreadable_keys
+from nyala.delta.run import Rowids
+from nyala.errors import CorruptionError
+from nyala.keys.arrow_memory import large_binary_array
+from nyala.keys.codec import KeyCodec
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.keys.short_keys import ShortKeys
+from nyala.rowset.meta import NO_ROWID
+
+__all__ = ["DenseKeys", "SearchedKeys", "SparseKeys", "StoredKeys"]
+
+Pieces = npt.NDArray[np.int64]
+SearchedKeys: TypeAlias = "EncodedKeys | ShortKeys"
+"""Ascending keys in the form in which they are quickest searched and take the least room."""
+StoredKeys: TypeAlias = "DenseKeys | SparseKeys"
+
+
+class DenseKeys:
+    """Keys that lie in one column, a value for each: of the file's rows, or of every 2^n-th of them.
+
+    owner: whom the cache's entries belong to, by the numbers of their blocks.
+    """
+
+    def __init__(
+        self, path: str, column: ColumnReader, codec: KeyCodec, cache: BlockCache | None, owner: int
+    ) -> None:
+        self._path = path
+        self.column = column
+        self._codec = codec
+        self._cache = cache
+        self._owner = owner
+        self.is_encoded = column.key.role == KEY
+
+    def __len__(self) -> int:
+        return self.column.row_count
+
+    @cached_property
+    def first_keys(self) -> EncodedKeys:
+        """Of every block."""
+        first = self.column.block_first_keys()
+        if first is None:
+            raise CorruptionError(
+                f"column {self.column.key} carries no value index", self._path, self.column.place.offset
+            )
+        return self._codec.from_binary(first)
+
+    @property
+    def worth_reading_all(self) -> int:
+        """After look-ups in so many pieces, to read all keys costs no more than those did."""
+        return self.column.block_count
+
+    def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
+        """As `KeyIndex.sample`."""
+        if len(self.first_keys) >= count:
+            return self.first_keys, np.arange(len(self.first_keys)) * self.column.rows_per_block
+        rowids = np.arange(0, len(self), max(1, len(self) // count))
+        return self.gather(rowids), rowids
+
+    def read(self, lower: int, upper: int, stats: ReadStats | None = None) -> EncodedKeys:
+        return self._encoded(self.column.read(lower, upper, stats=stats))
+
+    def gather(self, ordinals: Rowids, stats: ReadStats | None = None) -> EncodedKeys:
+        return self._encoded(self.column.gather(ordinals, stats=stats))
+
+    def read_all(self, stats: ReadStats | None) -> SearchedKeys:
+        """All keys, past the cache."""
+        return self._searched(self.column.read(0, len(self), stats=stats, fill_cache=False))
+
+    def pieces(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Pieces:
+        """Of each key, which ascend, the block that may hold it; -1 for one below all. Reads nothing."""
+        return self.first_keys.search(keys, side="right") - 1
+
+    def find(self, keys: EncodedKeys, pieces: Pieces, stats: ReadStats | None) -> Rowids:
+        """The ordinal of each key in its piece, or -1. Cost: the blocks that are named, each decoded once."""
+        found = np.full(len(keys), NO_ROWID, np.int64)
+        for block, begin, end in _pieces_of(pieces):
+            first = block * self.column.rows_per_block
+            places = self._block(block, stats).find(keys.slice(begin, end - begin))
+            found[begin:end] = np.where(places >= 0, places + first, NO_ROWID)
+        return found
+
+    def find_one(self, key: EncodedKeys, canonical: bytes, stats: ReadStats | None) -> int:
+        """`find` of one key, which is given in both forms."""
+        return int(self.find(key, self.pieces(key), stats)[0])
+
+    def floor(self, keys: EncodedKeys, stats: ReadStats | None) -> Rowids:
+        """The last ordinal whose key is at or below each of these, which ascend; -1 below all. Cost: as `find`."""
+        found = np.full(len(keys), NO_ROWID, np.int64)
+        for block, begin, end in _pieces_of(self.pieces(keys)):
+            part, held = keys.slice(begin, end - begin), self._block(block, stats)
+            places = held.floor(part) if isinstance(held, ShortKeys) else held.search(part, side="right") - 1
+            found[begin:end] = places + block * self.column.rows_per_block
+        return found
+
+    def lower_bound(self, bound: bytes, stats: ReadStats | None) -> int:
+        """The first ordinal whose key is >= `bound`. Cost: at most one block."""
+        # The block before the first that begins at or above the bound is the only one that can hold both sides of it.
+        block = self.first_keys.lower_bound(bound) - 1
+        if block < 0:
+            return 0
+        return block * self.column.rows_per_block + self._block(block, stats).lower_bound(bound)
+
+    @property
+    def offset(self) -> int:
+        """Where the file says what its keys are, for errors."""
+        return self.column.place.offset
+
+    def check(self, keys: EncodedKeys) -> None:
+        """keys: all of the column. Raises: SummaryError when the value index has others."""
+        first = keys.take(np.arange(0, len(self), self.column.rows_per_block))
+        if len(first) != len(self.first_keys) or not first.equal_to(self.first_keys).all():
+            raise SummaryError(
+                "expected the first key of every block in the value index, found others",
+                self._path,
+                self.offset,
+            )
+
+    def _block(self, block: int, stats: ReadStats | None) -> SearchedKeys:
+        """One block's keys; kept as such, not as the array that they are made of."""
+        known: SearchedKeys | None = None if self._cache is None else self._cache.get(self._owner, block)
+        if known is not None:
+            if stats is not None:
+                stats.cache_hits += 1
+            return known
+        found = self._searched_block(block, stats)
+        if self._cache is not None:
+            self._cache.put(self._owner, block, found, found.nbytes)
+        return found
+
+    def _searched_block(self, block: int, stats: ReadStats | None) -> SearchedKeys:
+        if not self.is_encoded:
+            first = block * self.column.rows_per_block
+            upper = min(first + self.column.rows_per_block, len(self))
+            return self._searched(self.column.read(first, upper, stats=stats, fill_cache=self._cache is None))
+        keys = self.column.read_keys(block, stats)
+        if isinstance(keys, np.ndarray):
+            short = ShortKeys.from_matrix(keys, self._codec.width)
+            if short is not None:
+                return short
+            keys = large_binary_array(
+                np.arange(0, keys.size + 1, keys.shape[1], dtype=np.int64), keys.reshape(-1)
+            )
+        return self._searched(keys)
+
+    def _searched(self, array: pa.Array) -> SearchedKeys:
+        short = ShortKeys.from_binary(array, self._codec.width) if self.is_encoded else None
+        return _searched(self._encoded(array)) if short is None else short
+
+    def _encoded(self, array: pa.Array) -> EncodedKeys:
+        return self._codec.from_binary(array) if self.is_encoded else self._codec.encode([array])
+
+
+class SparseKeys:
+    """The keys of every 2^n-th row, and the key columns for those between."""
+
+    def __init__(
+        self,
+        path: str,
+        samples: DenseKeys,
+        columns: Sequence[ColumnReader],
+        codec: KeyCodec,
+        cache: BlockCache | None,
+        owner: int,
+    ) -> None:
+        """columns: of the key, in its order, each with a value for every row."""
+        self._path = path
+        self._cache = cache
+        self._owner = owner
+        self._samples = samples
+        self._columns = columns
+        self._codec = codec
+        self._row_count = columns[0].row_count
+        self._log2 = samples.column.key.group
+
+    @property
+    def worth_reading_all(self) -> int:
+        """As of `DenseKeys`. A stretch costs a sixteenth of what it does alone when its columns are read whole."""
+        return len(self._samples) >> 4
+
+    def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
+        if len(self._samples) >= count:
+            keys, ordinals = self._samples.sample(count)
+            return keys, ordinals << self._log2
+        rowids = np.arange(0, self._row_count, max(1, self._row_count // count))
+        return self.gather(rowids), rowids
+
+    def read(self, lower: int, upper: int, stats: ReadStats | None = None) -> EncodedKeys:
+        return self._codec.encode([column.read(lower, upper, stats=stats) for column in self._columns])
+
+    def gather(self, rowids: Rowids, stats: ReadStats | None = None) -> EncodedKeys:
+        return self._gather(Ordinals(rowids), stats) if len(rowids) else self._codec.empty()
+
+    def read_all(self, stats: ReadStats | None) -> SearchedKeys:
+        """All keys, past the cache."""
+        arrays = [column.read(0, self._row_count, stats=stats, fill_cache=False) for column in self._columns]
+        return _searched(self._codec.encode(arrays))
+
+    def pieces(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Pieces:
+        """Of each key, which ascend, the stretch that may hold it; -1 for one below all. Cost: blocks of samples."""
+        return self._samples.floor(keys, stats)
+
+    def find(self, keys: EncodedKeys, pieces: Pieces, stats: ReadStats | None) -> Rowids:
+        """The rowid of each key in its piece, or -1. Cost: a gathering of all these stretches, a call a column."""
+        stretches = pieces[np.flatnonzero(np.diff(pieces, prepend=NO_ROWID))]
+        if not len(stretches):
+            return np.full(len(keys), NO_ROWID, np.int64)
+        rowids = ((stretches << self._log2)[:, None] + np.arange(1 << self._log2)).reshape(-1)
+        if rowids[-1] >= self._row_count:
+            rowids = rowids[: self._row_count - rowids[-1] - 1]  # of the last stretch what there is
+        places = _searched(self._gather(Ordinals(rowids), stats)).find(keys)
+        return np.where(places >= 0, rowids[places], NO_ROWID)
+
+    def find_one(self, key: EncodedKeys, canonical: bytes, stats: ReadStats | None) -> int:
+        """`find` of one key, which is given in both forms."""
+        # Keys are as long as one another: what is not below this bound is above the key.
+        stretch = self._samples.lower_bound(canonical + b"\0", stats) - 1
+        if stretch < 0:
+            return NO_ROWID
+        keys = self._stretch(stretch, stats)
+        at = keys.lower_bound(canonical)
+        return (stretch << self._log2) + at if at < len(keys) and keys.at(at) == canonical else NO_ROWID
+
+    def lower_bound(self, bound: bytes, stats: ReadStats | None) -> int:
+        """The first row whose key is >= `bound`. Cost: a block of samples, a stretch of each key column."""
+        stretch = self._samples.lower_bound(bound, stats) - 1
+        return (
+            0 if stretch < 0 else (stretch << self._log2) + self._stretch(stretch, stats).lower_bound(bound)
+        )
+
+    @property
+    def offset(self) -> int:
+        """As of `DenseKeys`."""
+        return self._columns[0].place.offset
+
+    def check(self, keys: EncodedKeys) -> None:
+        """keys: all of the key columns. Raises: CorruptionError when the samples are others, of which neither is known
+        to be right; SummaryError when the value index is not of the samples; KeysError when they cannot be read."""
+        try:
+            samples = self._samples.read(0, len(self._samples))
+        except CorruptionError as error:
+            raise unreadable_keys(error) from error
+        same = samples.equal_to(keys.take(np.arange(0, self._row_count, 1 << self._log2)))
+        if not same.all():
+            row = int(np.argmin(same)) << self._log2
+            raise CorruptionError(f"row {row} has another key than its key columns", self._path, self.offset)
+        self._samples.check(samples)
+
+    def _stretch(self, stretch: int, stats: ReadStats | None) -> SearchedKeys:
+        """The keys of one stretch; kept, since single keys and bounds that come once come again."""
+        name = ("stretch", stretch)
+        known: SearchedKeys | None = None if self._cache is None else self._cache.get(self._owner, name)
+        if known is not None:
+            if stats is not None:
+                stats.cache_hits += 1
+            return known
+        lower = stretch << self._log2
+        upper = min(lower + (1 << self._log2), self._row_count)
+        found = _searched(self._gather(Ordinals(np.arange(lower, upper), is_range=True), stats))
+        if self._cache is not None:
+            self._cache.put(self._owner, name, found, found.nbytes)
+        return found
+
+    def _gather(self, rows: Ordinals, stats: ReadStats | None) -> EncodedKeys:
+        picks = ColumnReader.pick_all(self._columns, rows, stats)
+        return self._codec.encode(joined_columns([[pick] for pick in picks]))
+
+
+def _pieces_of(pieces: Pieces) -> list[tuple[int, int, int]]:
+    """Of pieces that ascend: (piece, begin, end) of each, those of -1 left out."""
+    borders = [0, *(np.flatnonzero(pieces[1:] != pieces[:-1]) + 1).tolist(), len(pieces)]
+    return [(int(pieces[begin]), begin, end) for begin, end in pairwise(borders) if pieces[begin] >= 0]
+
+
+def _searched(keys: EncodedKeys) -> SearchedKeys:
+    return ShortKeys.of(keys) or keys

@@ -1,0 +1,304 @@
+"""Sparse keys do what dense keys do: the same rows for the same keys and bounds, whatever the key's columns are."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support import open_database
+
+import nyala
+from nyala.cfile import format
+from nyala.cfile.cache import BlockCache
+from nyala.cfile.column import BASE, KEY, ColumnKey
+from nyala.cfile.reader import CFileReader
+from nyala.cfile.writer import CFileWriter
+from nyala.env import PosixFiles
+from nyala.errors import CorruptionError
+from nyala.keys.codec import KeyCodec
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.keys.key_range import KeyRange
+from nyala.rowset import writer as rowset_writer
+from nyala.rowset.key_index import KeyIndex
+from nyala.rowset.stored_keys import DenseKeys, SparseKeys
+from nyala.rowset.writer import column_spec, encoded_keys
+from nyala.schema.schema import build_schema, column
+
+FILES = PosixFiles()
+STRETCH = 1 << format.SPARSE_KEY_ROWS_LOG2
+
+# (types of the key, what makes its columns of ascending numbers); the numbers below 40,000.
+KEYS: dict[str, tuple[list[str], Callable[[np.ndarray], list[np.ndarray]]]] = {
+    "long and short": (["int64", "int32"], lambda n: [n // 7, n % 7 - 3]),
+    "heads that differ": (["int64", "int64"], lambda n: [(n - 20_000) << 40, n]),
+    "of eight bytes": (["int32", "int32"], lambda n: [n // 300, n]),
+    "a sensor and a time": (["int32", "timestamp"], lambda n: [n // 5000, n % 5000 * 1_000_000]),
+    "days": (["date", "int8", "int16"], lambda n: [n // 1000 - 5, n % 1000 // 100, n % 100]),
+}
+
+
+def arrays(name: str, numbers: np.ndarray) -> list[pa.Array]:
+    types, make = KEYS[name]
+    schema = build_schema(
+        {f"k{i}": type for i, type in enumerate(types)}, [f"k{i}" for i in range(len(types))]
+    )
+    found = []
+    for column_, values in zip(schema.columns, make(numbers), strict=True):
+        width = column_.type.storage_width_bytes
+        found.append(pa.array(values.astype(f"<i{width}")).view(column_.type.arrow))
+    return found
+
+
+def indexes(
+    folder: str, name: str, numbers: np.ndarray, cache_bytes: int
+) -> tuple[KeyIndex, KeyIndex, KeyCodec]:
+    """(sparse, dense, codec) of files with the same keys."""
+    types = KEYS[name][0]
+    names = [f"k{i}" for i in range(len(types))]
+    # Small blocks, so that a few thousand rows have several.
+    schema = build_schema(
+        {n: column(t, block_size=4096, encoding="for") for n, t in zip(names, types, strict=True)}, names
+    )
+    codec = KeyCodec([c.type for c in schema.columns])
+    columns = arrays(name, numbers)
+    keys = codec.encode(columns)
+    made = []
+    for sparse in (True, False):
+        path = f"{folder}/{sparse}"
+        with CFileWriter(FILES, path) as writer:
+            for of, values in zip(schema.columns, columns, strict=True):
+                assert writer.append_column(column_spec(of), values).picks_single_values
+            writer.append_column(*encoded_keys(keys, sparse=sparse))
+            writer.append_bloom(keys.hash64())
+            writer.finish(sync=False)
+        cache = BlockCache(cache_bytes)
+        index = KeyIndex(CFileReader(FILES, path, cache), codec, schema.key_ids, len(numbers), cache)
+        assert isinstance(index._stored, SparseKeys if sparse else DenseKeys)
+        made.append(index)
+    return made[0], made[1], codec
+
+
+def numbers_of(count: int) -> np.ndarray:
+    """Every third, so that there are keys to miss."""
+    return np.arange(count, dtype=np.int64) * 3 + 1
+
+
+@given(
+    name=st.sampled_from(list(KEYS)),
+    count=st.sampled_from([1, 2, STRETCH - 1, STRETCH, STRETCH + 1, 3 * STRETCH, 5000, 12_345]),
+    cache_bytes=st.sampled_from([0, 1 << 14, 1 << 24]),
+    asked=st.lists(st.lists(st.integers(0, 40_000), min_size=1, max_size=60), min_size=1, max_size=8),
+)
+def test_sparse_keys_find_what_dense_keys_find(
+    name: str, count: int, cache_bytes: int, asked: list[list[int]]
+) -> None:
+    """Keys that are there, between, before and behind, again and again; and bounds that are whole keys, their
+    beginnings, or longer."""
+    with tempfile.TemporaryDirectory() as folder:
+        sparse, dense, codec = indexes(folder, name, numbers_of(count), cache_bytes)
+        sparse.check()
+        assert sparse.read(0, count).equal_to(dense.read(0, count)).all()
+        for batch in asked:
+            probes = codec.encode(arrays(name, np.array(sorted(batch), np.int64)))
+            assert sparse.find(probes).tolist() == dense.find(probes).tolist()
+            for place in range(0, len(probes), 7):
+                whole, one = probes.at(place), probes.slice(place, 1)
+                assert sparse.find_one(one, whole) == dense.find_one(one, whole)
+                for bound in (whole, whole[:4], whole[:-1], whole + b"\0"):
+                    for key_range in (KeyRange(bound, None), KeyRange(None, bound)):
+                        assert sparse.range(key_range) == dense.range(key_range)
+        rows = np.array([0, count - 1, count // 2, 0])
+        assert sparse.gather(rows).equal_to(dense.gather(rows)).all()
+        for wanted in (1, 10, 1000):
+            keys, rowids = sparse.sample(wanted)
+            assert rowids[0] == 0 and min(wanted, count) <= len(rowids)
+            assert keys.equal_to(dense.gather(rowids)).all()
+
+
+def test_a_look_up_reads_stretches_and_not_blocks_of_keys() -> None:
+    """Backfill: keys that come once, anywhere, with a cache for a fraction of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        numbers = numbers_of(12_000)
+        sparse, _, codec = indexes(folder, "long and short", numbers, 1 << 14)
+        gathered: list[int] = []
+        real = SparseKeys._gather
+
+        def count(self: SparseKeys, rows: object, stats: object) -> EncodedKeys:
+            gathered.append(rows.count)  # type: ignore[attr-defined]
+            return real(self, rows, stats)  # type: ignore[arg-type]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SparseKeys, "_gather", count)
+            found = sparse.find(codec.encode(arrays("long and short", numbers[::2000])))
+        assert found.tolist() == list(range(0, 12_000, 2000))
+        assert gathered == [6 * STRETCH], "one call for all of them"
+
+
+ENCODINGS = [
+    ({"a": "int64", "b": "int32"}, True),
+    ({"a": "int32", "b": "timestamp"}, True),
+    ({"a": "date", "b": column("decimal(9, 2)")}, True),
+    ({"a": column("int64", encoding="rle"), "b": "int64"}, True),
+    ({"a": "string", "b": "int64"}, False),
+    ({"a": "int64", "b": "string"}, False),
+    ({"a": "int64", "b": "decimal(30, 2)"}, False),
+    ({"a": column("int64", encoding="bitshuffle"), "b": "int64"}, False),
+    ({"a": "int64", "b": column("int64", encoding="plain")}, False),
+]
+
+
+@pytest.mark.parametrize(("key", "sparse"), ENCODINGS)
+def test_keys_are_sparse_where_all_their_columns_give_single_values(
+    key: dict[str, object], sparse: bool, tmp_path: Path
+) -> None:
+    """Text is decompressed by the block: of 128 rows each look-up would decompress 32,768."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {**key, "v": "int64"}, ["a", "b"])
+        n = np.arange(2000)
+        columns = []
+        for name, values in (("a", n // 100), ("b", n)):
+            wanted = table.schema.field(name).type
+            columns.append(
+                pa.array(values).cast(pa.string()) if wanted == pa.string() else cast(values, wanted)
+            )
+        table.insert(pa.table([*columns, pa.array(n)], ["a", "b", "v"]))
+        db.flush()
+        (rowset,) = db._writer().root.table("t").tablets[0].rowsets
+        (group,) = [place.key.group for place in rowset.meta.columns if place.key.role == KEY]
+        assert group == (format.SPARSE_KEY_ROWS_LOG2 if sparse else 0)
+        rowset.check()
+        assert table.scan(["v"], where="v BETWEEN 500 AND 502").to_arrow()["v"].to_pylist() == [500, 501, 502]
+        one = {"a": columns[0][777].as_py(), "b": columns[1][777].as_py()}
+        found = table.get(one)
+        assert found is not None and found["v"] == 777
+
+
+def cast(values: np.ndarray, wanted: pa.DataType) -> pa.Array:
+    if pa.types.is_date32(wanted):
+        return pa.array(values.astype(np.int32)).view(wanted)
+    if pa.types.is_timestamp(wanted):
+        return pa.array(values).view(wanted)
+    return (
+        pa.array(values).cast(pa.decimal128(38, 0)).cast(wanted)
+        if pa.types.is_decimal(wanted)
+        else pa.array(values, wanted)
+    )
+
+
+# ── what is damaged ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The base file of a table with sparse keys, whose store is `tmp_path / "s"`."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"a": "int64", "b": "int32", "v": "int64"}, ["a", "b"])
+        n = np.arange(3000)
+        table.insert(pa.table({"a": n // 7, "b": pa.array(n % 7, pa.int32()), "v": n}))
+        db.flush()
+        (rowset,) = db._writer().root.table("t").tablets[0].rowsets
+        return tmp_path / "s" / rowset.meta.path
+
+
+def place_of(file: Path, role: int) -> tuple[int, int]:
+    """Where the first block of the column of this role is: (offset, length)."""
+    with CFileReader(FILES, str(file)) as reader:
+        key = next(key for key in reader.columns() if key.role == role)
+        found = reader.column(key)
+        assert found is not None
+        return found.extents()[0]
+
+
+@pytest.mark.parametrize("part", ["block", "footer"])
+def test_damaged_samples_are_found_and_made_anew(file: Path, part: str, tmp_path: Path) -> None:
+    """No key column is damaged, so nothing is lost, and no key seems to be absent meanwhile."""
+    offset, length = place_of(file, KEY)
+    if part == "footer":
+        with CFileReader(FILES, str(file)) as reader:
+            found = reader.column(ColumnKey(KEY, format.SPARSE_KEY_ROWS_LOG2))
+            assert found is not None
+            offset, length = found.place.offset, found.place.length
+    data = bytearray(file.read_bytes())
+    data[offset + length // 2] ^= 0x10
+    file.write_bytes(data)
+    with open_database(tmp_path / "s") as db, pytest.raises(CorruptionError):
+        db["t"].scan(where="a = 100 AND b >= 3").to_arrow()
+    report = nyala.check(tmp_path / "s")
+    assert {(problem.kind, problem.repairable) for problem in report.problems} == {("index", True)}
+    mended = nyala.check(tmp_path / "s", repair=True)
+    assert mended.ok and "anew" in mended.repairs[0]
+    with open_database(tmp_path / "s") as db:
+        assert db["t"].get({"a": 100, "b": 3}) == {"a": 100, "b": 3, "v": 703}
+
+
+def test_samples_that_are_not_of_the_key_columns_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Right checksums and another key: which of the two witnesses is right is not for a program to say."""
+    real = rowset_writer.encoded_keys
+
+    def forged(keys: EncodedKeys, *, sparse: bool) -> object:
+        ordinals = np.arange(len(keys))
+        ordinals[2 * STRETCH] += 1
+        return real(keys.take(ordinals), sparse=sparse)
+
+    monkeypatch.setattr(rowset_writer, "encoded_keys", forged)
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"a": "int64", "b": "int32"}, ["a", "b"])
+        n = np.arange(3000)
+        table.insert(pa.table({"a": n // 7, "b": pa.array(n % 7, pa.int32())}))
+        db.flush()
+    report = nyala.check(tmp_path / "s", repair=True)
+    (problem,) = report.problems
+    assert (problem.kind, problem.repairable) == ("damage", False)
+    assert f"row {2 * STRETCH} has another key than its key columns" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("group", "count", "words"),
+    [
+        (40, 1, "expected a key of every"),
+        (6, 20, "expected 32 keys, found 20"),
+        (0, 20, "expected 2000 keys"),
+    ],
+)
+def test_keys_of_another_file_are_refused(group: int, count: int, words: str, tmp_path: Path) -> None:
+    """A group of 40 would ask for memory without end; too few keys would hide rows."""
+    codec = KeyCodec([build_schema({"a": "int64"}, ["a"]).columns[0].type] * 2)
+    values = pa.array(np.arange(2000))
+    keys = codec.encode([values, values])
+    path = str(tmp_path / "f")
+    schema = build_schema(
+        {"a": column("int64", encoding="for"), "b": column("int64", encoding="for")}, ["a", "b"]
+    )
+    with CFileWriter(FILES, path) as writer:
+        for of in schema.columns:
+            writer.append_column(column_spec(of), values)
+        spec, _ = encoded_keys(keys, sparse=True)
+        forged = type(spec)(ColumnKey(KEY, group), spec.type)
+        writer.append_column(forged, keys.slice(0, count).to_binary())
+        writer.append_bloom(keys.hash64())
+        writer.finish(sync=False)
+    index = KeyIndex(CFileReader(FILES, path), codec, schema.key_ids, 2000)
+    with pytest.raises(CorruptionError, match=words):
+        index.find(keys.slice(0, 1))
+
+
+def test_a_key_column_that_is_not_there_is_corruption(tmp_path: Path) -> None:
+    """Samples alone say nothing of the rows between."""
+    codec = KeyCodec([build_schema({"a": "int64"}, ["a"]).columns[0].type] * 2)
+    values = pa.array(np.arange(2000))
+    keys = codec.encode([values, values])
+    path = str(tmp_path / "f")
+    with CFileWriter(FILES, path) as writer:
+        writer.append_column(*encoded_keys(keys, sparse=True))
+        writer.finish(sync=False)
+    index = KeyIndex(CFileReader(FILES, path), codec, [10, 11], 2000)
+    with pytest.raises(CorruptionError, match=f"no column {ColumnKey(BASE, 0, 10)}"):
+        index.find(keys.slice(0, 1))
