@@ -62,6 +62,15 @@ class Bloom:
         found: npt.NDArray[np.bool_] = ((self._words[blocks] & masks) == masks).all(axis=1)
         return found
 
+    def may_contain_one(self, key_hash: int) -> bool:
+        """`may_contain` of one hash, without NumPy's calls but for the reading of its block."""
+        words: list[int] = self._words[(key_hash >> 32) * len(self._words) >> 32].tolist()
+        key = key_hash & 0xFFFFFFFF
+        for word, salt in zip(words, format.BLOOM_SALT, strict=True):
+            if not word >> ((key * salt & 0xFFFFFFFF) >> 27) & 1:
+                return False
+        return True
+
     @property
     def nbytes(self) -> int:
         return self._words.nbytes

@@ -97,6 +97,8 @@ class KeyCodec:
                 raise CorruptionError(
                     f"expected a key column of type {type.arrow} without NULL, found {what}"
                 )
+        if len(arrays[0]) == 1:
+            return self.encode_one(list(map(_first_value, self.types, arrays)))
         if self.width is None:
             return BinaryKeys(self._encode_variable(arrays))
         parts = [
@@ -298,6 +300,18 @@ class KeyCodec:
 def _check(good: Any, message: str) -> None:
     if not good:
         raise CorruptionError(message)
+
+
+def _first_value(type: ColumnType, array: pa.Array) -> int | bytes:
+    """The first row's canonical scalar, of text its bytes."""
+    buffers = array.buffers()
+    if type.is_variable:
+        return bytes(array[0].as_buffer())
+    assert type.storage_width_bytes is not None
+    # Arrow keeps every decimal in 16 bytes.
+    stride = 16 if type.name == "decimal" else type.storage_width_bytes
+    begin = array.offset * stride
+    return int.from_bytes(memoryview(buffers[1])[begin : begin + stride], "little", signed=True)
 
 
 # ---- fixed width --------

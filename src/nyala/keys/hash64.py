@@ -20,17 +20,32 @@ import numpy.typing as npt
 
 from nyala.keys.arrow_memory import overlapping_words
 
-__all__ = ["hash_fixed", "hash_int", "hash_variable"]
+__all__ = ["hash_fixed", "hash_int", "hash_one", "hash_variable"]
 
 Hashes = npt.NDArray[np.uint64]
 
 _M: Final = np.uint64(0xC6A4A7935BD1E995)
+_M_INT: Final = int(_M)
+_ALL: Final = 0xFFFF_FFFF_FFFF_FFFF
 _R: Final = np.uint64(47)
 _WORD: Final = 8
 
 
+def hash_one(key: bytes) -> int:
+    """The hash of one key, without NumPy, whose calls take longer than the numbers."""
+    m, h = _M_INT, len(key) * _M_INT & _ALL
+    end = len(key) & ~7
+    for at in range(0, end, _WORD):
+        k = int.from_bytes(key[at : at + _WORD], "little") * m & _ALL
+        h = (h ^ ((k ^ k >> 47) * m)) * m & _ALL
+    if end < len(key):
+        h = (h ^ int.from_bytes(key[end:], "little")) * m & _ALL
+    h = (h ^ h >> 47) * m & _ALL
+    return h ^ h >> 47
+
+
 def _start(length_bytes: int) -> np.uint64:
-    return np.uint64(length_bytes * int(_M) & 0xFFFF_FFFF_FFFF_FFFF)
+    return np.uint64(length_bytes * _M_INT & _ALL)
 
 
 def _mix(h: Hashes, word: Hashes) -> Hashes:

@@ -51,6 +51,7 @@ __all__ = [
     "cast_array",
     "copy_array",
     "copy_arrays",
+    "longest_bytes",
     "one_array",
     "range_text",
     "shorten",
@@ -441,21 +442,23 @@ _FEW: Final = 16
 def _date_to_date(array: pa.Array, type: ColumnType) -> Cast:
     if pa.types.is_date64(array.type):
         return _timestamp_to_date(array.view(pa.int64()).view(pa.timestamp("ms")), type)
-    days = array.view(pa.int32())
     assert type.value_min is not None and type.value_max is not None
-    if array.null_count == 0:
-        values = days.to_numpy()
+    if len(array) <= _FEW:
         # NumPy's least of one number takes fifty times as long as Python's.
-        some = values.tolist() if values.size <= _FEW else (values.min(), values.max())
+        some = [day for value in array if (day := value.value) is not None]
         inside = not some or (min(some) >= type.value_min and max(some) <= type.value_max)
+    elif array.null_count == 0:
+        days = array.view(pa.int32()).to_numpy()
+        inside = days.min() >= type.value_min and days.max() <= type.value_max
     else:
-        bounds = pc.min_max(days).as_py()
+        bounds = pc.min_max(array.view(pa.int32())).as_py()
         inside = bounds["min"] is None or (
             bounds["min"] >= type.value_min and bounds["max"] <= type.value_max
         )
     if inside:
         return array, []
-    return _fail(array, _outside(days, type.value_min, type.value_max), f"does not fit {range_text(type)}")
+    outside = _outside(array.view(pa.int32()), type.value_min, type.value_max)
+    return _fail(array, outside, f"does not fit {range_text(type)}")
 
 
 def _int_to_date(array: pa.Array, type: ColumnType) -> Cast:
@@ -601,7 +604,7 @@ def _invalid_utf8_rows(array: pa.Array, first: int) -> Iterable[int]:
 
 def _cut(array: pa.Array, type: ColumnType) -> Cast:
     """Cut a varchar at its length."""
-    if type.length is not None and _longest_bytes(array, type.length) > type.length:
+    if type.length is not None and longest_bytes(array, type.length) > type.length:
         array = pc.utf8_slice_codeunits(array, 0, type.length)
     return array, []
 
@@ -611,7 +614,7 @@ def _to_binary(array: pa.Array, type: ColumnType) -> Cast:
 
 
 def _check_cells(array: pa.Array, limit: int) -> Cast:
-    if _longest_bytes(array, limit) <= limit:
+    if longest_bytes(array, limit) <= limit:
         return array, []
     sizes = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
     bad = sizes > limit
@@ -624,7 +627,7 @@ def _check_cells(array: pa.Array, limit: int) -> Cast:
     return result, [Failure(rows, VALUE_TOO_LARGE, messages)]
 
 
-def _longest_bytes(array: pa.Array, enough: int) -> int:
+def longest_bytes(array: pa.Array, enough: int) -> int:
     """The bytes of the longest value, or, when that is cheaper and at most `enough`, of all values together."""
     offsets = array.buffers()[1]
     if offsets is None or len(array) == 0:

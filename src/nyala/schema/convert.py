@@ -38,6 +38,7 @@ from nyala.errors import NULL, ColumnNotFoundError, InvalidArgumentError, Schema
 from nyala.schema.array_cast import Cast, Failure, cast_array, copy_array, copy_arrays, one_array
 from nyala.schema.cast import cast_datetime64, cast_list
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
+from nyala.schema.ready import ReadyData, take_ready
 from nyala.schema.row_errors import RowErrors
 from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema, find_name
 from nyala.schema.types import ColumnType
@@ -72,6 +73,8 @@ class Converted:
     columns: dict[str, pa.Array]
     row_count: int
     errors: RowErrors
+    ready: ReadyData | None = None
+    """The same columns, if they came with the table's types (`nyala.schema.ready`)."""
     borrowed: bool = False
     """Whether columns lie in the user's memory though copies were asked for: see `convert`, `borrow_above_bytes`."""
 
@@ -99,9 +102,14 @@ def convert(
                and for a key column that is a DataFrame's index.
     Cost:      Arrow and NumPy calls per column, never per row. An int64 column that needs nothing: one copy.
     """
+    key_only = columns == "key" or operation == "delete"
+    ready = take_ready(data, schema, limits.max_cell_bytes) if copy else None
+    if ready is not None and not (key_only and not schema.is_key(ready.columns[-1].name)):
+        names = [column.name for column in ready.columns]
+        return Converted(dict(zip(names, ready.arrays, strict=True)), ready.row_count, RowErrors(), ready)
     given = data if isinstance(data, InputColumns) else read_input(data)
     _check_index(given, schema)
-    _check_names(given.columns, schema, operation, key_only=columns == "key" or operation == "delete")
+    _check_names(given.columns, schema, operation, key_only)
     if given.left_out:
         _check_left_out(given.left_out, schema, operation)
     errors = RowErrors()
@@ -121,7 +129,7 @@ def convert(
             shared = [name for name in shared if name not in lent]
     if copy and shared:
         converted.update(zip(shared, copy_arrays([converted[name] for name in shared]), strict=True))
-    return Converted(converted, given.row_count, errors, borrowed)
+    return Converted(converted, given.row_count, errors, borrowed=borrowed)
 
 
 def _check_names(names: Mapping[str, Any], schema: Schema, operation: str, key_only: bool) -> None:

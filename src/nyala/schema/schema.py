@@ -223,6 +223,11 @@ class Schema:
     def key_names(self) -> tuple[str, ...]:
         return self.names[: self.key_count]
 
+    @functools.cached_property
+    def ready_plans(self) -> list[Any]:
+        """What `nyala.schema.ready` knows of data that came for this schema."""
+        return []
+
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
 

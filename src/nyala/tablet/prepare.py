@@ -27,6 +27,7 @@ from nyala.errors import (
 )
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.schema.convert import convert
+from nyala.schema.ready import ReadyData
 from nyala.schema.row_errors import RowErrors
 from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema
 from nyala.tablet.root import TableState
@@ -59,6 +60,7 @@ class PreparedOperation:
     borrowed: bool = (
         False  # columns lie in the user's memory: whoever keeps them when the call is over copies them
     )
+    ready: ReadyData | None = None  # the columns as they are to be logged, if all rows are, in this order
 
     @property
     def group_sizes(self) -> np.ndarray:
@@ -114,17 +116,85 @@ def prepare(
     else:
         errors.extend(converted.errors)
     count = converted.row_count
-    columns: dict[int, pa.Array] = {
-        schema.by_name(column).id: array for column, array in converted.columns.items()
-    }
-    if name == "update" and count and len(columns) <= schema.key_count:
-        given = set(columns)
-        if all(column.id in given for column in schema.key_columns):
-            raise InvalidArgumentError(
-                f"update of {table.name!r} names no column to change: give at least one column besides the key "
-                f"({_names(schema.key_columns)})"
-            )
+    by_name = converted.columns
+    columns: dict[int, pa.Array] = {schema.by_name(column).id: array for column, array in by_name.items()}
+    keyless: list[str] = []
+    missing: tuple[str, ...] = ()
+    if len(columns) < len(schema) or name == "update":
+        keyless, missing = _left_out(table, name, columns, errors, count)
+
+    rows = np.flatnonzero(~errors.failed_mask(count)) if errors else np.arange(count)
+    if keyless or not len(rows):
+        return PreparedOperation(
+            name, ignore, columns, count, errors, _no_keys(table), np.empty(0, np.int32),
+            np.empty(0, np.int64), np.zeros(1, np.int64), missing, schema, converted.borrowed,
+        )  # fmt: skip
+    if len(rows) != count:
+        some = pa.array(rows)
+        by_name = {column: by_name[column].take(some) for column in schema.key_names}
+    keys = table.codec.encode([by_name[column] for column in schema.key_names])
+    bad: np.ndarray | None = None  # of `rows`; None: not one
+    if name in ("insert", "upsert") and table.codec.width is None and schema.key_count > 1:
+        sizes = table.codec.sizes(keys)
+        bad = sizes > table.limits.max_key_bytes
+        if not bad.any():
+            bad = None
+        else:
+            errors.add(
+                rows[bad], KEY_TOO_LARGE,
+                [
+                    f"the encoded key has {size} bytes, more than the {table.limits.max_key_bytes} that the key of "
+                    f"{table.name!r} may have (max_key_bytes)"
+                    for size in sizes[bad].tolist()
+                ],
+            )  # fmt: skip
+    if homes is None:
+        tablets = table.router.route(by_name, len(rows))
+    else:
+        tablets = homes_of(table, homes[rows], by_name)
+    homeless = tablets < 0
+    if homeless.any():
+        if bad is not None:
+            homeless &= ~bad
+        errors.add(
+            rows[homeless], NO_PARTITION,
+            f"no range partition of {table.name!r} covers this row; add one, or mend the row",
+        )  # fmt: skip
+        bad = homeless if bad is None else bad | homeless
+    if bad is not None:
+        good = np.flatnonzero(~bad)
+        rows, keys, tablets = rows[good], keys.take(good), tablets[good]
+    if len(rows) == 1 or (
+        len(table.tablets) == 1 and keys.is_strictly_ascending()  # as the keys of a load do
+    ):
+        starts = np.arange(len(rows) + 1)
+    else:
+        order = tablet_key_order(keys, tablets, len(table.tablets))
+        if order is not None:
+            rows, keys, tablets = rows[order], keys.take(order), tablets[order]
+        starts = group_starts(keys)
+        if len(starts) - 1 != len(rows):
+            keys, tablets = keys.take(starts[:-1]), tablets[starts[:-1]]
+    return PreparedOperation(
+        name, ignore, columns, count, errors, keys, tablets, rows, starts, missing, schema, converted.borrowed,
+        converted.ready,
+    )  # fmt: skip
+
+
+def _left_out(
+    table: TableState, name: str, columns: Mapping[int, pa.Array], errors: RowErrors, count: int
+) -> tuple[list[str], tuple[str, ...]]:
+    """Of columns that are not in the data: those of the key, and those that an insert would need.
+
+    Raises: InvalidArgumentError for an update of nothing. All rows are in `errors` if nothing can be done without.
+    """
+    schema = table.schema
     keyless = [column.name for column in schema.key_columns if column.id not in columns]
+    if name == "update" and count and len(columns) <= schema.key_count and not keyless:
+        raise InvalidArgumentError(
+            f"update of {table.name!r} names no column to change: give at least one column besides the key "
+            f"({_names(schema.key_columns)})"
+        )
     if keyless:
         errors.add(
             np.arange(count),
@@ -138,58 +208,7 @@ def prepare(
     )
     if missing and name == "insert":
         errors.add(np.arange(count), MISSING_COLUMN, missing_text(missing, table))
-
-    rows = np.flatnonzero(~errors.failed_mask(count)) if errors else np.arange(count)
-    if keyless or not len(rows):
-        return PreparedOperation(
-            name, ignore, columns, count, errors, _no_keys(table), np.empty(0, np.int32),
-            np.empty(0, np.int64), np.zeros(1, np.int64), missing, schema, converted.borrowed,
-        )  # fmt: skip
-    key_arrays = [columns[column.id] for column in schema.key_columns]
-    if len(rows) != count:
-        key_arrays = [array.take(pa.array(rows)) for array in key_arrays]
-    keys = table.codec.encode(key_arrays)
-    bad = np.zeros(len(rows), np.bool_)
-    if name in ("insert", "upsert") and table.codec.width is None and schema.key_count > 1:
-        sizes = table.codec.sizes(keys)
-        bad = sizes > table.limits.max_key_bytes
-        if bad.any():
-            errors.add(
-                rows[bad], KEY_TOO_LARGE,
-                [
-                    f"the encoded key has {size} bytes, more than the {table.limits.max_key_bytes} that the key of "
-                    f"{table.name!r} may have (max_key_bytes)"
-                    for size in sizes[bad].tolist()
-                ],
-            )  # fmt: skip
-    names = [column.name for column in schema.key_columns]
-    by_name = dict(zip(names, key_arrays, strict=True))
-    if homes is None:
-        tablets = table.router.route(by_name, len(rows))
-    else:
-        tablets = homes_of(table, homes[rows], by_name)
-    homeless = (tablets < 0) & ~bad
-    if homeless.any():
-        errors.add(
-            rows[homeless], NO_PARTITION,
-            f"no range partition of {table.name!r} covers this row; add one, or mend the row",
-        )  # fmt: skip
-        bad |= homeless
-    if bad.any():
-        good = np.flatnonzero(~bad)
-        rows, keys, tablets = rows[good], keys.take(good), tablets[good]
-    if len(table.tablets) == 1 and keys.is_strictly_ascending():  # as the keys of a load do
-        starts = np.arange(len(rows) + 1)
-    else:
-        order = tablet_key_order(keys, tablets, len(table.tablets))
-        if order is not None:
-            rows, keys, tablets = rows[order], keys.take(order), tablets[order]
-        starts = group_starts(keys)
-        if len(starts) - 1 != len(rows):
-            keys, tablets = keys.take(starts[:-1]), tablets[starts[:-1]]
-    return PreparedOperation(
-        name, ignore, columns, count, errors, keys, tablets, rows, starts, missing, schema, converted.borrowed
-    )
+    return keyless, missing
 
 
 def homes_of(table: TableState, homes: np.ndarray, keys: Mapping[str, pa.Array]) -> np.ndarray:

@@ -30,7 +30,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import decimal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -272,6 +272,8 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
 
 def log_batch(table: TableState, effect: Effect) -> pa.RecordBatch:
     """The effect's rows as the log keeps them: columns named by their ids, the key first."""
+    if effect.ready is not None:
+        return effect.ready.batch
     schema, _ = table.log_schema(tuple(effect.columns))
     return pa.RecordBatch.from_arrays(list(effect.columns.values()), schema=schema)
 
@@ -287,6 +289,7 @@ def settled_group(settlement: Settlement, effect: Effect, batch: pa.RecordBatch)
         offsets=tuple(offsets.tolist()),
         batch=batch,
         schema_message=settlement.table.log_schema(tuple(effect.columns))[1],
+        batch_message=None if effect.ready is None else effect.ready.message,
     )
 
 
@@ -410,7 +413,7 @@ def _plan_fresh(
     table: TableState,
     keys: EncodedKeys,
     tablets: np.ndarray,
-    columns: dict[int, pa.Array],
+    columns: Mapping[int, pa.Array],
     nbytes: int,
     order: np.ndarray | None = None,
 ) -> list[Addition]:

@@ -50,6 +50,8 @@ class SettledGroup:
     batch: pa.RecordBatch
     schema_message: pa.Buffer | None = field(default=None, compare=False, repr=False)
     """`batch.schema.serialize()`, if whoever made the group has it: it is the same for all of a table's batches."""
+    batch_message: pa.Buffer | None = field(default=None, compare=False, repr=False)
+    """`batch.serialize()`, if whoever made the group has it."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,9 @@ def encode_record(record: LogRecord) -> list[Any]:
         schema = group.schema_message
         if schema is None:
             schema = group.batch.schema.serialize()
-        batch = group.batch.serialize()
+        batch = group.batch_message
+        if batch is None:
+            batch = group.batch.serialize()
         bodies += (schema, batch)
         groups.append(
             {

@@ -27,6 +27,20 @@ def test_what_was_put_in_may_be_there(values: list[int]) -> None:
     assert Bloom.from_bytes(bloom.to_bytes()).may_contain(keys).all()
 
 
+@given(
+    st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=40),
+    st.lists(st.integers(0, 2**64 - 1), max_size=40),
+)
+def test_one_key_is_told_what_it_is_told_among_others(there: list[int], asked: list[int]) -> None:
+    """A key would be denied when it comes alone, and be inserted a second time."""
+    bloom = Bloom.build(np.array(there, np.uint64))
+    # Also those that differ from one that is there in a bit or two, which are in its block.
+    near = [key ^ 1 << bit for key in there[:4] for bit in range(0, 32, 3)]
+    hashes = [*there, *asked, *near]
+    expected = bloom.may_contain(np.array(hashes, np.uint64)).tolist()
+    assert [bloom.may_contain_one(key) for key in hashes] == expected
+
+
 def test_absent_keys_are_mostly_denied() -> None:
     """Every insert would search every rowset."""
     bloom = Bloom.build(hashes(100_000))

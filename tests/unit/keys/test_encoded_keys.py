@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nyala.keys import EncodedKeys, KeyCodec, encoded_keys
+from nyala.keys.hash64 import hash_one
 from nyala.schema.types import parse_type
 
 # One of each layout, and the borders between them; widths that end inside and at a word.
@@ -180,6 +181,13 @@ def test_hash64_golden_vectors(key: bytes, expected: int) -> None:
     """Bloom filters written by one version would hide rows from the next if the hash moved."""
     keys = make(CODECS[-1], [b"x" * 100, key, b"", key])
     assert keys.hash64()[[1, 3]].tolist() == [expected] * 2
+    assert hash_one(key) == expected
+
+
+@given(st.lists(st.binary(max_size=40), max_size=10))
+def test_the_hash_of_one_key_is_that_among_others(keys: list[bytes]) -> None:
+    """The bloom filter would deny a key that is looked up alone."""
+    assert make(CODECS[-1], keys).hash64().tolist() == [hash_one(key) for key in keys]
 
 
 def test_hash64_of_fixed_layouts() -> None:

@@ -33,6 +33,7 @@ from nyala.errors import (
 )
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
+from nyala.tablet import settle as settle_module
 from nyala.tablet.locate import ABSENT, find_ghosts, locate, tablet_slices
 from nyala.tablet.prepare import prepare
 from nyala.tablet.root import TableState
@@ -270,6 +271,9 @@ def effect_rows(world: World, effect: Effect) -> dict[Key, Row]:
         [effect.columns[column.id] for column in schema.key_columns]
     ).to_hashable()
     assert encoded == effect.keys.to_hashable()
+    if effect.ready is not None:
+        assert effect.ready.batch.columns == list(effect.columns.values()), "the log would have other rows"
+        assert [column.id for column in effect.ready.columns] == list(effect.columns)
     order = list(zip(effect.tablets.tolist(), encoded, strict=True))
     assert order == sorted(set(order)), "S1, S3: tablet order, then key order, each key once"
     return {key: {name: values[index] for name, values in arrays.items()} for index, key in enumerate(keys)}
@@ -373,16 +377,48 @@ def test_settling_again_gives_the_same(world: World, drawn: Any) -> None:
     ]
 
 
+def told(settlement: Settlement) -> Any:
+    """All that a settlement says, to be compared."""
+    return (
+        settlement.counts,
+        [(errors.rows.tolist(), errors.codes, errors.messages) for errors in settlement.errors],
+        [
+            (
+                e.kind, e.keys.to_hashable(), e.tablets.tolist(), e.codes.tolist(), e.rowids.tolist(),
+                {number: array.to_pylist() for number, array in e.columns.items()}, e.ready,
+            )
+            for e in settlement.effects
+        ],
+        [rowset for _, rowset in settlement.rowsets],
+    )  # fmt: skip
+
+
+@given(drawn=drawn_operations(1).filter(lambda drawn: len(drawn[0][3]) > 0))
+def test_a_row_by_itself_is_settled_as_a_batch_is(world: World, drawn: Any) -> None:
+    """It goes a way of its own; what comes of it must be the same to the last vector."""
+    (operation,) = spoken(world, drawn)
+    for row in operation.rows:
+        alone = Operation(operation.name, operation.ignore, operation.columns, (row,))
+        prepared_row = prepare(world.table, alone.name, alone.data(world), ignore=alone.ignore)
+        found = settle(world.table, [prepared_row])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(settle_module, "_settle_one", lambda *_: False)
+            assert told(found) == told(settle(world.table, [prepared_row]))
+
+
 # --- named cases ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("name", ["insert", "upsert", "update", "delete"])
 @pytest.mark.parametrize("times", [1, 3])
-def test_each_operation_in_each_phase(world: World, phase: str, name: str, times: int) -> None:
+@pytest.mark.parametrize("columns", [("must", "a"), COLUMNS])
+def test_each_operation_in_each_phase(
+    world: World, phase: str, name: str, times: int, columns: tuple[str, ...]
+) -> None:
     """One key, once and three times: what Kudu's table of outcomes says (facts §7.1)."""
-    columns = () if name == "delete" else ("must", "a")
-    rows = tuple((world.keys[phase], () if name == "delete" else (n, n * 2)) for n in range(times))
+    columns = () if name == "delete" else columns
+    rows = tuple((world.keys[phase], (n, n * 2, n)[: len(columns)]) for n in range(times))
     for ignore in (False, True) if name != "upsert" else (False,):
         compare(world, [Operation(name, ignore, columns, rows)])
 
