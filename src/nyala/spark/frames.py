@@ -40,6 +40,7 @@ from nyala.env import process_mark
 from nyala.spark.arrays import as_arrays
 from nyala.spark.cluster import cores_of, is_classic
 from nyala.spark.options import LEASE_DEFAULT_S
+from nyala.spark.plans import local_frame
 from nyala.spark.reader import (
     CELLS_PER_TASK,
     PARTITIONS_PER_CORE,
@@ -114,7 +115,7 @@ def _local(spark: SparkSession, scan: Scan) -> DataFrame | None:
         if size > LOCAL_MAX_BYTES:
             return None
         batches.append(conform(batch, exact))
-    made = spark.createDataFrame(pa.Table.from_batches(batches, exact), schema=schema)
+    made = local_frame(spark, pa.Table.from_batches(batches, exact), schema)
     return made.coalesce(1) if count > ONE_PARTITION_ROWS else made
 
 

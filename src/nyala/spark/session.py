@@ -22,9 +22,10 @@ from nyala.spark.cluster import check_workers, is_classic
 from nyala.spark.errors import translated
 from nyala.spark.frames import leased_frame
 from nyala.spark.options import ReadOptions, wants_changes
+from nyala.spark.plans import answer
 from nyala.spark.progress import watching
 from nyala.spark.source import NyalaDataSource
-from nyala.spark.statements import find_uses, with_placeholders
+from nyala.spark.statements import find_uses
 from nyala.spark.types import identity_of
 from nyala.spark.warm import reading, task_frame
 from nyala.tablet.result import WriteResult
@@ -167,9 +168,10 @@ def sql(
             found = table_of(name)
             return None if found is None else found[0].schema
 
-        uses = find_uses(text, schema_of)
-        frames: dict[str, Any] = {}
-        for number, use in enumerate(uses):
+        names = '"' in text and spark.conf.get("spark.sql.ansi.doubleQuotedIdentifiers") == "true"
+        uses = find_uses(text, schema_of, double_quoted_names=names)
+        frames: list[DataFrame] = []
+        for use in uses:
             found = table_of(use.name)
             assert found is not None
             table, rows = found
@@ -178,10 +180,9 @@ def sql(
             terms = [term for term in (rows, use.where) if term is not None]
             scan = table.scan(list(columns), all_of(terms) if terms else None)
             make = functools.partial(leased_frame, spark, scan)
-            frames[f"nyala_{number}"] = task_frame(spark, scan, (columns, repr(terms)), make)
+            frames.append(task_frame(spark, scan, (columns, repr(terms)), make))
         try:
-            # Without a table of ours nothing in the text is a placeholder.
-            return spark.sql(with_placeholders(text, uses), **frames) if frames else spark.sql(text)
+            return answer(spark, text, uses, frames)
         except AnalysisException as error:
             if store is not None and error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
                 # Spark knows of its own catalogue only.

@@ -8,9 +8,9 @@
         ▼
     SELECT a.v FROM {nyala_0} AS a JOIN {nyala_1} AS u ON a.k = u.k WHERE a.k > 5
 
-The user's text is Spark's to run, changed only where a table's name stands. Each use of a table is a scan of its own,
-so one use's predicate cannot be missing from another. Spark evaluates every predicate again: what is given to a scan
-need only keep all rows that Spark would keep.
+The user's text is Spark's to run, changed only where a table's name stands, and where a term of WHERE stands that all
+rows of its scan meet (Q5). Each use of a table is a scan of its own, so one use's predicate cannot be missing from
+another. Spark evaluates every other predicate again: what is given to a scan need only keep all rows that Spark would.
 
 Invariants
     Q1  A scan's columns include every column of that use that the statement names, and of a star those that are asked
@@ -21,6 +21,10 @@ Invariants
     Q3  A term goes into a scan only where Spark's meaning of it is ours: comparisons of a column with a literal that
         the column's type holds exactly, IN, BETWEEN, IS NULL, AND, OR, NOT. The rest stays Spark's alone.
     Q4  All tables of one store are read at one timestamp.
+    Q5  A term of WHERE that a scan has met is TRUE in Spark's text, and its columns are not read for it: Spark would
+        translate a filter with other numbers in it anew for each statement. Only where the term's own text, looked at
+        alone, has the very meaning that was given to the scan, and stands between words that part terms; floating point
+        stays Spark's, whose NaN is above all numbers.
 
 Source: shared contract, "Spark"; the Spark data source study, 1.2 and 1.3.
 """
@@ -29,17 +33,18 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError
-from nyala.schema.nodes import Compare, InList, IsNull, Predicate, all_of, any_of, negate
+from nyala.schema.nodes import Compare, InList, IsNull, Predicate, all_of, any_of, names_in, negate
 
-__all__ = ["TableUse", "find_uses", "with_placeholders"]
+__all__ = ["TableUse", "find_uses", "with_names", "with_placeholders"]
 
 Node: TypeAlias = Any
 """A node of sqlglot's syntax tree: it is imported only when it is needed."""
@@ -47,6 +52,12 @@ Node: TypeAlias = Any
 _COMPARISONS: Final = {"EQ": "=", "NEQ": "<>", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
 _TURNED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _NOT_FILLED: Final = ("", "INNER", "CROSS")
+# What may stand before and after a term of WHERE for it to end there.
+_BEFORE_TERM: Final = re.compile(r"(?:\b(?:WHERE|AND)\s|[\s(]\()\s*$", re.IGNORECASE)
+_CLOSING: Final = re.compile(r"\s*\)")
+_AFTER_TERM: Final = re.compile(
+    r"\s*(?:$|[);]|(?:AND|GROUP|HAVING|ORDER|SORT|LIMIT|UNION|INTERSECT|EXCEPT|WINDOW)\b)", re.IGNORECASE
+)
 
 
 # Texts that were looked at, the oldest first: the schemas that they were looked at with, and what was found.
@@ -61,6 +72,7 @@ class TableUse:
 
     begin, end: of its name in the text, [begin, end). alias: the name to give it there; None: it has one.
     columns:    those that the statement needs, in the table's order. where: None, or a predicate (Q2, Q3).
+    met:        where terms stand that every row of that predicate meets, each [begin, end) in the text (Q5).
     """
 
     name: tuple[str, ...]
@@ -69,17 +81,29 @@ class TableUse:
     alias: str | None
     columns: tuple[str, ...]
     where: Predicate | None
+    met: tuple[tuple[int, int], ...] = ()
 
 
-def find_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema | None]) -> list[TableUse]:
+def find_uses(
+    text: str,
+    schema_of: Callable[[tuple[str, ...]], pa.Schema | None],
+    *,
+    double_quoted_names: bool = False,
+) -> list[TableUse]:
     """The uses of tables of ours in a statement, in the order of the text.
 
     schema_of: the Arrow schema of a table by the parts of its name, None when it is not ours.
+    double_quoted_names: whether what stands in double quotes is a name to Spark, where sqlglot reads a text. Then
+               nothing else is known of the statement: all columns, and no predicate.
     Cost:      some milliseconds; a text that was looked at before costs what `schema_of` does, once for each name.
     Raises:    InvalidArgumentError for what is no single SELECT; ImportError without sqlglot.
     """
     asked, uses = _known.get(text, ({}, None))
-    if uses is not None and all(schema_of(name) == schema for name, schema in asked.items()):
+    if (
+        uses is not None
+        and not double_quoted_names
+        and all(schema_of(name) == schema for name, schema in asked.items())
+    ):
         return uses
     asked = {}
 
@@ -88,6 +112,9 @@ def find_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema | None
         return asked[name]
 
     uses = _look_for_uses(text, ask)
+    if double_quoted_names:
+        names = {name: tuple(schema.names) for name, schema in asked.items() if schema is not None}
+        return [TableUse(use.name, use.begin, use.end, use.alias, names[use.name], None) for use in uses]
     with _known_lock:
         if len(_known) >= _KNOWN_MAX:
             del _known[next(iter(_known))]
@@ -126,24 +153,38 @@ def _look_for_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema |
         if isinstance(node.args.get("alias"), exp.TableAlias):
             continue
         node.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
-    needs = _needs(tree, {key: schema for key, (_, _, schema) in found.items()})
+    needs = _needs(text, tree, {key: schema for key, (_, _, schema) in found.items()})
     uses = []
     for key, (_, name, schema) in found.items():
         begin, end, alias = places[key]
-        columns, where = needs.get(key, (tuple(schema.names), None))
-        uses.append(TableUse(name, begin, end, alias, columns, where))
+        needed = needs.get(key, _Need(tuple(schema.names)))
+        uses.append(TableUse(name, begin, end, alias, needed.columns, needed.where, needed.met))
     return sorted(uses, key=lambda use: use.begin)
 
 
 def with_placeholders(text: str, uses: Sequence[TableUse]) -> str:
     """The statement with `{nyala_0}`, `{nyala_1}`, … where the uses stand, for the arguments of `spark.sql`."""
-    parts, at = [], 0
-    for number, use in enumerate(uses):
-        parts.append(_braces(text[at : use.begin]))
+    names = [f"{{nyala_{number}}}" for number in range(len(uses))]
+    return _replaced(text, uses, names, _braces)
+
+
+def with_names(text: str, uses: Sequence[TableUse], names: Sequence[str]) -> str:
+    """The statement with these names where the uses stand."""
+    return _replaced(text, uses, names, str)
+
+
+def _replaced(text: str, uses: Sequence[TableUse], names: Sequence[str], rest: Callable[[str], str]) -> str:
+    """The text with what the uses say of it changed, and the rest through `rest`."""
+    changes = []
+    for use, name in zip(uses, names, strict=True):
         quoted = "" if use.alias is None else " AS `" + use.alias.replace("`", "``") + "`"
-        parts.append(f"{{nyala_{number}}}{quoted}")
-        at = use.end
-    return "".join(parts) + _braces(text[at:])
+        changes.append((use.begin, use.end, name + quoted))
+        changes += [(begin, end, "TRUE") for begin, end in use.met]
+    parts, at = [], 0
+    for begin, end, words in sorted(changes):
+        parts += [rest(text[at:begin]), words]
+        at = end
+    return "".join(parts) + rest(text[at:])
 
 
 def _braces(text: str) -> str:
@@ -192,9 +233,14 @@ def _place(node: Node, text: str) -> tuple[int, int, str | None]:
 # ------------------------------------------------------------------------------------------------ what is needed
 
 
-def _needs(
-    tree: Node, schemas: Mapping[str, pa.Schema]
-) -> dict[str, tuple[tuple[str, ...], Predicate | None]]:
+@dataclass(frozen=True)
+class _Need:
+    columns: tuple[str, ...]
+    where: Predicate | None = None
+    met: tuple[tuple[int, int], ...] = ()
+
+
+def _needs(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str, _Need]:
     """By key: columns and predicate. A key is missing when it cannot be told: all columns then, and no predicate.
 
     Spark runs the text as it was written, so the columns are those that it names (Q1), and for a star those of it that
@@ -217,12 +263,24 @@ def _needs(
             expanded = glot.optimizer.pushdown_projections.pushdown_projections(
                 _qualified(tree, described, expand_stars=True)
             )
-            of_stars = {key: names for key, names, _, _ in _uses_in(_scopes(expanded), plain)}
+            of_stars = {key: _names(columns) for key, columns, _, _ in _uses_in(_scopes(expanded), plain)}
     except (glot.errors.SqlglotError, RecursionError):
         return {}
-    needs: dict[str, tuple[tuple[str, ...], Predicate | None]] = {}
-    for key, names, alias, scope in _uses_in(scopes, plain):
+    needs: dict[str, _Need] = {}
+    for key, named_columns, alias, scope in _uses_in(scopes, plain):
         schema = plain[key]
+        terms, met = [], []
+        done: set[int] = set()  # columns in terms that are met
+        for node, of_where in _filters(scope, alias):
+            term = _translate(node, alias, schema)
+            if term is None:
+                continue
+            terms.append(term)
+            place = _place_of_term(text, node, term, alias, schema) if of_where else None
+            if place is not None:
+                met.append(place)
+                done.update(map(id, node.find_all(glot.exp.Column)))
+        names = _names(column for column in named_columns if id(column) not in done)
         if _has_star(scope):
             # Of a UNION's branches the columns are told apart by their places.
             if key not in of_stars or scope.expression.find_ancestor(glot.exp.SetOperation) is not None:
@@ -233,10 +291,7 @@ def _needs(
         columns = tuple(name for name in schema.names if name.lower() in names)
         if len(columns) != len(names):
             continue  # something that is no column of ours: let Spark say so
-        terms = [
-            term for node in _filters(scope, alias) if (term := _translate(node, alias, schema)) is not None
-        ]
-        needs[key] = (columns, all_of(terms) if terms else None)
+        needs[key] = _Need(columns, all_of(terms) if terms else None, tuple(met))
     return needs
 
 
@@ -276,8 +331,8 @@ def _is_projection(star: Node) -> bool:
 
 def _uses_in(
     scopes: Sequence[Any], plain: Mapping[str, pa.Schema]
-) -> Iterator[tuple[str, set[str], str, Any]]:
-    """(key, names of columns in lower case, alias, scope) of each use of which the names can be told."""
+) -> Iterator[tuple[str, list[Node], str, Any]]:
+    """(key, columns that are named, alias, scope) of each use of which the names can be told."""
     exp = _sqlglot().exp
     for scope in scopes:
         columns = [column for column in scope.columns if not isinstance(column.this, exp.Star)]
@@ -286,10 +341,14 @@ def _uses_in(
         for alias, source in scope.sources.items():
             key = source.name if isinstance(source, exp.Table) else None
             if key is not None and key in plain:
-                found = (
+                found = [
                     column for column in _columns_of(scope, alias) if not isinstance(column.this, exp.Star)
-                )
-                yield key, {column.name.lower() for column in found}, alias, scope
+                ]
+                yield key, found, alias, scope
+
+
+def _names(columns: Iterable[Node]) -> set[str]:
+    return {column.name.lower() for column in columns}
 
 
 def _distinct(names: Sequence[str]) -> bool:
@@ -303,8 +362,8 @@ def _columns_of(scope: Any, alias: str) -> Iterator[Node]:
         yield from (column for column in inner.external_columns if column.table == alias)
 
 
-def _filters(scope: Any, alias: str) -> Iterator[Node]:
-    """Terms, joined by AND, that every row of the source with a part in the answer meets (Q2)."""
+def _filters(scope: Any, alias: str) -> Iterator[tuple[Node, bool]]:
+    """Terms, joined by AND, that every row of the source with a part in the answer meets (Q2), and if of WHERE."""
     exp = _sqlglot().exp
     select = scope.expression
     if not isinstance(select, exp.Select):
@@ -321,10 +380,10 @@ def _filters(scope: Any, alias: str) -> Iterator[Node]:
     filled = mine is not None and mine[0] == "LEFT" and mine[1] not in ("SEMI", "ANTI")
     where = select.args.get("where")
     if where is not None and not filled and (mine is None or mine[1] in _NOT_FILLED):
-        yield from _terms(where.this)
+        yield from ((term, True) for term in _terms(where.this))
     if mine is not None and mine[2].args.get("on") is not None:
         # Of a joined side only rows that meet ON have a part, whatever the join makes of the others.
-        yield from _terms(mine[2].args["on"])
+        yield from ((term, False) for term in _terms(mine[2].args["on"]))
 
 
 def _terms(node: Node) -> Iterator[Node]:
@@ -335,6 +394,30 @@ def _terms(node: Node) -> Iterator[Node]:
         yield from _terms(node.right)
     else:
         yield node
+
+
+def _place_of_term(
+    text: str, node: Node, term: Predicate, alias: str, schema: pa.Schema
+) -> tuple[int, int] | None:
+    """Where the term stands in the text, if nothing else belongs to it there; None: it cannot be told (Q5)."""
+    if any(pa.types.is_floating(schema.field(name).type) for name in names_in(term)):
+        return None
+    metas = [part.meta for part in node.walk() if "start" in part.meta and "end" in part.meta]
+    if not metas:
+        return None
+    begin, end = min(meta["start"] for meta in metas), max(meta["end"] for meta in metas) + 1
+    if isinstance(node, _sqlglot().exp.In) and (closing := _CLOSING.match(text, end)):
+        end = closing.end()
+    if not (_BEFORE_TERM.search(text, 0, begin) and _AFTER_TERM.match(text, end)):
+        return None
+    glot = _sqlglot()
+    try:
+        alone = glot.parse_one(text[begin:end], dialect="spark")
+    except glot.errors.SqlglotError:
+        return None
+    for column in alone.find_all(glot.exp.Column):
+        column.set("table", glot.exp.to_identifier(alias))
+    return (begin, end) if _translate(alone, alias, schema) == term else None
 
 
 # ------------------------------------------------------------------------------------------------ translation
@@ -408,6 +491,8 @@ def _value(node: Node, type: pa.DataType) -> Any:
         return None
     text = str(node.this)
     if node.is_string:
+        if node.meta.get("end", -1) - node.meta.get("start", 0) != len(text) + 1:
+            return None  # what a backslash stands for, Spark's settings say
         if pa.types.is_date32(type):
             try:
                 return dt.date.fromisoformat(text)

@@ -7,7 +7,7 @@ import pytest
 
 from nyala.errors import InvalidArgumentError
 from nyala.spark import statements
-from nyala.spark.statements import find_uses, with_placeholders
+from nyala.spark.statements import find_uses, with_names, with_placeholders
 
 T = pa.schema(
     [
@@ -39,7 +39,7 @@ def uses(text: str) -> list[tuple[str, str, str | None]]:
         ("SELECT * FROM u", [("u", "k x", None)]),
         ("SELECT count(*) FROM t", [("t", "", None)]),
         ("SELECT V FROM T", []),
-        ("SELECT a.v FROM t a WHERE a.k > 5 AND g < 2", [("t", "k v g", "k > 5 AND g < 2")]),
+        ("SELECT a.v FROM t a WHERE a.k > 5 AND g < 2", [("t", "v g", "k > 5 AND g < 2")]),
         ("SELECT v FROM t WHERE 5 < k OR v IN ('a', 'b')", [("t", "k v", "k > 5 OR v IN ('a', 'b')")]),
         ("SELECT v FROM t WHERE upper(v) = 'A' AND NOT k BETWEEN 1 AND 3",
          [("t", "k v", "NOT (k >= 1 AND k <= 3)")]),
@@ -51,18 +51,18 @@ def uses(text: str) -> list[tuple[str, str, str | None]]:
         ("SELECT x.v FROM db.`My t` x", [("db.My t", "v", None)]),
         ("SELECT t.v, u.x FROM t JOIN u ON t.k = u.k AND u.x = 3 WHERE t.k > 1",
          [("t", "k v", "k > 1"), ("u", "k x", "x = 3")]),
-        ("SELECT t.v FROM t, u WHERE t.k = u.k AND u.x >= 2", [("t", "k v", None), ("u", "k x", "x >= 2")]),
+        ("SELECT t.v FROM t, u WHERE t.k = u.k AND u.x >= 2", [("t", "k v", None), ("u", "k", "x >= 2")]),
         ("SELECT a.v FROM t a JOIN t b ON a.k + 1 = b.k WHERE a.k = 3 AND b.k = 4",
          [("t", "k v", "k = 3"), ("t", "k", "k = 4")]),
         ("SELECT v FROM t WHERE k = 1 UNION ALL SELECT v FROM t WHERE k = 2",
-         [("t", "k v", "k = 1"), ("t", "k v", "k = 2")]),
+         [("t", "v", "k = 1"), ("t", "v", "k = 2")]),
         ("SELECT v FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND u.x = 1)",
-         [("t", "k v", None), ("u", "k x", "x = 1")]),
+         [("t", "k v", None), ("u", "k", "x = 1")]),
         # The text is run as it is: what it names is there, also where nothing comes of it.
         ("SELECT count(1) FROM (SELECT k, row_number() OVER (PARTITION BY v ORDER BY g) r FROM t) WHERE r = 1",
          [("t", "k v g", None)]),
         ("SELECT x.v FROM (SELECT * FROM t WHERE k > 1) x", [("t", "k v", "k > 1")]),
-        ("SELECT v AS k FROM t WHERE k = 1", [("t", "k v", "k = 1")]),
+        ("SELECT v AS k FROM t WHERE k = 1", [("t", "v", "k = 1")]),
         # What is there decides what it means.
         ("SELECT t.v FROM t NATURAL JOIN u", [("t", "k v d n t f g", None), ("u", "k x", None)]),
         ("SELECT * EXCEPT (v) FROM t WHERE k = 1", [("t", "k v d n t f g", None)]),
@@ -73,7 +73,7 @@ def uses(text: str) -> list[tuple[str, str, str | None]]:
         ("SELECT count(DISTINCT *) FROM u", [("u", "k x", None)]),
         ("SELECT u.*, t.v FROM u, t", [("u", "k x", None), ("t", "v", None)]),
         ("SELECT v FROM t WHERE k IN (SELECT k FROM u WHERE x = 1)",
-         [("t", "k v", None), ("u", "k x", "x = 1")]),
+         [("t", "k v", None), ("u", "k", "x = 1")]),
     ],
 )  # fmt: skip
 def test_what_a_statement_needs(text: str, expected: list[tuple[str, str, str | None]]) -> None:
@@ -113,6 +113,7 @@ def test_no_row_that_an_outer_join_needs_is_left_out(text: str, of_t: str | None
         ("k = 9223372036854775808", None),
         ("k = '5'", None),  # Spark casts one of them
         ("v = 5", None),
+        ("v = 'a\\'b'", None),  # what a backslash means, a setting of Spark's says
         ("t > '2026-01-01'", None),  # in the session's time zone
         ("f = 0.1", None),  # Spark compares as double
         ("v LIKE 'a%'", None),
@@ -162,3 +163,53 @@ def test_what_does_not_parse_is_said_without_the_parsers_objects() -> None:
         InvalidArgumentError, match="does not parse: Expected table name, line 1, at 'where'$"
     ):
         find_uses("SELECT k FROM where", TABLES.get)
+
+
+@pytest.mark.parametrize(
+    ("where", "columns", "left"),
+    [
+        ("k BETWEEN -5 AND 60 AND d = DATE '2026-01-01'", "v", "TRUE AND TRUE"),
+        ("(t.k > 5) AND v IN ('a', 'b') AND k IN (1,2 );", "v", "(TRUE) AND TRUE AND TRUE;"),
+        ("k > 5 OR `k` < 3 GROUP BY v", "v", "TRUE GROUP BY v"),
+        ("NOT (NOT (k = 5))", "v", "NOT (NOT (TRUE))"),
+        # NaN is above all numbers for Spark, as it is for a scan; still nothing is left to that.
+        ("g < 3 AND k = 1", "v g", "g < 3 AND TRUE"),
+        # What a scan is not given, or what the term's text alone does not say.
+        ("upper(v) = 'A' AND k = 1", "v", "upper(v) = 'A' AND TRUE"),
+        ("NOT k > 5", "k v", None),
+        ("NOT (k > 5)", "k v", None),
+        ("+k > 5 AND +5 < k", "k v", None),
+        ("(k > 5) OR (k < 3)", "k v", None),
+        ("d > CAST('2026-01-01' AS DATE)", "v d", None),
+        ("k IS NULL", "k v", None),
+        ("k > 5L", "k v", None),
+        ("k = 1 QUALIFY row_number() OVER (ORDER BY v) = 1", "k v", None),
+    ],
+)
+def test_a_term_that_the_scan_met_is_true_for_spark(where: str, columns: str, left: str | None) -> None:
+    """Q5: its numbers, others in each statement, are none of Spark's business, and nothing is read for it."""
+    text = f"SELECT v FROM t WHERE {where}"
+    (use,) = find_uses(text, TABLES.get)
+    assert " ".join(use.columns) == columns
+    changed = f"SELECT v FROM n AS `t` WHERE {where if left is None else left}"
+    assert with_names(text, [use], ["n"]) == changed
+    assert with_placeholders(text, [use]) == changed.replace(" n ", " {nyala_0} ")
+
+
+def test_a_term_of_a_joined_side_stays_where_it_is() -> None:
+    """ON says which rows find a partner; of WHERE only what no outer join fills up is known of every row."""
+    for text in (
+        "SELECT t.v FROM t LEFT JOIN u ON t.k = u.k AND u.x = 1",
+        "SELECT t.v FROM t LEFT JOIN u ON t.k = u.k WHERE u.x = 1",
+        "SELECT t.v FROM t RIGHT JOIN u ON t.k = u.k WHERE t.k = 1",
+    ):
+        assert not any(use.met for use in find_uses(text, TABLES.get)), text
+
+
+def test_where_double_quotes_are_names_nothing_is_known_of_a_text() -> None:
+    """`spark.sql.ansi.doubleQuotedIdentifiers`: what reads as a text is a column."""
+    text = 'SELECT k FROM t WHERE v = "w"'
+    assert [str(use.where) for use in find_uses(text, TABLES.get)] == ["v = 'w'"]
+    for _ in range(2):
+        (use,) = find_uses(text, TABLES.get, double_quoted_names=True)
+        assert (use.columns, use.where, use.met) == (tuple(T.names), None, ())
