@@ -40,9 +40,13 @@ __all__ = ["ColumnFooter", "picks_single_values", "refuse_unknown_flags"]
 
 def picks_single_values(encoding: int, form: Physical, null_count: int) -> bool:
     """Whether a look-up takes single values from the blocks of such a column as they lie: frames and runs of numbers,
-    none with NULL."""
+    codewords of text, none with NULL."""
+    if null_count:
+        return False
+    if form.kind == BYTES:
+        return encoding == format.ENCODING_DICTIONARY
     known = encoding in (format.ENCODING_FOR, format.ENCODING_RLE)
-    return known and null_count == 0 and form.kind == FIXED and form.code != format.TYPE_DECIMAL128
+    return known and form.kind == FIXED and form.code != format.TYPE_DECIMAL128
 
 
 @dataclass(frozen=True)

@@ -181,6 +181,9 @@ class KeyIndex:
         if self._pieces_asked < self._stored.worth_reading_all:
             return None
         self._pieces_asked = 0
+        if self._stored.nbytes_of_all > self._cache.limit_bytes * _CACHE_SHARE:
+            self._too_large = True
+            return None
         found = self._stored.read_all(stats)
         if found.nbytes > self._cache.limit_bytes * _CACHE_SHARE:
             self._too_large = True

@@ -11,8 +11,9 @@
 
 Both cut the rows into pieces (blocks of the column, stretches), whose first keys tell which piece may hold a key.
 
-Sparse keys are for keys whose columns all are numbers in frames or runs: there a single value costs the same
-wherever it is, and the encoded keys of all rows would be a sixth of lineitem. Text is decompressed by the block.
+Sparse keys are for keys whose columns all are numbers in frames or runs, or text in a dictionary: there a single value
+costs the same wherever it is, and the encoded keys of all rows would be a sixth of lineitem. Other text is decompressed
+by the block.
 Measured: docs/decisions/0033. Source: Kudu facts 3.3 (its composite index is dense). Departure: the sparse form.
 
 Immutable but for what the cache holds; any thread may use them.
@@ -77,6 +78,11 @@ class DenseKeys:
                 f"column {self.column.key} carries no value index", self._path, self.column.place.offset
             )
         return self._codec.from_binary(first)
+
+    @property
+    def nbytes_of_all(self) -> float:
+        """About what `read_all` would give, at the least."""
+        return len(self) * _bytes_a_key(self.first_keys)
 
     @property
     def worth_reading_all(self) -> int:
@@ -207,6 +213,11 @@ class SparseKeys:
         self._log2 = samples.column.key.group
 
     @property
+    def nbytes_of_all(self) -> float:
+        """As of `DenseKeys`."""
+        return self._row_count * _bytes_a_key(self._samples.first_keys)
+
+    @property
     def worth_reading_all(self) -> int:
         """As of `DenseKeys`. A stretch costs a sixteenth of what it does alone when its columns are read whole."""
         return len(self._samples) >> 4
@@ -246,7 +257,7 @@ class SparseKeys:
 
     def find_one(self, key: EncodedKeys, canonical: bytes, stats: ReadStats | None) -> int:
         """`find` of one key, which is given in both forms."""
-        # Keys are as long as one another: what is not below this bound is above the key.
+        # What is not below this bound is above the key: no bytes lie between the two.
         stretch = self._samples.lower_bound(canonical + b"\0", stats) - 1
         if stretch < 0:
             return NO_ROWID
@@ -307,3 +318,8 @@ def _pieces_of(pieces: Pieces) -> list[tuple[int, int, int]]:
 
 def _searched(keys: EncodedKeys) -> SearchedKeys:
     return ShortKeys.of(keys) or keys
+
+
+def _bytes_a_key(some: EncodedKeys) -> float:
+    """In memory, at the least: an integer, or the bytes and where they end."""
+    return 8 if some.width is not None else 8 + float(some.sizes().mean())

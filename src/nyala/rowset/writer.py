@@ -34,6 +34,7 @@ from nyala.schema.types import ColumnType
 __all__ = ["WrittenRowSet", "column_spec", "encoded_keys", "write_rowset"]
 
 _ENCODED: Final = ColumnType("binary")
+_SPARSE_KEY_BYTES_MAX: Final = 256
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,10 @@ def column_spec(column: ColumnSchema) -> ColumnWriteSpec:
 def encoded_keys(keys: EncodedKeys, *, sparse: bool) -> tuple[ColumnWriteSpec, pa.LargeBinaryArray]:
     """The column of a composite key's encoded keys: of every row, or of every 128th (see `stored_keys`).
 
-    sparse: whether look-ups take single values from all key columns as they lie (`picks_single_values`).
+    sparse: whether look-ups take single values from all key columns as they lie (`picks_single_values`). Long keys
+            are all stored even so: 128 of them for each that is asked for would take more memory than blocks do.
     """
-    if not sparse:
+    if not sparse or (keys.width is None and int(keys.sizes().max()) > _SPARSE_KEY_BYTES_MAX):
         return ColumnWriteSpec(ColumnKey(KEY), _ENCODED), keys.to_binary()
     log2 = format.SPARSE_KEY_ROWS_LOG2
     samples = keys.take(np.arange(0, len(keys), 1 << log2))

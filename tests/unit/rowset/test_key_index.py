@@ -19,6 +19,7 @@ COUNT = 60_000
 
 SCHEMAS = {
     "one integer": {"k": "int64"},
+    "text and integer, every key stored": {"s": column("string", encoding="plain"), "k": "int64"},
     "text and integer": {"s": "string", "k": "int64"},
     "two integers, every key stored": {"s": "int32", "k": column("int64", encoding="plain")},
     "two integers": {"s": "int32", "k": "int64"},
@@ -33,12 +34,14 @@ def rowset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     small = SCHEMAS[request.param]
     with open_database(path) as db:
         table = db.create_table("t", small, list(small))
-        first = pa.array(["a\0" if small.get("s") == "string" else 7] * COUNT)
+        first = pa.array(["a\0" if "text" in request.param else 7] * COUNT)
         data = {"k": numbers} if len(small) == 1 else {"s": first, "k": numbers}
         table.insert(data)
         db.flush()
         (found,) = db._writer().root.table("t").tablets[0].rowsets
-        assert isinstance(found.keys._stored, SparseKeys) == (request.param == "two integers")
+        assert isinstance(found.keys._stored, SparseKeys) == (
+            request.param in ("two integers", "text and integer")
+        )
         yield found
 
 
