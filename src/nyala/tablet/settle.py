@@ -147,7 +147,7 @@ def _settle_one(settlement: Settlement, located: Located) -> bool:
     The same as of many rows (a test compares the two), without two dozen calls of NumPy for vectors of one.
     """
     table, (operation,) = settlement.table, settlement.operations
-    if operation.row_count != 1 or len(operation.rows) != 1 or operation.missing:
+    if operation.row_count != 1:
         return False
     existed = int(located.codes[0]) != ABSENT
     columns, given = operation.columns, table.schema.columns
@@ -158,7 +158,7 @@ def _settle_one(settlement: Settlement, located: Located) -> bool:
         given = tuple([column for column in given if column.id in columns])
         has_effect = len(given) > table.schema.key_count
     else:
-        if operation.name not in ("insert", "upsert"):
+        if operation.name not in ("insert", "upsert") or operation.missing:
             return False
         kind, places, counts, has_effect = "insert", located.ghosts, OperationCounts(inserted=1), True
     settlement.counts = [counts]

@@ -41,6 +41,13 @@ def test_one_key_is_told_what_it_is_told_among_others(there: list[int], asked: l
     assert [bloom.may_contain_one(key) for key in hashes] == expected
 
 
+def test_one_key_is_looked_for_in_its_own_block() -> None:
+    keys = hashes(1000)
+    bloom = Bloom.build(keys)
+    assert bloom.nbytes > 50 * 32
+    assert all(map(bloom.may_contain_one, keys.tolist()))
+
+
 def test_absent_keys_are_mostly_denied() -> None:
     """Every insert would search every rowset."""
     bloom = Bloom.build(hashes(100_000))
