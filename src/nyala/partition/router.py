@@ -65,6 +65,8 @@ class Router:
             assert (table[number, first:last] == -1).all(), "T1: partitions overlap"
             table[number, first:last] = index
         self._table = table.reshape(-1)
+        self.covers_all: Final = bool((self._table >= 0).all())
+        """Whether every row has a partition."""
         self.is_single: Final = len(self._table) == 1
         """Neither hash nor bounds: all rows are at home in the one partition, or none is."""
 

@@ -44,10 +44,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.errors import INVALID_UTF8, OUT_OF_RANGE, VALUE_TOO_LARGE, InvalidArgumentError, SchemaError
-from nyala.schema.types import EXACT_DECIMALS, MAX_CELL_BYTES, ColumnType
+from nyala.schema.types import DATE_MAX_DAYS, DATE_MIN_DAYS, EXACT_DECIMALS, MAX_CELL_BYTES, ColumnType
 
 __all__ = [
     "Failure",
+    "are_dates",
     "cast_array",
     "copy_array",
     "copy_arrays",
@@ -439,24 +440,27 @@ _FEW: Final = 16
 # --- dates and times --------------------------------------------------------------------------------
 
 
+def are_dates(array: pa.Array) -> bool:
+    """Whether the days of a date32 array are all of years that a date has."""
+    if len(array) <= _FEW:  # NumPy's least of one number takes fifty times as long as Python's
+        for value in array:
+            day = value.value
+            if day is not None and not DATE_MIN_DAYS <= day <= DATE_MAX_DAYS:
+                return False
+        return True
+    days = array.view(pa.int32())
+    if array.null_count:
+        days = days.drop_null()
+    values = days.to_numpy()
+    return not len(values) or bool(values.min() >= DATE_MIN_DAYS and values.max() <= DATE_MAX_DAYS)
+
+
 def _date_to_date(array: pa.Array, type: ColumnType) -> Cast:
     if pa.types.is_date64(array.type):
         return _timestamp_to_date(array.view(pa.int64()).view(pa.timestamp("ms")), type)
-    assert type.value_min is not None and type.value_max is not None
-    if len(array) <= _FEW:
-        # NumPy's least of one number takes fifty times as long as Python's.
-        some = [day for value in array if (day := value.value) is not None]
-        inside = not some or (min(some) >= type.value_min and max(some) <= type.value_max)
-    elif array.null_count == 0:
-        days = array.view(pa.int32()).to_numpy()
-        inside = days.min() >= type.value_min and days.max() <= type.value_max
-    else:
-        bounds = pc.min_max(array.view(pa.int32())).as_py()
-        inside = bounds["min"] is None or (
-            bounds["min"] >= type.value_min and bounds["max"] <= type.value_max
-        )
-    if inside:
+    if are_dates(array):
         return array, []
+    assert type.value_min is not None and type.value_max is not None
     outside = _outside(array.view(pa.int32()), type.value_min, type.value_max)
     return _fail(array, outside, f"does not fit {range_text(type)}")
 

@@ -104,9 +104,10 @@ def convert(
     """
     key_only = columns == "key" or operation == "delete"
     ready = take_ready(data, schema, limits.max_cell_bytes) if copy else None
-    if ready is not None and not (key_only and not schema.is_key(ready.columns[-1].name)):
-        names = [column.name for column in ready.columns]
-        return Converted(dict(zip(names, ready.arrays, strict=True)), ready.row_count, RowErrors(), ready)
+    if ready is not None and not (key_only and not schema.is_key(ready.names[-1])):
+        return Converted(
+            dict(zip(ready.names, ready.arrays, strict=True)), ready.row_count, RowErrors(), ready
+        )
     given = data if isinstance(data, InputColumns) else read_input(data)
     _check_index(given, schema)
     _check_names(given.columns, schema, operation, key_only)

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from nyala.schema.array_cast import cast_array, longest_bytes
+from nyala.schema.array_cast import are_dates, longest_bytes
 from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["READY_ROWS_MAX", "ReadyData", "take_ready"]
@@ -32,8 +32,6 @@ __all__ = ["READY_ROWS_MAX", "ReadyData", "take_ready"]
 READY_ROWS_MAX: Final = 4096
 # So many kinds of data in one schema are remembered.
 _PLANS_MAX: Final = 8
-# Types that `validate` has not said everything of.
-_LOOKED_AT: Final = frozenset({"date", "varchar"})
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,8 @@ class ReadyData:
     """
 
     columns: tuple[ColumnSchema, ...]
+    ids: tuple[int, ...]
+    names: tuple[str, ...]
     batch: pa.RecordBatch
     arrays: list[pa.Array]
     message: pa.Buffer
@@ -60,11 +60,14 @@ class _Plan:
 
     given: pa.Schema
     columns: tuple[ColumnSchema, ...]
+    ids: tuple[int, ...]
+    names: tuple[str, ...]
     order: tuple[int, ...] | None
     """Where in the data each column stands; None: in this order."""
     written: pa.Schema | None
     not_null: tuple[int, ...]
-    looked_at: tuple[int, ...]
+    dates: tuple[int, ...]
+    cut: tuple[int, ...]
     variable: tuple[int, ...]
 
 
@@ -97,15 +100,19 @@ def take_ready(data: Any, schema: Schema, max_cell_bytes: int) -> ReadyData | No
     for place in plan.not_null:
         if arrays[place].null_count:
             return None
-    for place in plan.looked_at:
-        array, _ = cast_array(arrays[place], plan.columns[place].type, max_cell_bytes)
-        if array is not arrays[place]:  # cut, or NULL where a row failed
+    for place in plan.dates:
+        if not are_dates(arrays[place]):
+            return None
+    for place in plan.cut:
+        length = plan.columns[place].type.length
+        assert length is not None
+        if longest_bytes(arrays[place], length) > length:
             return None
     if message.size > max_cell_bytes:
         for place in plan.variable:
             if longest_bytes(arrays[place], max_cell_bytes) > max_cell_bytes:
                 return None
-    return ReadyData(plan.columns, batch, arrays, message)
+    return ReadyData(plan.columns, plan.ids, plan.names, batch, arrays, message)
 
 
 def _plan_of(given: pa.Schema, schema: Schema) -> _Plan:
@@ -129,7 +136,7 @@ def _make_plan(given: pa.Schema, schema: Schema) -> _Plan:
         or not columns
         or any(given.field(place_of[column.name]).type != column.type.arrow for column in columns)
     ):
-        return _Plan(given, (), None, None, (), (), ())
+        return _Plan(given, (), (), (), None, None, (), (), (), ())
     order = tuple(place_of[column.name] for column in columns)
 
     def places(mask: list[bool]) -> tuple[int, ...]:
@@ -138,9 +145,12 @@ def _make_plan(given: pa.Schema, schema: Schema) -> _Plan:
     return _Plan(
         given,
         columns,
+        tuple(column.id for column in columns),
+        tuple(column.name for column in columns),
         None if order == tuple(range(len(order))) else order,
         pa.schema([(str(column.id), column.type.arrow) for column in columns]),
         places([not column.nullable for column in columns]),
-        places([column.type.name in _LOOKED_AT for column in columns]),
+        places([column.type.name == "date" for column in columns]),
+        places([column.type.length is not None for column in columns]),
         places([column.type.is_variable for column in columns]),
     )

@@ -58,14 +58,14 @@ def locate(
     Cost: per touched tablet one look-up in memory and one per DiskRowSet whose key range holds one of the keys.
     """
     count = len(keys)
+    if count == 1 and newer_than is None:
+        return _locate_one(table, keys, int(tablets[0]))
     ordinals, offsets = tablet_slices(tablets)
     slices = list(zip(ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True))
     if all(table.tablets[ordinal].is_empty for ordinal, _, _ in slices):
         # A first load: three vectors as long as it, to say the same of each row, would take as long as its keys do.
         nowhere = np.broadcast_to(np.int64(-1), count)
         return Located(np.broadcast_to(np.int32(ABSENT), count), nowhere, nowhere, [])
-    if count == 1 and newer_than is None:
-        return _locate_one(table, keys, slices[0][0])
     found = Located(
         np.full(count, ABSENT, np.int32), np.full(count, -1, np.int64), np.full(count, -1, np.int64), []
     )

@@ -117,7 +117,12 @@ def prepare(
         errors.extend(converted.errors)
     count = converted.row_count
     by_name = converted.columns
-    columns: dict[int, pa.Array] = {schema.by_name(column).id: array for column, array in by_name.items()}
+    ready = converted.ready
+    columns: dict[int, pa.Array] = (
+        {schema.by_name(column).id: array for column, array in by_name.items()}
+        if ready is None
+        else dict(zip(ready.ids, ready.arrays, strict=True))
+    )
     keyless: list[str] = []
     missing: tuple[str, ...] = ()
     if len(columns) < len(schema) or name == "update":
@@ -152,8 +157,8 @@ def prepare(
         tablets = table.router.route(by_name, len(rows))
     else:
         tablets = homes_of(table, homes[rows], by_name)
-    homeless = tablets < 0
-    if homeless.any():
+    homeless = None if homes is None and table.router.covers_all else tablets < 0
+    if homeless is not None and homeless.any():
         if bad is not None:
             homeless &= ~bad
         errors.add(
@@ -177,7 +182,7 @@ def prepare(
             keys, tablets = keys.take(starts[:-1]), tablets[starts[:-1]]
     return PreparedOperation(
         name, ignore, columns, count, errors, keys, tablets, rows, starts, missing, schema, converted.borrowed,
-        converted.ready,
+        ready,
     )  # fmt: skip
 
 

@@ -433,7 +433,7 @@ class _Chooser:
             column.id: choose(column, at) for column in (*self._schema.key_columns, *values)
         }
         ready = self._operations[0].ready if self._rows is not None and self._rows[1] is None else None
-        if ready is not None and [column.id for column in ready.columns] != list(columns):
+        if ready is not None and ready.ids != tuple(columns):
             ready = None
         return columns, ready
 

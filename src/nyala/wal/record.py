@@ -35,6 +35,7 @@ __all__ = ["ROW_KINDS", "LogRecord", "SettledGroup", "decode_meta", "decode_reco
 
 ROW_KINDS: Final = frozenset({"insert", "update", "delete"})
 _META_LENGTH: Final = struct.Struct("<I")
+_META: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _COLUMN_ID: Final = re.compile("0|[1-9][0-9]{0,18}")
 
 
@@ -124,9 +125,7 @@ def encode_record(record: LogRecord) -> list[Any]:
                 "batch": batch.size,
             }
         )
-    meta = json.dumps(
-        {"key": record.idempotency_key, "groups": groups}, ensure_ascii=False, separators=(",", ":")
-    ).encode()
+    meta = _META.encode({"key": record.idempotency_key, "groups": groups}).encode()
     padding = -(_META_LENGTH.size + len(meta)) % ALIGNMENT_BYTES
     assert all(body.size % ALIGNMENT_BYTES == 0 for body in bodies), "L1"
     return [_META_LENGTH.pack(len(meta)) + meta + bytes(padding), *bodies]

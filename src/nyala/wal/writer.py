@@ -151,6 +151,7 @@ class LogWriter:
         for info in recovery.segments:
             assert info.closed, f"G3: segment {info.number} is open"
             self._closed_segments[info.number] = info
+        self._closed_bytes = sum(info.size_bytes for info in recovery.segments)
         start_offset = recovery.start_offset
         self._segment = _Segment(recovery.next_segment, start_offset, start_offset)
         # The segment that the leader writes to; differs from `_segment` only between a decision to roll and the write.
@@ -217,7 +218,8 @@ class LogWriter:
     def size_bytes(self) -> int:
         """The log's size on disk, and what waits to be written."""
         with self._condition:
-            return sum(info.size_bytes for info in self._infos()) + self._pending_bytes
+            file = self._written_segment.file
+            return self._closed_bytes + (0 if file is None else file.size_bytes) + self._pending_bytes
 
     def _infos(self) -> list[SegmentInfo]:
         infos = sorted(self._closed_segments.values(), key=lambda info: info.number)
@@ -322,7 +324,9 @@ class LogWriter:
     def drop(self, numbers: Sequence[int]) -> list[str]:
         """Forget closed segments that nobody needs (R3); returns their paths, for the catalogue's garbage (P2)."""
         with self._condition:
-            return [self._closed_segments.pop(number).path for number in numbers]
+            gone = [self._closed_segments.pop(number) for number in numbers]
+            self._closed_bytes -= sum(info.size_bytes for info in gone)
+            return [info.path for info in gone]
 
     def close(self) -> None:
         """Sync everything, write and sync the footer. Of a dead writer, only let go of the file. May be called twice.
@@ -505,4 +509,5 @@ class LogWriter:
         with self._condition:
             segment.file = None
             self._closed_segments[info.number] = info
+            self._closed_bytes += info.size_bytes
         file.close()

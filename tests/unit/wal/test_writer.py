@@ -381,8 +381,12 @@ def test_segments_roll_at_their_size_and_are_dropped_from_the_front(bench: Bench
     assert writer.size_bytes == sum(info.size_bytes for info in infos)
     assert writer.drop([1, 2]) == [bench.path(1), bench.path(2)]
     assert [info.number for info in writer.segments()] == [info.number for info in infos[2:]]
+    assert writer.size_bytes == sum(info.size_bytes for info in infos[2:])
     writer.close()
     assert bench.timestamps() == list(range(1, 21))
+    again = bench.writer()  # what is there from before is counted too
+    assert again.size_bytes == sum(len(bench.load(info.number)) for info in again.segments()) > 0
+    again.close()
 
 
 def test_rolling_closes_the_present_segment_at_once(bench: Bench) -> None:
