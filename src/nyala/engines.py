@@ -1,32 +1,47 @@
-"""Scans as lazy sources of polars (of DuckDB: `nyala.sql.source`).
+"""Scans as frames and lazy sources of polars (of DuckDB: `nyala.sql.source`).
 
 polars asks a source for columns, a predicate and a number of rows, and trusts the source to have applied the predicate.
-The columns narrow our scan. The predicate is applied here, by polars itself, batch by batch, so it means what it means
-in polars. What of it is understood narrows the scan besides: comparisons with constants, IS NULL, between, AND and OR,
-where both sides of an OR are understood.
+The columns narrow our scan, and so does what is understood of the predicate: comparisons with constants, lists of them,
+IS NULL, between, AND and OR. Of its conjuncts those that mean the same here as in polars are applied by our scan alone;
+the others by polars itself, batch by batch, so they mean what they mean in polars.
 
-Invariant
+    windows ──► decoded, text as views, the rest of the predicate    by the threads that read, ahead of polars
+                frames in order, as large as asked  ──► polars       by the one thread that polars pulls with
+
+Invariants
     E1  What narrows the scan holds for every row that polars' predicate holds for. It may hold for more rows, so a
         conjunct can be left out, and a bound be taken as inclusive.
+    E2  A conjunct that polars does not apply any more holds for the same rows here, NULL, NaN and both zeros included,
+        and did narrow the scan.
 
 polars hands over "dynamic" predicates too, a hint from a top-N above, which it cannot apply itself when asked to: such
 a conjunct is left out.
-Source: ecosystem notes, interchange; polars' `register_io_source`; on dynamic predicates, DuckDB's polars_io.py.
+
+Text goes to polars as Arrow views (16 bytes a value: its length and either itself or its first bytes and where it
+lies), which polars takes as they are; of what lies in dictionaries a view is made once for each word, not once a row.
+Source: decision 0035; ecosystem notes, interchange; polars' `register_io_source`; on dynamic predicates, DuckDB's
+polars_io.py; on views, the Arrow columnar format, "Variable-size Binary View Layout".
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import io
 import json
-import re
-from collections.abc import Iterator, Sequence
-from functools import partial
+import math
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial, reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from nyala.cfile.memory import allocate, pool
 from nyala.errors import Error
 from nyala.schema import nodes
 from nyala.schema.literals import normalise
@@ -38,14 +53,17 @@ if TYPE_CHECKING:
     from nyala.scan import Scan
 
 
-# Older ones take decimals of 4 and 8 bytes for such of 16. Seen: 1.20.0 gives other numbers, 1.33.1 the right ones.
-_NARROW_DECIMALS_SINCE: Final = (1, 33)
+def polars_frame(scan: Scan) -> pl.DataFrame:
+    """All rows, a chunk for each window; decimals of up to 18 digits are handed over as they lie."""
+    import polars
 
-
-def takes_narrow_decimals(version: str) -> bool:
-    """Whether this version of polars reads Arrow's decimals of 4 and 8 bytes."""
-    major, minor, *_ = (int(part) for part in re.findall(r"\d+", f"{version}.0.0"))
-    return (major, minor) >= _NARROW_DECIMALS_SINCE
+    narrow = scan._with_narrow_decimals()
+    as_text = _Text(narrow.schema)
+    batches = list(narrow.with_dictionaries().batches_ahead(as_text))
+    # Without rows polars 1.33 has no type for narrow decimals.
+    table = pa.Table.from_batches(batches, as_text.schema) if batches else scan.schema.empty_table()
+    frame: Any = polars.from_arrow(table)
+    return frame  # type: ignore[no-any-return]
 
 
 def polars_lazy(scan: Scan) -> pl.LazyFrame:
@@ -65,140 +83,338 @@ def frames(
     n_rows: int | None,
     batch_size: int | None,
 ) -> Iterator[pl.DataFrame]:
-    """What polars asks a source for: these columns of the rows that match, at most so many, in frames so large."""
+    """What polars asks a source for: these columns of the rows that match, at most so many, in frames so large.
 
+    A window that is larger is cut into equal frames: threads that take them in turn have as much work each.
+    """
     wanted = scan.schema.names if with_columns is None else with_columns
-    where = None
-    if predicate is not None:
-        predicate, where = _split(predicate, scan.schema)
-    needed = set(wanted) | (set() if predicate is None else set(predicate.meta.root_names()))
+    asked = _split(predicate, scan.schema)
+    narrowed = _narrowed(scan, wanted, asked.rest, asked.where)
+    rest = asked.rest
+    if narrowed is None:
+        rest = asked.whole
+        narrowed = _narrowed(scan, wanted, rest, None)
+        assert narrowed is not None
+    make = partial(_frame, _Text(narrowed.schema), rest, wanted)
+    narrowed = narrowed.with_dictionaries()
     left = n_rows
-    columns = [name for name in scan.schema.names if name in needed]
-    narrowed = _narrowed(scan, columns, where)
-    asked = [name for name in columns if pa.types.is_dictionary(narrowed.schema.field(name).type)]
-    for batch in narrowed.with_dictionaries().to_reader():
-        frame = _frame(batch, asked)
-        if predicate is not None:
-            frame = frame.filter(predicate)
-        frame = frame.select(wanted)
+    few = left is not None and left <= _FEW_ROWS
+    for frame in map(make, narrowed.batches()) if few else narrowed.batches_ahead(make):
         if left is not None:
             frame = frame.head(left)
             left -= frame.height
-        # Our windows are larger than what polars asks for where its memory is short.
-        yield from [frame] if batch_size is None else frame.iter_slices(max(1, batch_size))
+        parts = 1 if batch_size is None else -(-frame.height // max(1, batch_size))
+        yield from [frame] if parts <= 1 else frame.iter_slices(-(-frame.height // parts))
         if left == 0:
             return
 
 
-def _frame(batch: pa.RecordBatch, asked: Sequence[str]) -> Any:
-    """The batch as a DataFrame: words that lie in a dictionary are looked up by polars, which points at them and copies
-    none; not of the columns that were `asked` for as dictionaries."""
+# Of a query for so few rows nothing is read before it is asked for: a window may have them all.
+_FEW_ROWS: Final = 1 << 17
+
+
+def _narrowed(
+    scan: Scan, wanted: Sequence[str], rest: pl.Expr | None, where: Predicate | None
+) -> Scan | None:
+    """The scan of these columns and of those that `rest` names, narrowed by `where`; None: it cannot be."""
+    needed = {*wanted, *([] if rest is None else rest.meta.root_names())}
+    columns = [name for name in scan.schema.names if name in needed]
+    if where is None:
+        return scan.narrowed(columns)
+    if scan.limited:
+        return None
+    try:
+        return scan.narrowed(columns, where)
+    except Error:
+        return None  # a constant that the column cannot have: polars knows what that means
+
+
+# ------------------------------------------------------------------------------------------------ frames
+
+
+def _frame(
+    as_text: _Text, rest: pl.Expr | None, wanted: Sequence[str], batch: pa.RecordBatch
+) -> pl.DataFrame:
+    """`wanted` columns of those rows of a batch that match."""
     import polars
 
-    if not batch.num_columns:  # its rows are counted all the same
-        return polars.from_arrow(batch)
-    made: list[Any] = []
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if pa.types.is_dictionary(column.type) and name not in asked:
-            words: Any = polars.from_arrow(column.dictionary)
-            series = words.gather(polars.from_arrow(column.indices))
-        else:
-            series = polars.from_arrow(column)
-        made.append(series.alias(name))
-    return polars.DataFrame(made)
+    batch = as_text(batch)
+    # Of rows without columns polars takes the number from a table only.
+    frame: Any = polars.from_arrow(batch if batch.num_columns else pa.Table.from_batches([batch]))
+    if rest is not None:
+        frame = frame.filter(rest)
+    return frame if frame.columns == wanted else frame.select(wanted)  # type: ignore[no-any-return]
 
 
-def _narrowed(scan: Scan, columns: list[str], where: Predicate | None) -> Scan:
-    """Narrowed by the predicate too where that can be; it need not be (E1)."""
-    if where is not None and not scan.limited:
-        try:
-            return scan.narrowed(columns, where)
-        except Error:
-            pass  # a constant that the column cannot have: polars knows what that means
-    return scan.narrowed(columns)
+class _Text:
+    """Makes views of the text and binary columns of batches, whether they lie in dictionaries or not; but for those
+    that a scan gives as dictionaries. Several threads may use one."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        """schema: what the scan gives, before it is asked for dictionaries."""
+        views = _views()
+        self.schema = pa.schema([field.with_type(views.get(field.type, field.type)) for field in schema])
+        self._words: dict[str, _Words] = {}
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not batch.num_columns:
+            return batch  # which knows how many rows it has; arrays could not tell
+        columns = [
+            column if column.type == field.type else self._made(field, column)
+            for field, column in zip(self.schema, batch.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _made(self, field: pa.Field, column: pa.Array) -> pa.Array:
+        if pa.types.is_dictionary(column.type):
+            if field.type == column.type.value_type:
+                return column.dictionary_decode()
+            words = self._words.get(field.name)
+            dictionary = column.dictionary
+            if words is not None and words.are_of(dictionary):
+                return words.text(column.indices)
+            if (
+                len(column) >= len(dictionary) * _WORTH_VIEWS
+                and len(dictionary)
+                and not dictionary.null_count
+            ):
+                # Of another rowset, or of rows in memory, the words are others.
+                words = self._words[field.name] = _Words(dictionary, field.type)
+                return words.text(column.indices)
+            column = column.dictionary_decode()
+        return _cast(column, field.type)
+
+
+@cache
+def _views() -> Mapping[pa.DataType, pa.DataType]:
+    """The types that are handed over as views: none before pyarrow 19, which makes no views of buffers."""
+    if int(pa.__version__.partition(".")[0]) < 19:
+        return {}
+    return {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
+
+
+def _cast(column: pa.Array, type: pa.DataType) -> pa.Array:
+    """Text as views of it."""
+    views = pc.cast(column, type, memory_pool=pool())
+    validity, own, *data = views.buffers()
+    if any(part is None for part in data):
+        # pyarrow before 26, of a slice without bytes: polars 2.1.0 takes the address that is not there.
+        data = [_NO_BYTES if part is None else part for part in data]
+        views = pa.Array.from_buffers(
+            type, len(views), [validity, own, *data], views.null_count, views.offset
+        )
+    return views
+
+
+_NO_BYTES: Final = pa.py_buffer(b"")
+# Views of a dictionary's words are made where there is a row for so large a share of the words.
+_WORTH_VIEWS: Final = 1 / 4
+_VIEW: Final = np.dtype("V16")
+
+
+class _Words:
+    """The views of a dictionary's words, of which a column of views is put together."""
+
+    def __init__(self, dictionary: pa.Array, type: pa.DataType) -> None:
+        """dictionary: of a word at least, no NULL. type: of views."""
+        self._dictionary = dictionary  # which keeps its address
+        self._address = _address(dictionary)
+        self._type = type
+        views = _cast(dictionary, type)
+        _, own, *self._data = views.buffers()
+        self._views: npt.NDArray[Any] = np.frombuffer(own, _VIEW)[views.offset : views.offset + len(views)]
+
+    def are_of(self, dictionary: pa.Array) -> bool:
+        return _address(dictionary) == self._address
+
+    def text(self, indices: pa.Array) -> pa.Array:
+        """A value for each index; NULL for NULL."""
+        if indices.offset:
+            indices = pa.concat_arrays(
+                [indices]
+            )  # bits of validity lie with the first value in the first bit
+        validity, codes = indices.buffers()
+        places = np.frombuffer(codes, indices.type.to_pandas_dtype(), len(indices))
+        views = allocate(_VIEW.itemsize * len(indices))
+        # What stands where a value is NULL says nothing, so it may point nowhere.
+        self._views.take(places, out=np.frombuffer(views, _VIEW), mode="clip")
+        return pa.Array.from_buffers(
+            self._type, len(indices), [validity, views, *self._data], indices.null_count
+        )
+
+
+def _address(array: pa.Array) -> tuple[int, int, int]:
+    """Two arrays that are both there have the same only if they have the same values."""
+    offsets = array.buffers()[1]
+    return offsets.address if offsets is not None else 0, array.offset, len(array)
 
 
 # ------------------------------------------------------------------------------------------------ predicates
 
-_OPERATORS: Final = {"Eq": "=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
-_TURNED: Final = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_OPERATORS: Final = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
+_TURNED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_CLOSED: Final = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}
 _EXACT_IN_DOUBLE: Final = 2**53
+# polars computes with decimals of so many digits.
+_DECIMAL_DIGITS: Final = 38
+# A decimal is a double times 1 ± this at most, whichever way it was divided by its power of ten.
+_DOUBLE_ERROR: Final = decimal.Decimal(2) ** -48
 
 
-def _split(predicate: pl.Expr, schema: pa.Schema) -> tuple[pl.Expr | None, Predicate | None]:
-    """(the predicate without dynamic conjuncts, what of it narrows a scan)."""
+@dataclass(frozen=True)
+class _Asked:
+    """A predicate of polars."""
+
+    whole: pl.Expr | None = None  # without dynamic conjuncts
+    rest: pl.Expr | None = None  # what polars has to apply if `where` narrows the scan (E2)
+    where: Predicate | None = None  # what narrows the scan (E1)
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """One of ours that holds wherever polars' holds (E1); None for none."""
+
+    predicate: Predicate | None = None
+    same: bool = False  # whether it holds for no other row (E2)
+
+
+_UNKNOWN: Final = _Meaning()
+
+
+def _split(predicate: pl.Expr | None, schema: pa.Schema) -> _Asked:
     import polars
 
+    if predicate is None:
+        return _Asked()
     try:
         tree = json.loads(predicate.meta.serialize(format="json"))
     except (polars.exceptions.PolarsError, ValueError):
-        return predicate, None  # an expression that has no text, such as a Python function
-    kept = _without_dynamic(tree)
-    if kept is None:
-        return None, None
-    if kept is not tree:
-        predicate = polars.Expr.deserialize(io.BytesIO(json.dumps(kept).encode()), format="json")
+        return _Asked(predicate, predicate)  # an expression that has no text, such as a Python function
+    conjuncts = list(_conjuncts(tree))
+    static = [one for one in conjuncts if not _is_dynamic(one)]
+    whole = predicate if len(static) == len(conjuncts) else _expression(static)
+    meanings = [_meaning(one, schema) for one in static]
+    parts = [meaning.predicate for meaning in meanings if meaning.predicate is not None]
+    if not parts:
+        return _Asked(whole, whole)
+    others = [one for one, meaning in zip(static, meanings, strict=True) if not meaning.same]
+    rest = whole if len(others) == len(static) else _expression(others)
+    return _Asked(whole, rest, nodes.all_of(parts))
+
+
+def _conjuncts(tree: Any) -> Iterator[Any]:
+    """The parts of a chain of AND, left to right, without recursion."""
+    pending = [tree]
+    while pending:
+        match pending.pop():
+            case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
+                pending += (right, left)
+            case other:
+                yield other
+
+
+def _expression(conjuncts: Sequence[Any]) -> pl.Expr | None:
+    import polars
+
+    if not conjuncts:
+        return None
+    made = [
+        polars.Expr.deserialize(io.BytesIO(json.dumps(tree).encode()), format="json") for tree in conjuncts
+    ]
+    return reduce(operator.and_, made)
+
+
+def _is_dynamic(tree: Any) -> bool:
+    match tree:
+        case {"Display": {"fmt_str": str(text)}}:
+            return text.startswith("dynamic_pred")
+    return False
+
+
+def _meaning(tree: Any, schema: pa.Schema) -> _Meaning:
     try:
-        return predicate, _weaker(kept, schema)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError):
-        return predicate, None  # the form of the tree is polars' own and changes
+        return _understood(tree, schema)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
+        return _UNKNOWN  # the form of the tree is polars' own and changes
 
 
-def _without_dynamic(tree: Any) -> Any:
-    """The tree itself when it has no dynamic conjunct; None when it is one."""
+def _understood(tree: Any, schema: pa.Schema) -> _Meaning:
     match tree:
-        case {"Display": {"fmt_str": str(text)}} if text.startswith("dynamic_pred"):
-            return None
-        case {"BinaryExpr": {"left": left, "op": "And", "right": right} as both}:
-            kept_left, kept_right = _without_dynamic(left), _without_dynamic(right)
-            if kept_left is left and kept_right is right:
-                return tree
-            if kept_left is None or kept_right is None:
-                return kept_right if kept_left is None else kept_left
-            return {"BinaryExpr": {**both, "left": kept_left, "right": kept_right}}
-    return tree
-
-
-def _weaker(tree: Any, schema: pa.Schema) -> Predicate | None:
-    """A predicate of ours that holds wherever polars' holds (E1); None for none."""
-    match tree:
+        case {"Column": str(name)} if pa.types.is_boolean(schema.field(name).type):
+            return _Meaning(nodes.Compare(name, "=", True), True)
         case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
-            parts = [part for part in (_weaker(left, schema), _weaker(right, schema)) if part is not None]
-            return nodes.all_of(parts) if parts else None
+            both = _understood(left, schema), _understood(right, schema)
+            parts = [part.predicate for part in both if part.predicate is not None]
+            return _Meaning(nodes.all_of(parts), all(part.same for part in both)) if parts else _UNKNOWN
         case {"BinaryExpr": {"left": left, "op": "Or" | "LogicalOr", "right": right}}:
-            one, other = _weaker(left, schema), _weaker(right, schema)
-            return None if one is None or other is None else nodes.any_of((one, other))
-        case {"BinaryExpr": {"left": {"Column": str(name)}, "op": str(op), "right": {"Literal": literal}}}:
-            return _compare(name, _OPERATORS.get(op), literal, schema)
-        case {"BinaryExpr": {"left": {"Literal": literal}, "op": str(op), "right": {"Column": str(name)}}}:
-            return _compare(name, _TURNED.get(_OPERATORS.get(op, "")), literal, schema)
-        case {
-            "Function": {
-                "input": [{"Column": str(name)}],
-                "function": {"Boolean": "IsNull" | "IsNotNull" as test},
-            }
-        }:
-            return nodes.IsNull(name, negated=test == "IsNotNull")
-        case {
-            "Function": {
-                "input": [{"Column": str(name)}, {"Literal": lower}, {"Literal": upper}],
-                "function": {"Boolean": {"IsBetween": _}},
-            }
-        }:
-            bounds = [_compare(name, ">=", lower, schema), _compare(name, "<=", upper, schema)]
-            parts = [bound for bound in bounds if bound is not None]
-            return nodes.all_of(parts) if parts else None
-    return None
+            one, other = _understood(left, schema), _understood(right, schema)
+            if one.predicate is None or other.predicate is None:
+                return _UNKNOWN
+            return _Meaning(nodes.any_of((one.predicate, other.predicate)), one.same and other.same)
+        case {"BinaryExpr": {"left": {"Literal": literal}, "op": str(op), "right": column}}:
+            return _compare(column, _TURNED.get(_OPERATORS.get(op, "")), literal, schema)
+        case {"BinaryExpr": {"left": column, "op": str(op), "right": {"Literal": literal}}}:
+            return _compare(column, _OPERATORS.get(op), literal, schema)
+        case {"Function": {"input": [column, *values], "function": {"Boolean": test}}}:
+            return _tested(column, values, test, schema)
+    return _UNKNOWN
 
 
-def _compare(name: str, op: str | None, literal: Any, schema: pa.Schema) -> Predicate | None:
-    """A comparison in which polars and we are sure to mean the same."""
+def _tested(column: Any, values: Sequence[Any], test: Any, schema: pa.Schema) -> _Meaning:
+    match test, values:
+        case "IsNull" | "IsNotNull", []:
+            return _Meaning(nodes.IsNull(_name(column, schema), negated=test == "IsNotNull"), True)
+        case "Not", []:
+            part = _understood(column, schema)
+            return (
+                _Meaning(nodes.Not(part.predicate), True)
+                if part.predicate is not None and part.same
+                else _UNKNOWN
+            )
+        case {"IsBetween": {"closed": str(closed)}}, [{"Literal": lower}, {"Literal": upper}]:
+            ops = _CLOSED[closed]
+            bounds = [_compare(column, op, v, schema) for op, v in zip(ops, (lower, upper), strict=True)]
+            parts = [bound.predicate for bound in bounds if bound.predicate is not None]
+            return _Meaning(nodes.all_of(parts), all(bound.same for bound in bounds)) if parts else _UNKNOWN
+        case {"IsIn": {"nulls_equal": False}}, [{"Literal": {"Scalar": {"List": _}} as literal}]:
+            return _in_list(_name(column, schema), literal, schema)
+    return _UNKNOWN
+
+
+def _name(column: Any, schema: pa.Schema) -> str:
+    """Raises: KeyError for what is no column."""
+    name = str(column["Column"])
+    schema.field(name)
+    return name
+
+
+def _in_list(name: str, literal: Any, schema: pa.Schema) -> _Meaning:
+    """Of texts, integers and dates only, in the column's own type; NULL in the list makes no row match."""
+    import polars
+
     kind = schema.field(name).type
+    listed: Any = polars.select(_expression([{"Literal": literal}])).to_series()
+    own: Any = polars.from_arrow(pa.array([], kind))
+    plain = pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_date32(kind)
+    if not plain or listed.dtype != polars.List(own.dtype) or len(listed) != 1 or listed[0] is None:
+        return _UNKNOWN
+    values = [normalise(value) for value in listed[0].to_list() if value is not None]
+    return _Meaning(nodes.InList(name, tuple(values)), True) if values else _UNKNOWN
+
+
+def _compare(column: Any, op: str | None, literal: Any, schema: pa.Schema) -> _Meaning:
+    """A comparison in which polars and we are sure to mean the same; or of a decimal as a double, about the same."""
     ((form, value),) = literal.items()
     if form in ("Dyn", "Scalar"):
         ((form, value),) = value.items()
     if op is None or value is None:
-        return None
+        return _UNKNOWN
+    match column:
+        case {"Cast": {"expr": {"Column": str(name)}, "dtype": {"Literal": "Float64"}}}:
+            rounded = form in ("Float", "Float64") and pa.types.is_decimal(schema.field(name).type)
+            return _as_double(name, op, float(value)) if rounded else _UNKNOWN
+    name = _name(column, schema)
+    kind = schema.field(name).type
     if form.startswith(("Int", "UInt")):
         value = int(value)
         exact = pa.types.is_integer(kind) or (pa.types.is_floating(kind) and abs(value) <= _EXACT_IN_DOUBLE)
@@ -208,8 +424,19 @@ def _compare(name: str, op: str | None, literal: Any, schema: pa.Schema) -> Pred
         value = float(value)
         # A narrower column is compared after rounding, the constant's or the column's.
         exact = pa.types.is_float64(kind) or (pa.types.is_float32(kind) and float(np.float32(value)) == value)
+    elif form == "Decimal":
+        unscaled, _, scale = value
+        # Both are brought to one scale; where that has no room polars has its own answer.
+        exact = (
+            pa.types.is_decimal(kind)
+            and kind.precision - kind.scale + max(scale, kind.scale) <= _DECIMAL_DIGITS
+            and len(str(abs(unscaled))) - scale + max(scale, kind.scale) <= _DECIMAL_DIGITS
+        )
+        value = decimal.Decimal(unscaled).scaleb(-scale, decimal.Context(prec=_DECIMAL_DIGITS + 1))
     elif form in ("String", "StringOwned"):
         exact = pa.types.is_string(kind)
+    elif form == "Boolean":
+        exact = pa.types.is_boolean(kind)
     elif form == "Date":
         value, exact = dt.date(1970, 1, 1) + dt.timedelta(days=value), pa.types.is_date32(kind)
     elif form == "Datetime":
@@ -218,4 +445,15 @@ def _compare(name: str, op: str | None, literal: Any, schema: pa.Schema) -> Pred
         value = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=count)
     else:
         exact = False
-    return nodes.Compare(name, op, normalise(value)) if exact else None
+    return _Meaning(nodes.Compare(name, op, normalise(value)), True) if exact else _UNKNOWN
+
+
+def _as_double(name: str, op: str, value: float) -> _Meaning:
+    """A decimal column compared as doubles, rounded twice at most: its own value lies near the constant or beyond."""
+    if not math.isfinite(value) or op == "<>":
+        return _UNKNOWN
+    exact = decimal.Decimal(value)
+    room = abs(exact) * _DOUBLE_ERROR
+    bounds = [nodes.Compare(name, ">=", normalise(exact - room))] if op in (">", ">=", "=") else []
+    bounds += [nodes.Compare(name, "<=", normalise(exact + room))] if op in ("<", "<=", "=") else []
+    return _Meaning(nodes.all_of(bounds))

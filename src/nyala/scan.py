@@ -20,8 +20,8 @@ import abc
 import dataclasses
 import datetime as dt
 import threading
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     import duckdb
     import pandas as pd
     import polars as pl
+
+_Made = TypeVar("_Made")
 
 # A scan that nobody reads for this long gives back its files (shared contract, "Read").
 UNREAD_LIMIT_S: Final = 15 * 60.0
@@ -236,18 +238,19 @@ class Scan(PinnedRows):
 
     def to_polars(self) -> pl.DataFrame:
         """The rows as a polars DataFrame. Cost: decimals of up to 18 digits are handed over as they are stored."""
-        from nyala.engines import takes_narrow_decimals
+        need("polars", "polars")
+        from nyala.engines import polars_frame
 
-        polars: Any = need("polars", "polars")
-        scan = self._with_narrow_decimals() if takes_narrow_decimals(polars.__version__) else self
-        frame: pl.DataFrame = polars.from_arrow(scan.to_arrow())
-        return frame
+        return polars_frame(self)
 
     def to_polars_lazy(self) -> pl.LazyFrame:
-        """A lazy polars frame: the columns that a query names, and limits on rows, are pushed into the scan."""
+        """A lazy polars frame: columns that a query names, limits, and what is understood of filters reach the scan.
+
+        Windows are read by threads ahead of polars, a few at a time, as `memory_limit` allows.
+        """
+        need("polars", "polars")
         from nyala.engines import polars_lazy
 
-        need("polars", "polars")
         return polars_lazy(self)
 
     def to_duckdb(self, con: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
@@ -438,6 +441,19 @@ class Scan(PinnedRows):
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as record batches, without a reader around them."""
         return self._batches()
+
+    def batches_ahead(self, make: Callable[[pa.RecordBatch], _Made]) -> Iterator[_Made]:
+        """What `make` makes of each batch, in their order, ready before it is asked for: see `read_path.run_ahead`.
+
+        make: called by several threads at once.
+        """
+        root, table = self._take()
+        self._last_counters = counters = ScanCounters()
+        units = read_path.plan(table, self._spec, counters)
+        for made in read_path.run_ahead(units, self._spec, counters, make):
+            self._last_read_s = self._store.env.clock.monotonic_s()
+            yield made
+        del root
 
     # ---------------------------------------------------------------------------------------- inside
 

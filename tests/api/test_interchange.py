@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ import pytest
 from pyarrow import dataset
 
 import nyala
-from nyala import engines
-from nyala.cfile.physical import narrow_decimal
 from tests.support import open_database, rows
 
 EXPECTED = [(1, "a", 1.5), (2, "b", None), (3, "a", 3.5)]
@@ -235,65 +232,6 @@ def test_an_arrow_stream_has_the_schema_that_its_consumer_asks_for(words: Any) -
     assert narrow.cast(plain.schema).equals(plain)
 
 
-def test_polars_gets_frames_of_the_size_that_it_asks_for(words: Any) -> None:
-    """Projection, rows and size of a batch reach the source; its frames are as small as polars wants them."""
-    scan = words.scan(order_by_key=True)
-    found = list(engines.frames(scan, ["few"], None, 2_500, 1_000))
-    assert [frame.shape for frame in found] == [(1_000, 1), (1_000, 1), (500, 1)]
-    found = list(engines.frames(scan, None, pl.col("few") == "new", None, 1_000))
-    assert [frame.shape for frame in found if frame.height] == [(1, 5)]
-    assert scan.to_polars_lazy().select("few").head(2_500).collect().shape == (2_500, 1)
-
-
-@pytest.mark.parametrize(
-    ("version", "stored"),
-    [(pl.__version__, True), ("1.33.0", True), ("2.0.0-beta.1", True), ("1.20.0", False), ("1.32.3", False)],
-)
-def test_polars_gets_decimals_as_they_are_stored(
-    version: str, stored: bool, db: nyala.Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They would be widened twice; and a polars that does not know them would read other numbers."""
-    table = db.create_table(
-        "t", {"k": "int64", "a": "decimal(9,2)", "b": "decimal(15,2)", "c": "decimal(30,2)"}, "k"
-    )
-    values = [Decimal("-1.25"), None, Decimal("3.50")]
-    table.insert([{"k": k, "a": value, "b": value, "c": value} for k, value in enumerate(values)])
-    given: list[pa.Schema] = []
-    from_arrow: Any = pl.from_arrow
-
-    def noted(data: pa.Table) -> Any:
-        given.append(data.schema)
-        return from_arrow(data)
-
-    monkeypatch.setattr(pl, "from_arrow", noted)
-    monkeypatch.setattr(pl, "__version__", version)
-    wide = from_arrow(table.scan().to_arrow())
-    for flushed in (False, True):
-        if flushed:
-            table.flush()
-        for frame in (table.scan().to_polars(), table.to_polars()):
-            assert frame.schema == wide.schema and frame.equals(wide)
-    narrow = (
-        [pa.decimal32(9, 2), pa.decimal64(15, 2)] if stored else [pa.decimal128(9, 2), pa.decimal128(15, 2)]
-    )
-    assert [schema.types for schema in given] == [[pa.int64(), *narrow, pa.decimal128(30, 2)]] * 4
-
-
-def test_polars_gets_wide_decimals_where_arrow_has_no_others(
-    db: nyala.Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """pyarrow before 19."""
-    monkeypatch.delattr(pa, "decimal64")
-    narrow_decimal.cache_clear()  # what Arrow has for a type is looked up once
-    try:
-        table = db.create_table("t", {"k": "int64", "a": "decimal(15,2)"}, "k")
-        table.insert({"k": [1], "a": [Decimal("-1.25")]})
-        table.flush()
-        assert table.scan().to_polars().to_dicts() == [{"k": 1, "a": Decimal("-1.25")}]
-    finally:
-        narrow_decimal.cache_clear()
-
-
 def test_rows_of_a_list_may_leave_out_what_would_be_null(db: nyala.Database) -> None:
     """JSON lines leave out what they have not. A new row has NULL there; where a default stands, or a row that is there
     keeps its value, that would be something else, and is asked back."""
@@ -325,47 +263,3 @@ def test_a_pandas_column_without_a_value_has_any_type(db: nyala.Database) -> Non
     }
     with pytest.raises(nyala.SchemaError, match="Int64"):
         table.insert(pd.DataFrame({"k": [3.0, np.nan]}))
-
-
-def test_words_in_dictionaries_are_text_for_polars(tmp_path: Path) -> None:
-    """A word would be another's, or none, across files with other dictionaries, changes and rows in memory; or the column
-    another type than polars was told of."""
-    with nyala.connect(tmp_path / "s", maintenance=False) as db:
-        table = db.create_table(
-            "t",
-            {"k": "int64", "word": nyala.column("string", nullable=True), "code": "binary", "free": "string"},
-            "k",
-        )
-        for part in range(3):
-            keys = range(part * 3000, part * 3000 + 3000)
-            table.insert(
-                {
-                    "k": keys,
-                    "word": [None if k % 7 == 0 else f"é{k % (3 + part)}" for k in keys],
-                    "code": [bytes([k % 5]) * 3 for k in keys],
-                    "free": [f"text {k}" for k in keys],
-                }
-            )
-            if part < 2:
-                table.flush()
-        table.update(where="k IN (1, 3001)", set={"word": "'changed'"})
-        scan = table.scan()
-        expected = scan.to_arrow().sort_by("k").to_pylist()
-        lazy = scan.to_polars_lazy()
-        assert lazy.collect_schema()["word"] == pl.String and lazy.collect_schema()["code"] == pl.Binary
-        found = lazy.sort("k").collect()
-        assert found.schema == lazy.collect_schema() and found.rows(named=True) == expected
-        some = (
-            lazy.filter((pl.col("word") == "é1") & (pl.col("k") > 10))
-            .select("word", "free")
-            .sort("free")
-            .collect()
-        )
-        assert some.rows() == sorted(
-            (r["word"], r["free"]) for r in expected if r["word"] == "é1" and r["k"] > 10
-        )
-        assert lazy.filter(pl.col("word").is_null()).select(pl.len()).collect().item() == 9000 // 7 + 1
-        assert lazy.select(pl.len()).collect().item() == 9000
-        asked = scan.with_dictionaries("word").to_polars_lazy()
-        assert asked.collect_schema()["word"] == pl.Categorical
-        assert asked.sort("k").collect()["word"].cast(pl.String).to_list() == [r["word"] for r in expected]

@@ -58,7 +58,15 @@ __all__ += [
     "pieces",
     "plan",
 ]
-__all__ += ["read_window", "rows_without_columns", "run", "types_asked", "windows", "windows_ahead"]
+__all__ += [
+    "read_window",
+    "rows_without_columns",
+    "run",
+    "run_ahead",
+    "types_asked",
+    "windows",
+    "windows_ahead",
+]
 
 # Rows decoded and filtered at a time: blocks of all columns nest in it, and C time outweighs Python time.
 WINDOW_ROWS: Final = 1 << 17
@@ -66,6 +74,9 @@ WINDOW_ROWS: Final = 1 << 17
 GAP_ROWS: Final = WINDOW_ROWS // 32
 # A scan of so few rows is over before another thread has begun with them.
 _INLINE_ROWS: Final = GAP_ROWS
+# Windows that are ready or being read when a reader who does much with each asks for the next: decoded by short calls,
+# more threads would only wait for one another.
+_READY_WINDOWS: Final = 4
 
 
 def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bool = False) -> list[ScanUnit]:
@@ -306,8 +317,24 @@ def run(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> It
     """
     # Rows without columns are all alike: there is nothing to bring into order, and nothing to merge them by.
     ordered = spec.order_by_key and spec.columns
-    batches = _ordered(units, spec, counters) if ordered else _unordered(units, spec, counters)
+    batches = _ordered(units, spec, counters) if ordered else _unordered(units, spec, counters, _as_it_is)
     return batches if spec.limit is None else _limited(batches, spec.limit)
+
+
+def run_ahead(
+    units: Sequence[ScanUnit],
+    spec: ScanSpec,
+    counters: ScanCounters,
+    make: Callable[[pa.RecordBatch], _Out],
+) -> Iterator[_Out]:
+    """What `make` makes of each batch of `run`, in their order, made by the threads that read: for a reader who works
+    with other threads on one batch, and shall find the next ready.
+
+    A scan with a limit or an order is read and made by the thread that asks.
+    """
+    if spec.limit is not None or spec.order_by_key:
+        return map(make, run(units, spec, counters))
+    return _unordered(units, spec, counters, make, ahead=_READY_WINDOWS)
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
@@ -322,22 +349,33 @@ def _limited(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.Recor
         yield batch
 
 
-def _unordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> Iterator[pa.RecordBatch]:
-    def work(item: tuple[ScanUnit, int, int]) -> pa.RecordBatch | None:
+def _unordered(
+    units: Sequence[ScanUnit],
+    spec: ScanSpec,
+    counters: ScanCounters,
+    make: Callable[[pa.RecordBatch], _Out],
+    ahead: int | None = None,
+) -> Iterator[_Out]:
+    def work(item: tuple[ScanUnit, int, int]) -> _Out | None:
         unit, lower, upper = item
         selected, arrays = read_window(unit, spec, lower, upper, spec.columns, counters)
         if selected is not None and not len(selected):
             return None
         count = upper - lower if selected is None else len(selected)
-        return _batch(arrays, spec, count)
+        return make(_batch(arrays, spec, count))
 
     on_disk: list[ScanUnit] = []
     if spec.is_key_range and spec.columns and not spec.types and _are_few(units):
         on_disk = [unit for unit in units if isinstance(unit.rowset, DiskRowSet)]
         units = [unit for unit in units if not isinstance(unit.rowset, DiskRowSet)]
     picked = [_picked_range(on_disk, spec, counters)] if on_disk else []
-    found = itertools.chain(picked, _each_piece(units, spec, counters, work))
-    return (batch for batch in found if batch is not None)
+    first = (make(batch) for batch in picked if batch is not None)
+    others = (made for made in _each_piece(units, spec, counters, work, ahead) if made is not None)
+    return itertools.chain(first, others)
+
+
+def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
 
 
 def _are_few(units: Sequence[ScanUnit]) -> bool:
@@ -349,12 +387,22 @@ def _each_piece(
     spec: ScanSpec,
     counters: ScanCounters,
     work: Callable[[tuple[ScanUnit, int, int]], _Out],
+    ahead: int | None = None,
 ) -> Iterator[_Out]:
-    """`work` on all pieces in their order, by several threads where that is faster."""
+    """`work` on all pieces in their order, by several threads where that is faster.
+
+    ahead: so many of them are begun before they are asked for, if there is memory for them, whatever they decode.
+    """
     items = _all_pieces(units, spec, counters)
-    if _are_few(units) or not decodes_in_long_calls(units, spec):
+    if _are_few(units):
         return map(work, items)
-    return in_parallel(items, work, windows_ahead(units, spec))
+    if decodes_in_long_calls(units, spec):
+        return in_parallel(items, work, windows_ahead(units, spec))
+    return (
+        map(work, items)
+        if ahead is None
+        else in_parallel(items, work, min(ahead, windows_ahead(units, spec)))
+    )
 
 
 def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> pa.RecordBatch | None:

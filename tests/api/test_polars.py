@@ -1,0 +1,459 @@
+"""Scans as frames and lazy frames of polars: types, predicates, frames, early ends, errors."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import threading
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from functools import reduce
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from polars.exceptions import PolarsError
+from polars.testing import assert_frame_equal
+
+import nyala
+from nyala import engines
+from nyala.cfile.physical import narrow_decimal
+from nyala.schema.types import parse_type
+from nyala.tablet import read_path
+from tests.support import open_database
+
+PL_VERSION, PA_VERSION = (int(module.__version__.partition(".")[0]) for module in (pl, pa))
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Iterator[Any]:
+    """Text with a dictionary on disk, text without, and rows in memory that bring a new word."""
+    with open_database(tmp_path / "w") as db:
+        table = db.create_table("t", {"k": "int64", "few": "string", "many": "string"}, "k")
+        numbers = np.arange(3_000)
+        few = pa.array(["a", "b", None, ""]).take(pa.array(numbers % 4))
+        table.insert({"k": numbers, "few": few, "many": [f"{n}-{n * 7919}" for n in numbers]})
+        db.flush()
+        table.insert({"k": [5_000], "few": ["new"], "many": ["x"]})
+        yield table
+
+
+def test_polars_gets_frames_of_the_size_that_it_asks_for(words: Any) -> None:
+    """Projection, rows and size of a batch reach the source; frames are as small as polars wants them, and equal."""
+    scan = words.scan(order_by_key=True)
+    found = list(engines.frames(scan, ["few"], None, 2_500, 1_000))
+    assert [frame.shape for frame in found] == [(834, 1), (834, 1), (832, 1)]
+    found = list(engines.frames(scan, None, pl.col("few") == "new", None, 1_000))
+    assert [frame.shape for frame in found if frame.height] == [(1, 3)]
+    assert scan.to_polars_lazy().select("few").head(2_500).collect().shape == (2_500, 1)
+
+
+def test_polars_gets_decimals_as_they_are_stored(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would be widened twice."""
+    table = db.create_table(
+        "t", {"k": "int64", "a": "decimal(9,2)", "b": "decimal(15,2)", "c": "decimal(30,2)"}, "k"
+    )
+    values = [Decimal("-1.25"), None, Decimal("3.50")]
+    table.insert([{"k": k, "a": value, "b": value, "c": value} for k, value in enumerate(values)])
+    given: list[pa.Schema] = []
+    from_arrow: Any = pl.from_arrow
+
+    def noted(data: pa.Table) -> Any:
+        given.append(data.schema)
+        return from_arrow(data)
+
+    monkeypatch.setattr(pl, "from_arrow", noted)
+    wide = from_arrow(table.scan().to_arrow())
+    for flushed in (False, True):
+        if flushed:
+            table.flush()
+        for frame in (table.scan().to_polars(), table.to_polars()):
+            assert frame.schema == wide.schema and frame.equals(wide)
+    stored = [narrow_decimal(parse_type(f"decimal({digits},2)")) for digits in (9, 15)]
+    if PA_VERSION >= 19:  # older ones have none
+        assert stored == [pa.decimal32(9, 2), pa.decimal64(15, 2)]
+        assert [schema.types for schema in given] == [[pa.int64(), *stored, pa.decimal128(30, 2)]] * 4
+
+
+def test_polars_gets_wide_decimals_where_arrow_has_no_others(
+    db: nyala.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyarrow before 19."""
+    monkeypatch.delattr(pa, "decimal64", raising=False)
+    narrow_decimal.cache_clear()  # what Arrow has for a type is looked up once
+    try:
+        table = db.create_table("t", {"k": "int64", "a": "decimal(15,2)"}, "k")
+        table.insert({"k": [1], "a": [Decimal("-1.25")]})
+        table.flush()
+        assert table.scan().to_polars().to_dicts() == [{"k": 1, "a": Decimal("-1.25")}]
+    finally:
+        narrow_decimal.cache_clear()
+
+
+def test_words_in_dictionaries_are_text_for_polars(tmp_path: Path) -> None:
+    """A word would be another's, or none, across files with other dictionaries, changes and rows in memory; or the
+    column another type than polars was told of."""
+    with nyala.connect(tmp_path / "s", maintenance=False) as db:
+        table = db.create_table(
+            "t",
+            {"k": "int64", "word": nyala.column("string", nullable=True), "code": "binary", "free": "string"},
+            "k",
+        )
+        for part in range(3):
+            keys = range(part * 3000, part * 3000 + 3000)
+            table.insert(
+                {
+                    "k": keys,
+                    "word": [None if k % 7 == 0 else f"é{k % (3 + part)}" for k in keys],
+                    "code": [bytes([k % 5]) * 3 for k in keys],
+                    "free": [f"text {k}" for k in keys],
+                }
+            )
+            if part < 2:
+                table.flush()
+        table.update(where="k IN (1, 3001)", set={"word": "'changed'"})
+        scan = table.scan()
+        expected = scan.to_arrow().sort_by("k").to_pylist()
+        lazy = scan.to_polars_lazy()
+        assert lazy.collect_schema()["word"] == pl.String and lazy.collect_schema()["code"] == pl.Binary
+        found = lazy.sort("k").collect()
+        assert found.schema == lazy.collect_schema() and found.rows(named=True) == expected
+        some = (
+            lazy.filter((pl.col("word") == "é1") & (pl.col("k") > 10))
+            .select("word", "free")
+            .sort("free")
+            .collect()
+        )
+        assert some.rows() == sorted(
+            (r["word"], r["free"]) for r in expected if r["word"] == "é1" and r["k"] > 10
+        )
+        assert lazy.filter(pl.col("word").is_null()).select(pl.len()).collect().item() == 9000 // 7 + 1
+        assert lazy.select(pl.len()).collect().item() == 9000
+        asked = scan.with_dictionaries("word").to_polars_lazy()
+        assert asked.collect_schema()["word"] == pl.Categorical
+        assert asked.sort("k").collect()["word"].cast(pl.String).to_list() == [r["word"] for r in expected]
+
+
+# ------------------------------------------------------------------------------------------------ predicates
+
+NAN, INFINITE = float("nan"), float("inf")
+KINDS: dict[str, tuple[Any, list[Any]]] = {
+    "i": ("int64", [-(2**63), -1, 0, 1, 2**53 + 1, 2**63 - 1]),
+    "tiny": ("int8", [-128, -1, 0, 1, 5, 127]),
+    "v": ("double", [NAN, -INFINITE, -0.0, 0.0, 1.5, INFINITE]),
+    "f": ("float", [NAN, -INFINITE, -0.0, 0.1, 1.5, INFINITE]),
+    "s": ("string", ["", "a", "a\0", "A long word, longer than twelve bytes", "é", "z"]),
+    "b": ("bool", [True, False, True, False, True, False]),
+    "d": ("decimal(15,2)", [Decimal(text) for text in ("-9999999999999.99", "-0.01", "0", "0.05", "0.07", "24")]),
+    "w": ("decimal(38,0)", [Decimal(text) for text in ("-" + "9" * 38, "-1", "0", "1", "24", "9" * 38)]),
+    "day": ("date", [dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(1970, 1, 1), dt.date(1994, 1, 1),
+                     dt.date(2020, 2, 29), dt.date(9999, 12, 31)]),
+    "at": ("timestamp", [dt.datetime(year, 1, 1, tzinfo=dt.UTC) for year in (1, 1969, 1970, 1994, 2020, 9999)]),
+}  # fmt: skip
+i, tiny, v, f, s, b, d, w, day, at = (pl.col(name) for name in KINDS)
+NOON = dt.datetime(1994, 1, 1, tzinfo=dt.UTC)
+# (what polars is asked, how much of it polars has to apply itself: its columns)
+ASKED: list[tuple[pl.Expr, set[str]]] = [
+    (i > 2**53, set()),
+    (i != 0, set()),
+    (i.is_in([0, 1, 7]), set()),
+    (i.is_in([0, None]), set()),
+    (~i.is_in([0, 1]), set()),
+    (~i.is_in([0, None]), set()),
+    (i.is_between(-1, 1), set()),
+    (i.is_between(-1, 1, closed="left"), set()),
+    (i.is_between(-1, 1, closed="right"), set()),
+    (i.is_between(-1, 1, closed="none"), set()),
+    (i + 1 > 0, {"i"}),
+    (i < 1.5, {"i"}),
+    (tiny > 5, set()),
+    (pl.lit(0) < tiny, set()),
+    (v > 0.0, set()),
+    (v >= -0.0, set()),
+    (v == 0.0, set()),
+    (v != 0.0, set()),
+    (v == NAN, {"v"}),
+    (v <= INFINITE, {"v"}),
+    (~(v > 0.0), set()),
+    (v.is_nan(), {"v"}),
+    (f > 1.0, set()),
+    (f == 0.1, {"f"}),
+    (s == "a", set()),
+    (s != "a", set()),
+    (s > "a", set()),
+    (s.is_in(["é", "z", "q"]), set()),
+    (s.str.starts_with("a"), {"s"}),
+    (s == pl.col("s"), {"s"}),
+    (b, set()),
+    (~b, set()),
+    (b | (i == 1), set()),
+    (b | (i + 1 == 2), {"b", "i"}),
+    (~(b & (i > 0)), set()),
+    (d < 24, set()),
+    (d == Decimal("0.05"), set()),
+    (d >= Decimal("0.055"), set()),
+    (d > Decimal("123456789012345678901234567890.12"), set()),
+    (d.is_between(0.05, 0.07), {"d"}),
+    (d == 0.05, {"d"}),
+    (d > 0.05, {"d"}),
+    ((d > 0.05) | b, {"d", "b"}),
+    (~(d > 0.05), {"d"}),
+    (d > -INFINITE, {"d"}),
+    (w > 1, set()),
+    (w >= Decimal("0.5"), {"w"}),
+    (day >= dt.date(1994, 1, 1), set()),
+    (day.is_in([dt.date(1994, 1, 1)]), set()),
+    (day < NOON.replace(tzinfo=None), {"day"}),
+    (at <= NOON, set()),
+    (i.is_null(), set()),
+    (i.is_not_null() & (s == "a") & (tiny + 1 > 0), {"tiny"}),
+    ((i > 0) & (i < 0), set()),
+    (pl.lit(True), set()),
+]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Every kind with its corners and NULL: on disk, changed since, and in memory."""
+    with open_database(tmp_path_factory.mktemp("polars") / "s") as db:
+        columns = {name: nyala.column(kind, nullable=True) for name, (kind, _) in KINDS.items()}
+        table = db.create_table("t", {"k": "int64", **columns}, "k")
+
+        def values(first: int, count: int) -> dict[str, Any]:
+            picks = [(first + n) % 7 for n in range(count)]
+            columns = {name: [([*some, None])[at] for at in picks] for name, (_, some) in KINDS.items()}
+            return {"k": list(range(first, first + count)), **columns}
+
+        table.insert(values(0, 700))
+        table.flush()
+        table.insert(values(700, 700))
+        table.flush()
+        table.upsert({**values(0, 14), "k": list(range(690, 704))})
+        table.insert(values(1_400, 14))
+        yield table
+
+
+@pytest.mark.parametrize(("asked", "left"), ASKED, ids=[str(number) for number in range(len(ASKED))])
+def test_a_predicate_means_what_it_means_to_polars(
+    asked: pl.Expr, left: set[str], store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row would be lost, or one too many come, where the two think differently of NULL, NaN, -0.0, rounding or order;
+    and what is not given up is applied twice."""
+    rests: list[set[str] | None] = []
+    real = engines._split
+
+    def noted(predicate: pl.Expr | None, schema: pa.Schema) -> Any:
+        found = real(predicate, schema)
+        kept = set() if found.rest is None else set(found.rest.meta.root_names())
+        rests.append(None if predicate is None else kept)
+        return found
+
+    monkeypatch.setattr(engines, "_split", noted)
+    everything = pl.DataFrame(store.scan().to_arrow())
+    found = store.scan().to_polars_lazy().filter(asked).sort("k").collect()
+    assert_frame_equal(found, everything.filter(asked).sort("k"))
+    # polars may keep what we do not understand to itself, and an older one tells us less.
+    assert rests == [left] or (rests == [None] and left) or PL_VERSION < 2
+
+
+def test_a_constant_that_a_column_cannot_have_is_left_to_polars(store: Any) -> None:
+    """The scan refuses to be narrowed by it, and so must not be taken to have applied it."""
+    refused = pl.col("w") > Decimal(-1)
+    scan = store.scan(limit=100)  # takes no predicate at all: it would choose other rows
+    everything = pl.DataFrame(scan.to_arrow())
+    assert_frame_equal(
+        scan.to_polars_lazy().filter(refused).sort("k").collect(), everything.filter(refused).sort("k")
+    )
+    frames = list(engines.frames(scan, ["k"], (pl.col("tiny") == 5) & (pl.col("k") >= 0), None, None))
+    assert pl.concat(frames).height == everything.filter(pl.col("tiny") == 5).height
+
+
+def test_a_hint_of_a_top_n_is_left_out_and_the_rest_stays(store: Any) -> None:
+    """polars cannot apply its own hint when it is asked to."""
+    hint = {"Display": {"inputs": [{"Column": "i"}], "fmt_str": "dynamic_pred"}}
+
+    def given(*conjuncts: Any) -> Any:
+        trees = [one if one is hint else json.loads(one.meta.serialize(format="json")) for one in conjuncts]
+        tree = reduce(lambda a, b: {"BinaryExpr": {"left": a, "op": "And", "right": b}}, trees)
+        return SimpleNamespace(meta=SimpleNamespace(serialize=lambda format: json.dumps(tree)))
+
+    alone = engines._split(given(hint), store.scan().schema)
+    assert (alone.whole, alone.rest, alone.where) == (None, None, None)
+    for conjuncts in ((hint, i > 0, tiny + 1 > 0), (i > 0, hint, tiny + 1 > 0), (i > 0, tiny + 1 > 0, hint)):
+        found = engines._split(given(*conjuncts), store.scan().schema)
+        assert found.whole is not None and found.whole.meta.eq((i > 0) & (tiny + 1 > 0))
+        assert found.rest is not None and found.rest.meta.eq(tiny + 1 > 0) and str(found.where) == "i > 0"
+    lazy = store.scan().to_polars_lazy().filter((i > 0) & (tiny + 1 > 0))
+    everything = pl.DataFrame(store.scan().to_arrow()).filter((i > 0) & (tiny + 1 > 0))
+    assert_frame_equal(lazy.sort("k").head(5).collect(), everything.sort("k").head(5))
+
+
+# ------------------------------------------------------------------------------------------------ frames
+
+
+def test_every_type_reaches_polars_as_through_arrow(store: Any) -> None:
+    """In `to_polars` as in a lazy frame, whatever is read; the types too where there are no rows."""
+    for scan in (
+        store.scan(order_by_key=True),
+        store.scan(),
+        store.scan(where="k < 0"),
+        store.scan(["s", "d"]),
+    ):
+        expected = pl.DataFrame(scan.to_arrow())
+        assert_frame_equal(scan.to_polars(), expected)
+        assert_frame_equal(scan.to_polars_lazy().collect(), expected)
+
+
+@pytest.mark.skipif(PL_VERSION < 2, reason="older ones have no rows without columns")
+def test_rows_without_columns_are_counted(store: Any) -> None:
+    nothing = store.scan([])
+    assert nothing.to_polars().shape == (len(nothing), 0)
+    assert nothing.to_polars_lazy().select(pl.len()).collect().item() == len(store.scan())
+
+
+VALUES = ["", "a", "twelve bytes", "thirteen byte", None, "x" * 70_000, "é" * 7]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+@pytest.mark.parametrize("part", [slice(0, None), slice(3, 6), slice(4, 5), slice(0, 0)])
+def test_text_is_handed_over_as_views(kind: pa.DataType, part: slice) -> None:
+    """Short words lie in their view, long ones in the words' memory; NULL; slices, which begin anywhere."""
+    plain = pa.array([None if value is None else value.encode() for value in VALUES * 3], pa.binary()).cast(
+        kind
+    )
+    for column in (
+        plain,
+        plain.dictionary_encode(),
+        plain.slice(2).dictionary_encode(),
+        plain.dictionary_encode()[2:],
+    ):
+        batch = pa.RecordBatch.from_arrays([column[part]], ["t"])
+        as_text = engines._Text(pa.schema([("t", kind)]))
+        made = as_text(batch)
+        assert made.schema.types == [engines._views().get(kind, kind)]
+        made.validate(full=True)
+        assert made.column(0).to_pylist() == column[part].to_pylist()
+        frame = pl.from_arrow(made)
+        assert isinstance(frame, pl.DataFrame) and frame["t"].to_list() == column[part].to_pylist()
+
+
+def test_views_are_of_the_dictionary_that_the_batch_has() -> None:
+    """Of several rowsets a word would be another's."""
+    as_text = engines._Text(pa.schema([("t", pa.string())]))
+    one, other = (
+        pa.array(["a", "b", "a", "b"]).dictionary_encode(),
+        pa.array(["x", "y"] * 2).dictionary_encode(),
+    )
+    null = pa.array([None, None], pa.string()).dictionary_encode()
+    odd = pa.DictionaryArray.from_arrays(pa.array([0, 1, 1], pa.int32()), pa.array(["q", None]))
+    for column in (one, other, one, null, odd, one[:1], other[3:], pa.concat_arrays([one, other])):
+        made = as_text(pa.RecordBatch.from_arrays([column], ["t"]))
+        made.validate(full=True)
+        assert made.column(0).to_pylist() == column.to_pylist()
+
+
+# ------------------------------------------------------------------------------------------------ reading ahead
+
+
+@pytest.fixture
+def windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[int]]]:
+    """A table of 64 windows, and the first rows of those that were read."""
+    monkeypatch.setattr(read_path, "WINDOW_ROWS", 512)
+    monkeypatch.setattr(read_path, "_INLINE_ROWS", 16)
+    begun: list[int] = []
+    lock = threading.Lock()
+    real: Callable[..., Any] = read_path.read_window
+
+    def noted(unit: Any, spec: Any, lower: int, *others: Any) -> Any:
+        with lock:
+            begun.append(lower)
+        return real(unit, spec, lower, *others)
+
+    monkeypatch.setattr(read_path, "read_window", noted)
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64", "n": "int32"}, "k")
+        table.insert({"k": np.arange(64 * 512), "n": np.arange(64 * 512) % 100})
+        table.flush()
+        yield table, begun
+
+
+def test_windows_come_in_their_order(windows: tuple[Any, list[int]]) -> None:
+    """They are read by several threads, ahead of polars."""
+    table, begun = windows
+    assert table.scan().to_polars_lazy().collect()["k"].to_list() == list(range(64 * 512))
+    assert table.scan().to_polars()["k"].to_list() == list(range(64 * 512))
+    assert sorted(begun) == sorted([512 * n for n in range(64)] * 2)
+    odd = table.scan().to_polars_lazy().filter(pl.col("n") % 2 == 1).select("k").collect()["k"]
+    assert odd.to_list() == list(range(1, 64 * 512, 2))
+
+
+def test_no_window_is_read_for_who_stopped_asking(
+    windows: tuple[Any, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What polars lets go of ends: few windows were begun, no thread is at work, and the store can be closed."""
+    table, begun = windows
+    frames = engines.frames(table.scan(), ["k"], None, None, 100_000)
+    assert next(frames)["k"][0] == 0
+    assert len(begun) <= read_path._READY_WINDOWS + 1
+    frames.close()  # type: ignore[attr-defined]
+    read_path._workers().submit(int).result()  # those that had been begun are over
+    seen = len(begun)
+    assert seen <= read_path._READY_WINDOWS + 1
+    monkeypatch.delattr(nyala.Scan, "batches_ahead")
+    frames = engines.frames(table.scan(), ["k"], None, 700, 100_000)
+    assert [frame.height for frame in frames] == [512, 188]
+    assert len(begun) == seen + 2, "a few rows are read by who asks for them, and no others"
+    assert table.scan().to_polars_lazy().head(3).collect()["k"].to_list() == [0, 1, 2]
+
+
+def test_memory_bounds_what_is_read_ahead(
+    windows: tuple[Any, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window ahead is memory that a small `memory_limit` does not have."""
+    table, begun = windows
+    monkeypatch.setattr(read_path, "windows_ahead", lambda *_: 1)
+    frames = engines.frames(table.scan(), ["k"], None, None, None)
+    next(frames)
+    assert len(begun) <= 2
+    frames.close()  # type: ignore[attr-defined]
+
+
+def test_an_error_of_a_thread_reaches_who_collects(
+    windows: tuple[Any, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its place among the frames; a query would end early, and its answer look whole."""
+    table, _ = windows
+    real: Callable[..., Any] = read_path.read_window
+
+    def broken(unit: Any, spec: Any, lower: int, *others: Any) -> Any:
+        if lower == 512 * 20:
+            raise nyala.CorruptionError("block 20 of k is damaged")
+        return real(unit, spec, lower, *others)
+
+    monkeypatch.setattr(read_path, "read_window", broken)
+    with pytest.raises((PolarsError, nyala.Error), match="block 20 of k is damaged"):
+        table.scan().to_polars_lazy().collect()
+    with pytest.raises(nyala.CorruptionError):
+        table.scan().to_polars()
+    frames = engines.frames(table.scan(), None, None, None, None)
+    heights = 0
+    with pytest.raises(nyala.CorruptionError):
+        for frame in frames:
+            heights += frame.height
+    assert heights == 512 * 20
+
+
+def test_a_frame_whose_scan_gave_back_its_files_says_so(tmp_path: Path) -> None:
+    """Its rows may be gone."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64"}, "k")
+        table.insert({"k": [1]})
+        lazy = table.scan().to_polars_lazy()
+        assert lazy.collect().height == 1
+    for asked in (lazy, lazy.filter(pl.col("k") > 0)):
+        with pytest.raises((PolarsError, nyala.Error), match="closed"):
+            asked.collect()
