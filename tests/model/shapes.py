@@ -8,6 +8,7 @@ import datetime as dt
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -15,7 +16,7 @@ from unittest import mock
 import nyala
 from nyala.cfile import column_reader, format
 from nyala.delta import mem_store
-from nyala.rowset import disk_rowset, key_runs, mem_rowset, skipping
+from nyala.rowset import disk_rowset, key_runs, mem_rowset, skipping, stored_keys
 from nyala.schema import schema
 from nyala.tablet import bootstrap, check, diff_spec, read_path, window
 from nyala.tablet.diff_spec import SLICE_VERSIONS
@@ -33,6 +34,7 @@ class Shape:
     nth_key:   as many as are wanted, for large batches; most in the ranges that a table begins with.
     range_on:  which key column the range partitions are of; borders: where they may begin and end.
     hash_on:   the key columns of the hash level; none: no such level.
+    encoding:  of the key columns.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Shape:
     range_on: int | None = None
     borders: Sequence[Any] = ()
     hash_on: tuple[str, ...] = ()
+    encoding: str = "auto"
 
     def partitions(
         self, buckets: int, ranges: Sequence[tuple[Any, Any]], names: Mapping[str, str] | None = None
@@ -62,6 +65,7 @@ class Shape:
 
 
 DAYS = [dt.date(1969, 12, 31), dt.date(2026, 11, 21)]
+MOMENTS = [dt.datetime(1969, 12, 31, 23, 59, 59, 999999, dt.UTC), dt.datetime(2026, 11, 21, tzinfo=dt.UTC)]
 
 INTEGER = Shape(
     "integer", (("k", "int32"),), [(k,) for k in range(-2, 4)], lambda n: (1 - n,), range_on=0, borders=(0, 2)
@@ -86,7 +90,25 @@ COMPOSITE = Shape(
     borders=(0, 1),
     hash_on=("s", "d"),
 )
-SHAPES = {shape.name: shape for shape in (INTEGER, STRING, COMPOSITE)}
+# Of numbers in frames, so that one key in 128 is stored, or one in two: heads that are alike and heads that differ.
+NUMBERS = Shape(
+    "numbers",
+    (("n", "int64"), ("t", "timestamp"), ("p", "decimal(4,1)")),
+    [
+        *((n, MOMENTS[0], Decimal("-0.1")) for n in (-(2**63), -1, 0, 2**63 - 1)),
+        *((0, moment, price) for moment in MOMENTS for price in (Decimal("0.0"), Decimal("999.9"))),
+    ],
+    lambda n: (
+        n // 100 - 1,
+        MOMENTS[0] + dt.timedelta(microseconds=n % 100 // 10),
+        Decimal(n % 10 - 5).scaleb(-1),
+    ),
+    range_on=0,
+    borders=(0, 1),
+    hash_on=("t", "p"),
+    encoding="for",
+)
+SHAPES = {shape.name: shape for shape in (INTEGER, STRING, COMPOSITE, NUMBERS)}
 
 # Beside the key: what a table begins with. The last two cannot be NULL.
 FIRST_COLUMNS = (
@@ -121,7 +143,7 @@ def make_table(
                 column.type,
                 nullable=column.nullable,
                 default=column.write,
-                encoding=encodings.get(column.name, "auto"),
+                encoding=shape.encoding if column.in_key else encodings.get(column.name, "auto"),
                 block_size=options.block_size,
             )
             for column in columns
@@ -140,6 +162,7 @@ _TINY: Sequence[tuple[ModuleType, str, int]] = (
     (format, "BLOCK_SIZE_BYTES_DEFAULT", 16),
     (format, "KEY_BLOCK_SIZE_BYTES_DEFAULT", 16),
     (format, "BLOOM_ROWS_PER_BLOCK_LOG2", 0),
+    (format, "SPARSE_KEY_ROWS_LOG2", 1),
     (format, "DICTIONARY_BYTES_MAX", 40),
     (format, "COALESCED_READ_BYTES_MAX", 100),
     (schema, "MIN_BLOCK_SIZE_BYTES", 16),
@@ -158,6 +181,7 @@ _TINY: Sequence[tuple[ModuleType, str, int]] = (
     (bootstrap, "GATHER_ROWS", 3),
     (bootstrap, "GATHER_BYTES", 200),
     (skipping, "_DEFAULT_ROWS_LOG2", 1),
+    (stored_keys, "_ROWS_AT_ONCE", 4),
 )
 
 

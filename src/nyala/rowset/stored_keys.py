@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,9 @@ Pieces = npt.NDArray[np.int64]
 SearchedKeys: TypeAlias = "EncodedKeys | ShortKeys"
 """Ascending keys in the form in which they are quickest searched and take the least room."""
 StoredKeys: TypeAlias = "DenseKeys | SparseKeys"
+
+# A look-up may ask for a key of every stretch, and all keys of a rowset are no small thing.
+_ROWS_AT_ONCE: Final = 1 << 17
 
 
 class DenseKeys:
@@ -245,10 +248,18 @@ class SparseKeys:
         return self._samples.floor(keys, stats)
 
     def find(self, keys: EncodedKeys, pieces: Pieces, stats: ReadStats | None) -> Rowids:
-        """The rowid of each key in its piece, or -1. Cost: a gathering of all these stretches, a call a column."""
-        stretches = pieces[np.flatnonzero(np.diff(pieces, prepend=NO_ROWID))]
-        if not len(stretches):
-            return np.full(len(keys), NO_ROWID, np.int64)
+        """The rowid of each key in its piece, or -1. Cost: a call a column for 131,072 rows of these stretches, so
+        many in memory at a time."""
+        found = np.full(len(keys), NO_ROWID, np.int64)
+        firsts = np.flatnonzero(np.diff(pieces, prepend=NO_ROWID))  # of each stretch the first key
+        step = max(1, _ROWS_AT_ONCE >> self._log2)
+        for at in range(0, len(firsts), step):
+            here = firsts[at : at + step]
+            begin, end = int(here[0]), int(firsts[at + step]) if at + step < len(firsts) else len(keys)
+            found[begin:end] = self._find_among(pieces[here], keys.slice(begin, end - begin), stats)
+        return found
+
+    def _find_among(self, stretches: Pieces, keys: EncodedKeys, stats: ReadStats | None) -> Rowids:
         rowids = ((stretches << self._log2)[:, None] + np.arange(1 << self._log2)).reshape(-1)
         if rowids[-1] >= self._row_count:
             rowids = rowids[: self._row_count - rowids[-1] - 1]  # of the last stretch what there is

@@ -17,13 +17,15 @@ import nyala
 from nyala.cfile import format
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import BASE, KEY, ColumnKey
-from nyala.cfile.reader import CFileReader
+from nyala.cfile.gathering import Ordinals
+from nyala.cfile.reader import CFileReader, ReadStats
 from nyala.cfile.writer import CFileWriter
 from nyala.env import PosixFiles
 from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
+from nyala.rowset import stored_keys
 from nyala.rowset import writer as rowset_writer
 from nyala.rowset.key_index import KeyIndex
 from nyala.rowset.stored_keys import DenseKeys, SparseKeys
@@ -135,23 +137,40 @@ def test_sparse_keys_find_what_dense_keys_find(
             assert keys.equal_to(dense.gather(rowids)).all()
 
 
-def test_a_look_up_reads_stretches_and_not_blocks_of_keys() -> None:
+@pytest.fixture
+def gathered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each call that gathers stretches."""
+    counts: list[int] = []
+    real = SparseKeys._gather
+
+    def count(self: SparseKeys, rows: Ordinals, stats: ReadStats | None) -> EncodedKeys:
+        counts.append(rows.count)
+        return real(self, rows, stats)
+
+    monkeypatch.setattr(SparseKeys, "_gather", count)
+    return counts
+
+
+def test_a_look_up_reads_stretches_and_not_blocks_of_keys(gathered: list[int], tmp_path: Path) -> None:
     """Backfill: keys that come once, anywhere, with a cache for a fraction of them."""
-    with tempfile.TemporaryDirectory() as folder:
-        numbers = numbers_of(12_000)
-        sparse, _, codec = indexes(folder, "long and short", numbers, 1 << 14)
-        gathered: list[int] = []
-        real = SparseKeys._gather
+    numbers = numbers_of(12_000)
+    sparse, _, codec = indexes(str(tmp_path), "long and short", numbers, 1 << 14)
+    found = sparse.find(codec.encode(arrays("long and short", numbers[::2000])))
+    assert found.tolist() == list(range(0, 12_000, 2000))
+    assert gathered == [6 * STRETCH], "one call for all of them"
 
-        def count(self: SparseKeys, rows: object, stats: object) -> EncodedKeys:
-            gathered.append(rows.count)  # type: ignore[attr-defined]
-            return real(self, rows, stats)  # type: ignore[arg-type]
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(SparseKeys, "_gather", count)
-            found = sparse.find(codec.encode(arrays("long and short", numbers[::2000])))
-        assert found.tolist() == list(range(0, 12_000, 2000))
-        assert gathered == [6 * STRETCH], "one call for all of them"
+def test_a_look_up_of_many_stretches_holds_a_part_of_them_at_a_time(
+    gathered: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Keys of everywhere in a rowset that is large beside `memory_limit`: all its keys at once were 60 bytes a row."""
+    monkeypatch.setattr(stored_keys, "_ROWS_AT_ONCE", 10 * STRETCH)
+    numbers = numbers_of(12_000)
+    sparse, _, codec = indexes(str(tmp_path), "long and short", numbers, 1 << 14)
+    wanted = np.sort(np.concatenate([numbers[::50], numbers[::64], numbers[:300:7] + 1, [0, 99_999]]))
+    found = sparse.find(codec.encode(arrays("long and short", wanted)))
+    assert found.tolist() == np.where(wanted % 3 == 1, wanted // 3, -1).tolist()
+    assert gathered == 9 * [10 * STRETCH] + [12_000 - 90 * STRETCH]
 
 
 ENCODINGS = [
