@@ -76,7 +76,7 @@ test-long: java setup  ## what takes more than an hour: many more random cases, 
 # The peers weigh more than all else but Spark, and no test needs them: an environment of their own.
 $(BENCH_VENV)/.locked: requirements/build.lock requirements/bench.lock
 	@tools/make-venv $(BENCH_VENV)
-	@echo "Installing what the lock names into $(BENCH_VENV) (DuckDB, Delta Lake, Iceberg, Lance: some 250 MB to fetch) ..."
+	@echo "Installing what the lock names into $(BENCH_VENV) (DuckDB, polars, Delta Lake, Iceberg, Lance: some 300 MB to fetch) ..."
 	@$(BENCH_BIN)/python tools/pip-install --require-hashes -r requirements/build.lock
 	@$(BENCH_BIN)/python tools/pip-install --require-hashes --no-build-isolation -r requirements/bench.lock
 	@touch $@

@@ -13,7 +13,7 @@ from statistics import median
 from bench.measure import synced_append_s
 
 PACKAGES = (
-    "nyala", "pyarrow", "numpy", "duckdb", "pyspark", "deltalake", "pyiceberg", "pylance", "tpchgen-cli",
+    "nyala", "pyarrow", "numpy", "duckdb", "polars", "pyspark", "deltalake", "pyiceberg", "pylance", "tpchgen-cli",
 )  # fmt: skip
 
 

@@ -3,19 +3,21 @@
 DuckDB computes in every case; what differs is where rows come from: Nyala (`db.sql`), Snappy Parquet files as
 tpchgen-cli wrote them, and DuckDB's own tables. Each query is run in turns: Nyala by a reader that was just opened (its
 caches are cold, the system's file cache is warm), Nyala by one that stays open, DuckDB over Parquet in a fresh
-instance, DuckDB over its own tables. Every answer is compared with that over Parquet.
+instance, DuckDB over its own tables. Every answer is compared with that over Parquet. Polars, where it is installed,
+has questions of its own (`bench.tpch_polars`).
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from decimal import Decimal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from statistics import median
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,10 +25,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import nyala
-from bench import data
-from bench.costs import Cost, cost, moved_bytes, profile_text
+from bench import data, tpch_polars
+from bench.costs import Cost, cost, profile_text
 from bench.measure import folder_bytes
 from bench.parts import Say, in_own_process, ratio
+from bench.questions import Answer, Found, clocked, in_turns
 from bench.report import Aim, Report, Table, megabytes, seconds, times
 from bench.stores import TPCH, choose
 from bench.tpch_queries import KEYS, QUERIES
@@ -54,27 +57,6 @@ FULL = Scale("full", 1.0)
 QUICK = Scale("quick", 0.05, repeats=3, predicate_repeats=3, encode_repeats=1)
 
 
-@dataclass
-class Found:
-    """One question: seconds by source, and what it moved."""
-
-    taken: dict[str, list[float]] = field(default_factory=dict)
-    processor: dict[str, list[float]] = field(default_factory=dict)  # seconds of all threads, user and system
-    explained_bytes: int | None = None  # of Nyala, cold: what `explain` says
-    moved: dict[str, int | None] = field(default_factory=dict)  # bytes read by system calls
-    calls: int | None = None
-
-    def s(self, source: str) -> float | None:
-        return median(self.taken[source]) if self.taken.get(source) else None
-
-    def against(self, ours: str, theirs: str = "parquet", *, processor: bool = False) -> float | None:
-        """The median of the ratios of neighbours, by the clock or by processor time."""
-        of = self.processor if processor else self.taken
-        pairs = zip(of.get(ours, ()), of.get(theirs, ()), strict=False)
-        found = [a / b for a, b in pairs]
-        return median(found) if found else None
-
-
 def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
     """Measure, and report. Nyala and Parquet always take part; of the peers that can be chosen there is DuckDB."""
     own_tables = any(kind.name == "duckdb" for kind in choose(TPCH, stores, say))
@@ -86,12 +68,18 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
     asked = in_own_process(_ask_all, scale, files, folder, own_tables)
     say("asked all")
     sums = {name: _sum_of(text) for name, text in _sums(files).items()}
+    by_polars: dict[str, Found] = {}
+    if importlib.util.find_spec("polars") is None:
+        say("polars is not installed: left out")
+    else:
+        by_polars = in_own_process(tpch_polars.ask_all, files, folder, scale.repeats, MEMORY_LIMIT)
+        say("asked polars")
     profiled = in_own_process(_profile, folder, scale.queries, sums, _predicates(files))
     encodings = in_own_process(_encodings, files, scale)
     say("measured the encodings")
     columns = _column_bytes(files, os.path.join(folder, "nyala"))
     by_pyarrow = in_own_process(_written_by_pyarrow, files, folder)["bytes"]
-    return _report(scale, loaded, asked, profiled, encodings, columns, by_pyarrow, own_tables)
+    return _report(scale, loaded, asked, by_polars, profiled, encodings, columns, by_pyarrow, own_tables)
 
 
 def make_tables(scale_factor: float, files: str) -> None:
@@ -159,12 +147,6 @@ def _load(files: str, folder: str, own_tables: bool) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------- questions
 
 
-class Answer(NamedTuple):
-    s: float
-    processor_s: float
-    rows: list[Any]
-
-
 class Asker:
     """Puts one SQL text to all sources. An answer is timed from the text to the last row in Python."""
 
@@ -185,12 +167,12 @@ class Asker:
         db.sql("SELECT 1").fetchall()  # DuckDB's own start, which the other instances have behind them too
         self.opening_s.append(perf_counter() - begun)
         try:
-            return _clocked(lambda: db.sql(text).fetchall())
+            return clocked(lambda: db.sql(text).fetchall())
         finally:
             db.close()
 
     def warm(self, text: str) -> Answer:
-        return _clocked(lambda: self._warm.sql(text).fetchall())
+        return clocked(lambda: self._warm.sql(text).fetchall())
 
     def parquet(self, text: str) -> Answer:
         con = self._duckdb.connect()
@@ -198,32 +180,20 @@ class Asker:
             for name in _keys():
                 path = os.path.join(self._files, f"{name}.parquet")
                 con.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{path}')")
-            return _clocked(lambda: con.execute(text).fetchall())
+            return clocked(lambda: con.execute(text).fetchall())
         finally:
             con.close()
 
     def duckdb(self, text: str) -> Answer:
-        return _clocked(lambda: self._own.execute(text).fetchall())
+        return clocked(lambda: self._own.execute(text).fetchall())
 
     def sources(self) -> list[str]:
         return [name for name in SOURCES if name != "duckdb" or self._own is not None]
 
     def ask(self, text: str, repeats: int, what: str) -> Found:
         """In turns after one unmeasured round, in which the answers are compared."""
-        found = Found()
-        names = self.sources()
-        answers = {name: getattr(self, name)(text).rows for name in ("parquet", *names)}
-        for name in names:
-            if not same(answers[name], answers["parquet"]):
-                raise AssertionError(f"{what}: {SOURCES[name]} answers otherwise than Parquet")
-        for repeat in range(repeats):
-            for name in names[repeat % len(names) :] + names[: repeat % len(names)]:
-                before = moved_bytes()
-                answer = getattr(self, name)(text)
-                found.taken.setdefault(name, []).append(answer.s)
-                found.processor.setdefault(name, []).append(answer.processor_s)
-                after = moved_bytes()
-                found.moved[name] = None if before is None or after is None else after[0] - before[0]
+        asked = {name: partial(getattr(self, name), text) for name in self.sources()}
+        found = in_turns(asked, repeats, what)
         db = nyala.connect(self._store, read_only=True, memory_limit=MEMORY_LIMIT)
         try:
             told = db.sql(text).explain()
@@ -236,25 +206,6 @@ class Asker:
         self._warm.close()
         if self._own is not None:
             self._own.close()
-
-
-def _clocked(action: Callable[[], list[Any]]) -> Answer:
-    begun, processor = perf_counter(), process_time()
-    rows = action()
-    return Answer(perf_counter() - begun, process_time() - processor, rows)
-
-
-def same(left: list[Any], right: list[Any]) -> bool:
-    """The same rows. Doubles to nine digits: their last ones depend on the order of adding. Rows that the query's
-    order does not tell apart may come in any order."""
-
-    def plain(rows: list[Any]) -> list[str]:
-        return sorted(
-            repr(tuple(f"{float(v):.9g}" if isinstance(v, float | Decimal) else v for v in row))
-            for row in rows
-        )
-
-    return plain(left) == plain(right)
 
 
 def _ask_all(scale: Scale, files: str, folder: str, own_tables: bool) -> dict[str, Any]:
@@ -510,6 +461,7 @@ def _report(
     scale: Scale,
     loaded: dict[str, Any],
     asked: dict[str, Any],
+    by_polars: dict[str, Found],
     profiled: dict[str, Cost],
     encodings: list[Encoded],
     columns: dict[str, tuple[int, int]],
@@ -556,6 +508,19 @@ def _report(
             (f"{title}: seconds (÷ Parquet's), and bytes read", _questions(found, own_tables))
         )
 
+    if by_polars:
+        report.tables.append(
+            ("Polars: seconds (÷ Parquet's), and bytes read by system calls", _questions(by_polars, False))
+        )
+        report.settings["polars"] = (
+            f"to_polars_lazy() of a reader with memory_limit {MEMORY_LIMIT}, scan_parquet() of the same files"
+        )
+        report.facts.append(
+            "Polars, processor time: geometric mean cold "
+            f"{times(_mean(by_polars, 'cold', True))} ({_between(round_means(by_polars, 'cold', True))}), warm "
+            f"{times(_mean(by_polars, 'warm', True))} ({_between(round_means(by_polars, 'warm', True))})"
+        )
+
     table = Table(["bytes on disk", "nyala", "parquet", "nyala ÷ parquet"])
     for name, (ours, theirs) in columns.items():
         table.rows.append([name, f"{ours:,}", f"{theirs:,}", times(ratio(ours, theirs))])
@@ -589,6 +554,16 @@ def _report(
             ours <= theirs,
         ),
     ]
+    if by_polars:
+        polars_mean = _mean(by_polars, "cold")
+        report.aims.append(
+            Aim(
+                "polars' questions, cold, geometric mean at most Parquet's time",
+                f"{times(polars_mean)} ({_between(round_means(by_polars, 'cold'))}; warm "
+                f"{times(_mean(by_polars, 'warm'))}, {_between(round_means(by_polars, 'warm'))})",
+                None if polars_mean is None else polars_mean <= 1.0,
+            )
+        )
     return report
 
 

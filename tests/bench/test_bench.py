@@ -28,11 +28,13 @@ from bench import (
     mixed_load,
     narrow_update,
     plot,
+    questions,
     report,
     scan_after_updates,
     stores,
     syncs,
     tpch,
+    tpch_polars,
 )
 from bench.__main__ import PARTS
 
@@ -241,13 +243,32 @@ def test_queries_and_scans_answer_as_over_parquet(tmp_path: Path, monkeypatch: p
     ):
         assert text in page
     assert tpch.FULL.queries == tpch.QUICK.queries == tuple(range(1, 23))
+    if importlib.util.find_spec("polars") is not None:
+        for text in (*(f"| {name} |" for name in tpch_polars.questions()), "polars' questions, cold"):
+            assert text in page
+
+
+def test_frames_of_many_rows_are_compared_whatever_their_order() -> None:
+    """A hash of each row stands for it; an answer with one cell changed, or one moved to another row, is another."""
+    pl = pytest.importorskip("polars")
+    few = pl.DataFrame({"b": [1, 2], "a": ["x", None]})
+    assert tpch_polars.comparable(few) == [("x", 1), (None, 2)]
+    many = pl.DataFrame({"a": range(20_000), "b": [number % 7 for number in range(20_000)]})
+    same = tpch_polars.comparable(many.reverse().select("b", "a"))
+    assert tpch_polars.comparable(many) == same and len(same) == 1
+    for other in (many.with_columns(b=pl.col("b").reverse()), many.head(19_999), many.select("a")):
+        assert tpch_polars.comparable(other) != same
 
 
 def test_a_round_has_a_geometric_mean_of_its_own() -> None:
     """So that a reader sees how much of the ratio is the hour: in each round, what all queries took against Parquet."""
     queries = {
-        "Q1": tpch.Found({"cold": [1.0, 4.0], "parquet": [1.0, 1.0]}, {"cold": [1, 1], "parquet": [2, 4]}),
-        "Q2": tpch.Found({"cold": [4.0, 8.0], "parquet": [1.0, 2.0]}, {"cold": [1, 1], "parquet": [2, 1]}),
+        "Q1": questions.Found(
+            {"cold": [1.0, 4.0], "parquet": [1.0, 1.0]}, {"cold": [1, 1], "parquet": [2, 4]}
+        ),
+        "Q2": questions.Found(
+            {"cold": [4.0, 8.0], "parquet": [1.0, 2.0]}, {"cold": [1, 1], "parquet": [2, 1]}
+        ),
     }
     assert tpch.round_means(queries, "cold") == pytest.approx([2.0, 4.0])
     assert tpch.round_means(queries, "cold", True) == pytest.approx([0.5, 0.5])
@@ -281,9 +302,9 @@ def test_speeds_of_encodings_say_how_many_calls_and_bytes_they_are_made_of(tmp_p
 
 def test_answers_are_the_same_but_for_the_last_digits_and_the_order_of_equals() -> None:
     """Doubles depend on the order of adding; what a query does not order comes in any order."""
-    assert tpch.same([(1, 0.1 + 0.2), (2, None)], [(2, None), (1, 0.3)])
-    assert not tpch.same([(1, 0.3)], [(1, 0.30001)])
-    assert not tpch.same([(1,), (1,)], [(1,)])
+    assert questions.same([(1, 0.1 + 0.2), (2, None)], [(2, None), (1, 0.3)])
+    assert not questions.same([(1, 0.3)], [(1, 0.30001)])
+    assert not questions.same([(1,), (1,)], [(1,)])
 
 
 def test_a_cost_counts_calls_also_in_threads_that_the_action_starts() -> None:

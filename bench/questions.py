@@ -1,0 +1,78 @@
+"""A question put to several sources in turns: what it took each, and that all give one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any, NamedTuple
+
+from bench.costs import moved_bytes
+
+
+class Answer(NamedTuple):
+    s: float
+    processor_s: float
+    rows: list[Any]
+
+
+def clocked(action: Callable[[], list[Any]]) -> Answer:
+    begun, processor = perf_counter(), process_time()
+    rows = action()
+    return Answer(perf_counter() - begun, process_time() - processor, rows)
+
+
+@dataclass
+class Found:
+    """One question: seconds by source, and what it moved."""
+
+    taken: dict[str, list[float]] = field(default_factory=dict)
+    processor: dict[str, list[float]] = field(default_factory=dict)  # seconds of all threads, user and system
+    explained_bytes: int | None = None  # of Nyala, cold: what `explain` says
+    moved: dict[str, int | None] = field(default_factory=dict)  # bytes read by system calls
+    calls: int | None = None
+
+    def s(self, source: str) -> float | None:
+        return median(self.taken[source]) if self.taken.get(source) else None
+
+    def against(self, ours: str, theirs: str = "parquet", *, processor: bool = False) -> float | None:
+        """The median of the ratios of neighbours, by the clock or by processor time."""
+        of = self.processor if processor else self.taken
+        pairs = zip(of.get(ours, ()), of.get(theirs, ()), strict=False)
+        found = [a / b for a, b in pairs]
+        return median(found) if found else None
+
+
+def in_turns(sources: Mapping[str, Callable[[], Answer]], repeats: int, what: str) -> Found:
+    """In turns after one unmeasured round, in which the answers are compared with that over Parquet."""
+    found = Found()
+    names = list(sources)
+    answers = {name: sources[name]().rows for name in ("parquet", *names)}
+    for name in names:
+        if not same(answers[name], answers["parquet"]):
+            raise AssertionError(f"{what}: {name} answers otherwise than Parquet")
+    del answers
+    for repeat in range(repeats):
+        for name in names[repeat % len(names) :] + names[: repeat % len(names)]:
+            before = moved_bytes()
+            answer = sources[name]()
+            found.taken.setdefault(name, []).append(answer.s)
+            found.processor.setdefault(name, []).append(answer.processor_s)
+            after = moved_bytes()
+            found.moved[name] = None if before is None or after is None else after[0] - before[0]
+    return found
+
+
+def same(left: list[Any], right: list[Any]) -> bool:
+    """The same rows. Doubles to nine digits: their last ones depend on the order of adding. Rows that the query's
+    order does not tell apart may come in any order."""
+
+    def plain(rows: list[Any]) -> list[str]:
+        return sorted(
+            repr(tuple(f"{float(v):.9g}" if isinstance(v, float | Decimal) else v for v in row))
+            for row in rows
+        )
+
+    return plain(left) == plain(right)
