@@ -45,6 +45,8 @@ class SharedBatch:
     columns: Mapping[int, pa.Array]
     nbytes: int | None = None
     """What the columns hold, if whoever made it knows."""
+    batch: pa.RecordBatch | None = None
+    """The same columns under their ids, if whoever made it has them so."""
 
     @cached_property
     def column_ids(self) -> frozenset[int]:

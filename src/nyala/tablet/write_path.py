@@ -374,7 +374,8 @@ def _ascending(codes: np.ndarray, rowids: np.ndarray) -> bool:
 def _plan_insert(table: TableState, effect: Effect) -> list[Addition]:
     ghosts = effect.rowids >= 0
     if not ghosts.any():
-        return _plan_fresh(table, effect.keys, effect.tablets, effect.columns, effect.nbytes)
+        batch = None if effect.ready is None else effect.ready.batch
+        return _plan_fresh(table, effect.keys, effect.tablets, effect.columns, effect.nbytes, batch=batch)
     # Keys that lie dead in the MemRowSet come back to life there: REINSERT (R5). Anywhere else a dead key is left
     # alone and the row is new.
     out: list[Addition] = []
@@ -416,8 +417,9 @@ def _plan_fresh(
     columns: Mapping[int, pa.Array],
     nbytes: int,
     order: np.ndarray | None = None,
+    batch: pa.RecordBatch | None = None,
 ) -> list[Addition]:
-    shared, shared_keys = SharedBatch(columns, nbytes), SharedKeys(keys)
+    shared, shared_keys = SharedBatch(columns, nbytes, batch), SharedKeys(keys)
     count = len(tablets)
     row_bytes = (nbytes + keys.nbytes) // max(count, 1)
     ordinals, offsets = tablet_slices(tablets)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import calls_of
 
 from nyala.delta.batch import SharedBatch
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
@@ -98,6 +99,72 @@ def test_thousands_of_small_inserts_become_few_chunks():
     assert rows.column(VAL, MAX_TIMESTAMP, 0, 20_000).equals(pa.array(range(0, 200_000, 10), pa.int64()))
     alive = rows.liveness(10_000, 0, 20_000)
     assert alive is not None and alive.sum() == 10_000
+
+
+def as_one_batch(shared: SharedBatch) -> SharedBatch:
+    """The same, as a write of data that is ready leaves it."""
+    names = [str(number) for number in shared.columns]
+    return SharedBatch(
+        shared.columns, batch=pa.RecordBatch.from_arrays(list(shared.columns.values()), names=names)
+    )
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["batch", "batch", "batch", "columns", "part"])),
+             min_size=64, max_size=140),
+)  # fmt: skip
+def test_small_inserts_that_came_as_batches_are_joined_as_the_others(drawn: list[tuple[int, str]]) -> None:
+    """A row would have another row's values, or the two kinds of insert would not stay in their order."""
+    rows, expected = MemRowSet(CODEC, SCHEMA), []
+    for count, form in drawn:
+        first = len(expected)
+        numbers = list(range(first, first + count))
+        expected += numbers
+        offset = 0
+        if form == "columns":
+            shared = batch(numbers)
+        elif form == "batch":
+            shared = as_one_batch(batch(numbers))
+        else:  # others of the batch went to another tablet
+            shared, offset = as_one_batch(batch([-1, -2, *numbers, -3])), 2
+        rows.insert(keys(*numbers), shared, offset, count, first + 1)
+    rows.check()
+    assert max(chunk.insert_count for chunk in rows._state.chunks) < 64
+    for column, values in (
+        (K, expected),
+        (VAL, [10 * n for n in expected]),
+        (TEXT, [f"t{n}" for n in expected]),
+    ):
+        assert rows.column(column, MAX_TIMESTAMP, 0, len(expected)).to_pylist() == values
+
+
+def test_batches_of_different_schemas_are_joined_column_by_column() -> None:
+    """A join comes behind the log append, and must not fail there: the store would take no more writes."""
+    rows = MemRowSet(CODEC, SCHEMA)
+    for number in range(70):
+        shared = as_one_batch(batch([number]))
+        if number == 30:  # the same columns, in another order
+            assert shared.batch is not None
+            shared = dataclasses.replace(shared, batch=shared.batch.select([2, 0, 1]))
+        rows.insert(keys(number), shared, 0, 1, number + 1)
+    assert rows.column(VAL, MAX_TIMESTAMP, 0, 70).to_pylist() == list(range(0, 700, 10))
+
+
+def test_calls_of_joining_what_came_as_batches_do_not_grow_with_the_columns() -> None:
+    """Every 64th insert would take ten times as long as the others."""
+
+    def calls(columns: int) -> int:
+        rows = MemRowSet(CODEC, SCHEMA)
+        arrays = [{10 + n: pa.array([number]) for n in range(columns)} for number in range(130)]
+        inserts = [(keys(number), as_one_batch(SharedBatch(one))) for number, one in enumerate(arrays)]
+
+        def insert_all() -> None:
+            for number, (key, shared) in enumerate(inserts):
+                rows.insert(key, shared, 0, 1, number + 1)
+
+        return calls_of(insert_all).total()
+
+    assert calls(40) == calls(1)
 
 
 def test_reading_does_not_keep_what_was_joined_twice():
