@@ -32,9 +32,10 @@ Source: Kudu docs/design-docs/tablet.md, "MVCC Mutations in MemRowSet"; facts 4.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,7 @@ from nyala.rowset.key_runs import KeyRuns, SharedKeys
 from nyala.rowset.meta import NO_ROWID
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.adapter import adapt
+from nyala.schema.arrow_values import python_at
 from nyala.schema.convert import default_array
 from nyala.schema.schema import ColumnSchema, Schema
 
@@ -485,6 +487,21 @@ class MemRowSet:
                     array = patch(array, places, _as(values, column))
             arrays.append(array)
         return arrays
+
+    def row(self, columns: Sequence[ColumnSchema], snapshot: int, rowid: int) -> list[Any]:
+        """One row at `snapshot`, as Python values. Cost: no array is made of what was not changed."""
+        state, changed = self._state, self.deltas.column_ids
+        number = bisect_right(state.starts, rowid) - 1
+        chunk, inside = state.chunks[number], rowid - state.starts[number]
+        found = []
+        for column in columns:
+            array, at = None, inside
+            if column.id not in changed and column.id in chunk.column_ids:
+                array = chunk.column(column.id)
+            if array is None or array.type != column.type.arrow:
+                array, at = self.gather(column, snapshot, np.array([rowid])), 0
+            found.append(python_at(array, at))
+        return found
 
     # --- flushing ---------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Data of Arrow that has a table's types already: checked as a whole, and copied as the log will write it.
 
-    RecordBatch, or a Table of one, whose columns have the canonical types
+    RecordBatch or Table whose columns have the canonical types
       validate       every text UTF-8, every decimal within its digits        one call for all columns
       serialize      one Arrow message: the copy, and the log record's rows    one call
       read           arrays that look into the message                         one call
@@ -76,18 +76,18 @@ def take_ready(data: Any, schema: Schema, max_cell_bytes: int) -> ReadyData | No
 
     Cost: about five Arrow calls, and one for each date and varchar column.
     """
-    if isinstance(data, pa.Table):
-        if data.num_rows > READY_ROWS_MAX:
-            return None
-        batches = data.to_batches()
-        if len(batches) != 1:  # of none there is nothing to be quick about
-            return None
-        data = batches[0]
-    elif not isinstance(data, pa.RecordBatch) or data.num_rows > READY_ROWS_MAX:
+    if not isinstance(data, pa.Table | pa.RecordBatch) or not 0 < data.num_rows <= READY_ROWS_MAX:
         return None
     plan = _plan_of(data.schema, schema)
     if not plan.columns:
         return None
+    if isinstance(data, pa.Table):
+        batches = data.to_batches()
+        if len(batches) > 1:
+            batches = data.combine_chunks().to_batches()
+            if len(batches) > 1:  # more than 2 GiB of text
+                return None
+        data = batches[0]
     if plan.order is not None:
         data = data.select(plan.order)
     try:

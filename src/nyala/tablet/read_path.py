@@ -39,7 +39,6 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.skipping import rows_left
 from nyala.rowset.stats import RowSetStats
-from nyala.schema.arrow_values import python_at
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet.history import check_dropped
 from nyala.tablet.locate import tablet_slices
@@ -622,7 +621,7 @@ def get_row(
             if rowid >= 0:
                 rowids = np.array([rowid])
                 if memory.gather_liveness(snapshot, rowids)[0]:
-                    return [python_at(array, 0) for array in memory.rows(columns, snapshot, rowids)]
+                    return memory.row(columns, snapshot, rowid)
     if tablet.rowsets:
         canonical = key.at(0)
         for rowset in tablet.tree.holding(canonical):

@@ -19,6 +19,7 @@ from nyala.keys.codec import KeyCodec
 from nyala.keys.key_range import KeyRange
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.schema import ColumnSchema, Schema, build_schema
+from nyala.schema.types import parse_type
 
 SCHEMA = build_schema({"k": "int64", "val": "int64", "text": "string"}, ["k"])
 K, VAL, TEXT = SCHEMA.columns
@@ -110,18 +111,22 @@ def as_one_batch(shared: SharedBatch) -> SharedBatch:
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["batch", "batch", "batch", "columns", "part"])),
-             min_size=64, max_size=140),
-)  # fmt: skip
-def test_small_inserts_that_came_as_batches_are_joined_as_the_others(drawn: list[tuple[int, str]]) -> None:
+    st.lists(
+        st.tuples(st.integers(1, 3), st.sampled_from(["batch", "batch", "part"])), min_size=64, max_size=140
+    ),
+    st.sets(st.integers(0, 139), max_size=3),
+)
+def test_small_inserts_that_came_as_batches_are_joined_as_the_others(
+    drawn: list[tuple[int, str]], as_columns: set[int]
+) -> None:
     """A row would have another row's values, or the two kinds of insert would not stay in their order."""
     rows, expected = MemRowSet(CODEC, SCHEMA), []
-    for count, form in drawn:
+    for number, (count, form) in enumerate(drawn):
         first = len(expected)
         numbers = list(range(first, first + count))
         expected += numbers
         offset = 0
-        if form == "columns":
+        if number in as_columns:
             shared = batch(numbers)
         elif form == "batch":
             shared = as_one_batch(batch(numbers))
@@ -187,6 +192,27 @@ def test_timestamps_may_be_one_for_each_row():
     assert rows.liveness(9, 0, 4) is None
     assert (rows.timestamp_min, rows.timestamp_max) == (5, 9)
     rows.check()
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True), min_size=1, max_size=6),
+    st.data(),
+)
+def test_a_row_by_itself_is_the_row_among_others(groups: list[list[int]], data: st.DataObject) -> None:
+    """`get` goes this way: it would give another row, a value that was changed, or a column's old type."""
+    schema, added = altered()
+    rows = MemRowSet(CODEC, schema)
+    for number, group in enumerate(groups):
+        numbers = sorted(10 * number + n for n in group)
+        rows.insert(keys(*numbers), batch(numbers), 0, len(numbers), 2 * number + 1)
+        for at in data.draw(st.sets(st.integers(0, rows.row_count - 1), max_size=2)):
+            rows.deltas.append(np.array([at]), 2 * number + 2, {VAL.id: pa.array([-number])})
+    narrow = dataclasses.replace(VAL, type=parse_type("int32"))
+    columns = [TEXT, VAL, narrow, added]
+    for snapshot in (1, 4, MAX_TIMESTAMP):
+        for rowid in range(rows.row_count):
+            expected = [array[0].as_py() for array in rows.rows(columns, snapshot, np.array([rowid]))]
+            assert rows.row(columns, snapshot, rowid) == expected
 
 
 def test_dead_rows_are_found_but_not_live():

@@ -15,6 +15,7 @@ from tests.support import calls_of
 
 from nyala.errors import Error
 from nyala.schema import convert as convert_module
+from nyala.schema.array_cast import are_dates
 from nyala.schema.convert import Converted, convert
 from nyala.schema.limits import Limits
 from nyala.schema.ready import READY_ROWS_MAX, take_ready
@@ -162,9 +163,9 @@ def test_what_is_not_as_it_should_be_is_not_ready(name: str, array: pa.Array) ->
 def test_several_chunks_are_put_together_first() -> None:
     """All but the first would be left out."""
     data = pa.concat_tables([good_rows(2), good_rows(1)])
-    assert take_ready(data, SCHEMA, CELL_BYTES) is None
-    assert take_ready(data.combine_chunks(), SCHEMA, CELL_BYTES) is not None
-    assert same(outcome(data), outcome(data.combine_chunks()))
+    ready = take_ready(data, SCHEMA, CELL_BYTES)
+    assert ready is not None and ready.row_count == 3
+    assert same(outcome(data), column_by_column(data))
 
 
 def test_names_that_the_table_has_not_and_names_given_twice_are_told() -> None:
@@ -235,6 +236,16 @@ def test_calls_do_not_grow_with_the_columns() -> None:
         return calls_of(lambda: take_ready(table, schema, CELL_BYTES)).total()
 
     assert calls(100) == calls(10) < 20
+
+
+@pytest.mark.parametrize("count", [1, 16, 17, 500])
+@pytest.mark.parametrize("with_null", [False, True])
+def test_days_that_are_no_date_are_found_among_few_and_among_many(count: int, with_null: bool) -> None:
+    least, first, last, greatest = DAYS_AT_THE_EDGE
+    for days, good in ((least, False), (first, True), (last, True), (greatest, False)):
+        values = [0] * (count - 1) + [days] + [None] * with_null
+        assert are_dates(array_of("d", values)) == good
+    assert are_dates(array_of("d", [None] * count))
 
 
 def test_dates_are_read_as_python_reads_them() -> None:
