@@ -26,13 +26,15 @@ Contents = dict[str, dict[int, pa.Table]]
 
 
 def make_store(path: Path | str, *, close: bool = True, tablets: int = 2) -> tuple[Database, list[int]]:
-    """Two tables, one with so many tablets and one with a composite key: base files, parts, UNDO, REDO, ghosts, rows
-    and changes in the log. Returns the database, open if not `close`, and moments of its past."""
+    """Two tables, one with so many tablets and one with a composite key, of which some are stored: base files, parts,
+    UNDO, REDO, ghosts, rows and changes in the log. Returns the database, open if not `close`, and moments of its
+    past."""
     db = open_database(path, direct_commit_bytes=4_000)
     moments = []
     levels = [nyala.hash_partition("k", buckets=tablets)] if tablets > 1 else []
     t = db.create_table("t", {"k": "int64", "v": "int64", "s": "string"}, "k", levels)
-    u = db.create_table("u", {"a": "string", "b": "int32", "v": "double"}, ["a", "b"])
+    a, b = nyala.column("string", encoding="dictionary"), nyala.column("int32", encoding="for")
+    u = db.create_table("u", {"a": a, "b": b, "v": "double"}, ["a", "b"])
     t.insert({"k": range(60), "v": range(60), "s": [f"text {n}" for n in range(60)]})
     u.insert({"a": ["x", "x", "y", ""], "b": [1, 2, 1, 0], "v": [0.5, 1.5, None, float("nan")]})
     db.flush()
