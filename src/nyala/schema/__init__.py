@@ -6,6 +6,7 @@
     schema.py       columns, their ids and defaults, the limits
     row_errors.py   which rows of a batch failed, and why
     convert.py      a user's data as canonical Arrow columns
+    ready.py        the same of data that has the types already, as a whole
     predicate.py    `where=`: from text or `col()` to rows, and to what may be skipped
     expression.py   `update(set=)`: what is assigned, from text to values
 
