@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 import nyala
 import nyala.spark
@@ -54,6 +55,37 @@ def test_a_table_of_sparks_catalogue(spark: SparkSession, db: nyala.Database, ca
     assert answer(spark.sql(joined)) == [(1,)]
     spark.sql("INSERT OVERWRITE t_in_spark VALUES (7, 70, 'g')")
     assert db["t"].to_arrow().to_pylist() == [{"k": 7, "v": 70, "w": "g"}]
+
+
+def test_rows_go_to_the_table_that_a_statement_names_or_nowhere(
+    spark: SparkSession, db: nyala.Database, catalogued: str
+) -> None:
+    """S3: where Spark does not say which, it is not the table that the rows came from. WITH says it."""
+    t2 = db.create_table("t2", db["t"].schema, ["k"])
+    spark.sql(f"CREATE TABLE t2_in_spark USING nyala OPTIONS (path '{db.path}', table 't2')")
+    plain = spark.createDataFrame([(1, 10, "a")], StructType.fromDDL("k bigint NOT NULL, v bigint, w string"))
+    plain.createOrReplaceTempView("plain")
+    before = db["t"].to_arrow()
+    target = f"`path`='{db.path}', `table`='t2'"
+    try:
+        for text in (
+            "INSERT INTO t2_in_spark SELECT * FROM t_in_spark",
+            "INSERT OVERWRITE t2_in_spark SELECT k, v + 1 AS v, w FROM t_in_spark",
+            "INSERT INTO t2_in_spark SELECT * FROM plain",
+        ):
+            with pytest.raises(Exception, match=r"not told which table[^\n]*INSERT INTO t WITH"):
+                spark.sql(text)
+            assert db["t"].to_arrow().equals(before) and len(t2) == 0, text
+        spark.sql(f"INSERT INTO t2_in_spark WITH ({target}) SELECT * FROM t_in_spark")
+        # Columns that Spark has to fit become the target's.
+        spark.sql("INSERT INTO t2_in_spark SELECT k + 10, v, w FROM t_in_spark")
+        assert sorted(t2.to_arrow().column("k").to_pylist()) == [1, 2, 3, 11, 12, 13]
+        spark.sql(
+            f"INSERT INTO t2_in_spark WITH (`operation`='delete', {target}) (k) SELECT k FROM t_in_spark"
+        )
+        assert db["t"].to_arrow().equals(before) and len(t2) == 3
+    finally:
+        spark.sql("DROP TABLE t2_in_spark")
 
 
 def test_a_statement_reads_only_what_it_needs(

@@ -22,7 +22,7 @@ from nyala.spark.options import ChangeOptions, ReadOptions, WriteOptions, plain_
 from nyala.spark.prompt import Promptly
 from nyala.spark.reader import NyalaReader, table_key, table_schema
 from nyala.spark.sink import NyalaStreamWriter
-from nyala.spark.types import identity_of, spark_schema
+from nyala.spark.types import identity_of, is_as_read, spark_schema
 from nyala.spark.words import errors_in_options
 from nyala.spark.writer import NyalaWriter
 
@@ -43,6 +43,8 @@ class NyalaDataSource(Promptly, DataSource):
     S1  All reads of one DataFrame see one snapshot: the moment of `load()`, or the option `at`. A table of Spark's
         catalogue is read anew by each statement.
     S2  A write is one atomic batch, or nothing.
+    S3  Rows go to the table that the statement names, or nowhere. Columns that fit a table of Spark's catalogue already
+        Spark leaves as they are, with the metadata of where they were read, or with none: then the target is asked for.
     """
 
     # The snapshot of this `load()`, once it is chosen. Spark pickles this object after it called `schema()`.
@@ -74,9 +76,9 @@ class NyalaDataSource(Promptly, DataSource):
 
     @errors_in_options()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        options = WriteOptions.parse(self._with_identity(schema, _KEPT_FOR_WRITES))
+        options = WriteOptions.parse(self._with_target(schema))
         key = None
-        if options.operation.startswith("delete") and "table" not in plain_names(self.options):
+        if options.operation.startswith("delete") and not is_as_read(schema):
             # INSERT INTO … WITH (operation = 'delete') (key): Spark fills up the columns left out with NULL.
             key = json.loads((identity_of(schema) or {}).get("key", "null"))
         return NyalaWriter(options, schema, overwrite, key)
@@ -98,7 +100,7 @@ class NyalaDataSource(Promptly, DataSource):
 
     @errors_in_options()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        options = WriteOptions.parse(self._with_identity(schema, _KEPT_FOR_WRITES))
+        options = WriteOptions.parse(self._with_target(schema))
         return NyalaStreamWriter(options, schema, overwrite)
 
     def _with_identity(self, schema: StructType, names: tuple[str, ...]) -> dict[str, str]:
@@ -111,3 +113,17 @@ class NyalaDataSource(Promptly, DataSource):
         if kept and given.get("path", kept["path"]) == kept["path"]:
             return {**kept, **given}
         return given
+
+    def _with_target(self, schema: StructType) -> dict[str, str]:
+        """The options of a write. Raises: InvalidArgumentError when Spark does not say where the rows go (S3)."""
+        given = plain_names(self.options)
+        if "table" in given:
+            return given
+        told = self._with_identity(schema, _KEPT_FOR_WRITES)
+        if is_as_read(schema) or not {"path", "table"} & told.keys():
+            raise InvalidArgumentError(
+                "format 'nyala' is not told which table the rows are for: give .option('path', …) and "
+                ".option('table', …). Of a table of its own catalogue Spark says it only where it has to fit the rows' "
+                "columns to it: say INSERT INTO t WITH (`path`='…', `table`='…') SELECT …"
+            )
+        return told

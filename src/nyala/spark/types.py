@@ -46,7 +46,7 @@ from nyala.errors import ColumnNotFoundError, SchemaError
 from nyala.schema.alteration import widens
 from nyala.schema.types import parse_type
 
-__all__ = ["arrow_schema", "check_schema", "conform", "identity_of", "spark_schema"]
+__all__ = ["arrow_schema", "check_schema", "conform", "identity_of", "is_as_read", "spark_schema"]
 
 _SPARK_TYPE: dict[pa.DataType, DataType] = {
     pa.bool_(): BooleanType(),
@@ -65,20 +65,37 @@ _SPARK_TYPE: dict[pa.DataType, DataType] = {
 
 # The key under which the first field of a schema says which table it is of.
 IDENTITY: Final = "nyala"
+# Spark's own key for the type that a column was declared with; here it is the type that the column has. Spark takes it
+# away where it makes columns of a query those of the table that they are written to, and nowhere else.
+_AS_READ: Final = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 def spark_schema(schema: pa.Schema, identity: Mapping[str, str] | None = None) -> StructType:
     """The schema of a Nyala table (canonical Arrow types) as Spark's.
 
-    identity: options that Spark's catalogue would lose: it keeps the metadata of fields, so the first has them. What a
-              change feed says in its metadata has the last field, as Spark's schemas have none themselves.
+    identity: options that Spark's catalogue would lose: it keeps the metadata of fields, so the first has them; that
+              they are those of what is read, `is_as_read` tells. What a change feed says in its metadata has the last
+              field, as Spark's schemas have none themselves.
     """
     fields = [StructField(f.name, _spark_type(f.type), nullable=f.nullable) for f in schema]
     if DROPPED_RANGES in (schema.metadata or {}):
         fields[-1].metadata = {DROPPED_RANGES.decode(): schema.metadata[DROPPED_RANGES].decode()}
     if identity is not None and fields:
-        fields[0].metadata = {IDENTITY: json.dumps(dict(identity), sort_keys=True)}
+        fields[0].metadata = {
+            IDENTITY: json.dumps(dict(identity), sort_keys=True),
+            _AS_READ: _declared(fields[0].dataType),
+        }
     return StructType(fields)
+
+
+def _declared(type: DataType) -> str:
+    """The type as text that means it in every session: `timestamp` is what a setting says."""
+    return "timestamp_ltz" if isinstance(type, TimestampType) else str(type.simpleString())
+
+
+def is_as_read(schema: StructType) -> bool:
+    """Whether the identity came with the rows, from where they were read, and not from a table that they go to."""
+    return any(IDENTITY in (field.metadata or {}) and _AS_READ in field.metadata for field in schema.fields)
 
 
 def identity_of(schema: StructType) -> dict[str, str] | None:
