@@ -68,6 +68,10 @@ def test_rows_and_schema_are_the_same_in_the_plan_and_by_tasks(
             assert df.schema == spark_schema(wanted.schema), name
             assert df.toArrow().sort_by("k").to_pylist() == wanted.to_pylist(), name
             assert df.where("at < '2026-07-01T12:00:01Z' AND small > 1").count() == 1, name
+        for most in (frames.LOCAL_MAX_ROWS, 20_000):
+            monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", most)
+            bare = table.scan([], where="k > 1").to_spark(spark)
+            assert (bare.columns, bare.count()) == ([], 2)
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
 

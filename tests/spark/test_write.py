@@ -133,9 +133,9 @@ def test_overwrite_replaces_the_content(spark: SparkSession, store: Path) -> Non
     ("options", "schema", "message"),
     [
         ({"table": "u"}, "k bigint", "TableNotFoundError"),
-        ({}, "k bigint, z bigint", "ColumnNotFoundError"),
+        ({}, "k bigint, z bigint", "ColumnNotFoundError: table 't': "),
         ({}, "v bigint", "missing-column|InvalidValueError|SchemaError"),
-        ({}, "k string", "SchemaError"),
+        ({}, "k string", "SchemaError: table 't': column 'k': "),
         ({"operation": "merge"}, "k bigint", "InvalidArgumentError"),
         ({"path": "/nowhere/at/all"}, "k bigint", "StorageError"),
     ],

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 import nyala.errors
 from nyala.errors import CorruptionError, Error, StorageError, WriteError
 
-__all__ = ["naming", "ours", "translated"]
+__all__ = ["named", "naming", "ours", "translated"]
 
 _SENTENCE: Final = re.compile(r"nyala\.errors\.(\w+): ([^\n]*)")
 _LONGEST: Final = 4000
@@ -31,6 +31,16 @@ def naming(error: _E, where: str) -> _E:
     if where not in text:
         error.args = (f"{where}: {text}", *error.args[1:])
     return error
+
+
+@contextlib.contextmanager
+def named(where: str) -> Iterator[None]:
+    """Around what raises errors that do not say where: `naming`."""
+    try:
+        yield
+    except Error as error:
+        naming(error, where)
+        raise
 
 
 def ours(error: BaseException) -> Error | None:

@@ -26,6 +26,7 @@ Source: the Spark data source study, 2.1 to 2.3; docs/decisions/0027.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Iterator
@@ -89,13 +90,24 @@ def leased_frame(
 
     shared: other frames of the same version may have the lease too; else it is this frame's, and may be given back.
     """
+    if not scan.schema.names:
+        # Neither Arrow nor Spark's rows of a task say how many there are of no columns.
+        frame, lease = leased_frame(spark, _with_a_column(scan), lease_s, shared=shared)
+        return frame.select(), lease
     rows = scan._rows_to_look_at()
-    if rows <= LOCAL_MAX_ROWS and scan.schema.names:
+    if rows <= LOCAL_MAX_ROWS:
         local = _local(spark, scan)
         if local is not None:
             return local, None
     made, lease = _by_tasks(spark, scan, rows, lease_s, shared)
     return made if scan._spec.limit is None else made.limit(scan._spec.limit), lease
+
+
+def _with_a_column(scan: Scan) -> Scan:
+    """The same rows with the first column of the key."""
+    root, table = scan._take()
+    key = scan._spec.schema.key_columns[:1]
+    return type(scan)(scan._store, root, table, dataclasses.replace(scan._spec, columns=key))
 
 
 def tasks_wanted(rows: int, columns: int, cores: int | None) -> int:

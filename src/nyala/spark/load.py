@@ -44,7 +44,7 @@ from nyala.errors import Error, InvalidArgumentError, WriteError, write_error
 from nyala.spark.arguments import check_frame, check_table
 from nyala.spark.cluster import cores_of
 from nyala.spark.digits import as_digits, short_decimals, with_points
-from nyala.spark.errors import naming, translated
+from nyala.spark.errors import named, naming, translated
 from nyala.spark.ipc import from_ipc, to_ipc
 from nyala.spark.options import LEASE_DEFAULT_S
 from nyala.spark.progress import renewing, watching
@@ -130,13 +130,15 @@ def _run(
     check_names(name, columns)
     given = to_arrow_schema(df.schema, timezone="UTC")
     if tasks is None and not table._database.read_only:
-        check_columns_of(table._database._store.root.table(name), operation, given)
+        with named(f"table {name!r}"):
+            check_columns_of(table._database._store.root.table(name), operation, given)
         with translated():
             rows = small_rows(df, f"{operation} into {name}")
         if rows is not None:
             return _write_here(rows, table, operation, errors)
     with handover.loading(path, name, lease_s, reserve=operation != "insert") as (plan, lease):
-        check_columns(plan, operation, given)
+        with named(f"table {name!r}"):
+            check_columns(plan, operation, given)
         key, folder = handover.new_staging(path, STAGING_TTL_S, owner=process_mark())
         try:
             held = HeldLease(path, lease, lease_s)

@@ -36,6 +36,7 @@ from nyala import handover
 from nyala.env import SYSTEM, mark_of_ancestor
 from nyala.errors import Error, InvalidArgumentError, SchemaError, WriteError
 from nyala.handover import CHANGES
+from nyala.spark.errors import named
 from nyala.spark.options import WriteOptions
 from nyala.spark.prompt import Promptly
 from nyala.spark.reader import JVM, begin_task
@@ -152,7 +153,8 @@ def plan_rows(options: WriteOptions, columns: Sequence[str], schema: StructType)
     plan = routing_plan(SYSTEM, options.path, options.table)
     if options.operation != CHANGES:
         given = arrow_schema(schema)
-        check_columns(plan, options.operation, pa.schema([given.field(name) for name in columns]))
+        with named(f"table {options.table!r}"):
+            check_columns(plan, options.operation, pa.schema([given.field(name) for name in columns]))
     return plan
 
 
