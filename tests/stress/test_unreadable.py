@@ -4,8 +4,6 @@ an error of ours that names the file, nothing lost, and what is asked next has a
 from __future__ import annotations
 
 import errno
-import tempfile
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,13 +14,11 @@ from nyala.testing.faulty_files import UnreadableFiles
 from tests.figures import counted
 from tests.stress.steps import (
     DIRECT_COMMIT_BYTES,
-    SHARED_MEMORY,
     Outcomes,
     Step,
     commit_directly,
     compact_and_collect,
     copy_of,
-    make_origin,
     merge,
     outcomes_of,
     whole,
@@ -46,12 +42,6 @@ def check(db: Database) -> None:
 
 READS = [scan, look_up, check]
 STEPS = [*READS, commit_directly, compact_and_collect, merge]
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="nyala-unreadable-", dir=SHARED_MEMORY) as folder:
-        yield make_origin(folder + "/origin")
 
 
 def reads_of(origin: str, step: Step) -> int:
