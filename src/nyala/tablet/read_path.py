@@ -229,19 +229,28 @@ def _start(work: Callable[[_Item], _Out], item: _Item) -> Future[_Out]:
         return _workers().submit(work, item)
     except RuntimeError:
         # The main thread has ended, and with it the pool, while this one still reads; or no thread can be started.
-        done: Future[_Out] = Future()
-        try:
-            done.set_result(work(item))
-        except Exception as error:
-            done.set_exception(error)
-        return done
+        return _done(work, item)
+
+
+def _done(work: Callable[[_Item], _Out], item: _Item) -> Future[_Out]:
+    """Do it here, and keep what comes of it."""
+    done: Future[_Out] = Future()
+    try:
+        done.set_result(work(item))
+    except Exception as error:
+        done.set_exception(error)
+    return done
 
 
 def in_parallel(
-    items: Iterable[_Item], work: Callable[[_Item], _Out], ahead: int | None = None
+    items: Iterable[_Item], work: Callable[[_Item], _Out], ahead: int | None = None, *, helping: bool = False
 ) -> Iterator[_Out]:
     """Results of `work` in the order of `items`, at most `ahead` of them ahead of the consumer (so memory stays
-    bounded); None: two for each processor. What no thread has begun when it is wanted, the consumer does."""
+    bounded); None: two for each processor. What no thread has begun when it is wanted, the consumer does.
+
+    helping: while a thread is at what is wanted, the consumer does one that is wanted later; for consumers that
+             would do nothing else, of work that threads gain by.
+    """
     iterator = iter(items)
     first = next(iterator, None)
     if first is None:
@@ -255,7 +264,14 @@ def in_parallel(
 
     def oldest() -> _Out:
         future, item = running.popleft()
-        return work(item) if future.cancel() else future.result()
+        if future.cancel():
+            return work(item)
+        while helping and not future.done():
+            later = next((place for place, (other, _) in enumerate(running) if other.cancel()), None)
+            if later is None:
+                break
+            running[later] = _done(work, running[later][1]), running[later][1]
+        return future.result()
 
     try:
         for item in itertools.chain((first, second), iterator):
@@ -396,12 +412,11 @@ def _each_piece(
     if _are_few(units):
         return map(work, items)
     if decodes_in_long_calls(units, spec):
-        return in_parallel(items, work, windows_ahead(units, spec))
-    return (
-        map(work, items)
-        if ahead is None
-        else in_parallel(items, work, min(ahead, windows_ahead(units, spec)))
-    )
+        # Who has windows made ahead of himself has others that work on them: he helps.
+        return in_parallel(items, work, windows_ahead(units, spec), helping=ahead is not None)
+    if ahead is None:
+        return map(work, items)
+    return in_parallel(items, work, min(ahead, windows_ahead(units, spec)))
 
 
 def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> pa.RecordBatch | None:

@@ -687,6 +687,38 @@ def test_what_no_thread_has_begun_the_consumer_does(monkeypatch: pytest.MonkeyPa
     assert list(in_parallel(range(10), lambda item: -item)) == [-number for number in range(10)]
 
 
+def test_a_consumer_that_helps_does_what_is_wanted_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two threads one would wait for the other all the time. Results and errors still come in their order."""
+    done: dict[int, int] = {}
+    others = threading.Event()
+
+    def work(item: int) -> int:
+        if item == 0:
+            assert others.wait(30), "who waits for the first does the others"
+        done[item] = threading.get_ident()
+        if item == 3:
+            others.set()
+        if item == 2:
+            raise nyala.CorruptionError("a block is damaged")
+        return -item
+
+    class AtTheFirst:
+        def submit(self, work: Callable[[int], int], item: int) -> Future[int]:
+            future: Future[int] = Future()
+            if item == 0:
+                future.set_running_or_notify_cancel()
+                threading.Thread(target=lambda: future.set_result(work(item))).start()
+            return future
+
+    monkeypatch.setattr(read_path, "_workers", AtTheFirst)
+    found = []
+    with pytest.raises(nyala.CorruptionError, match="damaged"):
+        for result in in_parallel(range(10), work, 4, helping=True):
+            found.append(result)
+    assert found == [0, -1]
+    assert done[0] != done[1] == done[2] == done[3] == threading.get_ident()
+
+
 def test_an_error_in_a_window_reaches_the_consumer() -> None:
     """A damaged block must end the scan with its error, not leave rows out."""
 
