@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from functools import reduce
 from pathlib import Path
@@ -396,18 +397,42 @@ def test_no_window_is_read_for_who_stopped_asking(
 ) -> None:
     """What polars lets go of ends: few windows were begun, no thread is at work, and the store can be closed."""
     table, begun = windows
-    frames = engines.frames(table.scan(), ["k"], None, None, 100_000)
-    assert next(frames)["k"][0] == 0
-    assert len(begun) <= read_path._READY_WINDOWS + 1
-    frames.close()  # type: ignore[attr-defined]
-    read_path._workers().submit(int).result()  # those that had been begun are over
-    seen = len(begun)
+    with ThreadPoolExecutor(2) as pool:
+        monkeypatch.setattr(read_path, "_workers", lambda: pool)
+        frames = engines.frames(table.scan(), ["k"], None, None, 100_000)
+        assert next(frames)["k"][0] == 0
+        frames.close()  # type: ignore[attr-defined]
+    seen = len(begun)  # the pool's end waits for those that had been begun
     assert seen <= read_path._READY_WINDOWS + 1
     monkeypatch.delattr(nyala.Scan, "batches_ahead")
     frames = engines.frames(table.scan(), ["k"], None, 700, 100_000)
     assert [frame.height for frame in frames] == [512, 188]
     assert len(begun) == seen + 2, "a few rows are read by who asks for them, and no others"
     assert table.scan().to_polars_lazy().head(3).collect()["k"].to_list() == [0, 1, 2]
+
+
+def test_who_pulls_helps_where_threads_gain_by_each_other(
+    windows: tuple[Any, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """polars' thread has nothing else to do; a thread that computes on what it reads has."""
+    table, _ = windows
+    asked: list[tuple[int | None, bool]] = []
+    real: Callable[..., Any] = read_path.in_parallel
+
+    def noted(items: Any, work: Any, ahead: int | None = None, *, helping: bool = False) -> Any:
+        asked.append((ahead, helping))
+        return real(items, work, ahead, helping=helping)
+
+    monkeypatch.setattr(read_path, "in_parallel", noted)
+    monkeypatch.setattr(read_path, "windows_ahead", lambda *_: 7)
+    for long, expected in ((True, [(7, True), (7, False)]), (False, [(read_path._READY_WINDOWS, False)])):
+        monkeypatch.setattr(read_path, "decodes_in_long_calls", lambda *_, long=long: long)
+        assert (
+            sum(frame.height for frame in engines.frames(table.scan(), ["k"], None, None, None)) == 64 * 512
+        )
+        assert sum(batch.num_rows for batch in table.scan(["k"]).batches()) == 64 * 512
+        assert asked == expected
+        asked.clear()
 
 
 def test_memory_bounds_what_is_read_ahead(
