@@ -159,8 +159,6 @@ def prepare(
         tablets = homes_of(table, homes[rows], by_name)
     homeless = None if homes is None and table.router.covers_all else tablets < 0
     if homeless is not None and homeless.any():
-        if bad is not None:
-            homeless &= ~bad
         errors.add(
             rows[homeless], NO_PARTITION,
             f"no range partition of {table.name!r} covers this row; add one, or mend the row",

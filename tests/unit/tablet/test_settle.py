@@ -550,6 +550,28 @@ def test_a_key_is_too_large_only_where_rows_are_made(tmp_path_factory: pytest.Te
         assert db["single"].get({"s": "x" * 20_000}) == {"s": "x" * 20_000, "v": 1}
 
 
+def test_rows_without_a_home_and_keys_that_are_too_large_are_both_left_out(world: World) -> None:
+    """In one batch; and of a row that is both, the key is told."""
+    if len(world.key_names) == 1:
+        pytest.skip("a single key column has no limit of its own")
+    large = "x" * 20_000
+    keys = [(large, 0), ("a", 10), (large, 10), world.keys["absent"]]
+    data = [{**world.key_row(key), "must": 1} for key in keys]
+    operation = prepare(world.table, "upsert", data, ignore=False)
+    assert list(operation.errors.codes) == [KEY_TOO_LARGE, NO_PARTITION, KEY_TOO_LARGE]
+    assert operation.rows.tolist() == [3] and len(operation.keys) == len(operation.tablets) == 1
+
+
+def test_an_update_of_a_table_of_keys_alone_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Its data has all columns that there are, and changes none."""
+    with open_database(tmp_path_factory.mktemp("keys") / "s") as db:
+        table = db.create_table("t", {"k": "int64"}, "k")
+        table.insert({"k": [1]})
+        for data in ({"k": [1]}, pa.table({"k": pa.array([1], pa.int64())})):
+            with pytest.raises(InvalidArgumentError, match="names no column to change"):
+                table.update(data)
+
+
 # --- locate ---------------------------------------------------------------------------------------------
 
 

@@ -172,3 +172,14 @@ def test_a_record_without_rows_keeps_its_idempotency_key() -> None:
     """A Spark job whose batch changed nothing would be run a second time."""
     record = LogRecord(5, "job-1 ✓", ())
     assert round_trip(record) == record
+
+
+@given(batches())
+def test_a_message_that_is_made_already_is_written_as_it_is(batch: pa.RecordBatch) -> None:
+    """A write of ready data would be encoded twice; or the record would be another than without it."""
+    plain = LogRecord(7, None, (group_of(batch),))
+    message = batch.serialize()
+    group = SettledGroup(3, 2, "insert", (9,), (0, batch.num_rows), batch, batch_message=message)
+    given_it = LogRecord(7, None, (group,))
+    assert encode_record(given_it)[-1] is message
+    assert payload_of(given_it).equals(payload_of(plain))
