@@ -181,7 +181,8 @@ _TINY: Sequence[tuple[ModuleType, str, int]] = (
     (bootstrap, "GATHER_ROWS", 3),
     (bootstrap, "GATHER_BYTES", 200),
     (skipping, "_DEFAULT_ROWS_LOG2", 1),
-    (stored_keys, "_ROWS_AT_ONCE", 4),
+    (stored_keys, "_READ_ROWS_LOG2", 6),
+    (stored_keys, "_GATHERED_ROWS", 4),
 )
 
 

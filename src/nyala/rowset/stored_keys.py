@@ -49,8 +49,12 @@ SearchedKeys: TypeAlias = "EncodedKeys | ShortKeys"
 """Ascending keys in the form in which they are quickest searched and take the least room."""
 StoredKeys: TypeAlias = "DenseKeys | SparseKeys"
 
-# A look-up may ask for a key of every stretch, and all keys of a rowset are no small thing.
-_ROWS_AT_ONCE: Final = 1 << 17
+# A look-up may ask for a key of every stretch, and all keys of a rowset are no small thing: so many rows at a time.
+_READ_ROWS_LOG2: Final = 17
+# More of them, gathered, leave the memory that the allocator has at hand, and cost three times as much each.
+_GATHERED_ROWS: Final = 1 << 14
+# A stretch alone costs 2^this times its part of what all cost together.
+_ALONE_LOG2: Final = 4
 
 
 class DenseKeys:
@@ -223,7 +227,7 @@ class SparseKeys:
     @property
     def worth_reading_all(self) -> int:
         """As of `DenseKeys`. A stretch costs a sixteenth of what it does alone when its columns are read whole."""
-        return len(self._samples) >> 4
+        return len(self._samples) >> _ALONE_LOG2
 
     def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
         if len(self._samples) >= count:
@@ -234,6 +238,11 @@ class SparseKeys:
 
     def read(self, lower: int, upper: int, stats: ReadStats | None = None) -> EncodedKeys:
         return self._codec.encode([column.read(lower, upper, stats=stats) for column in self._columns])
+
+    def _read(self, lower: int, upper: int, stats: ReadStats | None) -> EncodedKeys:
+        """`read` of many, once: blocks stay in the cache when they are asked for a second time."""
+        arrays = [column.read(lower, upper, stats=stats, scanning=True) for column in self._columns]
+        return self._codec.encode(arrays)
 
     def gather(self, rowids: Rowids, stats: ReadStats | None = None) -> EncodedKeys:
         return self._gather(Ordinals(rowids), stats) if len(rowids) else self._codec.empty()
@@ -248,18 +257,33 @@ class SparseKeys:
         return self._samples.floor(keys, stats)
 
     def find(self, keys: EncodedKeys, pieces: Pieces, stats: ReadStats | None) -> Rowids:
-        """The rowid of each key in its piece, or -1. Cost: a call a column for 131,072 rows of these stretches, so
-        many in memory at a time."""
+        """The rowid of each key in its piece, or -1. Cost: a gathering for 128 of these stretches; where they lie close
+        together, a reading of 131,072 rows. No more keys than that are in memory at a time."""
         found = np.full(len(keys), NO_ROWID, np.int64)
         firsts = np.flatnonzero(np.diff(pieces, prepend=NO_ROWID))  # of each stretch the first key
-        step = max(1, _ROWS_AT_ONCE >> self._log2)
-        for at in range(0, len(firsts), step):
-            here = firsts[at : at + step]
-            begin, end = int(here[0]), int(firsts[at + step]) if at + step < len(firsts) else len(keys)
-            found[begin:end] = self._find_among(pieces[here], keys.slice(begin, end - begin), stats)
+        stretches = pieces[firsts]
+        window, few = max(0, _READ_ROWS_LOG2 - self._log2), max(1, _GATHERED_ROWS >> self._log2)
+        begin = 0
+        while begin < len(stretches):
+            behind = ((int(stretches[begin]) >> window) + 1) << window
+            end = int(stretches.searchsorted(behind))
+            is_close = end - begin > 1 << window >> _ALONE_LOG2
+            if not is_close:
+                end = min(begin + few, len(stretches))
+            first, last = int(firsts[begin]), int(firsts[end]) if end < len(firsts) else len(keys)
+            among = self._find_among(stretches[begin:end], is_close, keys.slice(first, last - first), stats)
+            found[first:last] = among
+            begin = end
         return found
 
-    def _find_among(self, stretches: Pieces, keys: EncodedKeys, stats: ReadStats | None) -> Rowids:
+    def _find_among(
+        self, stretches: Pieces, is_close: bool, keys: EncodedKeys, stats: ReadStats | None
+    ) -> Rowids:
+        """The rowid of each key in these stretches, or -1; is_close: read them with all that lies between."""
+        if is_close:
+            lower, upper = int(stretches[0]) << self._log2, (int(stretches[-1]) + 1) << self._log2
+            places = _searched(self._read(lower, min(upper, self._row_count), stats)).find(keys)
+            return np.where(places >= 0, places + lower, NO_ROWID)
         rowids = ((stretches << self._log2)[:, None] + np.arange(1 << self._log2)).reshape(-1)
         if rowids[-1] >= self._row_count:
             rowids = rowids[: self._row_count - rowids[-1] - 1]  # of the last stretch what there is

@@ -182,17 +182,39 @@ def test_a_look_up_reads_stretches_and_not_blocks_of_keys(gathered: list[int], t
     assert gathered == [6 * STRETCH], "one call for all of them"
 
 
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Rows [lower, upper) of each reading of stretches with all that lies between them."""
+    ranges: list[tuple[int, int]] = []
+    real = SparseKeys._read
+
+    def note(self: SparseKeys, lower: int, upper: int, stats: ReadStats | None) -> EncodedKeys:
+        ranges.append((lower, upper))
+        return real(self, lower, upper, stats)
+
+    monkeypatch.setattr(SparseKeys, "_read", note)
+    return ranges
+
+
 def test_a_look_up_of_many_stretches_holds_a_part_of_them_at_a_time(
-    gathered: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    gathered: list[int],
+    read: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    """Keys of everywhere in a rowset that is large beside `memory_limit`: all its keys at once were 60 bytes a row."""
-    monkeypatch.setattr(stored_keys, "_ROWS_AT_ONCE", 10 * STRETCH)
+    """Keys of everywhere in a rowset that is large beside `memory_limit`: all its keys at once were 60 bytes a row. And
+    those that lie close together are read, at a sixteenth of what they cost alone."""
+    monkeypatch.setattr(stored_keys, "_READ_ROWS_LOG2", 12)  # 32 stretches, of which more than 2 are close
+    monkeypatch.setattr(stored_keys, "_GATHERED_ROWS", 3 * STRETCH)
     numbers = numbers_of(12_000)
     sparse, _, codec = indexes(str(tmp_path), "long and short", numbers, 1 << 14)
-    wanted = np.sort(np.concatenate([numbers[::50], numbers[::64], numbers[:300:7] + 1, [0, 99_999]]))
+    close = numbers[8192 + STRETCH : 12_000 : 50]
+    alone = numbers[[1, 20 * STRETCH, 33 * STRETCH, 40 * STRETCH + 5]]
+    wanted = np.sort(np.concatenate([close, close + 1, alone, [0, 99_999]]))
     found = sparse.find(codec.encode(arrays("long and short", wanted)))
     assert found.tolist() == np.where(wanted % 3 == 1, wanted // 3, -1).tolist()
-    assert gathered == 9 * [10 * STRETCH] + [12_000 - 90 * STRETCH]
+    assert gathered == [3 * STRETCH, 3 * STRETCH], "three at a time, also where close ones follow"
+    assert read == [(8192 + 3 * STRETCH, 12_000)]
 
 
 ENCODINGS = [
