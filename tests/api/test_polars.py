@@ -203,6 +203,7 @@ ASKED: list[tuple[pl.Expr, set[str]]] = [
     (d > 0.05, {"d"}),
     ((d > 0.05) | b, {"d", "b"}),
     (~(d > 0.05), {"d"}),
+    (~((d == 0.05) & (tiny + 1 > 5)), {"d", "tiny"}),
     (d > -INFINITE, {"d"}),
     (w > 1, set()),
     (w >= Decimal("0.5"), {"w"}),
