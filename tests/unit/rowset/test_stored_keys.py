@@ -138,14 +138,23 @@ def test_sparse_keys_find_what_dense_keys_find(
 
 
 @pytest.mark.parametrize("name", KEYS)
-@pytest.mark.parametrize("count", [1, STRETCH, STRETCH + 1, 9000])
-def test_every_key_is_found_and_no_other(name: str, count: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("count", "block_bytes"), [(1, None), (STRETCH, None), (STRETCH + 1, None), (9000, None), (9000, 512)]
+)
+def test_every_key_is_found_and_no_other(
+    name: str, count: int, block_bytes: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Below the first, between any two, the first and the last of each block and stretch, behind the last. Without the
-    bloom filter, which passes one absent key in 800 and so hides what becomes of it."""
+    bloom filter, which passes one absent key in 800 and so hides what becomes of it. Blocks of 512 bytes, so that
+    there are several of samples: as they are, that takes half a million rows."""
+    if block_bytes is not None:
+        monkeypatch.setattr(format, "KEY_BLOCK_SIZE_BYTES_DEFAULT", block_bytes)
     probes = np.arange(0, 3 * count + 3)
     expected = np.where((probes % 3 == 1) & (probes < 3 * count), probes // 3, -1)
     sparse, dense, codec = indexes(str(tmp_path), name, numbers_of(count), 0)
     keys = codec.encode(arrays(name, probes))
+    assert isinstance(sparse._stored, SparseKeys)
+    assert (sparse._stored._samples.column.block_count > 1) == (block_bytes is not None)
     for stored in (sparse._stored, dense._stored):
         assert stored.find(keys, stored.pieces(keys), None).tolist() == expected.tolist()
         for row in {0, 1, 127, 128, 129, 255, 256, 4095, 4096, 4097, 8191, 8192, count - 1} & {*range(count)}:
@@ -157,6 +166,10 @@ def test_every_key_is_found_and_no_other(name: str, count: int, tmp_path: Path) 
                 one = keys.slice(number, 1)
                 assert stored.find_one(one, one.at(0), None) == found
                 assert stored.lower_bound(one.at(0), None) == bound
+        for wanted in (1, 10, 1000):
+            some, rowids = stored.sample(wanted)
+            assert min(wanted, count) <= len(rowids) <= max(2 * wanted, dense._stored.worth_reading_all)
+            assert some.equal_to(keys.take(3 * rowids + 1)).all()
 
 
 @pytest.fixture
