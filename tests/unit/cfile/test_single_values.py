@@ -16,7 +16,9 @@ from tests.unit.cfile.test_roundtrip import COLUMN, written
 
 from nyala.cfile import BlockCache, CFileReader, ColumnReader, format, kernels
 from nyala.cfile.encoding import frame
-from nyala.cfile.gathering import Ordinals, joined_columns, joined_picks
+from nyala.cfile.encoding.rle import Runs
+from nyala.cfile.gathering import Cut, Ordinals, gathered, joined_columns, joined_picks
+from nyala.cfile.physical import physical
 from nyala.cfile.planes import pack_planes
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import python_value
@@ -113,6 +115,17 @@ def test_long_runs_are_kept_as_runs(files: MemoryFiles) -> None:
     assert column.read(1020, 1030).equals(array.slice(1020, 10))
     assert [column.value(row) for row in range(len(array))] == numbers.tolist()
     assert 0 < cache.size_bytes < array.nbytes / 2
+
+
+def test_runs_beside_a_block_with_nulls() -> None:
+    """A footer that knows of no NULL may be wrong of one block, and then values of all blocks are put together."""
+    runs = Runs(physical(parse_type("int32")), np.array([5, 7], np.int32), np.array([3, 6]))
+    cut = Cut([0, 1], [(0, 3), (3, 5)], np.array([2, 3, 5, 1, 0]), np.array([4, 0, 1, 2, 3]))
+    found = gathered([runs, pa.array([1, None], pa.int32())], cut)
+    found.validate(full=True)
+    assert found.to_pylist() == [7, 7, None, 1, 5]
+    assert found.null_count == 1 and found.slice(0, 2).null_count == 0
+    assert runs.nbytes == 2 * 4 + 2 * 8, "what the cache counts"
 
 
 def test_rows_of_steps_in_any_tile(files: MemoryFiles) -> None:
