@@ -19,7 +19,6 @@ Source: Spark's parser makes the same plan of `WITH n0 AS (…)`; docs/decisions
 from __future__ import annotations
 
 import functools
-import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +28,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql.dataframe import DataFrame as SparkDataFrame
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
+from nyala.env import SYSTEM
 from nyala.spark.cluster import is_classic
 from nyala.spark.statements import TableUse, with_names, with_placeholders
 
@@ -40,7 +40,7 @@ __all__ = ["KNOWN_IN", "answer", "local_frame"]
 
 KNOWN_IN: Final = (["4", "3"],)
 # No name of a table or of a WITH of the user's.
-_MARK: Final = f"nyala_{uuid.uuid4().hex[:12]}"
+_MARK: Final = f"nyala_{SYSTEM.randomness.token_hex(6)}"
 
 
 def answer(
