@@ -18,7 +18,7 @@ from nyala.cfile import format
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import BASE, KEY, ColumnKey
 from nyala.cfile.gathering import Ordinals
-from nyala.cfile.reader import CFileReader, ReadStats
+from nyala.cfile.reader import CFileReader, ReadStats, SummaryError
 from nyala.cfile.writer import CFileWriter
 from nyala.env import PosixFiles
 from nyala.errors import CorruptionError
@@ -193,6 +193,36 @@ def test_a_look_up_reads_stretches_and_not_blocks_of_keys(gathered: list[int], t
     found = sparse.find(codec.encode(arrays("long and short", numbers[::2000])))
     assert found.tolist() == list(range(0, 12_000, 2000))
     assert gathered == [6 * STRETCH], "one call for all of them"
+
+
+def test_keys_that_are_not_there_cost_no_stretch(gathered: list[int], tmp_path: Path) -> None:
+    """New keys of a load: the bloom filter knows nearly all of them, and the others cost their stretch each."""
+    numbers = numbers_of(12_000)
+    sparse, _, codec = indexes(str(tmp_path), "long and short", numbers, 1 << 14)
+    found = sparse.find(codec.encode(arrays("long and short", numbers[::30] + 1)))
+    assert set(found.tolist()) == {-1}
+    assert sum(gathered) <= 4 * STRETCH, "of 400 keys that lie in all 94 stretches"
+    some = np.sort(np.concatenate([numbers[::30] + 1, numbers[[40, 7000]]]))
+    assert np.flatnonzero(sparse.find(codec.encode(arrays("long and short", some))) >= 0).tolist() == [2, 235]
+
+
+@pytest.mark.parametrize("block", [0, 3])
+def test_a_value_index_with_one_key_of_another_row_is_found(block: int, tmp_path: Path) -> None:
+    """A key column alone carries it; nothing else says what its blocks begin with."""
+    schema = build_schema({"k": column("int64", encoding="for", block_size=512)}, ["k"])
+    codec, values = KeyCodec([schema.columns[0].type]), pa.array(np.arange(300) * 2)
+    keys = codec.encode([values])
+
+    def first_keys(ordinals: np.ndarray) -> pa.LargeBinaryArray:
+        return keys.take(ordinals + (np.arange(len(ordinals)) == block)).to_binary()
+
+    path = str(tmp_path / "f")
+    with CFileWriter(FILES, path) as writer:
+        writer.append_column(column_spec(schema.columns[0]), values, first_keys=first_keys)
+        writer.append_bloom(keys.hash64())
+        writer.finish(sync=False)
+    with pytest.raises(SummaryError, match="in the value index, found others"):
+        KeyIndex(CFileReader(FILES, path), codec, schema.key_ids, 300).check()
 
 
 @pytest.fixture
