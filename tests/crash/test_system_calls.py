@@ -1,7 +1,7 @@
 """A writer killed by the system itself before its n-th fdatasync, fsync, write, rename, truncate or unlink, those of
 SQLite among them.
 
-`test_kill` kills at the calls that go through `nyala.env.files`; here the process stops at the entry of the system call
+`test_kill` kills at the calls that go through `nyala.env`; here the process stops at the entry of the system call
 and is killed there, so also within a transaction of the catalogue. Two tools do so: strace, at a call of a thread, and
 a filter of our own (`system_calls`), at a call of the process; the second is an order of magnitude quicker, so it takes
 every call. Skipped where the system has neither, or gives no right to use it.

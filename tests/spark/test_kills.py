@@ -186,8 +186,8 @@ STEPS = {
         "nyala.spark.backup:write_item:before",
         "nyala.spark.backup:write_item:after",
         "nyala.spark.backup:finish_backup:before",
-        "nyala.env.files:PosixFiles.rename:before",
-        "nyala.env.files:PosixFiles.rename:after",
+        "nyala.env.posix_files:PosixFiles.rename:before",
+        "nyala.env.posix_files:PosixFiles.rename:after",
         "nyala.spark.backup:finish_backup:after",
     ],
     "restore": [
@@ -212,7 +212,7 @@ IN_THE_GATE = {
     ("stream", "nyala.handover:commit_staged:after"),
     ("write", "nyala.tablet.staged_files:write_routed:after"),
     ("load", "nyala.tablet.load_commit:_moved_file:after"),
-    ("backup", "nyala.env.files:PosixFiles.rename:before"),
+    ("backup", "nyala.env.posix_files:PosixFiles.rename:before"),
     ("restore", "nyala.handover:commit_staged:before"),
 }
 # Jobs that leave the table as it is.
