@@ -28,25 +28,14 @@ import pyarrow as pa
 from nyala.cfile import format
 from nyala.cfile.column import BLOOM, KEY, ColumnKey
 from nyala.cfile.compression import compression_name
-from nyala.cfile.encoding import EncodedValues, encoding_by_code
+from nyala.cfile.encoding import EncodedValues, encoding_by_code, picks_single_values
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
-from nyala.cfile.physical import BYTES, FIXED, Physical, bloom_physical, physical
+from nyala.cfile.physical import BYTES, Physical, bloom_physical, physical
 from nyala.cfile.zonemap import Zone, ZoneMap
 from nyala.errors import CorruptionError, SchemaError, StorageError
 from nyala.schema.types import ColumnType
 
-__all__ = ["ColumnFooter", "picks_single_values", "refuse_unknown_flags"]
-
-
-def picks_single_values(encoding: int, form: Physical, null_count: int) -> bool:
-    """Whether a look-up takes single values from the blocks of such a column as they lie: frames and runs of numbers,
-    codewords of text, none with NULL."""
-    if null_count:
-        return False
-    if form.kind == BYTES:
-        return encoding == format.ENCODING_DICTIONARY
-    known = encoding in (format.ENCODING_FOR, format.ENCODING_RLE)
-    return known and form.kind == FIXED and form.code != format.TYPE_DECIMAL128
+__all__ = ["ColumnFooter", "refuse_unknown_flags"]
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from nyala.cfile.block import column_validity, encode_block
 from nyala.cfile.bloom import Bloom
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace, ColumnWriteSpec, WrittenFile
 from nyala.cfile.compression import compression_code, effective_compression
-from nyala.cfile.encoding import PLAIN, BlockEncoder, Encoding, choose_encoding
-from nyala.cfile.footer import ColumnFooter, picks_single_values
+from nyala.cfile.encoding import PLAIN, BlockEncoder, Encoding, choose_encoding, picks_single_values
+from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.physical import (
     BITS,
     BYTES,
@@ -235,7 +235,9 @@ def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool) -> _Enco
     asked = compression_code(spec.compression)
     # Keys of text and binary are looked up one small block at a time: plain decodes ten times as fast as prefix.
     name = "plain" if is_index and form.kind == BYTES and spec.encoding == "auto" else spec.encoding
-    encoding, encoder, compression = choose_encoding(name, form, stored, asked)
+    encoding, encoder, compression = choose_encoding(
+        name, form, stored, asked, single_values=spec.single_values
+    )
     return _Encoded(form, stored, encoding, encoder, asked, compression, log2)
 
 

@@ -76,7 +76,7 @@ def write_rowset(
     try:
         footers: dict[int, ColumnFooter] = {
             column.id: writer.append_column(
-                column_spec(column),
+                column_spec(column, schema),
                 image.columns[column.id],
                 first_keys=_first_keys(column, schema, image.keys),
             )
@@ -117,14 +117,15 @@ def write_rowset(
     return WrittenRowSet(meta, undo, undo_path)
 
 
-def column_spec(column: ColumnSchema) -> ColumnWriteSpec:
-    """How the base of a column is to be stored."""
+def column_spec(column: ColumnSchema, schema: Schema) -> ColumnWriteSpec:
+    """How the base of a column of the schema is to be stored."""
     return ColumnWriteSpec(
         ColumnKey(BASE, 0, column.id),
         column.type,
         column.encoding,
         column.compression,
         column.block_size_bytes,
+        schema.key_count > 1 and column.id in schema.key_ids,
     )
 
 

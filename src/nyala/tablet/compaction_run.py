@@ -272,7 +272,7 @@ def _major(env: Env, job: MajorJob, written: list[str]) -> Output:
             spec = (
                 ColumnWriteSpec(ColumnKey(BASE, 0, LIVENESS), LIVENESS_TYPE)
                 if column is None
-                else column_spec(column)
+                else column_spec(column, job.schema)
             )
             specs.append((spec, base))
             if undo is not None and len(undo):

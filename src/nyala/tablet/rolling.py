@@ -66,7 +66,7 @@ def disk_bytes(image: RowSetImage, schema: Schema) -> float:
         sparse = True
         for column in schema.columns:
             is_index = schema.key_count == 1 and column is schema.columns[0]
-            made = column_bytes(column_spec(column), piece.columns[column.id], is_index=is_index)
+            made = column_bytes(column_spec(column, schema), piece.columns[column.id], is_index=is_index)
             blocks += made.blocks
             words += made.dictionary
             sparse &= made.picks_single_values or column.id not in schema.key_ids

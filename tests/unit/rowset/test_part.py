@@ -50,7 +50,7 @@ def entry(folder: Path, number: int, arrays: dict[int, pa.Array]) -> PartEntry:
         if column_id == LIVENESS:
             writer.append_column(ColumnWriteSpec(ColumnKey(BASE, 0, LIVENESS), LIVENESS_TYPE), array)
         else:
-            writer.append_column(column_spec(SCHEMA.by_id(column_id)), array)
+            writer.append_column(column_spec(SCHEMA.by_id(column_id), SCHEMA), array)
     made = writer.finish(sync=True)
     return PartEntry(number, 40, f"{number}.part", made.size_bytes, tuple(made.columns))
 

@@ -204,7 +204,7 @@ class MiniTablet:
                 column = None if number == LIVENESS else self.schema.by_id(number)
                 base, undo = compacted_column(rowset, number, column)
                 liveness = ColumnWriteSpec(ColumnKey(BASE, 0, LIVENESS), LIVENESS_TYPE)
-                writer.append_column(liveness if column is None else column_spec(column), base)
+                writer.append_column(liveness if column is None else column_spec(column, self.schema), base)
                 if undo is not None:
                     past[number] = undo
             made = writer.finish(sync=False)

@@ -89,7 +89,7 @@ def indexes(
         path = f"{folder}/{sparse}"
         with CFileWriter(FILES, path) as writer:
             for of, values in zip(schema.columns, columns, strict=True):
-                writer.append_column(column_spec(of), values)
+                writer.append_column(column_spec(of, schema), values)
             writer.append_column(*encoded_keys(keys, sparse=sparse))
             writer.append_bloom(keys.hash64())
             writer.finish(sync=False)
@@ -234,7 +234,7 @@ def test_a_value_index_with_one_key_of_another_row_is_found(block: int, tmp_path
 
     path = str(tmp_path / "f")
     with CFileWriter(FILES, path) as writer:
-        writer.append_column(column_spec(schema.columns[0]), values, first_keys=first_keys)
+        writer.append_column(column_spec(schema.columns[0], schema), values, first_keys=first_keys)
         writer.append_bloom(keys.hash64())
         writer.finish(sync=False)
     with pytest.raises(SummaryError, match="in the value index, found others"):
@@ -301,6 +301,25 @@ def test_keys_are_sparse_where_all_their_columns_give_single_values(
         one = {"a": columns[0][777].as_py(), "b": columns[1][777].as_py()}
         found = table.get(one)
         assert found is not None and found["v"] == 777
+
+
+def test_keys_that_other_encodings_make_smaller_are_sparse_too(tmp_path: Path) -> None:
+    """Of a hash partition the order keys have no regular steps, and bit-shuffled they are smaller than in frames."""
+    rng = np.random.default_rng(5)
+    orders = np.cumsum(rng.integers(1, 60, 40_000)) * 4
+    keys = {"a": orders, "b": rng.integers(-(1 << 62), 1 << 62, len(orders))}
+    with open_database(tmp_path / "s") as db:
+        for name, key in (("composite", ["a", "b"]), ("of one column", ["a"])):
+            table = db.create_table(name, {"a": "int64", "b": "int64"}, key)
+            table.insert(keys)
+            db.flush()
+            (rowset,) = db._writer().root.table(name).tablets[0].rowsets
+            columns = db._writer().root.table(name).schema.columns
+            readers = [rowset.base_column(column.id) for column in columns]
+            assert [reader.encoding for reader in readers] == (
+                ["for"] * 2 if len(key) > 1 else ["for", "plain"]
+            )
+            assert isinstance(rowset.keys._stored, SparseKeys) == (len(key) > 1)
 
 
 @pytest.mark.parametrize(("length", "sparse"), [(200, True), (300, False)])
@@ -413,7 +432,7 @@ def test_keys_of_another_file_are_refused(group: int, count: int, words: str, tm
     )
     with CFileWriter(FILES, path) as writer:
         for of in schema.columns:
-            writer.append_column(column_spec(of), values)
+            writer.append_column(column_spec(of, schema), values)
         spec, _ = encoded_keys(keys, sparse=True)
         forged = type(spec)(ColumnKey(KEY, group), spec.type)
         writer.append_column(forged, keys.slice(0, count).to_binary())

@@ -19,9 +19,10 @@ from nyala.cfile.encoding.frame_of_reference import FrameOfReference
 from nyala.cfile.encoding.plain import Plain
 from nyala.cfile.encoding.prefix import Prefix
 from nyala.cfile.encoding.rle import RunLength
-from nyala.cfile.physical import Physical
+from nyala.cfile.physical import BYTES, FIXED, Physical
 
 __all__ = ["PLAIN", "BlockEncoder", "EncodedValues", "Encoding", "choose_encoding", "encoding_by_code"]
+__all__ += ["picks_single_values"]
 
 PLAIN: Final[Encoding] = Plain()
 _DICTIONARY: Final[Encoding] = Dictionary()
@@ -42,13 +43,31 @@ def encoding_by_code(code: int) -> Encoding | None:
     return _BY_CODE.get(code)
 
 
+def picks_single_values(encoding: int, form: Physical, null_count: int) -> bool:
+    """Whether a look-up takes single values from the blocks of such a column as they lie: frames and runs of numbers,
+    codewords of text, none with NULL."""
+    if null_count:
+        return False
+    if form.kind == BYTES:
+        return encoding == format.ENCODING_DICTIONARY
+    known = encoding in (format.ENCODING_FOR, format.ENCODING_RLE)
+    return known and form.kind == FIXED and form.code != format.TYPE_DECIMAL128
+
+
 def choose_encoding(
-    name: str, form: Physical, values: pa.Array, compression: int = format.COMPRESSION_DEFAULT
+    name: str,
+    form: Physical,
+    values: pa.Array,
+    compression: int = format.COMPRESSION_DEFAULT,
+    *,
+    single_values: bool = False,
 ) -> tuple[Encoding, BlockEncoder, int]:
     """The encoding called `name` for a column; what its type or its values do not allow is stored otherwise.
 
     'auto', and names that are not for this type (the schema refuses them), take what `auto` says; a dictionary
     of too many distinct values goes plain.
+    single_values: what is taken by 'auto' shall be one of those from which look-ups take single values
+             (`picks_single_values`), where the type has any.
     Takes:   `values` in their stored form, with NULLs; the `compression` that was asked for.
     Returns: encoding, its encoder, and the compression that blocks shall have.
     """
@@ -63,7 +82,12 @@ def choose_encoding(
     if encoder is None:
         encoding = PLAIN
         if not is_asked:
-            encoding = fastest_of(candidates(form, encoding_by_code), form, values, compression)
+            known = candidates(form, encoding_by_code)
+            if single_values:
+                known = [
+                    one for one in known if picks_single_values(one.code, form, values.null_count)
+                ] or known
+            encoding = fastest_of(known, form, values, compression)
         encoder = encoding.prepare(form, values)
     assert encoding is not None and encoder is not None
     if is_asked:

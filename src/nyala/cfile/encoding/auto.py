@@ -19,6 +19,9 @@ A plain column of fixed width that is chosen here has no compression by default:
 compressed it would be both larger and slower than bitshuffle. Prefix is taken where it makes text four times smaller
 than plain does (long keys that are alike), for it decodes at a tenth of plain's speed.
 
+The columns of a composite key have frame of reference and run length only, where their type has these: single values
+are taken from them as they lie, and so the keys of most rows need not be stored (docs/decisions/0033).
+
 Left to the writer: a column of text or binary that carries the value index is plain, since look-ups decode it.
 The choice is made per column of a file (a flush, a compaction), as it is a footer that names the encoding.
 """

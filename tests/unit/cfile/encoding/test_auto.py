@@ -11,7 +11,7 @@ from tests.unit.cfile.encoding.values import arrow_of, chosen, encoded, form_of,
 from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values
 
 from nyala.cfile import BASE, KEY, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, format
-from nyala.cfile.encoding import auto, encoding_by_code
+from nyala.cfile.encoding import auto, choose_encoding, encoding_by_code
 from nyala.schema.schema import allowed_encodings
 from nyala.schema.types import parse_type
 
@@ -50,6 +50,19 @@ COLUMNS = [
 def test_what_auto_takes(name: str, type: str, array: pa.Array, encoding: str) -> None:
     """Tables of which nothing was said would be large, or slow to scan."""
     assert chosen("auto", type, array) == encoding
+
+
+@pytest.mark.parametrize(
+    ("name", "type", "array", "encoding"), COLUMNS, ids=[column[0] for column in COLUMNS]
+)
+def test_what_auto_takes_for_a_column_of_a_composite_key(
+    name: str, type: str, array: pa.Array, encoding: str
+) -> None:
+    """Each row's encoded key would be stored, as single numbers could not be had from their columns."""
+    form = form_of(type)
+    found = choose_encoding("auto", form, form.stored_array(array), single_values=True)[0].name
+    is_number = type in ("int32", "int64", "date", "timestamp", "decimal(15,2)") and not array.null_count
+    assert found in ("for", "rle") if is_number else found == encoding
 
 
 @pytest.mark.parametrize("type", TYPE_SPECS)
