@@ -201,7 +201,7 @@ def decode_block(
 
     as_: "codes", of a column with a dictionary: as a dictionary array, which refers to `dictionary`; "runs", of a
          run-length encoded column without NULLs: as a run-end encoded array; "frames", of a column in frames of
-         reference without NULLs: as a `Frame`; "packed", what look-ups keep: of frames without NULLs a `Frame`, of long
+         reference without NULLs: as a `Frame`; "packed", what look-ups keep: of frames without NULLs a `Frame`, of
          runs without NULLs `Runs`, of a column with a dictionary an array of codewords, of others as "plain"; "keys",
          of plain keys that are equally long: a NumPy matrix of their bytes, of others as "plain".
 

@@ -128,6 +128,16 @@ def test_runs_beside_a_block_with_nulls() -> None:
     assert runs.nbytes == 2 * 4 + 2 * 8, "what the cache counts"
 
 
+@pytest.mark.parametrize(("run", "are_runs"), [(1, False), (2, False), (3, True), (8, True)])
+def test_runs_are_kept_where_they_are_smaller_than_rows(files: MemoryFiles, run: int, are_runs: bool) -> None:
+    """Order keys, four rows each: decoded, a look-up would keep eight bytes for each row."""
+    array, cache = pa.array(np.repeat(np.arange(9000 // run), run)), BlockCache(1 << 24)
+    column = written(files, array, "int64", "rle", cache=cache)
+    rows = np.array([0, 1, 2, 3, 4, 5, 8000, len(array) - 1])
+    assert column.gather(rows).equals(array.take(pa.array(rows)))
+    assert (cache.size_bytes < array.nbytes) == are_runs
+
+
 def test_rows_of_steps_in_any_tile(files: MemoryFiles) -> None:
     """A row would be added up from another tile's beginning, or from the row before it that was asked for."""
     numbers = np.cumsum(np.random.default_rng(3).choice([0, 1, 25], 9000))

@@ -36,6 +36,7 @@ _TYPES: Final = frozenset(
     )
 )
 _RUN_ROWS_MIN: Final = 16  # on average; measured: up to 4 or 8, a run is dearer than its rows in the cache
+_END_BYTES: Final = 8  # of a run's end, in memory
 _LENGTH_DTYPES: Final[dict[int, np.dtype[Any]]] = {
     width: np.dtype(f"<u{width}") for width in format.RLE_LENGTH_WIDTHS
 }
@@ -136,9 +137,10 @@ class RunLength:
         return pa.RunEndEncodedArray.from_arrays(ends, each)
 
     def packed(self, form: Physical, block: EncodedValues) -> Runs | pa.Array:
-        """`runs` of a block without NULLs, for single values; the rows where runs are short. Raises: as `decode`."""
+        """`runs` of a block without NULLs, for single values; the rows where these take no more memory. Raises: as
+        `decode`."""
         lengths, values = _runs(form, block)
-        if len(lengths) * _RUN_ROWS_MIN > block.row_count:
+        if len(lengths) * (values.itemsize + _END_BYTES) >= block.row_count * values.itemsize:
             return self.decode(form, block)
         return Runs(form, values.copy(), np.cumsum(lengths, dtype=np.int64))
 
