@@ -109,6 +109,11 @@ class KeyIndex:
     def _dense(self, column: ColumnReader) -> DenseKeys:
         return DenseKeys(self._reader.path, column, self._codec, self._cache, self._owner)
 
+    @property
+    def has_all_encoded(self) -> bool:
+        """Whether the file has every row's encoded key beside its key columns: two witnesses of the same key."""
+        return isinstance(self._stored, DenseKeys) and self._stored.is_encoded
+
     def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
         """Some keys at even distances, and their rowids: about `count` or more; row 0 is one of them.
 
@@ -216,7 +221,7 @@ class KeyIndex:
         try:
             keys = stored.read(0, self._row_count)
         except CorruptionError as error:
-            if isinstance(stored, SparseKeys) or not stored.is_encoded:
+            if not self.has_all_encoded:
                 raise
             raise unreadable_keys(error) from error
         if not keys.is_strictly_ascending():

@@ -440,7 +440,7 @@ class _Check:
         for lower in range(0, rowset.row_count, _WINDOW_ROWS):
             upper = min(lower + _WINDOW_ROWS, rowset.row_count)
             arrays = [rowset.column(column, MAX_TIMESTAMP, lower, upper) for column in key_columns]
-            if len(key_columns) > 1:
+            if rowset.keys.has_all_encoded:  # of others `KeyIndex.check` has compared what there is
                 equal = table.codec.encode(arrays).equal_to(rowset.keys.read(lower, upper))
                 if not equal.all():
                     row = lower + int(np.argmin(equal))
