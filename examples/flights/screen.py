@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NoReturn
 
 from pyspark.sql import Row
 from rich.console import Console
@@ -85,6 +86,13 @@ class Screen:
         self._number = 0
         self._status: Status | None = None
         self._began = self._step_began = time.monotonic()
+        self._stop_asked = False
+
+    def stop(self, *_: object) -> NoReturn:
+        """What Ctrl-C calls. Raises: KeyboardInterrupt, and again at the next step if that met the end of an object,
+        where Python tells of it and goes on."""
+        self._stop_asked = True
+        raise KeyboardInterrupt
 
     def step(self, title: str) -> None:
         self.end_step()
@@ -93,6 +101,8 @@ class Screen:
         self.working("working")
 
     def end_step(self) -> None:
+        if self._stop_asked:
+            raise KeyboardInterrupt
         self.working(None)
         if self._number:
             self.console.print(f"  [dim]{time.monotonic() - self._step_began:.1f} s[/dim]")
@@ -209,12 +219,19 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--quick", action="store_true", help="only the first three days of each month")
     options = parser.parse_args(arguments)
-    store = options.store
-    clear_earlier_demo(store)
+    clear_earlier_demo(options.store)
     screen = Screen(Console())
+    before = signal.signal(signal.SIGINT, screen.stop)
+    try:
+        return _run_and_say(options.store, 3 if options.quick else 31, screen)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _run_and_say(store: Path, days_of_month: int, screen: Screen) -> int:
     work = Path(tempfile.mkdtemp(prefix="nyala-flights-"))
     try:
-        then = run(store, work, screen, 3 if options.quick else 31)
+        then = run(store, work, screen, days_of_month)
     except CheckFailed as failure:
         screen.console.print("\n[bold red]A check failed.[/bold red]")
         screen.say(str(failure))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 # Our own log settings, and only the quick one of the JVM's two compilers: the other would spend more on this
@@ -21,29 +23,39 @@ JAVA_OPTIONS = f"-Dlog4j2.configurationFile={LOG4J} -XX:TieredStopAtLevel=1"
 def start_spark(log: Path, cores: int = 2) -> SparkSession:
     """`local[cores]` and no jar. What Spark, its JVM, its Python workers and Python's loggers print goes to `log`.
 
-    Ctrl-C stays what it was: Spark's own handler would speak to the JVM in the middle of another call, and fail.
+    What takes long of it starts in a thread of its own, and this one only waits. So Ctrl-C stays what it was (Spark's
+    own handler, which it installs in the main thread, would speak to the JVM in the middle of another call, and fail).
     """
     # Without this the workers run whatever `python3` is first on the PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # Py4J tells of an interrupt with a traceback, by the root logger.
     logging.getLogger().addHandler(logging.FileHandler(log))
-    before = signal.getsignal(signal.SIGINT)
+    settings = SparkConf().setMaster(f"local[{cores}]").setAppName("nyala-flights")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "2g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(2 * cores),
+    }.items():
+        settings.set(name, value)
+    started: Future[SparkContext] = Future()
+
+    def start() -> None:
+        try:
+            started.set_result(SparkContext.getOrCreate(settings))
+        except Exception as error:
+            started.set_exception(error)
+
     with _stderr_to(log):
-        spark: SparkSession = (
-            SparkSession.builder.master(f"local[{cores}]")
-            .appName("nyala-flights")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.driver.memory", "2g")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
-            .config("spark.sql.session.timeZone", "UTC")
-            .config("spark.sql.shuffle.partitions", str(2 * cores))
-            .getOrCreate()
-        )
-    signal.signal(signal.SIGINT, before)
-    return spark
+        threading.Thread(target=start, name="starting Spark", daemon=True).start()
+        started.result()
+        # Of this thread: to others Spark does not tell that `nyala` is a format.
+        spark: SparkSession = SparkSession.builder.getOrCreate()
+        return spark
 
 
 @contextmanager

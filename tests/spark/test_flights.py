@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import Row, SparkSession
+from rich.console import Console
 
 import nyala
 from examples.flights import checks, screen
@@ -39,6 +41,16 @@ def test_the_pipeline_runs_and_all_its_checks_hold(store: Path) -> None:
     assert steps == [f"{number} of 6" for number in range(1, 7)]
     with nyala.connect(store, read_only=True) as db:
         assert db.list_tables() == ["airlines", "airports", "flights", "planes", "weather"]
+
+
+def test_an_interrupt_that_python_swallows_stops_the_next_step() -> None:
+    """Where an object ends, Python prints an exception and goes on, KeyboardInterrupt too."""
+    shown = screen.Screen(Console(quiet=True))
+    shown.step("before")
+    with contextlib.suppress(KeyboardInterrupt):
+        shown.stop()
+    with pytest.raises(KeyboardInterrupt):
+        shown.step("after")
 
 
 @pytest.mark.parametrize("line", ["Nyala: a year", "1 of 6"])
