@@ -69,14 +69,19 @@ class Paired:
 
 
 def in_turns(
-    first: Callable[[], Any], second: Callable[[], Any], repeats: int, enough_s: float = 1.0
+    first: Callable[[], Any],
+    second: Callable[[], Any],
+    repeats: int,
+    enough_s: float = 1.0,
+    unmeasured: int = 1,
 ) -> Paired:
-    """Time both, a b, b a, a b …, after one unmeasured call of each.
+    """Time both, a b, b a, a b …, after so many unmeasured calls of each.
 
     At least `repeats` times, and short ones, whose ratios scatter most, until `enough_s` have gone or 20 × `repeats`.
     """
-    first()
-    second()
+    for _ in range(unmeasured):
+        first()
+        second()
     firsts: list[float] = []
     seconds: list[float] = []
     for repeat in range(20 * repeats):

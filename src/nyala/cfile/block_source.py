@@ -80,7 +80,7 @@ class BlockSource:
         return None if cache is None else cache.get(*self.name(form, block))
 
     def is_pass(self, scanning: bool, fill_cache: bool) -> bool:
-        """Whether what is read is kept at the second asking only."""
+        """Whether what is read is kept only when it is asked for often: see `first_pass`."""
         return scanning and fill_cache and self._reader._cache is not None
 
     def read(self, block: int, stats: ReadStats | None = None) -> tuple[pa.Buffer, int]:
@@ -133,7 +133,7 @@ class BlockSource:
             keep = set(missing) if cache is not None and fill_cache else set()
             for block, array in self._decoded(missing, keep, stats, as_):
                 found[block] = array
-                self._first_pass.note((as_, block))
+                self._first_pass.note_look_up((as_, block))
         return [found[block] for block in blocks]
 
     def _decode_for_scan(
@@ -150,7 +150,7 @@ class BlockSource:
         keep = {
             block
             for block in mine
-            if self._first_pass.was_asked((as_, block)) or not self._is_whole(block, scan)
+            if self._first_pass.is_kept((as_, block)) or not self._is_whole(block, scan)
         }
         try:
             for block, array in self._decoded(mine, keep, stats, as_):
@@ -167,14 +167,14 @@ class BlockSource:
         return scan[0] <= first and first + self._footer.block_rows(block) <= scan[1]
 
     def _pass(self, blocks: Sequence[int], as_: BlockForm, scan: tuple[int, int]) -> None:
-        """A scan was given these blocks: what it read to the end for the first time has no place in the cache."""
+        """A scan was given these blocks: what it read to the end has no place in the cache yet."""
         cache = self._reader._cache
         assert cache is not None
         for block in blocks:
             name = (as_, block)
             end = (block << self._footer.rows_per_block_log2) + self._footer.block_rows(block)
-            if end <= scan[1] and not self._first_pass.was_asked(name):
-                self._first_pass.note(name)
+            if end <= scan[1] and not self._first_pass.is_kept(name):
+                self._first_pass.note_pass(name)
                 cache.discard(*self.name(as_, block))
 
     def _decoded(

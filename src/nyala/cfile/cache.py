@@ -17,7 +17,7 @@ path used twice cannot bring back another file's block.
 
 Thread-safety: every method may be called from any thread. Two threads that miss the same block both decode
 it; the second puts its result over the first's, which is equal.
-Scans put in only what is asked for a second time (`first_pass`); who reads through once says so (`fill_cache=False`).
+Scans put in only what is asked for often (`first_pass`); who reads through once says so (`fill_cache=False`).
 Source: M. Qureshi et al., "Adaptive insertion policies for high performance caching", 2007 (its bimodal insertion, here
 for blocks that are known to come again only). Kudu has a segmented LRU.
 """
@@ -198,7 +198,8 @@ _ASKED_MAX: Final = 1 << 12
 
 
 class Memo:
-    """Things that one owner works out and may be asked for again; kept in a block cache from the second time on.
+    """Things that one owner works out and may be asked for again; kept in a block cache from the second time on:
+    they cost more than a block does.
 
     A thing has a name and a state, and is right for as long as the state is the same: of each name the cache has one,
     and a newer state takes the place of an older. What is asked for in one state only (a scan of what the next write

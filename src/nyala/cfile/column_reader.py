@@ -232,7 +232,7 @@ class ColumnReader:
         """The values of ordinals [lower, upper), in the type's Arrow form (role KEY: large_binary).
 
         fill_cache: whether blocks decoded for this are kept in the cache.
-        scanning:   of those, only what is asked for a second time: see `first_pass`.
+        scanning:   of those, only what is asked for often: see `first_pass`.
         Cost:       decodes the blocks that are touched, whole; one pread for neighbours; a copy only when
                     several blocks must become one array.
         Raises:     CorruptionError. ArrowInvalid when text of more than 2 GiB is asked for at once.

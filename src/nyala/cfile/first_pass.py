@@ -1,28 +1,35 @@
-"""What a scan keeps of the blocks that it decodes, and how two threads that want one block decode it once.
+"""What scans keep of the blocks that they decode, and how two threads that want one block decode it once.
 
-    asked of a block            first time                            afterwards
-    by a look-up                kept in the block cache               found there
+    asked of a block            `PASSES` times first                  afterwards
+    by a look-up                kept in the block cache at once       found there
     by a scan, the whole block  not kept: its memory is used again    kept
     by a scan, in parts         kept until the last part was asked    kept
 
-A table that is read through once leaves nothing behind: it neither pushes out what look-ups need, nor pays for memory
-that nobody had touched yet (page by page, which costs as much as decoding does). What is asked for twice is worth a
-place. Blocks of narrow values hold more rows than a window of a scan has, hence the parts.
+A table that is read through now and then leaves nothing behind: it neither pushes out what look-ups need, nor pays for
+memory that nobody had touched yet. Clearing that, page by page, takes as long as decoding a block into memory that is
+used again does three times. So who keeps what is asked for the fourth time never does more than twice what he would
+have done, had he known how often it will be asked for: and a statement that reads a table two or three times, which is
+as often as most of them do, keeps nothing. Blocks of narrow values hold more rows than a window of a scan has, hence
+the parts.
 
 Thread-safety: any thread. Whoever claims a block must land it or fail it; a thread decodes what it claimed before it
 waits for what others did, so that two never wait for each other.
-Left out: forgetting. A block that was asked for once and long ago counts as asked for.
+Left out: forgetting. A block that was asked for long ago counts as asked for.
+Source: decision 0016; R. Karp, "On-line algorithms versus off-line algorithms", 1992 (whether to rent or to buy).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-__all__ = ["Decoding", "FirstPass"]
+__all__ = ["PASSES", "Decoding", "FirstPass"]
 
 _Block = TypeVar("_Block")
+
+PASSES: Final = 3
+"""So often scans decode a block and keep nothing of it."""
 
 
 class Decoding(Generic[_Block]):
@@ -44,21 +51,25 @@ class Decoding(Generic[_Block]):
 
 
 class FirstPass(Generic[_Block]):
-    """Of one column: which blocks were asked for already, and which are being decoded now. Blocks are named by anything
-    that tells them, and the forms they are decoded to, apart."""
+    """Of one column: how often scans asked for which blocks, and which are being decoded now. Blocks are named by
+    anything that tells them, and the forms they are decoded to, apart."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._asked: set[Hashable] = set()
+        self._passes: dict[Hashable, int] = {}
         self._decoding: dict[Hashable, Decoding[_Block]] = {}
 
-    def note(self, name: Hashable) -> None:
-        """The block was asked for, by whomever: from now on it is kept."""
-        self._asked.add(name)
+    def note_pass(self, name: Hashable) -> None:
+        """A scan was given all of the block. Threads may lose a pass of another's, which does no harm."""
+        self._passes[name] = self._passes.get(name, 0) + 1
 
-    def was_asked(self, name: Hashable) -> bool:
-        """Whether it was asked for before, and so is worth a place in the cache."""
-        return name in self._asked
+    def note_look_up(self, name: Hashable) -> None:
+        """A look-up asked for the block: from now on it is kept."""
+        self._passes[name] = PASSES
+
+    def is_kept(self, name: Hashable) -> bool:
+        """Whether it was asked for so often that it is worth a place in the cache."""
+        return self._passes.get(name, 0) >= PASSES
 
     def claim(self, names: Iterable[Hashable]) -> tuple[list[Hashable], dict[Hashable, Decoding[_Block]]]:
         """(those that the caller is to decode, those that another thread is decoding)."""

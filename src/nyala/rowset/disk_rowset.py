@@ -446,7 +446,7 @@ class DiskRowSet:
         """The column at these rows, in their order, at `snapshot`. Of a row that is not there, any value.
 
         within: a window [lower, upper) of a scan, of which these are some rows, ascending: a scan keeps a block only
-                when it is asked for a second time, and of the changes no more than it needs.
+                when it is asked for often, and of the changes no more than it needs.
         Cost: of the base, only the blocks that hold one of the rows are decoded.
         """
         if within is None:

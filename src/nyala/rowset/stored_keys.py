@@ -240,7 +240,7 @@ class SparseKeys:
         return self._codec.encode([column.read(lower, upper, stats=stats) for column in self._columns])
 
     def _read(self, lower: int, upper: int, stats: ReadStats | None) -> EncodedKeys:
-        """`read` of many, once: blocks stay in the cache when they are asked for a second time."""
+        """`read` of many, as scans do: blocks stay in the cache when they are asked for often."""
         arrays = [column.read(lower, upper, stats=stats, scanning=True) for column in self._columns]
         return self._codec.encode(arrays)
 

@@ -44,11 +44,13 @@ def run(
     parameters: Sequence[Any] | dict[str, Any] | None = None,
 ) -> Result:
     """Check and bind the statement at the snapshot's moment. Raises: as `Database.sql`."""
-    statement = check_statement(text)
+    statement, parsed = check_statement(text)
     names = snapshot.list_tables()
     scans = {name: snapshot[name].scan() for name in tables_named(statement, names)}
     check_open = snapshot._database._store.check_open
-    return Result(connection, check_open, statement, prepared(parameters), scans, names, snapshot.timestamp)
+    return Result(
+        connection, check_open, statement, parsed, prepared(parameters), scans, names, snapshot.timestamp
+    )
 
 
 class SqlExplanation:
@@ -78,6 +80,7 @@ class Result:
         connection: Connection,
         check_open: Callable[[], None],
         statement: str,
+        parsed: Any,
         parameters: Any,
         scans: dict[str, Scan],
         tables: list[str],
@@ -86,6 +89,7 @@ class Result:
         self._connection = connection
         self._check_open = check_open
         self._statement = statement
+        self._parsed = parsed  # which DuckDB takes in the place of the text, and need not parse again
         self._parameters = parameters
         self._scans = scans
         self._tables = tables
@@ -230,29 +234,30 @@ class _Run:
 
     def execute(self, before: str = "", after: str = "") -> None:
         """Run the statement, with text before it (whole lines) and after it."""
-        text = self._begin(before, after)
-        self._do(lambda: self.cursor.execute(text, *self._parameters))
+        statement = self._begin(before, after)
+        self._do(lambda: self.cursor.execute(statement, *self._parameters))
 
     def fetch(self, method: str, *arguments: Any) -> Any:
         return self._do(lambda: getattr(self.cursor, method)(*arguments))
 
     def reader(self, before: str = "", after: str = "") -> pa.RecordBatchReader:
         """The rows as a stream, in which errors are ours."""
-        text = self._begin(before, after)
-        made: pa.RecordBatchReader = self._do(lambda: self._open_reader(text))
+        statement = self._begin(before, after)
+        made: pa.RecordBatchReader = self._do(lambda: self._open_reader(statement))
         return pa.RecordBatchReader.from_batches(made.schema, self._batches(made))
 
-    def _begin(self, before: str, after: str) -> str:
+    def _begin(self, before: str, after: str) -> Any:
+        """What to run: the statement as it was parsed, or text."""
         for source in self.sources:
             source.planning.begin()
         self._lines_above = before.count("\n")
-        return before + self._result._statement + after
+        return before + self._result._statement + after if before or after else self._result._parsed
 
-    def _open_reader(self, text: str) -> Any:
+    def _open_reader(self, statement: Any) -> Any:
         if hasattr(self.cursor, "to_arrow_reader"):  # DuckDB >= 2: only a relation streams
             named = {"params": self._parameters[0]} if self._parameters else {}
-            return self.cursor.sql(text, **named).to_arrow_reader(_BATCH_ROWS)
-        return self.cursor.execute(text, *self._parameters).fetch_record_batch(_BATCH_ROWS)
+            return self.cursor.sql(statement, **named).to_arrow_reader(_BATCH_ROWS)
+        return self.cursor.execute(statement, *self._parameters).fetch_record_batch(_BATCH_ROWS)
 
     @property
     def _parameters(self) -> tuple[Any, ...]:

@@ -134,12 +134,12 @@ class ScanSource:
             return False
         if self.scan.lacks_ranges:
             return True
+        if self.scan.rows_held() < _ROWS_MIN:
+            return False
         text = str(predicate)
         if text not in self.planning.found:
             self.planning.found[text] = self.scan.estimate(predicate)
         found = self.planning.found[text]
-        if found.rows < _ROWS_MIN:
-            return False
         sparing = found.matching <= _OF_THEM_MAX
         if sparing:
             self.planning.offered.append(found.matching)

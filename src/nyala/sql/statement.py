@@ -32,8 +32,8 @@ _INSTEAD: Final = {
 _OWN_CONNECTION: Final = "a DuckDB connection of your own, with table.scan().to_duckdb(connection)"
 
 
-def check_statement(text: object) -> str:
-    """The one statement of `text`, without what stands after it.
+def check_statement(text: object) -> tuple[str, Any]:
+    """The one statement of `text`, without what stands after it, and as DuckDB has parsed it.
 
     Raises: InvalidArgumentError for text that does not parse, and for anything but one statement that reads.
     """
@@ -41,6 +41,7 @@ def check_statement(text: object) -> str:
 
     if not isinstance(text, str):
         raise InvalidArgumentError(f"sql takes the text of a SELECT, not {text!r}")
+    text = text.strip().rstrip(";").rstrip()
     # Of duckdb's errors only the parser's can come here.
     try:
         statements = duckdb.extract_statements(text)
@@ -65,7 +66,7 @@ def check_statement(text: object) -> str:
             f"sql() takes one statement, and this has {len(kinds)}: call it once for each, on one db.snapshot() if "
             "they are to see one moment"
         )
-    return text.strip().rstrip(";").rstrip()
+    return text, statements[0]
 
 
 _SHOW: Final = re.compile(r"\b(show|information_schema|duckdb_\w+|pg_\w+)\b", re.IGNORECASE)

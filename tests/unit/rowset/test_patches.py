@@ -19,6 +19,7 @@ from tests.support import open_database
 import nyala
 from nyala.cfile.encoded_rows import FrameRows
 from nyala.cfile.encoding.frame import Frame
+from nyala.cfile.first_pass import PASSES
 from nyala.delta.delta_file import DeltaFile
 from nyala.rowset import changes, disk_rowset
 from nyala.rowset.disk_rowset import DiskRowSet
@@ -270,8 +271,9 @@ def test_the_first_scan_leaves_nothing_in_the_cache_not_even_of_the_last_few_row
     for column in ("m", "n"):
         files_only.scan([column]).to_arrow()
         assert cache.size_bytes == before, column
-    for column in ("m", "n"):
-        files_only.scan([column]).to_arrow()
+    for _ in range(PASSES):
+        for column in ("m", "n"):
+            files_only.scan([column]).to_arrow()
     assert cache.size_bytes > before + 2 * 4 * ROWS
 
 

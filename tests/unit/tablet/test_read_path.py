@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from tests.support import open_database
 
 import nyala
+from nyala.cfile.first_pass import PASSES
 from nyala.cfile.memory import pool
 from nyala.database import Database
 from nyala.rowset.disk_rowset import DiskRowSet
@@ -606,7 +607,7 @@ def test_a_scan_of_more_than_memory_limit_holds_a_part_of_it(
         total_bytes = rows * (8 + 95 + 4)
         assert total_bytes > 2 * limit_bytes
         pools = [pool(), *([pa.default_memory_pool()] if pool() != pa.default_memory_pool() else [])]
-        for _ in range(2):  # the second time blocks go to the cache, which has a quarter of the limit
+        for _ in range(PASSES + 1):  # the last time blocks go to the cache, which has a quarter of the limit
             gc.collect()
             before = sum(each.bytes_allocated() for each in pools)
             most = seen = 0
