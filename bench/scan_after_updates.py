@@ -233,7 +233,8 @@ def _report(measured: list[Measured], scale: Scale, source: str, say: Say) -> Re
     report.facts = [
         source,
         f"Medians of {scale.repeats} or more runs in turns after {UNMEASURED} unmeasured: what a store keeps in memory "
-        f"is warm; first runs: medians of {scale.first_runs}, both tables opened anew before each (system's cache warm)",
+        f"is warm; first runs: medians of {scale.first_runs}, both tables opened anew before each (the system's cache "
+        "warm)",
         "Through DuckDB; ratios are to the untouched table in the same turns (0 %: two untouched tables, the noise)",
     ]
     report.settings = {one.kind.name: one.kind.settings for one in measured}
