@@ -103,16 +103,24 @@ def paired(firsts: Sequence[float], seconds: Sequence[float]) -> Paired:
 
 
 def in_rounds(
-    ways: Mapping[str, Callable[[int], Any]], rounds: int, warm: int = 1, first: int = 0
+    ways: Mapping[str, Callable[[int], Any]],
+    rounds: int,
+    warm: int = 1,
+    first: int = 0,
+    enough_s: float = 0.0,
 ) -> dict[str, list[float]]:
     """Time several things in turns; each round begins with another of them. Seconds of each, by round.
+
+    At least `rounds` times, and short ones, whose ratios scatter most, until `enough_s` have gone or 20 × `rounds`.
 
     Each is called with the number of its round, from `first` on; the first `warm` rounds do not count. One that returns
     a float has measured itself.
     """
     names = list(ways)
     took: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(warm + rounds):
+    for turn in range(warm + 20 * rounds):
+        if turn >= warm + rounds and sum(map(sum, took.values())) >= enough_s:
+            break
         begin = turn % len(names)
         for name in names[begin:] + names[:begin]:
             begun = time.perf_counter()

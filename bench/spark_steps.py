@@ -48,7 +48,8 @@ NEW_SHARE = 0.1  # of the rows of an upsert, those whose key is not there yet
 
 @dataclass(frozen=True)
 class Scale:
-    """repeats: of reads; loads, upserts, streams: rounds; warm: those before that do not count.
+    """repeats: of reads, at least, and short ones until `enough_s` have gone; loads, upserts, streams: rounds.
+    warm: rounds before those, which do not count.
 
     A stream has `batches` micro-batches of `batch_rows` rows, another as many of `small_rows`.
     """
@@ -56,6 +57,7 @@ class Scale:
     name: str
     scale_factor: float
     repeats: int
+    enough_s: float
     loads: int = 2
     upserts: tuple[tuple[float, int], ...] = ((0.01, 5), (0.10, 2))
     batches: int = 6
@@ -66,8 +68,8 @@ class Scale:
     reads: tuple[str, ...] = ("all", "one", "sum", "Q1", "Q6", "range", "key")
 
 
-FULL = Scale("full", 1.0, 5)
-QUICK = Scale("quick", 0.1, 5, batch_rows=30_000)
+FULL = Scale("full", 1.0, 5, 15.0)
+QUICK = Scale("quick", 0.1, 5, 2.0, batch_rows=30_000)
 
 
 @dataclass(frozen=True)
@@ -288,7 +290,8 @@ class Steps:
             answers = {name: _rounded(way(255) or []) for name, way in ways.items()}
             if any(answer != answers[PARQUET] for answer in answers.values()):
                 raise AssertionError(f"{read.name}: the answers differ: {answers}")
-            found[read.name] = in_rounds(ways, self.scale.repeats, warm=0)  # the check was the first
+            # The check was the first.
+            found[read.name] = in_rounds(ways, self.scale.repeats, warm=0, enough_s=self.scale.enough_s)
             self.say(f"{read.name}{' after updates' if updated else ''}: {_shown(found[read.name])}")
 
     def _of_round(self, text: str, number: int) -> str:
@@ -559,9 +562,11 @@ def _bytes_of(folder: str) -> int:
     return sum(path.stat().st_size for path in Path(folder).iterdir())
 
 
-def ratio_of(took: Mapping[str, Sequence[float]], one: str, other: str) -> float | None:
-    """The median of the ratios of neighbours."""
-    pairs = list(zip(took.get(one, ()), took.get(other, ()), strict=False))
+def ratio_of(
+    took: Mapping[str, Sequence[float]], one: str, other: str, rounds: int | None = None
+) -> float | None:
+    """The median of the ratios of neighbours, of all rounds or the first."""
+    pairs = list(zip(took.get(one, ()), took.get(other, ()), strict=False))[:rounds]
     return median(a / b for a, b in pairs) if pairs else None
 
 

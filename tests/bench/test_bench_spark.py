@@ -26,6 +26,7 @@ def test_ratios_are_of_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     took = {"a": [2.0, 20.0, 2.0], "b": [1.0, 10.0, 1.0]}
     assert steps.ratio_of(took, "a", "b") == 2.0
     assert steps.ratio_of(took, "a", "absent") is None
+    assert steps.ratio_of({"a": [4.0, 2.0, 2.0], "b": [1.0, 1.0, 1.0]}, "a", "b", 1) == 4.0
 
 
 def test_rounds_begin_with_another_way_each_and_the_first_does_not_count() -> None:
@@ -39,3 +40,13 @@ def test_rounds_begin_with_another_way_each_and_the_first_does_not_count() -> No
     took = measure.in_rounds({"a": lambda n: way("a", 1.0 + n), "b": lambda n: way("b", 2.0 + n)}, 2)
     assert [name for name, _ in order] == ["a", "b", "b", "a", "a", "b"]
     assert took == {"a": [2.0, 3.0], "b": [3.0, 4.0]}
+
+
+def test_short_rounds_go_on_until_it_is_enough_and_not_for_ever() -> None:
+    """Five runs of 50 ms each say little, and mostly how the JVM starts."""
+    took = measure.in_rounds({"a": lambda _: 1.0, "b": lambda _: 2.0}, 2, warm=0, enough_s=10.0)
+    assert [len(times) for times in took.values()] == [4, 4]
+    took = measure.in_rounds({"a": lambda _: 0.0}, 2, enough_s=10.0)
+    assert len(took["a"]) == 40
+    took = measure.in_rounds({"a": lambda _: 20.0}, 2, warm=0, enough_s=10.0)
+    assert len(took["a"]) == 2
