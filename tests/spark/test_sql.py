@@ -88,6 +88,37 @@ def test_rows_go_to_the_table_that_a_statement_names_or_nowhere(
         spark.sql("DROP TABLE t2_in_spark")
 
 
+def test_a_frame_and_a_stream_go_to_the_table_that_is_named_or_nowhere(
+    spark: SparkSession, db: nyala.Database, catalogued: str, tmp_path: Path
+) -> None:
+    """S3: `writeTo` and `toTable` name a table, and Spark keeps the name to itself, as it does with an INSERT."""
+    t2 = db.create_table("t2", db["t"].schema, ["k"])
+    spark.sql(f"CREATE TABLE t2_in_spark USING nyala OPTIONS (path '{db.path}', table 't2')")
+    before = db["t"].scan(order_by_key=True).to_arrow()
+    fed = spark.readStream.format("nyala").options(path=str(db.path), table="t", changes="true")
+
+    def streamed(**options: str) -> None:
+        writer = fed.load().select("k", "v", "w").writeStream.trigger(availableNow=True)
+        writer = writer.options(checkpointLocation=str(tmp_path / f"at{len(options)}"), **options)
+        writer.toTable("t2_in_spark").awaitTermination(60)
+
+    try:
+        with pytest.raises(Exception, match=r"not told which table"):
+            spark.table("t_in_spark").writeTo("t2_in_spark").append()
+        assert db["t"].scan(order_by_key=True).to_arrow().equals(before) and len(t2) == 0
+        named = {"path": str(db.path), "table": "t2"}
+        spark.table("t_in_spark").writeTo("t2_in_spark").options(**named).append()
+        assert t2.to_arrow().equals(before)
+        t2.delete(where="k > 0")
+        with pytest.raises(Exception, match=r"not told which table"):
+            streamed()
+        assert db["t"].scan(order_by_key=True).to_arrow().equals(before) and len(t2) == 0
+        streamed(**named)
+        assert t2.to_arrow().equals(before)
+    finally:
+        spark.sql("DROP TABLE t2_in_spark")
+
+
 def test_a_statement_reads_only_what_it_needs(
     spark: SparkSession, db: nyala.Database, catalogued: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
