@@ -101,6 +101,7 @@ def tables_named(text: str, tables: Iterable[str]) -> list[str]:
 
 _ALL: Final = re.compile(r"(\bselect|\bdistinct|\ball|,|\.)\s*\*|\bcolumns\s*\(", re.IGNORECASE)
 _SELECT: Final = re.compile(r"\bselect\b", re.IGNORECASE)
+_WORD: Final = re.compile(r"\w+")
 
 
 def columns_named(text: str, columns: Iterable[str]) -> set[str]:
@@ -112,7 +113,12 @@ def columns_named(text: str, columns: Iterable[str]) -> set[str]:
     if _ALL.search(text) or not _SELECT.search(text):
         return set(columns)
     folded = text.lower()
-    return {name for name in columns if _stands_in(name.lower(), folded)}
+    words = set(_WORD.findall(folded))
+    return {
+        name
+        for name in columns
+        if (name.lower() in words if _WORD.fullmatch(name) else _stands_in(name.lower(), folded))
+    }
 
 
 def _stands_in(name: str, text: str) -> bool:
