@@ -21,6 +21,7 @@ from tests.support import folder_in_memory, open_database, rows
 
 import nyala
 from nyala.catalog.model import CatalogChange, CatalogState
+from nyala.cfile import memory
 from nyala.cfile.column import BASE, BLOOM, KEY, ColumnKey
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
@@ -259,12 +260,16 @@ FALSE = pa.array([False])
         ),
     ],
 )  # fmt: skip
-def test_logical_damage_is_found(store: Path, seed: Any, kind: str, words: str) -> None:
-    """Every byte is as it was written; what is wrong is what was written."""
+def test_logical_damage_is_found(
+    store: Path, seed: Any, kind: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every byte is as it was written; what is wrong is what was written. Windows of three rows find the same."""
     tamper(store, seed(store) if _takes_path(seed) else seed)
     problems = nyala.check(store).problems
     assert kind in {problem.kind for problem in problems}, problems
     assert any(re.search(words, problem.message) for problem in problems), problems
+    monkeypatch.setattr(memory, "WINDOW_ROWS", 3)
+    assert nyala.check(store).problems == problems
 
 
 def _takes_path(seed: Any) -> bool:

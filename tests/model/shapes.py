@@ -14,11 +14,11 @@ from typing import Any
 from unittest import mock
 
 import nyala
-from nyala.cfile import column_reader, format
+from nyala.cfile import column_reader, format, memory
 from nyala.delta import mem_store
 from nyala.rowset import disk_rowset, key_runs, mem_rowset, skipping, stored_keys
 from nyala.schema import schema
-from nyala.tablet import bootstrap, check, diff_spec, read_path, window
+from nyala.tablet import bootstrap, diff_spec, read_path, window
 from nyala.tablet.diff_spec import SLICE_VERSIONS
 from nyala.wal.format import SEGMENT_SIZE_BYTES
 from nyala.wal.writer import LogWriter
@@ -177,7 +177,7 @@ _TINY: Sequence[tuple[ModuleType, str, int]] = (
     (read_path, "GAP_ROWS", 1),
     (read_path, "_INLINE_ROWS", 2),
     (window, "_FEW_ROWS", 1),
-    (check, "_WINDOW_ROWS", 4),
+    (memory, "WINDOW_ROWS", 4),
     (bootstrap, "GATHER_ROWS", 3),
     (bootstrap, "GATHER_BYTES", 200),
     (skipping, "_DEFAULT_ROWS_LOG2", 1),

@@ -11,13 +11,17 @@ Arrays over such buffers are Arrow arrays like any other: whoever has one frees 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["allocate", "pool", "scratch"]
+__all__ = ["allocate", "pool", "scratch", "windows"]
+
+WINDOW_ROWS: Final = 1 << 17
+_WINDOW_BYTES: Final = 16 << 20
 
 
 @functools.cache
@@ -38,3 +42,13 @@ def scratch(dtype: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
     """Room for numbers on their way, as a NumPy array, of any content."""
     dtype = np.dtype(dtype)
     return np.frombuffer(allocate(count * dtype.itemsize), dtype)
+
+
+def windows(count: int, row_bytes: float = 0.0) -> Iterator[tuple[int, int]]:
+    """[lower, upper) of so many rows, one range after the other: each of 16 MB at the most, if a row takes `row_bytes`.
+
+    For who goes through all rows of a file once, whatever its size: a check.
+    """
+    step = max(1, min(WINDOW_ROWS, int(_WINDOW_BYTES / max(row_bytes, 1.0))))
+    for lower in range(0, count, step):
+        yield lower, min(lower + step, count)

@@ -42,22 +42,43 @@ from nyala.cfile.column import (
     ColumnWriteSpec,
     WrittenFile,
 )
+from nyala.cfile.memory import windows
 from nyala.cfile.physical import narrow_decimal
 from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats
 from nyala.cfile.writer import CFileWriter
 from nyala.cfile.zonemap import Zone
-from nyala.delta.run import LIVENESS, DeltaKind, DeltaRun, Rowids, last_of_row, take
+from nyala.delta.run import (
+    LIVENESS,
+    MAX_TIMESTAMP,
+    DeltaKind,
+    DeltaRun,
+    Rowids,
+    Timestamps,
+    last_of_row,
+    take,
+)
 from nyala.env.files import Files
 from nyala.errors import CorruptionError
 from nyala.schema.adapter import adapt
 from nyala.schema.types import ColumnType
 
-__all__ = ["LIVENESS_TYPE", "DeltaDescription", "DeltaFile", "DeltaMeta", "WrittenDelta", "write_delta_file"]
+__all__ = [
+    "LIVENESS_TYPE",
+    "DeltaDescription",
+    "DeltaFile",
+    "DeltaMeta",
+    "RunBounds",
+    "WrittenDelta",
+    "write_delta_file",
+]
 
 LIVENESS_TYPE: Final = ColumnType("bool")
 _VECTOR_TYPE: Final = ColumnType("int64")
 # Of rowid, timestamp and a value of middling width.
 _RECORD_BYTES: Final = 32
+# Of rowid and timestamp, which every record has.
+_MOMENT_BYTES: Final = 16
+_NOTHING: Final = np.empty(0, np.int64)
 
 
 class DeltaDescription(Protocol):
@@ -118,6 +139,15 @@ class WrittenDelta:
             id, self.kind, path, self.file.size_bytes, self.timestamp_min, self.timestamp_max, self.record_count,
             self.column_ids, self.file.columns,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunBounds:
+    """How far the records of a column go."""
+
+    rowid_max: int
+    timestamp_min: int
+    timestamp_max: int
 
 
 class DeltaFile:
@@ -264,6 +294,49 @@ class DeltaFile:
         begin, end = self._records_of(column_id, lower, upper)
         return self._read_run(column_id, None, begin, end).window(lower, upper)
 
+    def moments(self, column_id: int, lower: int, upper: int) -> tuple[Rowids, Timestamps]:
+        """(rowids, timestamps) of the column's records of the rows [lower, upper): `window` without values.
+
+        Of a file that was checked: neither order nor bounds are looked at here.
+        """
+        if column_id not in self.column_ids:
+            return _NOTHING, _NOTHING
+        rowids, timestamps = self._moments(column_id, None, *self._records_of(column_id, lower, upper))
+        first, last = np.searchsorted(rowids, (lower, upper)).tolist()
+        return rowids[first:last], timestamps[first:last]
+
+    def check_run(self, column_id: int) -> RunBounds | None:
+        """Read the column's records, a window at a time and past the cache; None when it has none.
+
+        Raises: CorruptionError, as `run`: what cannot be read first, then what is out of order (F1), then F2.
+        """
+        if column_id not in self.column_ids:
+            return None
+        self._check_all_counts(column_id)
+        column = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
+        wrong: CorruptionError | None = None
+        rowids = timestamps = _NOTHING  # of the window before
+        least, greatest = MAX_TIMESTAMP, -1
+        for lower, upper in windows(column.row_count, column.row_bytes + _MOMENT_BYTES):
+            last_rowid, last_timestamp = rowids[-1:], timestamps[-1:]
+            run = self._read_records(column_id, None, lower, upper)
+            rowids, timestamps = run.rowids, run.timestamps
+            least, greatest = min(least, run.timestamp_min), max(greatest, run.timestamp_max)
+            if wrong is None:  # among these, or between the window before and this one
+                joined = DeltaRun(
+                    run.kind,
+                    np.concatenate([last_rowid, rowids]),
+                    np.concatenate([last_timestamp, timestamps]),
+                    run.values,
+                )
+                wrong = self._disorder(column_id, joined, lower - len(last_rowid))
+        if wrong is not None:
+            raise wrong
+        if not len(rowids):
+            return None
+        self._expect_times(column_id, least, greatest)
+        return RunBounds(int(rowids[-1]), least, greatest)
+
     def _records_of(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
         """[begin, end) of the records in the blocks that can hold changes of the rows [lower, upper)."""
         rowids = self._column(ColumnKey(DELTA_ROWID, self._group(column_id)))
@@ -295,7 +368,7 @@ class DeltaFile:
         """Read everything. Raises: CorruptionError."""
         self.reader.check()
         for column_id in self.column_ids:
-            self.run(column_id)
+            self.check_run(column_id)
 
     def _group(self, column_id: int) -> int:
         group = self._groups.get(column_id)
@@ -319,6 +392,16 @@ class DeltaFile:
                 f"numbers, {sorted(set(counts))}, expected as many of each",
                 self.path,
             )
+
+    def _check_all_counts(self, column_id: int) -> None:
+        """`_check_counts` of all three. Raises: CorruptionError."""
+        group = self._group(column_id)
+        keys = (
+            ColumnKey(DELTA_ROWID, group),
+            ColumnKey(DELTA_TIMESTAMP, group),
+            ColumnKey(DELTA_VALUE, group, column_id),
+        )
+        self._check_counts(column_id, [self._column(key).row_count for key in keys])
 
     def _check_times(self, column_id: int) -> None:
         """F2 by the zone map of the timestamps, for who does not read them. Raises: CorruptionError."""
@@ -358,15 +441,28 @@ class DeltaFile:
 
         scanning: whether blocks that are asked for again are kept. A run that is kept itself needs none of them.
         """
+        run = self._read_records(column_id, stats, begin, end, scanning=scanning)
+        wrong = self._disorder(column_id, run, 0)
+        if wrong is not None:
+            raise wrong
+        if len(run):
+            self._expect_times(column_id, run.timestamp_min, run.timestamp_max)
+        return run
+
+    def _read_records(
+        self,
+        column_id: int,
+        stats: ReadStats | None,
+        begin: int,
+        end: int | None,
+        *,
+        scanning: bool = False,
+    ) -> DeltaRun:
+        """`_read_run`, of which neither order nor bounds were looked at."""
         group = self._group(column_id)
         column = self._column(ColumnKey(DELTA_VALUE, group, column_id))
-        keys = (ColumnKey(DELTA_ROWID, group), ColumnKey(DELTA_TIMESTAMP, group), column.key)
-        self._check_counts(column_id, [self._column(key).row_count for key in keys])
-        rowids = self._vector(ColumnKey(DELTA_ROWID, group), stats, begin, end, scanning)
-        if self.timestamp_min == self.timestamp_max:  # F4
-            timestamps = np.full(len(rowids), self.timestamp_min, np.int64)
-        else:
-            timestamps = self._vector(ColumnKey(DELTA_TIMESTAMP, group), stats, begin, end, scanning)
+        self._check_all_counts(column_id)
+        rowids, timestamps = self._moments(column_id, stats, begin, end, scanning=scanning)
         last = column.row_count if end is None else end
         values = column.read(begin, last, stats=stats, fill_cache=scanning, scanning=scanning)
         if not len(rowids) == len(timestamps) == len(values):
@@ -375,23 +471,37 @@ class DeltaFile:
                 f"column {column_id}, expected as many of each",
                 self.path,
             )
-        run = DeltaRun(self.kind, rowids, timestamps, values)
+        return DeltaRun(self.kind, rowids, timestamps, values)
+
+    def _moments(
+        self, column_id: int, stats: ReadStats | None, begin: int, end: int | None, *, scanning: bool = False
+    ) -> tuple[Rowids, Timestamps]:
+        """Rowids and timestamps of the records [begin, end) of the column, as `_read_run`."""
+        group = self._group(column_id)
+        rowids = self._vector(ColumnKey(DELTA_ROWID, group), stats, begin, end, scanning)
+        if self.timestamp_min == self.timestamp_max:  # F4
+            return rowids, np.full(len(rowids), self.timestamp_min, np.int64)
+        return rowids, self._vector(ColumnKey(DELTA_TIMESTAMP, group), stats, begin, end, scanning)
+
+    def _disorder(self, column_id: int, run: DeltaRun, begin: int) -> CorruptionError | None:
+        """What breaks F1 in the records of the column from `begin` on."""
         wrong = run.disorder()
-        if wrong is not None:
+        if wrong is None:
+            return None
+        return CorruptionError(
+            f"record {begin + wrong} of column {column_id} (rowid {run.rowids[wrong]}, timestamp "
+            f"{run.timestamps[wrong]}) is out of the order of {self.kind} records (F1)",
+            self.path,
+        )
+
+    def _expect_times(self, column_id: int, least: int, greatest: int) -> None:
+        """F2. Raises: CorruptionError."""
+        if not self.timestamp_min <= least <= greatest <= self.timestamp_max:
             raise CorruptionError(
-                f"record {wrong} of column {column_id} (rowid {rowids[wrong]}, timestamp {timestamps[wrong]}) is out "
-                f"of the order of {self.kind} records (F1)",
+                f"column {column_id} has timestamps {least} to {greatest}, expected within {self.timestamp_min} to "
+                f"{self.timestamp_max} (F2)",
                 self.path,
             )
-        if len(run) and not (
-            self.timestamp_min <= run.timestamp_min and run.timestamp_max <= self.timestamp_max
-        ):
-            raise CorruptionError(
-                f"column {column_id} has timestamps {run.timestamp_min} to {run.timestamp_max}, expected within "
-                f"{self.timestamp_min} to {self.timestamp_max} (F2)",
-                self.path,
-            )
-        return run
 
 
 def write_delta_file(

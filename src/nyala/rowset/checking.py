@@ -11,6 +11,9 @@
 A finding is *derived* when the rows themselves are whole and only what was calculated from them is wrong: a zone map, a
 bloom filter, an index, bounds. Then the rowset can be written anew from its own rows (`tablet.repair`).
 
+All of it a window of rows or records at a time (`cfile.memory.windows`): a check of a rowset of any size takes the
+memory of one window, its bloom filter and the footers.
+
 Left out: what takes several rowsets to see (a key that lives twice), and the table's partitions: `tablet.check`.
 Source: design §6 (R2, R4, R5); ecosystem, reliability list, line 23.
 """
@@ -19,14 +22,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from nyala.cfile.column import BASE
+from nyala.cfile.memory import windows
 from nyala.cfile.reader import KeysError, SummaryError, SurplusError
-from nyala.delta.delta_file import DeltaFile
+from nyala.delta.delta_file import DeltaFile, RunBounds
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids, Timestamps, merge_runs
 from nyala.errors import CorruptionError, StorageError
 from nyala.rowset.mem_rowset import MemRowSet
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["Finding", "Lives", "findings", "first_of", "lives_of"]
 
 Bools = npt.NDArray[np.bool_]
+_FileBounds: TypeAlias = dict[tuple[int, int], RunBounds]
+"""Of each column that a delta file has records of, by the file's number (`DeltaFile.serial`) and the column's."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +68,19 @@ def findings(rowset: DiskRowSet, history_start: int = MAX_TIMESTAMP) -> Iterator
     history_start: what its table's history begins with; what came before may be gone in part, and is not looked at.
                    By itself only what is coming (REDO) is.
     Raises: AssertionError for what is wrong in memory: our own mistake.
-    Cost: reads and decodes all its files, past the cache for blocks; keys and one column's deltas at a time in memory.
+    Cost: reads and decodes all its files, past the cache for blocks; a window of rows or records at a time in memory.
     """
     base = list(_of_base(rowset))
     yield from base
-    deltas = [finding for file in (*rowset.undo, *rowset.redo) for finding in _of_delta_file(rowset, file)]
+    bounds: _FileBounds = {}
+    files = (*rowset.undo, *rowset.redo)
+    deltas = [finding for file in files for finding in _of_delta_file(rowset, file, bounds)]
     yield from deltas
     if all(finding.derived or finding.surplus for finding in base):
         if not any(finding.keyless for finding in base):
             yield from _of_keys(rowset)
         if all(finding.surplus for finding in deltas):
-            yield from _of_deltas(rowset)
+            yield from _of_deltas(rowset, bounds)
             yield from _of_lives(rowset, history_start)
     _assert_memory(rowset)
 
@@ -103,15 +111,16 @@ def _of_base(rowset: DiskRowSet) -> Iterator[Finding]:
         yield from _caught(lambda column_id=column_id: rowset.base_column(column_id))  # type: ignore[misc]
 
 
-def _of_delta_file(rowset: DiskRowSet, file: DeltaFile) -> Iterator[Finding]:
+def _of_delta_file(rowset: DiskRowSet, file: DeltaFile, bounds: _FileBounds) -> Iterator[Finding]:
+    """Puts the bounds of its columns into `bounds`."""
     yield from _caught(file.reader.check)
-    runs: dict[int, DeltaRun] = {}
+    runs: dict[int, RunBounds] = {}
 
     def read() -> None:
         for column_id in sorted(file.column_ids):
-            run = file.run(column_id)
-            if run is not None and len(run):
-                runs[column_id] = run
+            run = file.check_run(column_id)
+            if run is not None:
+                runs[column_id] = bounds[file.serial, column_id] = run
 
     unread = list(_caught(read))
     yield from unread
@@ -119,10 +128,10 @@ def _of_delta_file(rowset: DiskRowSet, file: DeltaFile) -> Iterator[Finding]:
         return
     path = file.reader.path
     for column_id, run in runs.items():
-        if run.rowids[-1] >= rowset.row_count:
+        if run.rowid_max >= rowset.row_count:
             yield Finding(
                 CorruptionError(
-                    f"a change of row {run.rowids[-1]} of column {column_id}, the rowset has {rowset.row_count}",
+                    f"a change of row {run.rowid_max} of column {column_id}, the rowset has {rowset.row_count}",
                     path,
                 )
             )
@@ -172,30 +181,35 @@ def _of_keys(rowset: DiskRowSet) -> Iterator[Finding]:
 # ── deltas ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _runs_of(rowset: DiskRowSet, column_id: int) -> tuple[list[DeltaRun], list[DeltaRun]]:
-    """(UNDO, REDO) of the column, oldest first; REDO with what is in memory."""
-    undo = [run for file in rowset.undo if (run := file.run(column_id)) is not None and len(run)]
-    redo = [run for file in rowset.redo if (run := file.run(column_id)) is not None and len(run)]
-    for store in (*rowset.frozen, rowset.deltas):
-        redo += [run for run in store.levels(column_id) if len(run)]
-    return sorted(undo, key=lambda run: run.timestamp_min), redo
+def _in_memory(rowset: DiskRowSet, column_id: int) -> list[DeltaRun]:
+    """REDO of the column that is in no file, oldest first."""
+    stores = (*rowset.frozen, rowset.deltas)
+    return [run for store in stores for run in store.levels(column_id) if len(run)]
 
 
-def _of_deltas(rowset: DiskRowSet) -> Iterator[Finding]:
+def _of_deltas(rowset: DiskRowSet, bounds: _FileBounds) -> Iterator[Finding]:
     """X2: for each column, one store after the other in time."""
     for column_id in sorted({number for file in (*rowset.undo, *rowset.redo) for number in file.column_ids}):
         reached = -1
-        undo, redo = _runs_of(rowset, column_id)
-        for run in (*undo, *redo):
-            if run.timestamp_min < reached:
+        undo, redo = (
+            [
+                (run.timestamp_min, run.timestamp_max)
+                for file in files
+                if (run := bounds.get((file.serial, column_id))) is not None
+            ]
+            for files in (rowset.undo, rowset.redo)
+        )
+        memory = [(run.timestamp_min, run.timestamp_max) for run in _in_memory(rowset, column_id)]
+        for timestamp_min, timestamp_max in (*sorted(undo), *redo, *memory):
+            if timestamp_min < reached:
                 yield Finding(
                     CorruptionError(
-                        f"changes of column {column_id} from {run.timestamp_min} on in one delta store of rowset "
+                        f"changes of column {column_id} from {timestamp_min} on in one delta store of rowset "
                         f"{rowset.id}, and up to {reached} in an older one (X2)",
                         rowset.reader.path,
                     )
                 )
-            reached = max(reached, run.timestamp_max)
+            reached = max(reached, timestamp_max)
 
 
 def _assert_memory(rowset: DiskRowSet) -> None:
@@ -212,12 +226,13 @@ def _assert_memory(rowset: DiskRowSet) -> None:
 
 @dataclass(frozen=True)
 class Lives:
-    """When the rows of a rowset came and went: events by (rowid, timestamp), ascending.
+    """When rows of a rowset came and went, those from `lower` on: events by (rowid, timestamp), ascending.
 
-    born[i]: whether event i is a birth (else a death). first[r]: whether row r was there before its first event.
-    UNDO of before the history's beginning is left out: some of it may be gone, so the rest leads nowhere.
+    born[i]: whether event i is a birth (else a death). first[r]: whether row lower + r was there before its first
+    event. UNDO of before the history's beginning is left out: some of it may be gone, so the rest leads nowhere.
     """
 
+    lower: int
     rowids: Rowids
     timestamps: Timestamps
     born: Bools
@@ -229,11 +244,14 @@ class Lives:
         count = np.searchsorted(self.rowids, rowids, side="right") - begin
         owner = np.repeat(np.arange(len(rowids)), count)
         at = np.arange(len(owner)) + np.repeat(begin - (np.cumsum(count) - count), count)
-        return owner, self.timestamps[at], self.born[at], self.first[rowids]
+        return owner, self.timestamps[at], self.born[at], self.first[rowids - self.lower]
 
 
-def lives_of(rowset: DiskRowSet | MemRowSet, history_start: int) -> Lives:
-    """Right for every moment from `history_start` on. Cost: the rowset's LIVENESS, base and changes."""
+def lives_of(rowset: DiskRowSet | MemRowSet, history_start: int, lower: int, upper: int) -> Lives:
+    """Of the rows [lower, upper) at least; right for every moment from `history_start` on.
+
+    Cost: LIVENESS of these rows, base and changes; of a MemRowSet that of all.
+    """
     if isinstance(rowset, MemRowSet):
         count = rowset.row_count
         changes = [run for run in rowset.deltas.levels(LIVENESS) if len(run)]
@@ -246,18 +264,23 @@ def lives_of(rowset: DiskRowSet | MemRowSet, history_start: int) -> Lives:
             times = np.concatenate([times, redo.timestamps[within]])
             born = np.concatenate([born, _values(redo)[within]])
         order = np.lexsort((times, rowids))
-        return Lives(rowids[order], times[order], born[order], np.zeros(count, np.bool_))
-    lives, _, _ = _disk_lives(rowset, history_start)
+        return Lives(0, rowids[order], times[order], born[order], np.zeros(count, np.bool_))
+    lives, _, _ = _disk_lives(rowset, history_start, lower, upper)
     return lives
 
 
 _NOTHING: Final = np.empty(0, np.int64)
 
 
-def _disk_lives(rowset: DiskRowSet, history_start: int) -> tuple[Lives, Bools, Bools]:
-    """The lives, the base, and which of the events come from UNDO."""
-    undo, redo = _runs_of(rowset, LIVENESS)
-    base = _base_liveness(rowset)
+def _disk_lives(rowset: DiskRowSet, history_start: int, lower: int, upper: int) -> tuple[Lives, Bools, Bools]:
+    """The lives of the rows [lower, upper), their base, and which of the events come from UNDO."""
+    undo, redo = (
+        [run for file in files if (run := file.window(LIVENESS, lower, upper)) is not None and len(run)]
+        for files in (rowset.undo, rowset.redo)
+    )
+    undo.sort(key=lambda run: run.timestamp_min)
+    redo += [part for run in _in_memory(rowset, LIVENESS) if len(part := run.window(lower, upper))]
+    base = _base_liveness(rowset, lower, upper)
     past = merge_runs(undo).between(history_start, MAX_TIMESTAMP) if undo else None
     coming = merge_runs(redo) if redo else None
     parts = [run for run in (past, coming) if run is not None]
@@ -274,14 +297,14 @@ def _disk_lives(rowset: DiskRowSet, history_start: int) -> tuple[Lives, Bools, B
     first = base.copy()
     starts = np.flatnonzero(np.diff(rowids, prepend=-1))
     first[rowids[starts]] = ~born[starts]
-    return Lives(rowids, times, born, first), base, of_undo
+    return Lives(lower, rowids + lower, times, born, first), base, of_undo
 
 
-def _base_liveness(rowset: DiskRowSet) -> Bools:
+def _base_liveness(rowset: DiskRowSet, lower: int, upper: int) -> Bools:
     reader = rowset.base_column(LIVENESS)
     if reader is None:
-        return np.ones(rowset.row_count, np.bool_)
-    values: Bools = reader.read(0, rowset.row_count).to_numpy(zero_copy_only=False)
+        return np.ones(upper - lower, np.bool_)
+    values: Bools = reader.read(lower, upper, fill_cache=False).to_numpy(zero_copy_only=False)
     return values.copy()
 
 
@@ -291,47 +314,69 @@ def _values(run: DeltaRun) -> Bools:
 
 
 def _of_lives(rowset: DiskRowSet, history_start: int) -> Iterator[Finding]:
-    lives, base, of_undo = _disk_lives(rowset, history_start)
-    path = rowset.reader.path
-    if len(lives.rowids):
-        same = lives.rowids[1:] == lives.rowids[:-1]
-        twice = same & (lives.born[1:] == lives.born[:-1])
-        # What the newest UNDO leads to, and what the oldest REDO starts from, is the base.
-        ends = np.append(~same, True)
-        starts = np.append(True, ~same)
-        next_is_redo = np.append(same & of_undo[:-1] & ~of_undo[1:], False) | (ends & of_undo)
-        after_undo = np.insert(same & of_undo[:-1] & ~of_undo[1:], 0, False) | (starts & ~of_undo)
-        broken = np.zeros(len(lives.rowids), np.bool_)
-        broken[1:] |= twice
-        broken |= next_is_redo & (lives.born != base[lives.rowids])
-        broken |= after_undo & (lives.born == base[lives.rowids])
-        if broken.any():
-            at = int(np.argmax(broken))
-            word = "born" if lives.born[at] else "deleted"
-            yield Finding(
-                CorruptionError(
-                    f"row {lives.rowids[at]} of rowset {rowset.id} is {word} at {lives.timestamps[at]}, and was so "
-                    "already: a broken chain of changes",
-                    path,
-                )
+    chain: Finding | None = None  # of the first row with a broken one
+    late: dict[tuple[int, int], int] = {}  # by (column, store): the first row that is changed after its death
+    for lower, upper in windows(rowset.row_count):
+        lives, base, of_undo = _disk_lives(rowset, history_start, lower, upper)
+        chain = chain or _broken_chain(rowset, lives, base, of_undo)
+        deaths = ~of_undo & ~lives.born
+        if deaths.any():
+            for place, row in _late_changes(rowset, lives.rowids[deaths], lives.timestamps[deaths]):
+                late.setdefault(place, row)
+    if chain is not None:
+        yield chain
+    for (column_id, _), row in sorted(late.items()):
+        yield Finding(
+            CorruptionError(
+                f"row {row} of rowset {rowset.id} is changed (column {column_id}) after it was deleted (R5)",
+                rowset.reader.path,
             )
-    deaths = ~of_undo & ~lives.born
-    dead_rows, died = lives.rowids[deaths], lives.timestamps[deaths]
-    if not len(dead_rows):
-        return
-    for column_id in sorted({number for file in rowset.redo for number in file.column_ids} - {LIVENESS}):
-        _, redo = _runs_of(rowset, column_id)
-        for run in redo:
-            death = np.minimum(np.searchsorted(dead_rows, run.rowids), len(dead_rows) - 1)
-            late = (dead_rows[death] == run.rowids) & (run.timestamps > died[death])
+        )
+
+
+def _broken_chain(rowset: DiskRowSet, lives: Lives, base: Bools, of_undo: Bools) -> Finding | None:
+    """The first of these events that does not follow from the one before. base, of_undo: as of `_disk_lives`."""
+    if not len(lives.rowids):
+        return None
+    same = lives.rowids[1:] == lives.rowids[:-1]
+    twice = same & (lives.born[1:] == lives.born[:-1])
+    # What the newest UNDO leads to, and what the oldest REDO starts from, is the base.
+    ends = np.append(~same, True)
+    starts = np.append(True, ~same)
+    next_is_redo = np.append(same & of_undo[:-1] & ~of_undo[1:], False) | (ends & of_undo)
+    after_undo = np.insert(same & of_undo[:-1] & ~of_undo[1:], 0, False) | (starts & ~of_undo)
+    broken = np.zeros(len(lives.rowids), np.bool_)
+    broken[1:] |= twice
+    base_of_event = base[lives.rowids - lives.lower]
+    broken |= next_is_redo & (lives.born != base_of_event)
+    broken |= after_undo & (lives.born == base_of_event)
+    if not broken.any():
+        return None
+    at = int(np.argmax(broken))
+    word = "born" if lives.born[at] else "deleted"
+    return Finding(
+        CorruptionError(
+            f"row {lives.rowids[at]} of rowset {rowset.id} is {word} at {lives.timestamps[at]}, and was so "
+            "already: a broken chain of changes",
+            rowset.reader.path,
+        )
+    )
+
+
+def _late_changes(
+    rowset: DiskRowSet, dead_rows: Rowids, died: Timestamps
+) -> Iterator[tuple[tuple[int, int], int]]:
+    """((column, number of the store), row): for each column and store the first of these rows that is changed after it
+    died. The rows ascend; a row may stand several times, its first death first."""
+    lower, upper = int(dead_rows[0]), int(dead_rows[-1]) + 1
+    for column_id in {number for file in rowset.redo for number in file.column_ids} - {LIVENESS}:
+        redo = [file.moments(column_id, lower, upper) for file in rowset.redo]
+        redo += [(run.rowids, run.timestamps) for run in _in_memory(rowset, column_id)]
+        for store, (rowids, timestamps) in enumerate(redo):
+            death = np.minimum(np.searchsorted(dead_rows, rowids), len(dead_rows) - 1)
+            late = (dead_rows[death] == rowids) & (timestamps > died[death])
             if late.any():
-                row = int(run.rowids[np.argmax(late)])
-                yield Finding(
-                    CorruptionError(
-                        f"row {row} of rowset {rowset.id} is changed (column {column_id}) after it was deleted (R5)",
-                        path,
-                    )
-                )
+                yield (column_id, store), int(rowids[np.argmax(late)])
 
 
 def first_of(found: Iterator[Finding]) -> None:

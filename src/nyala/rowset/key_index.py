@@ -11,7 +11,7 @@ Immutable; may be used from any thread. Source: Kudu facts 3.3, 3.5, 5.1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -21,9 +21,11 @@ import numpy.typing as npt
 from nyala.cfile import format
 from nyala.cfile.cache import BlockCache, new_owner
 from nyala.cfile.column import BASE, KEY, ColumnKey
+from nyala.cfile.memory import windows
 from nyala.cfile.reader import (
     CFileReader,
     ColumnReader,
+    KeysError,
     ReadStats,
     SummaryError,
     unreadable_bloom,
@@ -42,6 +44,8 @@ __all__ = ["KeyIndex"]
 
 # Of the block cache, for the keys of one rowset: many must fit beside the blocks.
 _CACHE_SHARE: Final = 1 / 16
+# What `check` may find, the worst first; worse is only what cannot be read at all.
+_WRONG: Final = ("order", "unreadable", "samples", "index", "bloom")
 
 
 class KeyIndex:
@@ -114,6 +118,11 @@ class KeyIndex:
         """Whether the file has every row's encoded key beside its key columns: two witnesses of the same key."""
         return isinstance(self._stored, DenseKeys) and self._stored.is_encoded
 
+    @property
+    def row_bytes(self) -> float:
+        """About what a key and its columns take in memory."""
+        return self._stored.row_bytes
+
     def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
         """Some keys at even distances, and their rowids: about `count` or more; row 0 is one of them.
 
@@ -121,9 +130,11 @@ class KeyIndex:
         """
         return self._stored.sample(count)
 
-    def read(self, lower: int, upper: int, stats: ReadStats | None = None) -> EncodedKeys:
+    def read(
+        self, lower: int, upper: int, stats: ReadStats | None = None, *, fill_cache: bool = True
+    ) -> EncodedKeys:
         """The keys of the rows [lower, upper), ascending."""
-        return self._stored.read(lower, upper, stats)
+        return self._stored.read(lower, upper, stats, fill_cache=fill_cache)
 
     def gather(self, rowids: Rowids, stats: ReadStats | None = None) -> EncodedKeys:
         """The keys of these rows, in their order."""
@@ -215,21 +226,42 @@ class KeyIndex:
         return self._stored.lower_bound(bound, stats) if known is None else known.lower_bound(bound)
 
     def check(self) -> None:
-        """Read all keys. Raises: CorruptionError when they do not ascend, SummaryError when one is not in the bloom
-        filter or what finds them has others, KeysError when the encoded ones of several columns cannot be read."""
-        stored = self._stored
-        try:
-            keys = stored.read(0, self._row_count)
-        except CorruptionError as error:
-            if not self.has_all_encoded:
-                raise
-            raise unreadable_keys(error) from error
-        if not keys.is_strictly_ascending():
-            raise CorruptionError("expected ascending keys, found others", self._reader.path, stored.offset)
-        stored.check(keys)
+        """Read all keys, a window at a time. Raises: CorruptionError when they do not ascend, SummaryError when one is
+        not in the bloom filter or what finds them has others, KeysError when the encoded ones of several columns cannot
+        be read. Of several, what says most of the file, wherever in it that is: the first of `_WRONG`."""
+        stored, path = self._stored, self._reader.path
+        wrong: dict[str, CorruptionError] = {}
+        bloom = None
         try:
             bloom = self._reader.bloom()
         except CorruptionError as error:
-            raise unreadable_bloom(error) from error
-        if bloom is not None and not bloom.may_contain(keys.hash64()).all():
-            raise SummaryError("expected every key in the bloom filter, one is not", self._reader.path)
+            wrong["bloom"] = unreadable_bloom(error)
+        before: bytes | None = None
+        for lower, keys in self._windows():
+            if not keys.is_strictly_ascending() or (before is not None and keys.at(0) <= before):
+                wrong["order"] = CorruptionError("expected ascending keys, found others", path, stored.offset)
+            before = keys.at(-1)
+            try:
+                stored.check(keys, lower)
+            except KeysError as error:
+                wrong.setdefault("unreadable", error)
+            except SummaryError as error:
+                wrong.setdefault("index", error)
+            except CorruptionError as error:
+                wrong.setdefault("samples", error)
+            if bloom is not None and not bloom.may_contain(keys.hash64()).all():
+                wrong["bloom"] = SummaryError("expected every key in the bloom filter, one is not", path)
+        for kind in _WRONG:
+            if kind in wrong:
+                raise wrong[kind]
+
+    def _windows(self) -> Iterator[tuple[int, EncodedKeys]]:
+        """(the first row, keys) of all rows, past the cache. Raises: as `check`."""
+        for lower, upper in windows(self._row_count, self.row_bytes):
+            try:
+                keys = self._stored.read(lower, upper, fill_cache=False)
+            except CorruptionError as error:
+                if not self.has_all_encoded:
+                    raise
+                raise unreadable_keys(error) from error
+            yield lower, keys

@@ -103,8 +103,16 @@ class DenseKeys:
         rowids = np.arange(0, len(self), max(1, len(self) // count))
         return self.gather(rowids), rowids
 
-    def read(self, lower: int, upper: int, stats: ReadStats | None = None) -> EncodedKeys:
-        return self._encoded(self.column.read(lower, upper, stats=stats))
+    @property
+    def row_bytes(self) -> float:
+        """About what a key takes in memory, encoded or not: on disk most of it may be gone."""
+        first = self.column.block_first_keys()
+        return max(self.column.row_bytes, 0.0 if first is None else first.nbytes / max(1, len(first)))
+
+    def read(
+        self, lower: int, upper: int, stats: ReadStats | None = None, *, fill_cache: bool = True
+    ) -> EncodedKeys:
+        return self._encoded(self.column.read(lower, upper, stats=stats, fill_cache=fill_cache))
 
     def gather(self, ordinals: Rowids, stats: ReadStats | None = None) -> EncodedKeys:
         return self._encoded(self.column.gather(ordinals, stats=stats))
@@ -152,10 +160,13 @@ class DenseKeys:
         """Where the file says what its keys are, for errors."""
         return self.column.place.offset
 
-    def check(self, keys: EncodedKeys) -> None:
-        """keys: all of the column. Raises: SummaryError when the value index has others."""
-        first = keys.take(np.arange(0, len(self), self.column.rows_per_block))
-        if len(first) != len(self.first_keys) or not first.equal_to(self.first_keys).all():
+    def check(self, keys: EncodedKeys, lower: int) -> None:
+        """keys: of the column, from the ordinal `lower` on. Raises: SummaryError when the value index has others."""
+        step = self.column.rows_per_block
+        block = -(-lower // step)  # the first that begins here
+        first = keys.take(np.arange(block * step - lower, len(keys), step))
+        known = self.first_keys.slice(block, len(first))
+        if len(self.first_keys) != -(-len(self) // step) or not first.equal_to(known).all():
             raise SummaryError(
                 "expected the first key of every block in the value index, found others",
                 self._path,
@@ -236,8 +247,16 @@ class SparseKeys:
         rowids = np.arange(0, self._row_count, max(1, self._row_count // count))
         return self.gather(rowids), rowids
 
-    def read(self, lower: int, upper: int, stats: ReadStats | None = None) -> EncodedKeys:
-        return self._codec.encode([column.read(lower, upper, stats=stats) for column in self._columns])
+    @property
+    def row_bytes(self) -> float:
+        """As of `DenseKeys`."""
+        return max(sum(column.row_bytes for column in self._columns), self._samples.row_bytes)
+
+    def read(
+        self, lower: int, upper: int, stats: ReadStats | None = None, *, fill_cache: bool = True
+    ) -> EncodedKeys:
+        arrays = [column.read(lower, upper, stats=stats, fill_cache=fill_cache) for column in self._columns]
+        return self._codec.encode(arrays)
 
     def _read(self, lower: int, upper: int, stats: ReadStats | None) -> EncodedKeys:
         """`read` of many, as scans do: blocks stay in the cache when they are asked for often."""
@@ -312,18 +331,21 @@ class SparseKeys:
         """As of `DenseKeys`."""
         return self._columns[0].place.offset
 
-    def check(self, keys: EncodedKeys) -> None:
-        """keys: all of the key columns. Raises: CorruptionError when the samples are others, of which neither is known
-        to be right; SummaryError when the value index is not of the samples; KeysError when they cannot be read."""
+    def check(self, keys: EncodedKeys, lower: int) -> None:
+        """keys: of the key columns, from row `lower` on. Raises: CorruptionError when the samples are others, of which
+        neither is known to be right; SummaryError when the value index is not of the samples; KeysError when they
+        cannot be read."""
+        sample = -(-lower >> self._log2)  # the first of these rows
+        taken = keys.take(np.arange((sample << self._log2) - lower, len(keys), 1 << self._log2))
         try:
-            samples = self._samples.read(0, len(self._samples))
+            samples = self._samples.read(sample, sample + len(taken), fill_cache=False)
         except CorruptionError as error:
             raise unreadable_keys(error) from error
-        same = samples.equal_to(keys.take(np.arange(0, self._row_count, 1 << self._log2)))
+        same = samples.equal_to(taken)
         if not same.all():
-            row = int(np.argmin(same)) << self._log2
+            row = (sample + int(np.argmin(same))) << self._log2
             raise CorruptionError(f"row {row} has another key than its key columns", self._path, self.offset)
-        self._samples.check(samples)
+        self._samples.check(samples, sample)
 
     def _stretch(self, stretch: int, stats: ReadStats | None) -> SearchedKeys:
         """The keys of one stretch; kept, since single keys and bounds that come once come again."""

@@ -32,6 +32,7 @@ from nyala.catalog.rebuild import vouched_state
 from nyala.catalog.store import Catalog
 from nyala.catalog.store_lock import StoreLock
 from nyala.cfile.cache import BlockCache
+from nyala.cfile.memory import windows
 from nyala.delta.run import MAX_TIMESTAMP, Rowids
 from nyala.env import Env, MissingFileError
 from nyala.errors import CorruptionError, LockedError, StorageError
@@ -74,7 +75,6 @@ REPAIRABLE: Final = frozenset({"checksum", "index", "surplus", "position", "orph
 REPLAY_LIMIT_BYTES: Final = 1 << 30
 """Of a store that nobody has open: a check changes nothing, so it has no place to flush to. A writer keeps its log to
 some 64 MB (`log_limit`)."""
-_WINDOW_ROWS: Final = 1 << 17
 _CACHE_BYTES: Final = 64 << 20
 _UNBOUNDED: Final = 1 << 62
 _TABLET_FOLDER: Final = re.compile(r"\d+")
@@ -437,11 +437,12 @@ class _Check:
                 )
                 self.add("damage", error, table, tablet, rowset)
                 return False
-        for lower in range(0, rowset.row_count, _WINDOW_ROWS):
-            upper = min(lower + _WINDOW_ROWS, rowset.row_count)
-            arrays = [rowset.column(column, MAX_TIMESTAMP, lower, upper) for column in key_columns]
+        for lower, upper in windows(rowset.row_count, rowset.keys.row_bytes):
+            arrays = [
+                rowset.column(column, MAX_TIMESTAMP, lower, upper, scanning=True) for column in key_columns
+            ]
             if rowset.keys.has_all_encoded:  # of others `KeyIndex.check` has compared what there is
-                equal = table.codec.encode(arrays).equal_to(rowset.keys.read(lower, upper))
+                equal = table.codec.encode(arrays).equal_to(rowset.keys.read(lower, upper, fill_cache=False))
                 if not equal.all():
                     row = lower + int(np.argmin(equal))
                     error = CorruptionError(
@@ -466,16 +467,13 @@ class _Check:
 
     def _twice(self, table: TableState, tablet: TabletState, stores: Sequence[AnyRowSet]) -> None:
         history_start = table.entry.history_start
-        lives: dict[int, Lives] = {}
 
-        def of(store: AnyRowSet) -> Lives:
-            if id(store) not in lives:
-                lives[id(store)] = lives_of(store, history_start)
-            return lives[id(store)]
+        def of(store: AnyRowSet, rowids: Rowids) -> Lives:
+            return lives_of(store, history_start, int(rowids.min()), int(rowids.max()) + 1)
 
         for left, right in _overlapping(stores):
             for keys, lefts, rights in _common(left, right):
-                at = _both_alive(of(left), of(right), lefts, rights, history_start)
+                at = _both_alive(of(left, lefts), of(right, rights), lefts, rights, history_start)
                 if at is None:
                     continue
                 places = " and ".join(
@@ -542,15 +540,21 @@ def _overlapping(stores: Sequence[AnyRowSet]) -> Iterator[tuple[AnyRowSet, AnyRo
 def _common(left: AnyRowSet, right: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, Rowids]]:
     """Keys that both have, a piece at a time, with their rowids here and there. Asks no bloom filter."""
     for keys, rights, following in _pieces(right):
-        if isinstance(left, MemRowSet):
-            found = left.find(keys)
-        else:
-            lower, upper = left.rowid_range(KeyRange(keys.at(0), following))
-            found = left.keys.read(lower, upper).find(keys)
-            found = np.where(found >= 0, found + lower, found)
-        at = np.flatnonzero(found >= 0)
-        if len(at):
-            yield keys.take(at), found[at], rights[at]
+        for found in _rows_of(left, keys, following):
+            at = np.flatnonzero(found >= 0)
+            if len(at):
+                yield keys.take(at), found[at], rights[at]
+
+
+def _rows_of(store: AnyRowSet, keys: EncodedKeys, following: bytes | None) -> Iterator[Rowids]:
+    """The rowid of each key, or -1, among the rows of one window after the other."""
+    if isinstance(store, MemRowSet):
+        yield store.find(keys)
+        return
+    begin, end = store.rowid_range(KeyRange(keys.at(0), following))
+    for lower, upper in windows(end - begin, store.keys.row_bytes):
+        found = store.keys.read(begin + lower, begin + upper, fill_cache=False).find(keys)
+        yield np.where(found >= 0, found + (begin + lower), found)
 
 
 def _pieces(store: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, bytes | None]]:
@@ -559,10 +563,9 @@ def _pieces(store: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, bytes | Non
         order = store.order()
         yield store.keys_of(order), order, None
         return
-    for lower in range(0, store.row_count, _WINDOW_ROWS):
-        upper = min(lower + _WINDOW_ROWS, store.row_count)
+    for lower, upper in windows(store.row_count, store.keys.row_bytes):
         following = store.keys.read(upper, upper + 1).at(0) if upper < store.row_count else None
-        yield store.keys.read(lower, upper), np.arange(lower, upper), following
+        yield store.keys.read(lower, upper, fill_cache=False), np.arange(lower, upper), following
 
 
 def _both_alive(left: Lives, right: Lives, lefts: Rowids, rights: Rowids, history_start: int) -> int | None:

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nyala.cfile import memory
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import DELTA_ROWID, DELTA_TIMESTAMP, DELTA_VALUE
 from nyala.cfile.reader import ReadStats
 from nyala.delta.compaction import merge_delta_files
-from nyala.delta.delta_file import DeltaFile, DeltaMeta, write_delta_file
+from nyala.delta.delta_file import DeltaFile, DeltaMeta, RunBounds, write_delta_file
 from nyala.delta.run import LIVENESS, DeltaRun, build_run
 from nyala.env import PosixFiles
 from nyala.errors import CorruptionError, InvalidArgumentError, StorageError
@@ -216,8 +217,39 @@ def test_records_out_of_order_are_corruption_with_their_place(tmp_path):
         meta = write(tmp_path, {10: broken})
     finally:
         DeltaRun.check = check  # type: ignore[method-assign]
-    with pytest.raises(CorruptionError, match=r"record 1 of column 10 \(rowid 0, timestamp 5\)"):
-        DeltaFile.open(FILES, str(tmp_path), meta).run(10)
+    for read in (DeltaFile.run, DeltaFile.check_run):
+        with pytest.raises(CorruptionError, match=r"record 1 of column 10 \(rowid 0, timestamp 5\)"):
+            read(DeltaFile.open(FILES, str(tmp_path), meta), 10)
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 100])
+def test_a_check_in_windows_finds_what_a_run_finds(window, tmp_path, monkeypatch):
+    """F1 and F2: within a window of records, between two, in the first, in the last; and where nothing is wrong, the
+    bounds of all."""
+    monkeypatch.setattr(memory, "WINDOW_ROWS", window)
+    good = [(n // 2, 5 + n, n) for n in range(8)]
+    swapped = [[*good[:at], good[at + 1], good[at], *good[at + 2 :]] for at in range(7)]
+    twice = [[*good[:at], *good[at : at + 1] * 2, *good[at + 1 :]] for at in range(8)]
+    negative = [[(-1, 5, 0), *good], [*good, (4, -1, 0)]]
+    monkeypatch.setattr(DeltaRun, "check", lambda self: None)
+    for number, records in enumerate([good, *swapped, *twice, *negative]):
+        rowids, times, values = (list(part) for part in zip(*records, strict=True))
+        run = DeltaRun("redo", ints(*rowids), ints(*times), pa.array(values, pa.int32()))
+        meta = write(tmp_path, {10: run}, name=f"{number}.redo")
+        for changed in ({}, {"timestamp_min": 6}, {"timestamp_max": 11}):
+            said = []
+            for read in (DeltaFile.run, DeltaFile.check_run):
+                try:
+                    entry = dataclasses.replace(meta, **changed)
+                    said.append(read(DeltaFile.open(FILES, str(tmp_path), entry), 10))
+                except CorruptionError as error:
+                    said.append(str(error))
+            if isinstance(said[0], DeltaRun):
+                assert records is good and not changed
+                assert said[1] == RunBounds(3, 5, 12)
+            else:
+                assert said[0] == said[1]
+                assert ("F1" in said[0]) == (records is not good)
 
 
 def test_a_flipped_byte_anywhere_is_an_error_or_no_difference(tmp_path):

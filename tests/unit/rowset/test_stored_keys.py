@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support import open_database
 
 import nyala
-from nyala.cfile import format
+from nyala.cfile import format, memory
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import BASE, KEY, ColumnKey
 from nyala.cfile.gathering import Ordinals
@@ -239,6 +239,71 @@ def test_a_value_index_with_one_key_of_another_row_is_found(block: int, tmp_path
         writer.finish(sync=False)
     with pytest.raises(SummaryError, match="in the value index, found others"):
         KeyIndex(CFileReader(FILES, path), codec, schema.key_ids, 300).check()
+
+
+def forged(
+    folder: str, keys: EncodedKeys, columns: list[pa.Array], wrong: set[str], sparse: bool
+) -> KeyIndex:
+    """A file of keys of two numbers with right checksums, in which so much is wrong: a sample or encoded key of a later
+    row, a first key of a later block, a key that the bloom filter has not."""
+    types = ["int64", "int32"]
+    schema = build_schema({f"k{i}": column(t, encoding="for") for i, t in enumerate(types)}, ["k0", "k1"])
+    codec = KeyCodec([c.type for c in schema.columns])
+    path = f"{folder}/{'-'.join(sorted(wrong))}-{sparse}"
+    spec, stored = encoded_keys(keys, sparse=sparse)
+    values = stored.to_pylist()
+    late = len(values) - 2
+    if "samples" in wrong:
+        values[late] = values[late][:-1] + bytes([values[late][-1] ^ 1])
+    with CFileWriter(FILES, path) as writer:
+        for of, array in zip(schema.columns, columns, strict=True):
+            writer.append_column(column_spec(of, schema), array)
+        first_keys = None
+        if "index" in wrong:
+            made = pa.array(values, pa.large_binary())
+
+            def first_keys(ordinals: np.ndarray) -> pa.LargeBinaryArray:
+                return made.take(pa.array(ordinals + (np.arange(len(ordinals)) == len(ordinals) - 1)))
+
+        writer.append_column(spec, pa.array(values, pa.large_binary()), first_keys=first_keys)
+        hashes = keys.hash64()
+        writer.append_bloom(hashes[:-5] if "bloom" in wrong else hashes)
+        writer.finish(sync=False)
+    return KeyIndex(CFileReader(FILES, path), codec, schema.key_ids, len(keys))
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_check_says_the_same_whatever_windows_it_reads(
+    sparse: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Keys that do not ascend between two windows only, a wrong sample, index or filter in the last one; of several
+    what says most of the file."""
+    monkeypatch.setattr(format, "KEY_BLOCK_SIZE_BYTES_DEFAULT", 512)
+    order = ["order", *(["samples"] if sparse else []), "index", "bloom"]
+    words = {
+        "order": "expected ascending keys",
+        "samples": r"another key than its key columns",
+        "index": "in the value index",
+        "bloom": "in the bloom filter",
+    }
+    codec = KeyCodec([c.type for c in build_schema({"a": "int64", "b": "int32"}, ["a", "b"]).columns])
+    for chosen in range(1 << len(order)):
+        wrong = {kind for place, kind in enumerate(order) if chosen >> place & 1}
+        rows = np.arange(9000)
+        if "order" in wrong:
+            rows[6000] = rows[5999]  # the same key twice
+        columns = arrays("long and short", rows)
+        index = forged(str(tmp_path), codec.encode(columns), columns, wrong, sparse)
+        for window in (1000, 1024, 3000, 6000, 1 << 17):
+            monkeypatch.setattr(memory, "WINDOW_ROWS", window)
+            if not wrong:
+                index.check()
+                continue
+            first = next(kind for kind in order if kind in wrong)
+            with pytest.raises(CorruptionError, match=words[first]) as caught:
+                index.check()
+            assert isinstance(caught.value, SummaryError) == (first in ("index", "bloom"))
+            assert first != "samples" or f"row {(9000 // STRETCH - 1) * STRETCH} " in str(caught.value)
 
 
 def test_a_look_up_of_many_stretches_holds_a_part_of_them_at_a_time(
