@@ -140,8 +140,14 @@ def _frame(
     import polars
 
     batch = as_text(batch)
-    # Of rows without columns polars takes the number from a table only.
-    frame: Any = polars.from_arrow(batch if batch.num_columns else pa.Table.from_batches([batch]))
+    frame: Any
+    if as_text.has_decimals:
+        # Of a batch with one polars has its own threads, which are at work, make the columns: that costs two changes
+        # of threads, and a wait.
+        columns = zip(batch.schema.names, batch.columns, strict=True)
+        frame = polars.DataFrame([polars.Series(name, column) for name, column in columns])
+    else:  # of rows without columns polars takes the number from a table only
+        frame = polars.from_arrow(batch if batch.num_columns else pa.Table.from_batches([batch]))
     if rest is not None:
         frame = frame.filter(rest)
     return frame if frame.columns == wanted else frame.select(wanted)  # type: ignore[no-any-return]
@@ -155,6 +161,7 @@ class _Text:
         """schema: what the scan gives, before it is asked for dictionaries."""
         views = _views()
         self.schema = pa.schema([field.with_type(views.get(field.type, field.type)) for field in schema])
+        self.has_decimals = any(pa.types.is_decimal(field.type) for field in schema)
         self._words: dict[str, _Words] = {}
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -100,6 +100,29 @@ def test_a_line(
     assert numbers(out, width) == [sums[row] for row in some.tolist()], "the same rows, one by one"
 
 
+@pytest.mark.parametrize("bits", [0, 3, 12, 32, 33])
+@pytest.mark.parametrize("step", [0, 5])
+def test_rows_that_lie_close_by(kernels: ModuleType, bits: int, step: int) -> None:
+    """A filter that leaves every seventh row, and now and then none for long, gives another row's value."""
+    count, rng = 20_000, np.random.default_rng(bits)
+    deltas = deltas_of(bits, count, 1)
+    data = packed(deltas, bits, 0)
+    dense = np.flatnonzero(rng.random(count) < 1 / 7)
+    ragged = np.concatenate([np.arange(70), np.arange(9000, 9100), [9500, 9501], np.arange(15_000, count)])
+    for rows in (
+        dense,
+        dense[::-1],
+        ragged,
+        np.arange(count),
+        np.sort(rng.integers(0, count, 9000)),
+        dense[:64],
+    ):
+        places = np.ascontiguousarray(rows, np.int64)
+        out = pa.py_buffer(bytearray(8 * len(rows)))
+        kernels.fill([Fill(data, 0, bits, count, 9, step, 3, None, places, 0, 0, out, 0, 8, False)])
+        assert numbers(out, 8) == [9 + step * row + 3 * deltas[row] for row in rows.tolist()]
+
+
 @given(
     rows=ranges(),
     bits=st.integers(0, 8),
@@ -309,6 +332,10 @@ OUTSIDE: dict[str, dict[str, Any]] = {
     "a row of steps before the first": {"anchors": np.array([0]), "rows": np.array([-1], np.int64)},
     "a row behind the last": {"rows": np.array([0, 4], np.int64)},
     "a row before the first": {"rows": np.array([-1], np.int64)},
+    "a row behind the last among many": {
+        "rows": np.append(np.arange(4).repeat(99), 4),
+        "out": pa.py_buffer(bytearray(8000)),
+    },
     "more rows than there is room for": {"rows": np.arange(4).repeat(2)},
 }
 

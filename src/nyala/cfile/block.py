@@ -201,9 +201,10 @@ def decode_block(
 
     as_: "codes", of a column with a dictionary: as a dictionary array, which refers to `dictionary`; "runs", of a
          run-length encoded column without NULLs: as a run-end encoded array; "frames", of a column in frames of
-         reference without NULLs: as a `Frame`; "packed", what look-ups keep: of frames without NULLs a `Frame`, of
-         runs without NULLs `Runs`, of a column with a dictionary an array of codewords, of others as "plain"; "keys",
-         of plain keys that are equally long: a NumPy matrix of their bytes, of others as "plain".
+         reference without NULLs: as a `Frame`, of one with a dictionary: as the frame of its codewords; "packed",
+         what look-ups keep: of frames without NULLs a `Frame`, of runs without NULLs `Runs`, of a column with a
+         dictionary an array of codewords, of others as "plain"; "keys", of plain keys that are equally long: a NumPy
+         matrix of their bytes, of others as "plain".
 
     Owns: the array may refer to `block`'s memory; it keeps it alive.
     Raises: CorruptionError naming `path` and `offset` for anything that a writer cannot have written.
@@ -248,6 +249,10 @@ def decode_block(
                 raise ValueError(f"expected a block of runs, found one of encoding {encoding.name}")
             return encoding.runs(form, values)
         if as_ == "frames":
+            if dictionary is not None:
+                if not isinstance(encoding, Dictionary):
+                    raise ValueError(f"expected a block of codewords, found one of encoding {encoding.name}")
+                return encoding.frame(values)
             if not isinstance(encoding, FrameOfReference):
                 raise ValueError(f"expected a block of frames, found one of encoding {encoding.name}")
             return encoding.frame(form, values)

@@ -24,9 +24,9 @@ from nyala.cfile import format
 from nyala.cfile.block_source import BlockForm, BlockSource, ReadStats
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
-from nyala.cfile.encoded_rows import CodeRows, EncodedRows, FrameRows
+from nyala.cfile.encoded_rows import CodeRows, EncodedRows, FrameRows, satisfying_codes
 from nyala.cfile.encoding import encoding_by_code
-from nyala.cfile.encoding.dictionary import codeword_dtype
+from nyala.cfile.encoding.dictionary import CODEWORDS, codeword_dtype
 from nyala.cfile.encoding.frame import Frame
 from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.footer import ColumnFooter
@@ -41,7 +41,7 @@ from nyala.cfile.gathering import (
     text_pick,
     word_dtype,
 )
-from nyala.cfile.physical import BYTES, narrow_decimal, narrow_physical
+from nyala.cfile.physical import BYTES, Physical, narrow_decimal, narrow_physical
 from nyala.cfile.zonemap import Zone, zone_of
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import python_at, python_value, rows_of
@@ -76,7 +76,7 @@ class ColumnReader:
         self.place = place
         self._column_zone: Zone | None = None
         self._excluded: dict[Constraint, npt.NDArray[np.bool_]] = {}
-        self._words_matching: dict[Constraint, npt.NDArray[np.bool_]] = {}
+        self._in_codes: dict[Constraint, Constraint] = {}
         self._arrow = pa.large_binary() if footer.key.role == KEY else footer.form.arrow
         self._source = BlockSource(reader, footer, place, self._arrow)
         # The form to take many values of a block from, and that for few, which takes the least room in the cache.
@@ -327,40 +327,45 @@ class ColumnReader:
         For scans: blocks are kept as `read` with `scanning` keeps them. Cost: reads blocks and compares their CRC.
         """
         assert self.has_frames and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
+        form = self._footer.form
+        narrow = form if narrow_decimal(form.type) is None else narrow_physical(form.type)
+        return self._frames(lower, upper, stats, fill_cache, narrow)
+
+    def _frames(
+        self, lower: int, upper: int, stats: ReadStats | None, fill_cache: bool, narrow: Physical
+    ) -> FrameRows:
         shift = self._footer.rows_per_block_log2
         first = lower >> shift
         scan = (lower, upper) if self._source.is_pass(True, fill_cache) else None
         blocks = range(first, ((upper - 1) >> shift) + 1)
         frames = self._source.blocks(blocks, stats, fill_cache, "frames", scan)
-        form = self._footer.form
-        narrow = form if narrow_decimal(form.type) is None else narrow_physical(form.type)
         return FrameRows(frames, lower - (first << shift), upper - lower, narrow)
 
     def encoded(self, lower: int, upper: int, *, stats: ReadStats | None = None) -> EncodedRows | None:
         """The ordinals [lower, upper), at least one, as they lie; None for a column that has NULLs, or neither frames
         nor a dictionary of few words. Costs as `frames`."""
         assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
-        footer = self._footer
         if self.has_frames:
             return self.frames(lower, upper, stats=stats)
-        if 0 < footer.dictionary_count <= _WORDS_COMPARED_MAX and footer.null_count == 0:
-            codes = self.read_codes(lower, upper, stats=stats, scanning=True)
-            if codes.null_count:
-                raise CorruptionError(
-                    f"expected no NULLs, as the column's footer says, found {codes.null_count}",
-                    self._source.path,
-                    self.place.offset,
-                )
-            return CodeRows(codes, partial(self._matching_words, codes.dictionary))
+        if self.has_code_frames:
+            codes = self._frames(lower, upper, stats, True, CODEWORDS)
+            words = self._source.dictionary(stats)
+            return CodeRows(codes, words, partial(self._constraint_in_codes, words))
         return None
 
-    def _matching_words(self, words: pa.Array, constraint: Constraint) -> npt.NDArray[np.bool_]:
-        found = self._words_matching.get(constraint)
+    @property
+    def has_code_frames(self) -> bool:
+        """Whether `encoded` tells of words by their codewords."""
+        footer = self._footer
+        return 0 < footer.dictionary_count <= _WORDS_COMPARED_MAX and footer.null_count == 0
+
+    def _constraint_in_codes(self, words: pa.Array, constraint: Constraint) -> Constraint:
+        found = self._in_codes.get(constraint)
         if found is None:
-            if len(self._words_matching) >= _EXCLUDED_KEPT:
-                self._words_matching = {}
-            admitted = (constraint.admits(word) for word in words.to_pylist())
-            found = self._words_matching[constraint] = np.fromiter(admitted, np.bool_, len(words))
+            if len(self._in_codes) >= _EXCLUDED_KEPT:
+                self._in_codes = {}
+            admitted = np.fromiter(map(constraint.admits, words.to_pylist()), np.bool_, len(words))
+            found = self._in_codes[constraint] = satisfying_codes(admitted)
         return found
 
     def _within(

@@ -1,7 +1,7 @@
 """Rows of a column as they lie in its blocks: asked which of them satisfy a constraint, and then for those alone.
 
     FrameRows   numbers, dates, decimals in frames of reference: deltas are compared, and values taken from their bits
-    CodeRows    text in a dictionary: codewords are looked up among the words that satisfy the constraint
+    CodeRows    text in a dictionary: the same of codewords, when it is known which words satisfy the constraint
 
 A scan whose predicate leaves few rows decodes no value of the others. Rows are counted from the first of the range.
 Immutable; any thread may use them.
@@ -23,7 +23,7 @@ from nyala.cfile.memory import scratch
 from nyala.cfile.physical import Physical
 from nyala.schema.constraint import Constraint
 
-__all__ = ["CodeRows", "EncodedRows", "FrameRows"]
+__all__ = ["CodeRows", "EncodedRows", "FrameRows", "satisfying_codes"]
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
@@ -35,8 +35,14 @@ class EncodedRows(Protocol):
         """Which rows have a value that satisfies the constraint."""
         ...
 
-    def pick(self, rows: npt.NDArray[np.int64], *, narrow: bool = False) -> pa.Array:
-        """The values of these rows, which ascend. narrow: of a decimal that has a `narrow_decimal` as that."""
+    def pick(
+        self, rows: npt.NDArray[np.int64], *, narrow: bool = False, satisfying: Constraint | None = None
+    ) -> pa.Array:
+        """The values of these rows, which ascend.
+
+        narrow:     of a decimal that has a `narrow_decimal` as that.
+        satisfying: what all of these rows are known to satisfy.
+        """
         ...
 
 
@@ -84,7 +90,9 @@ class FrameRows:
                 np.frombuffer(out, f"<i{width}")[rows] = values
         return pa.Array.from_buffers(form.arrow, self.count, [None, out], 0)
 
-    def pick(self, rows: npt.NDArray[np.int64], *, narrow: bool = False) -> pa.Array:
+    def pick(
+        self, rows: npt.NDArray[np.int64], *, narrow: bool = False, satisfying: Constraint | None = None
+    ) -> pa.Array:
         form = self.narrow_form if narrow else None
         rows = rows + self.first if self.first else rows
         if len(self.frames) == 1:
@@ -99,15 +107,31 @@ class FrameRows:
 
 @dataclass(frozen=True, eq=False)
 class CodeRows:
-    """codes: a dictionary array. matching: of each word of its dictionary whether it satisfies a constraint."""
+    """codes: the rows' codewords. in_codes: what a constraint on the words demands of these."""
 
-    codes: pa.DictionaryArray
-    matching: Callable[[Constraint], Bools]
+    codes: FrameRows
+    dictionary: pa.Array
+    in_codes: Callable[[Constraint], Constraint]
 
     def matches(self, constraint: Constraint) -> Bools:
-        found = scratch(np.uint8, len(self.codes))
-        kernels.among(self.codes.indices.to_numpy(), self.matching(constraint).view(np.uint8), found)
-        return found.view(np.bool_)
+        return self.codes.matches(self.in_codes(constraint))
 
-    def pick(self, rows: npt.NDArray[np.int64], *, narrow: bool = False) -> pa.Array:
-        return self.codes.take(pa.array(rows))
+    def pick(
+        self, rows: npt.NDArray[np.int64], *, narrow: bool = False, satisfying: Constraint | None = None
+    ) -> pa.Array:
+        only = None if satisfying is None else self.in_codes(satisfying).values
+        if only is not None and len(only) == 1:  # one word, whatever lies there
+            codes = scratch(np.int32, len(rows))
+            codes.fill(only[0])
+            indices = pa.Array.from_buffers(pa.int32(), len(rows), [None, pa.py_buffer(codes)], 0)
+        else:
+            indices = self.codes.pick(rows)
+        return pa.DictionaryArray.from_arrays(indices, self.dictionary, safe=False)
+
+
+def satisfying_codes(matching: Bools) -> Constraint:
+    """Of codewords, given of each whether its word satisfies something: those that do."""
+    codes = np.flatnonzero(matching).tolist()
+    if len(codes) < 2 or codes[-1] - codes[0] >= len(codes):
+        return Constraint.one_of(codes)
+    return Constraint(lower=codes[0], upper=codes[-1], null="none")

@@ -162,8 +162,9 @@ class PatchedRows:
         mask[self.patch.positions] = self.patch.matches(constraint)
         return mask
 
-    def pick(self, rows: Rows, *, narrow: bool = False) -> pa.Array:
-        base = self.base.pick(rows, narrow=narrow)
+    def pick(self, rows: Rows, *, narrow: bool = False, satisfying: Constraint | None = None) -> pa.Array:
+        # Of a row that has changed the base may be any value.
+        base = self.base.pick(rows, narrow=narrow, satisfying=satisfying)
         if pa.types.is_dictionary(base.type):
             base = base.dictionary_decode()
         return self.patch.picked(rows, self.count, base)

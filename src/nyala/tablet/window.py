@@ -323,7 +323,8 @@ class _Sieve(Mapping[str, pa.Array]):
             if encoded is None:
                 found = _some(self._unit, column, spec, self._lower, self._upper, self.rows, self._stats)
             else:
-                found = _in_type(encoded.pick(self.rows, narrow=name in spec.types), column, spec)
+                picked = encoded.pick(self.rows, narrow=name in spec.types, satisfying=spec.constraints[name])
+                found = _in_type(picked, column, spec)
             self._arrays[name] = found
         return found
 

@@ -374,6 +374,54 @@ def test_a_block_of_a_dictionary_has_codewords_and_the_nulls_that_the_footer_say
         column.encoded(0, 40)
 
 
+@pytest.mark.parametrize("words", [1, 3, 300])
+@pytest.mark.parametrize("is_sorted", [False, True], ids=["planes", "shuffled"])
+def test_codewords_as_they_lie_tell_what_the_words_would(
+    files: MemoryFiles, words: int, is_sorted: bool
+) -> None:
+    """A filter by text leaves other rows out than the text says, or gives other text for those that it leaves."""
+    count = 20_000
+    numbers = np.random.default_rng(words).integers(0, words, count)
+    texts = [f"w{number:03}" for number in (np.sort(numbers) if is_sorted else numbers).tolist()]
+    column = written(files, pa.array(texts), "string", "dictionary", "none", 1 << 15, BlockCache(1 << 24))
+    layouts = {column._source.read(block)[0][format.BLOCK_HEADER.size] for block in range(column.block_count)}
+    assert column.block_count > 1
+    assert (format.CODEWORDS_SHUFFLED in layouts) == (is_sorted and words > 1), "the case is what it says"
+    text = parse_type("string")
+    for lower, upper in ((0, count), (1000, 12_900), (5, 6)):
+        rows = column.encoded(lower, upper)
+        assert rows is not None
+        for constraint in (
+            Constraint.one_of(["w001"]),
+            Constraint.one_of(["w000", "w002", "w299", "x"]),
+            Constraint.one_of(["nothing"]),
+            Constraint.between(text, "w001", "w100", upper_inclusive=False),
+            Constraint.between(text, None, "w000"),
+            Constraint.between(text, "w"),
+        ):
+            expected = [constraint.admits(value) for value in texts[lower:upper]]
+            assert rows.matches(constraint).tolist() == expected
+            some = np.flatnonzero(expected)
+            picked = [texts[lower + row] for row in some.tolist()]
+            assert rows.pick(some).to_pylist() == picked
+            assert rows.pick(some, satisfying=constraint).to_pylist() == picked
+
+
+@pytest.mark.parametrize("is_sorted", [False, True], ids=["planes", "shuffled"])
+def test_codewords_of_no_word_are_found_out_before_they_are_compared(
+    files: MemoryFiles, is_sorted: bool
+) -> None:
+    """A damaged block answers a filter as if it had no such row."""
+    numbers = np.random.default_rng(1).integers(0, 5, ROWS)
+    texts = [f"w{number}" for number in (np.sort(numbers) if is_sorted else numbers).tolist()]
+    column = written(files, pa.array(texts), "string", "dictionary", "none", 1 << 16)
+    layout = column._source.read(0)[0][format.BLOCK_HEADER.size]
+    assert (layout == format.CODEWORDS_SHUFFLED) == is_sorted, "the case is what it says"
+    column._source._dictionary = column._source.dictionary(None).slice(0, 4)
+    with pytest.raises(CorruptionError, match="expected codewords below 4, found 4"):
+        column.encoded(0, ROWS)
+
+
 @pytest.mark.parametrize(
     "type", ["int8", "int64", "date", "timestamp", "decimal(9,2)", "decimal(18,18)", "decimal(5,0)"]
 )

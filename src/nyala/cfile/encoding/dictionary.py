@@ -24,11 +24,16 @@ import pyarrow.compute as pc
 from nyala.cfile import format, kernels
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
 from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
+from nyala.cfile.encoding.frame import Frame
 from nyala.cfile.memory import allocate, pool
-from nyala.cfile.physical import BYTES, Physical, binary_offsets, fill_holes
+from nyala.cfile.physical import BYTES, Physical, binary_offsets, fill_holes, physical
 from nyala.cfile.planes import pack_planes, planes_size
+from nyala.schema.types import ColumnType
 
-__all__ = ["Dictionary", "codeword_dtype"]
+__all__ = ["CODEWORDS", "Dictionary", "codeword_dtype"]
+
+# What codewords are, where they are asked and picked as numbers: Arrow's indices.
+CODEWORDS: Final = physical(ColumnType("int32"))
 
 # Eight stretches of 4,096 values: stretches, because values repeat among neighbours when a key sorts them.
 _SAMPLE_STRETCHES: Final = 8
@@ -105,6 +110,15 @@ class Dictionary:
         )
         return pa.DictionaryArray.from_arrays(indices, block.dictionary, safe=False)
 
+    def frame(self, block: EncodedValues) -> Frame:
+        """The codewords of a block that has no NULL, as they lie. Raises: as `decode`."""
+        if block.null_count:
+            raise ValueError(f"expected no NULLs, as the column's footer says, found {block.null_count}")
+        if not _is_shuffled(block):
+            return _in_planes(block)
+        width = codeword_dtype(_words_count(block)).itemsize
+        return Frame(CODEWORDS, _unshuffled(block), block.row_count, 0, 0, 1, 8 * width, 0, None)
+
     def codewords(self, block: EncodedValues) -> pa.Array:
         """The block's codewords in as few bytes as the dictionary needs: what look-ups keep. Raises: as `decode`."""
         dtype = codeword_dtype(_words_count(block))
@@ -162,6 +176,13 @@ def _indices(block: EncodedValues) -> pa.Buffer:
         words = unshuffle_bits(block.data, rows, width)
         _check(kernels.widen(words, width, np.frombuffer(out, np.int32)), count)
         return out
+    kernels.fill([_in_planes(block).rows_into(out, 0, 4, 0, rows)])
+    return out
+
+
+def _in_planes(block: EncodedValues) -> Frame:
+    """The codewords of a block in planes as they lie, compared with the dictionary."""
+    count, rows = _words_count(block), block.row_count
     start = format.CODEWORDS_HEADER.size
     if block.data.size < start:
         raise ValueError(f"expected a header of {start} bytes before codewords, found {block.data.size}")
@@ -173,10 +194,7 @@ def _indices(block: EncodedValues) -> pa.Buffer:
         )
     if base + (1 << bits) > count:  # more room than was used, or nonsense: the greatest delta tells
         _check(base + kernels.greatest(block.data, start, bits, rows), count)
-    kernels.fill(
-        [kernels.Fill(block.data, start, bits, rows, base, 0, 1, None, None, 0, rows, out, 0, 4, False)]
-    )
-    return out
+    return Frame(CODEWORDS, block.data, rows, base, 0, 1, bits, start, None)
 
 
 def _check(greatest: int, words_count: int) -> None:
