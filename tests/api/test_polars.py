@@ -402,6 +402,25 @@ def test_windows_come_in_their_order(windows: tuple[Any, list[int]]) -> None:
     assert odd.to_list() == list(range(1, 64 * 512, 2))
 
 
+def test_of_what_a_predicate_leaves_little_two_windows_are_read_as_one(
+    windows: tuple[Any, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows would be lost or come twice, or out of their order; or a small memory would have to hold larger windows."""
+    table, begun = windows
+    few = table.scan().to_polars_lazy().filter(pl.col("n") == 7).select("k")
+    expected = list(range(7, 64 * 512, 100))
+    assert few.collect()["k"].to_list() == expected
+    assert sorted(begun) == [1024 * n for n in range(32)]
+    begun.clear()
+    many = table.scan().to_polars_lazy().filter(pl.col("n") > 7).select("k")
+    assert len(many.collect()) == sum(n % 100 > 7 for n in range(64 * 512))
+    assert len(begun) > 50, "but for the first, which tell that it leaves many"
+    begun.clear()
+    monkeypatch.setattr(read_path, "windows_ahead", lambda *_: 1)
+    assert few.collect()["k"].to_list() == expected
+    assert len(begun) == 64
+
+
 def test_no_window_is_read_for_who_stopped_asking(
     windows: tuple[Any, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

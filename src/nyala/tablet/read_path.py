@@ -43,7 +43,7 @@ from nyala.schema.schema import ColumnSchema
 from nyala.tablet.history import check_dropped
 from nyala.tablet.locate import tablet_slices
 from nyala.tablet.root import AnyRowSet, TableState
-from nyala.tablet.window import ScanCounters, ScanSpec, ScanUnit, count_window, read_window
+from nyala.tablet.window import ScanCounters, ScanSpec, ScanUnit, count_window, in_twos, read_window
 
 __all__ = ["GAP_ROWS", "WINDOW_ROWS", "KeyedRows", "ScanCounters", "ScanSpec", "ScanUnit", "aligned_heads"]
 __all__ += [
@@ -416,7 +416,10 @@ def _each_piece(
         return in_parallel(items, work, windows_ahead(units, spec), helping=ahead is not None)
     if ahead is None:
         return map(work, items)
-    return in_parallel(items, work, min(ahead, windows_ahead(units, spec)))
+    ahead = min(ahead, windows_ahead(units, spec))
+    if spec.predicate is not None and ahead > 1:
+        items, ahead = in_twos(items, WINDOW_ROWS, counters), ahead // 2  # as many rows are ahead as else
+    return in_parallel(items, work, ahead)
 
 
 def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> pa.RecordBatch | None:

@@ -14,7 +14,7 @@ Source: as `read_path`, which cuts scans into windows and puts their rows togeth
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -34,7 +34,7 @@ from nyala.schema.predicate import BoundPredicate
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.tablet.root import AnyRowSet
 
-__all__ = ["GATHER_SHARE", "ScanCounters", "ScanSpec", "ScanUnit", "count_window", "read_window"]
+__all__ = ["GATHER_SHARE", "ScanCounters", "ScanSpec", "ScanUnit", "count_window", "in_twos", "read_window"]
 
 # Below this share of selected rows the other columns are gathered row by row instead of read whole.
 GATHER_SHARE: Final = 1 / 32
@@ -173,6 +173,35 @@ def read_window(
         return _read_window(unit, spec, lower, upper, columns, counters, stats)
     finally:
         counters.add(stats)
+
+
+def in_twos(
+    pieces: Iterable[tuple[ScanUnit, int, int]], window_rows: int, counters: ScanCounters
+) -> Iterator[tuple[ScanUnit, int, int]]:
+    """Pieces (unit, lower, upper) of windows: an even window and the odd one behind it are one piece, where all between
+    them is read, as long as sieving pays.
+
+    Where a predicate leaves little, half of what a window takes is the same for a large one as for a small one.
+    """
+    before: tuple[ScanUnit, int, int] | None = None
+    for piece in pieces:
+        unit, lower, upper = piece
+        is_odd = lower // window_rows % 2 and lower % window_rows == 0
+        if (
+            before is not None
+            and before[0] is unit
+            and before[2] == lower
+            and is_odd
+            and counters.sieving_pays
+        ):
+            yield unit, before[1], upper
+            before = None
+            continue
+        if before is not None:
+            yield before
+        before = piece
+    if before is not None:
+        yield before
 
 
 _NOTHING: Final[tuple[np.ndarray, list[pa.Array]]] = (np.empty(0, np.int64), [])

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.support import open_database
@@ -16,7 +16,7 @@ from nyala.cfile.encoding.frame import Frame
 from nyala.schema.predicate import bind
 from nyala.schema.schema import build_schema
 from nyala.tablet import read_path
-from nyala.tablet.window import _Sieve
+from nyala.tablet.window import ScanCounters, ScanUnit, _Sieve, in_twos
 
 ROWS = 20_000
 DAY = dt.date(2020, 1, 1)
@@ -163,6 +163,34 @@ def test_a_sieve_that_leaves_much_is_given_up(table: nyala.Table, monkeypatch: p
     monkeypatch.setattr(_Sieve, "asked", noted)
     assert len(scanned(table, "n > -1400 AND n < 1400")) > ROWS * 0.9
     assert len(asked) == 1
+
+
+def test_windows_are_joined_only_where_all_of_both_is_read() -> None:
+    """A predicate would be asked of rows that zone maps exclude, or a window's blocks be decoded twice."""
+    one, other = (ScanUnit(cast(Any, object()), 0, 0, 80) for _ in range(2))
+    spans = [
+        (0, 10),
+        (10, 20),
+        (20, 30),
+        (32, 40),
+        (40, 50),
+        (50, 55),
+        (57, 60),
+        (60, 70),
+        (70, 72),
+        (75, 80),
+    ]
+    pieces = [(unit, *span) for unit in (one, other) for span in spans]
+    counters = ScanCounters()
+    joined = [(0, 20), (20, 30), (32, 40), (40, 55), (57, 60), (60, 72), (75, 80)]
+    assert list(in_twos(pieces, 10, counters)) == [(unit, *span) for unit in (one, other) for span in joined]
+    counters.sieved(100, 90)
+    assert list(in_twos(pieces, 10, counters)) == pieces
+    assert list(in_twos([], 10, counters)) == []
+    assert list(in_twos([(one, 10, 20), (other, 20, 30)], 10, ScanCounters())) == [
+        (one, 10, 20),
+        (other, 20, 30),
+    ]
 
 
 @pytest.mark.parametrize(
