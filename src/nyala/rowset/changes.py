@@ -5,7 +5,7 @@ Which runs a snapshot applies to some rows, in which order, and how much of them
     small   the runs of all files of a kind take a small part of the cache: whole and kept, those of the present merged
     large   of each stretch of a scan the blocks that hold its rows; look-ups have the whole run, for they come back
 
-Immutable but for the newest DeltaMemStore, which grows at its end (X2 of `disk_rowset`). Any thread may read.
+Immutable but for the newest DeltaMemStore, which grows at its end (X2 of `version`). Any thread may read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _STRETCH_ROWS_MIN: Final = 1 << 17
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """The stores of one version of a rowset, in the order of `DiskRowSet`'s fields of these names."""
+    """The stores of one version of a rowset, in the order of `RowSetVersion`'s fields of these names."""
 
     undo: tuple[DeltaFile, ...]
     redo: tuple[DeltaFile, ...]

@@ -1,24 +1,15 @@
-"""The DiskRowSet: rows in key order in immutable base files, with what happened to them before and since.
+"""The DiskRowSet: rows in key order in immutable base files, read as they were and are at a snapshot.
 
-      undo (newest first)        base            redo (oldest first)      frozen        deltas
-    +--------+--------+     +------------+     +--------+--------+      +--------+    +----------+
-    | UNDO 1 | UNDO 0 | <-- | 40.base    | --> | REDO 0 | REDO 1 | -->  | memory | -> | memory   |
-    +--------+--------+     +------------+     +--------+--------+      +--------+    +----------+
-      files                   one file, and      files                  being         takes
-                              parts (`part`)     delta flushes          flushed       changes
+    key, key range ──► find, rowid_range ──► rowids     through the key index
+    rowids, window ──► column, gather, picks, row ──►   base column     with what the snapshot applies of UNDO and REDO
+                       liveness                                         laid over it: `changes`, `patches`
 
-A version of a rowset is an immutable value: the `with_…` methods make the next one, which the tablet
-installs. Versions share the open files; only the newest DeltaMemStore grows, at its end, with timestamps
-that no reader was promised yet.
+What files and stores it is made of, and how its next version is made: `version`.
 
 Invariants
     X1  Rowids are ordinals of the base file, whose keys ascend strictly.
-    X2  For each column, stores follow one another in time: undo, redo, frozen, deltas, each with later
-        timestamps than the one before (D4). REDO stores do so as a whole (design R4); UNDO files need not: a
-        major delta compaction of some columns makes one while changes of the others, of the same time, stay REDO.
     X3  Skipping obeys Z1: what the base's zone map excludes is skipped only where no change that the snapshot may
         apply says otherwise.
-    X4  A column without a place in the base file was added after it was written: its base is its read default.
 
 Threads: any thread may read; `deltas.append` by the holder of the commit lock.
 Source: Kudu docs/design-docs/tablet.md, "Historical MVCC in DiskRowSets" to "Summary of delta file processing".
@@ -26,9 +17,6 @@ Source: Kudu docs/design-docs/tablet.md, "Historical MVCC in DiskRowSets" to "Su
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,33 +26,27 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.cache import BlockCache, Memo
-from nyala.cfile.column import BASE, ColumnKey
 from nyala.cfile.encoded_rows import EncodedRows
 from nyala.cfile.gathering import Ordinals, Pick, joined_columns
 from nyala.cfile.physical import narrow_decimal
-from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats
+from nyala.cfile.reader import ColumnReader, ReadStats
 from nyala.cfile.zonemap import Zone
 from nyala.delta import applier
 from nyala.delta.applier import decide, resolve_at
 from nyala.delta.delta_file import DeltaFile
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, Rowids
-from nyala.env.files import Files
 from nyala.errors import CorruptionError
-from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
 from nyala.rowset import compacting
-from nyala.rowset.changes import Changes
 from nyala.rowset.checking import findings, first_of
 from nyala.rowset.image import RowSetImage
-from nyala.rowset.key_index import KeyIndex
 from nyala.rowset.meta import NO_ROWID, RowSetMeta
-from nyala.rowset.part import Part
 from nyala.rowset.patches import Patch, PatchedRows, find_patch
 from nyala.rowset.skipping import rows_left
 from nyala.rowset.stats import RowSetStats
+from nyala.rowset.version import RowSetVersion
 from nyala.schema.adapter import adapt
 from nyala.schema.arrow_values import python_at
 from nyala.schema.constraint import Constraint
@@ -84,171 +66,8 @@ def is_scan(row_count: int) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class DiskRowSet:
-    """One version of a rowset on disk (see the module). Compared by identity."""
-
-    meta: RowSetMeta
-    reader: CFileReader
-    keys: KeyIndex
-    codec: KeyCodec
-    memo: Memo  # what scans may ask for again; all versions share it
-    parts: tuple[Part, ...] = ()  # oldest first
-    undo: tuple[DeltaFile, ...] = ()  # newest first
-    redo: tuple[DeltaFile, ...] = ()  # oldest first
-    frozen: tuple[DeltaMemStore, ...] = ()  # oldest first: set aside, waiting to be written
-    deltas: DeltaMemStore = dataclasses.field(default_factory=DeltaMemStore)  # takes changes
-
-    @staticmethod
-    def open(
-        files: Files,
-        root: str,
-        meta: RowSetMeta,
-        schema: Schema,
-        cache: BlockCache | None = None,
-        *,
-        parts: Sequence[Part] = (),
-        undo: Sequence[DeltaFile] = (),
-        redo: Sequence[DeltaFile] = (),
-        deltas: DeltaMemStore | None = None,
-    ) -> DiskRowSet:
-        """A rowset of the store in the folder `root`. Nothing is read, nor a file opened, before it is needed.
-
-        parts: oldest first; undo: newest first; redo: oldest first.
-        Raises: CorruptionError when the files' timestamps say otherwise (X2).
-        """
-        types = {LIVENESS: pa.bool_(), **schema.arrow_types}
-        reader = CFileReader(
-            files, os.path.join(root, meta.path), cache, meta.columns, types, meta.size_bytes
-        )
-        codec = KeyCodec([column.type for column in schema.key_columns])
-        keys = KeyIndex(reader, codec, schema.key_ids, meta.row_count, cache)
-        memory = DeltaMemStore() if deltas is None else deltas
-        rowset = DiskRowSet(
-            meta, reader, keys, codec, Memo(cache), tuple(parts), tuple(undo), tuple(redo), (), memory
-        )  # fmt: skip
-        rowset.changes.check_order(rowset.id)
-        return rowset
-
-    # --- what it is -------------------------------------------------------------------------------
-
-    @property
-    def id(self) -> int:
-        return self.meta.id
-
-    @property
-    def row_count(self) -> int:
-        """Rows in the base, dead ones too."""
-        return self.meta.row_count
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes on disk: base, UNDO and REDO."""
-        return self.base_bytes + sum(file.size_bytes for file in (*self.undo, *self.redo))
-
-    @property
-    def base_bytes(self) -> int:
-        """Bytes on disk of the base file and the parts."""
-        return self.meta.size_bytes + sum(part.size_bytes for part in self.parts)
-
-    @property
-    def column_ids(self) -> frozenset[int]:
-        """The columns, LIVENESS among them, of which a file has base values or changes."""
-        base = {place.key.column_id for place in self.meta.columns if place.key.role == BASE}
-        others = (
-            (part.column_ids for part in self.parts),
-            (file.column_ids for file in (*self.undo, *self.redo)),
-        )
-        return frozenset(base).union(*itertools.chain(*others))
-
-    @property
-    def cache_limit_bytes(self) -> int | None:
-        """What the block cache may hold that its blocks go to; None when they go to none."""
-        return self.reader.cache_limit_bytes
-
-    def row_bytes(self, column: ColumnSchema) -> float:
-        """About how many bytes a value of the column takes in memory. Opens its footer."""
-        reader = self.base_column(column.id)
-        return 0.0 if reader is None else reader.row_bytes
-
-    @property
-    def paths(self) -> list[str]:
-        """All its files, relative to the store's folder."""
-        deltas = [file.entry.path for file in (*self.undo, *self.redo)]
-        return [self.meta.path, *(part.path for part in self.parts), *deltas]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory that a flush would free: changes not yet in a file."""
-        return self.deltas.nbytes + sum(store.nbytes for store in self.frozen)
-
-    @property
-    def timestamp_min(self) -> int | None:
-        """The oldest change that is in memory only; None when there is none."""
-        times = [store.timestamp_min for store in (*self.frozen, self.deltas)]
-        return min((time for time in times if time is not None), default=None)
-
-    def close(self) -> None:
-        """Let go of all files. Only when no version of the rowset is read any more."""
-        self.memo.close()
-        self.keys.close()
-        self.reader.close()
-        for part in self.parts:
-            part.reader.close()
-        for file in (*self.undo, *self.redo):
-            file.close()
-
-    # --- the next version -------------------------------------------------------------------------
-
-    def with_frozen_deltas(self, fresh: DeltaMemStore | None = None) -> DiskRowSet:
-        """Set the DeltaMemStore aside to be written; `fresh` takes changes from now on."""
-        return dataclasses.replace(
-            self,
-            frozen=(*self.frozen, self.deltas),
-            deltas=DeltaMemStore() if fresh is None else fresh,
-        )
-
-    def with_flushed_deltas(self, files: Sequence[DeltaFile], deltas_durable: int) -> DiskRowSet:
-        """Put REDO files in place of all stores set aside; changes up to `deltas_durable` are on disk now."""
-        assert deltas_durable >= self.meta.deltas_durable, "R2: durable marks only rise"
-        meta = dataclasses.replace(self.meta, deltas_durable=deltas_durable)
-        return dataclasses.replace(self, meta=meta, redo=(*self.redo, *files), frozen=())
-
-    def with_merged_redo(self, inputs: Sequence[DeltaFile], merged: DeltaFile | None) -> DiskRowSet:
-        """Put one REDO file in place of neighbouring ones: a minor delta compaction. None: nothing of them is left."""
-        first = self.redo.index(inputs[0])
-        assert self.redo[first : first + len(inputs)] == tuple(inputs), "only neighbours are merged (R4)"
-        made = () if merged is None else (merged,)
-        redo = (*self.redo[:first], *made, *self.redo[first + len(inputs) :])
-        return dataclasses.replace(self, redo=redo)
-
-    def with_major_compaction(
-        self, inputs: Sequence[DeltaFile], rest: DeltaFile | None, part: Part | None, undo: DeltaFile | None
-    ) -> DiskRowSet:
-        """Put what a major delta compaction made in the place of its inputs: the oldest REDO files.
-
-        rest: REDO of the columns that were not compacted; part: the new base columns; undo: their past.
-        """
-        assert self.redo[: len(inputs)] == tuple(inputs), (
-            "a major delta compaction takes the oldest REDO files"
-        )
-        redo = (*(() if rest is None else (rest,)), *self.redo[len(inputs) :])
-        parts = self.parts
-        if part is not None:
-            parts = (*(old for old in parts if not old.column_ids <= part.column_ids), part)
-        return dataclasses.replace(
-            self, redo=redo, parts=parts, undo=self.undo if undo is None else (undo, *self.undo)
-        )
-
-    def with_undo(self, inputs: Sequence[DeltaFile], merged: DeltaFile | None) -> DiskRowSet:
-        """Put one UNDO file, or none, in the place of `inputs`."""
-        gone = set(map(id, inputs))
-        assert len(gone) == len([file for file in self.undo if id(file) in gone]), (
-            "inputs are UNDO files of its own"
-        )
-        undo = [file for file in self.undo if id(file) not in gone]
-        if merged is not None:  # where the newest of them was: files stay newest first
-            undo.insert(next(index for index, file in enumerate(self.undo) if id(file) in gone), merged)
-        return dataclasses.replace(self, undo=tuple(undo))
+class DiskRowSet(RowSetVersion):
+    """One version of a rowset on disk, to be read (see the module). Compared by identity."""
 
     # --- looking up -------------------------------------------------------------------------------
 
@@ -616,43 +435,7 @@ class DiskRowSet:
         """`window_excluded` of the rows [window.start, window.stop)."""
         return self.window_excluded(column, constraint, snapshot, window.start, window.stop)
 
-    # --- its parts --------------------------------------------------------------------------------
-
-    @cached_property
-    def changes(self) -> Changes:
-        """Its stores, column by column."""
-        return Changes(self.undo, self.redo, self.frozen, self.deltas, self.memo)
-
-    def base_column(self, column_id: int) -> ColumnReader | None:
-        """The column's base, in the newest file that has it; None when no file has (X4). Raises:
-        CorruptionError."""
-        known = self._base_columns
-        if column_id not in known:
-            known[column_id] = self._find_base_column(column_id)
-        return known[column_id]
-
-    @cached_property
-    def _base_columns(self) -> dict[int, ColumnReader | None]:
-        """What `base_column` has found of this version."""
-        return {}
-
-    def _find_base_column(self, column_id: int) -> ColumnReader | None:
-        key = ColumnKey(BASE, 0, column_id)
-        for part in reversed(self.parts):
-            if column_id in part.column_ids:
-                file = part.reader
-                break
-        else:
-            if key not in self.meta.places:
-                return None
-            file = self.reader
-        reader = file.column(key)
-        if reader is None or reader.row_count != self.row_count:
-            found = "none" if reader is None else f"one with {reader.row_count}"
-            raise CorruptionError(
-                f"expected column {column_id} with {self.row_count} rows, found {found}", file.path
-            )
-        return reader
+    # --- base and changes -------------------------------------------------------------------------
 
     def _present(
         self,

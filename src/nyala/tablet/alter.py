@@ -9,7 +9,7 @@
     ── unlock ─────────────────────────────────────────────────────────────────────────────────────────────
 
 Nothing that is stored is touched: files and rows in memory know their columns by id, and are read through the schema
-that is asked for (`nyala.schema.adapter`; X4 of `DiskRowSet`). So it takes milliseconds, whatever the table holds.
+that is asked for (`nyala.schema.adapter`; X4 of `RowSetVersion`). So it takes milliseconds, whatever the table holds.
 
 Invariants
     L1  All steps or none. What refuses, refuses before anything changed; a crash leaves the one or the other.
