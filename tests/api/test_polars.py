@@ -410,11 +410,13 @@ def test_of_what_a_predicate_leaves_little_two_windows_are_read_as_one(
     few = table.scan().to_polars_lazy().filter(pl.col("n") == 7).select("k")
     expected = list(range(7, 64 * 512, 100))
     assert few.collect()["k"].to_list() == expected
-    assert sorted(begun) == [1024 * n for n in range(32)]
+    assert 32 <= len(begun) <= 45, (
+        "all but the first few, of which it is not known yet that they leave little"
+    )
     begun.clear()
     many = table.scan().to_polars_lazy().filter(pl.col("n") > 7).select("k")
     assert len(many.collect()) == sum(n % 100 > 7 for n in range(64 * 512))
-    assert len(begun) > 50, "but for the first, which tell that it leaves many"
+    assert len(begun) == 64
     begun.clear()
     monkeypatch.setattr(read_path, "windows_ahead", lambda *_: 1)
     assert few.collect()["k"].to_list() == expected

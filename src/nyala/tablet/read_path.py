@@ -308,20 +308,21 @@ def decodes_in_long_calls(units: Sequence[ScanUnit], spec: ScanSpec) -> bool:
     return any(reader is not None and reader.decodes_in_long_calls for reader in readers)
 
 
-def windows_ahead(units: Sequence[ScanUnit], spec: ScanSpec) -> int:
+def windows_ahead(units: Sequence[ScanUnit], spec: ScanSpec, most: int | None = None) -> int:
     """How many windows may be decoded before their turn: about as much as the block cache may hold, and so a quarter of
-    `memory_limit`, however many processors there are."""
+    `memory_limit`, however many processors there are. most: None for two for each processor."""
+    most = most or _ahead_max()
     disk = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
     limits = [limit for rowset in disk if (limit := rowset.cache_limit_bytes) is not None]
     if not limits:
-        return _ahead_max()
+        return most
     largest = max(disk, key=lambda rowset: rowset.row_count)
     names = {column.name for column in spec.columns}
     if spec.predicate is not None:
         names |= spec.predicate.columns
     row_bytes = sum(largest.row_bytes(spec.schema.by_name(name)) for name in names)
     window_bytes = max(1, int(row_bytes * WINDOW_ROWS))
-    return max(1, min(_ahead_max(), min(limits) // window_bytes))
+    return max(1, min(most, min(limits) // window_bytes))
 
 
 def run(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> Iterator[pa.RecordBatch]:
@@ -416,10 +417,10 @@ def _each_piece(
         return in_parallel(items, work, windows_ahead(units, spec), helping=ahead is not None)
     if ahead is None:
         return map(work, items)
-    ahead = min(ahead, windows_ahead(units, spec))
-    if spec.predicate is not None and ahead > 1:
-        items, ahead = in_twos(items, WINDOW_ROWS, counters), ahead // 2  # as many rows are ahead as else
-    return in_parallel(items, work, ahead)
+    room = windows_ahead(units, spec, 2 * ahead)
+    if spec.predicate is not None and room > 1:
+        items, room = in_twos(items, WINDOW_ROWS, counters), room // 2
+    return in_parallel(items, work, min(ahead, room))
 
 
 def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> pa.RecordBatch | None:

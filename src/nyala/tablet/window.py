@@ -92,6 +92,11 @@ class ScanCounters:
         """Whether what was sieved so far left few rows. Threads may lose a count of another's, which does no harm."""
         return self.sieved_rows_left <= self.sieved_rows * PICK_SHARE
 
+    @property
+    def sieving_has_paid(self) -> bool:
+        """Whether something was sieved, and few rows of it left."""
+        return self.sieved_rows > 0 and self.sieving_pays
+
     def sieved(self, rows: int, left: int) -> None:
         """So many rows were sieved, and so many were left."""
         self.sieved_rows += rows
@@ -179,9 +184,10 @@ def in_twos(
     pieces: Iterable[tuple[ScanUnit, int, int]], window_rows: int, counters: ScanCounters
 ) -> Iterator[tuple[ScanUnit, int, int]]:
     """Pieces (unit, lower, upper) of windows: an even window and the odd one behind it are one piece, where all between
-    them is read, as long as sieving pays.
+    them is read, once sieving was seen to pay.
 
-    Where a predicate leaves little, half of what a window takes is the same for a large one as for a small one.
+    Where a predicate leaves little, half of what a window takes is the same for a large one as for a small one. Where
+    it leaves much, the first would only come later.
     """
     before: tuple[ScanUnit, int, int] | None = None
     for piece in pieces:
@@ -192,7 +198,7 @@ def in_twos(
             and before[0] is unit
             and before[2] == lower
             and is_odd
-            and counters.sieving_pays
+            and counters.sieving_has_paid
         ):
             yield unit, before[1], upper
             before = None
