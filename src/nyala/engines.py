@@ -34,7 +34,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -300,38 +300,49 @@ def _split(predicate: pl.Expr | None, schema: pa.Schema) -> _Asked:
         tree = json.loads(predicate.meta.serialize(format="json"))
     except (polars.exceptions.PolarsError, ValueError):
         return _Asked(predicate, predicate)  # an expression that has no text, such as a Python function
-    conjuncts = list(_conjuncts(tree))
-    static = [one for one in conjuncts if not _is_dynamic(one)]
-    whole = predicate if len(static) == len(conjuncts) else _expression(static)
-    meanings = [_meaning(one, schema) for one in static]
+    conjuncts = list(_conjuncts(predicate, tree))
+    static = [one for one in conjuncts if not _is_dynamic(one.tree)]
+    whole = predicate if len(static) == len(conjuncts) else _joined(static)
+    meanings = [_meaning(one.tree, schema) for one in static]
     parts = [meaning.predicate for meaning in meanings if meaning.predicate is not None]
     if not parts:
         return _Asked(whole, whole)
     others = [one for one, meaning in zip(static, meanings, strict=True) if not meaning.same]
-    rest = whole if len(others) == len(static) else _expression(others)
+    rest = whole if len(others) == len(static) else _joined(others)
     return _Asked(whole, rest, nodes.all_of(parts))
 
 
-def _conjuncts(tree: Any) -> Iterator[Any]:
-    """The parts of a chain of AND, left to right, without recursion."""
-    pending = [tree]
+class _Conjunct(NamedTuple):
+    """expression: polars' own; it is never made from `tree`, its text, in which polars loses infinity and NaN."""
+
+    expression: pl.Expr
+    tree: Any
+
+
+def _conjuncts(predicate: pl.Expr, tree: Any) -> Iterator[_Conjunct]:
+    """The parts of a chain of AND, left to right, without recursion. tree: the predicate's."""
+    pending = [_Conjunct(predicate, tree)]
     while pending:
-        match pending.pop():
+        one = pending.pop()
+        match one.tree:
             case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
-                pending += (right, left)
-            case other:
-                yield other
+                operands = one.expression.meta.pop()
+                first, second = reversed(operands) if _pops_backwards() else operands
+                pending += (_Conjunct(second, right), _Conjunct(first, left))
+            case _:
+                yield one
 
 
-def _expression(conjuncts: Sequence[Any]) -> pl.Expr | None:
+@cache
+def _pops_backwards() -> bool:
+    """Whether this polars gives the right operand of an expression before the left one."""
     import polars
 
-    if not conjuncts:
-        return None
-    made = [
-        polars.Expr.deserialize(io.BytesIO(json.dumps(tree).encode()), format="json") for tree in conjuncts
-    ]
-    return reduce(operator.and_, made)
+    return (polars.col("left") & polars.col("right")).meta.pop()[0].meta.output_name() == "right"
+
+
+def _joined(conjuncts: Sequence[_Conjunct]) -> pl.Expr | None:
+    return reduce(operator.and_, (one.expression for one in conjuncts)) if conjuncts else None
 
 
 def _is_dynamic(tree: Any) -> bool:
@@ -401,7 +412,8 @@ def _in_list(name: str, literal: Any, schema: pa.Schema) -> _Meaning:
     import polars
 
     kind = schema.field(name).type
-    listed: Any = polars.select(_expression([{"Literal": literal}])).to_series()
+    text = io.BytesIO(json.dumps({"Literal": literal}).encode())
+    listed: Any = polars.select(polars.Expr.deserialize(text, format="json")).to_series()
     own: Any = polars.from_arrow(pa.array([], kind))
     plain = pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_date32(kind)
     if not plain or listed.dtype != polars.List(own.dtype) or len(listed) != 1 or listed[0] is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import operator
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -283,15 +284,34 @@ def test_a_constant_that_a_column_cannot_have_is_left_to_polars(store: Any) -> N
     assert pl.concat(frames).height == everything.filter(pl.col("tiny") == 5).height
 
 
+@pytest.mark.parametrize("constant", [INFINITE, -INFINITE, NAN])
+def test_a_constant_that_polars_has_no_text_for_is_compared_by_it(store: Any, constant: float) -> None:
+    """In the text of an expression infinity and NaN are null, and polars cannot read what it wrote."""
+    everything = pl.DataFrame(store.scan().to_arrow())
+    for asked in (v != constant, v == constant, v >= constant, v < constant):
+        for conjuncts in ((asked, i > 0), (i > 0, asked), (asked, tiny + 1 > 0, i > 0)):
+            together = reduce(operator.and_, conjuncts)
+            found = store.scan().to_polars_lazy().filter(together).sort("k").collect()
+            assert_frame_equal(found, everything.filter(together).sort("k"))
+
+
 def test_a_hint_of_a_top_n_is_left_out_and_the_rest_stays(store: Any) -> None:
     """polars cannot apply its own hint when it is asked to."""
     hint = {"Display": {"inputs": [{"Column": "i"}], "fmt_str": "dynamic_pred"}}
 
-    def given(*conjuncts: Any) -> Any:
-        trees = [one if one is hint else json.loads(one.meta.serialize(format="json")) for one in conjuncts]
-        tree = reduce(lambda a, b: {"BinaryExpr": {"left": a, "op": "And", "right": b}}, trees)
-        return SimpleNamespace(meta=SimpleNamespace(serialize=lambda format: json.dumps(tree)))
+    def one(tree: Any, *operands: Any) -> Any:
+        return SimpleNamespace(
+            meta=SimpleNamespace(serialize=lambda format: json.dumps(tree), pop=lambda: list(operands))
+        )
 
+    def both(a: Any, b: Any) -> Any:
+        left, right = (json.loads(part.meta.serialize(format="json")) for part in (a, b))
+        return one({"BinaryExpr": {"left": left, "op": "And", "right": right}}, b, a)
+
+    def given(*conjuncts: Any) -> Any:
+        return reduce(both, (one(hint) if part is hint else part for part in conjuncts))
+
+    assert engines._pops_backwards(), "polars gives operands in the other order: `both` has to"
     alone = engines._split(given(hint), store.scan().schema)
     assert (alone.whole, alone.rest, alone.where) == (None, None, None)
     for conjuncts in ((hint, i > 0, tiny + 1 > 0), (i > 0, hint, tiny + 1 > 0), (i > 0, tiny + 1 > 0, hint)):
