@@ -291,15 +291,6 @@ def test_widen(kernels: ModuleType, words: list[int], width: int) -> None:
     assert out.tolist() == words
 
 
-@given(codes=st.lists(st.integers(0, 40), max_size=300), seed=st.integers(0, 1 << 32))
-def test_among(kernels: ModuleType, codes: list[int], seed: int) -> None:
-    """A predicate on text that finds the rows of other words."""
-    table = np.random.default_rng(seed).integers(0, 2, 41).astype(np.uint8)
-    out = np.full(len(codes), 9, np.uint8)
-    kernels.among(np.array(codes, np.int32), table, out)
-    assert out.tolist() == [int(table[code]) for code in codes]
-
-
 def fill_job(**other: Any) -> Fill:
     data = packed([1, 2, 3, 0], 2, 0).slice(0, 1)
     out = pa.py_buffer(bytearray(32))
@@ -367,12 +358,6 @@ def test_no_question_reaches_outside_its_memory(compiled_kernels: ModuleType) ->
         compiled_kernels.in_table(data, 0, 2, 4, 0, 4, table[:3], out)
     with pytest.raises(ValueError, match="expected"):
         compiled_kernels.in_range(data, 0, 2, 4, 0, 4, 2, 1, out)
-    with pytest.raises(ValueError, match="expected codewords below 2"):
-        compiled_kernels.among(np.array([0, 1, 2, 0], np.int32), table[:2], out)
-    with pytest.raises(ValueError, match="expected codewords below 2"):
-        compiled_kernels.among(np.array([0, -1, 1, 0], np.int32), table[:2], out)
-    with pytest.raises(ValueError, match="expected 3 answers"):
-        compiled_kernels.among(np.zeros(3, np.int32), table, out)
     for words, width in ((b"\0" * 3, 1), (b"\0" * 5, 1), (b"\0" * 12, 3), (b"\0" * 4, 4)):
         with pytest.raises(ValueError, match="expected"):
             compiled_kernels.widen(pa.py_buffer(words), width, np.zeros(4, np.int32))

@@ -7,7 +7,7 @@
     fill       numbers of frames, of one or of many at once, into the memory of Arrow arrays
     in_range   which rows of a frame have a delta in a range           in_table   the same of any set of deltas
     greatest   the greatest delta
-    widen      codewords as Arrow's indices                            among      which of these are in a set
+    widen      codewords as Arrow's indices
 
 A kernel takes the bytes of a block as they lie, goes over them once, and lets go of the interpreter's lock meanwhile.
 Its caller has proved what the block says of them. A kernel proves again that it reads and writes no memory but what it
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 from nyala.cfile.kernels.plain import REVISION, Fill
 from nyala.errors import InvalidArgumentError
 
-__all__ = ["COMPILED", "Fill", "among", "described", "fill", "greatest", "in_range", "in_table", "widen"]
+__all__ = ["COMPILED", "Fill", "described", "fill", "greatest", "in_range", "in_table", "widen"]
 
 SETTING: Final = "NYALA_KERNELS"
 
@@ -65,10 +65,10 @@ COMPILED: Final = not _CHOSEN.endswith(".plain")
 
 _kernels: Final = importlib.import_module(_CHOSEN)
 if TYPE_CHECKING:
-    from nyala.cfile.kernels.plain import among, fill, greatest, in_range, in_table, widen
+    from nyala.cfile.kernels.plain import fill, greatest, in_range, in_table, widen
 else:
-    among, fill, greatest = _kernels.among, _kernels.fill, _kernels.greatest
-    in_range, in_table, widen = _kernels.in_range, _kernels.in_table, _kernels.widen
+    fill, greatest, widen = _kernels.fill, _kernels.greatest, _kernels.widen
+    in_range, in_table = _kernels.in_range, _kernels.in_table
 
 
 def described() -> str:

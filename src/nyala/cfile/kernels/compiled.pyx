@@ -622,22 +622,6 @@ def greatest(data, Py_ssize_t start, int bits, Py_ssize_t count):
 # ------------------------------------------------------------------------------------------------ codewords
 
 
-def among(const int32_t[::1] codes, const uint8_t[::1] table, uint8_t[::1] out):
-    cdef Py_ssize_t i, n = codes.shape[0], size = table.shape[0]
-    cdef bint outside = False
-    if out.shape[0] != n:
-        raise ValueError(f"expected {n} answers, found {out.shape[0]}")
-    with nogil:
-        for i in range(n):
-            if not 0 <= codes[i] < size:
-                outside = True
-                break
-            out[i] = table[codes[i]]
-    if outside:
-        raise ValueError(f"expected codewords below {size}, found others")
-
-
-
 cdef uint32_t _widen(const number* words, Py_ssize_t n, int32_t* out) noexcept nogil:
     cdef Py_ssize_t i
     cdef number most = 0

@@ -17,7 +17,7 @@ from nyala.cfile.format import FOR_TILE_ROWS
 from nyala.cfile.memory import scratch
 from nyala.cfile.planes import pick_planes, unpack_planes
 
-__all__ = ["CHECKED", "REVISION", "Fill", "among", "fill", "greatest", "in_range", "in_table", "widen"]
+__all__ = ["CHECKED", "REVISION", "Fill", "fill", "greatest", "in_range", "in_table", "widen"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
@@ -88,14 +88,6 @@ def in_table(
 def greatest(data: pa.Buffer, start: int, bits: int, count: int) -> int:
     """The greatest delta of all rows; 0 of none."""
     return int(unpack_planes(data, start, bits, count).max(initial=0))
-
-
-def among(codes: npt.NDArray[np.int32], table: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> None:
-    """`table[code]` of each code. Raises: ValueError for one that the table does not have."""
-    try:
-        out[:] = table[codes]
-    except IndexError as error:
-        raise ValueError(f"expected codewords below {len(table)}, found others") from error
 
 
 def widen(words: pa.Buffer, width: int, out: npt.NDArray[np.int32]) -> int:
