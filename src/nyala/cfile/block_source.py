@@ -133,7 +133,8 @@ class BlockSource:
             keep = set(missing) if cache is not None and fill_cache else set()
             for block, array in self._decoded(missing, keep, stats, as_):
                 found[block] = array
-                self._first_pass.note_look_up((as_, block))
+                if fill_cache:
+                    self._first_pass.note_look_up((as_, block))
         return [found[block] for block in blocks]
 
     def _decode_for_scan(

@@ -79,6 +79,13 @@ def test_what_a_look_up_read_stays_when_a_scan_comes_by(column: ColumnReader, ca
     assert len(cache) == 1
 
 
+def test_who_reads_past_the_cache_is_no_look_up(column: ColumnReader, cache: BlockCache) -> None:
+    """After a check or a compaction the next scan would keep all that it reads."""
+    assert column.read(0, ROWS, fill_cache=False).equals(VALUES)
+    scan(column, 0, ROWS)
+    assert len(cache) == 0
+
+
 def test_a_scan_that_picks_rows_keeps_nothing_either(column: ColumnReader, cache: BlockCache) -> None:
     """A selective scan of everything decodes everything: that is no reason to keep it."""
     rows = np.array([3, 500, 501])
