@@ -57,7 +57,6 @@ class Scale:
     name: str
     scale_factor: float
     repeats: int
-    enough_s: float
     loads: int = 2
     upserts: tuple[tuple[float, int], ...] = ((0.01, 5), (0.10, 2))
     batches: int = 6
@@ -66,10 +65,11 @@ class Scale:
     streams: int = 2
     warm: int = 1
     reads: tuple[str, ...] = ("all", "one", "sum", "Q1", "Q6", "range", "key")
+    enough_s: float = 0.0
 
 
-FULL = Scale("full", 1.0, 5, 15.0)
-QUICK = Scale("quick", 0.1, 5, 2.0, batch_rows=30_000)
+FULL = Scale("full", 1.0, 5, enough_s=15.0)
+QUICK = Scale("quick", 0.1, 5, batch_rows=30_000, enough_s=2.0)
 
 
 @dataclass(frozen=True)
