@@ -425,7 +425,9 @@ class DeltaFile:
         array = column.read(begin, last, stats=stats, fill_cache=scanning, scanning=scanning)
         if array.type != pa.int64() or array.null_count:
             raise CorruptionError(f"column {key}: expected int64 without NULL, found {array.type}", self.path)
-        vector: npt.NDArray[np.int64] = array.to_numpy()
+        # Not `to_numpy`: it imports pandas, which takes a task of Spark's longer than its work.
+        data = array.buffers()[1] or b""
+        vector: npt.NDArray[np.int64] = np.frombuffer(data, np.int64, len(array), 8 * array.offset)
         return vector
 
     def _read_run(

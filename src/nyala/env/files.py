@@ -27,6 +27,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from nyala.errors import StorageError
@@ -173,6 +174,10 @@ class Files(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def size(self, path: str) -> int: ...
+
+    def identity(self, path: str) -> Hashable:
+        """What tells this file from any other that has had the path, or has been changed. MissingFileError."""
+        ...
 
     def free_bytes(self, path: str) -> int:
         """Space left for this user on the file system of `path`."""

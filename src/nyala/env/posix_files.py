@@ -12,7 +12,7 @@ import itertools
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final, TypeVar, cast
 
 from nyala.env.files import (
@@ -449,6 +449,10 @@ class PosixFiles:
 
     def size(self, path: str) -> int:
         return _call("look at", path, lambda: os.stat(path).st_size)
+
+    def identity(self, path: str) -> Hashable:
+        found = _call("look at", path, lambda: os.stat(path))
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
     def free_bytes(self, path: str) -> int:
         status = _call("look at", path, lambda: os.statvfs(path))

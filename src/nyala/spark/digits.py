@@ -1,12 +1,16 @@
-"""Decimals as their digits, on the way from Spark's rows into Arrow.
+"""Decimals as their digits, between Spark's rows and Arrow.
 
-    Spark's row             what is sent       what our side has again
+    Spark's row             what is sent       what our side has again                    as_digits, with_points
     decimal(15,2)  37.00    bigint  3700       decimal128(15,2)  37.00
+
+    our side                what is sent       Spark's row                                with_digits, made_of_digits
+    decimal64(15,2)  37.00  array<bigint>      decimal(15,2)  37.00
 
 Spark makes a BigDecimal of each decimal that it writes into a column of Arrow's, though a decimal of up to 18 digits is
 a long integer in its rows. lineitem has four of them among 16 columns, and they are nearly half of what it costs to
 hand its rows to Python. `UnscaledValue`, which Spark uses for sums of decimals, gives that integer; it has no name in
-SQL, so it is reached by py4j.
+SQL, so it is reached by py4j. So is `MakeDecimal`, which makes the decimal of the integer again: of numbers that come
+as arrays (`arrays`) within the loop that unrolls them.
 
 Left out: longer decimals; Spark Connect, which cannot name the expression: there decimals travel as they are.
 Source: org.apache.spark.sql.execution.arrow.ArrowWriter, org.apache.spark.sql.catalyst.expressions.UnscaledValue.
@@ -22,15 +26,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
-from pyspark.sql.types import DecimalType
+from pyspark.sql.types import DecimalType, LongType, StructField, StructType
 
 from nyala.spark.arrays import LONG_DIGITS
 from nyala.spark.cluster import is_classic
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["as_digits", "short_decimals", "with_points"]
+__all__ = ["as_digits", "made_of_digits", "short_decimals", "with_digits", "with_points"]
 
 
 def as_digits(
@@ -55,7 +59,7 @@ def _digits(df: DataFrame, leave: Collection[str]) -> dict[str, Column]:
         return {}
     from pyspark.sql.classic.column import Column as ClassicColumn
 
-    unscaled, expressions = _classes(df.sparkSession._jvm)
+    unscaled, expressions, _ = _classes(df.sparkSession._jvm)
     found: dict[str, Column] = {}
     for name in names:
         column: Any = F.col("`" + name.replace("`", "``") + "`")
@@ -64,10 +68,59 @@ def _digits(df: DataFrame, leave: Collection[str]) -> dict[str, Column]:
 
 
 @functools.lru_cache(maxsize=1)
-def _classes(jvm: Any) -> tuple[Any, Any]:
+def _classes(jvm: Any) -> tuple[Any, Any, Any]:
     """Found once: py4j asks the JVM for each part of a name."""
     sql = jvm.org.apache.spark.sql
-    return sql.catalyst.expressions.UnscaledValue, sql.classic.ExpressionUtils
+    expressions = sql.catalyst.expressions
+    return expressions.UnscaledValue, sql.classic.ExpressionUtils, expressions.MakeDecimal
+
+
+def with_digits(spark: SparkSession, schema: StructType) -> StructType:
+    """The schema with short decimals as whole numbers, if `made_of_digits` can have them back; else as it is."""
+    if not any(_is_short(field.dataType) for field in schema.fields) or not _has_make_decimal(spark._jvm):
+        return schema
+    lowered = {field.name.lower() for field in schema.fields}
+    if len(lowered) < len(schema.fields):
+        return schema  # names that Spark holds for equal: it could not tell which one is meant
+    return StructType(
+        [
+            StructField(f.name, LongType() if _is_short(f.dataType) else f.dataType, f.nullable)
+            for f in schema.fields
+        ]
+    )
+
+
+def made_of_digits(frame: DataFrame, whole: StructType, schema: StructType) -> DataFrame:
+    """A frame of the columns `whole`, which `with_digits` made of `schema`, with the decimals in their places.
+
+    Cheaper for Spark than to take decimals from an array, where it makes each one by a call of its own.
+    """
+    changed = [f for f, now in zip(schema.fields, whole.fields, strict=True) if f.dataType != now.dataType]
+    if not changed:
+        return frame
+    from pyspark.sql.classic.column import Column as ClassicColumn
+
+    _, expressions, make_decimal = _classes(frame.sparkSession._jvm)
+    made: dict[str, Column] = {}
+    for field in changed:
+        assert isinstance(field.dataType, DecimalType)
+        column: Any = F.col("`" + field.name.replace("`", "``") + "`")
+        whole = expressions.expression(column._jc)
+        # False: a number with more digits is an error, and so the column is NULL only where the number is.
+        decimal = make_decimal(whole, field.dataType.precision, field.dataType.scale, False)
+        made[field.name] = ClassicColumn(expressions.column(decimal))
+    return frame.withColumns(made)
+
+
+@functools.lru_cache(maxsize=1)
+def _has_make_decimal(jvm: Any) -> bool:
+    try:
+        _, expressions, make_decimal = _classes(jvm)
+        literal: Any = F.lit(0)
+        make_decimal(expressions.expression(literal._jc), 1, 0, False)
+    except Exception:  # whatever py4j says of a class or a parameter that another version does not have
+        return False
+    return True
 
 
 def _is_short(type: Any) -> bool:

@@ -40,6 +40,7 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, St
 from nyala.env import process_mark
 from nyala.spark.arrays import as_arrays
 from nyala.spark.cluster import cores_of, is_classic
+from nyala.spark.digits import made_of_digits, with_digits
 from nyala.spark.options import LEASE_DEFAULT_S
 from nyala.spark.plans import local_frame
 from nyala.spark.reader import (
@@ -160,8 +161,9 @@ def _by_tasks(
     if not arrays:
         return tasks.mapInArrow(in_task(read), schema), lease
     bytes_of_arrays = StructType([StructField(f.name, BinaryType(), False) for f in schema.fields])
-    found = _retyped(spark, tasks.mapInArrow(in_task(read), bytes_of_arrays), schema, rows)
-    return _unrolled(found, schema), lease
+    whole = with_digits(spark, schema)
+    found = _retyped(spark, tasks.mapInArrow(in_task(read), bytes_of_arrays), whole, rows)
+    return made_of_digits(_unrolled(found, whole), whole, schema), lease
 
 
 # ------------------------------------------------------------------------------------------------ arrays

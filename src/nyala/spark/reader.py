@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -33,13 +34,13 @@ from nyala import handover
 from nyala.catalog.leases import open_remote_lease
 from nyala.env import SYSTEM, MissingFileError, mark_of_ancestor
 from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, InvalidArgumentError, SchemaError
-from nyala.scan import read_token
 from nyala.spark.errors import naming
 from nyala.spark.options import ReadOptions
 from nyala.spark.prompt import Promptly, hold_nothing_back
 from nyala.spark.types import arrow_schema, check_schema, conform
 from nyala.spark.words import errors_in_options
-from nyala.tablet.token import Token, tablet_of
+from nyala.tablet.open_rowsets import OpenRowSets
+from nyala.tablet.token import Token, read_token, tablet_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -238,12 +239,16 @@ def token_batches(tokens: Sequence[PlacedToken], lease: HeldLease, table: str) -
         keep()
         token = load_placed(placed)
         try:
-            for batch in read_token(token):
+            for batch in read_token(token, opened=_opened):
                 yield batch
                 keep()
         except Error as error:
             naming(error, f"table {table!r}, tablet {tablet_of(token)}")
             raise
+
+
+# What this worker leaves open for its later tasks.
+_opened: Final = OpenRowSets()
 
 
 def load_placed(placed: PlacedToken) -> bytes:
@@ -300,18 +305,19 @@ def in_task(rows: Callable[[Rows], Rows]) -> Callable[[Rows], Rows]:
     return begin
 
 
-_frozen = False
+_modules_frozen = 0
 
 
 def begin_task() -> None:
     """What each task of Python's does first: it costs less then, and its input comes at once (`prompt`).
 
-    PySpark's workers collect garbage after every task; walking pandas, pyarrow and pyspark each time is a third of what
-    a small task costs. So what this worker has imported is taken out of the collector's sight.
+    PySpark's workers collect garbage after every task; walking pandas, pyarrow and pyspark each time takes 20 ms, which
+    is more than a small task does. So what this worker has imported is taken out of the collector's sight: at its
+    first task, and again when more was imported since, as pyarrow does with pandas when it meets a list.
     """
     hold_nothing_back()
-    global _frozen
-    if not _frozen:
+    global _modules_frozen
+    if len(sys.modules) > _modules_frozen:
         gc.collect()
         gc.freeze()
-        _frozen = True
+        _modules_frozen = len(sys.modules)

@@ -33,7 +33,6 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from nyala.cfile.cache import BlockCache
 from nyala.cfile.physical import narrow_decimal
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS, DeltaRun
@@ -46,6 +45,7 @@ from nyala.schema.schema import Schema
 from nyala.schema.types import ColumnType
 from nyala.tablet import read_path
 from nyala.tablet.entries import RowSetFiles
+from nyala.tablet.open_rowsets import OpenRowSets
 from nyala.tablet.read_path import ScanCounters, ScanSpec, ScanUnit
 from nyala.tablet.root import TableState
 from nyala.tablet.sense import making_sense, whole_number
@@ -54,8 +54,6 @@ MAGIC: Final = b"nyalatok"
 VERSION: Final = 3
 _HEAD: Final = struct.Struct("<8sIII")
 _LENGTH: Final = struct.Struct("<Q")
-# A token is read by one task; it decodes each block once, so a small cache is enough.
-_CACHE_BYTES: Final = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,13 +185,19 @@ def _of_rows(run: DeltaRun, lower: int, upper: int) -> DeltaRun:
 
 
 def read_token(
-    data: bytes, env: Env | None = None, columns: Sequence[str] | None = None
+    data: bytes,
+    env: Env | None = None,
+    columns: Sequence[str] | None = None,
+    opened: OpenRowSets | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """See `nyala.scan.read_token`."""
+    """See `nyala.scan.read_token`. opened: where rowsets are left open for later tokens; None: nowhere."""
     env = env or SYSTEM
     with making_sense("scan token"):
         meta, bodies = _open(data)
-        spec, units, wanted = _plan(meta, bodies, env, columns)
+        try:
+            spec, units, wanted = _plan(meta, bodies, env, columns, opened or OpenRowSets())
+        except MissingFileError as error:
+            raise _expired(error, meta["snapshot"]) from error
         carried = _with_merge_keys(spec)
         names = carried.arrow_schema.names if units and spec.order_by_key else wanted
         held = [] if meta["memory"] is None else _rows(bodies[meta["memory"]], names, carried.arrow_schema)
@@ -216,16 +220,20 @@ def read_token(
             if left == 0:
                 return
     except MissingFileError as error:
-        raise HistoryExpiredError(
-            f"a file of this scan is gone ({error.path}): the snapshot {spec.snapshot} is no longer kept; load again"
-        ) from error
+        raise _expired(error, spec.snapshot) from error
+
+
+def _expired(error: MissingFileError, snapshot: int) -> HistoryExpiredError:
+    return HistoryExpiredError(
+        f"a file of this scan is gone ({error.path}): the snapshot {snapshot} is no longer kept; load again"
+    )
 
 
 def _plan(
-    meta: Any, bodies: list[pa.Buffer], env: Env, columns: Sequence[str] | None
+    meta: Any, bodies: list[pa.Buffer], env: Env, columns: Sequence[str] | None, opened: OpenRowSets
 ) -> tuple[ScanSpec, list[ScanUnit], list[str]]:
     """What the token asks for: the scan, its rowsets, the names of the columns to give."""
-    schema = Schema.from_json(json.dumps(meta["schema"]))
+    schema_text, schema = opened.schema(meta["schema"])
     numbers = [meta["snapshot"], meta["tablet"], 0 if meta["limit"] is None else meta["limit"]]
     if not all(map(whole_number, numbers)):
         raise ValueError(f"snapshot, tablet and limit of {numbers}")
@@ -253,10 +261,9 @@ def _plan(
         meta["ordered"],
         types,
     )
-    cache = BlockCache(_CACHE_BYTES)
     units = []
     for part in meta["rowsets"]:
-        rowset = RowSetFiles.from_json(part["files"]).open(env, meta["path"], cache, schema)
+        rowset = opened.rowset(env, meta["path"], part["files"], schema_text, schema)
         rowset = dataclasses.replace(rowset, deltas=_deltas(part["deltas"], bodies, schema, rowset.row_count))
         places = part["lower"], part["upper"], rowset.row_count
         if not all(map(whole_number, places)) or not places[0] <= places[1] <= places[2]:

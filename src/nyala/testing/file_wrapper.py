@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from nyala.env import AppendFile, FileLock, Files, RandomFile
 from nyala.env.files import write_atomic
 
@@ -55,6 +57,9 @@ class FileWrapper:
 
     def size(self, path: str) -> int:
         return self._inner.size(path)
+
+    def identity(self, path: str) -> Hashable:
+        return self._inner.identity(path)
 
     def free_bytes(self, path: str) -> int:
         return self._inner.free_bytes(path)

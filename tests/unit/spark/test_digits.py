@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import DecimalType, LongType, StringType, StructType
 
-from nyala.spark.digits import short_decimals, with_points
+from nyala.spark import digits
+from nyala.spark.digits import short_decimals, with_digits, with_points
 
 PRICE = pa.decimal128(15, 2)
 
@@ -36,3 +40,18 @@ def test_what_came_as_a_decimal_stays_one() -> None:
 def test_what_is_a_long_integer_in_a_row_of_sparks() -> None:
     schema = pa.schema({"a": pa.decimal128(18, 2), "b": pa.decimal128(19, 2), "c": pa.int64()})
     assert short_decimals(schema) == {"a": pa.decimal128(18, 2)}
+
+
+def test_a_schema_with_digits_for_short_decimals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NULLs may stand where they could before; where two names are equal to Spark, neither could be named."""
+    session: Any = SimpleNamespace(_jvm=None)
+    monkeypatch.setattr(digits, "_has_make_decimal", lambda jvm: True)
+    given = (
+        StructType().add("k", StringType(), False).add("p", DecimalType(18, 2)).add("q", DecimalType(19, 2))
+    )
+    wanted = StructType().add("k", StringType(), False).add("p", LongType()).add("q", DecimalType(19, 2))
+    assert with_digits(session, given) == wanted
+    twice = StructType().add("p", DecimalType(9, 2), False).add("P", DecimalType(9, 2), False)
+    assert with_digits(session, twice) == twice
+    monkeypatch.setattr(digits, "_has_make_decimal", lambda jvm: False)
+    assert with_digits(session, given) == given

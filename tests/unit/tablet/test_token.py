@@ -20,6 +20,8 @@ import nyala
 from nyala.database import Database
 from nyala.errors import ColumnNotFoundError, CorruptionError, HistoryExpiredError, InvalidArgumentError
 from nyala.scan import Scan, read_token
+from nyala.tablet import token as tokens_module
+from nyala.tablet.open_rowsets import OpenRowSets
 from nyala.tablet.token import MAGIC, VERSION
 
 NAMES = ("s", "n", "a", "t")
@@ -34,6 +36,8 @@ WHERES = (
 
 
 MOMENTS: list[int] = []
+# Of a process that has read all tokens before.
+OPEN = OpenRowSets()
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +114,9 @@ def test_k1_the_rows_of_its_tokens_are_those_of_the_scan(
     assert sum(batch.num_rows for part in batches for batch in part) == expected.num_rows
     found = [row for part in batches for batch in part for row in batch.to_pylist()]
     assert in_any_order(found) == in_any_order(expected.to_pylist())
+    again = [batch for token in tokens for batch in tokens_module.read_token(token, opened=OPEN)]
+    assert [row for batch in again for row in batch.to_pylist()] == found
+    assert sum(batch.num_rows for batch in again) == expected.num_rows
     if order and columns:
         everything = expected.to_pylist()
         for part in batches:  # each token's rows are a subsequence of the whole order
