@@ -82,6 +82,47 @@ def test_rows_and_schema_are_the_same_in_the_plan_and_by_tasks(
         spark.conf.set("spark.sql.session.timeZone", before)
 
 
+def test_whole_numbers_travel_in_as_few_bytes_as_they_need(
+    spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F4: types and values are the table's own, at the edges too, and when an update goes beyond what a file has."""
+    monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
+    widths: list[dict[str, int]] = []
+    real = frames._carried_in
+
+    def spied(schema, bounds):
+        widths.append(real(schema, bounds))
+        return widths[-1]
+
+    monkeypatch.setattr(frames, "_carried_in", spied)
+    edges = {"b": 2**7, "s": 2**15, "i": 2**31, "l": 2**63}
+    with nyala.connect(store) as db:
+        types = dict.fromkeys(("k", *edges), "int64") | {"n": "int32", "d": "decimal(9,2)"}
+        table = db.create_table("t", types, "k")
+        rows = {name: [-edge, edge - 1, None] for name, edge in edges.items()}
+        before = table.insert(
+            {"k": [1, 2, 3], **rows, "n": [200, -1, 3], "d": [Decimal("1.27"), Decimal("-1.28"), None]}
+        ).timestamp
+        table.flush()
+        table.update({"k": [3], "b": [128], "d": [Decimal("9999999.99")]})
+        for at, wanted in (
+            (before, {"k": 1, "b": 1, "s": 2, "i": 4, "n": 2, "d": 1}),
+            (None, {"k": 1, "b": 2, "s": 2, "i": 4, "n": 2, "d": 4}),
+        ):
+            scan = table.scan(at=at)
+            df = scan.to_spark(spark)
+            assert widths.pop() == wanted
+            assert df.schema == spark_schema(table.schema)
+            assert df.toArrow().sort_by("k").to_pylist() == scan.to_arrow().sort_by("k").to_pylist()
+            assert df.where("b < 0 AND d > 1").count() == 1
+        for name in ("b", "d", "n"):  # alone, it is what is unrolled
+            df = table.scan([name]).to_spark(spark)
+            assert df.schema == spark_schema(table.scan([name]).schema)
+            assert sorted(map(repr, df.collect())) == sorted(
+                map(repr, spark.createDataFrame(table.scan([name]).to_arrow()).collect())
+            )
+
+
 def test_rows_in_the_plan_need_no_lease_and_large_ones_go_to_tasks(
     spark: SparkSession, table: nyala.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:

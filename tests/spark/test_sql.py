@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 import nyala
 import nyala.spark
-from nyala.spark import plans, session
+from nyala.spark import frames, plans, session
 from nyala.spark.frames import leased_frame
 
 
@@ -264,6 +264,30 @@ def test_a_statement_is_the_same_as_a_plan_and_as_a_text(
         nyala.spark.sql(spark, "SELECT nosuch(k) FROM t", store=db.path)
     for name in ("t", "u"):
         spark.catalog.dropTempView(name)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_rows_in_the_plan_are_added_up_without_an_exchange(
+    spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """Many stand in one partition. Few stay as they are: Spark answers for those without a job, if nothing is added."""
+    if not known:
+        monkeypatch.setattr(plans, "KNOWN_IN", ())
+    more = frames.ONE_PARTITION_ROWS + 1
+    db["t"].upsert({"k": range(1, more + 1), "v": range(more), "w": ["x"] * more})
+    for text, rows, way in (
+        ("SELECT sum(v) FROM t", [(more * (more - 1) // 2,)], "Coalesce"),
+        (
+            f"SELECT v FROM t WHERE k < {more} AND k > {more - 3}",
+            [(more - 3,), (more - 2,)],
+            "LocalTableScan",
+        ),
+    ):
+        ours = nyala.spark.sql(spark, text, store=db.path)
+        assert sorted(answer(ours)) == rows
+        plan = ours._jdf.queryExecution().executedPlan().toString()
+        assert way in plan and "Exchange" not in plan, plan
+    assert "Exchange" not in db["t"].scan().to_spark(spark).agg({"v": "sum"})._jdf.queryExecution().toString()
 
 
 def test_a_statement_leaves_names_and_cached_frames_alone(spark: SparkSession, db: nyala.Database) -> None:

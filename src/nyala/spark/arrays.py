@@ -21,6 +21,8 @@ them inside the same loop in which it filters and adds up.
 Invariants
     A1  An array takes whole rows only, at most ARRAY_ROWS of them, a multiple of 64 but for the last of a batch.
     A2  What is under a NULL is never read: its bytes are whatever Arrow had there.
+    A3  A value that does not fit the bytes in which its column is carried is an error, and never another value: it was
+        outside the zone maps by which they were chosen (`value_bounds`).
 
 Cost: one copy of the columns; a few calls of NumPy for each column, and for each array of text.
 Source: org.apache.spark.sql.catalyst.expressions.UnsafeArrayData, UnsafeRow (their documentation; unchanged since 2.1).
@@ -28,11 +30,14 @@ Source: org.apache.spark.sql.catalyst.expressions.UnsafeArrayData, UnsafeRow (th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+
+from nyala.errors import CorruptionError
 
 __all__ = ["ARRAY_ROWS", "LONG_DIGITS", "as_arrays"]
 
@@ -52,11 +57,14 @@ _NOTHING: Final = np.zeros(0, np.uint8)
 LONG_DIGITS: Final = 18
 
 
-def as_arrays(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def as_arrays(
+    batch: pa.RecordBatch, schema: pa.Schema, widths: Mapping[str, int] = MappingProxyType({})
+) -> Iterator[pa.RecordBatch]:
     """The rows as batches of binary columns, a row for each array (A1).
 
     schema: the types that Spark expects of the values (`types.arrow_schema`), in the order of the result. Decimals may
             come narrower, text as dictionaries.
+    widths: of columns of whole numbers, by name, that are carried in fewer bytes than their type has: in how many.
     """
     rows, size = batch.num_rows, batch.nbytes
     if not rows:
@@ -65,7 +73,10 @@ def as_arrays(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBat
     columns = [_plain(batch.column(field.name), field.type, array_rows) for field in schema]
     step = max(1, _rows_within(_BATCH_BYTES, rows, size, rows) // array_rows) * array_rows
     for begin in range(0, rows, step):
-        arrays = [_images(column.slice(begin, step), array_rows) for column in columns]
+        arrays = [
+            _images(column.slice(begin, step), array_rows, widths.get(name))
+            for name, column in zip(schema.names, columns, strict=True)
+        ]
         yield pa.RecordBatch.from_arrays(arrays, names=schema.names)
 
 
@@ -87,7 +98,7 @@ def _plain(column: pa.Array, type: pa.DataType, array_rows: int) -> pa.Array:
     return column.cast(type)
 
 
-def _images(column: pa.Array, array_rows: int) -> pa.Array:
+def _images(column: pa.Array, array_rows: int, width: int | None = None) -> pa.Array:
     """The column as a binary one with a value for each array."""
     type = column.type
     if pa.types.is_dictionary(type):
@@ -99,6 +110,8 @@ def _images(column: pa.Array, array_rows: int) -> pa.Array:
         offsets = np.arange(len(column) + 1, dtype=np.int64) * 16
         return _variable(column, offsets, np.ascontiguousarray(words[:, ::-1]).reshape(-1), array_rows)
     values = _numbers(column)
+    if width is not None and width < values.itemsize:
+        values = _narrowed(column, values, width)
     return _fixed(column, values.itemsize, lambda begin, end, head: values[begin:end], array_rows)
 
 
@@ -123,6 +136,20 @@ def _numbers(column: pa.Array) -> np.ndarray[Any, Any]:
         halves = _values(column, 1, np.dtype("V16"), count).view(np.int64)
         return np.ascontiguousarray(halves[::2])
     return _values(column, 1, np.dtype(f"i{type.bit_width // 8}"), count)
+
+
+def _narrowed(column: pa.Array, values: np.ndarray[Any, Any], width: int) -> np.ndarray[Any, Any]:
+    """The values in integers of `width` bytes; A3."""
+    nulls = _nulls(column)
+    if nulls is not None:
+        values = np.where(nulls, values.dtype.type(0), values)
+    limits = np.iinfo(f"i{width}")
+    if len(values) and not (limits.min <= values.min() and values.max() <= limits.max):
+        raise CorruptionError(
+            f"expected values that zone maps have between {limits.min} and {limits.max}, found {values.min()} to "
+            f"{values.max()}: `nyala fs check` says which file is damaged"
+        )
+    return values.astype(f"i{width}")
 
 
 def _values(column: pa.Array, buffer: int, dtype: np.dtype[Any], count: int) -> np.ndarray[Any, Any]:

@@ -177,12 +177,12 @@ def restore(
     with _unfinished(table._database, target, table.name) as made:
         for step in steps:
             _apply(spark, target, step, made)
-        frame, lease = leased_frame(spark, made.scan(), shared=False)
+        found = leased_frame(spark, made.scan(), shared=False)
         try:
-            load(frame, table)
+            load(found.whole(), table)
         finally:
-            if lease is not None:  # or the files of a table that goes now would stay for an hour
-                lease.give_back()
+            if found.lease is not None:  # or the files of a table that goes now would stay for an hour
+                found.lease.give_back()
     return table
 
 

@@ -20,6 +20,8 @@ Invariants
     F3  Rows travel as arrays where Spark is of a version whose arrays are known (ARRAYS_KNOWN_IN), not Connect, will
         generate code for the loop (without it each row would carry its arrays along), and takes a place of an array
         as NOT NULL (ANSI mode, the default). Elsewhere they travel as rows.
+    F4  In arrays whole numbers, and decimals without their point, travel in as few bytes as all values of the scan
+        need, and are of their own type again before anything of the plan sees them.
 
 Source: the Spark data source study, 2.1 to 2.3; docs/decisions/0027.
 """
@@ -29,20 +31,31 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyspark
 from pyspark.sql.dataframe import DataFrame as SparkDataFrame
-from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from nyala.env import process_mark
 from nyala.spark.arrays import as_arrays
 from nyala.spark.cluster import cores_of, is_classic
 from nyala.spark.digits import made_of_digits, with_digits
 from nyala.spark.options import LEASE_DEFAULT_S
-from nyala.spark.plans import local_frame
+from nyala.spark.plans import ScanFrame, local_frame
 from nyala.spark.reader import (
     CELLS_PER_TASK,
     PARTITIONS_PER_CORE,
@@ -72,6 +85,11 @@ ONE_PARTITION_ROWS: Final = 256
 CELLS_PER_SPARE_TASK: Final = 8_000_000
 # Spark's generated code for more columns than this is too long for the JVM to compile.
 ARRAYS_MAX: Final = 40
+# In how many bytes whole numbers may travel, and as what; and how many the types have in which they arrive.
+# Of more columns the loop is too much for the JVM to make up for the casts.
+_CARRIED_MAX: Final = 8
+_CARRIERS: Final[dict[int, DataType]] = {1: ByteType(), 2: ShortType(), 4: IntegerType()}
+_WHOLE: Final[dict[type[DataType], int]] = {ShortType: 2, IntegerType: 4, LongType: 8}
 # The versions of Spark in whose rows arrays are known to lie as `arrays` writes them.
 ARRAYS_KNOWN_IN: Final = (["4", "2"], ["4", "3"])
 
@@ -81,27 +99,27 @@ def scan_to_spark(spark: SparkSession, scan: Scan, lease_s: float = LEASE_DEFAUL
 
     The order of the rows is not kept. Works as long as somebody reads it once an hour; a small one for ever.
     """
-    return leased_frame(spark, scan, lease_s)[0]
+    return leased_frame(spark, scan, lease_s).whole()
 
 
 def leased_frame(
     spark: SparkSession, scan: Scan, lease_s: float = LEASE_DEFAULT_S, *, shared: bool = True
-) -> tuple[DataFrame, HeldLease | None]:
-    """As `scan_to_spark`, with the lease that keeps the files of the scan; None: its rows stand in the plan.
+) -> ScanFrame:
+    """As `scan_to_spark`, with the lease that keeps the files of the scan, if there is one.
 
     shared: other frames of the same version may have the lease too; else it is this frame's, and may be given back.
     """
     if not scan.schema.names:
         # Neither Arrow nor Spark's rows of a task say how many there are of no columns.
-        frame, lease = leased_frame(spark, _with_a_column(scan), lease_s, shared=shared)
-        return frame.select(), lease
+        found = leased_frame(spark, _with_a_column(scan), lease_s, shared=shared)
+        return ScanFrame(found.whole().select(), found.lease)
     rows = scan._rows_to_look_at()
     if rows <= LOCAL_MAX_ROWS:
         local = _local(spark, scan)
         if local is not None:
-            return local, None
+            return local
     made, lease = _by_tasks(spark, scan, rows, lease_s, shared)
-    return made if scan._spec.limit is None else made.limit(scan._spec.limit), lease
+    return ScanFrame(made if scan._spec.limit is None else made.limit(scan._spec.limit), lease)
 
 
 def _with_a_column(scan: Scan) -> Scan:
@@ -118,7 +136,7 @@ def tasks_wanted(rows: int, columns: int, cores: int | None) -> int:
     return max(1, needed, min(PARTITIONS_PER_CORE * cores, cells // CELLS_PER_SPARE_TASK))
 
 
-def _local(spark: SparkSession, scan: Scan) -> DataFrame | None:
+def _local(spark: SparkSession, scan: Scan) -> ScanFrame | None:
     """The rows in the plan; None: they are more than they seemed (F2)."""
     schema = spark_schema(scan.schema)
     exact = arrow_schema(schema)
@@ -129,7 +147,7 @@ def _local(spark: SparkSession, scan: Scan) -> DataFrame | None:
             return None
         batches.append(conform(batch, exact))
     made = local_frame(spark, pa.Table.from_batches(batches, exact), schema)
-    return made.coalesce(1) if count > ONE_PARTITION_ROWS else made
+    return ScanFrame(made, None, together=count > ONE_PARTITION_ROWS)
 
 
 def _by_tasks(
@@ -146,6 +164,8 @@ def _by_tasks(
     lease = HeldLease(path, named, lease_s)
     wanted = tasks_wanted(rows, len(schema.fields), cores_of(spark))
     groups = place(path, lease.name, pack(scan._tokens_in_pieces(wanted), wanted))
+    whole = with_digits(spark, schema) if arrays else schema
+    widths = _carried_in(whole, scan._value_bounds()) if arrays and len(whole) <= _CARRIED_MAX else {}
     del root
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -155,15 +175,14 @@ def _by_tasks(
                     yield from read_tokens(groups[number], lease, exact, table)
                     continue
                 for found in token_batches(groups[number], lease, table):
-                    yield from as_arrays(found, exact)
+                    yield from as_arrays(found, exact, widths)
 
     tasks = spark.range(0, len(groups), 1, len(groups))
     if not arrays:
         return tasks.mapInArrow(in_task(read), schema), lease
     bytes_of_arrays = StructType([StructField(f.name, BinaryType(), False) for f in schema.fields])
-    whole = with_digits(spark, schema)
-    found = _retyped(spark, tasks.mapInArrow(in_task(read), bytes_of_arrays), whole, rows)
-    return made_of_digits(_unrolled(found, whole), whole, schema), lease
+    found = _retyped(spark, tasks.mapInArrow(in_task(read), bytes_of_arrays), whole, widths, rows)
+    return made_of_digits(_unrolled(found, whole, widths), whole, schema), lease
 
 
 # ------------------------------------------------------------------------------------------------ arrays
@@ -181,21 +200,51 @@ def _arrays_wanted(spark: SparkSession, schema: StructType) -> bool:
     return whole == "true" and ansi == "true"
 
 
-def _retyped(spark: SparkSession, frame: DataFrame, schema: StructType, rows: int) -> DataFrame:
+def _carried_in(schema: StructType, bounds: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    """In how many bytes columns of whole numbers travel (F4): by name, those that need fewer than their type has.
+
+    bounds: (least, greatest) of a column's values.
+    """
+    found = {}
+    for field in schema.fields:
+        own = _WHOLE.get(type(field.dataType))
+        if own is not None and field.name in bounds:
+            least, greatest = bounds[field.name]
+            needed = next(
+                (
+                    width
+                    for width in _CARRIERS
+                    if -(1 << 8 * width - 1) <= least and greatest < 1 << 8 * width - 1
+                ),
+                own,
+            )
+            if needed < own:
+                found[field.name] = needed
+    return found
+
+
+def _retyped(
+    spark: SparkSession, frame: DataFrame, schema: StructType, widths: Mapping[str, int], rows: int
+) -> DataFrame:
     """The rows of `frame`, binary columns, as what they hold: arrays of the schema's types, named c0, c1, …
 
-    rows: how many the arrays have, at most. Spark decides by that what it sends to all executors for a join.
+    widths: as `_carried_in` has them.
+    rows:   how many the arrays have, at most. Spark decides by that what it sends to all executors for a join.
     """
-    arrays = StructType(
-        [
-            StructField(f"c{number}", ArrayType(field.dataType, field.nullable), False)
-            for number, field in enumerate(schema.fields)
+
+    def arrays_of(types: Iterable[DataType]) -> Any:
+        fields = [
+            StructField(f"c{number}", ArrayType(type, field.nullable), False)
+            for number, (field, type) in enumerate(zip(schema.fields, types, strict=True))
         ]
-    )
+        return session.parseDataType(StructType(fields).json())
+
     session: Any = spark._jsparkSession
-    typed = session.parseDataType(arrays.json())
-    made = session.internalCreateDataFrame(frame._jdf.queryExecution().toRdd(), typed, False)
-    return SparkDataFrame(_sized(spark, made, rows * (typed.defaultSize() + 8)), spark)
+    held = arrays_of(_CARRIERS[widths[f.name]] if f.name in widths else f.dataType for f in schema.fields)
+    made = session.internalCreateDataFrame(frame._jdf.queryExecution().toRdd(), held, False)
+    # A join holds rows, whatever they travelled in.
+    size = arrays_of(f.dataType for f in schema.fields).defaultSize() if widths else held.defaultSize()
+    return SparkDataFrame(_sized(spark, made, rows * (size + 8)), spark)
 
 
 def _sized(spark: SparkSession, made: Any, size_bytes: int) -> Any:
@@ -215,16 +264,23 @@ def _sized(spark: SparkSession, made: Any, size_bytes: int) -> Any:
         return made
 
 
-def _unrolled(arrays: DataFrame, schema: StructType) -> DataFrame:
-    """A row for each place of the arrays."""
+def _unrolled(arrays: DataFrame, schema: StructType, widths: Mapping[str, int]) -> DataFrame:
+    """A row for each place of the arrays, in the types of the schema. widths: as `_carried_in` has them."""
     names = ["`" + field.name.replace("`", "``") + "`" for field in schema.fields]
+
+    def own(value: str, field: StructField) -> str:
+        return f"CAST({value} AS {field.dataType.simpleString()})" if field.name in widths else value
+
     if len(names) == 1:
-        return arrays.selectExpr(f"explode(c0) AS {names[0]}")
+        unrolled, field = arrays.selectExpr(f"explode(c0) AS {names[0]}"), schema.fields[0]
+        return unrolled.selectExpr(f"{own(names[0], field)} AS {names[0]}") if widths else unrolled
     # Of the column that is unrolled each value is looked at, needed or not: not of text, if there is another.
     fixed = [n for n, f in enumerate(schema.fields) if not isinstance(f.dataType, StringType | BinaryType)]
     first = fixed[0] if fixed else 0
     unrolled = arrays.selectExpr("*", f"posexplode(c{first}) AS (p, v)")
-    values = ("v" if number == first else f"c{number}[p]" for number in range(len(names)))
+    values = (
+        own("v" if number == first else f"c{number}[p]", field) for number, field in enumerate(schema.fields)
+    )
     # One expression: each takes Python some calls into the JVM.
     together = ", ".join(f"{value} AS {name}" for value, name in zip(values, names, strict=True))
     return unrolled.selectExpr(f"struct({together}) AS row").select("row.*")

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -36,15 +37,35 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["KNOWN_IN", "answer", "local_frame"]
+    from nyala.spark.reader import HeldLease
+
+__all__ = ["KNOWN_IN", "ScanFrame", "answer", "local_frame"]
 
 KNOWN_IN: Final = (["4", "3"],)
 # No name of a table or of a WITH of the user's.
 _MARK: Final = f"nyala_{SYSTEM.randomness.token_hex(6)}"
 
 
+@dataclass(frozen=True)
+class ScanFrame:
+    """A scan that was given to Spark.
+
+    lease:    keeps the files of the scan; None: its rows stand in the plan.
+    together: whether its rows are wanted in one partition: an aggregate over two has Spark plan an exchange. `frame`
+              does not say so yet; in the plan of a statement it costs nothing, as a DataFrame of its own 3 ms.
+    """
+
+    frame: DataFrame
+    lease: HeldLease | None
+    together: bool = False
+
+    def whole(self) -> DataFrame:
+        """The frame with its rows together, if they are wanted so."""
+        return self.frame.coalesce(1) if self.together else self.frame
+
+
 def answer(
-    spark: SparkSession, text: str, uses: Sequence[TableUse], frames: Sequence[DataFrame]
+    spark: SparkSession, text: str, uses: Sequence[TableUse], frames: Sequence[ScanFrame]
 ) -> DataFrame:
     """Spark's answer to a statement in which `frames` stand for its uses of tables, in their order.
 
@@ -57,7 +78,7 @@ def answer(
             return _bound(spark, text, uses, frames)
         except Py4JError:  # a class or a parameter that is another there (P2)
             pass
-    named: dict[str, Any] = {f"nyala_{number}": frame for number, frame in enumerate(frames)}
+    named: dict[str, Any] = {f"nyala_{number}": frame.whole() for number, frame in enumerate(frames)}
     return spark.sql(with_placeholders(text, uses), **named)
 
 
@@ -88,6 +109,7 @@ class _Jvm:
         self.of_rows = sql.classic.Dataset.ofRows
         self.with_names = logical.UnresolvedWith
         self.named = logical.SubqueryAlias
+        self.repartition = logical.Repartition
         self.name = sql.catalyst.AliasIdentifier
         self.list = jvm.java.util.ArrayList
         self.to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
@@ -96,14 +118,17 @@ class _Jvm:
 
 
 def _bound(
-    spark: SparkSession, text: str, uses: Sequence[TableUse], frames: Sequence[DataFrame]
+    spark: SparkSession, text: str, uses: Sequence[TableUse], frames: Sequence[ScanFrame]
 ) -> DataFrame:
     jvm = _Jvm(spark._jvm)
     session: Any = spark._jsparkSession
     names = [f"{_MARK}_{number}" for number in range(len(uses))]
     bound = jvm.list()
     for name, frame in zip(names, frames, strict=True):
-        plan = jvm.named(jvm.name(name, jvm.to_seq(jvm.list())), frame._jdf.logicalPlan())
+        rows = frame.frame._jdf.logicalPlan()
+        if frame.together:
+            rows = jvm.repartition(1, False, rows)
+        plan = jvm.named(jvm.name(name, jvm.to_seq(jvm.list())), rows)
         bound.add(jvm.triple(name, plan, jvm.none))
     # The parser goes by the settings of the session that is active.
     jvm.set_active(session)

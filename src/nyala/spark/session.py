@@ -22,7 +22,7 @@ from nyala.spark.cluster import check_workers, is_classic
 from nyala.spark.errors import translated
 from nyala.spark.frames import leased_frame
 from nyala.spark.options import ReadOptions, wants_changes
-from nyala.spark.plans import answer
+from nyala.spark.plans import ScanFrame, answer
 from nyala.spark.progress import watching
 from nyala.spark.source import NyalaDataSource
 from nyala.spark.statements import find_uses
@@ -170,7 +170,7 @@ def sql(
 
         names = '"' in text and spark.conf.get("spark.sql.ansi.doubleQuotedIdentifiers") == "true"
         uses = find_uses(text, schema_of, double_quoted_names=names)
-        frames: list[DataFrame] = []
+        frames: list[ScanFrame] = []
         for use in uses:
             found = table_of(use.name)
             assert found is not None

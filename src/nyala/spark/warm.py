@@ -30,11 +30,11 @@ from nyala.errors import HistoryExpiredError
 from nyala.tablet.reader_store import ReaderStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from nyala.database import Database
     from nyala.scan import Scan
-    from nyala.spark.reader import HeldLease
+    from nyala.spark.plans import ScanFrame
 
 __all__ = ["IDLE_S", "close_readers", "reading", "task_frame"]
 
@@ -43,7 +43,7 @@ FRAMES_MAX: Final = 16
 
 _lock = threading.Lock()
 _readers: dict[str, _Reader] = {}
-_frames: OrderedDict[Any, tuple[DataFrame, HeldLease]] = OrderedDict()
+_frames: OrderedDict[Any, ScanFrame] = OrderedDict()
 
 
 @dataclass
@@ -123,13 +123,11 @@ def close_readers() -> None:
                 reader.database.close()
 
 
-def task_frame(
-    spark: SparkSession, scan: Scan, asked: Hashable, make: Callable[[], tuple[DataFrame, HeldLease | None]]
-) -> DataFrame:
+def task_frame(spark: SparkSession, scan: Scan, asked: Hashable, make: Callable[[], ScanFrame]) -> ScanFrame:
     """The frame of that scan, made by `make` at the first time, or again when its lease is over (M3).
 
     asked: what the scan has of the table: columns and predicate.
-    make:  gives the frame and the lease that keeps its files; a frame without one is not kept here.
+    make:  gives the frame; one without a lease is not kept here.
     """
     root, table = scan._take()
     # A frame keeps its session, so no other session has that id while the frame is here.
@@ -137,14 +135,14 @@ def task_frame(
     del root, table
     with _lock:
         found = _frames.get(key)
-    if found is not None:
+    if found is not None and found.lease is not None:
         with contextlib.suppress(HistoryExpiredError):
-            found[1].keep()
-            return found[0]
-    frame, lease = make()
-    if lease is not None:
+            found.lease.keep()
+            return found
+    frame = make()
+    if frame.lease is not None:
         with _lock:
-            _frames[key] = (frame, lease)
+            _frames[key] = frame
             _frames.move_to_end(key)
             while len(_frames) > FRAMES_MAX:
                 _frames.popitem(last=False)

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from nyala.errors import CorruptionError
 from nyala.spark import arrays
 from nyala.spark.arrays import as_arrays
 
@@ -148,3 +149,30 @@ def test_arrays_of_long_texts_have_fewer_rows() -> None:
 def test_no_rows_are_no_arrays() -> None:
     batch = every_kind(nulls=False, rows=0)
     assert list(as_arrays(batch, batch.schema)) == []
+
+
+@pytest.mark.parametrize("width, limit", [(1, 127), (2, 32767), (4, 2**31 - 1)])
+def test_whole_numbers_are_carried_in_fewer_bytes(width: int, limit: int) -> None:
+    """Each is what it was; what stands under a NULL does not matter, and a value that does not fit is an error (A3)."""
+    carrier = pa.from_numpy_dtype(f"i{width}")
+    for type, unit in ((pa.int64(), 1), (pa.decimal128(18, 2), Decimal("0.01"))):
+        values = [0, None, -limit - 1, limit, 5] * 200
+        given = pa.array([None if v is None else v * unit for v in values], type)
+        batch = pa.record_batch([given.slice(3)], ["c"])
+        images = [
+            v for made in as_arrays(batch, batch.schema, {"c": width}) for v in made.column(0).to_pylist()
+        ]
+        assert [v for image in images for v in values_of(image, carrier)] == values[3:]
+        far = pa.record_batch([pa.array([0, (limit + 1) * unit], type)], ["c"])
+        with pytest.raises(
+            CorruptionError, match=f"between {-limit - 1} and {limit}, found 0 to {limit + 1}"
+        ):
+            list(as_arrays(far, far.schema, {"c": width}))
+    hidden = pa.Array.from_buffers(
+        pa.int64(), 2, [pa.py_buffer(b"\1"), pa.py_buffer(struct.pack("<2q", 5, 2**62))]
+    )
+    batch = pa.record_batch([hidden], ["c"])
+    (image,) = (
+        v for made in as_arrays(batch, batch.schema, {"c": width}) for v in made.column(0).to_pylist()
+    )
+    assert values_of(image, carrier) == [5, None]
