@@ -163,11 +163,10 @@ def test_whole_numbers_are_carried_in_fewer_bytes(width: int, limit: int) -> Non
             v for made in as_arrays(batch, batch.schema, {"c": width}) for v in made.column(0).to_pylist()
         ]
         assert [v for image in images for v in values_of(image, carrier)] == values[3:]
-        far = pa.record_batch([pa.array([0, (limit + 1) * unit], type)], ["c"])
-        with pytest.raises(
-            CorruptionError, match=f"between {-limit - 1} and {limit}, found 0 to {limit + 1}"
-        ):
-            list(as_arrays(far, far.schema, {"c": width}))
+        for beyond, found in ((limit + 1, f"0 to {limit + 1}"), (-limit - 2, f"{-limit - 2} to 0")):
+            far = pa.record_batch([pa.array([0, beyond * unit], type)], ["c"])
+            with pytest.raises(CorruptionError, match=f"between {-limit - 1} and {limit}, found {found}"):
+                list(as_arrays(far, far.schema, {"c": width}))
     hidden = pa.Array.from_buffers(
         pa.int64(), 2, [pa.py_buffer(b"\1"), pa.py_buffer(struct.pack("<2q", 5, 2**62))]
     )
