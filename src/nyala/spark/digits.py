@@ -105,9 +105,9 @@ def made_of_digits(frame: DataFrame, whole: StructType, schema: StructType) -> D
     for field in changed:
         assert isinstance(field.dataType, DecimalType)
         column: Any = F.col("`" + field.name.replace("`", "``") + "`")
-        whole = expressions.expression(column._jc)
+        digits = expressions.expression(column._jc)
         # False: a number with more digits is an error, and so the column is NULL only where the number is.
-        decimal = make_decimal(whole, field.dataType.precision, field.dataType.scale, False)
+        decimal = make_decimal(digits, field.dataType.precision, field.dataType.scale, False)
         made[field.name] = ClassicColumn(expressions.column(decimal))
     return frame.withColumns(made)
 

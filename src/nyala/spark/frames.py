@@ -85,9 +85,9 @@ ONE_PARTITION_ROWS: Final = 256
 CELLS_PER_SPARE_TASK: Final = 8_000_000
 # Spark's generated code for more columns than this is too long for the JVM to compile.
 ARRAYS_MAX: Final = 40
-# In how many bytes whole numbers may travel, and as what; and how many the types have in which they arrive.
 # Of more columns the loop is too much for the JVM to make up for the casts.
 _CARRIED_MAX: Final = 8
+# In how many bytes whole numbers may travel, and as what; and how many the types have in which they arrive.
 _CARRIERS: Final[dict[int, DataType]] = {1: ByteType(), 2: ShortType(), 4: IntegerType()}
 _WHOLE: Final[dict[type[DataType], int]] = {ShortType: 2, IntegerType: 4, LongType: 8}
 # The versions of Spark in whose rows arrays are known to lie as `arrays` writes them.
@@ -95,7 +95,7 @@ ARRAYS_KNOWN_IN: Final = (["4", "2"], ["4", "3"])
 
 
 def scan_to_spark(spark: SparkSession, scan: Scan, lease_s: float = LEASE_DEFAULT_S) -> DataFrame:
-    """See `Scan.to_spark`. Reads some 1.5 times as fast as `format("nyala")`, which passes each row through more hands.
+    """See `Scan.to_spark`. Reads faster than `format("nyala")`, which passes each row through more hands.
 
     The order of the rows is not kept. Works as long as somebody reads it once an hour; a small one for ever.
     """
