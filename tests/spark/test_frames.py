@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import nyala
-from nyala.spark import digits, frames
+from nyala.spark import digits, frames, unrolled
 from nyala.spark.types import spark_schema
 
 ROWS = {
@@ -63,7 +63,7 @@ def test_rows_and_schema_are_the_same_in_the_plan_and_by_tasks(
             made["tasks, decimals in arrays"] = table.scan().to_spark(spark)
         plan = made["tasks, decimals in arrays"]._jdf.queryExecution().toString().lower()
         assert "posexplode" in plan and "makedecimal" not in plan
-        monkeypatch.setattr(frames, "ARRAYS_MAX", 0)
+        monkeypatch.setattr(unrolled, "ARRAYS_MAX", 0)
         made["tasks, row by row"] = table.scan().to_spark(spark)
         assert "posexplode" not in made["tasks, row by row"]._jdf.queryExecution().toString()
         wanted = table.scan().to_arrow().sort_by("k")
@@ -88,13 +88,13 @@ def test_whole_numbers_travel_in_as_few_bytes_as_they_need(
     """F4: types and values are the table's own, at the edges too, and when an update goes beyond what a file has."""
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
     widths: list[dict[str, int]] = []
-    real = frames._carried_in
+    real = frames.carried_in
 
     def spied(schema, bounds):
         widths.append(real(schema, bounds))
         return widths[-1]
 
-    monkeypatch.setattr(frames, "_carried_in", spied)
+    monkeypatch.setattr(frames, "carried_in", spied)
     edges = {"b": 2**7, "s": 2**15, "i": 2**31, "l": 2**63}
     with nyala.connect(store) as db:
         types = dict.fromkeys(("k", *edges), "int64") | {"n": "int32", "d": "decimal(9,2)"}

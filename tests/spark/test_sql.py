@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 import nyala
 import nyala.spark
-from nyala.spark import frames, plans, session
+from nyala.spark import plans, session
 from nyala.spark.frames import leased_frame
 
 
@@ -242,12 +242,13 @@ STATEMENTS = (
 )
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("way", ["rows", "arrays", "public"])
 def test_a_statement_is_the_same_as_a_plan_and_as_a_text(
-    spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch, known: bool
+    spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """P1, P2: in a version of Spark that is not known the public way is taken, to the same answers and errors."""
-    if not known:
+    monkeypatch.setattr(plans, "ROWS_AS_ROWS", 0 if way == "arrays" else 256)
+    if way == "public":
         monkeypatch.setattr(plans, "KNOWN_IN", ())
     for name in ("t", "u"):
         spark.createDataFrame(db[name].to_arrow()).createOrReplaceTempView(name)
@@ -256,6 +257,8 @@ def test_a_statement_is_the_same_as_a_plan_and_as_a_text(
         theirs = spark.sql(text)
         assert answer(ours) == answer(theirs), text
         assert ours.schema.simpleString() == theirs.schema.simpleString(), text
+        read = ours._jdf.queryExecution().optimizedPlan().toString()
+        assert ("posexplode" in read) == (way == "arrays" and "LocalRelation" in read), read
         # A frame is read in more than one place of a plan.
         assert answer(ours.union(ours).distinct()) == answer(theirs.distinct()), text
     with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
@@ -273,7 +276,7 @@ def test_rows_in_the_plan_are_added_up_without_an_exchange(
     """Many stand in one partition. Few stay as they are: Spark answers for those without a job, if nothing is added."""
     if not known:
         monkeypatch.setattr(plans, "KNOWN_IN", ())
-    more = frames.ONE_PARTITION_ROWS + 1
+    more = plans.ROWS_AS_ROWS + 1
     db["t"].upsert({"k": range(1, more + 1), "v": range(more), "w": ["x"] * more})
     for text, rows, way in (
         ("SELECT sum(v) FROM t", [(more * (more - 1) // 2,)], "Coalesce"),
@@ -288,6 +291,78 @@ def test_rows_in_the_plan_are_added_up_without_an_exchange(
         plan = ours._jdf.queryExecution().executedPlan().toString()
         assert way in plan and "Exchange" not in plan, plan
     assert "Exchange" not in db["t"].scan().to_spark(spark).agg({"v": "sum"})._jdf.queryExecution().toString()
+
+
+def test_many_rows_stand_in_the_plan_as_one_row_of_arrays(
+    spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every kind of column, alone and together, read in full and in part; and as rows where Spark takes no arrays."""
+    monkeypatch.setattr(plans, "ROWS_AS_ROWS", 2)
+    types = {
+        "k": "int64", "short": "decimal(9,2)", "long": "decimal(38,3)", "at": "timestamp", "day": "date", "i": "int8",
+        "text": "string", "raw": "binary", "flag": "bool", "x": "double", "p": "int32", "a `b`.c": "string",
+    }  # fmt: skip
+    utc = dt.UTC
+    rows = {
+        "k": [1, 2, 3],
+        "short": [decimal.Decimal("-9999999.99"), None, decimal.Decimal("0.01")],
+        "long": [None, decimal.Decimal("12345678901234567890123456789012345.678"), decimal.Decimal("-0.001")],
+        "at": [dt.datetime(1969, 12, 31, 23, 59, 59, 7, utc), None, dt.datetime(2026, 7, 1, 12, tzinfo=utc)],
+        "day": [dt.date(1900, 1, 1), None, dt.date(2026, 7, 1)],
+        "i": [-128, 127, None],
+        "text": ["ü", None, ""],
+        "raw": [b"\x00\xff", None, b""],
+        "flag": [True, None, False],
+        "x": [1.5, None, float("inf")],
+        "p": [7, 8, None],
+        "a `b`.c": ["as they are", "quoted", None],
+    }  # fmt: skip
+    with nyala.connect(store) as opened:
+        made = opened.create_table("t", types, "k")
+        made.insert(rows)
+        wanted = made.scan().to_spark(spark)  # a DataFrame of its own holds them as rows
+        assert "posexplode" not in wanted._jdf.queryExecution().toString()
+
+        def asked(text: str):
+            return nyala.spark.sql(spark, text, store=store)
+
+        def shown(df) -> list[str]:
+            return sorted(map(repr, df.collect()))
+
+        whole = asked("SELECT * FROM t")
+        plan = whole._jdf.queryExecution().executedPlan().toString()
+        assert "posexplode" in plan and "Coalesce 1" in plan
+        assert whole.schema == wanted.schema and shown(whole) == shown(wanted)
+        assert whole.toArrow().sort_by("k").to_pylist() == made.to_arrow().sort_by("k").to_pylist()
+        for name in types:
+            quoted = "`" + name.replace("`", "``") + "`"
+            one = asked(f"SELECT {quoted} FROM t")
+            assert "posexplode" in one._jdf.queryExecution().toString()
+            assert one.schema == wanted.select(quoted).schema and shown(one) == shown(wanted.select(quoted))
+        kept = asked("SELECT k, p, text FROM t").cache()
+        assert shown(kept.select("p")) == shown(wanted.select("p"))
+        assert "InMemoryTableScan" in kept.select("k")._jdf.queryExecution().executedPlan().toString()
+        kept.unpersist()
+        joined = (
+            "SELECT /*+ BROADCAST(a) */ a.p, b.text FROM t a JOIN t b ON a.k = b.k + 1 ORDER BY a.k LIMIT 5"
+        )
+        assert [tuple(row) for row in asked(joined).collect()] == [(8, "ü"), (None, None)]
+        view = asked("SELECT k, p FROM t WHERE k < 9")
+        again = view.join(view.select("k", view.p.alias("q")), "k").where("p = q")
+        assert sorted(again.select("k").collect()) == [(1,), (2,)]
+        assert asked("SELECT count(*) FROM t").collect() == [(3,)]
+        for setting, value in (
+            ("spark.sql.ansi.enabled", "false"),
+            ("spark.sql.codegen.wholeStage", "false"),
+        ):
+            before = spark.conf.get(setting)
+            spark.conf.set(setting, value)
+            try:
+                other = asked("SELECT * FROM t")
+                assert "posexplode" not in other._jdf.queryExecution().toString()
+                assert other.schema == wanted.schema and shown(other) == shown(wanted)
+            finally:
+                spark.conf.set(setting, before)
 
 
 def test_a_statement_leaves_names_and_cached_frames_alone(spark: SparkSession, db: nyala.Database) -> None:

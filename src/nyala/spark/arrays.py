@@ -39,7 +39,7 @@ import pyarrow as pa
 
 from nyala.errors import CorruptionError
 
-__all__ = ["ARRAY_ROWS", "LONG_DIGITS", "as_arrays"]
+__all__ = ["ARRAY_ROWS", "LONG_DIGITS", "as_arrays", "as_row"]
 
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
@@ -78,6 +78,24 @@ def as_arrays(
             for name, column in zip(schema.names, columns, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(arrays, names=schema.names)
+
+
+def as_row(table: pa.Table, schema: pa.Schema) -> bytes:
+    """All rows as one row of Spark's (`UnsafeRow`), each column one array.
+
+    schema: as of `as_arrays`. There is at least one row, and they are few: an array is below 2 GiB.
+    """
+    images = []
+    for field in schema:
+        column = table.column(field.name).combine_chunks()
+        (image,) = _images(_plain(column, field.type, len(column)), len(column))
+        images.append(image.as_buffer())
+    # One bit a column, none of them NULL; then where each array stands, and how long it is.
+    begin = 8 * (-(-len(images) // 64) + len(images))
+    ends = np.cumsum([begin] + [image.size for image in images])
+    places = (ends[:-1] << 32) | np.array([image.size for image in images], np.int64)
+    head = np.concatenate([np.zeros(-(-len(images) // 64), np.int64), places])
+    return b"".join([head.astype("<i8").tobytes(), *images])
 
 
 def _rows_within(limit_bytes: int, rows: int, size_bytes: int, most: int) -> int:

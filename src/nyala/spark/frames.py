@@ -12,8 +12,6 @@ generated code unrolls them.
     range ─► mapInArrow, binary columns ─► the same rows, said to be arrays ─► posexplode ─► a row for each place
              └── Python ──────────────┘    └─ LogicalRDD ───────────────────┘  └─ generated code ─────────────┘
 
-That the columns are arrays is said by py4j, with a call that is Spark's own business (`internalCreateDataFrame`).
-
 Invariants
     F1  The DataFrame's schema and rows are the same whichever way they come.
     F2  What is held in the driver is at most LOCAL_MAX_BYTES of a scan; a scan that turns out larger is given to tasks.
@@ -30,32 +28,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyspark
-from pyspark.sql.dataframe import DataFrame as SparkDataFrame
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    ByteType,
-    DataType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from nyala.env import process_mark
 from nyala.spark.arrays import as_arrays
-from nyala.spark.cluster import cores_of, is_classic
+from nyala.spark.cluster import cores_of
 from nyala.spark.digits import made_of_digits, with_digits
 from nyala.spark.options import LEASE_DEFAULT_S
-from nyala.spark.plans import ScanFrame, local_frame
+from nyala.spark.plans import FrameOfTasks, HeldRows, ScanFrame
 from nyala.spark.reader import (
     CELLS_PER_TASK,
     PARTITIONS_PER_CORE,
@@ -68,6 +52,7 @@ from nyala.spark.reader import (
     token_batches,
 )
 from nyala.spark.types import arrow_schema, conform, spark_schema
+from nyala.spark.unrolled import arrays_wanted, carried_in, retyped, unrolled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,19 +64,10 @@ __all__ = ["leased_frame", "scan_to_spark", "tasks_wanted"]
 # What the driver reads of one core in the time of a stage of Python tasks: about 70 ms.
 LOCAL_MAX_ROWS: Final = 20_000
 LOCAL_MAX_BYTES: Final = 4 << 20
-# Rows that need no exchange, where an aggregate over them would have Spark plan one; fewer are not worth a task.
-ONE_PARTITION_ROWS: Final = 256
 # Only where tasks are long do more than one a core even out the end.
 CELLS_PER_SPARE_TASK: Final = 8_000_000
-# Spark's generated code for more columns than this is too long for the JVM to compile.
-ARRAYS_MAX: Final = 40
 # Of more columns the loop is too much for the JVM to make up for the casts.
 _CARRIED_MAX: Final = 8
-# In how many bytes whole numbers may travel, and as what; and how many the types have in which they arrive.
-_CARRIERS: Final[dict[int, DataType]] = {1: ByteType(), 2: ShortType(), 4: IntegerType()}
-_WHOLE: Final[dict[type[DataType], int]] = {ShortType: 2, IntegerType: 4, LongType: 8}
-# The versions of Spark in whose rows arrays are known to lie as `arrays` writes them.
-ARRAYS_KNOWN_IN: Final = (["4", "2"], ["4", "3"])
 
 
 def scan_to_spark(spark: SparkSession, scan: Scan, lease_s: float = LEASE_DEFAULT_S) -> DataFrame:
@@ -112,14 +88,14 @@ def leased_frame(
     if not scan.schema.names:
         # Neither Arrow nor Spark's rows of a task say how many there are of no columns.
         found = leased_frame(spark, _with_a_column(scan), lease_s, shared=shared)
-        return ScanFrame(found.whole().select(), found.lease)
+        return FrameOfTasks(found.whole().select(), found.lease)
     rows = scan._rows_to_look_at()
     if rows <= LOCAL_MAX_ROWS:
         local = _local(spark, scan)
         if local is not None:
             return local
     made, lease = _by_tasks(spark, scan, rows, lease_s, shared)
-    return ScanFrame(made if scan._spec.limit is None else made.limit(scan._spec.limit), lease)
+    return FrameOfTasks(made if scan._spec.limit is None else made.limit(scan._spec.limit), lease)
 
 
 def _with_a_column(scan: Scan) -> Scan:
@@ -136,25 +112,24 @@ def tasks_wanted(rows: int, columns: int, cores: int | None) -> int:
     return max(1, needed, min(PARTITIONS_PER_CORE * cores, cells // CELLS_PER_SPARE_TASK))
 
 
-def _local(spark: SparkSession, scan: Scan) -> ScanFrame | None:
+def _local(spark: SparkSession, scan: Scan) -> HeldRows | None:
     """The rows in the plan; None: they are more than they seemed (F2)."""
     schema = spark_schema(scan.schema)
     exact = arrow_schema(schema)
-    batches, size, count = [], 0, 0
+    batches, size = [], 0
     for batch in scan.to_reader():
-        size, count = size + batch.nbytes, count + batch.num_rows
+        size += batch.nbytes
         if size > LOCAL_MAX_BYTES:
             return None
         batches.append(conform(batch, exact))
-    made = local_frame(spark, pa.Table.from_batches(batches, exact), schema)
-    return ScanFrame(made, None, together=count > ONE_PARTITION_ROWS)
+    return HeldRows(spark, pa.Table.from_batches(batches, exact), schema)
 
 
 def _by_tasks(
     spark: SparkSession, scan: Scan, rows: int, lease_s: float, shared: bool
 ) -> tuple[DataFrame, HeldLease]:
     schema = spark_schema(scan.schema)
-    arrays = _arrays_wanted(spark, schema)
+    arrays = arrays_wanted(spark, schema)
     if arrays and not scan._spec.order_by_key:
         scan = scan.compacted()
     exact = arrow_schema(schema)
@@ -165,7 +140,7 @@ def _by_tasks(
     wanted = tasks_wanted(rows, len(schema.fields), cores_of(spark))
     groups = place(path, lease.name, pack(scan._tokens_in_pieces(wanted), wanted))
     whole = with_digits(spark, schema) if arrays else schema
-    widths = _carried_in(whole, scan._value_bounds()) if arrays and len(whole) <= _CARRIED_MAX else {}
+    widths = carried_in(whole, scan._value_bounds()) if arrays and len(whole) <= _CARRIED_MAX else {}
     del root
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -181,106 +156,5 @@ def _by_tasks(
     if not arrays:
         return tasks.mapInArrow(in_task(read), schema), lease
     bytes_of_arrays = StructType([StructField(f.name, BinaryType(), False) for f in schema.fields])
-    found = _retyped(spark, tasks.mapInArrow(in_task(read), bytes_of_arrays), whole, widths, rows)
-    return made_of_digits(_unrolled(found, whole, widths), whole, schema), lease
-
-
-# ------------------------------------------------------------------------------------------------ arrays
-
-
-def _arrays_wanted(spark: SparkSession, schema: StructType) -> bool:
-    """Whether rows can travel as arrays (F3)."""
-    if not is_classic(spark) or pyspark.__version__.split(".")[:2] not in ARRAYS_KNOWN_IN:
-        return False
-    if sys.byteorder != "little" or not 0 < len(schema.fields) <= ARRAYS_MAX:
-        return False
-    whole, ansi = (
-        spark.conf.get(name) for name in ("spark.sql.codegen.wholeStage", "spark.sql.ansi.enabled")
-    )
-    return whole == "true" and ansi == "true"
-
-
-def _carried_in(schema: StructType, bounds: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-    """In how many bytes columns of whole numbers travel (F4): by name, those that need fewer than their type has.
-
-    bounds: (least, greatest) of a column's values.
-    """
-    found = {}
-    for field in schema.fields:
-        own = _WHOLE.get(type(field.dataType))
-        if own is not None and field.name in bounds:
-            least, greatest = bounds[field.name]
-            needed = next(
-                (
-                    width
-                    for width in _CARRIERS
-                    if -(1 << 8 * width - 1) <= least and greatest < 1 << 8 * width - 1
-                ),
-                own,
-            )
-            if needed < own:
-                found[field.name] = needed
-    return found
-
-
-def _retyped(
-    spark: SparkSession, frame: DataFrame, schema: StructType, widths: Mapping[str, int], rows: int
-) -> DataFrame:
-    """The rows of `frame`, binary columns, as what they hold: arrays of the schema's types, named c0, c1, …
-
-    widths: as `_carried_in` has them.
-    rows:   how many the arrays have, at most. Spark decides by that what it sends to all executors for a join.
-    """
-
-    def arrays_of(types: Iterable[DataType]) -> Any:
-        fields = [
-            StructField(f"c{number}", ArrayType(type, field.nullable), False)
-            for number, (field, type) in enumerate(zip(schema.fields, types, strict=True))
-        ]
-        return session.parseDataType(StructType(fields).json())
-
-    session: Any = spark._jsparkSession
-    held = arrays_of(_CARRIERS[widths[f.name]] if f.name in widths else f.dataType for f in schema.fields)
-    made = session.internalCreateDataFrame(frame._jdf.queryExecution().toRdd(), held, False)
-    # A join holds rows, whatever they travelled in.
-    size = arrays_of(f.dataType for f in schema.fields).defaultSize() if widths else held.defaultSize()
-    return SparkDataFrame(_sized(spark, made, rows * (size + 8)), spark)
-
-
-def _sized(spark: SparkSession, made: Any, size_bytes: int) -> Any:
-    """The frame with an estimate of its size; where this version of Spark takes none, Spark holds it for huge."""
-    session: Any = spark._jsparkSession
-    jvm: Any = spark._jvm
-    try:
-        plan, sql, none = made.logicalPlan(), jvm.org.apache.spark.sql, jvm.scala.Option.empty()
-        # Of an estimate py4j can pass on only a whole one: that of as many numbers as have this size.
-        known = session.range(max(1, size_bytes // 8)).queryExecution().optimizedPlan().stats()
-        sized = sql.execution.LogicalRDD(
-            plan.output(), plan.rdd(), plan.outputPartitioning(), plan.outputOrdering(), False, none,
-            session, jvm.scala.Option.apply(known), none, False,
-        )  # fmt: skip
-        return sql.classic.Dataset.ofRows(session, sized)
-    except Exception:  # whatever py4j says of a class or a parameter that another version does not have
-        return made
-
-
-def _unrolled(arrays: DataFrame, schema: StructType, widths: Mapping[str, int]) -> DataFrame:
-    """A row for each place of the arrays, in the types of the schema. widths: as `_carried_in` has them."""
-    names = ["`" + field.name.replace("`", "``") + "`" for field in schema.fields]
-
-    def own(value: str, field: StructField) -> str:
-        return f"CAST({value} AS {field.dataType.simpleString()})" if field.name in widths else value
-
-    if len(names) == 1:
-        unrolled, field = arrays.selectExpr(f"explode(c0) AS {names[0]}"), schema.fields[0]
-        return unrolled.selectExpr(f"{own(names[0], field)} AS {names[0]}") if widths else unrolled
-    # Of the column that is unrolled each value is looked at, needed or not: not of text, if there is another.
-    fixed = [n for n, f in enumerate(schema.fields) if not isinstance(f.dataType, StringType | BinaryType)]
-    first = fixed[0] if fixed else 0
-    unrolled = arrays.selectExpr("*", f"posexplode(c{first}) AS (p, v)")
-    values = (
-        own("v" if number == first else f"c{number}[p]", field) for number, field in enumerate(schema.fields)
-    )
-    # One expression: each takes Python some calls into the JVM.
-    together = ", ".join(f"{value} AS {name}" for value, name in zip(values, names, strict=True))
-    return unrolled.selectExpr(f"struct({together}) AS row").select("row.*")
+    found = retyped(spark, tasks.mapInArrow(in_task(read), bytes_of_arrays), whole, widths, rows)
+    return made_of_digits(unrolled(found, whole, widths), whole, schema), lease

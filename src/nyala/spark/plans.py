@@ -1,6 +1,8 @@
 """Statements and rows given to Spark in few words: what PySpark says in many, each a turn through its JVM.
 
-    rows of a scan      ──►  Arrow's bytes in a file  ──►  LocalRelation                    (createDataFrame)
+    few rows of a scan  ──►  Arrow's bytes in a file  ──►  LocalRelation                    (createDataFrame)
+    more, in a statement──►  one row of arrays, its bytes through py4j  ──►  LocalRelation of that row
+                        ──►  SELECT v, c1[p], … LATERAL VIEW posexplode(c0)  over it
     SELECT … FROM n0    ──►  its plan, as Spark's parser makes it
                         ──►  WITH n0 AS (the table's plan) over it                          (spark.sql(text, n0=df))
 
@@ -8,12 +10,17 @@
 what is cached of that DataFrame. A name that is bound by WITH is known to this statement alone. `createDataFrame` asks
 the session for eight settings, none of which means anything for rows in Spark's own types.
 
+Rows as arrays spare Spark an object for each row and each decimal, twice: in the driver, and on the way to the task.
+Few rows stand as rows, because of a LocalRelation of those Spark answers without a job.
+
 Invariants
     P1  The answer, its schema and its errors are those of the public way (`spark.sql`, `createDataFrame`).
     P2  What is used is not public in Spark, so only versions in which it was looked at are told this way (KNOWN_IN),
         and where a class is not as it was there, the public way is taken.
+    P3  Rows of a scan that stand in a plan are one partition where they are more than ROWS_AS_ROWS: an aggregate over
+        two would have Spark plan an exchange.
 
-Source: Spark's parser makes the same plan of `WITH n0 AS (…)`; docs/decisions/0034.
+Source: Spark's parser makes the same plan of `WITH n0 AS (…)`; docs/decisions/0034, 0038.
 """
 
 from __future__ import annotations
@@ -21,7 +28,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyspark
@@ -30,8 +37,11 @@ from pyspark.sql.dataframe import DataFrame as SparkDataFrame
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
 from nyala.env import SYSTEM
+from nyala.spark.arrays import as_row
 from nyala.spark.cluster import is_classic
 from nyala.spark.statements import TableUse, with_names, with_placeholders
+from nyala.spark.types import arrow_schema
+from nyala.spark.unrolled import arrays_of, arrays_wanted, unrolling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,29 +49,47 @@ if TYPE_CHECKING:
 
     from nyala.spark.reader import HeldLease
 
-__all__ = ["KNOWN_IN", "ScanFrame", "answer", "local_frame"]
+__all__ = ["KNOWN_IN", "ROWS_AS_ROWS", "FrameOfTasks", "HeldRows", "ScanFrame", "answer"]
 
 KNOWN_IN: Final = (["4", "3"],)
+# Of so many rows Spark's answer without a job is sooner than any with one; an exchange is worth nothing there.
+ROWS_AS_ROWS: Final = 256
 # No name of a table or of a WITH of the user's.
 _MARK: Final = f"nyala_{SYSTEM.randomness.token_hex(6)}"
 
 
 @dataclass(frozen=True)
-class ScanFrame:
-    """A scan that was given to Spark.
-
-    lease:    keeps the files of the scan; None: its rows stand in the plan.
-    together: whether its rows are wanted in one partition: an aggregate over two has Spark plan an exchange. `frame`
-              does not say so yet; in the plan of a statement it costs nothing, as a DataFrame of its own 3 ms.
-    """
+class FrameOfTasks:
+    """A scan that tasks read. lease: keeps its files; None: it reads none."""
 
     frame: DataFrame
     lease: HeldLease | None
-    together: bool = False
 
     def whole(self) -> DataFrame:
-        """The frame with its rows together, if they are wanted so."""
-        return self.frame.coalesce(1) if self.together else self.frame
+        return self.frame
+
+
+@dataclass(frozen=True)
+class HeldRows:
+    """A scan's few rows, to stand in a plan. table: in exactly the types of `schema` (`arrow_schema`)."""
+
+    spark: SparkSession
+    table: pa.Table
+    schema: StructType
+    lease: None = None
+
+    def whole(self) -> DataFrame:
+        """They as a DataFrame of its own (P3)."""
+        made = _local_frame(self)
+        return made.coalesce(1) if self.are_many else made
+
+    @property
+    def are_many(self) -> bool:
+        return int(self.table.num_rows) > ROWS_AS_ROWS
+
+
+ScanFrame: TypeAlias = FrameOfTasks | HeldRows
+"""A scan that is given to Spark."""
 
 
 def answer(
@@ -76,20 +104,19 @@ def answer(
     if _is_known(spark):
         try:
             return _bound(spark, text, uses, frames)
-        except Py4JError:  # a class or a parameter that is another there (P2)
+        except (Py4JError, TypeError):  # a class or a parameter that is another there (P2)
             pass
     named: dict[str, Any] = {f"nyala_{number}": frame.whole() for number, frame in enumerate(frames)}
     return spark.sql(with_placeholders(text, uses), **named)
 
 
-def local_frame(spark: SparkSession, table: pa.Table, schema: StructType) -> DataFrame:
-    """The rows as a DataFrame that holds them itself. table: in exactly the types of `schema` (`arrow_schema`)."""
-    if _is_known(spark):
+def _local_frame(rows: HeldRows) -> DataFrame:
+    if _is_known(rows.spark):
         try:
-            return _local(spark, table, schema)
-        except Py4JError:
+            return _local(rows)
+        except (Py4JError, TypeError):
             pass
-    return spark.createDataFrame(table, schema=schema)
+    return rows.spark.createDataFrame(rows.table, schema=rows.schema)
 
 
 def _is_known(spark: SparkSession) -> bool:
@@ -102,7 +129,8 @@ class _Jvm:
 
     def __init__(self, jvm: Any) -> None:
         sql = jvm.org.apache.spark.sql
-        logical = sql.catalyst.plans.logical
+        catalyst = sql.catalyst
+        logical = catalyst.plans.logical
         self.utils = jvm.PythonSQLUtils
         self.iterator_server = jvm.ArrowIteratorServer
         self.set_active = sql.classic.SparkSession.setActiveSession
@@ -110,11 +138,20 @@ class _Jvm:
         self.with_names = logical.UnresolvedWith
         self.named = logical.SubqueryAlias
         self.repartition = logical.Repartition
-        self.name = sql.catalyst.AliasIdentifier
-        self.list = jvm.java.util.ArrayList
-        self.to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+        self.relation = logical.LocalRelation
+        self.row = catalyst.expressions.UnsafeRow
+        self.attributes = catalyst.types.DataTypeUtils.toAttributes
         self.triple = jvm.scala.Tuple3
         self.none = jvm.scala.Option.empty()
+        self._cons = getattr(jvm.scala.collection.immutable, "$colon$colon")
+        self._nil = getattr(getattr(jvm.scala.collection.immutable, "Nil$"), "MODULE$")
+        # What is the same in each statement.
+        self.name = functools.lru_cache(64)(lambda name: catalyst.AliasIdentifier(name, self._nil))
+        self.type = functools.lru_cache(64)(lambda json: sql.types.DataType.fromJson(json))
+
+    def seq(self, items: Sequence[Any]) -> Any:
+        """A call for each item, and none besides."""
+        return functools.reduce(lambda rest, item: self._cons(item, rest), reversed(items), self._nil)
 
 
 def _bound(
@@ -122,23 +159,44 @@ def _bound(
 ) -> DataFrame:
     jvm = _Jvm(spark._jvm)
     session: Any = spark._jsparkSession
-    names = [f"{_MARK}_{number}" for number in range(len(uses))]
-    bound = jvm.list()
-    for name, frame in zip(names, frames, strict=True):
-        rows = frame.frame._jdf.logicalPlan()
-        if frame.together:
-            rows = jvm.repartition(1, False, rows)
-        plan = jvm.named(jvm.name(name, jvm.to_seq(jvm.list())), rows)
-        bound.add(jvm.triple(name, plan, jvm.none))
     # The parser goes by the settings of the session that is active.
     jvm.set_active(session)
-    plan = session.sessionState().sqlParser().parsePlan(with_names(text, uses, names))
-    return SparkDataFrame(jvm.of_rows(session, jvm.with_names(plan, jvm.to_seq(bound), False)), spark)
+    parse = session.sessionState().sqlParser().parsePlan
+    names = [f"{_MARK}_{number}" for number in range(len(uses))]
+    bound = []
+
+    def bind(name: str, plan: Any) -> None:
+        bound.append(jvm.triple(name, jvm.named(jvm.name(name), plan), jvm.none))
+
+    for name, frame in zip(names, frames, strict=True):
+        if isinstance(frame, FrameOfTasks):
+            bind(name, frame.frame._jdf.logicalPlan())
+        elif frame.are_many and arrays_wanted(spark, frame.schema):
+            bind(f"{name}_arrays", jvm.repartition(1, False, _relation(jvm, frame)))
+            bind(name, parse(unrolling(f"{name}_arrays", frame.schema)))
+        else:
+            rows = _local_frame(frame)._jdf.logicalPlan()
+            bind(name, jvm.repartition(1, False, rows) if frame.are_many else rows)
+    plan = parse(with_names(text, uses, names))
+    return SparkDataFrame(jvm.of_rows(session, jvm.with_names(plan, jvm.seq(bound), False)), spark)
 
 
-def _local(spark: SparkSession, table: pa.Table, schema: StructType) -> DataFrame:
+def _relation(jvm: _Jvm, rows: HeldRows) -> Any:
+    """The rows as one row of arrays."""
+    image = as_row(rows.table, arrow_schema(rows.schema))
+    row = jvm.row(len(rows.schema.fields))
+    row.pointTo(image, len(image))
+    types = jvm.type(arrays_of(rows.schema).json())
+    return jvm.relation(jvm.attributes(types), jvm.seq([row]), False, jvm.none)
+
+
+def _local(rows: HeldRows) -> DataFrame:
+    spark = rows.spark
     jvm = _Jvm(spark._jvm)
     batches = spark.sparkContext._serialize_to_jvm(
-        table.to_batches(), ArrowStreamSerializer(), jvm.utils.readArrowStreamFromFile, jvm.iterator_server
+        rows.table.to_batches(),
+        ArrowStreamSerializer(),
+        jvm.utils.readArrowStreamFromFile,
+        jvm.iterator_server,
     )
-    return SparkDataFrame(jvm.utils.toDataFrame(batches, schema.json(), spark._jsparkSession), spark)
+    return SparkDataFrame(jvm.utils.toDataFrame(batches, rows.schema.json(), spark._jsparkSession), spark)

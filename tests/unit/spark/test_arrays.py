@@ -12,7 +12,7 @@ import pytest
 
 from nyala.errors import CorruptionError
 from nyala.spark import arrays
-from nyala.spark.arrays import as_arrays
+from nyala.spark.arrays import as_arrays, as_row
 
 ROWS = 300
 COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -149,6 +149,25 @@ def test_arrays_of_long_texts_have_fewer_rows() -> None:
 def test_no_rows_are_no_arrays() -> None:
     batch = every_kind(nulls=False, rows=0)
     assert list(as_arrays(batch, batch.schema)) == []
+
+
+@pytest.mark.parametrize("nulls", [False, True])
+@pytest.mark.parametrize("times", [1, 6])
+def test_all_rows_are_one_row_of_spark(nulls: bool, times: int) -> None:
+    """By the rules of UnsafeRow: NULL bits of its columns, then where each array stands and how long it is. With more
+    than 64 columns there is more than one word of bits."""
+    batch = every_kind(nulls, rows=arrays.ARRAY_ROWS + 1)
+    names = [f"{name} {number}" for number in range(times) for name in batch.schema.names]
+    table = pa.Table.from_arrays(batch.columns * times, names=names)
+    assert len(names) == len(COLUMNS) * times
+    table = pa.concat_tables([table.slice(0, 100), table.slice(100)])  # chunks, as a scan gives them
+    image = as_row(table, table.schema)
+    words = -(-len(names) // 64)
+    assert image[: 8 * words] == bytes(8 * words)
+    for number, field in enumerate(table.schema):
+        array = text_at(image, 8 * (words + number))
+        assert struct.unpack_from("<q", image, 8 * (words + number))[0] >> 32 & 7 == 0
+        assert values_of(array, field.type) == table.column(number).to_pylist()
 
 
 @pytest.mark.parametrize("width, limit", [(1, 127), (2, 32767), (4, 2**31 - 1)])

@@ -1,0 +1,180 @@
+"""Arrays in a plan of Spark's, and the rows that it unrolls from them.
+
+    binary columns of a frame's tasks          ──►  retyped   the same rows, said to be arrays: LogicalRDD
+    rows that the driver holds                 ──►  as_row    one row of arrays: LocalRelation (`plans`)
+    arrays c0, c1, …                           ──►  posexplode(c0), and c1[p], c2[p] … at its place p
+
+`arrays` says how an array lies in memory; this is what Spark is told of it. That binary columns are arrays is said by
+py4j, with a call that is Spark's own business (`internalCreateDataFrame`).
+
+Source: docs/decisions/0027, 0037, 0038.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import pyspark
+from pyspark.sql.dataframe import DataFrame as SparkDataFrame
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from nyala.spark.cluster import is_classic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = [
+    "ARRAYS_KNOWN_IN",
+    "ARRAYS_MAX",
+    "arrays_of",
+    "arrays_wanted",
+    "carried_in",
+    "retyped",
+    "unrolled",
+    "unrolling",
+]
+
+# Spark's generated code for more columns than this is too long for the JVM to compile.
+ARRAYS_MAX: Final = 40
+# In how many bytes whole numbers may travel, and as what; and how many the types have in which they arrive.
+_CARRIERS: Final[dict[int, DataType]] = {1: ByteType(), 2: ShortType(), 4: IntegerType()}
+_WHOLE: Final[dict[type[DataType], int]] = {ShortType: 2, IntegerType: 4, LongType: 8}
+# The versions of Spark in whose rows arrays are known to lie as `arrays` writes them.
+ARRAYS_KNOWN_IN: Final = (["4", "2"], ["4", "3"])
+
+
+def arrays_wanted(spark: SparkSession, schema: StructType) -> bool:
+    """Whether rows can travel as arrays (F3)."""
+    if not is_classic(spark) or pyspark.__version__.split(".")[:2] not in ARRAYS_KNOWN_IN:
+        return False
+    if sys.byteorder != "little" or not 0 < len(schema.fields) <= ARRAYS_MAX:
+        return False
+    whole, ansi = (
+        spark.conf.get(name) for name in ("spark.sql.codegen.wholeStage", "spark.sql.ansi.enabled")
+    )
+    return whole == "true" and ansi == "true"
+
+
+def carried_in(schema: StructType, bounds: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    """In how many bytes columns of whole numbers travel (F4): by name, those that need fewer than their type has.
+
+    bounds: (least, greatest) of a column's values.
+    """
+    found = {}
+    for field in schema.fields:
+        own = _WHOLE.get(type(field.dataType))
+        if own is not None and field.name in bounds:
+            least, greatest = bounds[field.name]
+            needed = next(
+                (
+                    width
+                    for width in _CARRIERS
+                    if -(1 << 8 * width - 1) <= least and greatest < 1 << 8 * width - 1
+                ),
+                own,
+            )
+            if needed < own:
+                found[field.name] = needed
+    return found
+
+
+def arrays_of(schema: StructType, widths: Mapping[str, int] = MappingProxyType({})) -> StructType:
+    """The columns as arrays, named c0, c1, … widths: as `carried_in` has them."""
+    return StructType(
+        [
+            StructField(
+                f"c{number}",
+                ArrayType(_CARRIERS[widths[f.name]] if f.name in widths else f.dataType, f.nullable),
+                False,
+            )
+            for number, f in enumerate(schema.fields)
+        ]
+    )
+
+
+def retyped(
+    spark: SparkSession, frame: DataFrame, schema: StructType, widths: Mapping[str, int], rows: int
+) -> DataFrame:
+    """The rows of `frame`, binary columns, as what they hold: arrays of the schema's types, named c0, c1, …
+
+    widths: as `carried_in` has them.
+    rows:   how many the arrays have, at most. Spark decides by that what it sends to all executors for a join.
+    """
+
+    session: Any = spark._jsparkSession
+    held = session.parseDataType(arrays_of(schema, widths).json())
+    made = session.internalCreateDataFrame(frame._jdf.queryExecution().toRdd(), held, False)
+    # A join holds rows, whatever they travelled in.
+    size = session.parseDataType(arrays_of(schema).json()).defaultSize() if widths else held.defaultSize()
+    return SparkDataFrame(_sized(spark, made, rows * (size + 8)), spark)
+
+
+def _sized(spark: SparkSession, made: Any, size_bytes: int) -> Any:
+    """The frame with an estimate of its size; where this version of Spark takes none, Spark holds it for huge."""
+    session: Any = spark._jsparkSession
+    jvm: Any = spark._jvm
+    try:
+        plan, sql, none = made.logicalPlan(), jvm.org.apache.spark.sql, jvm.scala.Option.empty()
+        # Of an estimate py4j can pass on only a whole one: that of as many numbers as have this size.
+        known = session.range(max(1, size_bytes // 8)).queryExecution().optimizedPlan().stats()
+        sized = sql.execution.LogicalRDD(
+            plan.output(), plan.rdd(), plan.outputPartitioning(), plan.outputOrdering(), False, none,
+            session, jvm.scala.Option.apply(known), none, False,
+        )  # fmt: skip
+        return sql.classic.Dataset.ofRows(session, sized)
+    except Exception:  # whatever py4j says of a class or a parameter that another version does not have
+        return made
+
+
+def unrolled(arrays: DataFrame, schema: StructType, widths: Mapping[str, int]) -> DataFrame:
+    """A row for each place of the arrays, in the types of the schema. widths: as `carried_in` has them."""
+    if len(schema.fields) == 1:
+        field, name = schema.fields[0], _quoted(schema.fields[0])
+        unrolled = arrays.selectExpr(f"explode(c0) AS {name}")
+        return unrolled.selectExpr(f"{_own(name, field, widths)} AS {name}") if widths else unrolled
+    first = _first(schema)
+    unrolled = arrays.selectExpr("*", f"posexplode(c{first}) AS (p, v)")
+    # One expression: each takes Python some calls into the JVM.
+    return unrolled.selectExpr(f"struct({_values(schema, first, widths)}) AS row").select("row.*")
+
+
+def unrolling(arrays: str, schema: StructType) -> str:
+    """The SELECT that `unrolled` is, over arrays with that name, each value in its own type."""
+    first = _first(schema)
+    return f"SELECT {_values(schema, first, {})} FROM {arrays} LATERAL VIEW posexplode(c{first}) u AS p, v"
+
+
+def _first(schema: StructType) -> int:
+    """The column that is unrolled: of it each value is looked at, needed or not. Not text, if there is another."""
+    fixed = [n for n, f in enumerate(schema.fields) if not isinstance(f.dataType, StringType | BinaryType)]
+    return fixed[0] if fixed else 0
+
+
+def _values(schema: StructType, first: int, widths: Mapping[str, int]) -> str:
+    return ", ".join(
+        f"{_own('v' if number == first else f'c{number}[p]', field, widths)} AS {_quoted(field)}"
+        for number, field in enumerate(schema.fields)
+    )
+
+
+def _own(value: str, field: StructField, widths: Mapping[str, int]) -> str:
+    """The value in its own type."""
+    return f"CAST({value} AS {field.dataType.simpleString()})" if field.name in widths else value
+
+
+def _quoted(field: StructField) -> str:
+    return "`" + field.name.replace("`", "``") + "`"
