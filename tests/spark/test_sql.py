@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -291,6 +291,94 @@ def test_rows_in_the_plan_are_added_up_without_an_exchange(
         plan = ours._jdf.queryExecution().executedPlan().toString()
         assert way in plan and "Exchange" not in plan, plan
     assert "Exchange" not in db["t"].scan().to_spark(spark).agg({"v": "sum"})._jdf.queryExecution().toString()
+
+
+OPEN = (
+    "at >= '2026-03-08'",
+    "at >= '2026-03-08 02:30:00' AND at < '2026-03-09'",
+    "at < TIMESTAMP '2026-03-08 03:00:00'",
+    "at = TIMESTAMP_NTZ '2026-03-08 06:00:00'",
+    "at > '2026-03-08T07:00:00Z'",
+    "at > DATE '2026-03-08' + INTERVAL '1' DAY",
+    "at >= TIMESTAMP '2026-03-07 05:00:00' + (INTERVAL 1 DAY 1 HOUR)",
+    "at BETWEEN '2026-03-08' AND TIMESTAMP '2026-03-08' + INTERVAL '3' HOUR",
+    "day >= '2026-3-8'",
+    "day < DATE '2026-02-28' + INTERVAL '1' MONTH - INTERVAL '20' DAY",
+    "day > add_months(DATE '2026-01-31', 1)",
+    "day >= date_sub(DATE '2026-03-10', 2)",
+    "day <= TIMESTAMP '2026-03-08 12:00:00'",
+    "k BETWEEN 20 AND 20 + 15",
+    "k > 2147483647 - 2147483600",
+    "k > 1.5 + 40",
+    "n < 0.06 - 0.01",
+    "n >= 0.001 * 40",
+    "n > 5 - 5",
+    "at > now() - INTERVAL 2 DAYS",
+    "day >= current_date() - 1",
+)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"spark.sql.session.timeZone": "UTC"},
+        {"spark.sql.session.timeZone": "America/New_York"},
+        {"spark.sql.session.timeZone": "Asia/Kolkata", "spark.sql.timestampType": "TIMESTAMP_NTZ"},
+        {"spark.sql.session.timeZone": "America/New_York", "spark.sql.ansi.enabled": "false"},
+    ],
+    ids=lambda settings: ", ".join(settings.values()),
+)
+def test_what_spark_says_of_a_constant_reaches_the_scan(
+    spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+) -> None:
+    """Each hour of three days, one of which has 23 in New York: no row is missing, and no other is read."""
+    start = dt.datetime(2026, 3, 7, tzinfo=dt.UTC)
+    hours = [start + dt.timedelta(hours=number) for number in range(72)]
+    hours += [dt.datetime.now(dt.UTC) + dt.timedelta(hours=number) for number in (-1000, -47, -1, 1)]
+    before = {name: spark.conf.get(name) for name in settings}
+    read: list[int] = []
+
+    def spied(of: SparkSession, scan):
+        read.append(scan.count())
+        return leased_frame(of, scan)
+
+    with nyala.connect(store) as db:
+        types = {"k": "int64", "at": "timestamp", "day": "date", "n": "decimal(9,2)"}
+        cents = [decimal.Decimal(number % 10 - 5) / 100 for number in range(len(hours))]
+        days = [hour.date() for hour in hours]
+        db.create_table("t", types, "k").insert(
+            {"k": range(len(hours)), "at": hours, "day": days, "n": cents}
+        )
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        try:
+            spark.createDataFrame(db["t"].to_arrow()).selectExpr(
+                "k", "CAST(at AS TIMESTAMP_LTZ) AS at", "day", "n"
+            ).createOrReplaceTempView("u")
+            monkeypatch.setattr(session, "leased_frame", spied)
+            for term in OPEN:
+                wanted = answer(spark.sql(f"SELECT k FROM u WHERE {term}"))
+                assert (
+                    answer(nyala.spark.sql(spark, f"SELECT k FROM t WHERE {term}", store=store)) == wanted
+                ), term
+                left_to_spark = ("<= TIMESTAMP", "1.5 +")
+                rows = len(hours) if any(words in term for words in left_to_spark) else len(wanted)
+                assert read.pop() == rows, term
+            for wrong in ("at > 'no time'", "k > 9223372036854775807 + 1", "at > INTERVAL 1 DAY"):
+                asked = "SELECT k FROM {} WHERE " + wrong
+                if settings.get("spark.sql.ansi.enabled") == "false" and "INTERVAL" not in wrong:
+                    theirs = answer(spark.sql(asked.format("u")))
+                    assert answer(nyala.spark.sql(spark, asked.format("t"), store=store)) == theirs
+                    continue
+                with pytest.raises(PySparkException) as theirs:
+                    spark.sql(asked.format("u")).collect()
+                with pytest.raises(type(theirs.value)) as ours:
+                    nyala.spark.sql(spark, asked.format("t"), store=store).collect()
+                assert ours.value.getCondition() == theirs.value.getCondition()
+        finally:
+            spark.catalog.dropTempView("u")
+            for name, value in before.items():
+                spark.conf.set(name, value)
 
 
 def test_many_rows_stand_in_the_plan_as_one_row_of_arrays(

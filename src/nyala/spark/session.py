@@ -19,6 +19,7 @@ from nyala.schema.nodes import Predicate, all_of
 from nyala.schema.parser import parse_predicate
 from nyala.spark.arguments import check_frame, folder_of
 from nyala.spark.cluster import check_workers, is_classic
+from nyala.spark.constants import valued
 from nyala.spark.errors import translated
 from nyala.spark.frames import leased_frame
 from nyala.spark.options import ReadOptions, wants_changes
@@ -171,13 +172,15 @@ def sql(
         names = '"' in text and spark.conf.get("spark.sql.ansi.doubleQuotedIdentifiers") == "true"
         uses = find_uses(text, schema_of, double_quoted_names=names)
         frames: list[ScanFrame] = []
+        values = iter(valued(spark, [term for use in uses for term in use.open]))
         for use in uses:
             found = table_of(use.name)
             assert found is not None
             table, rows = found
             # Rows without any column would be no rows to Spark.
             columns = use.columns or (table.primary_key[0],)
-            terms = [term for term in (rows, use.where) if term is not None]
+            said = [next(values) for _ in use.open]
+            terms = [term for term in (rows, use.where, *said) if term is not None]
             scan = table.scan(list(columns), all_of(terms) if terms else None)
             make = functools.partial(leased_frame, spark, scan)
             frames.append(task_frame(spark, scan, (columns, repr(terms)), make))

@@ -19,7 +19,8 @@ Invariants
     Q2  A predicate goes into a scan only where a row that fails it can have no part in the answer: a term of WHERE
         over a table that no outer join fills up with NULL, or a term of ON over a side that ON filters.
     Q3  A term goes into a scan only where Spark's meaning of it is ours: comparisons of a column with a literal that
-        the column's type holds exactly, IN, BETWEEN, IS NULL, AND, OR, NOT. The rest stays Spark's alone.
+        the column's type holds exactly, IN, BETWEEN, IS NULL, AND, OR, NOT. A column beside a constant expression, or
+        a text that means a time, is left open: Spark says the value (`constants`). The rest stays Spark's alone.
     Q4  All tables of one store are read at one timestamp.
     Q5  A term of WHERE that a scan has met is TRUE in Spark's text, and its columns are not read for it: Spark would
         translate a filter with other numbers in it anew for each statement. Only where the term's own text, looked at
@@ -43,6 +44,7 @@ import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError
 from nyala.schema.nodes import Compare, InList, IsNull, Predicate, all_of, any_of, names_in, negate
+from nyala.spark.constants import OpenTerm, can_be_open, constant_of
 
 __all__ = ["TableUse", "find_uses", "with_names", "with_placeholders"]
 
@@ -73,6 +75,7 @@ class TableUse:
     begin, end: of its name in the text, [begin, end). alias: the name to give it there; None: it has one.
     columns:    those that the statement needs, in the table's order. where: None, or a predicate (Q2, Q3).
     met:        where terms stand that every row of that predicate meets, each [begin, end) in the text (Q5).
+    open:       terms that go into the scan when Spark has said their values.
     """
 
     name: tuple[str, ...]
@@ -82,6 +85,7 @@ class TableUse:
     columns: tuple[str, ...]
     where: Predicate | None
     met: tuple[tuple[int, int], ...] = ()
+    open: tuple[OpenTerm, ...] = ()
 
 
 def find_uses(
@@ -158,7 +162,7 @@ def _look_for_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema |
     for key, (_, name, schema) in found.items():
         begin, end, alias = places[key]
         needed = needs.get(key, _Need(tuple(schema.names)))
-        uses.append(TableUse(name, begin, end, alias, needed.columns, needed.where, needed.met))
+        uses.append(TableUse(name, begin, end, alias, needed.columns, needed.where, needed.met, needed.open))
     return sorted(uses, key=lambda use: use.begin)
 
 
@@ -238,6 +242,7 @@ class _Need:
     columns: tuple[str, ...]
     where: Predicate | None = None
     met: tuple[tuple[int, int], ...] = ()
+    open: tuple[OpenTerm, ...] = ()
 
 
 def _needs(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str, _Need]:
@@ -269,11 +274,18 @@ def _needs(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str,
     needs: dict[str, _Need] = {}
     for key, named_columns, alias, scope in _uses_in(scopes, plain):
         schema = plain[key]
-        terms, met = [], []
+        terms: list[Predicate] = []
+        opened: list[OpenTerm] = []
+        met = []
         done: set[int] = set()  # columns in terms that are met
         for node, of_where in _filters(scope, alias):
             term = _translate(node, alias, schema)
             if term is None:
+                for part in _parts(node, alias, schema):
+                    if isinstance(part, OpenTerm):
+                        opened.append(part)
+                    else:
+                        terms.append(part)
                 continue
             terms.append(term)
             place = _place_of_term(text, node, term, alias, schema) if of_where else None
@@ -291,7 +303,7 @@ def _needs(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str,
         columns = tuple(name for name in schema.names if name.lower() in names)
         if len(columns) != len(names):
             continue  # something that is no column of ours: let Spark say so
-        needs[key] = _Need(columns, all_of(terms) if terms else None, tuple(met))
+        needs[key] = _Need(columns, all_of(terms) if terms else None, tuple(met), tuple(opened))
     return needs
 
 
@@ -455,6 +467,29 @@ def _translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
         return None
     found = _compare(node.left, op, node.right, alias, schema)
     return _compare(node.right, _TURNED[op], node.left, alias, schema) if found is None else found
+
+
+def _parts(node: Node, alias: str, schema: pa.Schema) -> Iterator[Predicate | OpenTerm]:
+    """What all rows meet that meet a comparison or a BETWEEN with other than literals."""
+    exp = _sqlglot().exp
+    node = node.unnest()
+    if isinstance(node, exp.Between):
+        sides = [(node.this, ">=", node.args["low"]), (node.this, "<=", node.args["high"])]
+        if node.args.get("symmetric"):
+            return
+    elif (op := _COMPARISONS.get(type(node).__name__)) is not None:
+        sides = [(node.left, op, node.right), (node.right, _TURNED[op], node.left)]
+    else:
+        return
+    for left, op, right in sides:
+        name = _column(left, alias, schema)
+        if name is None or not can_be_open(schema.field(name).type):
+            continue
+        closed = _compare(left, op, right, alias, schema)
+        if closed is not None:
+            yield closed
+        elif (found := constant_of(right)) is not None and (op in (">", ">=") or not found.present):
+            yield OpenTerm(name, op, found.text, schema.field(name).type)
 
 
 def _compare(left: Node, op: str, right: Node, alias: str, schema: pa.Schema) -> Predicate | None:

@@ -1,0 +1,194 @@
+"""Constant expressions of a statement, whose value only Spark can say: `at >= now() - INTERVAL 7 DAYS`.
+
+    at >= now() - INTERVAL 7 DAYS      OpenTerm("at", ">=", "NOW() - INTERVAL '7' DAYS")     constant_of, here
+    day < DATE '1994-01-01' + INTERVAL 1 YEAR
+                    │  one statement for all of them, answered without a job
+                    ▼
+    at >= 1795392000000000, day < DATE '1995-01-01'                                          valued, here
+
+What a text means as a time depends on the session's time zone, what a sum of a date and an interval is on its type,
+and what overflows on a setting; so Spark is asked, and nothing is worked out here. It evaluates the term itself again:
+the scan only leaves out what it can.
+
+Invariants
+    C1  What is asked for is made of literals, arithmetic, casts to dates and times, intervals and a few functions of
+        dates; nothing in it can differ from one evaluation to the next but the present moment.
+    C2  The present moment stands only where a later one can but raise the value, and only under `>` and `>=`: the scan
+        is asked earlier than the statement, so it has each row that the statement wants.
+    C3  The value has the column's own type, or one that Spark makes it of without another reading: a date beside a
+        timestamp, a text beside either, a narrower number beside a number.
+
+Source: Spark's ComputeCurrentTime (one moment for each statement), its type coercion of comparisons.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+
+from nyala.schema.nodes import Compare
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Constant", "OpenTerm", "can_be_open", "constant_of", "valued"]
+
+Node: TypeAlias = Any
+"""A node of sqlglot's syntax tree, told by the name of its class, so that it is not imported here."""
+
+# Texts that mean the same however Spark reads a backslash.
+_PLAIN: Final = re.compile(r"[\w :.,+\-/]*")
+_TIMES: Final = frozenset(["DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"])
+_ARITHMETIC: Final = frozenset(["Add", "Sub", "Mul"])
+_PRESENT: Final = frozenset(["CurrentDate", "CurrentTimestamp"])
+_OF_DATES: Final = frozenset(["TsOrDsAdd", "DateAdd", "DateSub", "AddMonths", "TimestampTrunc"])
+_READ_AS_TIME: Final = frozenset(["timestamp", "timestamp_ntz", "date", "string"])
+# Whole numbers, and the digits of the decimals that Spark makes of them.
+_WHOLE: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
+_DIGITS_MAX: Final = 38
+_TOO_MANY: Final = _DIGITS_MAX + 1
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_EPOCH_ORDINAL: Final = dt.date(1970, 1, 1).toordinal()
+
+
+@dataclass(frozen=True)
+class OpenTerm:
+    """column op value, where `text` is the value's expression. type: of the column."""
+
+    column: str
+    op: str
+    text: str
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class Constant:
+    """An expression without columns. present: whether the present moment is in it; a later one raises the value."""
+
+    text: str
+    present: bool
+
+
+def can_be_open(type: pa.DataType) -> bool:
+    """Whether a column of this type can be compared with what Spark says."""
+    return bool(
+        pa.types.is_timestamp(type)
+        or pa.types.is_date(type)
+        or pa.types.is_integer(type)
+        or pa.types.is_decimal(type)
+    )
+
+
+def constant_of(node: Node) -> Constant | None:
+    """The expression, if it is a constant that can be asked for (C1, C2)."""
+    present = _present(node)
+    return None if present is None else Constant(node.sql(dialect="spark"), present)
+
+
+def _present(node: Node) -> bool | None:
+    """Whether the present moment is in the expression; None: it is none that can be asked for."""
+    kind = type(node).__name__
+    if kind == "Literal":
+        return False if not node.is_string or _is_plain(node) else None
+    if kind in _PRESENT or (kind == "Anonymous" and node.name.upper() == "NOW"):
+        return None if node.expressions or node.args.get("this") not in (None, "", node.name) else True
+    if kind == "Paren":
+        return _present(node.this)
+    if kind == "Neg":
+        return _constant(node.this)
+    if kind in ("Cast", "TryCast"):
+        return _present(node.this) if node.to.sql(dialect="spark").upper() in _TIMES else None
+    if kind in _ARITHMETIC:
+        if not _is_written_as_read(node):
+            return None
+        left, right = _present(node.left), _constant(node.right)
+        return None if left is None or right is None or (left and kind == "Mul") else left
+    if kind == "Interval":
+        units = [part for part in node.walk() if type(part).__name__ not in ("Interval", "Literal")]
+        whole = node.this is not None and _constant(node.this) is not None
+        return (
+            False if whole and all(type(part).__name__ in ("Var", "IntervalSpan") for part in units) else None
+        )
+    if kind in _OF_DATES:
+        rest = [part for name, part in node.args.items() if name not in ("this", "unit", "zone") and part]
+        if node.args.get("zone") or type(node.args.get("unit")).__name__ not in ("Var", "NoneType"):
+            return None
+        if any(isinstance(part, str | list | bool) or _constant(part) is None for part in rest):
+            return None
+        return _present(node.this)
+    return None
+
+
+def _is_written_as_read(node: Node) -> bool:
+    """Whether the text of the expression is read as the same sums and products again: it has no parentheses of its own,
+    and `x - INTERVAL 1 DAY 2 HOURS` takes away a sum."""
+    of_sums = type(node).__name__ != "Mul"
+    left, right = type(node.left).__name__, type(node.right).__name__
+    return right not in (("Add", "Sub") if of_sums else _ARITHMETIC) and (
+        of_sums or left not in ("Add", "Sub")
+    )
+
+
+def _constant(node: Node) -> bool | None:
+    """As `_present` of what may not have the present moment in it."""
+    return False if _present(node) is False else None
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether a text is written as what it means."""
+    text, meta = str(node.this), node.meta
+    as_written = "start" not in meta or meta["end"] - meta["start"] == len(text) + 1
+    return as_written and _PLAIN.fullmatch(text) is not None
+
+
+def valued(spark: SparkSession, terms: Sequence[OpenTerm]) -> list[Compare | None]:
+    """The terms with Spark's values; None where the value is not such that the scan may go by it (C3).
+
+    Cost: a statement of Spark's without a job, about 10 ms, whatever the number of terms.
+    """
+    if not terms:
+        return []
+    asked = ", ".join(f"typeof({term.text}), {_as_number(term)}" for term in terms)
+    try:
+        (row,) = spark.sql(f"SELECT {asked}").collect()
+    except PySparkException:  # if it matters, Spark will say it of the statement itself
+        return [None] * len(terms)
+    return [_with_value(term, *row[2 * number : 2 * number + 2]) for number, term in enumerate(terms)]
+
+
+def _as_number(term: OpenTerm) -> str:
+    """What is asked for: times as numbers, for Python would have them in a zone of its own."""
+    if pa.types.is_timestamp(term.type):
+        return f"unix_micros(CAST({term.text} AS TIMESTAMP_LTZ))"
+    if pa.types.is_date(term.type):
+        return f"unix_date(CAST({term.text} AS DATE))"
+    return f"({term.text})"
+
+
+def _with_value(term: OpenTerm, kind: str, value: Any) -> Compare | None:
+    if value is None:
+        return None
+    if pa.types.is_timestamp(term.type):
+        return Compare(term.column, term.op, value) if kind in _READ_AS_TIME else None
+    if pa.types.is_date(term.type):
+        # Beside a time of the day Spark compares times.
+        ordinal = value + _EPOCH_ORDINAL
+        if kind not in ("date", "string") or not 1 <= ordinal <= dt.date.max.toordinal():
+            return None
+        return Compare(term.column, term.op, dt.date.fromordinal(ordinal))
+    if pa.types.is_integer(term.type):
+        limit = 2 ** (term.type.bit_width - 1)
+        return Compare(term.column, term.op, value) if kind in _WHOLE and -limit <= value < limit else None
+    found = _DECIMAL.fullmatch(kind)
+    whole, scale = (
+        (int(found[1]) - int(found[2]), int(found[2])) if found else (_WHOLE.get(kind, _TOO_MANY), 0)
+    )
+    # Spark compares decimals with as many digits as both need, if there are so many; else it rounds one.
+    digits = max(whole, term.type.precision - term.type.scale) + max(scale, term.type.scale)
+    return Compare(term.column, term.op, value) if digits <= _DIGITS_MAX else None
