@@ -132,8 +132,8 @@ def _report(found: object, scale: object, cores: int, java: str) -> Report:
         f"{found.source}, {found.rows:,} rows; Spark `local[{cores}]` in one session, {java}",
         f"Medians of {scale.repeats} reads or more, {scale.loads} loads, in turns; ratios are medians of those of "
         "neighbours",
-        f"Short reads go on until {scale.enough_s:g} s have gone; the JVM compiles what they do meanwhile, so what the "
-        f"first {scale.repeats} rounds gave stands beside",
+        f"Short reads go on until {scale.enough_s:g} s have gone, the first read for {2 * scale.repeats} rounds; the "
+        f"JVM compiles what they do meanwhile, so what the first {scale.repeats} rounds gave stands beside",
         "A read's time is that of the whole statement; Nyala takes a new snapshot in each, Parquet's files were listed "
         "once before",
     ]
