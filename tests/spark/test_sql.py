@@ -239,6 +239,9 @@ STATEMENTS = (
     "SELECT t.k, l.n FROM t, LATERAL (SELECT sum(x) AS n FROM u WHERE u.k = t.k) l WHERE t.k < 3",
     "SELECT k FROM t UNION SELECT x FROM u EXCEPT SELECT 2",
     "SELECT w, sum(v) OVER (ORDER BY k) AS s FROM t",
+    "SELECT x.b, y.a FROM t AS x(a, b, c) JOIN u AS y(b, a) ON x.a = y.b WHERE x.b = 10",
+    "SELECT v AS k, w FROM t WHERE T.k > 1 ORDER BY k DESC",
+    "SELECT v % 3 AS w, count(*) AS n FROM t WHERE k < 9 GROUP BY v % 3 HAVING n > 0 ORDER BY w",
 )
 
 

@@ -2,7 +2,7 @@
 
     few rows of a scan  ──►  Arrow's bytes in a file  ──►  LocalRelation                    (createDataFrame)
     more, in a statement──►  one row of arrays, its bytes through py4j  ──►  LocalRelation of that row
-                        ──►  SELECT v, c1[p], … LATERAL VIEW posexplode(c0)  over it
+                        ──►  FROM (SELECT v, c1[p], … FROM n0 LATERAL VIEW posexplode(c0))
     SELECT … FROM n0    ──►  its plan, as Spark's parser makes it
                         ──►  WITH n0 AS (the table's plan) over it                          (spark.sql(text, n0=df))
 
@@ -162,22 +162,20 @@ def _bound(
     # The parser goes by the settings of the session that is active.
     jvm.set_active(session)
     parse = session.sessionState().sqlParser().parsePlan
-    names = [f"{_MARK}_{number}" for number in range(len(uses))]
-    bound = []
-
-    def bind(name: str, plan: Any) -> None:
-        bound.append(jvm.triple(name, jvm.named(jvm.name(name), plan), jvm.none))
-
-    for name, frame in zip(names, frames, strict=True):
+    bound, words = [], []
+    for number, frame in enumerate(frames):
+        name = f"{_MARK}_{number}"
+        words.append(name)
         if isinstance(frame, FrameOfTasks):
-            bind(name, frame.frame._jdf.logicalPlan())
+            plan = frame.frame._jdf.logicalPlan()
         elif frame.are_many and arrays_wanted(spark, frame.schema):
-            bind(f"{name}_arrays", jvm.repartition(1, False, _relation(jvm, frame)))
-            bind(name, parse(unrolling(f"{name}_arrays", frame.schema)))
+            plan = jvm.repartition(1, False, _relation(jvm, frame))
+            words[-1] = f"({unrolling(name, frame.schema)})"
         else:
-            rows = _local_frame(frame)._jdf.logicalPlan()
-            bind(name, jvm.repartition(1, False, rows) if frame.are_many else rows)
-    plan = parse(with_names(text, uses, names))
+            plan = _local_frame(frame)._jdf.logicalPlan()
+            plan = jvm.repartition(1, False, plan) if frame.are_many else plan
+        bound.append(jvm.triple(name, jvm.named(jvm.name(name), plan), jvm.none))
+    plan = parse(with_names(text, uses, words))
     return SparkDataFrame(jvm.of_rows(session, jvm.with_names(plan, jvm.seq(bound), False)), spark)
 
 

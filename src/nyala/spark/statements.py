@@ -173,7 +173,7 @@ def with_placeholders(text: str, uses: Sequence[TableUse]) -> str:
 
 
 def with_names(text: str, uses: Sequence[TableUse], names: Sequence[str]) -> str:
-    """The statement with these names where the uses stand."""
+    """The statement with these names, or subqueries, where the uses stand."""
     return _replaced(text, uses, names, str)
 
 
@@ -254,14 +254,16 @@ def _needs(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str,
     glot = _sqlglot()
     if _says_columns_by_what_is_there(tree):
         return {}
-    # Spark's names do not heed case, so a table that has `a` and `A` is read whole.
-    plain = {key: schema for key, schema in schemas.items() if _distinct(schema.names)}
+    # Spark's names do not heed case, so a table that has `a` and `A` is read whole; and `t AS x(a, b)` names all of its
+    # columns, by their places.
+    renamed = {table.name for table in tree.find_all(glot.exp.Table) if table.alias_column_names}
+    plain = {key: s for key, s in schemas.items() if _distinct(s.names) and key not in renamed}
     described = {
         key: {name.lower(): str(schema.field(name).type) for name in schema.names}
         for key, schema in plain.items()
     }
     try:
-        named = _qualified(tree, described, expand_stars=False)
+        named = _of_one_table(tree, described) or _qualified(tree, described, expand_stars=False)
         scopes = _scopes(named)
         of_stars: dict[str, set[str]] = {}
         if any(map(_has_star, scopes)):
@@ -315,6 +317,42 @@ def _says_columns_by_what_is_there(tree: Node) -> bool:
         for star in tree.find_all(exp.Star)
         for what in ("except_", "except", "replace", "rename")
     )
+
+
+def _of_one_table(tree: Node, described: Mapping[str, Any]) -> Node | None:
+    """The tree with its table at each column, where it is a SELECT from one table and no more: soon done.
+
+    None: something else is in it, a star or a name that is no column of the table's (it may be another's alias).
+    Of a name that is a column and an alias both are meant.
+    """
+    exp = _sqlglot().exp
+    if not isinstance(tree, exp.Select) or len(described) != 1:
+        return None
+    tables, columns = [], []
+    for node in tree.walk():
+        if isinstance(node, exp.Table):
+            tables.append(node)
+        elif isinstance(node, exp.Column):
+            columns.append(node)
+        elif isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):
+            return None
+        elif node is not tree and isinstance(node, exp.Query | exp.UDTF | exp.Lateral | exp.With):
+            return None
+    (known,) = described.values()
+    if len(tables) != 1 or tables[0].name not in described:
+        return None
+    alias = tables[0].alias
+    for column in columns:
+        if column.name.lower() not in known or column.args.get("db"):
+            return None
+        if column.table.lower() not in ("", alias.lower()):
+            return None
+    for column in columns:
+        if column.table:
+            column.args["table"].set("this", alias)  # and stays where it is in the text
+        else:
+            column.set("table", exp.to_identifier(alias))
+    return tree
 
 
 def _qualified(tree: Node, described: Mapping[str, Any], *, expand_stars: bool) -> Node:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -25,10 +27,18 @@ TABLES = {("t",): T, ("u",): U, ("db", "My t"): T}
 
 
 def uses(text: str) -> list[tuple[str, str, str | None]]:
-    """(table, columns, predicate) of each use."""
+    """(table, columns, predicate) of each use. The short way for one table has no less than the other."""
+    statements._known.clear()
+    found = find_uses(text, TABLES.get)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(statements, "_of_one_table", lambda tree, described: None)
+        statements._known.clear()
+        for short, long in zip(found, find_uses(text, TABLES.get), strict=True):
+            assert set(short.columns) >= set(long.columns)
+            assert replace(short, columns=long.columns) == long
     return [
         (".".join(use.name), " ".join(use.columns), None if use.where is None else str(use.where))
-        for use in find_uses(text, TABLES.get)
+        for use in found
     ]
 
 
@@ -44,6 +54,14 @@ def uses(text: str) -> list[tuple[str, str, str | None]]:
         ("SELECT v FROM t WHERE upper(v) = 'A' AND NOT k BETWEEN 1 AND 3",
          [("t", "k v", "NOT (k >= 1 AND k <= 3)")]),
         ("SELECT k FROM t ORDER BY v", [("t", "k v", None)]),
+        ("SELECT k AS v, d AS n FROM t WHERE T.g < 2 GROUP BY n HAVING count(*) > 1 ORDER BY V",
+         [("t", "k v d n g", "g < 2")]),
+        ("SELECT v AS x FROM t WHERE k = 1 ORDER BY x", [("t", "v", "k = 1")]),
+        ("SELECT x.k FROM t AS x(v, k, d, n, t, f, g) WHERE x.v = 1", [("t", "k v d n t f g", None)]),
+        ("SELECT a.k, b.x FROM t a JOIN u AS b(x, k) ON a.k = b.x WHERE a.k = 1",
+         [("t", "k", "k = 1"), ("u", "k x", None)]),
+        ("SELECT v, row_number() OVER w FROM t WHERE k = 1 WINDOW w AS (ORDER BY d)", [("t", "v d", "k = 1")]),
+        ("SELECT k, y FROM t LATERAL VIEW explode(array(v)) z AS y WHERE k = 1", [("t", "k v", "k = 1")]),
         ("SELECT v FROM (SELECT * FROM t) WHERE v = 'x'", [("t", "v", None)]),
         ("WITH c AS (SELECT * FROM t WHERE k = 1) SELECT c.v FROM c JOIN c d ON c.k = d.k",
          [("t", "k v", "k = 1")]),
