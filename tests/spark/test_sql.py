@@ -241,6 +241,11 @@ STATEMENTS = (
     "SELECT w, sum(v) OVER (ORDER BY k) AS s FROM t",
     "SELECT x.b, y.a FROM t AS x(a, b, c) JOIN u AS y(b, a) ON x.a = y.b WHERE x.b = 10",
     "SELECT v AS k, w FROM t WHERE T.k > 1 ORDER BY k DESC",
+    "SELECT t.k, u.x FROM (t LEFT JOIN u ON t.k = u.k AND u.x > 0) WHERE u.x IS NULL",
+    "SELECT a.k FROM u a LEFT JOIN (t b JOIN u c ON b.k = c.k AND c.x > 0) ON a.k = b.k WHERE b.k IS NULL",
+    "SELECT v AS k FROM t |> WHERE k > 15",
+    "SELECT k FROM t WHERE k IN(1,3)AND w='c'ORDER BY k",
+    "SELECT k FROM t WHERE k < 1e1 AND v IN (1e1, 20)",
     "SELECT v % 3 AS w, count(*) AS n FROM t WHERE k < 9 GROUP BY v % 3 HAVING n > 0 ORDER BY w",
 )
 

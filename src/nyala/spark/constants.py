@@ -13,8 +13,10 @@ the scan only leaves out what it can.
 Invariants
     C1  What is asked for is made of literals, arithmetic, casts to dates and times, intervals and a few functions of
         dates; nothing in it can differ from one evaluation to the next but the present moment.
-    C2  The present moment stands only where a later one can but raise the value, and only under `>` and `>=`: the scan
-        is asked earlier than the statement, so it has each row that the statement wants.
+    C2  The present moment stands only where a later one raises the value, or lowers it by less than SLACK for each step
+        by the calendar, and only under `>` and `>=`: the scan is asked earlier than the statement, with that much
+        less, so it has each row that the statement wants. (A month before March 30th, 23:00, is February 29th, 23:00;
+        two hours later it is February 29th, 1:00. So it is with days where clocks change.)
     C3  The value has the column's own type, or one that Spark makes it of without another reading: a date beside a
         timestamp, a text beside either, a narrower number beside a number.
 
@@ -37,7 +39,7 @@ from nyala.schema.nodes import Compare
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Constant", "OpenTerm", "can_be_open", "constant_of", "valued"]
+__all__ = ["SLACK_US", "Constant", "OpenTerm", "can_be_open", "constant_of", "valued"]
 
 Node: TypeAlias = Any
 """A node of sqlglot's syntax tree, told by the name of its class, so that it is not imported here."""
@@ -48,31 +50,46 @@ _TIMES: Final = frozenset(["DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"
 _ARITHMETIC: Final = frozenset(["Add", "Sub", "Mul"])
 _PRESENT: Final = frozenset(["CurrentDate", "CurrentTimestamp"])
 _OF_DATES: Final = frozenset(["TsOrDsAdd", "DateAdd", "DateSub", "AddMonths", "TimestampTrunc"])
+# Units of intervals that move a time by as much, whatever the calendar and the clocks of its zone say.
+_BY_THE_CLOCK: Final = frozenset(
+    unit + many for unit in ("HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND") for many in ("", "S")
+)
+# A day, and what clocks are changed by.
+SLACK_US: Final = 30 * 3_600_000_000
 _READ_AS_TIME: Final = frozenset(["timestamp", "timestamp_ntz", "date", "string"])
 # Whole numbers, and the digits of the decimals that Spark makes of them.
 _WHOLE: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 _DIGITS_MAX: Final = 38
 _TOO_MANY: Final = _DIGITS_MAX + 1
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+# With it a time is compared with a text as a text.
+_TIMES_AS_TEXTS: Final = "spark.sql.legacy.typeCoercion.datetimeToString.enabled"
 _EPOCH_ORDINAL: Final = dt.date(1970, 1, 1).toordinal()
 
 
 @dataclass(frozen=True)
 class OpenTerm:
-    """column op value, where `text` is the value's expression. type: of the column."""
+    """column op value, where `text` is the value's expression.
+
+    type:     of the column.
+    slack_us: to be taken from a value that is a time (C2).
+    """
 
     column: str
     op: str
     text: str
     type: pa.DataType
+    slack_us: int = 0
 
 
 @dataclass(frozen=True)
 class Constant:
-    """An expression without columns. present: whether the present moment is in it; a later one raises the value."""
+    """An expression without columns. present: whether the present moment is in it; slack_us: by how much less a later
+    one can make its value (C2)."""
 
     text: str
     present: bool
+    slack_us: int = 0
 
 
 def can_be_open(type: pa.DataType) -> bool:
@@ -88,7 +105,14 @@ def can_be_open(type: pa.DataType) -> bool:
 def constant_of(node: Node) -> Constant | None:
     """The expression, if it is a constant that can be asked for (C1, C2)."""
     present = _present(node)
-    return None if present is None else Constant(node.sql(dialect="spark"), present)
+    if present is None:
+        return None
+    by_calendar = [
+        part
+        for part in node.walk()
+        if type(part).__name__ == "Interval" and str(part.args.get("unit")).upper() not in _BY_THE_CLOCK
+    ]
+    return Constant(node.sql(dialect="spark"), present, SLACK_US * len(by_calendar) if present else 0)
 
 
 def _present(node: Node) -> bool | None:
@@ -155,6 +179,8 @@ def valued(spark: SparkSession, terms: Sequence[OpenTerm]) -> list[Compare | Non
     if not terms:
         return []
     asked = ", ".join(f"typeof({term.text}), {_as_number(term)}" for term in terms)
+    if spark.conf.get(_TIMES_AS_TEXTS, "false") == "true":
+        return [None] * len(terms)
     try:
         (row,) = spark.sql(f"SELECT {asked}").collect()
     except PySparkException:  # if it matters, Spark will say it of the statement itself
@@ -175,7 +201,7 @@ def _with_value(term: OpenTerm, kind: str, value: Any) -> Compare | None:
     if value is None:
         return None
     if pa.types.is_timestamp(term.type):
-        return Compare(term.column, term.op, value) if kind in _READ_AS_TIME else None
+        return Compare(term.column, term.op, value - term.slack_us) if kind in _READ_AS_TIME else None
     if pa.types.is_date(term.type):
         # Beside a time of the day Spark compares times.
         ordinal = value + _EPOCH_ORDINAL

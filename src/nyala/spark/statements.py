@@ -56,6 +56,7 @@ _TURNED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<
 _NOT_FILLED: Final = ("", "INNER", "CROSS")
 # What may stand before and after a term of WHERE for it to end there.
 _BEFORE_TERM: Final = re.compile(r"(?:\b(?:WHERE|AND)\s|[\s(]\()\s*$", re.IGNORECASE)
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _CLOSING: Final = re.compile(r"\s*\)")
 _AFTER_TERM: Final = re.compile(
     r"\s*(?:$|[);]|(?:AND|GROUP|HAVING|ORDER|SORT|LIMIT|UNION|INTERSECT|EXCEPT|WINDOW)\b)", re.IGNORECASE
@@ -183,7 +184,10 @@ def _replaced(text: str, uses: Sequence[TableUse], names: Sequence[str], rest: C
     for use, name in zip(uses, names, strict=True):
         quoted = "" if use.alias is None else " AS `" + use.alias.replace("`", "``") + "`"
         changes.append((use.begin, use.end, name + quoted))
-        changes += [(begin, end, "TRUE") for begin, end in use.met]
+        # `k IN (1)AND` is two words.
+        changes += [
+            (begin, end, "TRUE " if text[end : end + 1].isalnum() else "TRUE") for begin, end in use.met
+        ]
     parts, at = [], 0
     for begin, end, words in sorted(changes):
         parts += [rest(text[at:begin]), words]
@@ -252,12 +256,19 @@ def _needs(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str,
     are asked for outside.
     """
     glot = _sqlglot()
-    if _says_columns_by_what_is_there(tree):
-        return {}
+    if "|>" in text or _says_columns_by_what_is_there(tree):
+        return {}  # of a piped statement each step has columns of its own
     # Spark's names do not heed case, so a table that has `a` and `A` is read whole; and `t AS x(a, b)` names all of its
     # columns, by their places.
     renamed = {table.name for table in tree.find_all(glot.exp.Table) if table.alias_column_names}
-    plain = {key: s for key, s in schemas.items() if _distinct(s.names) and key not in renamed}
+    taken = _names_of_others(tree)
+    plain = {
+        key: schema
+        for key, schema in schemas.items()
+        if _distinct(schema.names)
+        and key not in renamed
+        and taken.isdisjoint(name.lower() for name in schema.names)
+    }
     described = {
         key: {name.lower(): str(schema.field(name).type) for name in schema.names}
         for key, schema in plain.items()
@@ -317,6 +328,19 @@ def _says_columns_by_what_is_there(tree: Node) -> bool:
         for star in tree.find_all(exp.Star)
         for what in ("except_", "except", "replace", "rename")
     )
+
+
+def _names_of_others(tree: Node) -> set[str]:
+    """Names that Spark may read as a table's column where they stand for something else: functions without parentheses
+    (a column comes first), and columns of a LATERAL VIEW (both are meant, which is an error)."""
+    exp = _sqlglot().exp
+    found: set[str] = set()
+    for node in tree.walk():
+        if isinstance(node, exp.Lateral | exp.UDTF):
+            found.update(name.lower() for name in node.alias_column_names)
+        elif isinstance(node, exp.Func) and not any(node.args.values()):
+            found.update(name.lower() for name in node.sql_names())
+    return found
 
 
 def _of_one_table(tree: Node, described: Mapping[str, Any]) -> Node | None:
@@ -419,6 +443,9 @@ def _filters(scope: Any, alias: str) -> Iterator[tuple[Node, bool]]:
     if not isinstance(select, exp.Select):
         return
     joins = select.args.get("joins") or []
+    sources = [select.args.get("from_") or select.args.get("from"), *joins]
+    if not all(source is None or _stands_alone(source.this) for source in sources):
+        return
     sides = [(join.side.upper(), join.kind.upper(), join) for join in joins]
     if any(side in ("RIGHT", "FULL") or kind not in ("", "INNER", "CROSS", "SEMI", "ANTI", "OUTER") or
            join.method for side, kind, join in sides):  # fmt: skip
@@ -436,14 +463,26 @@ def _filters(scope: Any, alias: str) -> Iterator[tuple[Node, bool]]:
         yield from ((term, False) for term in _terms(mine[2].args["on"]))
 
 
-def _terms(node: Node) -> Iterator[Node]:
+def _stands_alone(source: Node) -> bool:
+    """Whether it is no join in parentheses, of which one side may be filled up with NULL where nobody sees it here."""
     exp = _sqlglot().exp
-    node = node.unnest()
-    if isinstance(node, exp.And):
-        yield from _terms(node.left)
-        yield from _terms(node.right)
-    else:
-        yield node
+    if source.args.get("joins"):
+        return False
+    return not isinstance(source, exp.Paren | exp.Subquery) or (
+        isinstance(source.this, exp.Query) and not (isinstance(source.this, exp.Subquery | exp.Table))
+    )
+
+
+def _terms(node: Node) -> Iterator[Node]:
+    """The terms that AND joins, in the text's order."""
+    exp = _sqlglot().exp
+    pending = [node]
+    while pending:
+        node = pending.pop().unnest()
+        if isinstance(node, exp.And):
+            pending += (node.right, node.left)
+        else:
+            yield node
 
 
 def _place_of_term(
@@ -478,10 +517,11 @@ def _translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
     exp = _sqlglot().exp
     node = node.unnest()
     if isinstance(node, exp.And | exp.Or):
-        left, right = (_translate(part, alias, schema) for part in (node.left, node.right))
-        if left is None or right is None:
+        parts = [_translate(part, alias, schema) for part in node.flatten()]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
             return None
-        return all_of((left, right)) if isinstance(node, exp.And) else any_of((left, right))
+        return all_of(known) if isinstance(node, exp.And) else any_of(known)
     if isinstance(node, exp.Not):
         part = _translate(node.this, alias, schema)
         return None if part is None else negate(part)
@@ -489,6 +529,8 @@ def _translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
         name = _column(node.this, alias, schema)
         return None if name is None else IsNull(name)
     if isinstance(node, exp.Between):
+        if node.args.get("symmetric"):
+            return None
         parts = [
             _compare(node.this, op, node.args[bound], alias, schema)
             for op, bound in ((">=", "low"), ("<=", "high"))
@@ -527,7 +569,7 @@ def _parts(node: Node, alias: str, schema: pa.Schema) -> Iterator[Predicate | Op
         if closed is not None:
             yield closed
         elif (found := constant_of(right)) is not None and (op in (">", ">=") or not found.present):
-            yield OpenTerm(name, op, found.text, schema.field(name).type)
+            yield OpenTerm(name, op, found.text, schema.field(name).type, found.slack_us)
 
 
 def _compare(left: Node, op: str, right: Node, alias: str, schema: pa.Schema) -> Predicate | None:
@@ -567,11 +609,15 @@ def _value(node: Node, type: pa.DataType) -> Any:
         if node.meta.get("end", -1) - node.meta.get("start", 0) != len(text) + 1:
             return None  # what a backslash stands for, Spark's settings say
         if pa.types.is_date32(type):
+            if not _DAY.fullmatch(text):
+                return None  # Python reads weeks as well
             try:
                 return dt.date.fromisoformat(text)
             except ValueError:
                 return None
         return text if pa.types.is_string(type) and not dated else None
+    if "e" in text.lower() and not pa.types.is_float64(type):
+        return None  # Spark's is a double, and so is the comparison
     try:
         number = decimal.Decimal(text) * sign
     except decimal.InvalidOperation:

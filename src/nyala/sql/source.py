@@ -66,6 +66,7 @@ class Planning:
         """largest: whether no table of the statement has more rows."""
         self.largest = largest
         self.found: dict[str, Estimate] = {}  # of each predicate, by its text
+        self.takes: dict[str, bool] = {}  # whether a scan can apply it
         self.offered: list[float] = []  # shares that match those offered that spare half of the rows or more
         self.together = False  # whether all of these match so little that all are worth taking
         self.taken: list[float] = []  # shares that match the predicates that were taken
@@ -130,13 +131,18 @@ class ScanSource:
         rows a join will meet, if it sees the predicate, and not only what is left of the table. Where a range partition
         of the moment is gone every predicate is taken: it may be the one that leaves its rows out.
         """
-        if not self.takes(predicate):
+        try:
+            text = str(predicate)
+        except (Error, RecursionError):
+            return False
+        if text not in self.planning.takes:
+            self.planning.takes[text] = self.takes(predicate)
+        if not self.planning.takes[text]:
             return False
         if self.scan.lacks_ranges:
             return True
         if self.scan.rows_held() < _ROWS_MIN:
             return False
-        text = str(predicate)
         if text not in self.planning.found:
             self.planning.found[text] = self.scan.estimate(predicate)
         found = self.planning.found[text]

@@ -9,6 +9,7 @@ import pytest
 
 from nyala.errors import InvalidArgumentError
 from nyala.spark import statements
+from nyala.spark.constants import SLACK_US
 from nyala.spark.statements import find_uses, with_names, with_placeholders
 
 T = pa.schema(
@@ -112,8 +113,14 @@ def test_what_a_statement_needs(text: str, expected: list[tuple[str, str, str | 
         ("SELECT * FROM t FULL JOIN u ON t.k = u.k WHERE t.k = 1 AND u.x = 1", None, None),
         ("SELECT * FROM t LEFT ANTI JOIN u ON t.k = u.k AND u.x = 1 WHERE t.k = 1", "k = 1", "x = 1"),
         ("SELECT * FROM t LEFT SEMI JOIN u ON t.k = u.k AND u.x = 1 WHERE t.k = 1", "k = 1", "x = 1"),
+        # What is filled up within parentheses is not looked for.
+        ("SELECT * FROM (t LEFT JOIN u ON t.k = u.k AND u.x > 5) WHERE u.x IS NULL AND t.k = 1", None, None),
+        ("SELECT * FROM (t RIGHT JOIN u ON t.k = u.k) WHERE t.k = 1", None, None),
+        ("SELECT * FROM t LEFT JOIN (u) ON t.k = u.k WHERE u.x = 1", None, None),
+        ("SELECT * FROM (SELECT 1 AS k) s LEFT JOIN (t JOIN u ON t.k = u.k) ON s.k = t.k WHERE t.k = 1",
+         None, None),
     ],
-)
+)  # fmt: skip
 def test_no_row_that_an_outer_join_needs_is_left_out(text: str, of_t: str | None, of_u: str | None) -> None:
     """A predicate goes into a scan only where a row that fails it has no part in the answer."""
     assert [where for _, _, where in uses(text)] == [of_t, of_u]
@@ -138,12 +145,54 @@ def test_no_row_that_an_outer_join_needs_is_left_out(text: str, of_t: str | None
         ("k = NULL", None),
         ("k + 1 = 2", None),
         ("(k = 1 OR upper(v) = 'A')", None),
+        ("k = 1e3", None),  # a double, and so is the comparison
+        ("n BETWEEN 1e-1 AND 5", "n <= 5"),
+        ("k IN (1, 2e0)", None),
+        ("g < 1e3", "g < 1E+3"),
+        ("d = '20260101'", None),  # no date to Spark
+        ("d >= DATE '2026-W09-4'", None),
+        ("k BETWEEN SYMMETRIC 5 AND 1", None),
     ],
 )
 def test_only_terms_with_one_meaning_go_into_a_scan(term: str, pushed: str | None) -> None:
     """What Spark would convert in its own way is left to Spark."""
     ((_, _, where),) = uses(f"SELECT k FROM t WHERE {term}")
     assert (where or "").replace("DATE ", "") == (pushed or "").replace("DATE ", "")
+
+
+def test_names_that_stand_for_something_else_are_not_taken_for_columns() -> None:
+    """Spark takes a column first where a function needs no parentheses, and a column of a LATERAL VIEW beside it; of a
+    piped statement each step has columns of its own."""
+    whole = pa.schema([("k", pa.int64()), ("current_date", pa.date32()), ("y", pa.int64())])
+    for text in (
+        "SELECT k, current_date FROM t WHERE k > 5",
+        "SELECT t.k, y FROM t LATERAL VIEW explode(array(1, 2)) z AS y WHERE k > 5",
+        "SELECT y AS k FROM t |> WHERE k > 5",
+    ):
+        (use,) = find_uses(text, {("t",): whole}.get)
+        assert (use.columns, use.where, use.met, use.open) == (("k", "current_date", "y"), None, (), ()), text
+    (use,) = find_uses("SELECT k FROM t WHERE y > 5 AND upper('y') = 'Y'", {("t",): whole}.get)
+    assert (use.columns, str(use.where)) == (("k",), "y > 5")
+
+
+def test_a_text_may_be_long() -> None:
+    text = "SELECT k FROM t WHERE " + " OR ".join(f"k = {number}" for number in range(3000))
+    (use,) = find_uses(text, TABLES.get)
+    assert str(use.where).count("OR") == 2999
+
+
+def test_the_present_moment_may_lower_a_value_by_a_day_for_each_step_by_the_calendar() -> None:
+    """C2. A month before March 30th, 23:00, is later than a month before March 31st, 1:00."""
+    for value, steps in (
+        ("now()", 0),
+        ("now() - INTERVAL 90 MINUTES", 0),
+        ("now() - INTERVAL 1 MONTH", 1),
+        ("now() - INTERVAL 1 MONTH + INTERVAL 1 DAY - INTERVAL 2 HOURS", 2),
+        ("now() - INTERVAL '1-2' YEAR TO MONTH", 1),
+        ("TIMESTAMP '2026-01-01' - INTERVAL 1 MONTH", 0),
+    ):
+        (use,) = find_uses(f"SELECT k FROM t WHERE t >= {value}", TABLES.get)
+        assert [term.slack_us for term in use.open] == [steps * SLACK_US], value
 
 
 @pytest.mark.parametrize(
@@ -245,6 +294,7 @@ def test_what_does_not_parse_is_said_without_the_parsers_objects() -> None:
         ("NOT (k > 5)", "k v", None),
         ("+k > 5 AND +5 < k", "k v", None),
         ("(k > 5) OR (k < 3)", "k v", None),
+        ("k IN(1,2)AND v = 'a'GROUP BY v", "v", "TRUE AND TRUE GROUP BY v"),
         ("d > CAST('2026-01-01' AS DATE)", "v d", None),
         ("k IS NULL", "k v", None),
         ("k > 5L", "k v", None),
