@@ -50,6 +50,7 @@ def uses(text: str) -> list[tuple[str, str, str | None]]:
         ("SELECT * FROM u", [("u", "k x", None)]),
         ("SELECT count(*) FROM t", [("t", "", None)]),
         ("SELECT V FROM T", []),
+        ("SELECT v FROM t WHERE q.k = 1", [("t", "v", None)]),
         ("SELECT a.v FROM t a WHERE a.k > 5 AND g < 2", [("t", "v g", "k > 5 AND g < 2")]),
         ("SELECT v FROM t WHERE 5 < k OR v IN ('a', 'b')", [("t", "k v", "k > 5 OR v IN ('a', 'b')")]),
         ("SELECT v FROM t WHERE upper(v) = 'A' AND NOT k BETWEEN 1 AND 3",
@@ -117,6 +118,8 @@ def test_what_a_statement_needs(text: str, expected: list[tuple[str, str, str | 
         ("SELECT * FROM (t LEFT JOIN u ON t.k = u.k AND u.x > 5) WHERE u.x IS NULL AND t.k = 1", None, None),
         ("SELECT * FROM (t RIGHT JOIN u ON t.k = u.k) WHERE t.k = 1", None, None),
         ("SELECT * FROM t LEFT JOIN (u) ON t.k = u.k WHERE u.x = 1", None, None),
+        ("SELECT * FROM (SELECT 1 AS k) s LEFT JOIN t JOIN u ON t.k = u.k ON s.k = t.k WHERE u.x = 1",
+         None, None),
         ("SELECT * FROM (SELECT 1 AS k) s LEFT JOIN (t JOIN u ON t.k = u.k) ON s.k = t.k WHERE t.k = 1",
          None, None),
     ],
@@ -224,6 +227,8 @@ def test_the_present_moment_may_lower_a_value_by_a_day_for_each_step_by_the_cale
         ("k > k + 1", None, []),
         ("t > (SELECT max(t) FROM u)", None, []),
         ("t > 'a\\'b'", None, []),
+        ("t > '2026\\-01-01'", None, []),  # with `spark.sql.parser.escapedStringLiterals` another text
+        ("t > '#'", None, []),
         ("t > current_timestamp(3)", None, []),
         ("k > 5 % 3", None, []),
         # Only what every row meets.
