@@ -33,8 +33,9 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import google_crc32c
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Backup",
     "BackupItem",
+    "PartFile",
     "RestoreStep",
     "begin_backup",
     "clean_backups",
@@ -70,7 +72,7 @@ __all__ = [
     "write_item",
 ]
 
-VERSION: Final = 1
+VERSION: Final = 2
 METADATA: Final = "backup.json"
 ACTION: Final = "_action"
 # What a backup's folder is called, and the one in which it is made.
@@ -78,9 +80,19 @@ _NAME: Final = re.compile(r"(\d+)(?:-full)?")
 _WORK: Final = re.compile(r"\.(\d+)-([0-9a-f]{40}|-)-[0-9a-f]{16}")
 
 
+class PartFile(NamedTuple):
+    """A file of a backup. crc: CRC-32C of its bytes."""
+
+    name: str
+    tablet: int
+    rows: int
+    bytes: int
+    crc: int
+
+
 @dataclass(frozen=True)
 class Backup:
-    """What backup.json says. since None: full. files: (name, tablet id, rows, bytes)."""
+    """What backup.json says, whose own CRC-32C stands in it too. since None: full."""
 
     folder: str
     table: str
@@ -96,7 +108,7 @@ class Backup:
     dropped_ranges: tuple[dict[str, Any], ...]
     name: str
     """Of its folder: `until`, or `until`-full where that moment has an incremental one already."""
-    files: tuple[tuple[str, int, int, int], ...] = ()
+    files: tuple[PartFile, ...] = ()
     work: str = ""
     """Of the folder in which it is made."""
 
@@ -109,7 +121,7 @@ class Backup:
         return os.path.join(self.folder, _folder_of(self.table), self.work)
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        fields = {
             "version": VERSION,
             "table": self.table,
             "table_id": self.table_id,
@@ -124,6 +136,7 @@ class Backup:
             "dropped_ranges": list(self.dropped_ranges),
             "files": [list(file) for file in self.files],
         }
+        return {**fields, "crc": _crc_of(fields)}
 
     @staticmethod
     def read(folder: str, path: str) -> Backup:
@@ -134,6 +147,11 @@ class Backup:
                 raise CorruptionError(
                     f"this backup has version {fields['version']}, known is {VERSION}", path
                 )
+            crc = fields.pop("crc")
+            if crc != _crc_of(fields):
+                raise CorruptionError(
+                    f"the backup's metadata has the checksum {crc}, what stands there {_crc_of(fields)}", path
+                )
             return Backup(
                 folder, fields["table"], fields["table_id"], fields["rewritten"], fields["since"], fields["until"],
                 Schema.from_json(json.dumps(fields["schema"])),
@@ -141,10 +159,14 @@ class Backup:
                 tuple((tablet["id"], partition_from_json(tablet)) for tablet in fields["tablets"]),
                 fields["history_us"], fields["comment"], tuple(fields["dropped_ranges"]),
                 os.path.basename(os.path.dirname(path)),
-                tuple((name, tablet, rows, size) for name, tablet, rows, size in fields["files"]),
+                tuple(PartFile(*file) for file in fields["files"]),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"the backup's metadata cannot be read ({error})", path) from error
+
+
+def _crc_of(fields: dict[str, Any]) -> int:
+    return int(google_crc32c.value(json.dumps(fields, sort_keys=True).encode()))
 
 
 @dataclass(frozen=True)
@@ -230,7 +252,7 @@ def begin_backup(backup: Backup) -> None:
     SYSTEM.files.make_dirs(backup.work_path)
 
 
-def write_item(backup: Backup, item: BackupItem, name: str) -> tuple[str, int, int, int] | None:
+def write_item(backup: Backup, item: BackupItem, name: str) -> PartFile | None:
     """Write one file of a backup, synced; None when it would have no rows. In a task."""
     ids = {column.name: column.id for column in backup.schema.columns}
     schema: pa.Schema | None = None
@@ -264,16 +286,16 @@ def write_item(backup: Backup, item: BackupItem, name: str) -> tuple[str, int, i
         file.sync()
     finally:
         file.close()
-    return name, item.tablet_id, rows, body.size
+    return PartFile(name, item.tablet_id, rows, body.size, google_crc32c.value(body.to_pybytes()))
 
 
-def finish_backup(backup: Backup, files: Sequence[tuple[str, int, int, int]]) -> Backup:
+def finish_backup(backup: Backup, files: Sequence[PartFile]) -> Backup:
     """Write the metadata, and give the folder its name (B1).
 
     Raises: StorageError when another program made a backup of this moment meanwhile.
     """
     done = dataclasses.replace(backup, files=tuple(sorted(files)))
-    for name in set(SYSTEM.files.list_dir(backup.work_path)) - {file[0] for file in files}:
+    for name in set(SYSTEM.files.list_dir(backup.work_path)) - {file.name for file in files}:
         SYSTEM.files.unlink(os.path.join(backup.work_path, name))  # of a task that ran twice
     SYSTEM.files.sync_dir(backup.work_path)
     text = json.dumps(done.to_json(), indent=1).encode()
@@ -344,8 +366,8 @@ def list_backups(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
             "since": backup.since,
             "until": backup.until,
             "time": to_datetime(backup.until),
-            "rows": sum(rows for _, _, rows, _ in backup.files),
-            "bytes": sum(size for _, _, _, size in backup.files),
+            "rows": sum(file.rows for file in backup.files),
+            "bytes": sum(file.bytes for file in backup.files),
             "files": len(backup.files),
             "path": backup.path,
         }
@@ -411,7 +433,7 @@ class RestoreStep:
     """One backup of the chain: its files, of tablets that the target still has (B3)."""
 
     backup: Backup
-    paths: tuple[str, ...]
+    files: tuple[PartFile, ...]
 
 
 def plan_restore(folder: str, table: str, at: Any = None) -> tuple[Backup, list[RestoreStep]]:
@@ -436,9 +458,7 @@ def plan_restore(folder: str, table: str, at: Any = None) -> tuple[Backup, list[
     target = mine[-1]
     alive = {number for number, _ in target.partitions}
     steps = [
-        RestoreStep(
-            link, tuple(os.path.join(link.path, name) for name, tablet, _, _ in link.files if tablet in alive)
-        )
+        RestoreStep(link, tuple(file for file in link.files if file.tablet in alive))
         for link in _chain(backups, target)
     ]
     return target, steps
@@ -456,11 +476,22 @@ def restored_schema(target: Backup) -> pa.Schema:
     return pa.schema([*fields, pa.field(CHANGE_TYPE, pa.string(), nullable=False)])
 
 
-def read_part(target: Backup, path: str) -> Iterator[pa.RecordBatch]:
-    """The rows of one file in the target's columns (B2). In a task. Raises: CorruptionError, StorageError."""
+def read_part(target: Backup, step: RestoreStep, file: PartFile) -> Iterator[pa.RecordBatch]:
+    """The rows of one file of a step in the target's columns (B2). In a task.
+
+    Raises: CorruptionError for a file that is not what was written, StorageError. Nothing is given of such a file.
+    """
+    path = os.path.join(step.backup.path, file.name)
+    body = SYSTEM.files.read_all(path)
+    crc = google_crc32c.value(body)
+    if crc != file.crc or len(body) != file.bytes:
+        raise CorruptionError(
+            f"expected {file.bytes} bytes with the checksum {file.crc}, found {len(body)} with {crc}: restore another "
+            "moment, or make a full backup",
+            path,
+        )
     schema = restored_schema(target)
-    file = pq.ParquetFile(pa.BufferReader(SYSTEM.files.read_all(path)))
-    for batch in file.iter_batches():
+    for batch in pq.ParquetFile(pa.BufferReader(body)).iter_batches():
         arrays = []
         for column in target.schema.columns:
             name = f"c{column.id}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from nyala.spark.arguments import check_database, check_table
 from nyala.spark.backup import (
     Backup,
     BackupItem,
+    PartFile,
     RestoreStep,
     begin_backup,
     finish_backup,
@@ -26,7 +27,7 @@ from nyala.spark.backup import (
     write_item,
 )
 from nyala.spark.cluster import cores_of
-from nyala.spark.errors import naming, translated
+from nyala.spark.errors import named, naming, translated
 from nyala.spark.frames import leased_frame
 from nyala.spark.load import load
 from nyala.spark.options import LEASE_DEFAULT_S
@@ -84,9 +85,7 @@ def backup(
                         naming(error, f"table {made.table!r}, tablet {tablet_id}")
                         raise
                     if file is not None:
-                        yield pa.RecordBatch.from_pylist(
-                            [dict(zip(("name", "tablet", "rows", "bytes"), file, strict=True))]
-                        )
+                        yield pa.RecordBatch.from_pylist([file._asdict()])
 
         answers: list[Any] = []
         if numbered:
@@ -98,9 +97,9 @@ def backup(
                 translated(),
             ):
                 answers = frame.mapInArrow(
-                    in_task(write_all), "name string, tablet bigint, rows bigint, bytes bigint"
+                    in_task(write_all), "name string, tablet bigint, rows bigint, bytes bigint, crc bigint"
                 ).collect()
-        done = finish_backup(made, [tuple(row) for row in answers])
+        done = finish_backup(made, [PartFile(*row) for row in answers])
     except BaseException:
         _remove_work(made)
         raise
@@ -109,8 +108,8 @@ def backup(
     return {
         "kind": "full" if done.since is None else "incremental",
         "until": done.until,
-        "rows": sum(rows for _, _, rows, _ in done.files),
-        "bytes": sum(size for _, _, _, size in done.files),
+        "rows": sum(file.rows for file in done.files),
+        "bytes": sum(file.bytes for file in done.files),
         "files": len(done.files),
     }
 
@@ -152,7 +151,7 @@ def restore(
         check_database(into, "nyala.spark.restore(into=…)")
     source = table if isinstance(table, str) else table.name
     target, steps = plan_restore(os.path.abspath(os.fspath(folder)), source, at)
-    steps = [step for step in steps if step.paths]
+    steps = [step for step in steps if step.files]
     if isinstance(table, str):
         if into is None:
             raise InvalidArgumentError("restore makes the table in a database: give into=db")
@@ -202,24 +201,28 @@ def _unfinished(database: Database, target: Backup, wanted: str) -> Iterator[Tab
 
 
 def _apply(spark: SparkSession, target: Backup, step: RestoreStep, table: Table) -> None:
-    frame = _frame(spark, target, step.paths)
+    frame = _frame(spark, target, step)
     if step.backup.since is None:
         load(frame.drop(CHANGE_TYPE), table)
     else:
         write(frame, table._database.path, table.name, operation="changes")
 
 
-def _frame(spark: SparkSession, target: Backup, paths: Sequence[str]) -> DataFrame:
+def _frame(spark: SparkSession, target: Backup, step: RestoreStep) -> DataFrame:
     schema = spark_schema(restored_schema(target))
     exact = arrow_schema(schema)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for rows in read_part(target, paths[number]):
-                    yield conform(rows, exact)
+                file = step.files[number]
+                with named(f"table {target.table!r}, tablet {file.tablet}"):
+                    for rows in read_part(target, step, file):
+                        yield conform(rows, exact)
 
-    return spark.range(0, len(paths), 1, _slots(spark, len(paths))).mapInArrow(in_task(read), schema)
+    return spark.range(0, len(step.files), 1, _slots(spark, len(step.files))).mapInArrow(
+        in_task(read), schema
+    )
 
 
 def _slots(spark: SparkSession, count: int) -> int:

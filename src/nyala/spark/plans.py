@@ -79,7 +79,7 @@ class HeldRows:
     lease: None = None
 
     def whole(self) -> DataFrame:
-        """They as a DataFrame of its own (P3)."""
+        """They, as a DataFrame of their own (P3)."""
         made = _local_frame(self)
         return made.coalesce(1) if self.are_many else made
 

@@ -181,6 +181,11 @@ def compact_together(
                 store.discard_files(output.paths)
             else:
                 reports.append(report)
+        # A job that ran twice, in tasks, has written twice, and answered with one of both.
+        named = {*store.state.files(), *store.state.garbage}
+        store.discard_files(
+            [path for job in jobs for path in _written_so_far(store, job) if path not in named]
+        )
     return reports
 
 

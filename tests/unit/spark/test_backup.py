@@ -74,7 +74,7 @@ def bring_back(db: nyala.Database, folder: Path, name: str, at: Any = None) -> n
 
 
 def apply_step(db: nyala.Database, target: Backup, step: RestoreStep, name: str) -> None:
-    batches = [batch for path in step.paths for batch in read_part(target, path)]
+    batches = [batch for file in step.files for batch in read_part(target, step, file)]
     if batches:
         rows = pa.Table.from_batches(batches)
         if step.backup.since is None:
@@ -306,6 +306,43 @@ def test_a_store_is_not_backed_up_into_itself(db: nyala.Database, tmp_path: Path
         with pytest.raises(InvalidArgumentError, match="lies in the store's own"):
             plan_backup(db["t"], folder)
     assert plan_backup(db["t"], db.path + "-backups") is not None
+
+
+def test_a_damaged_backup_is_told_and_never_read(db: nyala.Database, tmp_path: Path) -> None:
+    """Any flipped bit or cut, in a file of rows or in the metadata: which file, what was expected, what was found."""
+    folder = tmp_path / "backups"
+    db["t"].insert({"k": [1, 60], "v": [1, 2], "w": ["a", "b"]})
+    made = back_up(db, folder)
+    assert made is not None
+    target, (step,) = plan_restore(str(folder), "t")
+    chance = random.Random(5)
+    for file in step.files:
+        path = Path(made.path) / file.name
+        whole = path.read_bytes()
+        assert [batch.num_rows for batch in read_part(target, step, file)] == [file.rows]
+        for cut in (0, 1, len(whole) // 2, len(whole) - 1):
+            path.write_bytes(whole[:cut])
+            with pytest.raises(
+                CorruptionError, match=rf"{file.name}: expected {len(whole)} bytes .*found {cut} "
+            ):
+                list(read_part(target, step, file))
+        for at in chance.sample(range(len(whole)), 40):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(8)]) + whole[at + 1 :])
+            with pytest.raises(CorruptionError, match="with the checksum"):
+                list(read_part(target, step, file))
+        path.write_bytes(whole)
+    path = Path(made.path) / "backup.json"
+    whole = path.read_bytes()
+    told = 0
+    for at in chance.sample(range(len(whole)), 200):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(7)]) + whole[at + 1 :])
+        try:
+            (found,) = find_backups(str(folder))
+            assert found == made  # white space, or another spelling of a number
+        except CorruptionError as error:
+            told += 1
+            assert "backup.json: " in str(error)
+    assert told > 150
 
 
 def test_clean_keeps_what_later_ones_build_on(db: nyala.Database, tmp_path: Path) -> None:

@@ -1,0 +1,116 @@
+"""Tasks of the jobs on executors that fail when their work is done, and run again: each row is there once.
+
+In a program of its own every Python process wraps the functions in which tasks write files. Each of them, called for
+the first time, fails after it has written, so Spark runs its task anew.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HOOK = """
+import importlib.abc, importlib.util, os, sys
+
+FAILING = {
+    "nyala.tablet.load_write": "write_tablet",
+    "nyala.tablet.compaction_run": "run",
+    "nyala.spark.backup": "write_item",
+}
+
+def wrap(function, module):
+    def failing(*args, **kwargs):
+        found = function(*args, **kwargs)
+        job = open("job").read() if os.path.exists("job") else ""
+        if job and os.getpid() != int(open("driver").read()):
+            try:
+                os.close(os.open(f"failed-{job}-{module}", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return found
+            raise RuntimeError("once")
+        return found
+    return failing
+
+class Hook(importlib.abc.MetaPathFinder):
+    def find_spec(self, wanted, path, target=None):
+        if wanted not in FAILING or wanted in done:
+            return None
+        done.add(wanted)
+        spec = importlib.util.find_spec(wanted)
+        run = spec.loader.exec_module
+        def exec_module(made):
+            run(made)
+            setattr(made, FAILING[wanted], wrap(getattr(made, FAILING[wanted]), wanted))
+        spec.loader.exec_module = exec_module
+        return spec
+
+done = set()
+sys.meta_path.insert(0, Hook())
+"""
+
+PROGRAM = """
+import os, pathlib, sys
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+from pyspark.sql import SparkSession
+
+import nyala
+import nyala.spark
+from tests.spark.test_kills import files_nobody_needs
+
+spark = (
+    SparkSession.builder.master("local[2,3]").config("spark.ui.enabled", "false")
+    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1").getOrCreate()
+)
+spark.sparkContext.setLogLevel("OFF")
+pathlib.Path("driver").write_text(str(os.getpid()))
+rows = {}
+
+def after(job, module):
+    assert pathlib.Path(f"failed-{job}-{module}").exists(), f"no task of {job} failed"
+    assert table.scan(order_by_key=True).to_arrow().to_pylist() == [{"k": k, "v": rows[k]} for k in sorted(rows)], job
+    db._writer().collect_garbage()
+    left = files_nobody_needs(pathlib.Path("store"), db)
+    assert left == [], (job, left)
+
+with nyala.connect("store", maintenance=False) as db:
+    table = db.create_table("t", {"k": "int64", "v": "int64"}, ["k"], [nyala.hash_partition("k", buckets=2)])
+    def frame(begin, end, v):
+        return spark.range(begin, end, 1, 2).selectExpr("id AS k", f"{v} AS v")
+    pathlib.Path("job").write_text("load")
+    assert nyala.spark.load(frame(0, 1000, "id"), table, tasks=2).inserted == 1000
+    rows.update({k: k for k in range(1000)})
+    after("load", "nyala.tablet.load_write")
+    pathlib.Path("job").write_text("upsert")
+    done = nyala.spark.upsert(frame(500, 1500, "-id"), table, tasks=2)
+    assert (done.inserted, done.updated) == (500, 500)
+    rows.update({k: -k for k in range(500, 1500)})
+    after("upsert", "nyala.tablet.load_write")
+    pathlib.Path("job").write_text("compact")
+    assert nyala.spark.compact(spark, table)["compactions"] >= 1
+    after("compact", "nyala.tablet.compaction_run")
+    pathlib.Path("job").write_text("backup")
+    made = nyala.spark.backup(spark, table, "backups")
+    assert made["rows"] == 1500
+    after("backup", "nyala.spark.backup")
+    assert len(list(pathlib.Path("backups", "t").glob("*/part-*"))) == made["files"]
+    pathlib.Path("job").unlink()
+    again = nyala.spark.restore(spark, "backups", "t", into=db, name="again")
+    assert again.to_arrow().sort_by("k").equals(table.to_arrow().sort_by("k"))
+spark.stop()
+print("done")
+"""
+
+
+def test_a_task_that_runs_twice_counts_once(tmp_path: Path) -> None:
+    """Load, upsert, compaction and backup: what the first attempt wrote is in no table, no backup, and soon no file."""
+    (tmp_path / "sitecustomize.py").write_text(HOOK)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    run = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=280,
+        env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert run.stdout.strip() == "done", run.stderr[-4000:]
