@@ -165,6 +165,31 @@ def test_what_is_not_small_is_written_by_executors(
     assert table.count() == 76
 
 
+def test_rows_go_to_their_tablets_without_python(
+    spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's own shuffle and sort, whatever the partitioning; Python has the rows when they are where they belong."""
+    ways = {
+        "hash": [nyala.hash_partition("k", buckets=3)],
+        "range": [nyala.range_partition("k", splits=[100, 200])],
+        "both": [nyala.hash_partition("k", buckets=2), nyala.range_partition("k", splits=[100])],
+    }
+    plans: list[str] = []
+    named = load_module._plainly_named
+
+    def spied(frame: DataFrame) -> DataFrame:
+        plans.append(frame._jdf.queryExecution().executedPlan().toString())
+        return named(frame)
+
+    monkeypatch.setattr(load_module, "_plainly_named", spied)
+    for name, levels in ways.items():
+        table = db.create_table(name, {"k": "int64", "v": "int64", "w": "string"}, "k", levels)
+        assert nyala.spark.load(ids(spark, 0, 300, 1), table, tasks=3).inserted == 300
+        plan = plans.pop()
+        assert "Exchange" in plan and "Sort [" in plan, plan
+        assert not re.search("Python|InArrow|InPandas", plan), plan
+
+
 def test_every_way_of_partitioning(spark: SparkSession, db: nyala.Database) -> None:
     """Hash levels, ranges and both, of every type of key: Spark sends each row to the tablet that is its own."""
     key = {

@@ -465,6 +465,28 @@ def test_many_rows_stand_in_the_plan_as_one_row_of_arrays(
                 spark.conf.set(setting, before)
 
 
+def test_a_table_that_stands_twice_is_read_at_one_moment(
+    spark: SparkSession, db: nyala.Database, catalogued: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `nyala.spark.sql`, though rows are written between the two scans; by Spark's own words where `at` is said."""
+    both = f"{catalogued} a FULL JOIN {catalogued} b ON a.k = b.k"
+    text = f"SELECT count(*) AS n FROM {both} WHERE a.k IS NULL OR b.k IS NULL"
+    scans = 0
+
+    def between(of: SparkSession, scan):
+        nonlocal scans
+        scans += 1
+        db["t"].insert({"k": [100 + scans], "v": [0], "w": ["late"]})
+        return leased_frame(of, scan)
+
+    monkeypatch.setattr(session, "leased_frame", between)
+    assert answer(nyala.spark.sql(spark, text)) == [(0,)]
+    assert scans == 2
+    at = f"{catalogued} WITH (`at`='{db.now()}')"
+    said = text.replace(f"{catalogued} a", f"{at} a").replace(f"{catalogued} b", f"{at} b")
+    assert answer(spark.sql(said)) == [(0,)]
+
+
 def test_a_statement_leaves_names_and_cached_frames_alone(spark: SparkSession, db: nyala.Database) -> None:
     """No view comes and goes for it: what is cached of an earlier answer over the same rows stays cached."""
     names = {table.name for table in spark.catalog.listTables()}
