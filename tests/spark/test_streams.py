@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import nyala
@@ -51,3 +52,45 @@ def test_nyala_to_nyala(spark: SparkSession, store: Path, tmp_path: Path) -> Non
         source.update({"k": [4], "w": [8]})
         assert run() == ["RANGE (k) [100, 200)"]
         assert copied(store) == [(2, 21, 7), (3, 30, None), (4, 40, 8), (100, 40, None)]
+
+
+def test_a_query_whose_history_is_gone_is_told_how_to_go_on(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    """It stood still while the changes that its checkpoint waits for were given up: an error, and no change is passed
+    over; `_commit_timestamp` comes with each row, in batches of the size that was asked for."""
+    with nyala.connect(store, maintenance=False) as db:
+        table = db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
+        moments = [table.insert({"k": [number], "v": [number]}).timestamp for number in range(3)]
+        seen: list[list[tuple[Any, ...]]] = []
+
+        def run() -> Any:
+            feed = spark.readStream.format("nyala").options(path=str(store), table="t", changes="true")
+            query = (
+                feed.options(startingTimestamp=moments[0], maxRowsPerTrigger=1).load()
+                .select("k", "_change_type", "_commit_timestamp").writeStream
+                .foreachBatch(lambda batch, _: seen.append([tuple(row) for row in batch.collect()]))
+                .option("checkpointLocation", str(tmp_path / "checkpoint"))
+                .trigger(availableNow=True).start()
+            )  # fmt: skip
+            try:
+                query.awaitTermination(120)
+            except StreamingQueryException as error:
+                return error
+            return query.exception()
+
+        assert run() is None
+        assert [batch for batch in seen if batch] == [
+            [(number, "insert", moments[number])] for number in (1, 2)
+        ]
+        table.update({"k": [1], "v": [2]})
+        with table.alter() as a:
+            a.set_history(0)
+        table.update({"k": [1], "v": [3]})
+        table.compact()
+        table.vacuum()
+        seen.clear()
+        assert "HistoryExpiredError" in str(failed := run()) and "cannot go on from its checkpoint" in str(
+            failed
+        )
+        assert not any(seen)
