@@ -145,7 +145,8 @@ class Backup:
             fields = json.loads(SYSTEM.files.read_all(path))
             if fields["version"] != VERSION:
                 raise CorruptionError(
-                    f"this backup has version {fields['version']}, known is {VERSION}", path
+                    f"this backup has version {fields['version']}, known is {VERSION}: back up to another folder",
+                    path,
                 )
             crc = fields.pop("crc")
             if crc != _crc_of(fields):
@@ -286,7 +287,7 @@ def write_item(backup: Backup, item: BackupItem, name: str) -> PartFile | None:
         file.sync()
     finally:
         file.close()
-    return PartFile(name, item.tablet_id, rows, body.size, google_crc32c.value(body.to_pybytes()))
+    return PartFile(name, item.tablet_id, rows, body.size, google_crc32c.value(body))
 
 
 def finish_backup(backup: Backup, files: Sequence[PartFile]) -> Backup:

@@ -184,18 +184,26 @@ def test_a_text_may_be_long() -> None:
     assert str(use.where).count("OR") == 2999
 
 
-def test_the_present_moment_may_lower_a_value_by_a_day_for_each_step_by_the_calendar() -> None:
+def test_a_later_moment_may_lower_a_value_by_a_day_where_it_goes_by_the_calendar() -> None:
     """C2. A month before March 30th, 23:00, is later than a month before March 31st, 1:00."""
     for value, steps in (
         ("now()", 0),
         ("now() - INTERVAL 90 MINUTES", 0),
         ("now() - INTERVAL 1 MONTH", 1),
-        ("now() - INTERVAL 1 MONTH + INTERVAL 1 DAY - INTERVAL 2 HOURS", 2),
+        ("now() - INTERVAL 1 MONTH - INTERVAL 2 HOURS", 1),
         ("now() - INTERVAL '1-2' YEAR TO MONTH", 1),
         ("TIMESTAMP '2026-01-01' - INTERVAL 1 MONTH", 0),
     ):
         (use,) = find_uses(f"SELECT k FROM t WHERE t >= {value}", TABLES.get)
         assert [term.slack_us for term in use.open] == [steps * SLACK_US], value
+    # A day that is lost may become a month.
+    for value in (
+        "now() - INTERVAL 1 MONTH + INTERVAL 2 HOURS - INTERVAL 1 MONTH",
+        "date_trunc('month', now() - INTERVAL 1 MONTH + INTERVAL 2 HOURS)",
+        "CAST(now() - INTERVAL 1 MONTH + INTERVAL 2 HOURS AS DATE)",
+    ):
+        (use,) = find_uses(f"SELECT k FROM t WHERE t >= {value}", TABLES.get)
+        assert use.open == (), value
 
 
 @pytest.mark.parametrize(
@@ -229,6 +237,7 @@ def test_the_present_moment_may_lower_a_value_by_a_day_for_each_step_by_the_cale
         ("t > 'a\\'b'", None, []),
         ("t > '2026\\-01-01'", None, []),  # with `spark.sql.parser.escapedStringLiterals` another text
         ("t > '#'", None, []),
+        ("t < 'now' AND d < DATE 'today' AND t > TIMESTAMP ' yesterday'", None, []),  # the present moment as well
         ("t > current_timestamp(3)", None, []),
         ("k > 5 % 3", None, []),
         # Only what every row meets.
