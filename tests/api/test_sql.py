@@ -82,6 +82,9 @@ def test_parameters(db: Any) -> None:
     assert db.sql("SELECT name FROM small WHERE k = $k", {"k": 1}).to_arrow()["name"].to_pylist() == ["one"]
     with pytest.raises(nyala.InvalidArgumentError, match="parameters"):
         db.sql("SELECT 1", 5)
+    for text in ("SELECT name FROM small WHERE k = ?", "SELECT name FROM small WHERE k = $k"):
+        with pytest.raises(nyala.InvalidArgumentError, match="parameter"):
+            db.sql(text)
 
 
 def test_only_the_columns_that_a_query_needs_are_read(db: Any) -> None:
@@ -145,6 +148,38 @@ def test_a_predicate_that_leaves_most_rows_is_left_to_duckdb(db: Any) -> None:
     """Copying two thirds of a table costs more than marking them."""
     (scan,) = asked(db.sql("SELECT count(*) FROM t WHERE s <> 'a'"))
     assert scan["where"] is None
+
+
+@pytest.mark.skipif(duckdb.__version__.startswith("1."), reason="DuckDB 1.x does not ask")
+@pytest.mark.parametrize(
+    ("text", "parameters", "plans"),
+    [
+        ("SELECT sum(v) FROM t WHERE s <> 'a'", None, 1),  # left to DuckDB
+        ("SELECT t.v, name FROM t JOIN small USING (k) ORDER BY 1", None, 1),
+        ("SELECT sum(v) FROM t WHERE n = 7", None, 2),  # taken: of the rows a thousandth is left
+        ("SELECT sum(v) FROM t WHERE s <> ?", ["a"], 2),  # its type may be another each time
+        ("SELECT sum(v) FROM t WHERE s = 'a' AND v < 1000.0", None, 2),  # together they leave little
+    ],
+)
+def test_a_statement_is_planned_twice_only_where_its_tables_seem_smaller_then(
+    db: Any, monkeypatch: pytest.MonkeyPatch, text: str, parameters: Any, plans: int
+) -> None:
+    """Who asks for all rows runs the plan that was made when names were checked; another run plans anew."""
+    asked: list[str] = []
+    rows = source_module.ScanSource.rows
+    monkeypatch.setattr(source_module.ScanSource, "rows", lambda self: asked.append("rows") or rows(self))
+    register = duckdb.DuckDBPyConnection.register
+    monkeypatch.setattr(
+        duckdb.DuckDBPyConnection, "register", lambda *a: (register(*a), asked.clear())[0], raising=False
+    )
+    result = db.sql(text, parameters)
+    once = len(asked)
+    assert once == (2 if "small" in text else 1)
+    found = result.fetchall()
+    assert len(asked) == plans * once
+    assert (
+        result.fetchall() == found == list(result) == [tuple(r.values()) for r in result.arrow().to_pylist()]
+    )
 
 
 @pytest.mark.skipif(duckdb.__version__.startswith("1."), reason="the protocol is of DuckDB 2")
@@ -250,6 +285,11 @@ def test_errors_of_values_and_of_scans_come_through(tmp_path: Path, db: Any) -> 
     """What DuckDB cannot calculate is the statement's fault; what a scan meets is told as the scan tells it."""
     with pytest.raises(nyala.InvalidArgumentError, match="Could not convert"):
         db.sql("SELECT s::INT FROM t").fetchall()
+    for read in (lambda result: result.fetchall(), lambda result: result.fetchone()):
+        with pytest.raises(nyala.InvalidArgumentError, match=r"(?s)Could not convert.*LINE 2:  s::INT"):
+            read(db.sql("SELECT k,\n s::INT FROM t"))
+    with pytest.raises(nyala.InvalidArgumentError, match="boo"):
+        db.sql("SELECT error('boo') FROM t").fetchall()
     with open_database(tmp_path / "s") as other:
         text = nyala.column("string", encoding="plain", compression="none")
         table = other.create_table("t", {"k": "int64", "s": text}, "k")

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from nyala.sql.connection import Connection
 
 _HEAD_ROWS = 10
+# Plans a statement and keeps the plan on its connection; it has no parameters, as types of these would be guessed.
+_PREPARE, _EXECUTE = "PREPARE nyala_statement AS\n", "EXECUTE nyala_statement"
 # Plans a statement, and writes the plan down in the form that costs DuckDB least.
 _BIND = "EXPLAIN (FORMAT json)\n"
 # As large as the windows of a scan.
@@ -102,15 +104,15 @@ class Result:
         # Binds, so that wrong names are told at once, and plans for the first time (see `Planning`); of the tables it
         # reads samples at most. Who reads first takes this run over.
         self._bound: _Run | None = _Run(self)
-        self._bound.execute(_BIND, "")
+        self._bound.plan()
 
     # ---------------------------------------------------------------------------------------- rows
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """The rows as Python tuples: those that fetchone and fetchmany left, after which they begin anew."""
         with self._lock:
-            run, self._rows = self._rows or self._started(), None
-            return list(run.fetch("fetchall"))
+            run, self._rows = self._rows, None
+            return list(self._fresh().all_rows() if run is None else run.fetch("fetchall"))
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """The next row, None after the last."""
@@ -216,6 +218,7 @@ class _Run:
         result._check_open()
         self._result = result
         self._lines_above = 0
+        self._has_plan = False
         self.cursor = result._connection.cursor()
         # At the end of the program too: DuckDB complains of connections that are open when the interpreter goes.
         weakref.finalize(self, self.cursor.close)
@@ -231,6 +234,29 @@ class _Run:
         for name, source in zip(result._scans, self.sources, strict=True):
             with source.planning.apart():
                 self.cursor.register(name, duckdb_table(source))
+
+    def plan(self) -> None:
+        """Bind and plan the statement without reading it. The plan is kept, if planning again would make no other."""
+        kept = not self._result._parsed.named_parameters
+        self.execute(_PREPARE if kept else _BIND)
+        self._has_plan = kept and not any(source.planning.would_change for source in self.sources)
+
+    def all_rows(self) -> list[tuple[Any, ...]]:
+        """Run the statement to its end; by its plan if it has one, which holds its rows before the first is told."""
+        import duckdb
+
+        if self._has_plan:
+            self._has_plan = False
+            try:
+                self._lines_above = 0
+                rows: list[tuple[Any, ...]] = self._do(
+                    lambda: self.cursor.execute(_EXECUTE).fetchall(), but_for=duckdb.ConversionException
+                )
+                return rows
+            except duckdb.ConversionException:
+                pass  # a plan that was kept does not know in which line a cast stands
+        self.execute()
+        return list(self.fetch("fetchall"))
 
     def execute(self, before: str = "", after: str = "") -> None:
         """Run the statement, with text before it (whole lines) and after it."""
@@ -271,12 +297,14 @@ class _Run:
                 return
             yield batch
 
-    def _do(self, act: Any) -> Any:
-        """Raises: ours, for what DuckDB says."""
+    def _do(self, act: Any, but_for: type[Exception] | tuple[()] = ()) -> Any:
+        """Raises: ours, for what DuckDB says; what is `but_for` as it is."""
         import duckdb
 
         try:
             return act()
+        except but_for:
+            raise
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             if any(source.failure is error for source in self.sources):
                 raise

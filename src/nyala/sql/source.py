@@ -58,8 +58,9 @@ class Planning:
     """What was learnt of one table while a statement was planned, for the next time that it is planned.
 
     DuckDB asks for the number of rows first and offers predicates after that, and takes a source's word that it has so
-    many rows, whatever it filters. So a statement is planned twice, and the second time the number is that of the rows
-    which the predicates taken the first time leave. Wrong numbers make slow plans, never wrong answers.
+    many rows, whatever it filters. So a statement is planned twice where one was taken, and the second time the number
+    is that of the rows which the predicates taken the first time leave. Wrong numbers make slow plans, never wrong
+    answers.
     """
 
     def __init__(self, largest: bool = False) -> None:
@@ -82,12 +83,22 @@ class Planning:
 
     def begin(self) -> None:
         """A statement is planned (again)."""
-        if self.bound:
-            # Of a table that is read twice nobody says which predicate is for which time.
-            self.together = self.largest and self.bound == 1 and math.prod(self.offered) <= _TOGETHER_MAX
-            taken = self.offered if self.together else self.taken
-            self.matching = math.prod(taken) if self.bound == 1 else 1.0
+        self.together, self.matching = self._learnt()
         self.taken, self.offered, self.bound = [], [], 0
+
+    @property
+    def would_change(self) -> bool:
+        """Whether planning again tells DuckDB anything else than it was told this time."""
+        return self._learnt() != (self.together, self.matching)
+
+    def _learnt(self) -> tuple[bool, float]:
+        """`together` and `matching` for the next time."""
+        if not self.bound:
+            return self.together, self.matching
+        if self.bound > 1:  # of a table that is read twice nobody says which predicate is for which time
+            return False, 1.0
+        together = self.largest and math.prod(self.offered) <= _TOGETHER_MAX
+        return together, math.prod(self.offered if together else self.taken)
 
 
 class ScanSource:
