@@ -6,8 +6,11 @@
 A block has 32 bytes, so one look-up touches one cache line and no other. In each of the block's eight words
 one bit is set: bits 27..31 of the lower half times that word's odd multiplier.
 
+    pages   |  64 KB  |  64 KB  |  …     a file's filter has a CRC for each, and is read by pages (`PagedBloom`): one
+                                         key costs one of them, however many keys the rowset has
+
 False answers: never "absent" for a key that was put in; "maybe" for about 1 absent key in 800.
-Thread-safety: immutable.
+Thread-safety: a Bloom is immutable; a PagedBloom gains pages, and two threads that need one may both read it.
 Left out: the hash itself (see `nyala.keys.encoded_keys`), growing (a rowset's keys are known when it is written).
 Source: F. Putze et al., "Cache-, Hash- and Space-Efficient Bloom Filters", 2007; Parquet BloomFilter.md, whose
 layout and multipliers these are. Kudu's own filter spreads a key over 4 KiB.
@@ -15,6 +18,7 @@ layout and multipliers these are. Kudu's own filter spreads a key over 4 KiB.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +26,7 @@ import numpy.typing as npt
 
 from nyala.cfile import format
 
-__all__ = ["Bloom"]
+__all__ = ["Bloom", "PagedBloom"]
 
 _WORDS: Final = format.BLOOM_BLOCK_BYTES // 4
 _SALT: Final = np.array(format.BLOOM_SALT, np.uint32)
@@ -58,22 +62,15 @@ class Bloom:
     def may_contain(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """For each hash: False when no key with it was put in."""
         blocks, keys = _split(hashes, len(self._words))
-        masks = np.uint32(1) << ((keys[:, None] * _SALT) >> _BIT_SHIFT)
-        found: npt.NDArray[np.bool_] = ((self._words[blocks] & masks) == masks).all(axis=1)
-        return found
+        return _matching(self._words[blocks], keys)
 
     def may_contain_one(self, key_hash: int) -> bool:
         """`may_contain` of one hash, without NumPy's calls but for the reading of its block."""
-        words: list[int] = self._words[(key_hash >> 32) * len(self._words) >> 32].tolist()
-        key = key_hash & 0xFFFFFFFF
-        for word, salt in zip(words, format.BLOOM_SALT, strict=True):
-            if not word >> ((key * salt & 0xFFFFFFFF) >> 27) & 1:
-                return False
-        return True
+        return _matches(self._words[_block_of(key_hash, len(self._words))].tolist(), key_hash)
 
     @property
-    def nbytes(self) -> int:
-        return self._words.nbytes
+    def words(self) -> npt.NDArray[np.uint32]:
+        return self._words
 
     def to_bytes(self) -> bytes:
         return self._words.tobytes()
@@ -87,6 +84,80 @@ class Bloom:
                 f"expected whole blocks of {format.BLOOM_BLOCK_BYTES} bytes, found {words.nbytes} bytes"
             )
         return cls(words.reshape(-1, _WORDS))
+
+
+class PagedBloom:
+    """A filter in a file: pages of it are read when a look-up first needs them, and kept.
+
+    Asks as a `Bloom` does. What `read` raises, its look-ups raise.
+    """
+
+    def __init__(
+        self,
+        block_count: int,
+        page_blocks: int,
+        read: Callable[[int, int], npt.NDArray[np.uint32]],
+        grown: Callable[[PagedBloom], None],
+    ) -> None:
+        """read: the words of the blocks [lower, upper), whole pages. grown: told when pages came and `nbytes` rose."""
+        self._words = np.zeros((block_count, _WORDS), np.uint32)  # of what was not read no memory is taken
+        self._page_blocks = page_blocks
+        self._there = np.zeros(-(-block_count // page_blocks), np.bool_)
+        self._read = read
+        self._grown = grown
+
+    @property
+    def nbytes(self) -> int:
+        """Of the pages that were read."""
+        return int(self._there.sum()) * self._page_blocks * format.BLOOM_BLOCK_BYTES
+
+    def may_contain(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """For each hash: False when no key with it was put in. Cost: the pages that are needed, neighbours together."""
+        blocks, keys = _split(hashes, len(self._words))
+        if not self._there.all():
+            self._need(blocks // self._page_blocks)
+        return _matching(self._words[blocks], keys)
+
+    def may_contain_one(self, key_hash: int) -> bool:
+        """`may_contain` of one hash."""
+        block = _block_of(key_hash, len(self._words))
+        if not self._there[block // self._page_blocks]:
+            self._need(np.array([block // self._page_blocks]))
+        return _matches(self._words[block].tolist(), key_hash)
+
+    def read_all(self) -> None:
+        """Have every page, for who would need them one after the other."""
+        self._need(np.arange(len(self._there)))
+
+    def _need(self, pages: npt.NDArray[np.int64]) -> None:
+        missing = np.unique(pages[~self._there[pages]])
+        if not len(missing):
+            return
+        for run in np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1):
+            lower = int(run[0]) * self._page_blocks
+            upper = min((int(run[-1]) + 1) * self._page_blocks, len(self._words))
+            self._words[lower:upper] = self._read(lower, upper)
+            self._there[run] = True  # not before its words are
+        self._grown(self)
+
+
+def _matching(words: npt.NDArray[np.uint32], keys: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+    """Of each key whether its block, a row of `words`, has all its bits."""
+    masks = np.uint32(1) << ((keys[:, None] * _SALT) >> _BIT_SHIFT)
+    found: npt.NDArray[np.bool_] = ((words & masks) == masks).all(axis=1)
+    return found
+
+
+def _matches(words: list[int], key_hash: int) -> bool:
+    key = key_hash & 0xFFFFFFFF
+    for word, salt in zip(words, format.BLOOM_SALT, strict=True):
+        if not word >> ((key * salt & 0xFFFFFFFF) >> 27) & 1:
+            return False
+    return True
+
+
+def _block_of(key_hash: int, block_count: int) -> int:
+    return (key_hash >> 32) * block_count >> 32
 
 
 def _split(

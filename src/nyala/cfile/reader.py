@@ -20,10 +20,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import google_crc32c
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format
-from nyala.cfile.bloom import Bloom
+from nyala.cfile.bloom import Bloom, PagedBloom
 from nyala.cfile.cache import BlockCache, new_owner
 from nyala.cfile.column import BASE, BLOOM, DELTA_VALUE, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.column_reader import ColumnReader, ReadStats, SummaryError
@@ -98,7 +100,7 @@ class CFileReader:
         )
         self._places: dict[ColumnKey, ColumnPlace] | None = None
         self._columns: dict[ColumnKey, ColumnReader] = {}
-        self._bloom: Bloom | None = None
+        self._bloom: PagedBloom | None = None
 
     @property
     def cache_limit_bytes(self) -> int | None:
@@ -134,29 +136,40 @@ class CFileReader:
                 column.place.offset,
             )
 
-    def bloom(self) -> Bloom | None:
-        """The bloom filter of the keys, None when the file has none; counted in the cache if there is one."""
-        bloom: Bloom | None
+    def bloom(self) -> PagedBloom | None:
+        """The bloom filter of the keys, None when the file has none. What was read of it is counted in the cache, if
+        there is one. Its look-ups raise CorruptionError for the pages that they read."""
+        bloom: PagedBloom | None
         bloom = self._bloom if self._cache is None else self._cache.get(self._owner, ColumnKey(BLOOM))
         if bloom is not None:
             return bloom
         column = self.column(ColumnKey(BLOOM))
         if column is None:
             return None
-        if column.row_count == 0 or column.code != format.TYPE_BLOOM:
+        count = column.row_count
+        # It is never compressed, and lies before its footer: the memory for all of it is not taken on trust.
+        if (
+            not 0 < count * format.BLOOM_BLOCK_BYTES <= column.place.offset
+            or column.code != format.TYPE_BLOOM
+        ):
             raise CorruptionError(
-                "expected the blocks of a bloom filter, found none", self.path, column.place.offset
+                f"expected the blocks of a bloom filter, found {count}", self.path, column.place.offset
             )
-        blocks = column.read(0, column.row_count, fill_cache=False)
-        words = blocks.buffers()[1].slice(
-            blocks.offset * format.BLOOM_BLOCK_BYTES, len(blocks) * format.BLOOM_BLOCK_BYTES
-        )
-        bloom = Bloom.from_bytes(words)
+
+        def words(lower: int, upper: int) -> npt.NDArray[np.uint32]:
+            blocks = column.read(lower, upper, fill_cache=False)
+            at, size = blocks.offset * format.BLOOM_BLOCK_BYTES, len(blocks) * format.BLOOM_BLOCK_BYTES
+            return Bloom.from_bytes(blocks.buffers()[1].slice(at, size)).words
+
+        bloom = PagedBloom(count, column.rows_per_block, words, self._keep_bloom)
+        self._keep_bloom(bloom)
+        return bloom
+
+    def _keep_bloom(self, bloom: PagedBloom) -> None:
         if self._cache is None:
             self._bloom = bloom
         else:
             self._cache.put(self._owner, ColumnKey(BLOOM), bloom, bloom.nbytes, dear=True)
-        return bloom
 
     def close(self) -> None:
         """Let go of the file and of what the cache holds of it. No other thread may be reading."""

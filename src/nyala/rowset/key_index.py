@@ -234,8 +234,10 @@ class KeyIndex:
         bloom = None
         try:
             bloom = self._reader.bloom()
+            if bloom is not None:
+                bloom.read_all()
         except CorruptionError as error:
-            wrong["bloom"] = unreadable_bloom(error)
+            wrong["bloom"], bloom = unreadable_bloom(error), None
         before: bytes | None = None
         for lower, keys in self._windows():
             if not keys.is_strictly_ascending() or (before is not None and keys.at(0) <= before):

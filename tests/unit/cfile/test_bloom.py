@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cfile.memory import MemoryFiles
 
-from nyala.cfile import BlockCache, Bloom, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec
+from nyala.cfile import (
+    BlockCache,
+    Bloom,
+    CFileReader,
+    CFileWriter,
+    ColumnKey,
+    ColumnPlace,
+    ColumnWriteSpec,
+    format,
+)
+from nyala.errors import CorruptionError
 from nyala.schema.types import parse_type
 
 
@@ -43,15 +53,20 @@ def test_one_key_is_told_what_it_is_told_among_others(there: list[int], asked: l
 
 def test_one_key_is_looked_for_in_its_own_block() -> None:
     keys = hashes(1000)
-    bloom = Bloom.build(keys)
-    assert bloom.nbytes > 50 * 32
-    assert all(map(bloom.may_contain_one, keys.tolist()))
+    words = Bloom.build(keys).words
+    assert len(words) > 50
+    for key in keys[:100].tolist():
+        only_its_own = np.zeros_like(words)
+        block = (key >> 32) * len(words) >> 32
+        only_its_own[block] = words[block]
+        for bloom, there in ((Bloom(only_its_own), True), (Bloom(words ^ only_its_own), False)):
+            assert bloom.may_contain_one(key) == there == bloom.may_contain(np.array([key], np.uint64))[0]
 
 
 def test_absent_keys_are_mostly_denied() -> None:
     """Every insert would search every rowset."""
     bloom = Bloom.build(hashes(100_000))
-    assert bloom.nbytes == 200_000
+    assert bloom.words.nbytes == 200_000
     assert bloom.may_contain(hashes(200_000, seed=1)).mean() < 0.0025
     assert not Bloom.build(hashes(0)).may_contain(hashes(100)).any()
 
@@ -71,21 +86,83 @@ def test_the_bits_are_those_of_the_split_block_filter() -> None:
             assert words[block, word] >> ((key & 0xFFFFFFFF) * factor % 2**32 >> 27) & 1
 
 
+def written(files: MemoryFiles, keys: npt.NDArray[np.uint64]) -> tuple[ColumnPlace, ...]:
+    with CFileWriter(files, "f") as writer:
+        writer.append_bloom(keys)
+        return writer.finish().columns
+
+
 @pytest.mark.parametrize("count", [0, 1, 1000, 300_000])
 def test_through_a_file(files: MemoryFiles, count: int) -> None:
     """A filter of more than one block would lose its order, and deny keys after a reopen."""
-    keys = hashes(count)
-    with CFileWriter(files, "f") as writer:
-        writer.append_bloom(keys)
-        places = writer.finish().columns
+    keys, others = hashes(count), hashes(1000, seed=1)
+    places = written(files, keys)
+    expected = Bloom.build(keys).may_contain(others)
     for cache in (None, BlockCache(1 << 22)):
         reader = CFileReader(files, "f", cache, places)
         bloom = reader.bloom()
         assert bloom is not None and bloom.may_contain(keys).all()
-        assert bloom.to_bytes() == Bloom.build(keys).to_bytes()
+        assert (bloom.may_contain(others) == expected).all()
+        assert [bloom.may_contain_one(one) for one in others[:50].tolist()] == expected[:50].tolist()
+        bloom.read_all()
         files.reads.clear()
-        assert reader.bloom() is bloom and not files.reads
+        assert reader.bloom() is bloom and bloom.may_contain(keys).all() and not files.reads
         reader.check()
+
+
+PAGE_BYTES = format.BLOOM_BLOCK_BYTES << format.BLOOM_ROWS_PER_BLOCK_LOG2
+
+
+def of_page(page: int, pages: int) -> int:
+    """A hash whose block lies in the middle of this page."""
+    return (2 * page + 1 << 63) // pages
+
+
+def test_a_look_up_reads_the_pages_of_its_keys_and_no_other(files: MemoryFiles) -> None:
+    """A look-up of one key would read two bytes for every key of the rowset."""
+    pages = 8
+    keys = hashes(pages * PAGE_BYTES * 8 // format.BLOOM_BITS_PER_KEY)
+    cache = BlockCache(1 << 20)
+    reader = CFileReader(files, "f", cache, written(files, keys))
+    bloom = reader.bloom()
+    assert bloom is not None and bloom.nbytes == 0
+
+    def reads(*numbers: int) -> list[int]:
+        """Pages in each read, for a look-up of a key of each of these pages."""
+        files.reads.clear()
+        bloom.may_contain(np.array([of_page(page, pages) for page in numbers], np.uint64))
+        return [round(length / PAGE_BYTES) for _, length in files.reads]
+
+    assert reads(3) == [1] and reads(3) == []
+    assert reads(5, 4, 3, 4) == [2]  # neighbours by one read
+    assert reads(0, 7) == [1, 1]
+    assert bloom.nbytes == 5 * PAGE_BYTES <= cache.size_bytes < 6 * PAGE_BYTES
+    files.reads.clear()
+    bloom.may_contain_one(of_page(6, pages))
+    assert len(files.reads) == 1 and reads(6) == []
+    bloom.read_all()
+    assert bloom.nbytes == pages * PAGE_BYTES and reads(*range(pages)) == []
+    cache.resize(0)
+    bloom = reader.bloom()
+    assert bloom is not None and bloom.nbytes == 0 and bloom.may_contain(keys).all()
+
+
+def test_a_damaged_page_is_told_to_those_who_need_it(files: MemoryFiles) -> None:
+    """A rowset of a million keys would be lost to all of them for one bit."""
+    pages = 4
+    places = written(files, hashes(pages * PAGE_BYTES * 8 // format.BLOOM_BITS_PER_KEY))
+    content = bytearray(files.content["f"])
+    content[2 * PAGE_BYTES] ^= 1
+    files.content["f"] = bytes(content)
+    bloom = CFileReader(files, "f", None, places).bloom()
+    assert bloom is not None
+    bloom.may_contain_one(of_page(0, pages))
+    bloom.may_contain_one(of_page(3, pages))
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="CRC"):
+            bloom.may_contain(np.array([of_page(page, pages) for page in range(pages)], np.uint64))
+    with pytest.raises(CorruptionError, match="CRC"):
+        bloom.read_all()
 
 
 def test_a_file_without_filter(files: MemoryFiles) -> None:
