@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.cfile.memory import MemoryFiles
 
 from nyala.cfile import (
+    BLOOM,
     BlockCache,
     Bloom,
     CFileReader,
@@ -163,6 +166,16 @@ def test_a_damaged_page_is_told_to_those_who_need_it(files: MemoryFiles) -> None
             bloom.may_contain(np.array([of_page(page, pages) for page in range(pages)], np.uint64))
     with pytest.raises(CorruptionError, match="CRC"):
         bloom.read_all()
+
+
+def test_a_filter_that_cannot_lie_before_its_footer_is_no_filter(files: MemoryFiles) -> None:
+    """A forged footer would have memory taken for as many blocks as it says."""
+    reader = CFileReader(files, "f", None, written(files, hashes(1000)))
+    column = reader.column(ColumnKey(BLOOM))
+    assert column is not None
+    column.place = dataclasses.replace(column.place, offset=column.row_count * 32 - 1)
+    with pytest.raises(CorruptionError, match="expected the blocks of a bloom filter"):
+        reader.bloom()
 
 
 def test_a_file_without_filter(files: MemoryFiles) -> None:
