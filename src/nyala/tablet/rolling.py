@@ -45,7 +45,7 @@ def roll(image: RowSetImage, schema: Schema, target_bytes: int) -> Iterator[tupl
     pieces = 1
     if in_memory > target_bytes:
         pieces = piece_count(in_memory, disk_bytes(image, schema), target_bytes)
-    step = -(-count // min(pieces, count))
+    step = -(-count // pieces)
     for lower in range(0, count, step):
         yield lower, min(lower + step, count)
 

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from tests.support import open_database
 
 from nyala.database import Database
+from nyala.env import PosixFiles
 from nyala.keys.codec import KeyCodec
 from nyala.rowset.image import RowSetImage
+from nyala.rowset.writer import write_rowset
 from nyala.schema.schema import Schema, build_schema
 from nyala.tablet import rolling
 from nyala.tablet.compaction_plans import DECODED_PER_TARGET
@@ -70,6 +72,40 @@ def test_what_is_told_from_a_sample_is_what_is_written(tmp_path: Path, key: int)
         assert rowset.meta.size_bytes * 2 < table.nbytes
 
 
+def texts(count: int, length: int) -> pa.Array:
+    """In ascending order, of random digits."""
+    rng = np.random.default_rng(7)
+    return pa.array(sorted(rng.bytes(length // 2).hex() for _ in range(count)))
+
+
+def shapes() -> dict[str, tuple[int, pa.Table]]:
+    """(columns of the key, rows), by what takes most of the file or would if it were stored otherwise."""
+    count, rng = 16_000, np.random.default_rng(5)
+    numbers, text = pa.array(range(count)), texts(count, 30)
+    hosts = texts(count // 80, 16).take(pa.array(np.arange(count) // 80))
+    alike = pa.array([f"the same beginning {number:08}" for number in range(count)])
+    few = texts(100, 400).take(pa.array(rng.integers(0, 100, count)))
+    early = count // 2 + count // 32  # not where one sample would lie in the middle
+    late = pa.array([f"{number}" for number in range(early)] + text[early:].to_pylist())
+    return {
+        "numbers and the bloom filter": (1, pa.table({"k": np.sort(rng.integers(0, 1 << 62, count))})),
+        "text as a key": (1, pa.table({"k": alike, "v": numbers})),
+        "words of a dictionary": (1, pa.table({"k": numbers, "w": few})),
+        "encoded keys of all rows": (2, pa.table({"a": text, "b": numbers, "v": numbers})),
+        "encoded keys of some rows": (2, pa.table({"a": hosts, "b": numbers, "v": numbers})),
+        "the later rows": (1, pa.table({"k": numbers, "t": late})),
+    }
+
+
+@pytest.mark.parametrize("shape", shapes())
+def test_a_sample_tells_whatever_takes_the_bytes(shape: str, tmp_path: Path) -> None:
+    """What an estimate leaves out makes rowsets larger than the target; what it counts twice, smaller."""
+    key, table = shapes()[shape]
+    image, schema = image_of(table, key=key)
+    written = write_rowset(PosixFiles(), str(tmp_path), ".", 1, 1, image, schema, deltas_durable=0)
+    assert disk_bytes(image, schema) == pytest.approx(written.meta.size_bytes, rel=0.15)
+
+
 def sizes(db: Database, name: str = "t") -> list[int]:
     return [
         rowset.meta.size_bytes
@@ -111,10 +147,18 @@ def test_what_compresses_well_is_cut_by_its_bytes_in_memory() -> None:
 def test_what_is_no_larger_in_memory_is_not_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each flush of a small table would encode some of its rows for nothing."""
     monkeypatch.delattr(rolling, "disk_bytes")
-    image, schema = image_of(pa.table({"k": pa.array(range(1000), pa.int64())}))
-    assert list(roll(image, schema, 8000)) == [(0, 1000)]
+    numbers = pa.array(range(1000), pa.int64())
+    image, schema = image_of(pa.table({"k": numbers, "v": numbers}))
+    assert list(roll(image, schema, 16_000)) == [(0, 1000)]
     with pytest.raises(NameError):
-        list(roll(image, schema, 7999))
+        list(roll(image, schema, 15_999))
+
+
+def test_pieces_are_of_equal_length_without_a_small_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rowset of a few rows costs each look-up as much as one of a million."""
+    monkeypatch.setattr(rolling, "piece_count", lambda *_: 3)
+    image, schema = image_of(pa.table({"k": pa.array(range(100), pa.int64())}))
+    assert list(roll(image, schema, 1)) == [(0, 34), (34, 68), (68, 100)]
 
 
 def test_a_sample_is_a_small_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +174,10 @@ def test_a_sample_is_a_small_part(monkeypatch: pytest.MonkeyPatch) -> None:
     image, schema = image_of(rows_of(50_000))
     disk_bytes(image, schema)
     assert 0 < sum(seen) <= 50_000 * len(schema.columns) / 16
+    seen.clear()
+    monkeypatch.setattr(rolling, "_SAMPLE_ROWS_MAX", 100)
+    disk_bytes(image, schema)
+    assert set(seen) == {100}, "of a hundred million rows the same as of a million"
 
 
 @pytest.mark.parametrize(
