@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from nyala.cfile.bloom import Bloom
 from nyala.cfile.cache import BlockCache
+from nyala.cfile.writer import CFileWriter
 from nyala.delta.compaction import insertion_undo
 from nyala.delta.delta_file import DeltaFile, write_delta_file
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, build_run
@@ -452,7 +453,20 @@ def test_z1_skips_the_blocks_that_neither_base_nor_changes_allow(tmp_path):
     )
 
 
-def test_writing_fails_without_leaving_a_file(tmp_path):
+def test_the_catalogue_is_told_what_was_written(tmp_path):
+    """An entry of another tablet or version of the schema would give its rows to others, or read them as others."""
+    schema = dataclasses.replace(SCHEMAS["int"], version=7)
+    rows = image(schema, [1, 2], [1, 2])
+    written = write_rowset(
+        FILES, str(tmp_path), ".", 5, 3, rows, schema, deltas_durable=INSERTED, name="of-a-task"
+    )
+    meta = written.meta
+    assert (meta.id, meta.tablet_id, meta.row_count, meta.schema_version) == (5, 3, 2, 7)
+    assert written.paths == ["./of-a-task.base", "./of-a-task.base.undo"]
+
+
+@pytest.mark.parametrize("part", ["base", "undo"])
+def test_writing_fails_without_leaving_a_file(part, tmp_path, monkeypatch):
     """A full disk during a flush leaves the folder as it was."""
 
     class FullAtUndo(PosixFiles):
@@ -461,6 +475,11 @@ def test_writing_fails_without_leaving_a_file(tmp_path):
                 raise StorageError("no space left", path=path)
             return super().create(path)
 
+    def full(self, hashes):
+        raise StorageError("no space left", path="5.base")
+
+    if part == "base":
+        monkeypatch.setattr(CFileWriter, "append_bloom", full)
     schema = SCHEMAS["int"]
     with pytest.raises(StorageError, match="no space"):
         write_rowset(
