@@ -68,7 +68,7 @@ class KeyIndex:
         self._row_count = row_count
         self._cache = cache
         self._owner = new_owner()
-        self._too_large = row_count * 4 > (0 if cache is None else cache.limit_bytes) * _CACHE_SHARE
+        self._too_large = False  # all keys, for their share of the cache
         self._pieces_asked = 0  # since all keys were read last; about right is enough
 
     @cached_property
@@ -81,8 +81,6 @@ class KeyIndex:
             if not encoded.key.group:
                 return self._dense(encoded)
             samples = self._dense(encoded)
-        except SummaryError:
-            raise
         except CorruptionError as error:
             raise unreadable_keys(error) from error
         columns = [self._key_column(column_id) for column_id in self._key_column_ids]
@@ -145,8 +143,8 @@ class KeyIndex:
 
         Cost: of the file, the pieces that hold keys which pass the bloom filter, each decoded once.
         """
-        if not len(keys) or not self._row_count:
-            return np.full(len(keys), NO_ROWID, np.int64)
+        if not len(keys):
+            return np.empty(0, np.int64)
         known = self._known()
         if known is not None:  # a search in memory costs less than the filter that would spare it
             return known.find(keys)

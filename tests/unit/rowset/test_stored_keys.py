@@ -16,7 +16,7 @@ from tests.support import open_database
 import nyala
 from nyala.cfile import format, memory
 from nyala.cfile.cache import BlockCache
-from nyala.cfile.column import BASE, KEY, ColumnKey
+from nyala.cfile.column import BASE, BLOOM, KEY, ColumnKey
 from nyala.cfile.gathering import Ordinals
 from nyala.cfile.reader import CFileReader, ReadStats, SummaryError
 from nyala.cfile.writer import CFileWriter
@@ -139,7 +139,8 @@ def test_sparse_keys_find_what_dense_keys_find(
 
 @pytest.mark.parametrize("name", KEYS)
 @pytest.mark.parametrize(
-    ("count", "block_bytes"), [(1, None), (STRETCH, None), (STRETCH + 1, None), (9000, None), (9000, 512)]
+    ("count", "block_bytes"),
+    [(1, None), (STRETCH - 1, None), (STRETCH, None), (STRETCH + 1, None), (9000, None), (9000, 512)],
 )
 def test_every_key_is_found_and_no_other(
     name: str, count: int, block_bytes: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -166,10 +167,11 @@ def test_every_key_is_found_and_no_other(
                 one = keys.slice(number, 1)
                 assert stored.find_one(one, one.at(0), None) == found
                 assert stored.lower_bound(one.at(0), None) == bound
-        for wanted in (1, 10, 1000):
+        for wanted in (1, 10, 1000, 7000):
             some, rowids = stored.sample(wanted)
             assert min(wanted, count) <= len(rowids) <= max(2 * wanted, dense._stored.worth_reading_all)
             assert some.equal_to(keys.take(3 * rowids + 1)).all()
+        assert len(stored.gather(np.empty(0, np.int64))) == 0
 
 
 @pytest.fixture
@@ -209,6 +211,17 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return ranges
 
 
+def test_as_many_keys_as_an_index_has_are_sampled_without_a_block(
+    gathered: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each merge asks its inputs for keys, to know where to cut them."""
+    sparse, dense, _ = indexes(str(tmp_path), "long and short", numbers_of(12_000), 0)
+    assert len(sparse.sample(-(-12_000 // STRETCH))[0]) == -(-12_000 // STRETCH) and not gathered
+    monkeypatch.delattr(DenseKeys, "gather")
+    blocks = dense._stored.worth_reading_all
+    assert len(dense.sample(blocks)[0]) == blocks
+
+
 def test_keys_that_are_not_there_cost_no_stretch(
     gathered: list[int], read: list[tuple[int, int]], tmp_path: Path
 ) -> None:
@@ -239,6 +252,18 @@ def test_a_value_index_with_one_key_of_another_row_is_found(block: int, tmp_path
         writer.finish(sync=False)
     with pytest.raises(SummaryError, match="in the value index, found others"):
         KeyIndex(CFileReader(FILES, path), codec, schema.key_ids, 300).check()
+
+
+def test_a_key_column_without_a_value_index_is_corruption(tmp_path: Path) -> None:
+    """Nothing says which block a key is in, and a look-up that took it for absent would let it be inserted twice."""
+    schema = build_schema({"k": "int64"}, ["k"])
+    codec, values = KeyCodec([schema.columns[0].type]), pa.array(np.arange(300))
+    path = str(tmp_path / "f")
+    with CFileWriter(FILES, path) as writer:
+        writer.append_column(column_spec(schema.columns[0], schema), values)
+        writer.finish(sync=False)
+    with pytest.raises(CorruptionError, match="carries no value index"):
+        KeyIndex(CFileReader(FILES, path), codec, schema.key_ids, 300).find(codec.encode([values]))
 
 
 def forged(
@@ -306,6 +331,23 @@ def test_a_check_says_the_same_whatever_windows_it_reads(
             assert first != "samples" or f"row {(9000 // STRETCH - 1) * STRETCH} " in str(caught.value)
 
 
+def test_a_bloom_filter_that_cannot_be_read_is_told_if_nothing_is_worse(tmp_path: Path) -> None:
+    """It is made anew from the keys, which nothing else may be wrong with."""
+    codec = KeyCodec([c.type for c in build_schema({"a": "int64", "b": "int32"}, ["a", "b"]).columns])
+    for wrong, words in ((set(), "the bloom filter cannot be read"), ({"order"}, "expected ascending keys")):
+        rows = np.arange(3000)
+        rows[2000] -= len(wrong)
+        columns = arrays("long and short", rows)
+        index = forged(str(tmp_path), codec.encode(columns), columns, wrong, True)
+        path = Path(index._reader.path)
+        offset, length = place_of(path, BLOOM)
+        data = bytearray(path.read_bytes())
+        data[offset + length // 2] ^= 0x10
+        path.write_bytes(data)
+        with pytest.raises(CorruptionError, match=words):
+            index.check()
+
+
 def test_a_look_up_of_many_stretches_holds_a_part_of_them_at_a_time(
     gathered: list[int],
     read: list[tuple[int, int]],
@@ -321,8 +363,11 @@ def test_a_look_up_of_many_stretches_holds_a_part_of_them_at_a_time(
     close = numbers[8192 + STRETCH : 12_000 : 50]
     alone = numbers[[1, 20 * STRETCH, 33 * STRETCH, 40 * STRETCH + 5]]
     wanted = np.sort(np.concatenate([close, close + 1, alone, [0, 99_999]]))
-    found = sparse.find(codec.encode(arrays("long and short", wanted)))
-    assert found.tolist() == np.where(wanted % 3 == 1, wanted // 3, -1).tolist()
+    keys, stored = codec.encode(arrays("long and short", wanted)), sparse._stored
+    found = stored.find(
+        keys, stored.pieces(keys), None
+    )  # without the filter, as keys that only seem to be there
+    assert found.tolist() == np.where((wanted % 3 == 1) & (wanted < 36_000), wanted // 3, -1).tolist()
     assert gathered == [3 * STRETCH, 3 * STRETCH], "three at a time, also where close ones follow"
     assert read == [(8192 + 3 * STRETCH, 12_000)]
 
@@ -391,7 +436,7 @@ def test_keys_that_other_encodings_make_smaller_are_sparse_too(tmp_path: Path) -
 def test_long_keys_are_all_stored(length: int, sparse: bool) -> None:
     """A look-up of 1,000 keys of 16 KB would make 2 GB of those beside them."""
     codec = KeyCodec([build_schema({"a": "string"}, ["a"]).columns[0].type] * 2)
-    text = pa.array(["x" * length] * 1000)
+    text = pa.array(["x"] * 999 + ["x" * length])  # one is enough: it may be the key of a stretch
     keys = codec.encode([text, pa.array([f"{n:04}" for n in range(1000)])])
     spec, stored = encoded_keys(keys, sparse=True)
     assert (spec.key.group > 0) == (len(stored) < 1000) == sparse
@@ -455,6 +500,29 @@ def test_damaged_samples_are_found_and_made_anew(file: Path, part: str, tmp_path
         assert db["t"].get({"a": 100, "b": 3}) == {"a": 100, "b": 3, "v": 703}
 
 
+@pytest.mark.parametrize("key", [["a"], ["a", "b"]])
+def test_a_damaged_key_column_is_not_taken_for_encoded_keys(key: list[str], tmp_path: Path) -> None:
+    """Those are made anew from the key columns; of a key column there is nothing else."""
+    schema = build_schema({name: column("int64", encoding="for") for name in key}, key)
+    codec, values = KeyCodec([of.type for of in schema.columns]), pa.array(np.arange(2000))
+    keys, path = codec.encode([values] * len(key)), tmp_path / "f"
+    with CFileWriter(FILES, str(path)) as writer:
+        for of in schema.columns:
+            first_keys = None if len(key) > 1 else lambda ordinals: keys.take(ordinals).to_binary()
+            writer.append_column(column_spec(of, schema), values, first_keys=first_keys)
+        if len(key) > 1:
+            writer.append_column(*encoded_keys(keys, sparse=True))
+        writer.append_bloom(keys.hash64())
+        writer.finish(sync=False)
+    offset, length = place_of(path, BASE)
+    data = bytearray(path.read_bytes())
+    data[offset + length // 2] ^= 0x10
+    path.write_bytes(data)
+    with pytest.raises(CorruptionError) as caught:
+        KeyIndex(CFileReader(FILES, str(path)), codec, schema.key_ids, 2000).check()
+    assert not isinstance(caught.value, SummaryError)
+
+
 @pytest.mark.parametrize("encoding", ["for", "plain"])
 def test_encoded_keys_that_are_not_of_the_key_columns_are_found(
     encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -493,6 +561,7 @@ def test_encoded_keys_that_are_not_of_the_key_columns_are_found(
     [
         (40, 1, "expected a key of every"),
         (6, 20, "expected 32 keys, found 20"),
+        (6, 40, "expected 32 keys, found 40"),
         (0, 20, "expected 2000 keys"),
     ],
 )
