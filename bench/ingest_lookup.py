@@ -4,11 +4,8 @@ Each store has a process of its own and the steps in one order: load; get of key
 the same keys again; 1,000 keys, key ranges; single-row inserts; upserts of 1,000 rows, half of them new, with uniform
 and then with Zipfian keys; one column in 10,000 rows; deletes of 1,000 keys. Every write is durable when it has
 returned. Each step is measured after one unmeasured call, then run once more under a profile for its calls and bytes,
-so a profile costs the times nothing; for the load that is, of Nyala only, a load into a second store. At the end the
-rows are counted.
-
-Backfill is Nyala against itself: in a store whose key index is about four times its cache, upserts of old keys (random
-over the whole table, half new) against upserts at the end of the key order, in turns.
+so a profile costs the times nothing; for the load that is a load into a second store, in a process of its own. At the
+end the rows are counted. Upserts of old keys into a table whose key index is four times the cache: `bench.backfill`.
 
 What a write of Nyala takes beside its sync is measured in each call: its time less its own syncs (`bench.syncs`). "One
 sync", before the load and after the last step, is of other moments, and stands for peers, whose syncs nobody sees.
@@ -16,11 +13,10 @@ sync", before the load and after the last step, is of other moments, and stands 
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from statistics import median
 from time import perf_counter
@@ -29,21 +25,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bench import data
+from bench import backfill, data
 from bench.costs import Cost, PeakMemory, cost, moved_bytes, profile_text
 from bench.measure import folder_bytes, percentile, summary, synced_append_s
 from bench.parts import Say, in_own_process, ratio
 from bench.report import Aim, Report, Table, megabytes, seconds, times
+from bench.rows import CHANGED, ZIPF_EXPONENT, Rows
 from bench.stores import INGEST, choose
 from bench.stores.keyed import Keyed, KeyedNyala, open_keyed
 from bench.syncs import SyncWatch, less
 
-CHANGED = "l_quantity"
 HASHED = "nyala-hash4"
 # Line numbers of TPC-H are 1 to 7: these are new keys among the old ones, in this data and in what stands in for it.
-NEW_LINES = {"insert": 10, "uniform": 20, "zipf": 30, "backfill": 40, "today": 50}
-ZIPF_EXPONENT = 0.99  # as YCSB has it
-HOT_STRIDE = 7_368_787  # a prime, so that ranks next to one another lie apart
+NEW_LINES = {"insert": 10, "uniform": 20, "zipf": 30}
 STEPS = {
     "get_first": "get, first time",
     "get": "get, again",
@@ -70,14 +64,18 @@ class Scale:
     many: int = 20
     ranges: int = 1000
     backfills: int = 50
+    backfill_rows: int = 2_000_000
     batch_rows: int = 1000
     update_rows: int = 10_000
     # A peer's step ends after so many seconds, with what was made until then.
     peer_step_s: float = 30.0
 
 
+# Of quick's backfill the key index is to be 16 MB at least: Nyala takes no smaller limit of memory.
 FULL = Scale("full", 1.0)
-QUICK = Scale("quick", 0.05, upserts=50, gets=300, ranges=300, backfills=20, peer_step_s=5.0)
+QUICK = Scale(
+    "quick", 0.05, upserts=50, gets=300, ranges=300, backfills=20, backfill_rows=300_000, peer_step_s=5.0
+)
 
 
 @dataclass
@@ -111,19 +109,24 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
     given = os.path.join(folder, "lineitem")
     data.write_mapped(table, given)
     facts = f"{source}, {table.num_rows:,} rows of {table.num_columns} columns, {megabytes(table.nbytes)} in Arrow"
+    rows = table.num_rows
     del table
     measured = []
     for kind in choose(INGEST, stores, say):
         for name in (kind.name, HASHED) if kind.name == "nyala" else (kind.name,):
             figures = in_own_process(_measure, name, given, os.path.join(folder, name), scale)
+            again = in_own_process(_load_again, name, given, os.path.join(folder, f"{name}-again"))["cost"]
+            once = figures["costs"]["load"]  # whose bytes no profile's are among
+            figures["costs"]["load"] = replace(again, read=once.read, written=once.written)
             measured.append(Measured(name, kind.settings, figures))
             say(_said(measured[-1]))
-    backfill = None
-    if any(one.name == "nyala" for one in measured):
-        limit = _limit_of_a_quarter(os.path.join(folder, "nyala"))
-        backfill = in_own_process(_backfill, given, os.path.join(folder, "nyala"), limit, scale)
-        say(f"backfill: {seconds(backfill['old'])} against {seconds(backfill['today'])}")
-    return _report(measured, backfill, scale, facts)
+    plan = backfill.Plan(
+        min(scale.backfill_rows, rows), scale.backfills, scale.batch_rows, 2 * scale.peer_step_s
+    )
+    backfilled = backfill.run(given, folder, plan, [one.name for one in measured], say)
+    report = _report(measured, scale, facts)
+    backfill.report_on(report, backfilled, plan, _calls, _moved)
+    return report
 
 
 def _said(one: Measured) -> str:
@@ -134,60 +137,9 @@ def _said(one: Measured) -> str:
 # ------------------------------------------------------------------------------------------- one store
 
 
-class Rows:
-    """Rows and keys for the steps, the same for every store. The table is a mapped file."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
-
-    def keys(self, places: np.ndarray) -> pa.Table:
-        return self.table.select(data.LINEITEM_KEY).take(pa.array(places))
-
-    def rows(self, places: np.ndarray) -> pa.Table:
-        return self.table.take(pa.array(places)).combine_chunks()
-
-    def new(self, places: np.ndarray, step: str) -> pa.Table:
-        """Rows like those, under keys that no row has yet if no place comes twice in a step."""
-        rows = self.rows(places)
-        line = rows.column("l_linenumber").to_numpy() + np.int32(NEW_LINES[step])
-        at = rows.column_names.index("l_linenumber")
-        return rows.set_column(at, rows.schema.field(at), pa.array(line, rows.schema.field(at).type))
-
-    def half_new(self, old: np.ndarray, new: np.ndarray, step: str) -> pa.Table:
-        """In a random order, with a value changed in the old ones."""
-        rows = self.rows(old)
-        at = rows.column_names.index(CHANGED)
-        changed = pa.array([Decimal("17.00")] * len(rows), rows.schema.field(at).type)
-        rows = rows.set_column(at, rows.schema.field(at), changed)
-        both = pa.concat_tables([rows, self.new(new, step)]).combine_chunks()
-        return both.take(pa.array(np.random.default_rng(len(both)).permutation(len(both))))
-
-    def spread(self, lower: int, upper: int) -> np.ndarray:
-        """Places number `lower` to `upper` - 1 of an order that jumps all over the table and has each place once.
-
-        By a stride and not by shuffling: an array as long as the table would count as a store's memory.
-        """
-        total = self.table.num_rows
-        stride = max(1, int(total * 0.6180339887))
-        while math.gcd(stride, total) > 1:
-            stride += 1
-        return np.arange(lower, upper, dtype=np.int64) * stride % total
-
-    def zipfian(self, rng: np.random.Generator, count: int) -> np.ndarray:
-        """Places of `count` different rows, ranks by the continuous form of Zipf's law; the hot ones lie apart."""
-        total, power = self.table.num_rows, 1 - ZIPF_EXPONENT
-        found = np.empty(0, np.int64)
-        while len(found) < count:
-            ranks = ((total**power - 1) * rng.random(count) + 1) ** (1 / power)
-            places = np.minimum(ranks.astype(np.int64) - 1, total - 1) * HOT_STRIDE % total
-            drawn = np.concatenate([found, places])
-            found = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
-        return found[:count]
-
-
 def _measure(name: str, given: str, folder: str, scale: Scale) -> dict[str, Any]:
     """All steps of one store, in this process."""
-    rows = Rows(data.read_mapped(given))
+    rows = Rows(data.read_mapped(given), NEW_LINES)
     memory, watch = PeakMemory(), SyncWatch()
     with memory.running(), watch.running():
         store = open_keyed(name, folder)
@@ -206,17 +158,16 @@ def _steps(
     store.load(rows.table, data.LINEITEM_KEY)
     took_s = perf_counter() - begun - store.overhead_s
     memory.look()
-    memory.step = "load again"
     found: dict[str, Any] = {"load_s": took_s, "disk": folder_bytes(folder)}
     taken: dict[str, list[float]] = {}
     synced: dict[str, list[float]] = {}
-    costs: dict[str, Cost] = {"load": _load_cost(name, rows, folder, before)}
+    costs: dict[str, Cost] = {"load": _bytes_since(before)}
     wrong: list[str] = []
     expected = rows.table.num_rows
 
     for step, actions in _actions(store, rows, scale):
         if step == "insert" and isinstance(store, KeyedNyala):
-            found["get_many_1gb"] = _with_less_memory(store, rows, scale)
+            found["get_many_1gb"], costs["get_many_1gb"] = _with_less_memory(store, rows, scale)
         memory.look()
         memory.step = step
         limit_s = scale.peer_step_s if not name.startswith("nyala") else float("inf")
@@ -261,34 +212,37 @@ def _steps(
     return found | {"memory": memory.most, "memory_by_step": memory.seen}
 
 
-def _load_cost(name: str, rows: Rows, folder: str, before: tuple[int, int] | None) -> Cost:
-    """The bytes that the load has moved; of Nyala's also calls and profile, which a second load gives."""
+def _bytes_since(before: tuple[int, int] | None) -> Cost:
     after = moved_bytes()
-    read, written = (
-        (None, None) if before is None or after is None else (after[0] - before[0], after[1] - before[1])
-    )
-    if not name.startswith("nyala"):
-        return Cost(None, read, written, ())
-    again = open_keyed(name, folder + "-profiled")
+    if before is None or after is None:
+        return Cost(None, None, None, ())
+    return Cost(None, after[0] - before[0], after[1] - before[1], ())
+
+
+def _load_again(name: str, given: str, folder: str) -> dict[str, Any]:
+    """{"cost": of a load into another store}"""
+    table = data.read_mapped(given)
+    store = open_keyed(name, folder)
     try:
-        profiled = cost(lambda: again.load(rows.table, data.LINEITEM_KEY))
+        return {"cost": cost(lambda: store.load(table, data.LINEITEM_KEY))}
     finally:
-        again.close()
-        shutil.rmtree(folder + "-profiled")
-    return Cost(profiled.calls, read, written, profiled.top)
+        store.close()
+        shutil.rmtree(folder)
 
 
-def _with_less_memory(store: KeyedNyala, rows: Rows, scale: Scale) -> float:
-    """The median of `get_many` at the default memory_limit; the store is then as it was, with warm caches."""
+def _with_less_memory(store: KeyedNyala, rows: Rows, scale: Scale) -> tuple[float, Cost]:
+    """`get_many` at the default memory_limit: the median, and what one costs; the store is then as it was, with warm
+    caches."""
     rng = np.random.default_rng(44)
     total, size = rows.table.num_rows, min(scale.batch_rows, rows.table.num_rows // 8)
-    some = [rows.keys(rng.choice(total, size, replace=False)) for _ in range(scale.many + 2)]
+    some = [rows.keys(rng.choice(total, size, replace=False)) for _ in range(scale.many + 3)]
     store.reopen("1GB")
     _clocked(store.get_many, some[:2])
-    took_s = _clocked(store.get_many, some[2:])
+    took_s = _clocked(store.get_many, some[3:])
+    found = cost(lambda: store.get_many(some[2]))
     store.reopen("4GB")
     _clocked(store.get_many, some[:2])
-    return took_s
+    return took_s, found
 
 
 def _clocked(action: Callable[[Any], Any], arguments: Sequence[Any]) -> float:
@@ -379,98 +333,10 @@ def _explained(store: KeyedNyala, rows: Rows) -> dict[str, Any]:
     return told
 
 
-# ------------------------------------------------------------------------------------------- backfill
-
-
-def _key_index_bytes(folder: str) -> int:
-    """What stands in a store's files for finding keys: encoded keys and bloom filters, or a sole key column itself."""
-    from nyala.cfile.column import BLOOM, KEY
-    from nyala.cfile.reader import CFileReader
-    from nyala.env import SYSTEM
-
-    total = 0
-    for path in data_files(folder):
-        with CFileReader(SYSTEM.files, path) as reader:
-            for key in reader.columns():
-                column = reader.column(key)
-                if column is not None and key.role in (BLOOM, KEY):
-                    total += column.size_bytes
-    return total
-
-
-def data_files(folder: str) -> list[str]:
-    """Base files of all rowsets of the table `t` as it stands now."""
-    import nyala
-
-    with nyala.connect(folder, read_only=True) as db:
-        return base_files(db, "t")
-
-
-def base_files(db: Any, table: str) -> list[str]:
-    """The paths of the base files of a table's rowsets."""
-    tablets = db._root().table(table).tablets
-    return [os.path.join(db.path, rowset.meta.path) for tablet in tablets for rowset in tablet.rowsets]
-
-
-def _limit_of_a_quarter(folder: str) -> int:
-    """The memory_limit with which the cache, a quarter of it, has a quarter of the key index; 16 MB at least."""
-    return max(16_000_000, _key_index_bytes(folder))
-
-
-def _backfill(given: str, folder: str, limit: int, scale: Scale) -> dict[str, Any]:
-    """Upserts of old keys and of today's in turns, after one of each that does not count."""
-    index_bytes = _key_index_bytes(folder)
-    rows = Rows(data.read_mapped(given))
-    total, size = rows.table.num_rows, min(scale.batch_rows, rows.table.num_rows // 8)
-    half = size // 2
-    rng = np.random.default_rng(22)
-    store = KeyedNyala(folder, memory_limit=limit)
-    memory = PeakMemory()
-    taken: dict[str, list[float]] = {"old": [], "today": []}
-    costs: dict[str, Cost] = {}
-    try:
-        with memory.running():
-            for number in range(scale.backfills + 2):
-                batches = {
-                    "old": rows.half_new(
-                        rng.choice(total - 4 * size, half, replace=False),
-                        rows.spread(number * half, (number + 1) * half),
-                        "backfill",
-                    ),
-                    # The last 4,000 rows are today's.
-                    "today": rows.half_new(
-                        total - 1 - rng.choice(4 * size, half, replace=False),
-                        total - 1 - rng.choice(4 * size, half, replace=False),
-                        "today",
-                    ),
-                }
-                for what in ("old", "today") if number % 2 else ("today", "old"):
-                    batch = batches[what]
-                    if number == 1:
-                        costs[what] = cost(lambda batch=batch: store.upsert(batch))
-                        continue
-                    begun = perf_counter()
-                    store.upsert(batch)
-                    if number:
-                        taken[what].append(perf_counter() - begun)
-    finally:
-        store.close()
-    return {
-        "old": median(taken["old"]),
-        "today": median(taken["today"]),
-        "old_p99": percentile(taken["old"], 0.99),
-        "today_p99": percentile(taken["today"], 0.99),
-        "costs": costs,
-        "limit": limit,
-        "index": index_bytes,
-        "memory": memory.most,
-    }
-
-
 # ------------------------------------------------------------------------------------------- report
 
 
-def _report(measured: list[Measured], backfill: dict[str, Any] | None, scale: Scale, source: str) -> Report:
+def _report(measured: list[Measured], scale: Scale, source: str) -> Report:
     report = Report(
         INGEST, scale.name, f"Ingest and look-up ({scale.name}: lineitem of SF {scale.scale_factor:g})"
     )
@@ -481,8 +347,8 @@ def _report(measured: list[Measured], backfill: dict[str, Any] | None, scale: Sc
         "New keys lie among the old ones (other line numbers of orders that are there); half of an upsert's rows "
         f"are new; Zipfian keys with exponent {ZIPF_EXPONENT:g}, the hot rows scattered over the table",
         "Calls are of Python functions and of C's that Python calls; what stores in C and Rust call inside is not "
-        "counted, nor are those of a peer's load, which is made once, for the clock; bytes are those of system "
-        "calls by any thread",
+        "counted, so that a peer's are those that reach it from Python; a load's are of a second one; bytes are those "
+        "of system calls by any thread",
         "Memory is without what files stand behind; puts of lance-memwal do not look whether a key is there; SQLite "
         "keeps decimals as doubles",
     ]
@@ -539,7 +405,7 @@ def _report(measured: list[Measured], backfill: dict[str, Any] | None, scale: Sc
                 )
     report.tables.append(("Every step, first against last", spread))
 
-    costed = {"load": "load", **STEPS}
+    costed = {"load": "load", **STEPS, "get_many_1gb": "1,000 keys, memory_limit 1GB"}
     costs = Table(["calls and bytes of one", *costed.values()])
     for one in measured:
         found_costs: dict[str, Cost] = one.figures["costs"]
@@ -564,38 +430,20 @@ def _report(measured: list[Measured], backfill: dict[str, Any] | None, scale: Sc
         )
     report.tables.append(("Disk, and memory in all and in each step", space))
 
-    if backfill is not None:
-        table = Table(["backfill", "p50", "p99", "calls", "bytes read / written"])
-        for what, title in (("old", "old keys"), ("today", "keys at the end")):
-            one_cost = backfill["costs"][what]
-            table.rows.append(
-                [
-                    title,
-                    seconds(backfill[what]),
-                    seconds(backfill[what + "_p99"]),
-                    _calls(one_cost),
-                    _moved(one_cost),
-                ]
-            )
-        table.rows.append(["old ÷ end", times(ratio(backfill["old"], backfill["today"])), "", "", ""])
-        report.tables.append(
-            (
-                f"Nyala, upserts of {scale.batch_rows:,} with memory_limit {megabytes(backfill['limit'])}: the key "
-                f"index of {megabytes(backfill['index'])} is {backfill['index'] / (backfill['limit'] / 4):.1f} × the "
-                f"cache; most memory {megabytes(backfill['memory'])}",
-                table,
-            )
-        )
     if ours is not None:
-        _judge(report, ours, backfill)
-        for step, title in costed.items():
-            if step in ours.figures["costs"]:
-                report.facts.append(f"Nyala, {title}: {profile_text(ours.figures['costs'][step])}")
+        _judge(report, ours)
         told = ours.figures["range_explain"]
         report.facts.append(
             f"A key range of a store just opened: {told['blocks_total'] - told['blocks_skipped']} of "
             f"{told['blocks_total']} blocks, {told['bytes_read']:,} bytes (explain)"
         )
+    for one in measured:
+        if one.name.startswith("nyala"):
+            for step, title in costed.items():
+                if found_cost := one.figures["costs"].get(step):
+                    report.profiles[f"{one.name}, {title} ({_calls(found_cost)} calls)"] = profile_text(
+                        found_cost
+                    )
     return report
 
 
@@ -624,7 +472,7 @@ def _beside_syncs(measured: Sequence[Measured]) -> Table | None:
     return table if table.rows else None
 
 
-def _judge(report: Report, ours: Measured, backfill: dict[str, Any] | None) -> None:
+def _judge(report: Report, ours: Measured) -> None:
     def aim(text: str, figure: float | None, bound: float, more: str = "") -> None:
         report.aims.append(Aim(text, seconds(figure) + more, None if figure is None else figure <= bound))
 

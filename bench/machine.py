@@ -64,13 +64,27 @@ def _commit() -> str:
 
 
 def _processor() -> str:
+    """The processor's name, and what its maker tells models of one name apart by: many a virtual machine says no more
+    than "AMD EPYC"."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
+        text = Path("/proc/cpuinfo").read_text()
     except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        text = ""
+    return processor_of(text) or platform.processor() or platform.machine()
+
+
+def processor_of(text: str) -> str:
+    """Of the first processor in /proc/cpuinfo; empty where it has no name."""
+    first = text.split("\n\n")[0]
+    found = {
+        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())
+    }
+    name = found.get("model name", "")
+    told = {"cpu family": "family", "model": "model", "stepping": "stepping", "cache size": "cache"}
+    more = [f"{word} {found[key]}" for key, word in told.items() if found.get(key)]
+    return (
+        f"{name} ({', '.join([*filter(None, [found.get('vendor_id')]), *more])})" if name and more else name
+    )
 
 
 def _memory_gb() -> float:

@@ -9,7 +9,8 @@ from statistics import median
 from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
-from bench.costs import moved_bytes
+from bench.costs import Cost
+from bench.pulls import Pulls, Split
 from nyala.cfile.first_pass import PASSES
 
 
@@ -17,23 +18,29 @@ class Answer(NamedTuple):
     s: float
     processor_s: float
     rows: list[Any]
+    split: Split | None = None
 
 
-def clocked(action: Callable[[], list[Any]]) -> Answer:
+def clocked(action: Callable[[], list[Any]], pulls: Pulls | None = None) -> Answer:
+    """pulls: tells where the time went."""
+    if pulls is not None:
+        pulls.begin()
     begun, processor = perf_counter(), process_time()
     rows = action()
-    return Answer(perf_counter() - begun, process_time() - processor, rows)
+    ended, processor_s = perf_counter(), process_time() - processor
+    split = None if pulls is None else pulls.split(begun, ended)
+    return Answer(ended - begun, processor_s, rows, split)
 
 
 @dataclass
 class Found:
-    """One question: seconds by source, and what it moved."""
+    """One question: seconds by source, where they went, and what it moved and called."""
 
     taken: dict[str, list[float]] = field(default_factory=dict)
     processor: dict[str, list[float]] = field(default_factory=dict)  # seconds of all threads, user and system
     explained_bytes: int | None = None  # of Nyala, cold: what `explain` says
-    moved: dict[str, int | None] = field(default_factory=dict)  # bytes read by system calls
-    calls: int | None = None
+    splits: dict[str, list[Split]] = field(default_factory=dict)
+    costs: dict[str, Cost] = field(default_factory=dict)  # of one call more of each source
 
     def s(self, source: str) -> float | None:
         return median(self.taken[source]) if self.taken.get(source) else None
@@ -62,12 +69,11 @@ def in_turns(sources: Mapping[str, Callable[[], Answer]], repeats: int, what: st
     del answers
     for repeat in range(repeats):
         for name in names[repeat % len(names) :] + names[: repeat % len(names)]:
-            before = moved_bytes()
             answer = sources[name]()
             found.taken.setdefault(name, []).append(answer.s)
             found.processor.setdefault(name, []).append(answer.processor_s)
-            after = moved_bytes()
-            found.moved[name] = None if before is None or after is None else after[0] - before[0]
+            if answer.split is not None:
+                found.splits.setdefault(name, []).append(answer.split)
     return found
 
 

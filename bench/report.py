@@ -19,6 +19,10 @@ TITLE: Final = """\
 Written by `make bench` and `make bench-spark`; what is measured, and how to read it, says [README.md](README.md). One
 block for each part and scale, from its latest run. "×" is a ratio within that run.
 """
+PROFILES: Final = (
+    "Profiles: own time of functions under cProfile, which makes calls of Python slower than they are; what waits and "
+    "engines take in brackets, before what took longest of the rest"
+)
 
 
 @dataclass
@@ -70,6 +74,7 @@ class Report:
     aims: list[Aim] = field(default_factory=list)
     tables: list[tuple[str, Table]] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
+    profiles: dict[str, str] = field(default_factory=dict)  # of what: where its time goes
     plots: dict[str, str] = field(default_factory=dict)  # file name: SVG
 
     def markdown(self, machine: Sequence[str], now: dt.datetime) -> str:
@@ -80,6 +85,8 @@ class Report:
             lines += ["Aims:", "", *(aim.markdown() for aim in self.aims), ""]
         for heading, table in self.tables:
             lines += [f"{heading}:", "", table.markdown(), ""]
+        if self.profiles:
+            lines += [f"{PROFILES}:", "", *(f"- {what}: {text}" for what, text in self.profiles.items()), ""]
         for name in self.plots:
             lines += [f"![{self.title}]({name})", ""]
         lines += ["Settings:", "", *(f"- {name}: {text}" for name, text in self.settings.items()), ""]
@@ -90,6 +97,8 @@ class Report:
         lines = [self.title, *(f"  {fact}." for fact in self.facts)]
         for heading, table in self.tables:
             lines += ["", f"  {heading}:", table.text()]
+        if self.profiles:
+            lines += ["", f"  {PROFILES}:", *(f"  - {what}: {text}" for what, text in self.profiles.items())]
         lines += ["", *("  " + aim.markdown() for aim in self.aims)]
         return "\n".join(lines)
 

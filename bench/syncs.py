@@ -39,7 +39,7 @@ def own_sync_s(syncs: Sequence[Span], waits: Sequence[Span], call: Span) -> floa
         if wait.thread == call.thread and not any(_common_s(sync, wait) for sync in own):
             others = [sync for sync in syncs if sync.thread != call.thread]
             within = Span(call.thread, max(wait.begun_s, call.begun_s), min(wait.ended_s, call.ended_s))
-            spent_s += _covered_s(others, within)
+            spent_s += covered_s(others, within)
     return spent_s
 
 
@@ -52,7 +52,7 @@ def _common_s(left: Span, right: Span) -> float:
     return max(0.0, min(left.ended_s, right.ended_s) - max(left.begun_s, right.begun_s))
 
 
-def _covered_s(spans: Sequence[Span], within: Span) -> float:
+def covered_s(spans: Sequence[Span], within: Span) -> float:
     """How much of `within` the spans cover; where two lie over one another, once."""
     covered_s, at_s = 0.0, within.begun_s
     for span in sorted(spans, key=lambda span: span.begun_s):

@@ -5,6 +5,10 @@ tpchgen-cli wrote them, and DuckDB's own tables. Each query is run in turns: Nya
 caches are cold, the system's file cache is warm), Nyala by one that stays open, DuckDB over Parquet in a fresh
 instance, DuckDB over its own tables. Every answer is compared with that over Parquet. Polars, where it is installed,
 has questions of its own (`bench.tpch_polars`).
+
+Where the time of Nyala's answers goes is told in the same runs (`bench.pulls`). Calls and bytes are of one call more of
+each source, in a process of their own: DuckDB's tables are asked in an instance just opened there, as one that stays
+open has them in memory and reads nothing.
 """
 
 from __future__ import annotations
@@ -18,28 +22,28 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 import nyala
-from bench import data, tpch_polars
-from bench.costs import Cost, cost, profile_text
+from bench import data, encodings, tpch_polars
+from bench.costs import Cost, cost, merged, profile_text
 from bench.measure import folder_bytes
 from bench.parts import Say, in_own_process, ratio
+from bench.pulls import Pulls, middle
 from bench.questions import Answer, Found, clocked, in_turns
-from bench.report import Aim, Report, Table, megabytes, seconds, times
+from bench.report import Aim, Report, Table, megabytes, percent, seconds, times
 from bench.stores import TPCH, choose
 from bench.tpch_queries import KEYS, QUERIES
+from nyala.cfile.first_pass import PASSES
 
 MEMORY_LIMIT = "4GB"
 # Beside TPC-H's own tables: few columns of lineitem, and one that is sorted as the key is but not part of it.
 LINES = "lines"
 SOURCES = {"cold": "nyala, cold", "warm": "nyala, warm", "parquet": "parquet", "duckdb": "duckdb"}
-ENCODED = ("l_orderkey", "l_quantity", "l_extendedprice", "l_shipdate", "l_returnflag", "l_comment")
-BLOCK_ROWS = 1 << 16
 SHARES = (0.0001, 0.01, 0.5)
 
 
@@ -74,12 +78,18 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
     else:
         by_polars = in_own_process(tpch_polars.ask_all, files, folder, scale.repeats, MEMORY_LIMIT)
         say("asked polars")
-    profiled = in_own_process(_profile, folder, scale.queries, sums, _predicates(files))
-    encodings = in_own_process(_encodings, files, scale)
+    texts = {f"Q{number}": QUERIES[number] for number in scale.queries} | sums | _predicates(files)
+    costs = in_own_process(_costs, files, folder, own_tables, texts)
+    for kind in asked.values():
+        if isinstance(kind, dict):
+            for name, found in kind.items():
+                found.costs = costs[name]
+    say("counted calls and bytes")
+    encoded = in_own_process(encodings.measure, files, scale.encode_repeats)["encodings"]
     say("measured the encodings")
     columns = _column_bytes(files, os.path.join(folder, "nyala"))
     by_pyarrow = in_own_process(_written_by_pyarrow, files, folder)["bytes"]
-    return _report(scale, loaded, asked, by_polars, profiled, encodings, columns, by_pyarrow, own_tables)
+    return _report(scale, loaded, asked, by_polars, encoded, columns, by_pyarrow, own_tables)
 
 
 def make_tables(scale_factor: float, files: str) -> None:
@@ -158,8 +168,10 @@ class Asker:
         self._warm = nyala.connect(self._store, read_only=True, memory_limit=MEMORY_LIMIT)
         self._own: Any = None
         if own_tables:
-            self._own = duckdb.connect(os.path.join(folder, "t.duckdb"), read_only=True)
+            self._own_path = os.path.join(folder, "t.duckdb")
+            self._own = duckdb.connect(self._own_path, read_only=True)
         self.opening_s: list[float] = []
+        self._pulls = Pulls()
 
     def cold(self, text: str) -> Answer:
         begun = perf_counter()
@@ -167,12 +179,16 @@ class Asker:
         db.sql("SELECT 1").fetchall()  # DuckDB's own start, which the other instances have behind them too
         self.opening_s.append(perf_counter() - begun)
         try:
-            return clocked(lambda: db.sql(text).fetchall())
+            return self._watched(db, text)
         finally:
             db.close()
 
     def warm(self, text: str) -> Answer:
-        return clocked(lambda: self._warm.sql(text).fetchall())
+        return self._watched(self._warm, text)
+
+    def _watched(self, db: nyala.Database, text: str) -> Answer:
+        with self._pulls.watching():
+            return clocked(lambda: db.sql(text).fetchall(), self._pulls)
 
     def parquet(self, text: str) -> Answer:
         con = self._duckdb.connect()
@@ -186,6 +202,12 @@ class Asker:
 
     def duckdb(self, text: str) -> Answer:
         return clocked(lambda: self._own.execute(text).fetchall())
+
+    def duckdb_opened(self, text: str) -> Answer:
+        """Its tables in an instance of its own."""
+        self._own.close()
+        self._own = self._duckdb.connect(self._own_path, read_only=True)
+        return self.duckdb(text)
 
     def sources(self) -> list[str]:
         return [name for name in SOURCES if name != "duckdb" or self._own is not None]
@@ -269,23 +291,23 @@ def _predicates(files: str) -> dict[str, str]:
     return out
 
 
-def _profile(
-    folder: str, numbers: Sequence[int], sums: dict[str, str], predicates: dict[str, str]
-) -> dict[str, Cost]:
-    """Each question once by a reader just opened, and all of a kind in one profile; in a process whose threads are
-    new."""
-    store = os.path.join(folder, "nyala")
-
-    def ask(text: str) -> None:
-        with nyala.connect(store, read_only=True, memory_limit=MEMORY_LIMIT) as db:
-            db.sql(text).fetchall()
-
-    ask(QUERIES[6])  # imports
-    found = {"all": cost(lambda: [ask(QUERIES[number]) for number in numbers], top=15)}
-    found["sums"] = cost(lambda: [ask(text) for text in sums.values()])
-    found["predicates"] = cost(lambda: [ask(text) for text in predicates.values()])
-    texts = {f"Q{number}": QUERIES[number] for number in numbers} | sums | predicates
-    return found | {name: cost(lambda text=text: ask(text)) for name, text in texts.items()}
+def _costs(files: str, folder: str, own_tables: bool, texts: dict[str, str]) -> dict[str, dict[str, Cost]]:
+    """Of each question what one call costs each source, all functions told; in a process whose threads are new."""
+    asker = Asker(files, folder, own_tables)
+    asks = {name: getattr(asker, "duckdb_opened" if name == "duckdb" else name) for name in asker.sources()}
+    found: dict[str, dict[str, Cost]] = {}
+    try:
+        for ask in asks.values():
+            ask(QUERIES[6])  # imports
+        for what, text in texts.items():
+            for _ in range(PASSES + 1):  # as often as `in_turns` asks before it measures
+                asker.warm(text)
+            found[what] = {
+                name: cost(lambda ask=ask, text=text: ask(text), top=1000) for name, ask in asks.items()
+            }
+        return found
+    finally:
+        asker.close()
 
 
 # ------------------------------------------------------------------------------------------- columns
@@ -293,7 +315,7 @@ def _profile(
 
 def _column_bytes(files: str, store: str) -> dict[str, tuple[int, int]]:
     """Of each column of lineitem: bytes in Nyala and in Parquet. `(…)`: what Nyala has beside columns of the table."""
-    from bench.ingest_lookup import base_files
+    from bench.stores.nyala_store import base_files
     from nyala.cfile.column import BASE
     from nyala.cfile.reader import CFileReader
     from nyala.env import SYSTEM
@@ -337,99 +359,6 @@ def _written_by_pyarrow(files: str, folder: str) -> dict[str, Any]:
     return {"bytes": found}
 
 
-class Encoded(NamedTuple):
-    """One column in one encoding, without compression and checksums."""
-
-    column: str
-    encoding: str
-    blocks: int
-    arrow_bytes: int
-    stored_bytes: int
-    decoded_bytes: int  # what decoding writes
-    encode_s: float
-    decode_s: float
-    encode_calls: int | None  # of Python and of C that Python calls, for the whole column
-    decode_calls: int | None
-
-    def cells(self) -> list[str]:
-        """As `ENCODED_COLUMNS` has them. Bytes: encoding goes over what Arrow has and what it stores, decoding over
-        what is stored and what it gives."""
-        return [
-            f"{self.column}, {self.encoding}",
-            megabytes(self.arrow_bytes),
-            f"{self.stored_bytes / self.arrow_bytes:.3f}",
-            f"{self.arrow_bytes / self.encode_s / 1e9:.2f}",
-            f"{self.arrow_bytes / self.decode_s / 1e9:.2f}",
-            f"{_count(self.encode_calls)} / {_count(self.decode_calls)}",
-            f"{self.blocks:,}",
-            f"{_count(self.arrow_bytes + self.stored_bytes)} / {_count(self.stored_bytes + self.decoded_bytes)}",
-        ]
-
-
-ENCODED_COLUMNS = (
-    "column, encoding", "in Arrow", "stored ÷ Arrow", "encode GB/s", "decode GB/s", "calls, encode / decode", "blocks",
-    "bytes touched, encode / decode",
-)  # fmt: skip
-
-
-def _encodings(files: str, scale: Scale) -> list[Encoded]:
-    from nyala.cfile.encoding import EncodedValues, encoding_by_code
-    from nyala.cfile.physical import physical
-    from nyala.schema.types import parse_type
-
-    out = []
-    for name in ENCODED:
-        given = _read(files, "lineitem", [name]).column(0).combine_chunks()
-        given = given.chunk(0) if isinstance(given, pa.ChunkedArray) else given
-        form = physical(parse_type(given.type))
-        for code in range(16):
-            encoding = encoding_by_code(code)
-            if encoding is None or not encoding.handles(form):
-                continue
-            some = encoding.prepare(form, form.stored_array(given[:1000]))
-            if some is not None:  # what is loaded at the first call
-                some.encode(0, min(1000, len(given)))
-            bounds = [(at, min(at + BLOCK_ROWS, len(given))) for at in range(0, len(given), BLOCK_ROWS)]
-            kept: list[Any] = []
-
-            def encode(
-                encoding: Any = encoding, given: Any = given, form: Any = form, bounds: Any = bounds
-            ) -> Any:
-                encoder = encoding.prepare(form, form.stored_array(given))
-                return encoder and (encoder, [encoder.encode(lower, upper) for lower, upper in bounds])
-
-            def decode(
-                encoding: Any = encoding, form: Any = form, bounds: Any = bounds, kept: Any = kept
-            ) -> int:
-                encoder, blocks = kept[-1]
-                size = 0
-                for (lower, upper), block in zip(bounds, blocks, strict=True):
-                    values = EncodedValues(block, upper - lower, None, 0, encoder.dictionary)
-                    size += encoding.decode(form, values).nbytes
-                return size
-
-            encode_s, decode_s = [], []
-            for _ in range(scale.encode_repeats):
-                begun = perf_counter()
-                kept[:] = [encode()]
-                encode_s.append(perf_counter() - begun)
-                if kept[0] is None:
-                    break
-                begun = perf_counter()
-                decoded_bytes = decode()
-                decode_s.append(perf_counter() - begun)
-            if not decode_s:
-                continue
-            encoder, blocks = kept[0]
-            size = sum(block.size for block in blocks)
-            size += 0 if encoder.dictionary is None else encoder.dictionary.nbytes
-            calls = cost(encode).calls, cost(decode).calls
-            took = median(encode_s), median(decode_s)
-            sizes = len(bounds), given.nbytes, size, decoded_bytes
-            out.append(Encoded(name, encoding.name, *sizes, *took, *calls))
-    return out
-
-
 # ------------------------------------------------------------------------------------------- report
 
 
@@ -462,8 +391,7 @@ def _report(
     loaded: dict[str, Any],
     asked: dict[str, Any],
     by_polars: dict[str, Found],
-    profiled: dict[str, Cost],
-    encodings: list[Encoded],
+    encoded: encodings.Encodings,
     columns: dict[str, tuple[int, int]],
     by_pyarrow: int,
     own_tables: bool,
@@ -479,19 +407,12 @@ def _report(
         "not counted",
         "Loaded in " + ", ".join(f"{name} {seconds(took)}" for name, took in loaded["took"].items()),
         "On disk, all tables: " + ", ".join(f"{name} {megabytes(size)}" for name, size in disk.items()),
-        f"Most time in Nyala's Python over the 22 queries, cold ({profiled['all'].calls:,} calls): "
-        + profile_text(profiled["all"]),
-        f"Q6 ({profiled['Q6'].calls:,} calls): {profile_text(profiled['Q6'])}",
-        f"Sums of whole columns ({profiled['sums'].calls:,} calls): {profile_text(profiled['sums'])}",
-        f"Predicates ({profiled['predicates'].calls:,} calls): {profile_text(profiled['predicates'])}",
         "By processor time, which other work on the machine changes less than the clock: geometric mean of the queries "
         f"cold {times(_mean(queries, 'cold', True))} ({_between(round_means(queries, 'cold', True))}), warm "
         f"{times(_mean(queries, 'warm', True))} ({_between(round_means(queries, 'warm', True))}); Q6 cold "
         f"{times(queries['Q6'].against('cold', processor=True)) if 'Q6' in queries else '–'}",
     ]
-    for kind in ("queries", "sums", "predicates"):
-        for name, found in asked[kind].items():
-            found.calls = profiled[name].calls
+    report.facts += COUNTED
     report.settings = {
         "nyala": f"read-only, memory_limit {MEMORY_LIMIT}, db.sql(…); tables compacted after the load",
         "parquet": "one file a table, read_parquet in a fresh DuckDB instance a query",
@@ -504,14 +425,20 @@ def _report(
         ("Sums of whole columns of lineitem (of text its length)", asked["sums"]),
         (f"Predicates on `{LINES}`: count and two sums of what matches", asked["predicates"]),
     ):
-        report.tables.append(
-            (f"{title}: seconds (÷ Parquet's), and bytes read", _questions(found, own_tables))
-        )
+        report.tables.append((f"{title}: seconds (÷ Parquet's)", _questions(found, own_tables)))
+        report.tables.append((f"{title}: calls made and bytes read", _calls_and_bytes(found, own_tables)))
+        report.tables.append((f"{title}: where the time goes", _splits(found, "DuckDB itself")))
+        report.profiles |= _profiles(title.partition(":")[0].partition(" (")[0], found)
+    if "Q6" in queries:
+        report.profiles |= _profiles("Q6", {"Q6": queries["Q6"]})
 
     if by_polars:
         report.tables.append(
-            ("Polars: seconds (÷ Parquet's), and bytes read by system calls", _questions(by_polars, False))
+            ("Polars: seconds (÷ Parquet's)", _questions(by_polars, False)),
         )
+        report.tables.append(("Polars: calls made and bytes read", _calls_and_bytes(by_polars, False)))
+        report.tables.append(("Polars: where the time goes", _splits(by_polars, "polars itself")))
+        report.profiles |= _profiles("Polars' questions", by_polars)
         report.settings["polars"] = (
             f"to_polars_lazy() of a reader with memory_limit {MEMORY_LIMIT}, scan_parquet() of the same files"
         )
@@ -526,15 +453,9 @@ def _report(
         table.rows.append([name, f"{ours:,}", f"{theirs:,}", times(ratio(ours, theirs))])
     report.tables.append(("Lineitem by column", table))
 
-    table = Table(list(ENCODED_COLUMNS))
-    table.rows += [one.cells() for one in encodings]
-    report.tables.append(
-        (
-            "Encodings on one core, blocks of 65,536 rows, without compression and checksums; GB of Arrow; calls and "
-            "bytes of the whole column",
-            table,
-        )
-    )
+    report.tables.append((encodings.TITLE, encoded.table()))
+    for name, found_cost in encoded.profiles.items():
+        report.profiles[f"{name} ({_count(found_cost.calls)} calls)"] = profile_text(found_cost, 4)
 
     mean, warm = _mean(queries, "cold"), _mean(queries, "warm")
     q6 = asked["queries"]["Q6"].against("cold")
@@ -567,32 +488,89 @@ def _report(
     return report
 
 
+# How calls and bytes are counted, and what of them nobody knows.
+COUNTED = (
+    "Calls are of Python functions and of C's that Python calls, in every source counted the same way: with opening "
+    "the reader or the instance where that is done anew (nyala cold, parquet, duckdb), in all threads that run Python; "
+    "what DuckDB, polars and Arrow call inside of themselves no profiler of Python sees, so over Parquet and over own "
+    "tables only calls that reach the engine are counted",
+    "Bytes are those of read system calls by any thread of the process (/proc/self/io), in the same call more. Warm, "
+    "Nyala has most blocks in memory, and what it goes over there nobody counts; DuckDB's own tables are asked for "
+    "that in an instance just opened, as one that stays open has them in memory too",
+    "Where the time goes: until the engine first asks for rows (parsing, snapshot, registering, binding, planning), "
+    "what it waits for in windows of ours, and the rest, in which it computes; while one of its threads waits for a "
+    "window another may compute, so its part is the least that it can be. Medians, each part by itself",
+)
+
+
+def _sources(own_tables: bool) -> dict[str, str]:
+    return {key: name for key, name in SOURCES.items() if key != "duckdb" or own_tables}
+
+
 def _questions(found: dict[str, Found], own_tables: bool) -> Table:
-    calls = any(one.calls is not None for one in found.values())
+    sources = _sources(own_tables)
+    table = Table(["", *sources.values()])
+    for what, one in found.items():
+        row = [what]
+        for key in sources:
+            against = None if key == "parquet" else one.against(key)
+            row.append(seconds(one.s(key)) + ("" if against is None else f" ({times(against)})"))
+        table.rows.append(row)
+    means = ["geometric mean"]
+    for key in sources:
+        means.append(
+            times(geometric_mean([r for one in found.values() if (r := one.against(key)) is not None]))
+        )
+    table.rows.append(means)
+    return table
+
+
+def _calls_and_bytes(found: dict[str, Found], own_tables: bool) -> Table:
+    sources = _sources(own_tables)
     table = Table(
         [
             "",
-            *(name for key, name in SOURCES.items() if key != "duckdb" or own_tables),
-            *("explain: bytes", "bytes, cold", "bytes, parquet"),
-            *(["calls, cold"] if calls else []),
+            *(f"calls, {name}" for name in sources.values()),
+            "bytes, explain (cold)",
+            *(f"bytes, {name}" for name in sources.values()),
         ]
     )
     for what, one in found.items():
-        row = [what]
-        for key in SOURCES:
-            if key == "duckdb" and not own_tables:
-                continue
-            against = None if key == "parquet" else one.against(key)
-            row.append(seconds(one.s(key)) + ("" if against is None else f" ({times(against)})"))
-        row += [_count(one.explained_bytes), _count(one.moved.get("cold")), _count(one.moved.get("parquet"))]
-        table.rows.append([*row, *([_count(one.calls)] if calls else [])])
-    means = ["geometric mean"]
-    for key in SOURCES:
-        if key != "duckdb" or own_tables:
-            mean = geometric_mean([r for one in found.values() if (r := one.against(key)) is not None])
-            means.append(times(mean))
-    table.rows.append(means + [""] * (len(table.columns) - len(means)))
+        costs = [one.costs.get(key) for key in sources]
+        row = [what, *(_count(None if cost is None else cost.calls) for cost in costs)]
+        row += [_count(one.explained_bytes), *(_count(None if cost is None else cost.read) for cost in costs)]
+        table.rows.append(row)
     return table
+
+
+def _splits(found: dict[str, Found], engine: str) -> Table:
+    parts = ("planning, registering", "our windows", engine)
+    table = Table(["", *(f"{source}: {part}" for source in ("cold", "warm") for part in parts)])
+    shares: dict[str, list[Sequence[float]]] = {"cold": [], "warm": []}
+    for what, one in found.items():
+        row = [what]
+        for source in shares:
+            split = middle(one.splits.get(source, []))
+            row += [seconds(part) for part in split] if split else ["–"] * len(parts)
+            if split:
+                shares[source].append([part / sum(split) for part in split])
+        table.rows.append(row)
+    means = ["mean share"]
+    for of in shares.values():
+        means += [percent(sum(part) / len(of)) for part in zip(*of, strict=True)] or ["–"] * len(parts)
+    table.rows.append(means)
+    return table
+
+
+def _profiles(title: str, found: dict[str, Found]) -> dict[str, str]:
+    """Of all these questions together, by Nyala cold and warm."""
+    out = {}
+    for source in ("cold", "warm"):
+        costs = [one.costs[source] for one in found.values() if source in one.costs]
+        if costs:
+            together = merged(costs)
+            out[f"{title}, {source} ({_count(together.calls)} calls)"] = profile_text(together, 10)
+    return out
 
 
 def _count(value: int | None) -> str:

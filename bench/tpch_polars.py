@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import nyala
 from bench.costs import cost
+from bench.pulls import Pulls
 from bench.questions import Answer, Found, clocked, in_turns
 
 if TYPE_CHECKING:
@@ -90,8 +91,11 @@ def ask_all(files: str, folder: str, repeats: int, memory_limit: str) -> dict[st
     def opened() -> nyala.Database:
         return nyala.connect(store, read_only=True, memory_limit=memory_limit)
 
+    pulls = Pulls()
+
     def asked(question: Callable[[Tables], pl.LazyFrame], table: Tables) -> Answer:
-        answer = clocked(lambda: [question(table).collect()])
+        with pulls.watching():
+            answer = clocked(lambda: [question(table).collect()], pulls)
         return answer._replace(rows=comparable(answer.rows[0]))
 
     def of(db: nyala.Database) -> Tables:
@@ -112,9 +116,18 @@ def ask_all(files: str, folder: str, repeats: int, memory_limit: str) -> dict[st
                 "warm": lambda question=question: asked(question, of(stays)),
                 "parquet": lambda question=question: asked(question, of_files),
             }
-            found[name] = in_turns(sources, repeats, f"polars, {name}")
+            one = found[name] = in_turns(sources, repeats, f"polars, {name}")
+            one.splits.pop("parquet", None)
+            plain = {"warm": of(stays), "parquet": of_files}
             with opened() as db:
-                found[name].calls = cost(lambda question=question, db=db: question(of(db)).collect()).calls
+                for source, table in ({"cold": of(db)} | plain).items():
+                    with pulls.watching():
+                        pulls.begin()
+                        one.costs[source] = cost(
+                            lambda question=question, table=table: question(table).collect(), top=1000
+                        )
+                    if source == "cold":
+                        one.explained_bytes = pulls.bytes_read()
     return found
 
 

@@ -6,6 +6,7 @@ and the report has a dash. A read is done when its rows are there as what that s
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -104,6 +105,21 @@ class KeyedNyala:
 
 
 class KeyedSqlite(SqliteStore):
+    def open_loaded(self, key: Sequence[str], cache_bytes: int | None) -> None:
+        """A table that another process has loaded."""
+        self._key = list(key)
+        if cache_bytes is not None:
+            self._con.execute(f"PRAGMA cache_size=-{cache_bytes // 1024}")
+
+    def key_index_bytes(self) -> int | None:
+        """Of the primary key's index; None where this SQLite cannot tell."""
+        text = "SELECT sum(pgsize) FROM dbstat WHERE name = 'sqlite_autoindex_t_1'"
+        try:
+            found: int | None = self._con.execute(text).fetchone()[0]
+        except sqlite3.OperationalError:
+            return None
+        return found
+
     def load(self, table: pa.Table, key: Sequence[str]) -> None:
         """In parts: SQLite knows neither decimals nor dates, and a copy of the whole table would be its peak memory."""
         step = 500_000
@@ -206,6 +222,10 @@ class KeyedLance(LanceStore):
 
 class KeyedLanceMemWal(LanceMemWalStore):
     not_shown = 0  # rows that its scanner did not show at the end, and the table has
+
+    def open_loaded(self) -> None:
+        """A table that another process has loaded."""
+        self._open_shard()
 
     def _rows(self, filter: str) -> pa.Table:
         rows: pa.Table = self._writer.lsm_scanner().filter(filter).to_table()

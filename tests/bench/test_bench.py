@@ -5,12 +5,14 @@ No test here looks at a time. Peers that are not installed are left out, as for 
 
 from __future__ import annotations
 
+import _thread
 import datetime as dt
 import importlib.util
 import os
 import sys
 import threading
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,15 +21,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import nyala
 from bench import (
+    backfill,
     costs,
     data,
+    encodings,
     hot_rows,
     ingest_lookup,
+    machine,
     measure,
     mixed_load,
     narrow_update,
     plot,
+    pulls,
     questions,
     report,
     scan_after_updates,
@@ -37,6 +44,8 @@ from bench import (
     tpch_polars,
 )
 from bench.__main__ import PARTS
+from bench.rows import Rows
+from nyala.tablet import read_path
 
 
 def ran(result: report.Report, tmp_path: Path) -> str:
@@ -113,7 +122,7 @@ def test_hot_rows_end_with_the_values_that_were_written(
 def test_rows_are_loaded_changed_and_found_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The part itself compares answers, and the number of rows at the end; here that all steps were made."""
     monkeypatch.setattr(ingest_lookup, "in_own_process", lambda measure, *arguments: measure(*arguments))
-    scale = ingest_lookup.Scale("tiny", 0.0003, 4, 4, 2, 2, 4, 2, 4, 2, peer_step_s=2.0)
+    scale = ingest_lookup.Scale("tiny", 0.0003, 4, 4, 2, 2, 4, 2, 4, 2, 1_000, peer_step_s=2.0)
     result = ingest_lookup.run(scale, str(tmp_path), ["nyala", "sqlite", "parquet"], silent)
     page = ran(result, tmp_path)
     steps = [
@@ -125,10 +134,29 @@ def test_rows_are_loaded_changed_and_found_by_key(tmp_path: Path, monkeypatch: p
             step for step in steps if step.startswith(f"{store}, ")
         ]
     assert "| parquet |" in page
-    assert len(result.aims) == 10
+    assert len(result.aims) == 11
     assert all(aim.met is not None for aim in result.aims)
-    for text in ("| old keys |", "| nyala, calls |", "get at most 0.3 ms", "blocks, ", "Nyala, load: "):
+    for text in (
+        "| nyala, old keys |",
+        "| sqlite, today's keys |",
+        "| nyala, calls |",
+        "get at most 0.3 ms",
+        "blocks, ",
+    ):
         assert text in page
+    profiled = (
+        "load",
+        "get, again",
+        "1,000 keys, memory_limit 1GB",
+        "upsert of 1,000, uniform",
+        "delete of 1,000 keys",
+    )
+    for what in (*(f"nyala-hash4, {step}" for step in profiled), "nyala, load", "nyala, backfill, old keys"):
+        assert f"- {what} (" in page, what
+    aim = next(aim for aim in result.aims if aim.text.startswith("backfill: "))
+    assert aim.met is False, (
+        "of so small a table the index is not four times the least cache, and the page says so"
+    )
     writes = next(table for heading, table in result.tables if heading.startswith("Nyala's writes"))
     assert [row[0] for row in writes.rows] == [
         f"{store}, {ingest_lookup.STEPS[step]}"
@@ -137,8 +165,7 @@ def test_rows_are_loaded_changed_and_found_by_key(tmp_path: Path, monkeypatch: p
     ]
     assert page.count(" without its sync (call ") == 4
     rows = dict(result.tables)["Calls of Python (cProfile), and bytes through system calls"]
-    for row in rows.rows:  # what the load took stands first, also of peers, of whom only bytes are counted
-        assert row[0].startswith("nyala") == (row[1] != "–") or "bytes" in row[0], row
+    assert all(row[1] != "–" for row in rows.rows), "what the load took stands first, also of peers"
 
 
 def test_a_call_is_charged_with_the_syncs_that_its_own_thread_made() -> None:
@@ -176,18 +203,18 @@ def test_seconds_without_syncs_are_of_each_call_and_not_of_medians() -> None:
     for step in ingest_lookup.WRITES:
         ours.figures["synced"][step] = [3.9999, 8.9951, 8.9999]
     judged = report.Report("p", "quick", "A part")
-    ingest_lookup._judge(judged, ours, None)
+    ingest_lookup._judge(judged, ours)
     verdicts = {aim.text.partition(" at most")[0]: aim for aim in judged.aims}
     assert verdicts["insert of one row"].met, "by the differences, not by the sync of another moment"
     assert verdicts["insert of one row"].figure == "0.1 ms without its sync (call 9 s, sync 9 s)"
     assert verdicts["one column in 10,000 rows"].met
     ours.figures["synced"]["insert"] = [3.9994, 8.9994, 8.9999]
     judged.aims.clear()
-    ingest_lookup._judge(judged, ours, None)
+    ingest_lookup._judge(judged, ours)
     assert not next(aim for aim in judged.aims if aim.text.startswith("insert")).met
     ours.figures["synced"] = {}
     judged.aims.clear()
-    ingest_lookup._judge(judged, ours, None)
+    ingest_lookup._judge(judged, ours)
     assert next(aim for aim in judged.aims if aim.text.startswith("insert")).met is None
 
 
@@ -222,16 +249,26 @@ def test_queries_and_scans_answer_as_over_parquet(tmp_path: Path, monkeypatch: p
     if data.tpch_tool() is None:
         pytest.skip("needs tpchgen-cli (`make bench` installs it)")
     monkeypatch.setattr(tpch, "in_own_process", lambda measure, *arguments: measure(*arguments))
-    page = ran(
-        tpch.run(tpch.Scale("tiny", 0.01, 1, 1, 1, (6, 13, 15)), str(tmp_path), None, silent), tmp_path
-    )
+    result = tpch.run(tpch.Scale("tiny", 0.01, 1, 1, 1, (6, 13, 15)), str(tmp_path), None, silent)
+    page = ran(result, tmp_path)
     for query in ("Q6", "Q13", "Q15"):
         assert f"| {query} |" in page
-    for name in ("Q6", "l_comment", "key, 0.01 %"):  # each figure also as calls, in the last column
-        row = next(
-            line for line in page.splitlines() if line.startswith(f"| {name} |") and line.count("|") > 8
-        )
-        assert int(row.rstrip("| ").rpartition("|")[2].replace(",", "")) > 100
+    tables = dict(result.tables)
+    for title in (
+        "The 22 queries",
+        "Sums of whole columns of lineitem (of text its length)",
+        f"Predicates on `{tpch.LINES}`: count and two sums of what matches",
+    ):
+        counted = tables[f"{title}: calls made and bytes read"]
+        assert len(counted.columns) == 1 + 4 + 1 + 4
+        for row in counted.rows:  # every figure, of every source, also as calls and bytes
+            assert all(int(cell.replace(",", "")) > 0 for cell in row[1:5]), row
+            assert all(cell != "–" for cell in row[5:]), row
+        split = tables[f"{title}: where the time goes"]
+        assert all("–" not in row for row in split.rows)
+        assert split.rows[-1][0] == "mean share"
+    for text in ("- The 22 queries, warm (", "- Q6, cold (", "- decode, rle (", "- encode, for ("):
+        assert text in page
     for text in (
         "| l_comment |",
         "| key, 0.01 % |",
@@ -244,8 +281,10 @@ def test_queries_and_scans_answer_as_over_parquet(tmp_path: Path, monkeypatch: p
         assert text in page
     assert tpch.FULL.queries == tpch.QUICK.queries == tuple(range(1, 23))
     if importlib.util.find_spec("polars") is not None:
-        for text in (*(f"| {name} |" for name in tpch_polars.questions()), "polars' questions, cold"):
+        for text in (*(f"| {name} |" for name in tpch_polars.questions()), "- Polars' questions, warm ("):
             assert text in page
+        for row in tables["Polars: calls made and bytes read"].rows:
+            assert all(int(cell.replace(",", "")) > 0 for cell in row[1:5]), row
 
 
 def test_frames_of_many_rows_are_compared_whatever_their_order() -> None:
@@ -284,9 +323,10 @@ def test_the_same_rows_are_written_by_pyarrow_too(tmp_path: Path) -> None:
 
 def test_speeds_of_encodings_say_how_many_calls_and_bytes_they_are_made_of(tmp_path: Path) -> None:
     """GB/s alone do not tell a slow decoder from one that is called for little blocks."""
-    table = data._lineitem_like(3 * tpch.BLOCK_ROWS // 2)
+    table = data._lineitem_like(3 * encodings.BLOCK_ROWS // 2)
     pq.write_table(table, tmp_path / "lineitem.parquet")
-    found = {(one.column, one.encoding): one for one in tpch._encodings(str(tmp_path), tpch.QUICK)}
+    measured: encodings.Encodings = encodings.measure(str(tmp_path), 1)["encodings"]
+    found = {(one.column, one.encoding): one for one in measured.rows}
     assert {"plain", "rle", "bitshuffle", "for"} <= {
         encoding for name, encoding in found if name == "l_orderkey"
     }
@@ -296,8 +336,150 @@ def test_speeds_of_encodings_say_how_many_calls_and_bytes_they_are_made_of(tmp_p
     for one in found.values():
         assert one.blocks == 2
         assert one.encode_calls and one.decode_calls and one.decode_calls > 2
-        assert len(one.cells()) == len(tpch.ENCODED_COLUMNS)
+        assert len(one.cells()) == len(encodings.COLUMNS)
     assert keys.cells()[-1] == f"{16 * table.num_rows:,} / {16 * table.num_rows:,}"
+    runs = found["int64, runs", "rle"]
+    assert runs.stored_bytes < runs.arrow_bytes / 100, "a column that has runs"
+    for name in (
+        "bool, NULLs",
+        "double, NULLs",
+        "int64, NULLs",
+        "text, NULLs",
+        "decimal128(38, 4)",
+        "bool, runs",
+    ):
+        assert sum(column == name for column, _ in found) >= 2, name
+    assert {f"{way}, {one.encoding}" for way in ("encode", "decode") for one in found.values()} == set(
+        measured.profiles
+    )
+
+
+def test_an_encoding_that_decodes_to_something_else_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fast wrong decoder is no figure; NULLs belong to what is compared."""
+    column = encodings.made_columns(1_000)["bool, NULLs"]
+    assert column.null_count
+    monkeypatch.setattr(encodings, "_bitmap", lambda block: (None, 0))
+    with pytest.raises(AssertionError, match="bool, NULLs, .*: decoded to something else"):
+        list(encodings._measured("bool, NULLs", column, 1))
+
+
+def test_a_questions_time_is_planning_windows_and_the_engine() -> None:
+    """They add up, and what two threads wait for at one time counts once."""
+    watch = pulls.Pulls()
+    watch.spans = [syncs.Span(1, 12.0, 14.0), syncs.Span(2, 13.0, 15.0), syncs.Span(1, 18.0, 19.0)]
+    split = watch.split(10.0, 20.0)
+    assert split == pytest.approx((2.0, 4.0, 4.0))
+    watch.begin()
+    assert watch.split(10.0, 20.0) == (10.0, 0.0, 0.0), "what asked for no rows was planned only"
+    assert pulls.middle([split, pulls.Split(4.0, 5.0, 6.0), pulls.Split(3.0, 9.0, 1.0)]) == (3.0, 5.0, 4.0)
+    assert pulls.middle([]) is None
+
+
+def test_pulls_are_seen_where_an_engine_makes_them_and_the_functions_are_given_back(tmp_path: Path) -> None:
+    """What the scans read is told, and the parts add up to the time."""
+    pytest.importorskip("duckdb")
+    kept = nyala.Scan.batches, nyala.Scan.batches_ahead
+    with nyala.connect(tmp_path) as db:
+        db.create_table("t", {"k": "int64"}, ["k"]).insert(pa.table({"k": range(300_000)}))
+        db["t"].flush()
+        watch = pulls.Pulls()
+        with watch.watching():
+            answer = questions.clocked(lambda: db.sql("SELECT sum(k) FROM t").fetchall(), watch)
+            assert watch.bytes_read() > 0
+            told = costs.cost(lambda: db.sql("SELECT sum(k) FROM t").fetchall(), top=1000)
+    assert answer.rows == [(300_000 * 299_999 // 2,)]
+    assert answer.split is not None and min(answer.split) > 0
+    assert sum(answer.split) == pytest.approx(answer.s)
+    assert any("tablet/read_path.py" in name for name, _, _ in told.top)
+    assert kept == (nyala.Scan.batches, nyala.Scan.batches_ahead)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="one profile at a time")
+def test_a_cost_counts_calls_in_threads_of_engines_and_in_those_that_decode() -> None:
+    """Which Python did not start, or which were there before."""
+
+    def called() -> None:
+        pass
+
+    def made() -> Iterator[int]:
+        for number in range(50):
+            called()
+            yield number
+
+    def by_an_engine() -> None:
+        ended = threading.Event()
+        _thread.start_new_thread(lambda: (list(costs.seen(made())), ended.set()), ())
+        assert ended.wait(60)
+
+    read_path._workers().submit(called).result()
+    kept = read_path._pool
+    for act, times in (
+        (by_an_engine, 50),
+        (lambda: read_path._workers().submit(lambda: [called() for _ in range(70)]).result(), 70),
+        (lambda: list(costs.seen(made())), 50),  # in this thread once, not twice
+    ):
+        found = costs.cost(act, top=1000)
+        assert sum(calls for name, calls, _ in found.top if name.endswith(" called")) == times
+    assert read_path._pool is kept
+
+
+def test_costs_of_several_actions_add_up_and_what_one_does_not_know_nobody_does() -> None:
+    first = costs.Cost(3, 10, None, (("f", 2, 0.5), ("g", 1, 0.1)))
+    second = costs.Cost(4, 20, 5, (("g", 4, 0.6),))
+    assert costs.merged([first, second]) == costs.Cost(7, 30, None, (("g", 5, 0.7), ("f", 2, 0.5)))
+    waits = (
+        ("method 'get' of '_queue.SimpleQueue' objects", 2, 1.5),
+        ("nyala/sql/result.py:1 <lambda>", 1, 0.2),
+    )
+    text = costs.profile_text(costs.Cost(9, None, None, (*waits, ("nyala/a.py:1 f", 3, 0.001))))
+    assert text.startswith("(waits) 1,500 ms in 2, (DuckDB, asked") and text.endswith(
+        "`nyala/a.py:1 f` 1 ms in 3"
+    )
+
+
+def test_a_backfills_new_keys_are_new_and_its_old_ones_lie_before_todays() -> None:
+    """Today's follow the last key, so that they stay new however often they come."""
+    table = backfill.with_refs(data._lineitem_like(4_000))
+    assert {len(text) for text in table.column("l_ref").to_pylist()} == {backfill.REF_LETTERS}
+    batches = backfill.Batches(table, 100)
+    keys = {tuple(row.values()) for row in table.select(backfill.KEY).to_pylist()}
+    border = table.column("l_orderkey")[4_000 - 400].as_py()
+    for number in range(6):
+        for what, are_today in (("old", False), ("today", True)):
+            rows, grows = getattr(batches, what)(number)
+            given = {tuple(row.values()) for row in rows.select(backfill.KEY).to_pylist()}
+            assert (len(given), len(given - keys), grows) == (100, 50, 50)
+            assert all((key[0] >= border) == are_today for key in given)
+            keys |= given
+
+
+def test_a_cache_of_a_quarter_of_the_key_index_is_what_nyala_is_given(tmp_path: Path) -> None:
+    """The figure that the aim judges is the store's own limit, and not what it was meant to be."""
+    given = str(tmp_path / "given")
+    data.write_mapped(backfill.with_refs(data._lineitem_like(2_000)), given)
+    index = backfill._load("nyala", given, str(tmp_path / "s"))["index"]
+    assert index > 2_000 * backfill.REF_LETTERS / 2
+    store, found = backfill._opened("nyala", str(tmp_path / "s"), 100_000_000)
+    store.close()
+    assert found.cache_bytes == 25_000_000 and found.index_to_cache == 4.0
+    small = backfill.Backfilled("nyala", index, 4_000_000, "", {"old": [1.0], "today": [1.0]})
+    small.costs = dict.fromkeys(backfill.TITLES, costs.Cost(1, 1, 1, ()))
+    judged = report.Report("p", "quick", "A part")
+    for one in (found, small):
+        one.taken, one.costs = small.taken, small.costs
+        backfill.report_on(judged, [one], backfill.Plan(1, 1, 1, 1), str, str)
+    assert [aim.met for aim in judged.aims] == [True, False]
+
+
+def test_a_processor_is_told_from_others_of_its_name() -> None:
+    """Many a virtual machine says no more than "AMD EPYC"."""
+    text = (
+        "vendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\nstepping\t: 1\n\n"
+    )
+    text += "model name\t: another\n"
+    assert machine.processor_of(text) == "AMD EPYC (AuthenticAMD, family 26, model 2, stepping 1)"
+    assert machine.processor_of("model name : ARM") == "ARM"
+    assert machine.processor_of("") == ""
 
 
 def test_answers_are_the_same_but_for_the_last_digits_and_the_order_of_equals() -> None:
@@ -339,7 +521,7 @@ def test_a_mapped_table_is_the_table(tmp_path: Path) -> None:
 
 def test_keys_jump_over_the_table_and_none_comes_twice() -> None:
     """New keys are made from these places, so one that came twice would be no new key."""
-    rows = ingest_lookup.Rows(data._lineitem_like(1_000))
+    rows = Rows(data._lineitem_like(1_000), {})
     assert sorted(rows.spread(0, 1_000)) == list(range(1_000))
     hot = rows.zipfian(np.random.default_rng(1), 100)
     assert len(set(hot)) == 100

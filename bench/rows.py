@@ -1,0 +1,73 @@
+"""Rows and keys of lineitem for the steps of `ingest_lookup` and its backfill."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+
+from bench import data
+
+CHANGED = "l_quantity"
+ZIPF_EXPONENT = 0.99  # as YCSB has it
+HOT_STRIDE = 7_368_787  # a prime, so that ranks next to one another lie apart
+
+
+class Rows:
+    """Rows and keys for the steps, the same for every store. The table is a mapped file."""
+
+    def __init__(self, table: pa.Table, new_lines: Mapping[str, int]) -> None:
+        """new_lines: what is added to line numbers to make a new key, for each step."""
+        self.table = table
+        self._new_lines = new_lines
+
+    def keys(self, places: np.ndarray) -> pa.Table:
+        return self.table.select(data.LINEITEM_KEY).take(pa.array(places))
+
+    def rows(self, places: np.ndarray) -> pa.Table:
+        return self.table.take(pa.array(places)).combine_chunks()
+
+    def new(self, places: np.ndarray, step: str) -> pa.Table:
+        """Rows like those, under keys that no row has yet if no place comes twice in a step."""
+        rows = self.rows(places)
+        line = rows.column("l_linenumber").to_numpy() + np.int32(self._new_lines[step])
+        at = rows.column_names.index("l_linenumber")
+        return rows.set_column(at, rows.schema.field(at), pa.array(line, rows.schema.field(at).type))
+
+    def half_new(self, old: np.ndarray, new: np.ndarray, step: str) -> pa.Table:
+        """In a random order, with a value changed in the old ones."""
+        return self.mixed(old, self.new(new, step))
+
+    def mixed(self, old: np.ndarray, new: pa.Table) -> pa.Table:
+        """As `half_new`, of new rows that were made elsewhere."""
+        rows = self.rows(old)
+        at = rows.column_names.index(CHANGED)
+        changed = pa.array([Decimal("17.00")] * len(rows), rows.schema.field(at).type)
+        rows = rows.set_column(at, rows.schema.field(at), changed)
+        both = pa.concat_tables([rows, new]).combine_chunks()
+        return both.take(pa.array(np.random.default_rng(len(both)).permutation(len(both))))
+
+    def spread(self, lower: int, upper: int) -> np.ndarray:
+        """Places number `lower` to `upper` - 1 of an order that jumps all over the table and has each place once.
+
+        By a stride and not by shuffling: an array as long as the table would count as a store's memory.
+        """
+        total = self.table.num_rows
+        stride = max(1, int(total * 0.6180339887))
+        while math.gcd(stride, total) > 1:
+            stride += 1
+        return np.arange(lower, upper, dtype=np.int64) * stride % total
+
+    def zipfian(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Places of `count` different rows, ranks by the continuous form of Zipf's law; the hot ones lie apart."""
+        total, power = self.table.num_rows, 1 - ZIPF_EXPONENT
+        found = np.empty(0, np.int64)
+        while len(found) < count:
+            ranks = ((total**power - 1) * rng.random(count) + 1) ** (1 / power)
+            places = np.minimum(ranks.astype(np.int64) - 1, total - 1) * HOT_STRIDE % total
+            drawn = np.concatenate([found, places])
+            found = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
+        return found[:count]
