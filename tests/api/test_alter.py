@@ -265,6 +265,8 @@ REFUSED: list[tuple[Callable[[nyala.Alteration], object], type[Exception], str]]
     (lambda a: a.alter_column("v", encoding="dictionary"), nyala.SchemaError, "is not for type int16"),
     (lambda a: a.alter_column("v", compression="rar"), nyala.SchemaError, "no compression 'rar'"),
     (lambda a: a.alter_column("v", block_size=-1), nyala.SchemaError, "block_size -1"),
+    (lambda a: a.alter_column("v", block_size=0), nyala.SchemaError, "block_size 0 .* between 512 and 16777216"),
+    (lambda a: a.add_column("x", "int8", block_size=511), nyala.SchemaError, "block_size 511"),
     (lambda a: a.alter_column("v", comment="x" * 257), nyala.SchemaError, "257 bytes, at most 256"),
     (lambda a: a.alter_column("v", nullable=False), nyala.SchemaError, "cannot become NOT NULL"),
     (lambda a: a.alter_column("k", nullable=True), nyala.SchemaError, "which is NOT NULL"),

@@ -13,6 +13,7 @@ import hypothesis.strategies as st
 from hypothesis import note
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from nyala.schema import schema
 from tests.model.session import Between, Session, Step
 from tests.model.shapes import Options, Shape
 from tests.model.values import COMPRESSIONS, VALUES, WIDER, Predicate, encodings, literals
@@ -192,7 +193,7 @@ class StoreMachine(RuleBasedStateMachine):
         return {
             "encoding": data.draw(st.sampled_from(encodings(type))),
             "compression": data.draw(st.sampled_from(COMPRESSIONS)),
-            "block_size": data.draw(st.sampled_from([None, 16, 4096])),
+            "block_size": data.draw(st.sampled_from([None, schema.MIN_BLOCK_SIZE_BYTES, 4096])),
         }
 
     def _step_between(self, data: Data, phase: str, locked: bool) -> Step:

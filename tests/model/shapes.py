@@ -144,7 +144,7 @@ def make_table(
                 nullable=column.nullable,
                 default=column.write,
                 encoding=shape.encoding if column.in_key else encodings.get(column.name, "auto"),
-                block_size=options.block_size,
+                block_size=options.block_size and max(options.block_size, schema.MIN_BLOCK_SIZE_BYTES),
             )
             for column in columns
         },

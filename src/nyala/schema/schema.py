@@ -33,7 +33,7 @@ import functools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NewType
 
 import pyarrow as pa
@@ -128,7 +128,7 @@ def column(
     default:     what an insert takes that leaves the column out; None: NULL if nullable, else required.
     encoding:    plain, bitshuffle, rle, for, dictionary, prefix as the type allows, or auto.
     compression: none, lz4, snappy, zlib, zstd, or default.
-    block_size:  bytes of a block before encoding; None: the format's default, less than 512 is taken as 512.
+    block_size:  bytes of a block before encoding, 512 to 16,777,216; None: 1 MiB, 64 KiB for a key of one column.
     Raises:      SchemaError when the type is none of ours; all else is checked when the table is created.
     """
     return ColumnSpec(parse_type(type), nullable, default, encoding, compression, block_size, comment)
@@ -437,16 +437,16 @@ def build_column(
 
 
 def check_block_size(block_size: Any, where: str) -> int | None:
-    """The bytes of a block as they count. Raises: SchemaError beginning with `where`."""
+    """The bytes of a block; None for the default. Raises: SchemaError beginning with `where`."""
     if block_size is None:
         return None
     is_number = isinstance(block_size, int) and not isinstance(block_size, bool)
-    if not is_number or not 0 <= block_size <= MAX_BLOCK_SIZE_BYTES:
+    if not is_number or not MIN_BLOCK_SIZE_BYTES <= block_size <= MAX_BLOCK_SIZE_BYTES:
         raise SchemaError(
             f"{where}block_size {block_size!r} is not a number of bytes between {MIN_BLOCK_SIZE_BYTES} and "
             f"{MAX_BLOCK_SIZE_BYTES}; leave it out for the default"
         )
-    return max(int(block_size), MIN_BLOCK_SIZE_BYTES) if block_size else None
+    return int(block_size)
 
 
 def check_comment(comment: Any, where: str, limits: Limits = DEFAULT_LIMITS) -> None:
@@ -532,6 +532,9 @@ def _column_from_json(data: Mapping[str, Any], in_key: bool) -> ColumnSchema:
         kind = parse_type(text)
         for default in (read_default, write_default):
             spec = ColumnSpec(kind, nullable, None if default is NO_DEFAULT else default, *storage)
+            if type(spec.block_size_bytes) is int and 0 <= spec.block_size_bytes < MIN_BLOCK_SIZE_BYTES:
+                # What nobody may ask for any more, but could be stored: writing takes the default or the least for it.
+                spec = replace(spec, block_size_bytes=None)
             # Looks at all of it. A column that was dropped, and is stored still, has a name that no user can give.
             build_column(id, name.replace("\0", "_"), spec, in_key=in_key, limits=LARGEST)
     except SchemaError as error:

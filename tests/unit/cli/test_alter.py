@@ -84,6 +84,11 @@ def test_what_is_no_step_is_a_mistake_of_usage(run: Run, store: str, step: str, 
     assert message in run("table", "alter", store, "t", step, code=2).stderr.replace("\n", " ")
 
 
+def test_a_block_size_below_the_least_is_refused(run: Run, store: str) -> None:
+    said = run("table", "alter", store, "t", "change v block_size=511", code=1).stderr
+    assert "block_size 511 is not a number of bytes between 512 and 16777216" in said.replace("\n", " ")
+
+
 def test_bounds_of_several_columns(run: Run, tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     with nyala.connect(path, maintenance=False) as db:

@@ -104,6 +104,18 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
         ),
         ({"k": column("int64", compression="gzip")}, ["k"], SchemaError, "no compression 'gzip'; use one of"),
         ({"k": column("int64", block_size=-1)}, ["k"], SchemaError, "block_size -1"),
+        (
+            {"k": column("int64", block_size=0)},
+            ["k"],
+            SchemaError,
+            "block_size 0 .* between 512 and 16777216",
+        ),
+        (
+            {"k": column("int64", block_size=511)},
+            ["k"],
+            SchemaError,
+            "column 'k': block_size 511 .*leave it out",
+        ),
         ({"k": column("int64", block_size=2**24 + 1)}, ["k"], SchemaError, "16777216"),
         ({"k": column("int64", block_size=True)}, ["k"], SchemaError, "block_size True"),
         ({"k": column("int64", comment="x" * 257)}, ["k"], SchemaError, "comment"),
@@ -153,13 +165,21 @@ def test_limits_themselves_are_allowed() -> None:
     build_schema({"k": column("string", default="x" * 65536, comment="x" * 256, block_size=2**24)}, "k")
 
 
-@pytest.mark.parametrize(
-    ("given_size", "stored"), [(None, None), (0, None), (1, 512), (512, 512), (4096, 4096)]
-)
-def test_small_block_sizes_are_raised(given_size: int | None, stored: int | None) -> None:
-    """As in Kudu, so that a tuned schema from there works here."""
-    schema = build_schema({"k": column("int64", block_size=given_size)}, "k")
-    assert schema.columns[0].block_size_bytes == stored
+@pytest.mark.parametrize("block_size", [None, 512, 4096])
+def test_a_block_size_is_kept_as_given(block_size: int | None) -> None:
+    schema = build_schema({"k": column("int64", block_size=block_size)}, "k")
+    assert schema.columns[0].block_size_bytes == block_size
+
+
+@pytest.mark.parametrize("block_size", [0, 1, 511])
+def test_a_stored_block_size_that_nobody_may_give_any_more_is_read(block_size: int) -> None:
+    """Versions before took 0 for the default and less than 512 for 512; a store must not be lost by it."""
+    text = build_schema({"k": column("int64", block_size=512)}, "k").to_json()
+    stored = text.replace('"block_size_bytes":512', f'"block_size_bytes":{block_size}')
+    assert stored != text
+    schema = Schema.from_json(stored)
+    assert schema.columns[0].block_size_bytes == block_size
+    assert Schema.from_json(schema.to_json()) == schema
 
 
 @pytest.mark.parametrize(
