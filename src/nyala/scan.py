@@ -30,6 +30,7 @@ from nyala.env import Env
 from nyala.errors import ColumnNotFoundError, HistoryExpiredError, InvalidArgumentError, SchemaError
 from nyala.mvcc.timestamp import to_datetime
 from nyala.schema.alteration import widens
+from nyala.schema.arrow_values import telling_damage
 from nyala.schema.nodes import Predicate, all_of
 from nyala.schema.predicate import BoundPredicate, bind
 from nyala.schema.schema import ColumnSchema
@@ -165,7 +166,9 @@ class PinnedRows(abc.ABC):
     def to_pandas(self, **options: Any) -> pd.DataFrame:
         """The rows as a pandas DataFrame; `options` go to `pyarrow.Table.to_pandas`."""
         need("pandas", "pandas")
-        return self.to_arrow().to_pandas(**options)
+        rows = self.to_arrow()
+        with telling_damage(rows):
+            return rows.to_pandas(**options)
 
     def to_polars(self) -> pl.DataFrame:
         """The rows as a polars DataFrame."""
@@ -495,7 +498,8 @@ def preview(table: pa.Table, width: int = 24) -> str:
         if pa.types.is_timestamp(column.type):
             cells = [_time_text(value) for value in column.cast(pa.int64()).to_pylist()]
         else:
-            cells = ["NULL" if value is None else cut(str(value)) for value in column.to_pylist()]
+            with telling_damage(table):
+                cells = ["NULL" if value is None else cut(str(value)) for value in column.to_pylist()]
         columns.append([cut(name), *cells])
     widths = [max(map(len, column)) for column in columns]
     return "\n".join(

@@ -27,6 +27,7 @@ from nyala.cfile.first_pass import FirstPass
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.physical import narrow_decimal, narrow_physical
 from nyala.errors import CorruptionError
+from nyala.schema.arrow_values import is_sound
 
 if TYPE_CHECKING:
     from nyala.cfile.reader import CFileReader
@@ -253,16 +254,25 @@ class BlockSource:
         return self.read_dictionary(stats) if self._dictionary is None else self._dictionary
 
     def read_dictionary(self, stats: ReadStats | None) -> pa.Array:
-        """The same from the file, whatever is known already: blocks are decoded by this from now on."""
+        """The same from the file, whatever is known already: blocks are decoded by this from now on.
+
+        Raises: CorruptionError, also for text that is not UTF-8, which of other blocks is not looked at: here it is
+        once a column and file, and at most `DICTIONARY_BYTES_MAX`.
+        """
         footer = self._footer
         data = self._reader.read_buffer(footer.dictionary_offset, footer.dictionary_length)
         if stats is not None:
             stats.reads += 1
             stats.bytes_read += data.size
-        self._dictionary = decode_block(
+        words = decode_block(
             footer.form, data, 0, footer.dictionary_count, None, self._reader.path, footer.dictionary_offset
         )
-        return self._dictionary
+        if not is_sound(words):
+            raise CorruptionError(
+                "expected words in UTF-8, found others", self._reader.path, footer.dictionary_offset
+            )
+        self._dictionary = words
+        return words
 
 
 def _size(array: pa.Array) -> int:

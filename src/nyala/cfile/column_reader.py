@@ -44,7 +44,7 @@ from nyala.cfile.gathering import (
 from nyala.cfile.physical import BYTES, Physical, narrow_decimal, narrow_physical
 from nyala.cfile.zonemap import Zone, zone_of
 from nyala.errors import CorruptionError
-from nyala.schema.arrow_values import python_at, python_value, rows_of
+from nyala.schema.arrow_values import is_sound, python_at, python_value, rows_of
 from nyala.schema.constraint import Constraint
 from nyala.schema.types import ColumnType
 
@@ -451,16 +451,21 @@ class ColumnReader:
         return found
 
     def value(self, ordinal: int) -> Any:
-        """One value as `python_at` gives it. Cost: no array is made of a block that is kept as it lies."""
+        """One value as `python_at` gives it. Cost: no array is made of a block that is kept as it lies.
+
+        Raises: CorruptionError, also for what is no value of the type.
+        """
         assert 0 <= ordinal < self._footer.row_count
         shift = self._footer.rows_per_block_log2
         block, row = ordinal >> shift, ordinal & (1 << shift) - 1
         kept = self._source.kept(self._few, block)
         if kept is None:
             kept = self._source.blocks((block,), None, True, self._few)[0]
-        if isinstance(kept, Frame | Runs):
-            return self._python(kept.number(row))
-        found = python_at(kept, row)
+        try:
+            found = self._python(kept.number(row)) if isinstance(kept, Frame | Runs) else python_at(kept, row)
+        except CorruptionError as error:
+            offset = int(self._footer.block_offsets[block])
+            raise CorruptionError(error.reason, self._source.path, offset) from error.__cause__
         if self._footer.dictionary_length and found is not None:
             return self._source.dictionary(None)[found].as_py()
         return found
@@ -534,6 +539,8 @@ class ColumnReader:
             array = self._source.decode(data, block, offset)
             try:
                 array.validate(full=True)
+                if not is_sound(array):
+                    raise pa.ArrowInvalid("days of other years than 1 to 9999")
             except pa.ArrowInvalid as error:
                 raise CorruptionError(
                     f"expected values of {self.type}, found others ({error})", path, offset

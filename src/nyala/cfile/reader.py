@@ -6,7 +6,8 @@ Given its columns' places (from the catalogue) a reader touches nothing but the 
 asked for; without them it reads the file's own directory first. The file is opened at the first read.
 
 Trust: nothing read is used before its CRC was compared, and no length, count or offset before it was checked
-against what it must fit into; a file made by someone who fixes up the CRCs is still only a CorruptionError.
+against what it must fit into; a file made by someone who fixes up the CRCs is still only a CorruptionError, or other
+values. Which of these are no values of their type is not looked at: see `nyala.schema.arrow_values`.
 
 Thread-safety: any thread may read, `close` when none does.
 Left out: evaluating predicates (who reads does, on codewords and runs), parallel decoding (callers' threads do

@@ -41,12 +41,19 @@ def is_number(type: pa.DataType) -> bool:
 
 def json_columns(batch: pa.RecordBatch | pa.Table) -> list[list[Any]]:
     """The columns of a batch as values that `json.dumps` takes."""
-    return [_convert(column, json_value) for column in batch.columns]
+    return _columns(batch, json_value)
 
 
 def text_columns(batch: pa.RecordBatch | pa.Table) -> list[list[str]]:
     """The columns of a batch as text."""
-    return [_convert(column, text_value) for column in batch.columns]
+    return _columns(batch, text_value)
+
+
+def _columns(batch: pa.RecordBatch | pa.Table, one: Callable[[Any], Any]) -> list[list[Any]]:
+    from nyala.schema.arrow_values import telling_damage
+
+    with telling_damage(batch):
+        return [_convert(column, one) for column in batch.columns]
 
 
 def json_value(value: Any) -> Any:

@@ -363,14 +363,19 @@ class DiskRowSet(RowSetVersion):
         return rest
 
     def row(self, columns: Sequence[ColumnSchema], snapshot: int, rowid: int) -> list[Any]:
-        """One row at `snapshot`, as Python values."""
+        """One row at `snapshot`, as Python values. Raises: CorruptionError, also for what is no value of its type."""
         touched = self.changes.touched
         found = []
         for column in columns:
             reader = self.base_column(column.id)
             if reader is None or column.id in touched or reader.arrow != column.type.arrow:
                 array = self._gather(column, snapshot, Ordinals(np.array([rowid])), None)
-                found.append(python_at(array, 0))
+                try:
+                    found.append(python_at(array, 0))
+                except CorruptionError as error:
+                    raise CorruptionError(
+                        f"column {column.name!r}: {error.reason}", self.reader.path
+                    ) from error
             else:
                 found.append(reader.value(rowid))
         return found

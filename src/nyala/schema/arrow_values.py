@@ -1,11 +1,16 @@
 """Arrow's memory as NumPy's: values and validity of canonical arrays, without a copy where there can be none.
 
 Canonical arrays only (`nyala.schema.types`), decimals besides also of 32, 64 or 256 bits where it says so.
+
+Arrays of a file whose checksums were made right for other bytes may have text that is no UTF-8 and days that no date
+has. To look for them would cost a scan of text more than a tenth of its time, so they are found where a Python object
+is made: `python_at`, `python_value`, `telling_damage`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from datetime import date
 from decimal import Context, Decimal
 from typing import Any, Final, TypeAlias
@@ -15,7 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nyala.schema.types import ColumnType
+from nyala.errors import CorruptionError
+from nyala.schema.types import DATE_MAX_DAYS, DATE_MIN_DAYS, ColumnType
 
 __all__ = [
     "STORAGE",
@@ -26,9 +32,11 @@ __all__ = [
     "has_fixed_values",
     "is_narrow",
     "is_narrow_decimal",
+    "is_sound",
     "python_at",
     "python_value",
     "rows_of",
+    "telling_damage",
     "true_mask",
     "validity",
 ]
@@ -36,8 +44,6 @@ __all__ = [
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
-_FIRST_DAY: Final = date.min.toordinal() - _EPOCH_DAY
-_LAST_DAY: Final = date.max.toordinal() - _EPOCH_DAY
 # Moves a decimal point without rounding, whatever the thread's own context says.
 _EXACT: Final = Context(prec=40, Emin=-100, Emax=100, traps=[])
 
@@ -69,20 +75,60 @@ def python_value(type: ColumnType) -> Callable[[int], Any]:
 
 def python_at(array: pa.Array | pa.ChunkedArray, row: int) -> Any:
     """One value as Arrow's `as_py` gives it; of a time outside the years 1 to 9999, which no datetime holds, the
-    microseconds."""
+    microseconds. Raises: CorruptionError for text that is no UTF-8, and for a day that no date has."""
     value = array[row]
     try:
         return value.as_py()
     except OverflowError:
+        if pa.types.is_date32(array.type):
+            return _day(value.value)
         if not pa.types.is_timestamp(array.type):
             raise
         return value.value
+    except UnicodeDecodeError as error:
+        raise CorruptionError(f"expected text in UTF-8, found {value.as_buffer().to_pybytes()!r}") from error
 
 
 def _day(days: int) -> Any:
-    if _FIRST_DAY <= days <= _LAST_DAY:
+    if DATE_MIN_DAYS <= days <= DATE_MAX_DAYS:
         return date.fromordinal(_EPOCH_DAY + days)
-    return pa.array([days], pa.int32()).view(pa.date32())[0].as_py()  # Arrow's own words for it
+    raise CorruptionError(f"expected a date of the years 1 to 9999, found day {days} from 1970-01-01")
+
+
+def is_sound(array: pa.Array | pa.ChunkedArray) -> bool:
+    """Whether text is UTF-8 and every day one that a date has; of other types nothing is looked at."""
+    if isinstance(array, pa.ChunkedArray):
+        return all(map(is_sound, array.chunks))
+    if pa.types.is_dictionary(array.type):
+        return is_sound(array.dictionary)
+    if pa.types.is_date32(array.type):
+        found = pc.min_max(array.view(pa.int32())).as_py()
+        return found["min"] is None or (found["min"] >= DATE_MIN_DAYS and found["max"] <= DATE_MAX_DAYS)
+    if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+        data = array.buffers()[2]
+        if data is None or not data.size or np.frombuffer(data, np.int8).min() >= 0:
+            return True  # without a look at single values: all of it is ASCII
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid:
+            return False
+    return True
+
+
+@contextlib.contextmanager
+def telling_damage(table: pa.Table | pa.RecordBatch) -> Iterator[None]:
+    """What is done in here makes Python objects of a table's values; where it fails by what no column can hold, that is
+    said. Raises: CorruptionError naming the column. Cost: nothing, unless it fails."""
+    try:
+        yield
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        for name, column in zip(table.schema.names, table.columns, strict=True):
+            if not is_sound(column):
+                what = "dates of the years 1 to 9999" if pa.types.is_date32(column.type) else "text in UTF-8"
+                raise CorruptionError(
+                    f"column {name!r}: expected {what}, found something else; `nyala fs check` says in which file"
+                ) from error
+        raise
 
 
 def validity(array: pa.Array) -> Mask | None:

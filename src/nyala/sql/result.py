@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from nyala.mvcc.timestamp import to_datetime
 from nyala.scan import Explanation, Scan, preview
+from nyala.schema.arrow_values import telling_damage
 from nyala.sql.errors import our_error
 from nyala.sql.source import Planning, ScanSource, duckdb_table
 from nyala.sql.statement import check_statement, columns_named, prepared, tables_named
@@ -152,7 +153,9 @@ class Result:
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
         """The rows as a pandas DataFrame; `options` go to `pyarrow.Table.to_pandas`."""
-        return self.to_arrow().to_pandas(**options)
+        rows = self.to_arrow()
+        with telling_damage(rows):
+            return rows.to_pandas(**options)
 
     df = to_pandas
 
