@@ -66,15 +66,26 @@ class ScannedStore(Protocol):
 class Explanation:
     """What a scan read and what it could skip. `str()` for people, `to_dict()` for programs."""
 
-    def __init__(self, table: str, spec: ScanSpec, counters: ScanCounters, blocks_total: int) -> None:
-        self._table = table
-        self._blocks_total = blocks_total
+    def __init__(self, table: TableState, spec: ScanSpec, counters: ScanCounters) -> None:
+        """counters: of a run over `table`, which may still go on."""
+        self._table = table.name
         self._spec = spec
         self._counters = counters
+        # What would be read if nothing could be skipped, whatever partitions and keys say.
+        self._blocks_total = read_path.block_count(table, spec)
+        held = [rowset.row_count for tablet in table.tablets for rowset in tablet.all_rowsets()]
+        self._rows_total = sum(held)
+        self._windows_total = sum(-(-rows // read_path.WINDOW_ROWS) for rows in held)
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures; blocks are those that this scan decoded or found in the cache, bytes those that it read."""
+        """The figures; blocks are those that this scan decoded or found in the cache, bytes those that it read.
+
+        Totals are of the table; `rows_in_range` are those that partitions and bounds on the key left of them, and
+        `rows_sieved` those that were asked as codewords, runs or frames, without being decoded.
+        """
         counters = self._counters
+        windows_read = counters.windows_total - counters.windows_skipped
+        rows_read = counters.rows_total - counters.rows_skipped
         return {
             "table": self._table,
             "timestamp": self._spec.snapshot,
@@ -85,10 +96,13 @@ class Explanation:
             "tablets_read": counters.tablets_read,
             "rowsets_total": counters.rowsets_total,
             "rowsets_read": counters.rowsets_read,
-            "windows_total": counters.windows_total,
-            "windows_skipped": counters.windows_skipped,
-            "rows_total": counters.rows_total,
-            "rows_skipped": counters.rows_skipped,
+            "windows_total": self._windows_total,
+            "windows_skipped": self._windows_total - windows_read,
+            "rows_total": self._rows_total,
+            "rows_in_range": counters.rows_in_range,
+            "rows_skipped": self._rows_total - rows_read,
+            "rows_sieved": counters.sieved_rows,
+            "rows_sieved_left": counters.sieved_rows_left,
             "blocks_total": self._blocks_total,
             "blocks_skipped": self._blocks_total - len(counters.stats.base_blocks),
             "blocks_decoded": counters.stats.blocks_read,
@@ -109,11 +123,20 @@ class Explanation:
                 lines.append(
                     "            (a pyarrow expression, or OR over several columns: it prunes nothing)"
                 )
+        rows = f"{facts['rows_total'] - facts['rows_skipped']:,} of {facts['rows_total']:,}"
+        if facts["rows_in_range"] < facts["rows_total"]:
+            rows += f", {facts['rows_in_range']:,} left by partitions and bounds on the key"
         lines += [
             f"  tablets   {facts['tablets_read']} of {facts['tablets_total']}",
             f"  rowsets   {facts['rowsets_read']} of {facts['rowsets_total']}",
             f"  windows   {facts['windows_total'] - facts['windows_skipped']} of {facts['windows_total']}",
-            f"  rows      {facts['rows_total'] - facts['rows_skipped']:,} of {facts['rows_total']:,}",
+            f"  rows      {rows}",
+        ]
+        if facts["rows_sieved"]:
+            lines.append(
+                f"  sieved    {facts['rows_sieved']:,} rows without being decoded, {facts['rows_sieved_left']:,} left"
+            )
+        lines += [
             f"  blocks    {facts['blocks_total'] - facts['blocks_skipped']} of {facts['blocks_total']}, "
             f"{facts['bytes_read']:,} bytes read, {facts['cache_hits']} found in the cache",
             f"  deltas    {facts['deltas_applied']} applied",
@@ -223,10 +246,29 @@ class Scan(PinnedRows):
 
     _what = "scan"
 
-    def __init__(self, store: ScannedStore, root: Root, table: TableState, spec: ScanSpec) -> None:
+    def __init__(
+        self, store: ScannedStore, root: Root, table: TableState, spec: ScanSpec, origin: Scan | None = None
+    ) -> None:
+        """origin: the scan that this one was made of, narrowed or in other types; what is read here is read through it
+        too."""
         super().__init__(store, root, table)
         self._spec = spec
-        self._last_counters = ScanCounters()
+        self._origin = origin
+        # What was asked last, and what it cost: set in one step, and each run has its own, so threads never mix two.
+        self._last_run = spec, ScanCounters()
+
+    def _derived(self, root: Root, table: TableState, spec: ScanSpec) -> Scan:
+        """The same rows, or some of them, in another form."""
+        return Scan(self._store, root, table, spec, self)
+
+    def _begin(self) -> ScanCounters:
+        """The counters of a run that begins: of this scan, and of all that it was made of."""
+        run = self._spec, ScanCounters()
+        scan: Scan | None = self
+        while scan is not None:
+            scan._last_run = run
+            scan = scan._origin
+        return run[1]
 
     @property
     def timestamp(self) -> int:
@@ -291,16 +333,18 @@ class Scan(PinnedRows):
         counters = ScanCounters()
         for _ in read_path.run(read_path.plan(table, self._spec, counters), self._spec, counters):
             pass
-        blocks_total = read_path.block_count(table, self._spec)
+        found = Explanation(table, self._spec, counters)
         del root
-        return Explanation(self._name, self._spec, counters, blocks_total)
+        return found
 
     def explanation_of_last_run(self) -> Explanation:
-        """As `explain`, of what was last read through this scan, as far as that came. For engines, which narrow."""
+        """As `explain`, of what was last read through this scan, as far as that came: by itself, or by an engine that
+        asked it for columns and predicates, which are shown then (`to_duckdb`, `to_polars_lazy`). Of several at a time
+        the one that began last."""
         root, table = self._take()
-        blocks_total = read_path.block_count(table, self._spec)
+        found = Explanation(table, *self._last_run)
         del root
-        return Explanation(self._name, self._spec, self._last_counters, blocks_total)
+        return found
 
     def tokens(self) -> list[bytes]:
         """One token per tablet that the scan has to read: for `read_token`, in any process that sees the files.
@@ -360,7 +404,7 @@ class Scan(PinnedRows):
             narrower = read_path.narrower_types(table, self._spec.columns)
             types = {name: type for name, type in narrower.items() if pa.types.is_dictionary(type)}
         spec = dataclasses.replace(self._spec, types={**self._spec.types, **types})
-        return Scan(self._store, root, table, spec)
+        return self._derived(root, table, spec)
 
     def _with_narrow_decimals(self) -> Scan:
         """The same rows, decimals of up to 18 digits as Arrow's decimals of 4 and 8 bytes, as they are stored.
@@ -374,7 +418,7 @@ class Scan(PinnedRows):
             if column.name not in self._spec.types and (type := narrow_decimal(column.type)) is not None
         }
         spec = dataclasses.replace(self._spec, types={**self._spec.types, **narrow})
-        return Scan(self._store, root, table, spec)
+        return self._derived(root, table, spec)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Arrow's stream protocol. Who asks for dictionaries of text or binary, or for narrow decimals, gets them as
@@ -384,7 +428,7 @@ class Scan(PinnedRows):
         asked = pa.Schema._import_from_c_capsule(requested_schema)
         root, table = self._take()
         types = {**self._spec.types, **read_path.types_asked(asked, self._spec.columns)}
-        scan = Scan(self._store, root, table, dataclasses.replace(self._spec, types=types))
+        scan = self._derived(root, table, dataclasses.replace(self._spec, types=types))
         return scan.to_reader().__arrow_c_stream__(asked.__arrow_c_schema__())
 
     def compacted(self, names: Collection[str] | None = None) -> Scan:
@@ -395,7 +439,7 @@ class Scan(PinnedRows):
         root, table = self._take()
         columns = [column for column in self._spec.columns if names is None or column.name in names]
         types = {**read_path.narrower_types(table, columns), **self._spec.types}
-        return Scan(self._store, root, table, dataclasses.replace(self._spec, types=types))
+        return self._derived(root, table, dataclasses.replace(self._spec, types=types))
 
     def narrowed(self, columns: Sequence[str], where: Predicate | None = None) -> Scan:
         """The same rows at the same moment with only these of its columns, and of them those that also match `where`.
@@ -415,7 +459,7 @@ class Scan(PinnedRows):
                 raise InvalidArgumentError("a scan with a limit takes no further predicate")
             trees = (where,) if spec.predicate is None else (spec.predicate.tree, where)
             spec = dataclasses.replace(spec, predicate=bind(all_of(trees), spec.schema))
-        return Scan(self._store, root, table, spec)
+        return self._derived(root, table, spec)
 
     @property
     def limited(self) -> bool:
@@ -459,7 +503,7 @@ class Scan(PinnedRows):
         make: called by several threads at once.
         """
         root, table = self._take()
-        self._last_counters = counters = ScanCounters()
+        counters = self._begin()
         units = read_path.plan(table, self._spec, counters)
         for made in read_path.run_ahead(units, self._spec, counters, make):
             self._last_read_s = self._store.env.clock.monotonic_s()
@@ -469,7 +513,7 @@ class Scan(PinnedRows):
     # ---------------------------------------------------------------------------------------- inside
 
     def _read(self, table: TableState) -> Iterator[pa.RecordBatch]:
-        self._last_counters = counters = ScanCounters()
+        counters = self._begin()
         return read_path.run(read_path.plan(table, self._spec, counters), self._spec, counters)
 
     def _again(self) -> str:

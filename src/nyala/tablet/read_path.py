@@ -114,6 +114,7 @@ def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bo
             elif len(rowids):
                 units.append(ScanUnit(memory, ordinal, 0, count, rowids))
     counters.rowsets_read = len(units)
+    counters.rows_in_range = sum(unit.upper - unit.lower for unit in units)
     return units
 
 

@@ -72,7 +72,8 @@ class ScanCounters:
         self.rowsets_read = 0
         self.windows_total = 0
         self.windows_skipped = 0
-        self.rows_total = 0
+        self.rows_in_range = 0  # that partitions and bounds on the key left
+        self.rows_total = 0  # of these so many as the run has come to
         self.rows_skipped = 0
         self.stats = RowSetStats()
         self.sieved_rows = 0
@@ -89,7 +90,7 @@ class ScanCounters:
 
     @property
     def sieving_pays(self) -> bool:
-        """Whether what was sieved so far left few rows. Threads may lose a count of another's, which does no harm."""
+        """Whether what was sieved so far left few rows."""
         return self.sieved_rows_left <= self.sieved_rows * PICK_SHARE
 
     @property
@@ -99,8 +100,9 @@ class ScanCounters:
 
     def sieved(self, rows: int, left: int) -> None:
         """So many rows were sieved, and so many were left."""
-        self.sieved_rows += rows
-        self.sieved_rows_left += left
+        with self._lock:
+            self.sieved_rows += rows
+            self.sieved_rows_left += left
 
     def add(self, stats: RowSetStats) -> None:
         """What reading one more piece cost."""

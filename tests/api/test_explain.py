@@ -1,0 +1,111 @@
+"""What `explain()` says that a scan read, and what `explanation_of_last_run()` says that an engine asked of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+import pytest
+
+from tests.support import folder_in_memory, open_database
+
+ROWS = 300_000
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[Any]:
+    """Two rowsets whose keys do not overlap, of three windows in all, and one row in memory."""
+    with folder_in_memory() as folder, open_database(folder / "s") as db:
+        table = db.create_table("t", {"k": "int64", "v": "int32", "s": "string"}, "k")
+        for lower, upper in ((0, 200_000), (200_000, ROWS)):
+            k = np.arange(lower, upper)
+            table.insert({"k": k, "v": (k * 7919 % 1000).astype(np.int32), "s": np.array(["a", "b"])[k % 2]})
+            db.flush()
+        table.insert({"k": [ROWS], "v": [0], "s": ["memory"]})
+        yield table
+
+
+def test_a_key_range_is_seen_beside_the_whole_table(table: Any) -> None:
+    """ "rows 11 of 11, windows 1 of 1" would say that nothing was spared."""
+    told = table.scan(where="k BETWEEN 1000 AND 1010").explain()
+    facts = told.to_dict()
+    assert (facts["rows_total"], facts["rows_in_range"], facts["rows_skipped"]) == (
+        ROWS + 1,
+        11,
+        ROWS + 1 - 11,
+    )
+    assert (facts["windows_total"], facts["windows_skipped"]) == (4, 3)
+    assert "rows      11 of 300,001, 11 left by partitions and bounds on the key\n" in str(told)
+    assert "windows   1 of 4\n" in str(told)
+
+
+def test_a_predicate_that_no_key_bounds_has_all_rows_in_range(table: Any) -> None:
+    told = table.scan(columns=["k"], where="v = 5 AND s = 'b'").explain()
+    facts = told.to_dict()
+    assert facts["rows_in_range"] == facts["rows_total"] == ROWS + 1
+    assert facts["rows_sieved"] == ROWS and facts["rows_sieved_left"] < ROWS // 100
+    assert f"sieved    300,000 rows without being decoded, {facts['rows_sieved_left']:,} left" in str(told)
+    assert "left by" not in str(told)
+
+
+def test_nothing_is_in_range_of_a_predicate_that_nothing_satisfies(table: Any) -> None:
+    told = table.scan(where="k < 5 AND k > 7").explain()
+    assert "rows      0 of 300,001, 0 left by partitions and bounds on the key\n" in str(told)
+
+
+def test_what_polars_asked_is_seen_on_the_scan(table: Any) -> None:
+    """ "blocks 0 of 192" after a query says nothing of whether its filter reached the scan."""
+    scan = table.scan()
+    assert scan.to_polars_lazy().filter(pl.col("k") < 10).select(pl.col("v").sum()).collect().height == 1
+    facts = scan.explanation_of_last_run().to_dict()
+    assert "s" not in facts["columns"] and "k < 10" in facts["where"]
+    assert (facts["tablets_read"], facts["rows_in_range"]) == (1, 10)
+    assert 0 < facts["blocks_total"] - facts["blocks_skipped"] < facts["blocks_total"]
+    assert scan.to_polars().height == ROWS + 1
+    assert scan.explanation_of_last_run().to_dict()["where"] is None
+
+
+def test_what_duckdb_asked_is_seen_on_the_scan(table: Any) -> None:
+    scan = table.scan()
+    with duckdb.connect() as con:
+        relation = scan.to_duckdb(con)
+        assert relation.filter("k < 10").aggregate("count(v)").fetchall() == [(10,)]
+        facts = scan.explanation_of_last_run().to_dict()
+        assert set(facts["columns"]) <= {"k", "v"} and "k < 10" in facts["where"]
+        assert (facts["tablets_read"], facts["rows_in_range"]) == (1, 10)
+        assert relation.aggregate("count(s)").fetchall() == [(ROWS + 1,)]
+    facts = scan.explanation_of_last_run().to_dict()
+    assert (facts["columns"], facts["where"], facts["rows_skipped"]) == (["s"], None, 0)
+
+
+def test_runs_of_several_threads_are_never_mixed(table: Any) -> None:
+    """Each explanation has the predicate and the figures of one and the same run."""
+    scan = table.scan(columns=["k"])
+    done = threading.Event()
+
+    def read(rows: int) -> None:
+        lazy = scan.to_polars_lazy().filter(pl.col("k") < rows)
+        while not done.is_set():
+            assert lazy.collect().height == rows
+
+    threads = [threading.Thread(target=read, args=(rows,)) for rows in (10, 200)]
+    for thread in threads:
+        thread.start()
+    seen = set()
+    try:
+        asked, until = 0, time.monotonic() + 60
+        while (asked < 1_000 or len(seen) < 2) and time.monotonic() < until:
+            asked += 1
+            facts = scan.explanation_of_last_run().to_dict()
+            if facts["rows_in_range"]:
+                seen.add((facts["where"], facts["rows_in_range"]))
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert {rows for _, rows in seen} == {10, 200} and all(f"< {rows}" in where for where, rows in seen)
