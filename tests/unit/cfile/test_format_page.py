@@ -16,12 +16,13 @@ import pyarrow as pa
 import pytest
 from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values
 
-from nyala.cfile import BASE, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, format
+from nyala.cfile import BASE, KEY, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, format
 from nyala.cfile.compression import compression_code, compression_name
 from nyala.cfile.dump import dump
 from nyala.cfile.encoding import encoding_by_code
 from nyala.cfile.footer import _physical_by_code
 from nyala.errors import CorruptionError
+from nyala.keys.codec import KeyCodec
 from nyala.schema.types import parse_type
 
 PAGE = Path(__file__).parents[3] / "docs" / "format" / "cfile.md"
@@ -250,6 +251,23 @@ def examples_of_encodings() -> list[str]:
     return blocks
 
 
+def examples_of_others() -> list[str]:
+    """The blocks of the page's third example: compressed values, a composite key's encoded keys, a bloom filter."""
+    codec = KeyCodec([parse_type("string"), parse_type("int16")])
+    keys = codec.encode([pa.array(["a", "a", "b"]), pa.array([-1, 2, 1], pa.int16())])
+    files = MemoryFiles()
+    with CFileWriter(files, EXAMPLE_PATH) as writer:
+        spec = ColumnWriteSpec(ColumnKey(BASE, 0, 10), parse_type("string"), "plain", "lz4")
+        writer.append_column(spec, pa.array(["disk is full"] * 5))
+        writer.append_column(
+            ColumnWriteSpec(ColumnKey(KEY), parse_type("binary"), "plain", "none"), keys.to_binary()
+        )
+        writer.append_bloom(keys.hash64())
+        writer.finish()
+    text = "\n".join(dump(files, EXAMPLE_PATH, bytes=True))
+    return re.findall(r"^(block 0 of .*?)\n(?=block|footer)", text, re.MULTILINE | re.DOTALL)
+
+
 def shown(bytes: bool) -> str:
     return "\n".join(dump(example(), EXAMPLE_PATH, bytes=bytes))
 
@@ -264,7 +282,7 @@ def test_worked_example(bytes: bool) -> None:
 def test_worked_examples_of_encodings() -> None:
     """Who writes a decoder by the page would write a wrong one."""
     blocks = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
-    assert blocks[2:] == examples_of_encodings()
+    assert blocks[2:] == examples_of_encodings() + examples_of_others()
 
 
 def test_the_dump_shows_every_byte_once() -> None:
@@ -314,5 +332,5 @@ def test_dump_of_a_damaged_file_shows_what_comes_before() -> None:
 if __name__ == "__main__":
     text = PAGE.read_text()
     parts = re.split(r"(```text\n)(.*?)(\n```)", text, flags=re.DOTALL)
-    parts[2::4] = [shown(False), shown(True), *examples_of_encodings()]
+    parts[2::4] = [shown(False), shown(True), *examples_of_encodings(), *examples_of_others()]
     PAGE.write_text("".join(parts))
