@@ -19,8 +19,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import google_crc32c
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from tests.unit.cfile.memory import MemoryFiles
@@ -576,3 +578,39 @@ def python_says_so(path: Path, kind: str, expected: str) -> None:
             with pytest.raises(CorruptionError, match=expected):
                 way()
     assert not nyala.check(path).ok
+
+
+def test_other_libraries_hand_on_the_sentence_of_a_corruption(tmp_path: Path) -> None:
+    """In the classes that docs/how-to/errors.md names; asked for the rows, Nyala raises its own."""
+    with nyala.connect(tmp_path / "s", maintenance=False) as db:
+        db.create_table("t", {"k": "int64"}, "k").insert({"k": range(100)})
+        db.flush()
+    (file,) = tmp_path.glob("s/data/*/*.base")
+    content = bytearray(file.read_bytes())
+    content[format.HEAD.size + 8] ^= 1
+    file.write_bytes(content)
+    with nyala.connect(tmp_path / "s", read_only=True) as db, duckdb.connect() as con:
+        scan = db["t"].scan()
+        foreign: list[tuple[type[Exception], Callable[[], object]]] = [
+            (pa.ArrowInvalid, lambda: pa.table(scan)),
+            (pl.exceptions.ComputeError, lambda: pl.DataFrame(scan)),
+            (duckdb.InvalidInputException, lambda: scan.to_duckdb(con).fetchall()),
+            (duckdb.InvalidInputException, lambda: (scan, con.sql("FROM scan").fetchall())),
+        ]
+        page = (Path(__file__).parents[2] / "docs" / "how-to" / "errors.md").read_text()
+        for kind, read in foreign:
+            with pytest.raises(kind, match=f"{file} at offset 32: expected"):
+                read()
+            assert f".{kind.__name__}` |" in page
+        ours: list[Callable[[], object]] = [
+            scan.to_arrow,
+            scan.to_reader().read_all,
+            scan.to_pandas,
+            scan.to_polars,
+            scan.to_polars_lazy().collect,
+            db.sql("FROM t").fetchall,
+            lambda: pa.table(db.sql("FROM t")),
+        ]
+        for read in ours:
+            with pytest.raises(CorruptionError, match="at offset 32: expected"):
+                read()

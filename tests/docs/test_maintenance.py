@@ -120,3 +120,12 @@ def test_the_loggers_on_the_page_are_those_of_the_code() -> None:
         for match in re.findall(r'getLogger\("([\w.]+)"\)', path.read_text())
     }
     assert {"nyala.maintenance", "nyala.compaction", "nyala.worker"} <= named and named <= used
+
+
+def test_every_key_of_the_stores_stats_is_on_the_page(db: Database) -> None:
+    """Who sizes `memory_limit` would not know that hits and misses are counted."""
+    heading = "What the store as a whole has: `db.stats()`"
+    assert keys(heading) == list(db.stats())
+    with nyala.connect(db.path, read_only=True) as reader:
+        absent = {row[0].strip("`") for row in rows(section(PAGE, heading)) if "Not in a store" in row[1]}
+        assert [key for key in keys(heading) if key not in absent] == list(reader.stats())
