@@ -129,6 +129,7 @@ class _Readable:
     def get_many(self, keys: Any, columns: Sequence[str] | None = None, at: Any = None) -> pa.Table:
         """Rows by key, in the order of the keys; missing ones left out; a key given twice comes twice.
 
+        More text of a column than an Arrow array holds, 2 GiB, comes in several chunks.
         keys: the key columns, in any form that a write takes.
         """
         root, table, snapshot = self._view(at)

@@ -102,6 +102,7 @@ class ColumnReader:
         # So many values at the most are few, wherever they lie.
         self._few_rows = min(self.rows_per_block, footer.row_count) >> _PART_LOG2
         self._python = python_value(footer.form.type)
+        self._text_ends: npt.NDArray[np.int64] | None = None
 
     # -- what the footer says ------------------------------------------------------------------------------
 
@@ -166,6 +167,20 @@ class ColumnReader:
         if self._footer.form.kind != BYTES:
             return float(self._footer.form.arrow.bit_width / 8)
         return 4.0 + _TEXT_RATIO * self.size_bytes / max(1, self.row_count)
+
+    def text_bytes(self, lower: int, upper: int) -> int:
+        """About how many bytes of text or binary the ordinals [lower, upper) are, decoded: as if the values of a block
+        were of one length. Cost: at first that of `BlockSource.text_sizes`."""
+        if self._text_ends is None:
+            self._text_ends = np.append(0, np.cumsum(self._source.text_sizes()))
+        borders = np.minimum(np.arange(self.block_count + 1) * self.rows_per_block, self.row_count)
+        first, last = np.interp((lower, upper), borders, self._text_ends).tolist()
+        return int(np.ceil(last - first))
+
+    @property
+    def text_bytes_max(self) -> int:
+        """More than all its text can be, decoded; from the footer."""
+        return self.block_count * format.BLOCK_SIZE_BYTES_MAX
 
     @property
     def footer(self) -> ColumnFooter:

@@ -286,13 +286,43 @@ class DeltaFile:
         """The column's records of the rows [lower, upper), whose rowids then count from `lower`; None: it has none.
 
         For a compaction, which goes through a file once, piece by piece: of a file of any size, only the blocks that
-        hold these rows are read, and nothing of it is kept.
+        hold these rows are read, of its values only theirs, and nothing of it is kept.
         Raises: as `run`.
         """
         if column_id not in self.column_ids:
             return None
         begin, end = self._records_of(column_id, lower, upper)
-        return self._read_run(column_id, None, begin, end).window(lower, upper)
+        self._check_all_counts(column_id)
+        rowids, timestamps = self._moments(column_id, None, begin, end)
+        column = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
+        # Of their order and bounds no value says anything.
+        run = DeltaRun(self.kind, rowids, timestamps, pa.nulls(0, column.arrow))
+        if (wrong := self._disorder(column_id, run, begin)) is not None:
+            raise wrong
+        if len(run):
+            self._expect_times(column_id, run.timestamp_min, run.timestamp_max)
+        first, last = np.searchsorted(rowids, (lower, upper)).tolist()
+        values = column.read(begin + first, begin + last, fill_cache=False)
+        return DeltaRun(self.kind, rowids[first:last] - lower, timestamps[first:last], values)
+
+    def text_bytes(self, column_id: int, lower: int, upper: int) -> int:
+        """About how many bytes the records of a text or binary column have for the rows [lower, upper), decoded.
+
+        Cost: their rowids, and at first that of `ColumnReader.text_bytes`.
+        """
+        if column_id not in self.column_ids:
+            return 0
+        group = self._group(column_id)
+        begin, end = self._records_of(column_id, lower, upper)
+        rowids = self._vector(ColumnKey(DELTA_ROWID, group), None, begin, end, False)
+        first, last = np.searchsorted(rowids, (lower, upper)).tolist()
+        return self._column(ColumnKey(DELTA_VALUE, group, column_id)).text_bytes(begin + first, begin + last)
+
+    def text_bytes_max(self, column_id: int) -> int:
+        """As of `ColumnReader`; 0 when the file has no such column."""
+        if column_id not in self.column_ids:
+            return 0
+        return self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id)).text_bytes_max
 
     def moments(self, column_id: int, lower: int, upper: int) -> tuple[Rowids, Timestamps]:
         """(rowids, timestamps) of the column's records of the rows [lower, upper): `window` without values.

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from nyala.cfile.physical import is_large
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids, take
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.meta import NO_ROWID
@@ -61,9 +62,16 @@ class RowSetImage:
         undo = {column_id: run.window(lower, upper) for column_id, run in self.undo.items()}
         return RowSetImage(
             self.keys.slice(lower, upper - lower),
-            {column_id: array.slice(lower, upper - lower) for column_id, array in self.columns.items()},
+            {
+                column_id: _narrow(array.slice(lower, upper - lower))
+                for column_id, array in self.columns.items()
+            },
             liveness,
-            {column_id: run for column_id, run in undo.items() if len(run)},
+            {
+                column_id: dataclasses.replace(run, values=_narrow(run.values))
+                for column_id, run in undo.items()
+                if len(run)
+            },
             np.empty(0, np.int64),
         )
 
@@ -119,3 +127,12 @@ class RowSetImage:
         assert np.array_equal(placed, np.arange(count)), (
             "each row of the image comes from a row of the source"
         )
+
+
+def _narrow(array: pa.Array) -> pa.Array:
+    """Text and binary with offsets of 32 bits, which the image of much of it has not; anything else as it is."""
+    if not is_large(array.type):
+        return array
+    # Offsets count from the array's beginning: that of the image, unless it is copied.
+    copied = pa.concat_arrays([array.slice(0, 0), array])
+    return copied.cast(pa.string() if pa.types.is_large_string(array.type) else pa.binary())

@@ -65,6 +65,8 @@ MERGE_RATIO: Final = 4
 _SMALL_INSERTS: Final = 64
 _SMALL_ROWS: Final = 256
 _OVERHEAD_BYTES: Final = 2048
+# What offsets of 32 bits address.
+_TEXT_BYTES_MAX: Final = (1 << 31) - 1
 _JOINS_BATCHES: Final = hasattr(pa, "concat_batches")  # pyarrow has it from 19.0 on
 # Text columns have 32-bit offsets; joining chunks beyond this could pass them.
 _CHUNK_BYTES_MAX: Final = 1 << 30
@@ -508,6 +510,7 @@ class MemRowSet:
     def image(self, snapshot: int, schema: Schema | None = None) -> RowSetImage:
         """What a flush writes: the rows inserted up to `snapshot`, in key order, with their history.
 
+        Text of more than 2 GiB has offsets of 64 bits; a `piece` of the image has 32 again.
         schema: the columns to write; its own when None. A column that the rows were inserted without is written
                 as what it reads.
         Changes newer than `snapshot` are not in it: `deltas.batches_after(snapshot)`, moved by the image's `positions`,
@@ -526,9 +529,11 @@ class MemRowSet:
         columns: dict[int, pa.Array] = {}
         undo: dict[int, DeltaRun] = {}
         for column in (schema or self.schema).columns:
-            base = take(self._base(column, 0, state.row_count), rowids)
+            base = take(_wide(self._base_parts(column, 0, state.row_count), column), rowids)
             redo = self._changes_until(column.id, snapshot, positions, column)
             if redo is not None:
+                if redo.values.type != base.type:
+                    redo = DeltaRun(redo.kind, redo.rowids, redo.timestamps, redo.values.cast(base.type))
                 base, undo[column.id] = redo_to_undo(base, redo)
             columns[column.id] = base
 
@@ -561,16 +566,18 @@ class MemRowSet:
     # --- the base ---------------------------------------------------------------------------------
 
     def _base(self, column: ColumnSchema, lower: int, upper: int) -> pa.Array:
+        parts = self._base_parts(column, lower, upper)
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    def _base_parts(self, column: ColumnSchema, lower: int, upper: int) -> list[pa.Array]:
+        """The rows of one chunk after the other; one part at least."""
         parts = [
             chunk.column(column.id).slice(begin, end - begin)
             if column.id in chunk.column_ids
             else default_array(column, end - begin, "read")
             for chunk, begin, end in self._chunks_in(lower, upper)
         ]
-        if not parts:
-            return pa.array([], column.type.arrow)
-        parts = [_as(part, column) for part in parts]
-        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+        return [_as(part, column) for part in parts] or [pa.array([], column.type.arrow)]
 
     def _chunks_in(self, lower: int, upper: int) -> Iterator[tuple[_Chunk, int, int]]:
         """The chunks that hold rows of [lower, upper), and which of theirs these are."""
@@ -648,6 +655,14 @@ def _gather_chunks(column: ColumnSchema, chunks: Sequence[tuple[_Chunk, Rowids, 
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
     return take(pa.concat_arrays(parts), back)
+
+
+def _wide(parts: Sequence[pa.Array], column: ColumnSchema) -> pa.Array:
+    """The parts as one array, with offsets of 64 bits where those of 32 do not reach."""
+    if column.type.is_variable and sum(part.nbytes for part in parts) > _TEXT_BYTES_MAX:
+        large = pa.large_string() if column.type.is_text else pa.large_binary()
+        parts = [part.cast(large) for part in parts]
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
 def _as(array: pa.Array, column: ColumnSchema) -> pa.Array:

@@ -46,10 +46,11 @@ from nyala.tablet.compaction_run import Job, MajorJob, MergeJob, MinorJob, Outpu
 from nyala.tablet.entries import RowSetFiles
 from nyala.tablet.flush import Phase, flush_deltas, no_phase
 from nyala.tablet.history import note_cut
-from nyala.tablet.layouts import all_expired
+from nyala.tablet.layouts import all_expired, note_text_bytes
 from nyala.tablet.opening import delta_entry, entry_of, part_entry_of
 from nyala.tablet.reservations import Reservation
 from nyala.tablet.root import Root, TableState
+from nyala.tablet.text_limit import fitting, slice_bounds, text_bytes
 from nyala.tablet.workers import JobCancelled
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def compact(
     """
     if isinstance(plan, ExpirePlan):
         return _expire(store, table_id, tablet_id, plan)
+    plan = _fitting(store, table_id, tablet_id, plan)
     rowset_ids = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
     with _begun(store, rowset_ids, isinstance(plan, MergePlan)) as (reservation, snapshot):
         if reservation is None:
@@ -154,6 +156,7 @@ def compact_together(
         for tablet_id, plan in plans:
             if isinstance(plan, ExpirePlan):
                 continue
+            plan = _fitting(store, table_id, tablet_id, plan)
             rowset_ids = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
             reservation, snapshot = begun.enter_context(
                 _begun(store, rowset_ids, isinstance(plan, MergePlan))
@@ -187,6 +190,18 @@ def compact_together(
             [path for job in jobs for path in _written_so_far(store, job) if path not in named]
         )
     return reports
+
+
+def _fitting(
+    store: Store, table_id: int, tablet_id: int, plan: MergePlan | MajorPlan | MinorPlan
+) -> MergePlan | MajorPlan | MinorPlan:
+    """The plan, or the rewrite that takes its place where it would hold too much text."""
+    root = store.root
+    found = None if isinstance(plan, MergePlan) else _find(root, table_id, tablet_id, (plan.rowset,))
+    if found is None or isinstance(plan, MergePlan):
+        return plan
+    table, (rowset,) = found
+    return fitting(rowset, table.stored_schema(), plan)
 
 
 def _begin(
@@ -256,9 +271,12 @@ def _job(
     ) and not any(dropped & rowset.column_ids for rowset in rowsets):
         cut, schema = 0, whole  # nothing is that old
     if isinstance(plan, MergePlan):
+        bounds = slice_bounds(rowsets, schema, plan.output_count)
+        count = plan.output_count if bounds is None else len(bounds) + 1
         return MergeJob(
             store.root_path, tablet_id, schema, tuple(map(RowSetFiles.of, rowsets)), snapshot, cut,
-            tuple(store.allocate("rowset") for _ in range(plan.output_count)), token,
+            tuple(store.allocate("rowset") for _ in range(count)), token,
+            None if bounds is None else tuple(bound.hex() for bound in bounds),
         )  # fmt: skip
     (rowset,) = rowsets
     files = RowSetFiles.of(rowset)
@@ -345,6 +363,8 @@ def _finished(
             rowset, of_rowset = store.adopt_rowset(result, table.schema)
             fresh.append(rowset)
             entries += of_rowset
+            if job.bounds is not None:
+                note_text_bytes(rowset, text_bytes(rowset, job.schema.columns))
         moved = _Moved(fresh)
         moved.look_up(inputs)  # most of it before the lock is taken
     return _Finished(reservation, job, plan, table, inputs, output, moved, entries)

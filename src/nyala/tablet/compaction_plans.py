@@ -16,6 +16,11 @@ TARGET_BYTES: Final = 32 << 20  # Kudu's budgeted_compaction_target_rowset_size
 # and data that compress much better than this make rowsets that are smaller on disk.
 DECODED_PER_TARGET: Final = 8
 
+# Decoded, the text of one column of what becomes a rowset: base, REDO and UNDO. Offsets of 32 bits address four times
+# as much. A rowset may have 1.5 of it, as of the target; while a merge turns changes around and joins the lives of a
+# key, it holds up to twice of that in one array; and how much text there is it is told by blocks, not by rows.
+TEXT_TARGET_BYTES: Final = 1 << 29
+
 # What a rowset or file more costs a scan, as bytes: about a millisecond (open, footer, index, a call per column), in
 # which a megabyte is decoded. At most 1/32 of the target, so that a store of small rowsets behaves like one of large
 # ones.
@@ -46,6 +51,7 @@ class RowSetLayout:
                       history begins: a rewrite drops them.
     outdated:         written before the table's columns, types or encodings changed: a rewrite by hand brings it on.
     all_expired:      every row is dead and beyond the mark: the rowset can be dropped.
+    text_bytes:       what the text of one column takes in memory, about, of that which has most; 0: not known.
     decoded_bytes:    what keys and columns take in memory, about; 0: not known.
     available:        False while a running compaction has it reserved.
 
@@ -71,6 +77,7 @@ class RowSetLayout:
     all_expired: bool = False
     available: bool = True
     decoded_bytes: int = 0
+    text_bytes: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -90,6 +97,11 @@ class RowSetLayout:
         that a rowset of the target size is within `DECODED_PER_TARGET`."""
         base = max(self.base_bytes - self.superseded_bytes, self.decoded_bytes // DECODED_PER_TARGET)
         return base - base * self.expired_rows // max(1, self.row_count)
+
+    def cut_bytes(self, target_bytes: int) -> int:
+        """`kept_base_bytes`; or, if that is more, so much that a rowset of the target size is within
+        `TEXT_TARGET_BYTES`."""
+        return max(self.kept_base_bytes, self.text_bytes * target_bytes // TEXT_TARGET_BYTES)
 
 
 @dataclass(frozen=True)
@@ -142,7 +154,7 @@ def better(one: _P | None, other: _P | None) -> _P | None:
 
 def output_count(rowsets: Iterable[RowSetLayout], target_bytes: int) -> int:
     """Rowsets of about equal size, nearest to the target: 0.75 to 1.5 of it, and no small rest."""
-    return max(1, round(sum(r.kept_base_bytes for r in rowsets) / target_bytes))
+    return max(1, round(sum(r.cut_bytes(target_bytes) for r in rowsets) / target_bytes))
 
 
 def open_bytes(target_bytes: int) -> float:

@@ -256,7 +256,7 @@ def _joined(
 
 def _cut_bytes(group: Sequence[RowSetLayout], target_bytes: int) -> float:
     """Size of one rowset that the group becomes; one alone stays what it is."""
-    size = sum(r.kept_base_bytes for r in group)
+    size = sum(r.cut_bytes(target_bytes) for r in group)
     return size if len(group) == 1 else size / output_count(group, target_bytes)
 
 

@@ -35,7 +35,7 @@ from nyala.delta.compaction import merge_delta_files
 from nyala.delta.delta_file import LIVENESS_TYPE, WrittenDelta, write_delta_file
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, merge_runs
 from nyala.env import Env
-from nyala.errors import Error
+from nyala.errors import Error, StorageError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
 from nyala.rowset.compacting import compacted_column
@@ -70,6 +70,8 @@ _SAMPLES_MIN: Final = 16
 class MergeJob:
     """A merging compaction. `rowset_ids`: one for each rowset that it may write, so their number is the slices'.
 
+    bounds: encoded keys, as hexadecimal digits, at which one slice ends and the next begins; None: the job says where,
+            so that all have about as many bytes. See `text_limit`.
     snapshot: everything up to it is in the inputs' files; cut: what only snapshots before it need may go.
     """
 
@@ -81,6 +83,7 @@ class MergeJob:
     cut: int
     rowset_ids: tuple[int, ...]
     token: str
+    bounds: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -191,16 +194,28 @@ def _merge(env: Env, job: MergeJob, written: list[str], progress: Progress) -> O
     made: list[WrittenRowSet] = []
     try:
         ids = iter(job.rowset_ids)
-        for key_range in slices(rowsets, len(job.rowset_ids)):
+        for key_range in (
+            slices(rowsets, len(job.rowset_ids))
+            if job.bounds is None
+            else key_ranges([bytes.fromhex(bound) for bound in job.bounds])
+        ):
             images = []
-            for rowset in rowsets:
-                lower, upper = rowset.rowid_range(key_range)
-                if lower < upper:
-                    images.append(rowset.image(job.schema, lower, upper, job.cut))
-                    done += upper - lower
-            if not images:
-                continue
-            image = merge_images(images, job.schema, job.cut, where)
+            try:
+                for rowset in rowsets:
+                    lower, upper = rowset.rowid_range(key_range)
+                    if lower < upper:
+                        images.append(rowset.image(job.schema, lower, upper, job.cut))
+                        done += upper - lower
+                if not images:
+                    continue
+                image = merge_images(images, job.schema, job.cut, where)
+            except pa.ArrowInvalid as error:
+                if "overflow" not in str(error):
+                    raise
+                raise StorageError(
+                    f"{where} cannot be compacted: one key has more than 2 GiB of past values in one column ({error}); "
+                    "make the table's history shorter, and what is older goes with the next compaction"
+                ) from error
             if image.row_count:
                 number = next(ids)
                 name = f"{number}-{job.token}"
@@ -242,8 +257,12 @@ def slices(rowsets: Sequence[DiskRowSet], count: int) -> Iterator[KeyRange]:
             bound = keys.at(int(order[place]))
             if not bounds or bound > bounds[-1]:
                 bounds.append(bound)
-    for lower, upper in itertools.pairwise([None, *bounds, None]):
-        yield KeyRange(lower, upper)
+    return key_ranges(bounds)
+
+
+def key_ranges(bounds: Sequence[bytes]) -> Iterator[KeyRange]:
+    """The ranges between these keys, which ascend, together all keys."""
+    return itertools.starmap(KeyRange, itertools.pairwise([None, *bounds, None]))
 
 
 def _path(job: Job, name: str) -> str:

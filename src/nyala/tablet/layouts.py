@@ -58,18 +58,29 @@ class Layouts:
         """
         if not tablet.rowsets:
             return []
-        row_bytes = decoded_row_bytes(
+        row_bytes, text_bytes = decoded_row_bytes(
             max(tablet.rowsets, key=lambda rowset: rowset.row_count), tablet.memory.schema
         )
         return [
             self._layout(
-                rowset, cut, reservations is None or not reservations.taken(rowset.id), row_bytes, schema
+                rowset,
+                cut,
+                reservations is None or not reservations.taken(rowset.id),
+                row_bytes,
+                text_bytes,
+                schema,
             )
             for rowset in tablet.rowsets
         ]
 
     def _layout(
-        self, rowset: DiskRowSet, cut: int, available: bool, row_bytes: float, schema: Schema | None
+        self,
+        rowset: DiskRowSet,
+        cut: int,
+        available: bool,
+        row_bytes: float,
+        text_bytes: float,
+        schema: Schema | None,
     ) -> RowSetLayout:
         expired_rows = self._expired_rows(rowset, cut)
         undo = rowset.undo[::-1]
@@ -106,6 +117,7 @@ class Layouts:
             all_expired=expired_rows == rowset.row_count and not rowset.nbytes,
             available=available,
             decoded_bytes=int(row_bytes * rowset.row_count),
+            text_bytes=_text_bytes.get(rowset.reader, int(text_bytes * rowset.row_count)),
         )
 
     def _expired_rows(self, rowset: DiskRowSet, cut: int) -> int:
@@ -143,24 +155,35 @@ def _column_bytes(rowset: DiskRowSet) -> dict[int, int]:
 
 
 # By the file of a rowset. Text is looked at once, in one of the tablet's rowsets: the others will be like it.
-_row_bytes: weakref.WeakKeyDictionary[CFileReader, float] = weakref.WeakKeyDictionary()
+_row_bytes: weakref.WeakKeyDictionary[CFileReader, tuple[float, float]] = weakref.WeakKeyDictionary()
+
+# Of rowsets that are not like it.
+_text_bytes: weakref.WeakKeyDictionary[CFileReader, int] = weakref.WeakKeyDictionary()
 
 
-def decoded_row_bytes(rowset: DiskRowSet, schema: Schema) -> float:
-    """About how many bytes a row takes in memory, its key included: of text, what those of the first block take."""
+def note_text_bytes(rowset: DiskRowSet, text_bytes: int) -> None:
+    """Remember how much text a rowset has that a merge made smaller than it was asked to. By the estimate it would be
+    merged with its neighbour again, and again be cut."""
+    _text_bytes[rowset.reader] = text_bytes
+
+
+def decoded_row_bytes(rowset: DiskRowSet, schema: Schema) -> tuple[float, float]:
+    """About how many bytes a row takes in memory: with its key, and of the one text column that has most. Text is what
+    that of the first block is."""
     known = _row_bytes.get(rowset.reader)
     if known is None:
-        known = float(len(rowset.meta.key_max))
+        whole, most = float(len(rowset.meta.key_max)), 0.0
         for column in schema.columns:
             try:
-                known += column.type.arrow.bit_width / 8
+                whole += column.type.arrow.bit_width / 8
                 continue
             except ValueError:  # text and binary
                 reader = rowset.base_column(column.id)
             if reader is not None:
                 rows = min(reader.rows_per_block, reader.row_count)
-                known += reader.read(0, rows, fill_cache=False).nbytes / rows
-        _row_bytes[rowset.reader] = known
+                text = reader.read(0, rows, fill_cache=False).nbytes / rows
+                whole, most = whole + text, max(most, text)
+        known = _row_bytes[rowset.reader] = whole, most
     return known
 
 

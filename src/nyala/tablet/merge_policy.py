@@ -167,7 +167,7 @@ class _Merge:
         self._open, self._work = open_bytes(target), work_bytes(target)
         self._space = KeySpace(rowsets)
         self._sizes: Floats = np.array([r.size_bytes for r in rowsets], np.float64)
-        self._rows: Floats = np.array([r.kept_base_bytes for r in rowsets], np.float64)
+        self._rows: Floats = np.array([r.cut_bytes(target) for r in rowsets], np.float64)
         self._within = self._space.bytes_within(self._sizes)
         self._value = self._space.width + self._open * np.maximum(0.0, 1 - self._rows / target)
         unit = max(1.0, budget / BUDGET_UNITS)

@@ -21,6 +21,7 @@ from nyala.cfile.writer import column_bytes
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.writer import column_spec, encoded_keys
 from nyala.schema.schema import Schema
+from nyala.tablet import compaction_plans
 from nyala.tablet.compaction_plans import DECODED_PER_TARGET
 
 __all__ = ["disk_bytes", "piece_count", "roll"]
@@ -44,7 +45,9 @@ def roll(image: RowSetImage, schema: Schema, target_bytes: int) -> Iterator[tupl
     in_memory = sum(array.nbytes for array in image.columns.values())
     pieces = 1
     if in_memory > target_bytes:
+        text = max(array.nbytes for array in image.columns.values())
         pieces = piece_count(in_memory, disk_bytes(image, schema), target_bytes)
+        pieces = max(pieces, round(text / compaction_plans.TEXT_TARGET_BYTES))
     step = -(-count // pieces)
     for lower in range(0, count, step):
         yield lower, min(lower + step, count)

@@ -9,7 +9,7 @@ Source: shared contract, "`where` forms are evaluated and applied under the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError, InvalidValueError
 from nyala.keys.encoded_keys import EncodedKeys
+from nyala.schema.array_cast import one_array
 from nyala.schema.arrow_values import python_at
 from nyala.schema.convert import convert
 from nyala.schema.expression import Expression, parse_assignment
@@ -78,7 +79,7 @@ def update_where(
             )
         )
         rows = _select(store, table, needed, where)
-        arrays = {column: rows.column(column).combine_chunks() for column in needed}
+        arrays = {column: one_array(rows.column(column)) for column in needed}
         out = {column: arrays[column] for column in keys}
         errors = RowErrors()
         for column, expression in parsed.items():
@@ -124,11 +125,14 @@ def look_up(table: TableState, keys: Any, columns: Sequence[str] | None, snapsho
     Raises: InvalidArgumentError for a key column left out; InvalidValueError for a NULL or a value out of range;
     SchemaError, ColumnNotFoundError; HistoryExpiredError where a key lay in a range partition that was dropped since.
     """
-    wanted, count, values = _find(table, keys, columns, snapshot)
-    if not wanted and count:
-        return pa.Table.from_batches([read_path.rows_without_columns(count)])
+    wanted = table.schema.columns if columns is None else table.schema.project(columns)
+    encoded, tablets = read_keys(table, keys, "get", snapshot)
     schema = table.schema.arrow_schema(columns)
-    return pa.Table.from_arrays(values, schema=schema) if count else schema.empty_table()
+    batches = [
+        pa.RecordBatch.from_arrays(values, schema=schema) if wanted else read_path.rows_without_columns(count)
+        for count, values in _find(table, encoded, tablets, wanted, snapshot)
+    ]
+    return pa.Table.from_batches(batches) if batches else schema.empty_table()
 
 
 def look_up_row(
@@ -186,21 +190,35 @@ def _plain_key(table: TableState, key: Mapping[str, Any]) -> tuple[EncodedKeys, 
 
 
 def _find(
-    table: TableState, keys: Any, columns: Sequence[str] | None, snapshot: int
-) -> tuple[Sequence[ColumnSchema], int, list[pa.Array]]:
-    """The columns asked for, how many rows were found, and their values in the order of the keys."""
-    schema = table.schema
-    wanted = schema.columns if columns is None else schema.project(columns)
-    encoded, tablets = read_keys(table, keys, "get", snapshot)
+    table: TableState,
+    encoded: EncodedKeys,
+    tablets: np.ndarray,
+    wanted: Sequence[ColumnSchema],
+    snapshot: int,
+) -> Iterator[tuple[int, list[pa.Array]]]:
+    """How many rows were found, one at least, and their values in the order of the keys; of more text than one array
+    can hold, in several parts."""
     housed = np.flatnonzero(tablets >= 0)
     by_key = encoded.take(housed).sort_indices()
     order = housed[by_key]
     order = order[np.argsort(tablets[order], kind="stable")]
     if not len(order):
-        return wanted, 0, []
-    found, values = read_path.get_many(table, encoded.take(order), tablets[order], wanted, snapshot)
-    back = pa.array(np.argsort(order[found], kind="stable"))
-    return wanted, len(found), [array.take(back) for array in values]
+        return
+    try:
+        found, values = read_path.get_many(table, encoded.take(order), tablets[order], wanted, snapshot)
+        back = pa.array(np.argsort(order[found], kind="stable"))
+        values = [array.take(back) for array in values]
+    except pa.ArrowInvalid as error:
+        half = len(encoded) // 2
+        if not half or "overflow" not in str(error):
+            raise
+    else:
+        if len(found):
+            yield len(found), values
+        return
+    # How much text there will be, nobody knows before; so little is asked for more often than once.
+    yield from _find(table, encoded.slice(0, half), tablets[:half], wanted, snapshot)
+    yield from _find(table, encoded.slice(half, len(encoded) - half), tablets[half:], wanted, snapshot)
 
 
 def read_keys(

@@ -1,0 +1,275 @@
+"""An Arrow array has offsets of 32 bits: 2 GiB of text. What is compacted or looked up may be more.
+
+The limits are lowered here, and `small_offsets` has Arrow refuse at four times of it, as it does at 2 GiB.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from tests.support import folder_in_memory, open_database
+
+import nyala
+from nyala.cfile import block_source, gathering
+from nyala.database import Database
+from nyala.errors import StorageError
+from nyala.rowset import mem_rowset
+from nyala.tablet import compaction_plans
+from nyala.tablet.compaction import compact, run_here
+from nyala.tablet.compaction_plans import MajorPlan, MergePlan, MinorPlan
+from nyala.tablet.text_limit import text_bytes
+from nyala.testing.clock import SeededRandomness
+
+LIMIT = 1_000_000
+LENGTH = 5_000
+
+
+@pytest.fixture
+def db() -> Iterator[Database]:
+    with folder_in_memory() as folder, open_database(folder / "s") as db:
+        yield db
+
+
+@pytest.fixture(autouse=True)
+def small_offsets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "long" in request.keywords:
+        return
+    monkeypatch.setattr(pa, "concat_arrays", _refusing(pa.concat_arrays, 4 * LIMIT))
+    monkeypatch.setattr(compaction_plans, "TEXT_TARGET_BYTES", LIMIT)
+    monkeypatch.setattr(block_source, "_TEXT_BYTES_SMALL", 0)
+
+
+def texts(kind: str, count: int, length: int = LENGTH) -> list[str]:
+    if kind == "few words":
+        return [("a", "b")[number % 2] * length for number in range(count)]
+    noise = SeededRandomness()
+    return [noise.token_hex(length // 2) for _ in range(count)]
+
+
+def rowsets(db: Database) -> Any:
+    (tablet,) = db._writer().root.table("t").tablets
+    return tablet.rowsets
+
+
+def text_of_rowsets(db: Database) -> list[int]:
+    columns = db._writer().root.table("t").schema.columns
+    return [text_bytes(rowset, columns) for rowset in rowsets(db)]
+
+
+def carry_out(db: Database, plan: Any) -> Any:
+    store = db._writer()
+    table = store.root.table("t")
+    return compact(store, table.id, table.tablets[0].id, plan, run_here(store))
+
+
+def nothing_more_is_to_be_done(db: Database) -> bool:
+    before = [rowset.id for rowset in rowsets(db)]
+    db["t"].compact()
+    return [rowset.id for rowset in rowsets(db)] == before and not db.maintenance.compactor.run_once(
+        db._writer()
+    )
+
+
+@pytest.mark.parametrize("small", [0, 1 << 24])
+@pytest.mark.parametrize("encoding", ["auto", "plain", "prefix", "dictionary"])
+@pytest.mark.parametrize("kind", ["few words", "noise"])
+def test_a_merge_is_cut_where_its_text_is_as_much_as_an_array_may_hold(
+    db: Database, kind: str, encoding: str, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_source, "_TEXT_BYTES_SMALL", small)
+    text = nyala.column("string", encoding=encoding)
+    table = db.create_table("t", {"k": "int64", "s": text}, primary_key="k")
+    values = texts(kind, 1200)
+    for part in range(4):
+        table.insert({"k": range(part, 1200, 4), "s": values[part::4]})
+        table.flush()
+    table.compact()
+    sizes = text_of_rowsets(db)
+    assert max(sizes) <= 1.6 * LIMIT and len(sizes) <= 2 * 1200 * LENGTH / LIMIT + 1, sizes
+    assert table.scan(order_by_key=True).to_arrow().column("s").to_pylist() == values
+    assert nothing_more_is_to_be_done(db)
+
+
+def test_a_column_that_was_added_counts_with_its_default(db: Database) -> None:
+    table = db.create_table("t", {"k": "int64"}, primary_key="k")
+    for part in range(2):
+        table.insert({"k": range(part, 1000, 2)})
+        table.flush()
+    with table.alter() as change:
+        change.add_column("s", "string", default="d" * LENGTH)
+    table.compact()
+    assert len(rowsets(db)) >= 4
+    found = table.scan(columns=["s"]).to_arrow().column("s")
+    assert len(found) == 1000 and set(found.to_pylist()) == {"d" * LENGTH}
+
+
+@pytest.mark.parametrize("kind", ["few words", "noise"])
+def test_changes_of_much_text_are_brought_in_by_a_rewrite_that_can_be_cut(db: Database, kind: str) -> None:
+    table = db.create_table("t", {"k": "int64", "s": "string", "n": "int64"}, primary_key="k")
+    table.insert({"k": range(1200), "s": [""] * 1200, "n": range(1200)})
+    table.flush()
+    values, moments = texts(kind, 1200), [db.now()]
+    for part in range(4):
+        table.update({"k": range(part * 300, part * 300 + 300), "s": values[part * 300 : part * 300 + 300]})
+        table.flush()
+        moments.append(db.now())
+    (rowset,) = rowsets(db)
+    column = table._database._writer().root.table("t").schema.by_name("s")
+    (before,) = text_of_rowsets(db)
+    assert before == pytest.approx(1200 * LENGTH, rel=0.05)
+    for plan in (MajorPlan(rowset.id, (column.id,), 1.0), MinorPlan(rowset.id, slice(None), 1.0)):
+        report = carry_out(db, plan) if rowset in rowsets(db) else None
+        assert report is None or isinstance(report.plan, MergePlan)
+    assert len(rowsets(db)) >= 4 and max(text_of_rowsets(db)) <= 1.6 * LIMIT
+    for part, moment in enumerate(moments):
+        then = [value if place < part * 300 else "" for place, value in enumerate(values)]
+        assert table.scan(order_by_key=True, at=moment).to_arrow().column("s").to_pylist() == then
+    assert nothing_more_is_to_be_done(db)
+
+
+def test_delta_files_of_much_text_are_not_joined(db: Database) -> None:
+    table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k")
+    table.insert({"k": range(1200), "s": [""] * 1200})
+    table.flush()
+    (rowset,) = rowsets(db)
+    for part in range(2):
+        table.update({"k": range(part * 150, part * 150 + 150), "s": texts("noise", 150)})
+        table.flush()
+    report = carry_out(db, MinorPlan(rowset.id, slice(None), 1.0))
+    assert isinstance(report.plan, MergePlan) and len(rowsets(db)) > 1
+    assert pc.sum(pc.binary_length(table.to_arrow().column("s"))).as_py() == 300 * LENGTH
+
+
+def test_little_text_is_compacted_as_ever(db: Database) -> None:
+    table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k")
+    table.insert({"k": range(100), "s": [""] * 100})
+    table.flush()
+    (rowset,) = rowsets(db)
+    for part in range(2):
+        table.update({"k": range(part * 50, part * 50 + 50), "s": texts("noise", 50)})
+        table.flush()
+    report = carry_out(db, MinorPlan(rowset.id, slice(None), 1.0))
+    assert isinstance(report.plan, MinorPlan)
+    column = db._writer().root.table("t").schema.by_name("s")
+    report = carry_out(db, MajorPlan(rowset.id, (column.id,), 1.0))
+    assert isinstance(report.plan, MajorPlan) and len(rowsets(db)) == 1
+
+
+def test_rowsets_that_are_not_like_the_first_block_are_not_merged_and_cut_for_ever(db: Database) -> None:
+    """By the first block of the longest there is no text in them."""
+    text = nyala.column("string", block_size=1 << 15)
+    table = db.create_table("t", {"k": "int64", "s": text}, primary_key="k")
+    values = [""] * 3000 + texts("few words", 360)
+    for part in range(2):
+        table.insert({"k": range(part, 3360, 2), "s": values[part::2]})
+        table.flush()
+    table.compact()
+    assert len(rowsets(db)) > 1 and max(text_of_rowsets(db)) <= 1.6 * LIMIT
+    assert nothing_more_is_to_be_done(db)
+    assert table.scan(order_by_key=True).to_arrow().column("s").to_pylist() == values
+
+
+def test_too_long_a_past_of_one_key_is_an_error_that_says_so(db: Database) -> None:
+    table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k")
+    table.insert({"k": [1], "s": [""]})
+    table.flush()
+    for number in range(9):
+        table.update({"k": [1], "s": [str(number) * 60_000]})
+        table.flush()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(compaction_plans, "TEXT_TARGET_BYTES", 100_000)
+        patched.setattr(pa, "concat_arrays", _refusing(pa.concat_arrays, 400_000))
+        with pytest.raises(StorageError, match="one key has more than 2 GiB of past values"):
+            table.compact()
+    assert table.get({"k": 1}) == {"k": 1, "s": "8" * 60_000}
+    table.compact()
+    assert table.get({"k": 1}) == {"k": 1, "s": "8" * 60_000}
+
+
+def _refusing(join: Any, limit: int) -> Any:
+    def refusing(arrays: list[pa.Array]) -> pa.Array:
+        joined = join(arrays)
+        if pa.types.is_string(joined.type) and joined.nbytes > limit:
+            raise pa.ArrowInvalid("offset overflow while concatenating arrays")
+        return joined
+
+    return refusing
+
+
+@pytest.mark.parametrize("columns", [None, ["s"], ["k"], []])
+def test_an_answer_of_more_text_than_an_array_holds_comes_in_chunks(
+    db: Database, columns: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k")
+    values = texts("noise", 200, 100)
+    for part in range(2):
+        table.insert({"k": range(part, 200, 2), "s": values[part::2]})
+        table.flush()
+    keys = [*range(150, -5, -1), 7, 7, *range(199, 150, -1)]
+    expected = table.get_many({"k": keys}, columns=columns)
+    assert expected.num_rows == len(keys) - 4
+    monkeypatch.setattr(gathering, "_TEXT_BYTES_MAX", 3000)
+    found = table.get_many({"k": keys}, columns=columns)
+    assert found.equals(expected) and found.num_rows == expected.num_rows
+    if columns is None or "s" in columns:
+        chunks = found.column("s").chunks
+        assert len(chunks) > 1 and max(len(chunk) * 100 for chunk in chunks) <= 3000
+        assert found.column("s").to_pylist() == [values[key] for key in keys if key >= 0]
+
+
+def test_a_single_row_is_not_asked_for_for_ever(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k")
+    for part in range(2):
+        table.insert({"k": [part], "s": [texts("noise", 1, 100)[0]]})
+        table.flush()
+    monkeypatch.setattr(gathering, "_TEXT_BYTES_MAX", 50)
+    assert table.get_many({"k": [0, 1, 2]}).num_rows == 2
+
+
+@pytest.mark.long
+def test_two_gibibytes_of_one_column(tmp_path: Path) -> None:
+    """As it is: 36,000 rows of 65,000 bytes. Takes half a minute of processor time and less than 4 GB."""
+    words = ["a" * 65_000, "b" * 65_000]
+    with nyala.connect(tmp_path / "s", maintenance=False, rowset_size="512MB") as db:
+        table = db.create_table("t", {"k": "int64", "s": "string"}, "k")
+        for part in range(9):
+            keys = range(part * 4000, part * 4000 + 4000)
+            table.insert({"k": keys, "s": pa.array([words[key % 2] for key in keys])})
+            table.flush()
+        table.compact()
+        assert max(text_of_rowsets(db)) <= compaction_plans.TEXT_TARGET_BYTES * 1.6
+        found = table.get_many({"k": range(34_000)})
+        assert found.num_rows == 34_000 and found.column("s").num_chunks == 2
+        for key in np.linspace(0, 33_999, 9).astype(int).tolist():
+            assert found.column("s")[key].as_py() == words[key % 2]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 8e6
+
+
+@pytest.mark.parametrize("type", ["string", "binary"])
+def test_memory_of_more_text_than_an_array_holds_is_flushed(
+    tmp_path: Path, type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mem_rowset, "_TEXT_BYTES_MAX", LIMIT)
+    monkeypatch.setattr(mem_rowset, "_CHUNK_BYTES_MAX", LIMIT)
+    values: list[Any] = texts("noise", 1200)
+    if type == "binary":
+        values = [value.encode() for value in values]
+    with open_database(tmp_path / "s", rowset_target_bytes=LIMIT) as db:
+        table = db.create_table("t", {"k": "int64", "s": type}, primary_key="k")
+        for part in range(4):
+            table.insert({"k": range(part, 1200, 4), "s": values[part::4]})
+        before = db.now()
+        table.update({"k": range(100), "s": values[100:200]})
+        table.flush()
+        assert len(rowsets(db)) >= 4 and max(text_of_rowsets(db)) <= 1.6 * LIMIT + 100 * LENGTH
+        found = table.scan(order_by_key=True, at=before).to_arrow().column("s")
+        assert found.to_pylist() == values
+        found = table.scan(order_by_key=True).to_arrow().column("s")
+        assert found.to_pylist() == [*values[100:200], *values[100:]]
