@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,10 @@ from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids, take
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.meta import NO_ROWID
 
-__all__ = ["RowSetImage"]
+__all__ = ["RowSetImage", "whole_column"]
+
+# What offsets of 32 bits address.
+_TEXT_BYTES_MAX: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +27,8 @@ class RowSetImage:
     """Rows in key order, as of one moment: base values, and UNDO to all moments before.
 
     keys:      strictly ascending; row i of the image has key i.
-    columns:   by column id, key columns among them; values as of that moment.
+    columns:   by column id, key columns among them; values as of that moment. Text of more than 2 GiB has offsets of 64
+               bits; in a `piece` it has 32 again.
     liveness:  bool per row as of that moment; None when all are there.
     undo:      by column id, LIVENESS among them; rowids are places in the image.
     positions: for each row of the source its place here, or -1: changes newer than the image follow it. Several rows of
@@ -127,6 +132,16 @@ class RowSetImage:
         assert np.array_equal(placed, np.arange(count)), (
             "each row of the image comes from a row of the source"
         )
+
+
+def whole_column(parts: Sequence[pa.Array]) -> pa.Array:
+    """Parts of a column, one at least, as one array for an image: text and binary with offsets of 64 bits where those
+    of 32 do not reach."""
+    type = parts[0].type
+    is_text = type == pa.string()
+    if (is_text or type == pa.binary()) and sum(part.nbytes for part in parts) > _TEXT_BYTES_MAX:
+        parts = [part.cast(pa.large_string() if is_text else pa.large_binary()) for part in parts]
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
 def _narrow(array: pa.Array) -> pa.Array:

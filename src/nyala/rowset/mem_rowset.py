@@ -49,7 +49,7 @@ from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids, Timestamp
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
-from nyala.rowset.image import RowSetImage
+from nyala.rowset.image import RowSetImage, whole_column
 from nyala.rowset.key_runs import KeyRuns, SharedKeys
 from nyala.rowset.meta import NO_ROWID
 from nyala.rowset.stats import RowSetStats
@@ -65,8 +65,6 @@ MERGE_RATIO: Final = 4
 _SMALL_INSERTS: Final = 64
 _SMALL_ROWS: Final = 256
 _OVERHEAD_BYTES: Final = 2048
-# What offsets of 32 bits address.
-_TEXT_BYTES_MAX: Final = (1 << 31) - 1
 _JOINS_BATCHES: Final = hasattr(pa, "concat_batches")  # pyarrow has it from 19.0 on
 # Text columns have 32-bit offsets; joining chunks beyond this could pass them.
 _CHUNK_BYTES_MAX: Final = 1 << 30
@@ -510,7 +508,6 @@ class MemRowSet:
     def image(self, snapshot: int, schema: Schema | None = None) -> RowSetImage:
         """What a flush writes: the rows inserted up to `snapshot`, in key order, with their history.
 
-        Text of more than 2 GiB has offsets of 64 bits; a `piece` of the image has 32 again.
         schema: the columns to write; its own when None. A column that the rows were inserted without is written
                 as what it reads.
         Changes newer than `snapshot` are not in it: `deltas.batches_after(snapshot)`, moved by the image's `positions`,
@@ -529,7 +526,7 @@ class MemRowSet:
         columns: dict[int, pa.Array] = {}
         undo: dict[int, DeltaRun] = {}
         for column in (schema or self.schema).columns:
-            base = take(_wide(self._base_parts(column, 0, state.row_count), column), rowids)
+            base = take(whole_column(self._base_parts(column, 0, state.row_count)), rowids)
             redo = self._changes_until(column.id, snapshot, positions, column)
             if redo is not None:
                 if redo.values.type != base.type:
@@ -655,14 +652,6 @@ def _gather_chunks(column: ColumnSchema, chunks: Sequence[tuple[_Chunk, Rowids, 
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
     return take(pa.concat_arrays(parts), back)
-
-
-def _wide(parts: Sequence[pa.Array], column: ColumnSchema) -> pa.Array:
-    """The parts as one array, with offsets of 64 bits where those of 32 do not reach."""
-    if column.type.is_variable and sum(part.nbytes for part in parts) > _TEXT_BYTES_MAX:
-        large = pa.large_string() if column.type.is_text else pa.large_binary()
-        parts = [part.cast(large) for part in parts]
-    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
 def _as(array: pa.Array, column: ColumnSchema) -> pa.Array:

@@ -35,6 +35,7 @@ __all__ = [
     "is_sound",
     "python_at",
     "python_value",
+    "repeated",
     "rows_of",
     "telling_damage",
     "true_mask",
@@ -42,6 +43,9 @@ __all__ = [
 ]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+
+# What offsets of 32 bits address.
+_TEXT_BYTES_MAX: Final = (1 << 31) - 1
 
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 # Moves a decimal point without rounding, whatever the thread's own context says.
@@ -206,3 +210,12 @@ def decimal_doubles(array: pa.Array) -> npt.NDArray[np.float64]:
 def rows_of(array: pa.Array) -> pa.Array:
     """A value for each row: of an array of runs these, of any other the array itself."""
     return pc.run_end_decode(array) if pa.types.is_run_end_encoded(array.type) else array
+
+
+def repeated(value: pa.Scalar, count: int) -> pa.Array:
+    """`count` times the value. Raises: ArrowInvalid for text of more than 2 GiB, where `pa.repeat` lets offsets wrap."""
+    if value.is_valid and value.type in (pa.string(), pa.binary()):
+        size = len(value.as_buffer()) * count
+        if size > _TEXT_BYTES_MAX:
+            raise pa.ArrowInvalid(f"offset overflow while repeating a value: {size} bytes of text")
+    return pa.repeat(value, count)

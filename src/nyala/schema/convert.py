@@ -36,6 +36,7 @@ import pyarrow.compute as pc
 
 from nyala.errors import NULL, ColumnNotFoundError, InvalidArgumentError, SchemaError
 from nyala.schema.array_cast import Cast, Failure, cast_array, copy_array, copy_arrays, one_array
+from nyala.schema.arrow_values import repeated
 from nyala.schema.cast import cast_datetime64, cast_list
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.ready import ReadyData, take_ready
@@ -428,4 +429,4 @@ def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] 
     if default is NO_DEFAULT or default is None:
         assert column.nullable or which == "read", f"column {column.name!r} is NOT NULL and has no default"
         return pa.nulls(n, column.type.arrow)
-    return pa.repeat(pa.scalar(default, column.type.arrow), n)
+    return repeated(pa.scalar(default, column.type.arrow), n)

@@ -35,7 +35,7 @@ import pyarrow.compute as pc
 
 from nyala.errors import NULL, OUT_OF_RANGE, InvalidArgumentError, SchemaError
 from nyala.schema.array_cast import Failure, cast_array, range_text
-from nyala.schema.arrow_values import decimal_doubles
+from nyala.schema.arrow_values import decimal_doubles, repeated
 from nyala.schema.cast import cast_list
 from nyala.schema.evaluate import Arrays
 from nyala.schema.expression_nodes import ERROR_TEXTS, ColumnNode, Node, is_decimal, number_values, to_double
@@ -122,9 +122,13 @@ class _Constant(Expression):
 
     def _values(self, arrays: Arrays, n: int, errors: RowErrors) -> tuple[pa.Array, list[Failure]]:
         rows = np.arange(n)
-        return pa.repeat(self._array[0], n), [
-            Failure(rows, failure.code, [failure.messages[0]] * n) for failure in self._failures
-        ]
+        try:
+            array = repeated(self._array[0], n)
+        except pa.ArrowInvalid as error:
+            raise InvalidArgumentError(
+                f"column {self.target.name!r}, {n} rows: {error}; update fewer rows"
+            ) from error
+        return array, [Failure(rows, failure.code, [failure.messages[0]] * n) for failure in self._failures]
 
 
 class _Computed(Expression):

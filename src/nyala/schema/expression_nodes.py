@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.errors import InvalidArgumentError, SchemaError
-from nyala.schema.arrow_values import decimal_doubles, validity
+from nyala.schema.arrow_values import decimal_doubles, repeated, validity
 from nyala.schema.evaluate import Arrays
 from nyala.schema.predicate import BoundPredicate
 from nyala.schema.schema import ColumnSchema
@@ -152,7 +152,7 @@ class ConstantNode(Node):
         self.scalar = scalar
 
     def compute(self, arrays: Arrays, n: int) -> Part:
-        return Part(pa.repeat(self.scalar, n))
+        return Part(repeated(self.scalar, n))
 
 
 class ColumnNode(Node):

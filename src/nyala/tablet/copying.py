@@ -33,7 +33,7 @@ from nyala.catalog.model import CatalogChange, RowSetEntry, TableEntry, TabletEn
 from nyala.errors import InvalidArgumentError, NoPartitionError, TableExistsError, TableNotFoundError
 from nyala.partition.levels import Partition, PartitionSchema
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.rowset.image import RowSetImage
+from nyala.rowset.image import RowSetImage, whole_column
 from nyala.rowset.writer import write_rowset
 from nyala.tablet import diff_scan, read_path
 from nyala.tablet.compaction_plans import DECODED_PER_TARGET
@@ -269,12 +269,11 @@ class _Writer:
         return held >= self._full_bytes
 
     def _image(self, ordinal: int) -> RowSetImage:
-        """The rows that wait, as one batch from now on."""
-        target = self._target
-        rows = pa.Table.from_batches(self._waiting[ordinal]).combine_chunks().to_batches()[0]
-        self._waiting[ordinal] = [rows]
+        """The rows that wait."""
+        target, waiting = self._target, self._waiting[ordinal]
         columns: dict[int, pa.Array] = {
-            column.id: rows.column(column.name) for column in target.schema.columns
+            column.id: whole_column([batch.column(column.name) for batch in waiting])
+            for column in target.schema.columns
         }
         keys = target.codec.encode([columns[column.id] for column in target.schema.key_columns])
         return RowSetImage(keys, columns, None, {}, np.empty(0, np.int64))

@@ -20,7 +20,8 @@ import nyala
 from nyala.cfile import block_source, gathering
 from nyala.database import Database
 from nyala.errors import StorageError
-from nyala.rowset import mem_rowset
+from nyala.rowset import image, mem_rowset
+from nyala.schema import arrow_values
 from nyala.tablet import compaction_plans
 from nyala.tablet.compaction import compact, run_here
 from nyala.tablet.compaction_plans import MajorPlan, MergePlan, MinorPlan
@@ -110,14 +111,18 @@ def test_a_column_that_was_added_counts_with_its_default(db: Database) -> None:
     assert len(found) == 1000 and set(found.to_pylist()) == {"d" * LENGTH}
 
 
+@pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize("kind", ["few words", "noise"])
-def test_changes_of_much_text_are_brought_in_by_a_rewrite_that_can_be_cut(db: Database, kind: str) -> None:
+def test_changes_of_much_text_are_brought_in_by_a_rewrite_that_can_be_cut(
+    db: Database, kind: str, parts: int
+) -> None:
     table = db.create_table("t", {"k": "int64", "s": "string", "n": "int64"}, primary_key="k")
     table.insert({"k": range(1200), "s": [""] * 1200, "n": range(1200)})
     table.flush()
     values, moments = texts(kind, 1200), [db.now()]
-    for part in range(4):
-        table.update({"k": range(part * 300, part * 300 + 300), "s": values[part * 300 : part * 300 + 300]})
+    step = 1200 // parts
+    for begin in range(0, 1200, step):
+        table.update({"k": range(begin, begin + step), "s": values[begin : begin + step]})
         table.flush()
         moments.append(db.now())
     (rowset,) = rowsets(db)
@@ -129,7 +134,7 @@ def test_changes_of_much_text_are_brought_in_by_a_rewrite_that_can_be_cut(db: Da
         assert report is None or isinstance(report.plan, MergePlan)
     assert len(rowsets(db)) >= 4 and max(text_of_rowsets(db)) <= 1.6 * LIMIT
     for part, moment in enumerate(moments):
-        then = [value if place < part * 300 else "" for place, value in enumerate(values)]
+        then = [value if place < part * step else "" for place, value in enumerate(values)]
         assert table.scan(order_by_key=True, at=moment).to_arrow().column("s").to_pylist() == then
     assert nothing_more_is_to_be_done(db)
 
@@ -256,7 +261,7 @@ def test_two_gibibytes_of_one_column(tmp_path: Path) -> None:
 def test_memory_of_more_text_than_an_array_holds_is_flushed(
     tmp_path: Path, type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mem_rowset, "_TEXT_BYTES_MAX", LIMIT)
+    monkeypatch.setattr(image, "_TEXT_BYTES_MAX", LIMIT)
     monkeypatch.setattr(mem_rowset, "_CHUNK_BYTES_MAX", LIMIT)
     values: list[Any] = texts("noise", 1200)
     if type == "binary":
@@ -273,3 +278,39 @@ def test_memory_of_more_text_than_an_array_holds_is_flushed(
         assert found.to_pylist() == values
         found = table.scan(order_by_key=True).to_arrow().column("s")
         assert found.to_pylist() == [*values[100:200], *values[100:]]
+
+
+@pytest.mark.parametrize("kind", ["few words", "noise"])
+def test_a_copy_of_more_text_than_an_array_holds_is_whole(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image, "_TEXT_BYTES_MAX", LIMIT)
+    values = texts(kind, 1200)
+    with open_database(tmp_path / "s", rowset_target_bytes=LIMIT) as db:
+        table = db.create_table("u", {"k": "int64", "s": "string"}, primary_key="k")
+        for part in range(4):
+            table.insert(
+                {"k": range(part * 300, part * 300 + 300), "s": values[part * 300 : part * 300 + 300]}
+            )
+            table.flush()
+        db.copy_table("u", "t")
+        assert len(rowsets(db)) >= 4 and max(text_of_rowsets(db)) <= 1.6 * LIMIT
+        assert db["t"].scan(order_by_key=True).to_arrow().column("s").to_pylist() == values
+
+
+def test_a_value_is_not_repeated_beyond_what_offsets_address(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pa.repeat` does not notice, and what it makes points anywhere."""
+    table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k")
+    table.insert({"k": range(100), "s": [""] * 100})
+    monkeypatch.setattr(arrow_values, "_TEXT_BYTES_MAX", 99 * LENGTH)
+    with pytest.raises(
+        nyala.InvalidArgumentError, match="'s', 100 rows: offset overflow .* update fewer rows"
+    ):
+        table.update(set={"s": pa.scalar("x" * LENGTH)})
+    assert table.update(set={"s": pa.scalar("x" * LENGTH)}, where="k < 99").updated == 99
+    with pytest.raises(pa.ArrowInvalid, match="overflow"):
+        arrow_values.repeated(pa.scalar(b"x" * LENGTH), 100)
+    assert arrow_values.repeated(pa.scalar(None, pa.string()), 100).null_count == 100
+    assert arrow_values.repeated(pa.scalar(7), 1000).to_pylist() == [7] * 1000
