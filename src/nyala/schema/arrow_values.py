@@ -213,7 +213,7 @@ def rows_of(array: pa.Array) -> pa.Array:
 
 
 def repeated(value: pa.Scalar, count: int) -> pa.Array:
-    """`count` times the value. Raises: ArrowInvalid for text of more than 2 GiB, where `pa.repeat` lets offsets wrap."""
+    """`count` times the value. Raises: ArrowInvalid for more than 2 GiB of text: `pa.repeat` lets offsets wrap."""
     if value.is_valid and value.type in (pa.string(), pa.binary()):
         size = len(value.as_buffer()) * count
         if size > _TEXT_BYTES_MAX:

@@ -45,9 +45,9 @@ def roll(image: RowSetImage, schema: Schema, target_bytes: int) -> Iterator[tupl
     in_memory = sum(array.nbytes for array in image.columns.values())
     pieces = 1
     if in_memory > target_bytes:
-        text = max(array.nbytes for array in image.columns.values())
+        texts = (image.columns[column.id].nbytes for column in schema.columns if column.type.is_variable)
         pieces = piece_count(in_memory, disk_bytes(image, schema), target_bytes)
-        pieces = max(pieces, round(text / compaction_plans.TEXT_TARGET_BYTES))
+        pieces = max(pieces, round(max(texts, default=0) / compaction_plans.TEXT_TARGET_BYTES))
     step = -(-count // pieces)
     for lower in range(0, count, step):
         yield lower, min(lower + step, count)
