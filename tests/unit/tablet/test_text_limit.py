@@ -93,6 +93,7 @@ def test_a_merge_is_cut_where_its_text_is_as_much_as_an_array_may_hold(
         table.flush()
     table.compact()
     sizes = text_of_rowsets(db)
+    assert sum(sizes) == pytest.approx(1200 * LENGTH, rel=0.02)
     assert max(sizes) <= 1.6 * LIMIT and len(sizes) <= 2 * 1200 * LENGTH / LIMIT + 1, sizes
     assert table.scan(order_by_key=True).to_arrow().column("s").to_pylist() == values
     assert nothing_more_is_to_be_done(db)
