@@ -65,6 +65,9 @@ def index(rowset: DiskRowSet, cache: BlockCache | None) -> KeyIndex:
 def test_keys_are_found_however_they_are_looked_for(rowset: DiskRowSet, cache_bytes: int | None) -> None:
     """The rowid of each key that is there, -1 for the others, batch after batch, with any cache."""
     keys = index(rowset, None if cache_bytes is None else BlockCache(cache_bytes))
+    for row in (1, 2, 129, COUNT - 1):  # of the first stretches too, whose numbers blocks have as well
+        one = probes(rowset, np.array([3 * row]))
+        assert keys.find_one(one, one.at(0)) == row
     rng = np.random.default_rng(7)
     for _ in range(20):
         numbers = np.sort(rng.integers(-5, COUNT * 3 + 5, 200))
