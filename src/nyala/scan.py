@@ -376,11 +376,15 @@ class Scan(PinnedRows):
         del root
         return found
 
-    def to_spark(self, spark: Any) -> Any:
-        """A Spark DataFrame over the scan's tokens, read by the executors straight from the files."""
+    def to_spark(self, spark: Any, *, lease: float = 3600) -> Any:
+        """A Spark DataFrame over the scan's tokens, read by the executors straight from the files.
+
+        lease: seconds for which the files of the scan are kept after the DataFrame was last read: a read renews it when
+               a quarter has gone. Few rows stand in the DataFrame itself, and need none.
+        """
         from nyala.spark import scan_to_spark
 
-        return scan_to_spark(spark, self)
+        return scan_to_spark(spark, self, lease)
 
     def with_dictionaries(self, *columns: str) -> Scan:
         """The same rows, these text or binary columns as Arrow dictionaries (in pandas and polars: categoricals).

@@ -30,7 +30,7 @@ from nyala.spark.cluster import cores_of
 from nyala.spark.errors import named, naming, translated
 from nyala.spark.frames import leased_frame
 from nyala.spark.load import load
-from nyala.spark.options import LEASE_DEFAULT_S
+from nyala.spark.options import LEASE_DEFAULT_S, lease_seconds
 from nyala.spark.progress import renewing, watching
 from nyala.spark.reader import in_task, load_placed, place
 from nyala.spark.session import write
@@ -51,27 +51,33 @@ _REMOVAL_PAUSES_S: Final = (0.02, 0.1, 0.5)
 
 
 def backup(
-    spark: SparkSession, table: Table, folder: str | os.PathLike[str], *, full: bool = False
+    spark: SparkSession,
+    table: Table,
+    folder: str | os.PathLike[str],
+    *,
+    full: bool = False,
+    lease: float = LEASE_DEFAULT_S,
 ) -> dict[str, Any] | None:
     """Back the table up into a folder that the executors see: what changed since its last backup there, or all of it.
 
     full: all of it in any case. It is full by itself the first time, after a repartition, and when the changes since
           the last backup are no longer kept.
+    lease: seconds for which the files of that moment are kept after the job was last heard of.
     Returns: kind, until (the moment to which it can be restored), rows, bytes, files; None when nothing has changed.
     Raises:  StorageError, CorruptionError. Then, and when the driver is killed, there is no backup of this moment.
     """
     check_table(table, "nyala.spark.backup")
+    lease_s = lease_seconds(lease, "nyala.spark.backup: ")
     planned = plan_backup(table, os.fspath(folder), full=full)
     if planned is None:
         return None
     made, items, root = planned
     path = table._database.path
-    held = handover.remote_lease(path, LEASE_DEFAULT_S, owner=process_mark())
-    lease = held.name
+    held = handover.remote_lease(path, lease_s, owner=process_mark())
     try:
         held.announce(root.version)
         begin_backup(made)
-        (placed,) = place(path, lease, [[item.data for item in items]])
+        (placed,) = place(path, held.name, [[item.data for item in items]])
         numbered = [(item.tablet_id, data) for item, data in zip(items, placed, strict=True)]
 
         def write_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -92,7 +98,7 @@ def backup(
             slots = _slots(spark, len(numbered))
             frame = spark.range(0, len(numbered), 1, slots)
             with (
-                renewing(path, lease, LEASE_DEFAULT_S),
+                renewing(path, held.name, lease_s),
                 watching(spark, f"backup of {made.table}"),
                 translated(),
             ):
@@ -135,12 +141,14 @@ def restore(
     *,
     into: Database | None = None,
     name: str | None = None,
+    lease: float = LEASE_DEFAULT_S,
 ) -> Table:
     """Bring a backed-up table back, as it was at a backed-up moment; returns it.
 
     table: the backed-up table's name, which is made in the database `into`, under `name` if given; or an existing table
            without rows, of the same columns and key, which is filled in one commit.
     at:    what a scan's `at` takes: the newest backup that is not later; None: the newest.
+    lease: as in `load`, by which the table is filled.
     The table is there when it is whole: until then, and after a kill until the next open, it is filled under a name of
     its own ("t [restoring …]").
     Raises: InvalidArgumentError, TableExistsError; CorruptionError, StorageError. Then nothing was made.
@@ -149,6 +157,7 @@ def restore(
         check_table(table, "nyala.spark.restore(table=…)")
     if into is not None:
         check_database(into, "nyala.spark.restore(into=…)")
+    lease_s = lease_seconds(lease, "nyala.spark.restore: ")
     source = table if isinstance(table, str) else table.name
     target, steps = plan_restore(os.path.abspath(os.fspath(folder)), source, at)
     steps = [step for step in steps if step.files]
@@ -162,7 +171,7 @@ def restore(
             )
         with _unfinished(into, target, wanted) as made:
             for step in steps:
-                _apply(spark, target, step, made)
+                _apply(spark, target, step, made, lease_s)
             into.rename_table(made.name, wanted)
         return into.table(wanted)
     if table.count():
@@ -171,14 +180,14 @@ def restore(
         )
     if [step.backup.since for step in steps] in ([], [None]):
         for step in steps:
-            _apply(spark, target, step, table)
+            _apply(spark, target, step, table, lease_s)
         return table
     with _unfinished(table._database, target, table.name) as made:
         for step in steps:
-            _apply(spark, target, step, made)
-        found = leased_frame(spark, made.scan(), shared=False)
+            _apply(spark, target, step, made, lease_s)
+        found = leased_frame(spark, made.scan(), lease_s, shared=False)
         try:
-            load(found.whole(), table)
+            load(found.whole(), table, lease=lease_s)
         finally:
             if found.lease is not None:  # or the files of a table that goes now would stay for an hour
                 found.lease.give_back()
@@ -200,10 +209,10 @@ def _unfinished(database: Database, target: Backup, wanted: str) -> Iterator[Tab
         database.drop_table(name, missing_ok=True)
 
 
-def _apply(spark: SparkSession, target: Backup, step: RestoreStep, table: Table) -> None:
+def _apply(spark: SparkSession, target: Backup, step: RestoreStep, table: Table, lease_s: float) -> None:
     frame = _frame(spark, target, step)
     if step.backup.since is None:
-        load(frame.drop(CHANGE_TYPE), table)
+        load(frame.drop(CHANGE_TYPE), table, lease=lease_s)
     else:
         write(frame, table._database.path, table.name, operation="changes")
 

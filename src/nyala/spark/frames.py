@@ -38,7 +38,7 @@ from nyala.env import process_mark
 from nyala.spark.arrays import as_arrays
 from nyala.spark.cluster import cores_of
 from nyala.spark.digits import made_of_digits, with_digits
-from nyala.spark.options import LEASE_DEFAULT_S
+from nyala.spark.options import LEASE_DEFAULT_S, lease_seconds
 from nyala.spark.plans import FrameOfTasks, HeldRows, ScanFrame
 from nyala.spark.reader import (
     CELLS_PER_TASK,
@@ -70,12 +70,12 @@ CELLS_PER_SPARE_TASK: Final = 8_000_000
 _CARRIED_MAX: Final = 8
 
 
-def scan_to_spark(spark: SparkSession, scan: Scan, lease_s: float = LEASE_DEFAULT_S) -> DataFrame:
+def scan_to_spark(spark: SparkSession, scan: Scan, lease: float = LEASE_DEFAULT_S) -> DataFrame:
     """See `Scan.to_spark`. Reads faster than `format("nyala")`, which passes each row through more hands.
 
-    The order of the rows is not kept. Works as long as somebody reads it once an hour; a small one for ever.
+    The order of the rows is not kept. lease: as there. Raises: InvalidArgumentError for a lease that is none.
     """
-    return leased_frame(spark, scan, lease_s).whole()
+    return leased_frame(spark, scan, lease_seconds(lease, "to_spark: ")).whole()
 
 
 def leased_frame(

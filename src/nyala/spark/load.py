@@ -46,7 +46,7 @@ from nyala.spark.cluster import cores_of
 from nyala.spark.digits import as_digits, short_decimals, with_points
 from nyala.spark.errors import named, naming, translated
 from nyala.spark.ipc import from_ipc, to_ipc
-from nyala.spark.options import LEASE_DEFAULT_S
+from nyala.spark.options import LEASE_DEFAULT_S, lease_seconds
 from nyala.spark.progress import renewing, watching
 from nyala.spark.reader import HeldLease, in_task
 from nyala.spark.routing import key_columns, single_hash, tablet_number
@@ -118,13 +118,14 @@ def upsert(
 
 
 def _run(
-    df: DataFrame, table: Table, operation: str, errors: Errors, tasks: int | None, lease_s: float
+    df: DataFrame, table: Table, operation: str, errors: Errors, tasks: int | None, lease: float
 ) -> WriteResult:
     if errors not in ("raise", "collect"):
         raise InvalidArgumentError(f"errors takes 'raise' or 'collect', not {errors!r}")
     call = f"nyala.spark.{'upsert' if operation == 'upsert' else 'load'}"
     check_frame(df, call)
     check_table(table, call)
+    lease_s = lease_seconds(lease, f"{call}: ")
     path, name = table._database.path, table.name
     columns = unique_columns(name, df.schema)
     check_names(name, columns)
@@ -136,16 +137,16 @@ def _run(
             rows = small_rows(df, f"{operation} into {name}")
         if rows is not None:
             return _write_here(rows, table, operation, errors)
-    with handover.loading(path, name, lease_s, reserve=operation != "insert") as (plan, lease):
+    with handover.loading(path, name, lease_s, reserve=operation != "insert") as (plan, lease_name):
         with named(f"table {name!r}"):
             check_columns(plan, operation, given)
         key, folder = handover.new_staging(path, STAGING_TTL_S, owner=process_mark())
         try:
-            held = HeldLease(path, lease, lease_s)
+            held = HeldLease(path, lease_name, lease_s)
             told = _tell_tasks(plan, folder)
             what = f"{operation} into {name}"
             frame = _by_tablet(df, plan, tasks)
-            with renewing(path, lease, lease_s), watching(df.sparkSession, what), translated():
+            with renewing(path, lease_name, lease_s), watching(df.sparkSession, what), translated():
                 task = _writer(told, operation, held, frame.columns, short_decimals(given))
                 answers = _plainly_named(frame).mapInArrow(task, _ANSWER).collect()
             staged = [

@@ -8,22 +8,34 @@ from __future__ import annotations
 
 import difflib
 import json
+import numbers
 import os
 import re
 import urllib.parse
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from nyala.errors import InvalidArgumentError
 from nyala.tablet.prepare import OPERATION_NAMES
 
-__all__ = ["OPERATIONS", "ChangeOptions", "ReadOptions", "WriteOptions", "plain_names", "wants_changes"]
+__all__ = [
+    "LEASE_DEFAULT_S",
+    "OPERATIONS",
+    "ChangeOptions",
+    "ReadOptions",
+    "WriteOptions",
+    "lease_seconds",
+    "plain_names",
+    "wants_changes",
+]
 
 OPERATIONS: Final = (*OPERATION_NAMES, "changes")
 
 # How long the files of a DataFrame's snapshot are kept for it after it was last read.
 LEASE_DEFAULT_S: Final = 3600
+# What somebody asks for who means milliseconds, or for ever, is a mistake: the files of a year ago fill the disk.
+LEASE_MAX_S: Final = 366 * 24 * 3600
 
 _READ: Final = ("path", "table", "at", "columns", "where", "partitions", "lease")
 _CHANGES: Final = ("startingtimestamp", "endingtimestamp", "versions", "maxrowspertrigger")
@@ -55,7 +67,7 @@ class ReadOptions:
     columns: tuple[str, ...] | None = None
     where: str | None = None
     partitions: int | None = None
-    lease_s: int = LEASE_DEFAULT_S
+    lease_s: float = LEASE_DEFAULT_S
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -67,7 +79,7 @@ class ReadOptions:
             columns=_names(given.get("columns")),
             where=given.get("where") or None,
             partitions=_count(given, "partitions"),
-            lease_s=_count(given, "lease") or LEASE_DEFAULT_S,
+            lease_s=_lease(given),
         )
 
 
@@ -92,7 +104,7 @@ class ChangeOptions:
     versions: Literal["net", "all"] = "net"
     max_rows: int | None = None
     partitions: int | None = None
-    lease_s: int = LEASE_DEFAULT_S
+    lease_s: float = LEASE_DEFAULT_S
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ChangeOptions:
@@ -117,8 +129,26 @@ class ChangeOptions:
             versions="net" if versions == "net" else "all",
             max_rows=_count(given, "maxrowspertrigger"),
             partitions=_count(given, "partitions"),
-            lease_s=_count(given, "lease") or LEASE_DEFAULT_S,
+            lease_s=_lease(given),
         )
+
+
+def lease_seconds(value: Any, where: str = "") -> float:
+    """How long a lease is kept, as the argument `lease` of a helper says it, or the text of an option.
+
+    where: what was called; begins the message. Raises: InvalidArgumentError for what is no number of seconds.
+    """
+    try:
+        seconds = (
+            float(value) if isinstance(value, str | numbers.Real) and not isinstance(value, bool) else 0.0
+        )
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= LEASE_MAX_S:
+        raise InvalidArgumentError(
+            f"{where}lease={value!r} is no number of seconds above 0 and up to {LEASE_MAX_S} (366 days)"
+        )
+    return seconds
 
 
 def plain_names(options: Mapping[str, str]) -> dict[str, str]:
@@ -249,6 +279,10 @@ def _count(given: Mapping[str, str], name: str) -> int | None:
     if not text.strip().isdigit() or int(text) < 1:
         raise InvalidArgumentError(f"option {name}={text!r} is not a whole number above 0")
     return int(text)
+
+
+def _lease(given: Mapping[str, str]) -> float:
+    return lease_seconds(given["lease"], "option ") if given.get("lease") else LEASE_DEFAULT_S
 
 
 def _meant(name: str, known: Iterable[str]) -> str:

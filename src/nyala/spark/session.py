@@ -22,7 +22,7 @@ from nyala.spark.cluster import check_workers, is_classic
 from nyala.spark.constants import valued
 from nyala.spark.errors import translated
 from nyala.spark.frames import leased_frame
-from nyala.spark.options import ReadOptions, wants_changes
+from nyala.spark.options import LEASE_DEFAULT_S, ReadOptions, lease_seconds, wants_changes
 from nyala.spark.plans import ScanFrame, answer
 from nyala.spark.progress import watching
 from nyala.spark.source import NyalaDataSource
@@ -120,7 +120,12 @@ def _failed_rows(folder: str) -> pa.Table | None:
 
 
 def sql(
-    spark: SparkSession, text: str, store: str | os.PathLike[str] | None = None, at: Any = None
+    spark: SparkSession,
+    text: str,
+    store: str | os.PathLike[str] | None = None,
+    at: Any = None,
+    *,
+    lease: float = LEASE_DEFAULT_S,
 ) -> DataFrame:
     """Spark's answer to a SELECT, which reads of each Nyala table only the columns and rows that it needs.
 
@@ -128,6 +133,8 @@ def sql(
             of Spark's catalogue that were made with `CREATE TABLE … USING nyala`.
     at:     the moment of all tables; None: now, or the one with which a table of Spark's catalogue was made. All tables
             of a store are read at one timestamp.
+    lease:  seconds for which the files of that moment are kept after the DataFrame was last read: a read renews it when
+            a quarter has gone.
     Raises: InvalidArgumentError for what is no single SELECT, ColumnNotFoundError, HistoryExpiredError; Spark's
             AnalysisException for what Spark does not accept, with a note of the store's tables where it knows no such
             table; ImportError without sqlglot.
@@ -136,6 +143,7 @@ def sql(
         raise InvalidArgumentError(
             "nyala.spark.sql takes the Spark session and the text of a SELECT: sql(spark, 'SELECT …', store=folder)"
         )
+    lease_s = lease_seconds(lease, "nyala.spark.sql: ")
     folder = "" if store is None else folder_of(store, "nyala.spark.sql(store=…)")
     with contextlib.ExitStack() as opened:
         databases: dict[str, Database] = {}
@@ -182,8 +190,8 @@ def sql(
             said = [next(values) for _ in use.open]
             terms = [term for term in (rows, use.where, *said) if term is not None]
             scan = table.scan(list(columns), all_of(terms) if terms else None)
-            make = functools.partial(leased_frame, spark, scan)
-            frames.append(task_frame(spark, scan, (columns, repr(terms)), make))
+            make = functools.partial(leased_frame, spark, scan, lease_s)
+            frames.append(task_frame(spark, scan, (columns, repr(terms), lease_s), make))
         try:
             return answer(spark, text, uses, frames)
         except AnalysisException as error:

@@ -126,7 +126,7 @@ def close_readers() -> None:
 def task_frame(spark: SparkSession, scan: Scan, asked: Hashable, make: Callable[[], ScanFrame]) -> ScanFrame:
     """The frame of that scan, made by `make` at the first time, or again when its lease is over (M3).
 
-    asked: what the scan has of the table: columns and predicate.
+    asked: what the scan has of the table, columns and predicate, and for how long its lease is.
     make:  gives the frame; one without a lease is not kept here.
     """
     root, table = scan._take()

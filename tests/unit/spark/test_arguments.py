@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from pyspark.sql.types import StructType
 from tests.support import key_value_table, open_database
 
 import nyala
@@ -18,7 +19,8 @@ from nyala.spark.arguments import folder_of
 class Frame:
     """As much of a DataFrame as is looked at before the other arguments are."""
 
-    sparkSession = schema = None
+    sparkSession = None
+    schema = StructType([])
 
 
 MISTAKES: list[tuple[Callable[[Any, Any], object], str]] = [
@@ -42,6 +44,29 @@ def test_what_is_mixed_up_is_said(tmp_path: Path, act: Callable[[Any, Any], obje
         with pytest.raises(nyala.InvalidArgumentError) as error:
             act(db, table)
         assert says in str(error.value)
+
+
+LEASED: dict[str, Callable[[Any, Any], object]] = {
+    "nyala.spark.load": lambda table, lease: nyala.spark.load(Frame(), table, lease=lease),
+    "nyala.spark.upsert": lambda table, lease: nyala.spark.upsert(Frame(), table, lease=lease),
+    "nyala.spark.backup": lambda table, lease: nyala.spark.backup(None, table, "folder", lease=lease),
+    "nyala.spark.restore": lambda table, lease: nyala.spark.restore(None, "folder", table, lease=lease),
+    "nyala.spark.sql": lambda table, lease: nyala.spark.sql(None, "SELECT 1", lease=lease),
+    "to_spark": lambda table, lease: table.scan().to_spark(None, lease=lease),
+}
+
+
+@pytest.mark.parametrize(
+    "lease", [0, -1, float("nan"), float("inf"), True, None, "soon", [60], 10**9], ids=repr
+)
+@pytest.mark.parametrize("call", LEASED)
+def test_a_lease_that_is_none_is_refused(tmp_path: Path, call: str, lease: object) -> None:
+    """By all that take one in the same words, before anything was done."""
+    with open_database(tmp_path / "s") as db:
+        with pytest.raises(nyala.InvalidArgumentError) as error:
+            LEASED[call](key_value_table(db), lease)
+        said = f"{call}: lease={lease!r} is no number of seconds above 0 and up to 31622400 (366 days)"
+        assert str(error.value) == said
 
 
 def test_an_open_database_is_as_good_as_its_folder(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def test_a_restored_table_is_there_when_it_is_whole(
         back_up(db, folder)
     seen: list[tuple[list[str], int]] = []
 
-    def apply(spark: None, target: Backup, step: RestoreStep, table: nyala.Table) -> None:
+    def apply(spark: None, target: Backup, step: RestoreStep, table: nyala.Table, lease_s: float) -> None:
         apply_step(db, target, step, table.name)
         seen.append((db.list_tables(), len(table)))
         if len(seen) == 5:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 import nyala
 from nyala.errors import InvalidArgumentError
-from nyala.spark.options import LEASE_DEFAULT_S, OPERATIONS, ReadOptions, WriteOptions
+from nyala.spark.options import (
+    LEASE_DEFAULT_S,
+    OPERATIONS,
+    ChangeOptions,
+    ReadOptions,
+    WriteOptions,
+    lease_seconds,
+)
 
 PLACE = {"path": "/data/store", "table": "metrics"}
 
@@ -65,11 +74,25 @@ def test_a_list_that_is_none_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5"])
-@pytest.mark.parametrize("name", ["partitions", "lease"])
-def test_counts_are_whole_and_positive(name: str, value: str) -> None:
-    """No partitions, or a lease that is over when it begins, is a mistake that is said at once."""
-    with pytest.raises(InvalidArgumentError, match=f"option {name}="):
-        ReadOptions.parse({**PLACE, name: value})
+def test_counts_are_whole_and_positive(value: str) -> None:
+    """No partitions is a mistake that is said at once."""
+    with pytest.raises(InvalidArgumentError, match="option partitions="):
+        ReadOptions.parse({**PLACE, "partitions": value})
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "nan", "inf", "1e9"])
+@pytest.mark.parametrize("parse", [ReadOptions.parse, ChangeOptions.parse], ids=["read", "changes"])
+def test_a_lease_that_is_none_is_refused(parse, value: str) -> None:
+    """One that is over when it begins, or never, is a mistake that is said at once."""
+    with pytest.raises(InvalidArgumentError, match=f"option lease='{value}' is no number of seconds above 0"):
+        parse({**PLACE, "lease": value})
+
+
+def test_a_lease_is_a_number_of_seconds() -> None:
+    """In an option, and as an argument."""
+    for parse in (ReadOptions.parse, ChangeOptions.parse):
+        assert [parse({**PLACE, "lease": text}).lease_s for text in ("90", "0.5", "")] == [90, 0.5, 3600]
+    assert [lease_seconds(value) for value in (90, 0.5, np.int64(7), Fraction(1, 2))] == [90, 0.5, 7, 0.5]
 
 
 def test_upsert_that_raises_is_the_default_write() -> None:
