@@ -19,7 +19,7 @@
     backup.py    backups: plans, files, metadata; backup_jobs.py: `backup` and `restore`
     progress.py  how far a long job is
     prompt.py    bytes between a worker and its JVM that the kernel does not hold back
-    errors.py    an error of a worker as one of ours
+    errors.py    an error of a worker as one of ours; `plain_errors`
     words.py     the library's sentences in the words of `.option(...)`
 
 Where each runs matters more here than anywhere else in Nyala:
@@ -46,6 +46,7 @@ except ImportError as error:
 from nyala.spark.backup import clean_backups, list_backups
 from nyala.spark.backup_jobs import backup, restore
 from nyala.spark.compact import compact
+from nyala.spark.errors import plain_errors
 from nyala.spark.frames import scan_to_spark
 from nyala.spark.load import load, upsert
 from nyala.spark.session import register, sql, write
@@ -58,6 +59,7 @@ __all__ = [
     "compact",
     "list_backups",
     "load",
+    "plain_errors",
     "register",
     "restore",
     "scan_to_spark",

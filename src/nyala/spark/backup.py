@@ -228,9 +228,9 @@ def plan_backup(
         scan = table.scan(at=until)
         root, state = scan._take()
         for token in scan._tokens_in_pieces(len(state.tablets)):
-            ordinal = tablet_of(token.data)
-            assert ordinal is not None
-            items.append(BackupItem(state.tablets[ordinal].id, token.data))
+            tablet_id = tablet_of(token.data)
+            assert tablet_id is not None
+            items.append(BackupItem(tablet_id, token.data))
     entry = state.entry
     taken = any(found.until == until for found in earlier)
     owner = process_mark() or "-"

@@ -27,7 +27,7 @@ from nyala.spark.backup import (
     write_item,
 )
 from nyala.spark.cluster import cores_of
-from nyala.spark.errors import named, naming, translated
+from nyala.spark.errors import named, naming, plain_errors
 from nyala.spark.frames import leased_frame
 from nyala.spark.load import load
 from nyala.spark.options import LEASE_DEFAULT_S, lease_seconds
@@ -68,7 +68,14 @@ def backup(
     """
     check_table(table, "nyala.spark.backup")
     lease_s = lease_seconds(lease, "nyala.spark.backup: ")
-    planned = plan_backup(table, os.fspath(folder), full=full)
+    with named(f"table {table.name!r}"):
+        return _backup(spark, table, os.fspath(folder), full, lease_s)
+
+
+def _backup(
+    spark: SparkSession, table: Table, folder: str, full: bool, lease_s: float
+) -> dict[str, Any] | None:
+    planned = plan_backup(table, folder, full=full)
     if planned is None:
         return None
     made, items, root = planned
@@ -100,7 +107,7 @@ def backup(
             with (
                 renewing(path, held.name, lease_s),
                 watching(spark, f"backup of {made.table}"),
-                translated(),
+                plain_errors(),
             ):
                 answers = frame.mapInArrow(
                     in_task(write_all), "name string, tablet bigint, rows bigint, bytes bigint, crc bigint"
@@ -159,7 +166,21 @@ def restore(
         check_database(into, "nyala.spark.restore(into=…)")
     lease_s = lease_seconds(lease, "nyala.spark.restore: ")
     source = table if isinstance(table, str) else table.name
-    target, steps = plan_restore(os.path.abspath(os.fspath(folder)), source, at)
+    with named(f"table {source!r}"):
+        return _restore(spark, os.path.abspath(os.fspath(folder)), source, table, at, into, name, lease_s)
+
+
+def _restore(
+    spark: SparkSession,
+    folder: str,
+    source: str,
+    table: str | Table,
+    at: Any,
+    into: Database | None,
+    name: str | None,
+    lease_s: float,
+) -> Table:
+    target, steps = plan_restore(folder, source, at)
     steps = [step for step in steps if step.files]
     if isinstance(table, str):
         if into is None:

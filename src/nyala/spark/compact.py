@@ -23,7 +23,7 @@ from nyala.env import SYSTEM
 from nyala.errors import Error
 from nyala.spark.arguments import check_table
 from nyala.spark.cluster import cores_of
-from nyala.spark.errors import naming, translated
+from nyala.spark.errors import named, naming, plain_errors
 from nyala.spark.progress import watching
 from nyala.spark.reader import in_task
 from nyala.tablet import compaction_run
@@ -61,12 +61,13 @@ def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
         frame = spark.createDataFrame(rows, "number int, job string, table string").repartition(
             slots, "number"
         )
-        with watching(spark, f"compaction of {table.name}"), translated():
+        with watching(spark, f"compaction of {table.name}"), plain_errors():
             answers = frame.mapInArrow(in_task(run_jobs), "number int, output string").collect()
         outputs = {row.number: compaction_run.decode_output(json.loads(row.output)) for row in answers}
         return [outputs[number] for number in range(len(jobs))]
 
-    report = compact_table_together(store, table.name, run_all)
+    with named(f"table {table.name!r}"):
+        report = compact_table_together(store, table.name, run_all)
     return {
         "compactions": report.compactions,
         "rowsets_rewritten": report.rowsets_rewritten,

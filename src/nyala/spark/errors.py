@@ -2,9 +2,14 @@
 
     worker        raises an error of ours, its sentence naming table and tablet (`naming`)
     Spark         makes text of it, in an exception of its own, under a traceback of many lines
-    driver        `ours` finds the sentence and its class again; the helpers of `nyala.spark` raise that (`translated`)
+    driver        `ours` finds the sentence and its class again; the helpers of `nyala.spark` raise that, in one line
+                  (`plain_errors`)
 
-`df.write…save()` and `df.collect()` are Spark's: there the user sees Spark's exception, with our sentence in it.
+`df.write…save()`, `df.collect()` and `query.awaitTermination()` are Spark's: there the user sees Spark's exception,
+with our sentence in it, unless they stand in `with plain_errors():`.
+
+A tablet's number is its id everywhere, which `Table.tablets()` shows too; where it is not known, the path of the file
+tells it.
 """
 
 from __future__ import annotations
@@ -17,18 +22,27 @@ from typing import Final, TypeVar
 import nyala.errors
 from nyala.errors import CorruptionError, Error, StorageError, WriteError
 
-__all__ = ["named", "naming", "ours", "translated"]
+__all__ = ["named", "naming", "ours", "plain_errors"]
 
 _SENTENCE: Final = re.compile(r"nyala\.errors\.(\w+): ([^\n]*)")
 _LONGEST: Final = 4000
+# A file of a tablet, as `nyala.tablet.layout` has them.
+_FILE: Final = re.compile(r"\bdata/(\d+)/[\w.\-]+")
+_TABLE: Final = re.compile(r"table (?:'[^']*'|\"[^\"]*\")")
 
 _E = TypeVar("_E", bound=Error)
 
 
 def naming(error: _E, where: str) -> _E:
-    """The error with `where` before its sentence, unless it is there already."""
+    """The error with `where` before its sentence, unless it is there already, or the sentence begins with a table.
+
+    where: "table 't'" or "table 't', tablet 5"; without a tablet that of the file is taken which the sentence names.
+    """
     text = str(error)
-    if where not in text:
+    files = _FILE.findall(text)
+    if _TABLE.fullmatch(where) and files:
+        where = f"{where}, tablet {files[-1]}"
+    if where not in text and not _TABLE.match(text):
         error.args = (f"{where}: {text}", *error.args[1:])
     return error
 
@@ -61,8 +75,15 @@ def ours(error: BaseException) -> Error | None:
 
 
 @contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Around a call of Spark's: an error of ours in a worker is raised as what it was, in one line."""
+def plain_errors() -> Iterator[None]:
+    """Around calls of Spark's: an error of ours in a worker is raised as what it was, in one line.
+
+        with nyala.spark.plain_errors():
+            df.write.format("nyala").options(path="store", table="t").mode("append").save()
+
+    The line names the table, and where they are known the tablet, the file, and the first row that failed. What Spark
+    raised is the error's `__context__`, and is not printed. Errors that are not ours stay Spark's.
+    """
     try:
         yield
     except Error:
@@ -71,4 +92,4 @@ def translated() -> Iterator[None]:
         found = ours(error)
         if found is None:
             raise
-        raise found from error
+        raise found from None

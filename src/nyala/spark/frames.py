@@ -38,6 +38,7 @@ from nyala.env import process_mark
 from nyala.spark.arrays import as_arrays
 from nyala.spark.cluster import cores_of
 from nyala.spark.digits import made_of_digits, with_digits
+from nyala.spark.errors import named
 from nyala.spark.options import LEASE_DEFAULT_S, lease_seconds
 from nyala.spark.plans import FrameOfTasks, HeldRows, ScanFrame
 from nyala.spark.reader import (
@@ -85,9 +86,14 @@ def leased_frame(
 
     shared: other frames of the same version may have the lease too; else it is this frame's, and may be given back.
     """
+    with named(f"table {scan.name!r}"):
+        return _leased_frame(spark, scan, lease_s, shared)
+
+
+def _leased_frame(spark: SparkSession, scan: Scan, lease_s: float, shared: bool) -> ScanFrame:
     if not scan.schema.names:
         # Neither Arrow nor Spark's rows of a task say how many there are of no columns.
-        found = leased_frame(spark, _with_a_column(scan), lease_s, shared=shared)
+        found = _leased_frame(spark, _with_a_column(scan), lease_s, shared)
         return FrameOfTasks(found.whole().select(), found.lease)
     rows = scan._rows_to_look_at()
     if rows <= LOCAL_MAX_ROWS:

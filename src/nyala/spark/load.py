@@ -44,7 +44,7 @@ from nyala.errors import Error, InvalidArgumentError, WriteError, write_error
 from nyala.spark.arguments import check_frame, check_table
 from nyala.spark.cluster import cores_of
 from nyala.spark.digits import as_digits, short_decimals, with_points
-from nyala.spark.errors import named, naming, translated
+from nyala.spark.errors import named, naming, plain_errors
 from nyala.spark.ipc import from_ipc, to_ipc
 from nyala.spark.options import LEASE_DEFAULT_S, lease_seconds
 from nyala.spark.progress import renewing, watching
@@ -52,18 +52,19 @@ from nyala.spark.reader import HeldLease, in_task
 from nyala.spark.routing import key_columns, single_hash, tablet_number
 from nyala.spark.small import PLACE_BITS, small_rows
 from nyala.spark.words import without_places
-from nyala.spark.writer import failures_text, unique_columns
+from nyala.spark.writer import failure_text, failures_text, unique_columns
 from nyala.tablet import layout
 from nyala.tablet.load_commit import LoadCommit
 from nyala.tablet.load_job import LoadPlan, StagedTablet
 from nyala.tablet.load_write import check_columns, check_columns_of, write_tablet
 from nyala.tablet.result import WriteResult
-from nyala.tablet.staged_files import ROW, TABLET, check_names
+from nyala.tablet.staged_files import ROW, TABLET, check_names, with_tablets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from nyala.table import Table
+    from nyala.tablet.root import TableState
 
 __all__ = ["load", "upsert"]
 
@@ -126,27 +127,32 @@ def _run(
     check_frame(df, call)
     check_table(table, call)
     lease_s = lease_seconds(lease, f"{call}: ")
-    path, name = table._database.path, table.name
-    columns = unique_columns(name, df.schema)
-    check_names(name, columns)
+    name = table.name
+    check_names(name, unique_columns(name, df.schema))
+    with named(f"table {name!r}"):
+        return _run_job(df, table, operation, errors, tasks, lease_s)
+
+
+def _run_job(
+    df: DataFrame, table: Table, operation: str, errors: Errors, tasks: int | None, lease_s: float
+) -> WriteResult:
+    path, name, columns = table._database.path, table.name, df.columns
     given = to_arrow_schema(df.schema, timezone="UTC")
     if tasks is None and not table._database.read_only:
-        with named(f"table {name!r}"):
-            check_columns_of(table._database._store.root.table(name), operation, given)
-        with translated():
+        check_columns_of(table._database._store.root.table(name), operation, given)
+        with plain_errors():
             rows = small_rows(df, f"{operation} into {name}")
         if rows is not None:
             return _write_here(rows, table, operation, errors)
     with handover.loading(path, name, lease_s, reserve=operation != "insert") as (plan, lease_name):
-        with named(f"table {name!r}"):
-            check_columns(plan, operation, given)
+        check_columns(plan, operation, given)
         key, folder = handover.new_staging(path, STAGING_TTL_S, owner=process_mark())
         try:
             held = HeldLease(path, lease_name, lease_s)
             told = _tell_tasks(plan, folder)
             what = f"{operation} into {name}"
             frame = _by_tablet(df, plan, tasks)
-            with renewing(path, lease_name, lease_s), watching(df.sparkSession, what), translated():
+            with renewing(path, lease_name, lease_s), watching(df.sparkSession, what), plain_errors():
                 task = _writer(told, operation, held, frame.columns, short_decimals(given))
                 answers = _plainly_named(frame).mapInArrow(task, _ANSWER).collect()
             staged = [
@@ -169,12 +175,12 @@ def _run(
             except WriteError as error:
                 if error.errors is None:
                     raise
-                raise _refused(name, _late(error.errors)) from None
+                raise _refused(name, _late(error.errors, _all_tablets(plan))) from None
         finally:
             with contextlib.suppress(Error):  # what stays goes when its time is over
                 handover.discard_staging(path, key)
     late: pa.Table | None = outcome.pop("errors")
-    found_errors = [problems, None if late is None else _late(late)]
+    found_errors = [problems, None if late is None else _late(late, _all_tablets(plan))]
     found_errors = [table_ for table_ in found_errors if table_ is not None and table_.num_rows]
     if not found_errors:
         return WriteResult(**outcome)
@@ -188,7 +194,8 @@ def _write_here(rows: pa.Table, table: Table, operation: str, errors: Errors) ->
 
     def numbered(found: pa.Table) -> pa.Table:
         at = found.schema.get_field_index("row")
-        return without_places(found.set_column(at, found.schema.field(at), numbers.take(found.column(at))))
+        found = found.set_column(at, found.schema.field(at), numbers.take(found.column(at)))
+        return with_tablets(without_places(found), table._database._store.root.table(table.name))
 
     try:
         if operation == "upsert":
@@ -206,19 +213,24 @@ def _write_here(rows: pa.Table, table: Table, operation: str, errors: Errors) ->
 def _refused(name: str, problems: pa.Table) -> WriteError:
     return write_error(
         set(problems.column("code").unique().to_pylist()),
-        f"table {name!r}: {problems.num_rows} rows failed and nothing was written (all of them are in "
-        f".errors)\n{failures_text(problems, _row_text)}",
+        f"table {name!r}: {problems.num_rows} rows failed and nothing was written: "
+        f"{failure_text(problems, 0, _row_text)} (all of them are in .errors)\n{failures_text(problems, _row_text)}",
         problems,
     )
 
 
-def _late(errors: pa.Table) -> pa.Table:
+def _all_tablets(plan: LoadPlan) -> TableState:
+    return plan.table_state(None, range(len(plan.tablets)))
+
+
+def _late(errors: pa.Table, table: TableState) -> pa.Table:
     """Rows that were good as of the job's snapshot and failed at its commit. Their numbers stayed in the tasks; what
     the commit counts are the rows that it settled anew."""
     place, said = (errors.schema.get_field_index(name) for name in ("row", "message"))
     unknown = pa.nulls(errors.num_rows, errors.schema.field(place).type)
     why = pc.binary_join_element_wise(errors.column("message"), pa.scalar(LATE), "; ")
-    return errors.set_column(place, errors.schema.field(place), unknown).set_column(said, "message", why)
+    errors = errors.set_column(place, errors.schema.field(place), unknown).set_column(said, "message", why)
+    return with_tablets(errors, table)
 
 
 def _row_text(number: int | None) -> str:
@@ -328,7 +340,8 @@ def _writer(
                     f"{attempt}-{ordinal}",
                 )
             except Error as error:
-                naming(error, f"table {plan.table!r}, tablet {ordinal}")
+                of_tablet = f", tablet {plan.tablets[0].id}" if plan.tablets else ""
+                naming(error, f"table {plan.table!r}{of_tablet}")
                 raise
             text = None if ordinal < 0 else json.dumps(staged.to_json()).encode()
             yield pa.RecordBatch.from_arrays(

@@ -6,6 +6,7 @@ Spark hands over text under case-insensitive names. An option that we do not kno
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import numbers
@@ -138,12 +139,10 @@ def lease_seconds(value: Any, where: str = "") -> float:
 
     where: what was called; begins the message. Raises: InvalidArgumentError for what is no number of seconds.
     """
-    try:
-        seconds = (
-            float(value) if isinstance(value, str | numbers.Real) and not isinstance(value, bool) else 0.0
-        )
-    except ValueError:
-        seconds = 0.0
+    seconds = 0.0
+    if not isinstance(value, bool) and isinstance(value, str | numbers.Real):
+        with contextlib.suppress(ValueError):
+            seconds = float(value)
     if not 0 < seconds <= LEASE_MAX_S:
         raise InvalidArgumentError(
             f"{where}lease={value!r} is no number of seconds above 0 and up to {LEASE_MAX_S} (366 days)"

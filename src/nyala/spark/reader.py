@@ -34,7 +34,7 @@ from nyala import handover
 from nyala.catalog.leases import open_remote_lease
 from nyala.env import SYSTEM, MissingFileError, mark_of_ancestor
 from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, InvalidArgumentError, SchemaError
-from nyala.spark.errors import naming
+from nyala.spark.errors import named, naming
 from nyala.spark.options import ReadOptions
 from nyala.spark.prompt import Promptly, hold_nothing_back
 from nyala.spark.types import arrow_schema, check_schema, conform
@@ -172,6 +172,11 @@ class NyalaReader(Promptly, DataSourceReader):
 
     @errors_in_options()
     def partitions(self) -> list[InputPartition]:
+        options = self._options
+        with named(f"table {options.table!r}"):
+            return self._partitions()
+
+    def _partitions(self) -> list[InputPartition]:
         options = self._options
         at = options.at if self._timestamp is None else self._timestamp
         with nyala.connect(options.path, read_only=True) as db:

@@ -20,7 +20,7 @@ from nyala.schema.parser import parse_predicate
 from nyala.spark.arguments import check_frame, folder_of
 from nyala.spark.cluster import check_workers, is_classic
 from nyala.spark.constants import valued
-from nyala.spark.errors import translated
+from nyala.spark.errors import named, plain_errors
 from nyala.spark.frames import leased_frame
 from nyala.spark.options import LEASE_DEFAULT_S, ReadOptions, lease_seconds, wants_changes
 from nyala.spark.plans import ScanFrame, answer
@@ -79,6 +79,11 @@ def write(
     store = os.path.abspath(folder_of(path, "nyala.spark.write"))
     if not isinstance(table, str):
         raise InvalidArgumentError(f"nyala.spark.write takes the table's name, not {table!r}")
+    with named(f"table {table!r}"):
+        return _write(df, store, table, operation, errors)
+
+
+def _write(df: DataFrame, store: str, table: str, operation: str, errors: str) -> WriteResult:
     try:
         key, folder = handover.new_staging(store, _RESULT_TTL_S, owner=process_mark())
     except StorageError as error:
@@ -96,7 +101,7 @@ def write(
     )
     try:
         try:
-            with watching(df.sparkSession, f"{operation} into {table}"), translated():
+            with watching(df.sparkSession, f"{operation} into {table}"), plain_errors():
                 job.save()
         except WriteError as error:
             error.errors = _failed_rows(folder)

@@ -33,7 +33,8 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from nyala import handover
 from nyala.env import mark_of_ancestor
-from nyala.errors import Error, InvalidArgumentError, StorageError, WriteError
+from nyala.errors import Error, InvalidArgumentError, StorageError
+from nyala.spark.errors import named
 from nyala.spark.options import WriteOptions
 from nyala.spark.prompt import Promptly
 from nyala.spark.reader import JVM
@@ -87,7 +88,8 @@ class NyalaStreamWriter(Promptly, DataSourceStreamArrowWriter):
         key, folder = handover.new_staging(self._options.path, STAGING_TTL_S, owner=self._owner)
         name = f"part-{partition:05d}-{context.taskAttemptId()}.arrow"
         try:
-            rows = stage_rows(iterator, os.path.join(folder, name), self._plan)
+            with named(f"table {self._options.table!r}"):
+                rows = stage_rows(iterator, os.path.join(folder, name), self._plan)
         except BaseException:
             with contextlib.suppress(StorageError):
                 handover.discard_staging(self._options.path, key)
@@ -114,9 +116,9 @@ class NyalaStreamWriter(Promptly, DataSourceStreamArrowWriter):
             }
             try:
                 outcome = handover.commit_staged(self._options.path, job)
-            except WriteError as error:
-                raise refused(self._options, error) from None
-            tell(self._options, outcome)
+            except Error as error:
+                raise refused(self._options, error, self._plan) from None
+            tell(self._options, outcome, self._plan)
         self._discard(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

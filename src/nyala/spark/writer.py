@@ -36,7 +36,7 @@ from nyala import handover
 from nyala.env import SYSTEM, mark_of_ancestor
 from nyala.errors import Error, InvalidArgumentError, SchemaError, WriteError
 from nyala.handover import CHANGES
-from nyala.spark.errors import named
+from nyala.spark.errors import named, naming
 from nyala.spark.options import WriteOptions
 from nyala.spark.prompt import Promptly
 from nyala.spark.reader import JVM, begin_task
@@ -44,12 +44,22 @@ from nyala.spark.types import arrow_schema
 from nyala.spark.words import errors_in_options, in_options, rows_in_options
 from nyala.tablet.load_job import LoadPlan
 from nyala.tablet.load_write import check_columns
-from nyala.tablet.staged_files import check_names, routing_plan, write_routed
+from nyala.tablet.staged_files import check_names, routing_plan, with_tablets, write_routed
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["NyalaWriter", "StagedFile", "failures_text", "plan_rows", "stage_rows", "unique_columns"]
+    from nyala.tablet.root import TableState
+
+__all__ = [
+    "NyalaWriter",
+    "StagedFile",
+    "failure_text",
+    "failures_text",
+    "plan_rows",
+    "stage_rows",
+    "unique_columns",
+]
 
 # Files of a job that never came to its commit go when its driver has ended, and are kept this long where nobody can
 # tell that.
@@ -102,7 +112,8 @@ class NyalaWriter(Promptly, DataSourceArrowWriter):
         # The attempt's id is unique in the application, so a retry cannot meet its predecessor's file.
         name = f"part-{partition:05d}-{context.taskAttemptId()}.arrow"
         chosen = (b if b.schema.names == self._columns else b.select(self._columns) for b in iterator)
-        rows = stage_rows(chosen, os.path.join(self._staging, name), self._plan)
+        with named(f"table {self._options.table!r}"):
+            rows = stage_rows(chosen, os.path.join(self._staging, name), self._plan)
         return StagedFile(partition, name if rows else None, rows)
 
     @errors_in_options()
@@ -122,11 +133,11 @@ class NyalaWriter(Promptly, DataSourceArrowWriter):
                     "overwrite": self._overwrite,
                 },
             )
-        except WriteError as error:
-            raise refused(self._options, error) from None
+        except Error as error:
+            raise refused(self._options, error, self._plan) from None
         with contextlib.suppress(Error):  # it is committed; what stays here goes when its time is over
             handover.discard_staging(self._options.path, self._key)
-        tell(self._options, outcome)
+        tell(self._options, outcome, self._plan)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         handover.discard_staging(self._options.path, self._key)
@@ -150,10 +161,10 @@ def plan_rows(options: WriteOptions, columns: Sequence[str], schema: StructType)
     Raises: TableNotFoundError, ColumnNotFoundError, SchemaError, InvalidArgumentError: what no row could mend.
     """
     check_names(options.table, columns)
-    plan = routing_plan(SYSTEM, options.path, options.table)
-    if options.operation != CHANGES:
-        given = arrow_schema(schema)
-        with named(f"table {options.table!r}"):
+    with named(f"table {options.table!r}"):
+        plan = routing_plan(SYSTEM, options.path, options.table)
+        if options.operation != CHANGES:
+            given = arrow_schema(schema)
             check_columns(plan, options.operation, pa.schema([given.field(name) for name in columns]))
     return plan
 
@@ -167,6 +178,16 @@ def stage_rows(batches: Iterator[pa.RecordBatch], path: str, plan: LoadPlan) -> 
 # ------------------------------------------------------------------------------------------------ what the user is told
 
 
+def failure_text(
+    errors: pa.Table, place: int, row_text: Callable[[int | None], str], *, with_code: bool = False
+) -> str:
+    """One failing row in words: which, its key, what is wrong with it. Parameters: see `failures_text`."""
+    (row,) = errors.slice(place, 1).to_pylist()
+    key = ", ".join(f"{name}={row[name]!r}" for name in errors.column_names[4:])
+    code = f"{row['code']}: " if with_code else ""
+    return f"{row_text(row['row'])} ({key}): {code}{row['message']}"
+
+
 def failures_text(errors: pa.Table, row_text: Callable[[int | None], str] = "row {}".format) -> str:
     """How many rows failed with which code, and the first hundred of them, a line each.
 
@@ -174,20 +195,26 @@ def failures_text(errors: pa.Table, row_text: Callable[[int | None], str] = "row
     """
     codes = Counter(errors.column("code").to_pylist())
     lines = [", ".join(f"{count} {code}" for code, count in sorted(codes.items()))]
-    for row in errors.slice(0, ERRORS_SHOWN).to_pylist():
-        key = ", ".join(f"{name}={row[name]!r}" for name in errors.column_names[4:])
-        lines.append(f"  {row_text(row['row'])} ({key}): {row['code']}: {row['message']}")
+    shown = min(errors.num_rows, ERRORS_SHOWN)
+    lines += [f"  {failure_text(errors, place, row_text, with_code=True)}" for place in range(shown)]
     if errors.num_rows > ERRORS_SHOWN:
         lines.append(f"  … and {errors.num_rows - ERRORS_SHOWN} more")
     return "\n".join(lines)
 
 
-def refused(options: WriteOptions, error: WriteError) -> WriteError:
+def refused(options: WriteOptions, error: Error, plan: LoadPlan) -> Error:
     """The error of a job of which nothing was written, for a person who sees its text only."""
+    if not isinstance(error, WriteError):
+        return naming(error, f"table {options.table!r}")
     errors = None if error.errors is None else rows_in_options(error.errors)
+    text = f"table {options.table!r}: {in_options(str(error))}"
+    if errors is not None and errors.num_rows:
+        placed = with_tablets(errors, _routing(plan))
+        # The text has the first row's message in it.
+        first, first_placed = (str(found.column("message")[0]) for found in (errors, placed))
+        text, errors = text.replace(first, first_placed, 1), placed
     if options.result is not None and errors is not None:
         write_errors(options.result, errors)
-    text = f"table {options.table!r}: {in_options(str(error))}"
     if options.result is None:  # Spark's exception has no such attribute
         text = text.replace("(all failing rows are in .errors)", "(all of them: .option('result', folder))")
     if errors is not None and errors.num_rows:
@@ -195,10 +222,14 @@ def refused(options: WriteOptions, error: WriteError) -> WriteError:
     return type(error)(text, errors)
 
 
-def tell(options: WriteOptions, outcome: dict[str, Any]) -> None:
+def _routing(plan: LoadPlan) -> TableState:
+    return plan.table_state(None, range(len(plan.tablets)))
+
+
+def tell(options: WriteOptions, outcome: dict[str, Any], plan: LoadPlan) -> None:
     """Leave what the commit did where the user wants it; failing rows are never passed over in silence."""
     errors: pa.Table | None = outcome["errors"]
-    errors = None if errors is None else rows_in_options(errors)
+    errors = None if errors is None else with_tablets(rows_in_options(errors), _routing(plan))
     failed = 0 if errors is None else errors.num_rows
     if options.result is not None:
         if errors is not None and failed:

@@ -51,13 +51,13 @@ _CACHE_BYTES: Final = 64 << 20
 def make_change_tokens(root_path: str, table: TableState, spec: DiffSpec) -> list[bytes]:
     """A token per tablet that has changes of the interval in files, and nothing of it in memory."""
     made = []
-    for ordinal, tablet in enumerate(table.tablets):
+    for tablet in table.tablets:
         if _in_memory(tablet, spec) or not any(diff_records.may_meet(r, spec) for r in tablet.rowsets):
             continue
         meta = {
             "path": root_path,
             "table": table.name,
-            "tablet": ordinal,
+            "tablet": tablet.id,
             "schema": json.loads(table.schema.to_json()),
             "columns": [column.name for column in spec.columns],
             "since": spec.since,

@@ -148,7 +148,7 @@ class _Task:
         self._ignore = bool(ignore)
         self._folder = folder
         self._name = name
-        self._ordinal = ordinal
+        self._tablet_id = None if ordinal is None else plan.tablets[ordinal].id
         self._pending: dict[int, _Pending] = {}
         self.keys = [column.name for column in table.schema.key_columns]
         self.rowsets: list[WrittenRowSet] = []
@@ -189,10 +189,10 @@ class _Task:
 
     def _naming_the_tablet(self, failed: pa.Table) -> pa.Table:
         """Its messages, read far from here, say where their rows were to go."""
-        if self._ordinal is None:
+        if self._tablet_id is None:
             return failed
         messages = failed.column("message")
-        named = pc.binary_join_element_wise(messages, f" (tablet {self._ordinal})", "")
+        named = pc.binary_join_element_wise(messages, f" (tablet {self._tablet_id})", "")
         return failed.set_column(failed.schema.get_field_index("message"), "message", named)
 
     def _insert(self, effect: Effect) -> None:

@@ -29,6 +29,7 @@ from typing import Any, Final
 import google_crc32c
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nyala.catalog.store import Catalog
 from nyala.env import Env, MissingFileError
@@ -49,6 +50,7 @@ __all__ = [
     "check_names",
     "read_staged",
     "routing_plan",
+    "with_tablets",
     "write_routed",
     "write_staged",
 ]
@@ -112,13 +114,7 @@ def _routed(table: TableState, batches: Sequence[pa.RecordBatch], begin: int) ->
     """One run: the rows by tablet and key, those without a tablet behind them; `begin`: rows of the task before."""
     rows = pa.Table.from_batches(batches).combine_chunks()
     count = rows.num_rows
-    keys = [c.name for c in table.schema.key_columns if c.name in rows.column_names]
-    prepared = prepare(table, "delete", rows.select(keys), ignore=True)
-    ids = np.array([tablet.id for tablet in table.tablets], np.int64)
-    order = prepared.rows
-    homes = ids[prepared.tablets]
-    if not prepared.is_distinct:
-        homes = np.repeat(homes, prepared.group_sizes)
+    order, homes = _homes(table, rows)
     if len(order) != count:
         lost = np.setdiff1d(np.arange(count), order)
         order = np.concatenate((order, lost))
@@ -130,6 +126,31 @@ def _routed(table: TableState, batches: Sequence[pa.RecordBatch], begin: int) ->
     return pa.RecordBatch.from_arrays(
         [*columns, pa.array(homes, pa.int64()), numbers], names=[*rows.column_names, TABLET, ROW]
     )
+
+
+def _homes(table: TableState, rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """The places of rows that have a tablet, by tablet and key, and its id."""
+    keys = [c.name for c in table.schema.key_columns if c.name in rows.column_names]
+    prepared = prepare(table, "delete", rows.select(keys), ignore=True)
+    ids = np.array([tablet.id for tablet in table.tablets], np.int64)
+    homes = ids[prepared.tablets]
+    if not prepared.is_distinct:
+        homes = np.repeat(homes, prepared.group_sizes)
+    return prepared.rows, homes
+
+
+def with_tablets(errors: pa.Table, table: TableState) -> pa.Table:
+    """Failing rows (`WriteError.errors`) whose messages, read far from here, name the tablet that each was for."""
+    if not errors.num_rows:
+        return errors
+    # Behind row, operation, code and message stand the key's columns.
+    keys = pa.table(errors.columns[4:], errors.column_names[4:])
+    places, homes = _homes(table, keys.combine_chunks())
+    words = np.full(errors.num_rows, "", object)
+    words[places] = [f" (tablet {home})" for home in homes.tolist()]
+    at = errors.column_names.index("message")
+    named = pc.binary_join_element_wise(errors.column(at), pa.array(words, pa.string()), "")
+    return errors.set_column(at, errors.schema.field(at), named)
 
 
 def write_staged(env: Env, path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:

@@ -82,7 +82,7 @@ def make_tokens(root_path: str, table: TableState, spec: ScanSpec, pieces: int =
     whole = spec.order_by_key or spec.limit is not None
     share = max(sum(map(_rows_of, units)) // max(pieces, 1), read_path.WINDOW_ROWS)
     return [
-        Token(_make_token(root_path, spec, ordinal, part), sum(map(_rows_of, part)))
+        Token(_make_token(root_path, spec, table.tablets[ordinal].id, part), sum(map(_rows_of, part)))
         for ordinal, parts in sorted(by_tablet.items())
         for part in ([parts] if whole else _cut(parts, share))
     ]
@@ -119,7 +119,7 @@ def _cut(units: Sequence[ScanUnit], share: int) -> Iterator[list[ScanUnit]]:
         yield group
 
 
-def _make_token(root_path: str, spec: ScanSpec, ordinal: int, units: Sequence[ScanUnit]) -> bytes:
+def _make_token(root_path: str, spec: ScanSpec, tablet_id: int, units: Sequence[ScanUnit]) -> bytes:
     bodies: list[Any] = []
     rowsets = []
     memory = []
@@ -155,7 +155,7 @@ def _make_token(root_path: str, spec: ScanSpec, ordinal: int, units: Sequence[Sc
         bodies.append(_stream(spec.arrow_schema.empty_table()))
     meta = {
         "path": root_path,
-        "tablet": ordinal,
+        "tablet": tablet_id,
         "snapshot": spec.snapshot,
         "schema": json.loads(spec.schema.to_json()),
         "columns": [column.name for column in spec.columns],
@@ -387,10 +387,10 @@ def _deltas(
 
 
 def tablet_of(data: bytes) -> int | None:
-    """The ordinal of the tablet that a token is of, for messages; None when the bytes do not say."""
+    """The id of the tablet that a token is of; None when the bytes do not say."""
     try:
         meta, _ = _open(data)
     except CorruptionError:
         return None
-    ordinal: int = meta["tablet"]
-    return ordinal
+    tablet_id: int = meta["tablet"]
+    return tablet_id

@@ -159,3 +159,32 @@ def test_what_tasks_need_is_in_the_catalogue(tmp_path: Path) -> None:
         with pytest.raises(TableNotFoundError, match="stagd"):
             routing_plan(SYSTEM, db.path, "stagd")
         assert {TABLET, ROW}.isdisjoint(COLUMNS)
+
+
+def test_failing_rows_name_their_tablets(tmp_path: Path) -> None:
+    """Also where a key is twice among them, and where a column is called as one of ours; not where a row has none."""
+    with open_database(tmp_path / "s") as db:
+        db.create_table("other", {"k": "int64"}, "k")
+        table = db.create_table(
+            "t", {"message": "int64", "v": "int8"}, "message",
+            [nyala.range_partition("message", bounds=[(0, 10), (10, 20)])],
+        )  # fmt: skip
+        state = db._store.root.table("t")
+        low, high = (tablet.id for tablet in state.tablets)
+        table.insert({"message": [12, 1], "v": [0, 0]})
+        keys = [12, 30, 1, 12, None]
+        failed = pa.table(
+            [
+                pa.array(range(5)),
+                pa.array(["insert"] * 5),
+                pa.array(["c"] * 5),
+                pa.array(["no"] * 5),
+                pa.array(keys),
+            ],
+            ["row", "operation", "code", "message", "k"],
+        ).rename_columns(["row", "operation", "code", "message", "message"])
+        named = staged_files.with_tablets(failed, state)
+        ends = [f" (tablet {home})" if home else "" for home in (high, None, low, high, None)]
+        assert named.column(3).to_pylist() == [f"no{end}" for end in ends]
+        assert named.column(4).to_pylist() == keys
+        assert staged_files.with_tablets(failed.slice(0, 0), state).num_rows == 0

@@ -1,0 +1,151 @@
+"""What goes wrong in a worker reaches the user as one of ours, in one line, with table, tablet, file and row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import nyala
+import nyala.spark
+from nyala import handover
+from nyala.errors import CorruptionError, DuplicateKeyError, HistoryExpiredError, KeyNotFoundError
+
+
+@pytest.fixture
+def table(store: Path) -> Iterator[nyala.Table]:
+    """k = 0 … 9 in three tablets, whose ids are not their places: another table was there before."""
+    with nyala.connect(store, maintenance=False) as db:
+        db.create_table("other", {"k": "int64"}, "k", [nyala.hash_partition("k", buckets=4)])
+        made = db.create_table("t", {"k": "int64", "v": "int64"}, "k", [nyala.hash_partition("k", buckets=3)])
+        made.insert({"k": list(range(10)), "v": list(range(10))})
+        made.flush()
+        yield made
+
+
+def homes(table: nyala.Table) -> dict[int, int]:
+    """The tablet's id of each key."""
+    root, state = table.scan()._take()
+    ids = [tablet.id for tablet in state.tablets]
+    keys = pa.array(range(20), pa.int64())
+    del root
+    return {k: ids[place] for k, place in enumerate(state.router.route({"k": keys}, len(keys)).tolist())}
+
+
+def test_a_row_that_fails_is_told_with_its_tablet(
+    spark: SparkSession, table: nyala.Table, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever way it went: in the sentence, and in the table of failing rows."""
+    home = homes(table)
+    df = spark.range(8, 12, 1, 1).selectExpr("id AS k", "id AS v")
+    first = rf"row 0 \(k=8\): the key is taken in table 't'; .* \(tablet {home[8]}\) \(all .*\)"
+    whole = rf"table 't': 2 (of 4 )?rows failed and nothing was written: (partition 0, )?{first}"
+
+    def late_load() -> None:
+        commit = handover.commit_load_files
+
+        def later(path: str, job: object) -> object:
+            table.insert({"k": [11], "v": [-1]})
+            return commit(path, job)  # type: ignore[arg-type]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(handover, "commit_load_files", later)
+            nyala.spark.load(df.where("k > 9"), table, tasks=1)
+
+    for job in (
+        lambda: nyala.spark.write(df, store, "t", operation="insert"),
+        lambda: nyala.spark.load(df, table),
+        lambda: nyala.spark.load(df, table, tasks=2),
+    ):
+        with pytest.raises(DuplicateKeyError) as raised:
+            job()
+        assert re.fullmatch(whole, str(raised.value).splitlines()[0]), raised.value
+        for k, message in zip(
+            *(raised.value.errors[name].to_pylist() for name in ("k", "message")), strict=True
+        ):
+            assert message.endswith(f" (tablet {home[k]})") and message.count("tablet") == 1
+    with pytest.raises(
+        DuplicateKeyError, match=rf"row not known \(k=11\): .*; another .* \(tablet {home[11]}\)"
+    ):
+        late_load()
+    writer = (
+        df.select("k")
+        .write.format("nyala")
+        .options(path=str(store), table="t", operation="delete")
+        .mode("append")
+    )
+    with pytest.raises(KeyNotFoundError) as missing, nyala.spark.plain_errors():
+        writer.save()
+    said = rf"table 't': 1 of 4 rows .*: row 2 \(k=10\): .* \(tablet {home[10]}\) \(.*option\('result', folder\)\)"
+    assert re.fullmatch(said, str(missing.value)), missing.value
+    assert isinstance(missing.value.__context__, PySparkException) and missing.value.__suppress_context__
+    collected = nyala.spark.write(df.select("k"), store, "t", operation="delete", errors="collect")
+    assert collected.deleted == 3 and collected.errors["message"][0].as_py().endswith(f" (tablet {home[10]})")
+
+
+def test_damage_is_told_with_table_tablet_and_file(
+    spark: SparkSession, table: nyala.Table, store: Path, tmp_path: Path
+) -> None:
+    """By what the driver reads, a commit, and Spark's own actions, in one line; jobs of executors: see `test_load`."""
+    db = table._database
+    before = db.now()
+    for file in (store / "data").rglob("*.base"):
+        # As if its tasks ran elsewhere: this process has the files open, and their blocks in its cache.
+        body = bytearray(file.read_bytes())
+        body[32:64] = bytes(32)
+        file.unlink()
+        file.write_bytes(body)
+    db.close()
+    path = str(store)
+    df = spark.range(0, 10, 1, 1).selectExpr("id AS k", "1L AS v")
+    with nyala.connect(store, maintenance=False) as again:
+        t = again["t"]
+
+        def stream() -> None:
+            feed = spark.readStream.format("nyala").options(path=path, table="t", changes="true").load()
+            query = (
+                feed.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+                .trigger(availableNow=True).start()
+            )  # fmt: skip
+            query.awaitTermination()
+
+        read = spark.read.format("nyala").options(path=path, table="t")
+        jobs: dict[str, Callable[[], object]] = {
+            "save": lambda: df.write.format("nyala").options(path=path, table="t").mode("append").save(),
+            "upsert here": lambda: nyala.spark.upsert(df, t),
+            "load()": lambda: read.load().collect(),
+            "to_spark here": lambda: t.scan().to_spark(spark),
+            "changes": lambda: (
+                read.options(changes="true", startingTimestamp=before - 10**12).load().collect()
+            ),
+            "stream": stream,
+        }
+        for name, job in jobs.items():
+            with pytest.raises(CorruptionError) as raised, nyala.spark.plain_errors():
+                job()
+            found = re.fullmatch(
+                r"table 't', tablet (\d+): /.*/data/(\d+)/\d+\.base at offset \d+: expected a block .*rows 0 to \d+.*",
+                str(raised.value),
+            )
+            assert found and found[1] == found[2], (name, raised.value)
+
+
+def test_what_is_not_ours_stays_sparks(spark: SparkSession, table: nyala.Table, store: Path) -> None:
+    """`plain_errors` changes no other exception; and what has no row is one line too."""
+    with pytest.raises(PySparkException, match="UNRESOLVED_COLUMN"), nyala.spark.plain_errors():
+        spark.sql("SELECT nothing").collect()
+    with pytest.raises(ZeroDivisionError), nyala.spark.plain_errors():
+        raise ZeroDivisionError
+    read = spark.read.format("nyala").options(path=str(store), table="t").load()
+    assert read.count() == 10
+    for lease in (store / "leases").glob("remote-*"):
+        lease.unlink()
+    with pytest.raises(HistoryExpiredError, match=r"^(?:table 't'|the lease).*load again") as raised:
+        with nyala.spark.plain_errors():
+            read.collect()
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,63 @@
+"""An error's sentence begins with table and tablet, once; and what Spark wrapped is found again."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import nyala.spark
+from nyala.errors import (
+    CorruptionError,
+    DuplicateKeyError,
+    Error,
+    InvalidArgumentError,
+    StorageError,
+    TableNotFoundError,
+)
+from nyala.spark.errors import named, naming, ours
+
+FILE = "/srv/data/9/store/data/3/14.base"
+
+
+def test_the_tablet_is_that_of_the_file() -> None:
+    """Whoever wraps the error may not know it, as a commit over all tablets."""
+    error = naming(CorruptionError("expected 5, found 6", FILE, 32), "table 't'")
+    assert str(error) == f"table 't', tablet 3: {FILE} at offset 32: expected 5, found 6"
+    assert (error.path, error.offset) == (FILE, 32)
+    assert str(naming(CorruptionError("no", FILE), "table 't', tablet 7")).startswith(
+        "table 't', tablet 7: /srv"
+    )
+    assert str(naming(StorageError("the disk is full"), "table 't'")) == "table 't': the disk is full"
+
+
+def test_what_is_named_is_not_named_again() -> None:
+    """On its way an error passes several places that know the table, some of them less well."""
+    once = naming(CorruptionError("no", FILE), "table 't'")
+    text = str(once)
+    assert str(naming(once, "table 't'")) == str(naming(once, "table 'u', tablet 5")) == text
+    for said in ("no table 't' in this store", "table 't' has rows: drop it"):
+        assert str(naming(TableNotFoundError(said), "table 't'")) == said
+    assert str(naming(Error("no"), 'table "it\'s"')) == 'table "it\'s": no'
+    with pytest.raises(Error, match=r"^table 't': no$"), named("table 't'"):
+        raise Error("no")
+
+
+def test_an_error_is_found_in_what_spark_made_of_it() -> None:
+    """The class, the first line; of several the last; nothing where nothing of ours is."""
+    text = (
+        "[PYTHON_EXCEPTION] Traceback (most recent call last):\n  File ...\nnyala.errors.StorageError: no disk\n"
+        "During handling ...\nnyala.errors.DuplicateKeyError: table 't': 1 of 2 rows failed: row 0 (k=1)\n"
+        "1 already-present\n  row 0 (k=1): …\n at org.apache.spark"
+    )
+    with pytest.raises(DuplicateKeyError) as raised, nyala.spark.plain_errors():
+        raise RuntimeError(text)
+    assert str(raised.value) == "table 't': 1 of 2 rows failed: row 0 (k=1)"
+    assert isinstance(raised.value.__context__, RuntimeError) and raised.value.__suppress_context__
+    assert ours(RuntimeError("nyala.errors.Nothing: x")) is not None and ours(RuntimeError("x")) is None
+    own = InvalidArgumentError("mine")
+    with pytest.raises(InvalidArgumentError) as kept, nyala.spark.plain_errors():
+        raise own
+    assert kept.value is own
+    found = ours(RuntimeError(f"nyala.errors.CorruptionError: {FILE} at offset 32: no"))
+    assert isinstance(found, CorruptionError) and "no" in str(pickle.loads(pickle.dumps(found)))
