@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
@@ -15,6 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, GreaterThan
 
 import nyala
+import nyala.spark
+from nyala.spark import backup_jobs, frames, reader
 
 ALL_TYPES = {
     "k": "int64",
@@ -294,11 +297,14 @@ def test_a_snapshot_that_nobody_reads_is_given_up(spark: SparkSession, eight: Pa
 
 
 def test_what_is_in_memory_travels_in_a_file_that_goes_with_the_lease(
-    spark: SparkSession, store: Path
+    spark: SparkSession, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two megabytes that no flush has written are read by the tasks, and not pickled into the plan."""
+    """Two megabytes that no flush has written are read by the tasks, and not pickled into the plan; nor are those of a
+    scan, or of a backup, although no tablet has so much."""
     with nyala.connect(store, maintenance=False) as db:
-        table = db.create_table("t", {"k": "int64", "v": "string"}, ["k"])
+        table = db.create_table(
+            "t", {"k": "int64", "v": "string"}, ["k"], [nyala.hash_partition("k", buckets=4)]
+        )
         table.insert({"k": list(range(20_000)), "v": [f"{k:0100}" for k in range(20_000)]})
         df = load(spark, store, "t")
         assert df.selectExpr("count(*)", "sum(k)", "sum(cast(v AS long))").first() == (
@@ -308,6 +314,19 @@ def test_what_is_in_memory_travels_in_a_file_that_goes_with_the_lease(
         )
         leases = store / "leases"
         assert [path.stat().st_size > 1 << 20 for path in leases.rglob("*.token")] == [True]
+        sizes: list[int] = []
+
+        def placed(*given: object, **named: bool) -> object:
+            made = reader.place(*given, **named)
+            sizes.append(len(pickle.dumps(made)))
+            return made
+
+        for module in (frames, backup_jobs):
+            monkeypatch.setattr(module, "place", placed)
+        monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
+        assert table.scan().to_spark(spark).agg({"k": "sum"}).first() == (199990000,)
+        assert nyala.spark.backup(spark, table, tmp_path / "backups")["rows"] == 20_000
+        assert len(sizes) == 2 and 1 < max(sizes) <= 1 << 20
         for lease in leases.glob("remote-*"):
             if lease.is_file():  # as when its time is over
                 lease.unlink()

@@ -130,9 +130,9 @@ class Lease:
         elif self.kind == "remote" and os.getpid() == self._pid:
             _end_remote(self._env, self.path)
 
-    def keep_file(self, name: str, data: bytes) -> str:
-        """Write a file that lives as long as this remote lease; returns its absolute path. Not synced: whom it is
-        for dies with the machine.
+    def keep_file(self, name: str, *parts: bytes) -> str:
+        """Write a file of these parts that lives as long as this remote lease; returns its absolute path. Not synced:
+        whom it is for dies with the machine.
 
         Raises: HistoryExpiredError when the lease is over; StorageError.
         """
@@ -143,7 +143,7 @@ class Lease:
         path = os.path.join(folder, name)
         file = self._env.files.create(path)
         try:
-            file.append(data)
+            file.append(*parts)
         finally:
             file.close()
         return path

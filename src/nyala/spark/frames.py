@@ -144,7 +144,7 @@ def _by_tasks(
     named = lease_of_version(path, root.version, lease_s, process_mark(), shared=shared)
     lease = HeldLease(path, named, lease_s)
     wanted = tasks_wanted(rows, len(schema.fields), cores_of(spark))
-    groups = place(path, lease.name, pack(scan._tokens_in_pieces(wanted), wanted))
+    groups = place(path, lease.name, pack(scan._tokens_in_pieces(wanted), wanted), together=True)
     whole = with_digits(spark, schema) if arrays else schema
     widths = carried_in(whole, scan._value_bounds()) if arrays and len(whole) <= _CARRIED_MAX else {}
     del root

@@ -7,8 +7,8 @@
 
 A token carries all that an executor needs: it opens no catalogue and replays no log. Spark plans once for
 the life of a DataFrame, so its snapshot is pinned with it; the lease keeps the files, and each read renews it.
-What a tablet has in memory travels with its token: up to 1 MB inside the partition, which Spark pickles and sends
-through the driver, above that in a file beside the lease, which lives as long.
+What a tablet has in memory travels with its token. Of all tokens of a partition at most 1 MB stands inside it, which
+Spark pickles and sends through the driver; the others are in a file beside the lease, which lives as long (`place`).
 
 Cost: a task of the Python data source takes some 50 ms of a core before it reads a byte, so tablets are packed
 into two partitions for each core at most, of about equal numbers of rows, and into fewer where there is less to read
@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -52,6 +53,7 @@ __all__ = [
     "CELLS_PER_TASK",
     "JVM",
     "PARTITIONS_PER_CORE",
+    "FilePart",
     "HeldLease",
     "NyalaReader",
     "PlacedToken",
@@ -77,11 +79,22 @@ CELLS_PER_TASK: Final = 500_000
 JVM: Final = "java"
 # A lease is written anew (and synced) only when less than this share of its time is left.
 RENEWED_BELOW: Final = 0.75
-# A larger token goes into a file: Spark pickles partitions, keeps them on the driver and sends them one by one.
+# What travels inside a partition: Spark pickles partitions, keeps them on the driver and sends them one by one.
 INLINE_MAX_BYTES: Final = 1 << 20
+# What pickle adds to a token, and what a place in a file takes.
+_PICKLED_BYTES: Final = 64
 
-PlacedToken: TypeAlias = "bytes | str"
-"""A token, or the absolute path of the file that holds it."""
+
+class FilePart(NamedTuple):
+    """Bytes [offset, offset + size) of a file."""
+
+    path: str
+    offset: int
+    size: int
+
+
+PlacedToken: TypeAlias = "bytes | FilePart"
+"""A token, or where it lies."""
 
 
 def table_schema(options: ReadOptions) -> tuple[pa.Schema, int]:
@@ -146,19 +159,41 @@ def pack(tokens: Sequence[Token], partitions: int) -> list[list[bytes]]:
 
 
 def place(
-    path: str, lease: str, groups: Sequence[Sequence[bytes]], inline_max_bytes: int = INLINE_MAX_BYTES
+    path: str,
+    lease: str,
+    groups: Sequence[Sequence[bytes]],
+    inline_max_bytes: int = INLINE_MAX_BYTES,
+    *,
+    together: bool = False,
 ) -> list[list[PlacedToken]]:
-    """The groups with every token that is too large to be pickled in a file that lives as long as the lease."""
-    keeper = None
-    placed: list[list[PlacedToken]] = []
-    for group in groups:
-        placed.append([])
-        for token in group:
-            if len(token) <= inline_max_bytes:
-                placed[-1].append(token)
-                continue
-            keeper = keeper or open_remote_lease(SYSTEM, path, lease)
-            placed[-1].append(keeper.keep_file(f"{SYSTEM.randomness.token_hex(8)}.token", token))
+    """The groups, in each of which at most `inline_max_bytes` are pickled: the smallest tokens. The others of a group
+    are in one file, which lives as long as the lease.
+
+    together: the groups are pickled together, as what a task's function knows is: then all of them are one.
+    """
+    if together:
+        placed = iter(
+            _place_group(path, lease, [token for group in groups for token in group], inline_max_bytes)
+        )
+        return [[next(placed) for _ in group] for group in groups]
+    return [_place_group(path, lease, group, inline_max_bytes) for group in groups]
+
+
+def _place_group(path: str, lease: str, group: Sequence[bytes], inline_max_bytes: int) -> list[PlacedToken]:
+    placed: list[PlacedToken] = list(group)
+    left = inline_max_bytes - _PICKLED_BYTES * len(group)
+    by_size = sorted(range(len(group)), key=lambda place: len(group[place]))
+    kept = 0
+    while kept < len(group) and (left := left - len(group[by_size[kept]])) >= 0:
+        kept += 1
+    filed = sorted(by_size[kept:])
+    if filed:
+        keeper = open_remote_lease(SYSTEM, path, lease)
+        parts = [group[place] for place in filed]
+        file = keeper.keep_file(f"{SYSTEM.randomness.token_hex(8)}.token", *parts)
+        offsets = itertools.accumulate(map(len, parts), initial=0)
+        for place, part, offset in zip(filed, parts, offsets, strict=False):
+            placed[place] = FilePart(file, offset, len(part))
     return placed
 
 
@@ -261,10 +296,14 @@ def load_placed(placed: PlacedToken) -> bytes:
     if isinstance(placed, bytes):
         return placed
     try:
-        return SYSTEM.files.read_all(placed)
+        file = SYSTEM.files.open(placed.path)
+        try:
+            return bytes(file.read(placed.offset, placed.size))
+        finally:
+            file.close()
     except MissingFileError as error:
         raise HistoryExpiredError(
-            f"the lease of this read is over, and with it went {placed}: load again"
+            f"the lease of this read is over, and with it went {placed.path}: load again"
         ) from error
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import pickle
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support import open_database
 
@@ -17,7 +20,10 @@ from nyala.env import SYSTEM, Env, SystemRandomness, system_files
 from nyala.errors import HistoryExpiredError
 from nyala.scan import read_token
 from nyala.spark import reader
-from nyala.spark.reader import load_placed, pack, place
+from nyala.spark.changes import change_schema, plan_changes, read_changes
+from nyala.spark.options import ChangeOptions, ReadOptions
+from nyala.spark.reader import FilePart, load_placed, pack, place
+from nyala.spark.types import arrow_schema, spark_schema
 from nyala.tablet import read_path
 from nyala.tablet.token import Token
 from nyala.testing.clock import ManualClock
@@ -93,10 +99,59 @@ def test_large_tokens_go_by_file_which_lives_as_long_as_the_lease(tmp_path: Path
     with nyala.connect(path) as db:
         db.create_table("t", {"k": "int64"}, ["k"])
     lease = handover.remote_lease(path, 60)
-    (group,) = place(path, lease.name, [[b"small", b"x" * 100]], inline_max_bytes=10)
+    (group,) = place(path, lease.name, [[b"small", b"x" * 100]], inline_max_bytes=150)
     assert group[0] == b"small"
-    assert isinstance(group[1], str) and load_placed(group[1]) == b"x" * 100
+    assert isinstance(group[1], FilePart) and load_placed(group[1]) == b"x" * 100
     open_remote_lease(SYSTEM, path, lease.name).release()
     with pytest.raises(HistoryExpiredError, match="load again"):
         load_placed(group[1])
     assert list((tmp_path / "s" / "leases").iterdir()) == []
+
+
+@given(
+    st.lists(st.lists(st.binary(max_size=300), max_size=8), max_size=6),
+    st.integers(0, 2000),
+    st.booleans(),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_is_pickled_is_bounded_for_each_partition(
+    tmp_path: Path, groups: list[list[bytes]], limit: int, together: bool
+) -> None:
+    """Of many small tokens too: the same ones come out in the same order, and no group needs more than one file."""
+    path = str(tmp_path)
+    lease = handover.remote_lease(path, 60)
+    placed = place(path, lease.name, groups, limit, together=together)
+    assert [[load_placed(one) for one in group] for group in placed] == groups
+    for group in [list(itertools.chain(*placed))] if together else placed:
+        inline = [one for one in group if isinstance(one, bytes)]
+        assert not inline or len(pickle.dumps(inline)) <= limit
+        assert len({one.path for one in group if isinstance(one, FilePart)}) <= 1
+        # What is in the file would not have had room besides.
+        filed = [one.size for one in group if isinstance(one, FilePart)]
+        assert not filed or sum(map(len, inline)) + min(filed) + 64 * len(group) > limit
+    lease.release()
+
+
+@pytest.mark.parametrize("what", ["rows", "changes", "first changes"])
+def test_a_partition_of_many_tablets_is_pickled_in_a_megabyte(tmp_path: Path, what: str) -> None:
+    """Eight tablets with 400 kB in memory each, and one task that reads them all."""
+    path = str(tmp_path / "s")
+    with nyala.connect(path, maintenance=False) as db:
+        table = db.create_table(
+            "t", {"k": "int64", "v": "string"}, ["k"], [nyala.hash_partition("k", buckets=8)]
+        )
+        begun = 0 if what == "first changes" else db.now()
+        table.insert({"k": list(range(32_000)), "v": [f"{k:0100}" for k in range(32_000)]})
+        made: list[Any]
+        if what != "rows":
+            options = ChangeOptions(path, "t", partitions=1)
+            schema = spark_schema(change_schema(options))
+            made = plan_changes(db, options, schema, begun, db.now())
+            read = read_changes(made[0], options, arrow_schema(schema))
+        else:
+            schema = spark_schema(table.schema)
+            source = reader.NyalaReader(ReadOptions(path, "t", partitions=1), schema, None)
+            made = source.partitions()
+            read = source.read(made[0])
+        assert len(made) == 1 and len(pickle.dumps(made[0])) <= 1 << 20
+        assert sum(batch.num_rows for batch in read) == 32_000
