@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -453,3 +453,49 @@ def test_separate_executors(tmp_path: Path) -> None:
         [sys.executable, "cluster.py"], cwd=tmp_path, capture_output=True, text=True, timeout=280, env=env
     )
     assert run.stdout.strip() == "done", run.stderr[-4000:]
+
+
+def test_each_long_job_is_watched(
+    spark: SparkSession, db: nyala.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every helper that runs jobs says how far they are: what it says, and that a job ran while it said so."""
+    told: list[str] = []
+    context = spark.sparkContext
+    watching = progress.watching
+
+    @contextlib.contextmanager
+    def seen(session: SparkSession, what: str) -> Iterator[None]:
+        tag = f"test-{len(told)}"
+        context.addJobTag(tag)
+        try:
+            with watching(session, what):
+                yield
+        finally:
+            context.removeJobTag(tag)
+        assert len(context._jsc.sc().statusTracker().getJobIdsForTag(tag)) > 0, f"no job of {what}"
+        told.append(what)
+
+    modules = ("load", "small", "session", "compact", "backup_jobs")
+    for module in (importlib.import_module(f"nyala.spark.{name}") for name in modules):
+        monkeypatch.setattr(module, "watching", seen)
+    table = db.create_table("t", {"k": "int64", "v": "int64", "w": "string"}, ["k"])
+
+    def says(job: Callable[[], object], *wanted: str) -> None:
+        job()
+        assert [re.sub(r" \[.*", "", what) for what in told] == list(wanted)
+        told.clear()
+
+    says(lambda: nyala.spark.load(ids(spark, 0, 5, 1), table, tasks=1), "insert into t")
+    says(lambda: nyala.spark.upsert(ids(spark, 3, 8, 1), table, tasks=1), "upsert into t")
+    with monkeypatch.context() as patched:
+        patched.setattr(small, "SMALL_BYTES", 1 << 20)
+        says(lambda: nyala.spark.upsert(ids(spark, 3, 8, 1), table), "upsert into t")
+    says(lambda: nyala.spark.compact(spark, table), "compaction of t")
+    says(lambda: nyala.spark.backup(spark, table, tmp_path / "backups"), "backup of t")
+    says(
+        lambda: nyala.spark.write(ids(spark, 0, 1, 1).select("k"), db.path, "t", operation="delete"),
+        "delete into t",
+    )
+    says(lambda: nyala.spark.backup(spark, table, tmp_path / "backups"), "backup of t")
+    restored = "insert into again", "changes into again"
+    says(lambda: nyala.spark.restore(spark, tmp_path / "backups", "t", into=db, name="again"), *restored)

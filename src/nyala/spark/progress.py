@@ -3,7 +3,9 @@
     with watching(spark, "load of t"):      every few seconds: load of t: 12 of 40 tasks done, 2 running
         frame.collect()
 
-Shown on stderr when that is a terminal, otherwise as records of the logger `nyala.spark` (level INFO).
+Shown on stderr when that is a terminal; in a notebook below its cell, as one line that changes; otherwise as records of
+the logger `nyala.spark` (level INFO). A notebook is told by the IPython that runs the program: it is not imported where
+it is not there already.
 A Connect server reports by itself how far it is, to a handler of the session, about everything that the session runs.
 """
 
@@ -33,7 +35,7 @@ _log = logging.getLogger("nyala.spark")
 @contextlib.contextmanager
 def watching(spark: SparkSession, what: str, show: Callable[[str], None] | None = None) -> Iterator[None]:
     """While the body runs jobs, say how many of their tasks are done. show: told each line; None: see the module."""
-    lines = _Lines(what, show or _say)
+    lines = _Lines(what, show or _shower())
     with _watching_classic(spark, lines) if is_classic(spark) else _watching_connect(spark, lines):
         yield
 
@@ -104,12 +106,42 @@ def _watching_connect(spark: Any, lines: _Lines) -> Iterator[None]:
         spark.removeProgressHandler(told)
 
 
-def _say(line: str) -> None:
+def _shower() -> Callable[[str], None]:
+    """What shows a line to whoever runs this program."""
     if sys.stderr.isatty():
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
-    else:
-        _log.info("%s", line)
+        return _to_terminal
+    return _NotebookLine() if _in_notebook() else _to_log
+
+
+def _to_terminal(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def _to_log(line: str) -> None:
+    _log.info("%s", line)
+
+
+def _in_notebook() -> bool:
+    """Whether this program is a kernel of IPython's, whose cells show what is displayed."""
+    ipython = sys.modules.get("IPython")
+    with contextlib.suppress(Exception):  # another module of that name
+        return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
+    return False
+
+
+class _NotebookLine:
+    """One line below the cell, from the first time on that there is something to say."""
+
+    def __init__(self) -> None:
+        self._shown: Any = None
+
+    def __call__(self, line: str) -> None:
+        data = {"text/plain": line}
+        if self._shown is None:
+            self._shown = sys.modules["IPython"].display.display(data, raw=True, display_id=True)
+        else:
+            self._shown.update(data, raw=True)
 
 
 @contextlib.contextmanager
