@@ -6,6 +6,7 @@ import ast
 import json
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import nyala
@@ -35,6 +36,33 @@ def test_the_package_that_spark_discovers_never_raises() -> None:
     assert loaded_by(f"{hide}\nimport pyspark_nyala\nassert not hasattr(pyspark_nyala, 'DefaultSource')") == [
         "pyspark"
     ]
+
+
+def test_what_spark_discovers_costs_others_nothing() -> None:
+    """Spark imports it in every program that uses any data source of Python's: it brings nothing along, also when made,
+    and pickled, before a table is asked for. Without the rest it is there all the same, and says so when it is used."""
+    code = """
+        import pickle, sys
+        import pyspark.sql.datasource
+        before = set(sys.modules)
+        import pyspark_nyala
+        made = pyspark_nyala.DefaultSource(options={"path": "/nowhere", "table": "t"})
+        assert issubclass(type(made), pyspark.sql.datasource.DataSource) and made.name() == "nyala"
+        assert b"nyala.spark" not in pickle.dumps(made)
+        print(sorted(set(sys.modules) - before))
+        sys.modules["pyarrow"] = None
+        try:
+            made.schema()
+        except ImportError as error:
+            print(error)
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60
+    )
+    assert run.stdout.splitlines() == [
+        "['pyspark_nyala']",
+        "import of pyarrow halted; None in sys.modules",
+    ], run.stderr
 
 
 def test_every_public_name_is_loaded_from_where_type_checkers_see_it() -> None:
