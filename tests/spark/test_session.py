@@ -10,13 +10,14 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 import nyala
 import nyala.spark
-from nyala.spark import cluster
+from nyala.spark import cluster, session
 from nyala.spark.cluster import problems
 from nyala.spark.prompt import worker_stream
 from nyala.spark.reader import in_task
@@ -33,6 +34,31 @@ def test_the_format_is_known_by_itself_and_by_a_call(spark: SparkSession, store:
         nyala.spark.register(spark)
         nyala.spark.register(spark)
     assert read.load().count() == 1
+
+
+def test_a_registered_session_is_read_by_as_many_tasks_as_its_cores_are_worth(
+    spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by those of the driver's machine: what plans a read cannot ask, so it is told."""
+    columns = [f"c{number}" for number in range(10)]
+    with nyala.connect(store) as db:
+        table = db.create_table(
+            "t",
+            {"k": "int64"} | dict.fromkeys(columns, "int8"),
+            ["k"],
+            [nyala.hash_partition("k", buckets=8)],
+        )
+        zeros = np.zeros(150_000, np.int8)
+        table.insert(pa.table({"k": np.arange(150_000)} | dict.fromkeys(columns, zeros)))
+    read = spark.read.format("nyala").options(path=str(store), table="t")
+    try:
+        for cores, partitions in ((1, 2), (8, 4)):
+            monkeypatch.setattr(session, "cores_of", lambda _, cores=cores: cores)
+            nyala.spark.register(spark)
+            assert read.load().rdd.getNumPartitions() == partitions
+    finally:
+        monkeypatch.undo()
+        nyala.spark.register(spark)
 
 
 def test_another_python_is_told(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

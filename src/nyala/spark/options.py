@@ -57,8 +57,8 @@ class ReadOptions:
     at          the moment to read: a timestamp of ours, ISO text or a WriteResult; None: now
     columns     None: all, in the table's order
     where       a predicate that is evaluated inside the store, on this `load()` only
-    partitions  the greatest number of Spark partitions; None: two for each core of the driver's machine, and fewer of
-                a table that is not worth so many tasks
+    partitions  the greatest number of Spark partitions; None: two for each core of the session, as far as it is known
+                (`nyala.spark.register`), else of the driver's machine; fewer of a table that is not worth so many tasks
     lease_s     how long the snapshot's files are kept after they were last read
     """
 

@@ -200,10 +200,14 @@ def _place_group(path: str, lease: str, group: Sequence[bytes], inline_max_bytes
 class NyalaReader(Promptly, DataSourceReader):
     """Lives in a planner worker, and as a pickled copy in every task. No `pushFilters`: see the package."""
 
-    def __init__(self, options: ReadOptions, schema: StructType, timestamp: int | None) -> None:
+    def __init__(
+        self, options: ReadOptions, schema: StructType, timestamp: int | None, cores: int | None = None
+    ) -> None:
+        """cores: of the session; None: nobody knows."""
         self._options = options
         self._schema = schema
         self._timestamp = timestamp
+        self._cores = cores
 
     @errors_in_options()
     def partitions(self) -> list[InputPartition]:
@@ -220,7 +224,9 @@ class NyalaReader(Promptly, DataSourceReader):
             lease = lease_of_version(options.path, db.stats()["version"], options.lease_s)
             scan = db.table(options.table).scan(columns=self._schema.fieldNames(), where=options.where, at=at)
             check_schema(self._schema, options.table, scan.schema)
-            wanted = options.partitions or partitions_wanted(scan._rows_to_look_at(), len(scan.schema))
+            wanted = options.partitions or partitions_wanted(
+                scan._rows_to_look_at(), len(scan.schema), self._cores
+            )
             groups = place(options.path, lease, pack(scan._tokens_in_pieces(wanted), wanted))
             return [TokenPartition(group, lease) for group in groups]
 

@@ -18,7 +18,7 @@ from nyala.errors import Error, InvalidArgumentError, StorageError, WriteError
 from nyala.schema.nodes import Predicate, all_of
 from nyala.schema.parser import parse_predicate
 from nyala.spark.arguments import check_frame, folder_of
-from nyala.spark.cluster import check_workers, is_classic
+from nyala.spark.cluster import check_workers, cores_of, is_classic
 from nyala.spark.constants import valued
 from nyala.spark.errors import named, plain_errors
 from nyala.spark.frames import leased_frame
@@ -49,15 +49,19 @@ _TABLES_SHOWN: Final = 20
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("nyala")` known to this session, classic or Connect, and check the Pythons of its executors.
+    """Make `format("nyala")` known to this session, classic or Connect, with the number of tasks that it runs at a time
+    now, and check the Pythons of its executors.
 
     Not needed for the name where Spark finds the package `pyspark_nyala` by itself: wherever Nyala is installed with
     pip. Warns (UserWarning, a sentence each) when Spark's Python workers do not start, have no Nyala, or have other
     versions of Python, pyspark, pyarrow or nyala than this program.
     Cost: a small job.
     """
-    spark.dataSource.register(NyalaDataSource)
-    for problem in check_workers(spark):
+    problems = check_workers(spark)
+    # Now that its executors have come. A class that stands in no module is pickled with what it has.
+    known = type("RegisteredDataSource", (NyalaDataSource,), {"cores": cores_of(spark)})
+    spark.dataSource.register(known)
+    for problem in problems:
         warnings.warn(problem, stacklevel=2)
 
 

@@ -47,6 +47,9 @@ class NyalaDataSource(Promptly, DataSource):
         Spark leaves as they are, with the metadata of where they were read, or with none: then the target is asked for.
     """
 
+    # How many tasks its session runs at a time, if somebody told (`nyala.spark.register`): no worker can ask.
+    cores: int | None = None
+
     # The snapshot of this `load()`, once it is chosen. Spark pickles this object after it called `schema()`.
     _timestamp: int | None = None
 
@@ -72,7 +75,7 @@ class NyalaDataSource(Promptly, DataSource):
         options = self._with_identity(schema, _KEPT)
         if wants_changes(options):
             return NyalaChangeReader(ChangeOptions.parse(options), schema)
-        return NyalaReader(ReadOptions.parse(options), schema, self._timestamp)
+        return NyalaReader(ReadOptions.parse(options), schema, self._timestamp, self.cores)
 
     @errors_in_options()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
