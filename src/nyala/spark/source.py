@@ -73,6 +73,12 @@ class NyalaDataSource(Promptly, DataSource):
     @errors_in_options()
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._with_identity(schema, _KEPT)
+        if not {"path", "table"} & options.keys():
+            raise InvalidArgumentError(
+                "format 'nyala' is not told which table to read: give .option('path', …) and .option('table', …). A "
+                "table that was made by CREATE TABLE t (columns) USING nyala OPTIONS (…) has lost them: make it "
+                "without the list of columns, or say SELECT … FROM t WITH (`path`='…', `table`='…')"
+            )
         if wants_changes(options):
             return NyalaChangeReader(ChangeOptions.parse(options), schema)
         return NyalaReader(ReadOptions.parse(options), schema, self._timestamp, self.cores)
@@ -127,6 +133,7 @@ class NyalaDataSource(Promptly, DataSource):
             raise InvalidArgumentError(
                 "format 'nyala' is not told which table the rows are for: give .option('path', …) and "
                 ".option('table', …). Of a table of its own catalogue Spark says it only where it has to fit the rows' "
-                "columns to it: say INSERT INTO t WITH (`path`='…', `table`='…') SELECT …"
+                "columns to it: say INSERT INTO t WITH (`path`='…', `table`='…') SELECT …; and instead of CREATE TABLE "
+                "… AS SELECT make the table with Nyala, CREATE TABLE t USING nyala OPTIONS (…), then INSERT"
             )
         return told

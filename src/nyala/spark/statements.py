@@ -136,7 +136,8 @@ def _look_for_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema |
         raise InvalidArgumentError(f"the statement does not parse: {_first_line(error)}") from None
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise InvalidArgumentError(
-            "nyala.spark.sql takes one SELECT: write with df.write.format('nyala') or nyala.spark.upsert"
+            "nyala.spark.sql takes one SELECT (SELECT * FROM t, where you mean TABLE t): write with "
+            "df.write.format('nyala') or nyala.spark.upsert, and give spark.sql what names no table of the store"
         )
     tree = trees[0]
     found: dict[str, tuple[Node, tuple[str, ...], pa.Schema]] = {}

@@ -279,10 +279,35 @@ def test_the_text_is_changed_only_where_tables_stand() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["DELETE FROM t", "SELECT 1; SELECT 2", "SELEC k FROM t", ""])
+NO_SELECT = r"takes one SELECT \(SELECT \* FROM t, where you mean TABLE t\): write with .* give spark.sql what names no"
+NOT_TAKEN = "table 't': TABLESAMPLE, PIVOT and time travel are not taken here; use a subquery, or at="
+REFUSED = {
+    "DELETE FROM t": NO_SELECT,
+    "INSERT INTO t VALUES (1, 2)": NO_SELECT,
+    "MERGE INTO t USING u ON t.k = u.k WHEN MATCHED THEN DELETE": NO_SELECT,
+    "CREATE TABLE z AS SELECT * FROM t": NO_SELECT,
+    "SELECT 1; SELECT 2": NO_SELECT,
+    "TABLE t": NO_SELECT,
+    "VALUES (1)": NO_SELECT,
+    "SHOW TABLES": NO_SELECT,
+    "EXPLAIN SELECT * FROM t": NO_SELECT,
+    "": NO_SELECT,
+    "SELEC k FROM t": "does not parse",
+    "TABLE t LIMIT 3": "does not parse",
+    "FROM t |> SET v = v + 1": "does not parse: Unsupported pipe syntax operator: 'SET'",
+    "SELECT * FROM t TABLESAMPLE (10 PERCENT)": NOT_TAKEN,
+    "SELECT * FROM t TABLESAMPLE (3 ROWS)": NOT_TAKEN,
+    "SELECT k FROM t TABLESAMPLE (BUCKET 1 OUT OF 2)": NOT_TAKEN,
+    "SELECT * FROM t PIVOT (sum(v) FOR k IN (1, 2))": NOT_TAKEN,
+    "SELECT * FROM t VERSION AS OF 1": NOT_TAKEN,
+    "SELECT * FROM t TIMESTAMP AS OF '2026-01-01'": NOT_TAKEN,
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
 def test_what_is_no_select_is_refused(text: str) -> None:
     """Spark would refuse a DELETE on a Python source with a sentence that helps nobody."""
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match=REFUSED[text]):
         find_uses(text, TABLES.get)
 
 

@@ -1,0 +1,81 @@
+"""Tables of Spark's own catalogue: what `CREATE TABLE … USING nyala` keeps, and what it loses in other forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import nyala
+import nyala.spark
+from nyala.errors import InvalidArgumentError
+
+
+@pytest.fixture
+def place(spark: SparkSession, store: Path) -> Iterator[str]:
+    """Options of a table with k = 0, 1; Spark's table `made` is gone afterwards."""
+    with nyala.connect(store, maintenance=False) as db:
+        db.create_table("t", {"k": "int64", "v": "int64"}, "k").insert({"k": [0, 1], "v": [0, 1]})
+    yield f"`path` '{store}', `table` 't'"
+    spark.sql("DROP TABLE IF EXISTS made")
+
+
+def rows(store: Path) -> list[int]:
+    with nyala.connect(store, read_only=True) as db:
+        return sorted(db["t"].to_arrow()["k"].to_pylist())
+
+
+def test_a_table_with_a_list_of_columns_is_told_what_it_lost(
+    spark: SparkSession, store: Path, place: str
+) -> None:
+    """Spark makes it without asking us, and keeps neither path nor table: no read or write of it goes anywhere else."""
+    spark.sql(f"CREATE TABLE made (k BIGINT, v BIGINT) USING nyala OPTIONS ({place})")
+    told = r"is not told which table .*CREATE TABLE"
+    for act in (
+        lambda: spark.sql("SELECT * FROM made").collect(),
+        lambda: spark.table("made").collect(),
+        lambda: nyala.spark.sql(spark, "SELECT * FROM made").collect(),
+        lambda: spark.sql("INSERT INTO made VALUES (5, 5)"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=told), nyala.spark.plain_errors():
+            act()
+    given = place.replace("path` ", "path`=").replace("table` ", "table`=")
+    assert spark.sql(f"SELECT sum(k) FROM made WITH ({given})").first() == (1,)
+    spark.sql(f"INSERT INTO made WITH ({given}) VALUES (7, 7)")
+    assert rows(store) == [0, 1, 7]
+
+
+@pytest.mark.parametrize("form", ["CREATE TABLE", "CREATE TABLE IF NOT EXISTS"])
+def test_create_table_as_select_is_refused_and_leaves_nothing(
+    spark: SparkSession, store: Path, place: str, form: str
+) -> None:
+    """Neither rows in the table, nor an entry in Spark's catalogue."""
+    text = f"{form} made USING nyala OPTIONS ({place}) AS SELECT 9L AS k, 9L AS v"
+    with pytest.raises(
+        InvalidArgumentError, match=r"instead of CREATE TABLE … AS SELECT make the table with Nyala"
+    ):
+        with nyala.spark.plain_errors():
+            spark.sql(text)
+    assert not spark.catalog.tableExists("made") and rows(store) == [0, 1]
+    spark.sql(f"CREATE TABLE made USING nyala OPTIONS ({place})")
+    spark.sql("INSERT INTO made VALUES (9, 9)")
+    assert rows(store) == [0, 1, 9]
+
+
+def test_what_names_a_table_in_other_words(spark: SparkSession, store: Path, place: str) -> None:
+    """Pipes, FROM first, hints, ranges and VALUES within a SELECT have Spark's answer; `TABLE t` within is not ours."""
+    spark.sql(f"CREATE TABLE made USING nyala OPTIONS ({place})")
+    for text, wanted in (
+        ("FROM t |> WHERE k > 0 |> SELECT v", [(1,)]),
+        ("FROM t SELECT v WHERE k > 0", [(1,)]),
+        ("SELECT /*+ BROADCAST(t) */ count(*) FROM t JOIN VALUES (1), (2) AS x(a) ON x.a = t.k", [(1,)]),
+        ("SELECT count(*) FROM t CROSS JOIN range(3)", [(6,)]),
+        ("SELECT count(*) FROM (TABLE made)", [(2,)]),
+    ):
+        assert [tuple(row) for row in nyala.spark.sql(spark, text, store=store).collect()] == wanted, text
+    with pytest.raises(PySparkException, match="TABLE_OR_VIEW_NOT_FOUND") as raised:
+        nyala.spark.sql(spark, "SELECT count(*) FROM (TABLE t)", store=store)
+    assert raised.value.__notes__ == [f"The store '{store}' has the tables t."]
