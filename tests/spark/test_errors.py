@@ -83,7 +83,7 @@ def test_a_row_that_fails_is_told_with_its_tablet(
         writer.save()
     said = rf"table 't': 1 of 4 rows .*: row 2 \(k=10\): .* \(tablet {home[10]}\) \(.*option\('result', folder\)\)"
     assert re.fullmatch(said, str(missing.value)), missing.value
-    assert isinstance(missing.value.__context__, PySparkException) and missing.value.__suppress_context__
+    assert isinstance(missing.value.__context__, PySparkException) and missing.value.__cause__ is None
     collected = nyala.spark.write(df.select("k"), store, "t", operation="delete", errors="collect")
     assert collected.deleted == 3 and collected.errors["message"][0].as_py().endswith(f" (tablet {home[10]})")
 

@@ -53,7 +53,7 @@ def test_an_error_is_found_in_what_spark_made_of_it() -> None:
     with pytest.raises(DuplicateKeyError) as raised, nyala.spark.plain_errors():
         raise RuntimeError(text)
     assert str(raised.value) == "table 't': 1 of 2 rows failed: row 0 (k=1)"
-    assert isinstance(raised.value.__context__, RuntimeError) and raised.value.__suppress_context__
+    assert isinstance(raised.value.__context__, RuntimeError) and raised.value.__cause__ is None
     assert ours(RuntimeError("nyala.errors.Nothing: x")) is not None and ours(RuntimeError("x")) is None
     own = InvalidArgumentError("mine")
     with pytest.raises(InvalidArgumentError) as kept, nyala.spark.plain_errors():
