@@ -287,9 +287,9 @@ def test_a_mistake_is_told_at_load(
 def test_a_snapshot_that_nobody_reads_is_given_up(spark: SparkSession, eight: Path) -> None:
     """After the lease is over a read says so; it never finds files missing, nor other rows."""
     with nyala.connect(eight) as db:
-        df = load(spark, eight, "t", lease=1)
+        df = load(spark, eight, "t", lease=4)
         assert df.count() == 8
-        time.sleep(1.2)
+        time.sleep(4.2)
         with pytest.raises(Exception, match=r"HistoryExpiredError.*load again"):
             df.count()
         assert load(spark, eight, "t").count() == 8
