@@ -1,166 +1,114 @@
 """kill -9 of the driver, its JVM and its workers at a step of a job, then the next open and the same job again.
 
-Each job runs in a program of its own, in which one function kills everything before it begins, or after it has ended.
-What the next open finds is the table as it was or as the job makes it, never a part, and no file of the dead job; run
-again, here, the job brings each row once.
+Each job runs in a program of its own (`kill_jobs`), in which one function kills everything before one of its calls
+begins, or after it has ended (`dying/sitecustomize.py`). What the next open finds is the table as it was or as the job
+makes it, never a part, and no file of the dead job; run again, here, the job brings each row once.
+
+    write, stream …            the store is held by whichever worker commits
+    open write, open stream …  it is open in the driver, which commits what comes through its socket
+    large stream …             the limit above which a batch is committed as files, and not by the log, is 1 byte in
+                               place of 64 MB in all processes of the program, and of the one that runs the job again
+
+A killed stream has given whole micro-batches out, the first ones, each once. Before it is started again table t changes
+some more, and its files are rewritten: what was planned is then read from others.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.kill_jobs import AFTER, BEFORE, JOBS, Commit, carry_out
 
 import nyala
 import nyala.spark
 from nyala.spark.backup import begin_backup, finish_backup, plan_backup, write_item
 
-BEFORE = {k: -k for k in range(0, 300, 3)}
-AFTER = BEFORE | {k: 10 * k for k in range(0, 200, 2)}
+HERE = Path(__file__).parent
 
-# Of every Python process of the program: wraps the function named in NYALA_DIE_AT as soon as its module is there.
-HOOK = """
-import importlib.abc, importlib.util, os, signal, sys
-
-module, name, when = os.environ["NYALA_DIE_AT"].split(":")
-
-def die():
-    try:
-        os.close(os.open("died", os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return
-    session = os.getsid(0)
-    os.killpg(session, signal.SIGKILL)   # the driver and its JVM
-    os.killpg(os.getpgid(0), signal.SIGKILL)
-
-def wrap(function):
-    def dying(*args, **kwargs):
-        if when == "before" and os.path.exists("armed"):
-            die()
-        found = function(*args, **kwargs)
-        if when == "after" and os.path.exists("armed"):
-            die()
-        return found
-    return dying
-
-class Hook(importlib.abc.MetaPathFinder):
-    def find_spec(self, wanted, path, target=None):
-        if wanted != module:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(wanted)
-        run = spec.loader.exec_module
-        def exec_module(made):
-            run(made)
-            owner, _, attribute = name.rpartition(".")
-            place = getattr(made, owner) if owner else made
-            setattr(place, attribute, wrap(getattr(place, attribute)))
-        spec.loader.exec_module = exec_module
-        return spec
-
-sys.meta_path.insert(0, Hook())
-"""
-
-PROGRAM = """
-import os, sys
-os.environ["PYSPARK_PYTHON"] = sys.executable
-os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-from pyspark.sql import SparkSession
-from tests.spark.test_kills import JOBS
-
-spark = (
-    SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1").getOrCreate()
-)
-spark.sparkContext.setLogLevel("OFF")
-open("armed", "x").close()
-JOBS[sys.argv[1]](spark, "store")
-"""
-
-
-def changes(spark: SparkSession, store: str):
-    del store
-    return spark.range(0, 200, 2, 2).selectExpr("id AS k", "10 * id AS v")
-
-
-def run_write(spark: SparkSession, store: str) -> None:
-    changes(spark, store).write.format("nyala").options(path=store, table="t").mode("append").save()
-
-
-def run_load(spark: SparkSession, store: str) -> None:
-    with nyala.connect(store, maintenance=False) as db:
-        # What is there is updated by hand: the load inserts the rest.
-        rows = changes(spark, store).where("k % 3 <> 0")
-        nyala.spark.load(rows, db["t"], on_conflict="ignore", tasks=2)  # by executors, few as they are
-        db["t"].upsert({"k": list(range(0, 200, 6)), "v": list(range(0, 2000, 60))})
-
-
-def run_upsert(spark: SparkSession, store: str) -> None:
-    with nyala.connect(store, maintenance=False) as db:
-        nyala.spark.upsert(changes(spark, store), db["t"], tasks=2)
-
-
-def run_compact(spark: SparkSession, store: str) -> None:
-    with nyala.connect(store, maintenance=False) as db:
-        nyala.spark.compact(spark, db["t"])
-
-
-def run_stream(spark: SparkSession, store: str) -> None:
-    feed = spark.readStream.schema("k long, v long").option("maxFilesPerTrigger", 1).json(f"{store}/../in")
-    query = (
-        feed.writeStream.format("nyala").options(path=store, table="fed", operation="insert")
-        .option("checkpointLocation", f"{store}/../checkpoint").trigger(availableNow=True).start()
-    )  # fmt: skip
-    assert query.awaitTermination(120) and query.exception() is None
-
-
-def run_backup(spark: SparkSession, store: str) -> None:
-    with nyala.connect(store, maintenance=False) as db:
-        nyala.spark.backup(spark, db["t"], f"{store}/../backups")
-
-
-def run_restore(spark: SparkSession, store: str) -> None:
-    """As a new table, and into one that is there and empty; run again, what is not there yet."""
-    folder = f"{store}/../backups"
-    with nyala.connect(store, maintenance=False) as db:
-        if "again" not in db.list_tables():
-            nyala.spark.restore(spark, folder, "t", into=db, name="again")
-        if not db["copy"].count():
-            nyala.spark.restore(spark, folder, db["copy"])
-
-
-JOBS: dict[str, Callable[[SparkSession, str], None]] = {
-    "write": run_write, "load": run_load, "upsert": run_upsert, "compact": run_compact, "stream": run_stream,
-    "backup": run_backup, "restore": run_restore,
-}  # fmt: skip
-
-COMMIT = ["nyala.tablet.write_path:commit:before", "nyala.wal.writer:LogWriter.append:after"]
+COMMIT = [
+    "nyala.tablet.write_path:commit:before",
+    "nyala.wal.writer:LogWriter.append:after",
+    "nyala.tablet.store:Store.finish:after",
+]
 INSTALL = ["nyala.tablet.store:Store.transact:before", "nyala.tablet.store:Store.transact:after"]
 STAGED = ["nyala.handover:new_staging:after", "nyala.tablet.staged_files:write_routed:before"]
+HANDED_OVER = ["nyala.handover:commit_staged:before", "nyala.handover:commit_staged:after"]
+SOURCE = "nyala.spark.changes:NyalaChangeStream"
 STEPS = {
     "write": [
         *STAGED,
         "nyala.tablet.staged_files:write_routed:after",
-        "nyala.handover:commit_staged:before",
+        *HANDED_OVER,
         *COMMIT,
-        "nyala.handover:commit_staged:after",
         "nyala.handover:discard_staging:after",
     ],
+    "open write": [*HANDED_OVER, *COMMIT, "nyala.handover:discard_staging:after"],
     "stream": [
         *STAGED,
         "nyala.tablet.staged_files:write_routed:after",
-        "nyala.handover:commit_staged:before",
+        *HANDED_OVER,
         *COMMIT,
-        "nyala.handover:commit_staged:after",
         "nyala.handover:discard_staging:before",
         "nyala.handover:discard_staging:after",
+    ],
+    "open stream": [f"{step}:2" for step in (*HANDED_OVER, *COMMIT)],
+    "large stream": [
+        "nyala.tablet.direct_commit:commit_directly:before:2",
+        "nyala.tablet.direct_commit:_write_piece:after:2",
+        *(f"{step}:2" for step in (*INSTALL, *HANDED_OVER)),
+    ],
+    # Micro-batches: 100 rows that are in files, 50, 3 and 2 that are in memory. Mostly the second one is met.
+    "flow": [
+        f"{SOURCE}.prepareForTriggerAvailableNow:after",
+        f"{SOURCE}.initialOffset:after",
+        f"{SOURCE}.latestOffset:after",
+        f"{SOURCE}.latestOffset:after:2",
+        f"{SOURCE}.partitions:before",
+        f"{SOURCE}.partitions:before:2",
+        "nyala.spark.changes:plan_changes:after:2",
+        f"{SOURCE}.partitions:after:2",
+        "nyala.spark.changes:read_changes:before:3",
+        *(f"{step}:2" for step in STAGED),
+        "nyala.tablet.staged_files:write_routed:after:2",
+        *HANDED_OVER,
+        *(f"{step}:2" for step in (*HANDED_OVER, *COMMIT)),
+        "nyala.handover:commit_staged:after:4",
+        "nyala.handover:discard_staging:before:2",
+        "nyala.handover:discard_staging:after:2",
+        f"{SOURCE}.commit:before",
+        f"{SOURCE}.commit:after",
+        f"{SOURCE}.commit:after:3",
+        "nyala.spark.changes:_give_back:after",
+    ],
+    "open flow": [f"{step}:2" for step in HANDED_OVER],
+    "large flow": [
+        "nyala.tablet.direct_commit:commit_directly:before:2",
+        *(f"{step}:2" for step in (*INSTALL, *HANDED_OVER)),
+    ],
+    # The first micro-batch is the table as it stands; the others are what the program wrote then.
+    "mirror": [
+        f"{SOURCE}.partitions:before",
+        *HANDED_OVER,
+        f"{SOURCE}.partitions:after:2",
+        *(f"{step}:2" for step in HANDED_OVER),
+        "nyala.handover:commit_staged:after:3",
+    ],
+    "large mirror": [
+        "nyala.handover:commit_staged:after",
+        "nyala.tablet.direct_commit:_write_deltas:after:2",
+        *(f"{step}:3" for step in HANDED_OVER),
     ],
     "load": [
         "nyala.handover:remote_lease:after",
@@ -196,8 +144,7 @@ STEPS = {
         "nyala.tablet.load_write:write_tablet:after",
         *INSTALL,
         "nyala.handover:commit_load_files:after",
-        "nyala.handover:commit_staged:before",
-        "nyala.handover:commit_staged:after",
+        *HANDED_OVER,
         "nyala.database:Database.rename_table:before",
         "nyala.database:Database.rename_table:after",
         "nyala.database:Database.drop_table:before",
@@ -210,13 +157,14 @@ STEPS = {
 }
 IN_THE_GATE = {
     ("stream", "nyala.handover:commit_staged:after"),
+    ("flow", "nyala.handover:commit_staged:after:2"),
     ("write", "nyala.tablet.staged_files:write_routed:after"),
     ("load", "nyala.tablet.load_commit:_moved_file:after"),
+    ("upsert", "nyala.tablet.store:Store.transact:after"),
+    ("compact", "nyala.tablet.store:Store.transact:before"),
     ("backup", "nyala.env.posix_files:PosixFiles.rename:before"),
     ("restore", "nyala.handover:commit_staged:before"),
 }
-# Jobs that leave the table as it is.
-LEAVING_IT = ("compact", "stream", "backup", "restore")
 CASES = [
     pytest.param(
         job,
@@ -227,6 +175,86 @@ CASES = [
     for job, steps in STEPS.items()
     for step in steps
 ]
+
+# What happens to table t, before the program and before the job is run again.
+HISTORY: list[Commit] = [("insert", BEFORE), ("update", dict(list(BEFORE.items())[:50]))]
+HISTORY_OF_FEEDS: list[Commit] = [
+    *HISTORY,
+    ("delete", {0: None, 3: None, 6: None}),
+    ("upsert", {3: 33, 301: 1}),
+]
+LATER: list[Commit] = [("insert", {0: 5}), ("update", {3: 34}), ("delete", {301: None})]
+
+Rows = dict[int, int | None]
+Version = tuple[int, int, str, int | None]
+
+
+def states_of(commits: list[Commit]) -> list[Rows]:
+    """What a table is after each of them."""
+    states: list[Rows] = [{}]
+    for operation, rows in commits:
+        after = states[-1] | rows
+        states.append({k: v for k, v in after.items() if k not in rows} if operation == "delete" else after)
+    return states[1:]
+
+
+def versions_of(commits: list[Commit], moments: list[int]) -> list[list[Version]]:
+    """Of each commit what a feed gives of it: (k, at, what, v), by k."""
+    found, before = [], dict[int, int | None]()
+    for (operation, rows), moment, after in zip(commits, moments, states_of(commits), strict=True):
+        what = {
+            k: operation if operation == "delete" else "update" if k in before else "insert" for k in rows
+        }
+        found.append([(k, moment, what[k], rows[k]) for k in sorted(rows)])
+        before = after
+    return found
+
+
+@dataclass
+class World:
+    """What there is of a case outside of the program that is killed."""
+
+    job: str
+    folder: Path
+    moments: list[int]
+
+    @property
+    def kind(self) -> str:
+        return self.job.split()[-1]
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    @property
+    def is_fed_by_t(self) -> bool:
+        return self.kind in ("flow", "mirror")
+
+
+def make_world(job: str, folder: Path) -> World:
+    world = World(job, folder, [])
+    with nyala.connect(world.store, maintenance=False) as db:
+        schema = {"k": "int64", "v": "int64"}
+        table = db.create_table("t", schema, ["k"], [nyala.hash_partition("k", buckets=2)])
+        (folder / "begin").write_text(str(db.now()))
+        first, *others = HISTORY_OF_FEEDS if world.is_fed_by_t else HISTORY
+        world.moments += carry_out(table, [first])
+        table.flush()
+        world.moments += carry_out(table, others)
+        db.create_table("fed", schema, ["k"])
+        if world.is_fed_by_t:
+            db.create_table("copy", schema, ["k"], [nyala.hash_partition("k", buckets=2)])
+            trail = {"k": "int64", "at": "int64", "what": "string", "v": "int64"}
+            db.create_table("trail", trail, ["k", "at"])
+        if job == "restore":
+            prepare_backups(db, folder / "backups")
+    (folder / "in").mkdir()
+    for number in range(2):
+        lines = [f'{{"k": {number + 2 * i}, "v": {i}}}\n' for i in range(5)]
+        file = folder / "in" / f"{number}.json"
+        file.write_text("".join(lines))
+        os.utime(file, (number, number))  # a stream takes the oldest first
+    return world
 
 
 def prepare_backups(db: nyala.Database, folder: Path) -> None:
@@ -247,12 +275,55 @@ def prepare_backups(db: nyala.Database, folder: Path) -> None:
     copy.delete(where="TRUE")
 
 
-def check_backups(store: Path) -> None:
-    """After a backup that was killed and run again there is one, whole, and nothing besides."""
-    folder = store.parent / "backups" / "t"
-    assert [str(path) for path in folder.iterdir()] == [
-        b["path"] for b in nyala.spark.list_backups(folder.parent)
-    ]
+# ------------------------------------------------------------------------------------------------ the program
+
+
+@pytest.fixture(scope="session")
+def class_archive(
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """An archive of the classes that a program loads: with it a JVM starts and runs a job with half the work (`java
+    -XX:SharedArchiveFile`). Kept from run to run; while another process makes it, there is none."""
+    made_by = f"{pyspark.__version__}-{spark._jvm.System.getProperty('java.vm.version')}"
+    folder = request.config.cache.mkdir("classes-of-spark")
+    archive = folder / f"{made_by}.jsa"
+    mine = folder / f"{made_by}.making"
+    with contextlib.suppress(FileExistsError):
+        if not archive.exists():
+            mine.touch(exist_ok=False)
+            try:
+                world = make_world("flow", tmp_path_factory.mktemp("classes"))
+                code, errors = run_program(world, f"-XX:ArchiveClassesAtExit={world.folder}/classes.jsa")
+                assert code == 0, errors
+                (world.folder / "classes.jsa").replace(archive)
+            finally:
+                mine.unlink()
+    return archive
+
+
+def run_program(world: World, java: str, die_at: str | None = None) -> tuple[int, str]:
+    """Returns: how it ended, and what it said."""
+    told = {"NYALA_JAVA_OPTIONS": java}
+    if die_at is not None:
+        told["NYALA_DIE_AT"] = die_at if die_at.count(":") == 3 else f"{die_at}:1"
+    if world.job.startswith("large"):
+        told["NYALA_LOG_AT_MOST"] = "1"
+    path = os.pathsep.join([str(HERE / "dying"), *sys.path])
+    program = subprocess.Popen(
+        [sys.executable, "-m", "tests.spark.kill_jobs", world.job], cwd=world.folder, start_new_session=True,
+        text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path, **told},
+    )  # fmt: skip
+    try:
+        _, errors = program.communicate(timeout=400)
+    finally:
+        if program.poll() is None:
+            os.killpg(program.pid, signal.SIGKILL)
+    (world.folder / "armed").unlink(missing_ok=True)
+    return program.returncode, errors[-3000:]
+
+
+# ------------------------------------------------------------------------------------------------ what is found
 
 
 def files_nobody_needs(folder: Path, db: nyala.Database) -> list[Path]:
@@ -266,68 +337,129 @@ def files_nobody_needs(folder: Path, db: nyala.Database) -> list[Path]:
     ]
 
 
+@contextlib.contextmanager
+def tidy(world: World) -> Iterator[nyala.Database]:
+    """The store, open. Nothing of a job is left in it, nor half a table; what was killed, or is only about to end, is
+    there for some moments more."""
+    deadline_s = time.monotonic() + 60
+    while True:
+        with nyala.connect(world.store, maintenance=False) as db:
+            db._writer().collect_garbage()
+            left = [str(path) for path in files_nobody_needs(world.store, db)]
+            left += {*db.list_tables()} - {"t", "fed", "copy", "again", "trail"}
+            if not left or time.monotonic() > deadline_s:
+                assert left == []
+                yield db
+                return
+        time.sleep(0.1)
+
+
+def rows_of(table: nyala.Table, at: int | None = None) -> Rows:
+    return {row["k"]: row["v"] for row in table.scan(at=at).to_arrow().to_pylist()}
+
+
+def check_what_was_left(world: World, db: nyala.Database) -> None:
+    """All or nothing of the job; of a stream all or nothing of each micro-batch, and nothing behind a missing one."""
+    rows, before = rows_of(db["t"]), states_of(HISTORY_OF_FEEDS if world.is_fed_by_t else HISTORY)[-1]
+    if world.kind in ("write", "upsert", "load"):
+        # A load is followed by an upsert, so it may be alone.
+        assert rows in [BEFORE, AFTER, *([AFTER | BEFORE] if world.kind == "load" else [])]
+    elif world.kind != "mirror":
+        assert rows == before
+    if world.kind == "stream":
+        assert rows_of(db["fed"]) in [{k: k // 2 for k in range(10) if k % 2 < parts} for parts in range(3)]
+    if world.kind == "flow":
+        check_trail(world, db, HISTORY_OF_FEEDS, whole=False)
+    if world.kind == "mirror":
+        check_copy(world, db, whole=False)
+    if world.kind == "restore":
+        for name in {"again", "copy"} & {*db.list_tables()}:
+            assert rows_of(db[name]) in ({}, before)
+
+
+def check_trail(world: World, db: nyala.Database, commits: list[Commit], *, whole: bool) -> None:
+    """It has the versions of the first commits, of each commit all of them; whole: of all commits."""
+    trail = db["trail"].scan().to_arrow().to_pylist()
+    found = sorted(tuple(row.values()) for row in trail)
+    wanted = versions_of(commits, world.moments)
+    given = {row["at"] for row in trail}
+    assert given == {*world.moments[: len(given)]}
+    assert found == sorted(version for part in wanted[: len(given)] for version in part)
+    assert not whole or len(given) == len(commits)
+
+
+def check_copy(world: World, db: nyala.Database, *, whole: bool) -> None:
+    """At each of its moments it was what t was at one of its own: first at the one at which the query began, then at
+    each of those that followed, to the last of all (whole)."""
+    begin = int((world.folder / "begin").read_text())
+
+    def states(name: str) -> list[Rows]:
+        feed = db[name].changes(begin, db.now(), "all").to_arrow()
+        found = [rows_of(db[name], at) for at in sorted(set(feed.column("_commit_timestamp").to_pylist()))]
+        return [rows for number, rows in enumerate(found) if not number or rows != found[number - 1]]
+
+    source, copy = states("t"), states("copy")
+    first = source.index(states_of(HISTORY_OF_FEEDS)[-1])
+    assert copy == source[first : first + len(copy)]
+    assert not whole or len(copy) == len(source) - first
+
+
+def check_what_is_there(world: World, db: nyala.Database) -> None:
+    """All of the job, and each row once."""
+    rows = db["t"].scan(order_by_key=True).to_arrow().to_pylist()
+    if not world.is_fed_by_t:
+        wanted = AFTER if world.kind in ("write", "upsert", "load") else BEFORE
+        assert rows == [{"k": k, "v": wanted[k]} for k in sorted(wanted)]
+    if world.kind == "stream":
+        fed = db["fed"].scan(order_by_key=True).to_arrow().to_pylist()
+        assert fed == [{"k": k, "v": k // 2} for k in range(10)]
+    if world.kind == "flow":
+        check_trail(world, db, [*HISTORY_OF_FEEDS, *LATER], whole=True)
+    if world.kind == "mirror":
+        assert db["copy"].scan(order_by_key=True).to_arrow().to_pylist() == rows
+        check_copy(world, db, whole=True)
+    if world.kind == "restore":
+        for name in ("again", "copy"):
+            assert db[name].scan(order_by_key=True).to_arrow().to_pylist() == rows, name
+    if world.kind == "backup":
+        check_backups(world.folder / "backups")
+    if world.job.startswith("large"):
+        sink = {"stream": "fed", "flow": "trail", "mirror": "copy"}[world.kind]
+        assert all(not tablet.memory.row_count for tablet in state_of(db, sink).tablets), (
+            "nothing went through the log"
+        )
+
+
+def state_of(db: nyala.Database, name: str) -> Any:
+    return db._store.root.table(name)
+
+
+def check_backups(folder: Path) -> None:
+    """After a backup that was killed and run again there is one, whole, and nothing besides."""
+    assert [str(path) for path in (folder / "t").iterdir()] == [
+        b["path"] for b in nyala.spark.list_backups(folder)
+    ]
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("job", "step"), CASES)
 def test_a_killed_job_left_nothing_and_can_be_run_again(
-    spark: SparkSession, tmp_path: Path, job: str, step: str
+    spark: SparkSession, tmp_path: Path, class_archive: Path, job: str, step: str
 ) -> None:
-    store = tmp_path / "store"
-    with nyala.connect(store, maintenance=False) as db:
-        schema = {"k": "int64", "v": "int64"}
-        table = db.create_table("t", schema, ["k"], [nyala.hash_partition("k", buckets=2)])
-        table.insert({"k": list(BEFORE), "v": list(BEFORE.values())})
-        table.flush()
-        table.update({"k": list(BEFORE)[:50], "v": list(BEFORE.values())[:50]})
-        db.create_table("fed", schema, ["k"])
-        if job == "restore":
-            prepare_backups(db, tmp_path / "backups")
-    (tmp_path / "in").mkdir()
-    for number in range(2):
-        lines = [f'{{"k": {number + 2 * i}, "v": {i}}}\n' for i in range(5)]
-        (tmp_path / "in" / f"{number}.json").write_text("".join(lines))
-    (tmp_path / "sitecustomize.py").write_text(HOOK)
-    (tmp_path / "program.py").write_text(PROGRAM)
-    path = os.pathsep.join([str(tmp_path), *sys.path])
-    run = subprocess.Popen(
-        [sys.executable, "program.py", job], cwd=tmp_path, start_new_session=True, text=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path, "NYALA_DIE_AT": step},
-    )  # fmt: skip
-    try:
-        _, errors = run.communicate(timeout=400)
-    finally:
-        if run.poll() is None:
-            os.killpg(run.pid, signal.SIGKILL)
-    assert run.returncode == -signal.SIGKILL, errors[-3000:]
-
-    deadline_s = time.monotonic() + 60
-    while True:
-        with nyala.connect(store, maintenance=False) as db:
-            db._writer().collect_garbage()
-            left = files_nobody_needs(store, db)
-            rows = {row["k"]: row["v"] for row in db["t"].to_arrow().to_pylist()}
-            tables = set(db.list_tables())
-            restored = [db[name].to_arrow().num_rows for name in ("again", "copy") if name in tables]
-        # A killed process is there for some moments more.
-        if not (left or tables - {"t", "fed", "copy", "again"}) or time.monotonic() > deadline_s:
-            break
-        time.sleep(0.1)
-    assert left == []
-    assert tables - {"t", "fed", "copy", "again"} == set()
-    assert set(restored) <= {0, len(BEFORE)}
-    # A load is followed by an upsert, so it may be alone.
-    assert rows in ([BEFORE] if job in LEAVING_IT else [BEFORE, AFTER, AFTER | BEFORE])
-
-    JOBS[job](spark, str(store))
-    with nyala.connect(store, maintenance=False) as db:
-        rows = db["t"].scan(order_by_key=True).to_arrow().to_pylist()
-        wanted = BEFORE if job in LEAVING_IT else AFTER
-        assert rows == [{"k": k, "v": wanted[k]} for k in sorted(wanted)]
-        if job == "stream":
-            fed = db["fed"].scan(order_by_key=True).to_arrow().to_pylist()
-            assert fed == [{"k": k, "v": k // 2} for k in range(10)]
-        if job == "restore":
-            for name in ("again", "copy"):
-                assert db[name].scan(order_by_key=True).to_arrow().to_pylist() == rows, name
-        assert files_nobody_needs(store, db) == []
-    if job == "backup":
-        check_backups(store)
+    world = make_world(job, tmp_path)
+    java = f"-XX:SharedArchiveFile={class_archive}" if class_archive.exists() else ""
+    code, errors = run_program(world, java, step)
+    assert code == -signal.SIGKILL, errors
+    with tidy(world) as db:
+        check_what_was_left(world, db)
+        if world.is_fed_by_t:
+            world.moments += carry_out(db["t"], LATER)
+            db["t"].flush()
+            db["t"].compact()
+    if job.startswith("large"):
+        code, errors = run_program(world, java)
+        assert code == 0, errors
+    else:
+        JOBS[job](spark, str(world.store))
+    with tidy(world) as db:
+        check_what_is_there(world, db)

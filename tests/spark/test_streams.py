@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,16 @@ import nyala
 def copied(store: Path) -> list[tuple[Any, ...]]:
     with nyala.connect(store, read_only=True) as db:
         return [tuple(row.values()) for row in db["copy"].scan(order_by_key=True).to_arrow().to_pylist()]
+
+
+def leases_left(store: Path) -> list[str]:
+    """Of tasks and micro-batches; a worker that was told to end may take some moments."""
+    deadline_s = time.monotonic() + 30
+    while left := [path.name for path in (store / "leases").glob("remote-*")]:
+        if time.monotonic() > deadline_s:
+            break
+        time.sleep(0.05)
+    return left
 
 
 def test_nyala_to_nyala(spark: SparkSession, store: Path, tmp_path: Path) -> None:
@@ -52,6 +63,26 @@ def test_nyala_to_nyala(spark: SparkSession, store: Path, tmp_path: Path) -> Non
         source.update({"k": [4], "w": [8]})
         assert run() == ["RANGE (k) [100, 200)"]
         assert copied(store) == [(2, 21, 7), (3, 30, None), (4, 40, 8), (100, 40, None)]
+        assert leases_left(store) == []
+
+
+def test_a_query_that_ended_keeps_no_files(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    """Neither one that was at its end nor one that somebody stopped; Spark ends both workers by a signal."""
+    with nyala.connect(store) as db:
+        table = db.create_table("t", {"k": "int64"}, ["k"])
+        for name in ("once", "always"):
+            table.insert({"k": [len(name)]})
+            feed = spark.readStream.format("nyala").options(path=str(store), table="t", changes="true")
+            writer = feed.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path / name))
+            query = (writer.trigger(availableNow=True) if name == "once" else writer).start()
+            if name == "once":
+                assert query.awaitTermination(120)
+            else:
+                query.processAllAvailable()
+                assert len(list((store / "leases").glob("remote-*"))) == 1
+                query.stop()
+            assert query.recentProgress[0]["numInputRows"] == table.count()
+            assert leases_left(store) == []
 
 
 def test_a_query_whose_history_is_gone_is_told_how_to_go_on(

@@ -6,6 +6,7 @@
                      tablets whose changes are in files   tokens  ───► read the files
                      others                               rows    ───► (they travel)
     commit         the files of earlier micro-batches may go
+    SIGTERM        so may those of the last one: thus Spark ends the worker, without a word before
 
 An offset is {"timestamp": N}: everything up to N was given out. 0 is before everything: the first micro-batch is then
 the table as it stands at its end, as inserts. When range partitions were dropped since the offset before, they stand
@@ -17,7 +18,8 @@ sentence, and started again, from its checkpoint, it has the columns of then for
 
 How far a micro-batch goes. What is in files is read by executors, what is in memory by the planner, so a start far back
 first catches up with what is in files alone. `maxRowsPerTrigger` ends it earlier, after the batch of the table with
-which it is reached: a batch is never cut, so a micro-batch may be larger, by one batch at most.
+which it is reached: a batch is never cut, so a micro-batch may be larger, by one batch at most. The first one of a
+query without a start is the whole table, however large.
 
 Invariants
     F1  The micro-batches of a query follow one another without gap and without overlap: (start, end], whatever was
@@ -33,6 +35,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import signal
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -352,6 +357,7 @@ class NyalaChangeStream(Promptly, DataSourceStreamReader, SupportsTriggerAvailab
     @errors_in_options()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         since, until = start["timestamp"], end["timestamp"]
+        _unwind_at_the_end()
         try:
             made = plan_changes(self._db, self._options, self._schema, since, until)
         except (ColumnNotFoundError, SchemaError) as error:
@@ -380,6 +386,19 @@ class NyalaChangeStream(Promptly, DataSourceStreamReader, SupportsTriggerAvailab
         if self._open is not None:
             self._open.close()
             self._open = None
+
+
+def _unwind_at_the_end() -> None:
+    """From now on SIGTERM ends this process, a planner worker, by an exception: PySpark calls `stop` then."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _unwind)
+
+
+def _unwind(number: int, frame: object) -> None:
+    del frame
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark sends it twice
+    sys.exit(128 + number)
 
 
 def _give_back(path: str, lease: str) -> None:
