@@ -75,7 +75,8 @@ def connect(
     durability:   "commit": a write is synced before its call returns. "group": it returns at once and is synced
                   within 100 ms. "os": synced at flush and close. In all three a batch is there wholly or not at
                   all.
-    memory_limit: bytes, or text such as "4GB": bounds what waits in memory to be flushed, and the block cache.
+    memory_limit: bytes, or text such as "4GB": bounds what waits in memory to be flushed, the block cache and what a
+                  scan decodes ahead (a quarter of it each), and what DuckDB takes for `sql` (all of it besides).
     rowset_size:  bytes of columns that a rowset is to have on disk.
     maintenance:  flush, compact and collect in the background.
     lock_timeout: seconds to wait for another writer to end.
@@ -395,7 +396,7 @@ class Database:
 
         with self._sql_lock:
             if self._open.sql is None:
-                self._open.sql = Connection()
+                self._open.sql = Connection(self._store.memory_limit_bytes)
             return self._open.sql
 
     def _writer(self) -> Store:

@@ -88,6 +88,10 @@ class BlockSource:
         """Whether what is read is kept only when it is asked for often: see `first_pass`."""
         return scanning and fill_cache and self._reader._cache is not None
 
+    def read_bytes(self, offset: int, length: int) -> bytes:
+        """Bytes of the file, whatever they are."""
+        return self._reader.read_exactly(offset, length)
+
     def read(self, block: int, stats: ReadStats | None = None) -> tuple[pa.Buffer, int]:
         """The bytes of one block from the file, past the cache, and where they lie."""
         offset, length = int(self._footer.block_offsets[block]), int(self._footer.block_lengths[block])

@@ -24,6 +24,7 @@ from nyala.cfile import format
 from nyala.cfile.block_source import BlockForm, BlockSource, ReadStats
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
+from nyala.cfile.decoded_size import DecodedSize
 from nyala.cfile.encoded_rows import CodeRows, EncodedRows, FrameRows, satisfying_codes
 from nyala.cfile.encoding import encoding_by_code
 from nyala.cfile.encoding.dictionary import CODEWORDS, codeword_dtype
@@ -41,6 +42,7 @@ from nyala.cfile.gathering import (
     text_pick,
     word_dtype,
 )
+from nyala.cfile.memory import pool
 from nyala.cfile.physical import BYTES, Physical, narrow_decimal, narrow_physical
 from nyala.cfile.zonemap import Zone, zone_of
 from nyala.errors import CorruptionError
@@ -55,9 +57,9 @@ __all__ = ["ColumnReader", "ReadStats", "SummaryError"]
 
 # A read of fewer rows than this part of a block is a look-up: it takes single values from what lies there.
 _PART_LOG2: Final = 4
-# For `row_bytes`: what LZ4 makes of text, and a text that is worth a dictionary entry.
-_TEXT_RATIO: Final = 3.0
-_DICTIONARY_VALUE_BYTES: Final = 16.0
+# Of a block that holds so many times the rows that are asked for, these are copied: the rest of it need not stay.
+_COPIED_TEXT_LOG2: Final = 1
+_COPIED_LOG2: Final = 4  # more than a window of a scan that was not cut
 # Answers of `excluded_blocks`, and words of a dictionary that satisfy a constraint.
 _EXCLUDED_KEPT: Final = 16
 # Words that are compared in Python, once for each constraint.
@@ -100,9 +102,12 @@ class ColumnReader:
         # Keys of many blocks may have offsets of 64 bits.
         self._is_text = footer.form.kind == BYTES and not footer.dictionary_length and footer.key.role != KEY
         # So many values at the most are few, wherever they lie.
-        self._few_rows = min(self.rows_per_block, footer.row_count) >> _PART_LOG2
+        self._block_rows = min(self.rows_per_block, footer.row_count)
+        self._few_rows = self._block_rows >> _PART_LOG2
+        self._copied_log2 = _COPIED_TEXT_LOG2 if self._is_text else _COPIED_LOG2
         self._python = python_value(footer.form.type)
         self._text_ends: npt.NDArray[np.int64] | None = None
+        self.decoded_size = DecodedSize(self._source, footer)
 
     # -- what the footer says ------------------------------------------------------------------------------
 
@@ -161,12 +166,8 @@ class ColumnReader:
 
     @property
     def row_bytes(self) -> float:
-        """About how many bytes a decoded value takes: exact for fixed width, for text from its size on disk."""
-        if self.has_dictionary:
-            return 4.0 + _DICTIONARY_VALUE_BYTES
-        if self._footer.form.kind != BYTES:
-            return float(self._footer.form.arrow.bit_width / 8)
-        return 4.0 + _TEXT_RATIO * self.size_bytes / max(1, self.row_count)
+        """About how many bytes a decoded value takes."""
+        return self.decoded_size.row_bytes
 
     def text_bytes(self, lower: int, upper: int) -> int:
         """About how many bytes of text or binary the ordinals [lower, upper) are, decoded: as if the values of a block
@@ -256,15 +257,14 @@ class ColumnReader:
         if lower == upper:
             return pa.nulls(0, self._arrow)
         if scanning or upper - lower > self.rows_per_block >> _PART_LOG2:
-            arrays = self._within(lower, upper, stats, fill_cache, "plain", scanning)
-        elif self._few == "packed":
+            return self._joined(self._within(lower, upper, stats, fill_cache, "plain", scanning))
+        if self._few == "packed":
             ordinals = Ordinals(np.arange(lower, upper), is_range=True)
             return self.gather(ordinals, stats=stats, fill_cache=fill_cache)
-        else:  # of a look-up, which keeps small blocks and widens what it needs, as `gather` does
-            arrays = [
-                self._plain(array)
-                for array in self._within(lower, upper, stats, fill_cache, self._small, False)
-            ]
+        # Of a look-up, which keeps small blocks and widens what it needs, as `gather` does.
+        arrays = [
+            self._plain(array) for array in self._within(lower, upper, stats, fill_cache, self._small, False)
+        ]
         return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
     def read_keys(self, block: int, stats: ReadStats | None = None) -> npt.NDArray[np.uint8] | pa.Array:
@@ -287,9 +287,9 @@ class ColumnReader:
         """
         assert self.has_dictionary and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
         arrays = self._within(lower, upper, stats, True, "codes", scanning)
-        if len(arrays) == 1:
+        if len(arrays) == 1 and len(arrays[0]) << self._copied_log2 > self._block_rows:
             return arrays[0]
-        indices = pa.concat_arrays([array.indices for array in arrays])
+        indices = pa.concat_arrays([array.indices for array in arrays], memory_pool=pool())
         return pa.DictionaryArray.from_arrays(indices, arrays[0].dictionary, safe=False)
 
     @property
@@ -321,8 +321,16 @@ class ColumnReader:
     ) -> pa.Array:
         """`read` of a decimal column whose type has a `narrow_decimal`, as that: no value is widened."""
         assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
-        arrays = self._within(lower, upper, stats, fill_cache, "narrow", scanning)
-        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+        return self._joined(self._within(lower, upper, stats, fill_cache, "narrow", scanning))
+
+    def _joined(self, arrays: list[pa.Array]) -> pa.Array:
+        """Parts of neighbouring blocks as one array, which does not hold much more memory than its rows take."""
+        if len(arrays) > 1:
+            return pa.concat_arrays(arrays)
+        if len(arrays[0]) << self._copied_log2 > self._block_rows:
+            return arrays[0]
+        # Of a part that is a few rows of a window's end, or of a window that was cut because its rows take much.
+        return pa.concat_arrays(arrays, memory_pool=pool())
 
     @property
     def decodes_in_long_calls(self) -> bool:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -45,6 +45,7 @@ from nyala.rowset.changes import Changes
 from nyala.rowset.key_index import KeyIndex
 from nyala.rowset.meta import RowSetMeta
 from nyala.rowset.part import Part
+from nyala.schema.convert import default_array
 from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["RowSetVersion"]
@@ -134,9 +135,9 @@ class RowSetVersion:
         return self.reader.cache_limit_bytes
 
     def row_bytes(self, column: ColumnSchema) -> float:
-        """About how many bytes a value of the column takes in memory. Opens its footer."""
+        """About how many bytes a value of the column takes in memory, on average. Opens its footer."""
         reader = self.base_column(column.id)
-        return 0.0 if reader is None else reader.row_bytes
+        return default_array(column, 1, "read").nbytes if reader is None else reader.row_bytes
 
     @property
     def paths(self) -> list[str]:
@@ -179,6 +180,11 @@ class RowSetVersion:
         if column_id not in known:
             known[column_id] = self._find_base_column(column_id)
         return known[column_id]
+
+    @cached_property
+    def known_row_bytes(self) -> dict[Hashable, float]:
+        """What rows of some columns take at the most, as scans of this version found out."""
+        return {}
 
     @cached_property
     def _base_columns(self) -> dict[int, ColumnReader | None]:

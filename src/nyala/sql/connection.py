@@ -1,5 +1,8 @@
 """A private DuckDB for the statements of one open store: in memory, without files, locked.
 
+Its memory is bounded by the store's `memory_limit`, or by `MEMORY_BYTES_MIN` where that is less; what does not fit is
+spilled. That is apart from what the store's own scans take.
+
 What it cannot do: read or write files (but for spilling what does not fit in memory to a temporary folder), load
 extensions, see variables of the calling program, or have any of that changed by a statement. Its time zone is UTC, as
 everywhere in Nyala.
@@ -24,10 +27,15 @@ SETTINGS: Final = {
 }
 
 
+MEMORY_BYTES_MIN: Final = 512_000_000
+"""So much DuckDB may always take: with less it fails at sorts of rows of some hundred bytes (decision 0039)."""
+
+
 class Connection:
     """Makes cursors, each with tables of its own, on one DuckDB instance. Thread-safe; opened at first use."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory_limit_bytes: int) -> None:
+        self._memory_bytes = max(memory_limit_bytes, MEMORY_BYTES_MIN)
         self._lock = threading.Lock()
         self._opened: list[Any] = []  # DuckDB's connection, once there is one
         # DuckDB complains of connections that are still there when the interpreter ends.
@@ -40,7 +48,12 @@ class Connection:
         with self._lock:
             if not self._opened:
                 spill = os.path.join(tempfile.gettempdir(), f"nyala-sql-{os.getpid()}-{id(self):x}")
-                opened = duckdb.connect(":memory:", config={**SETTINGS, "temp_directory": spill})
+                settings: Any = {
+                    **SETTINGS,
+                    "temp_directory": spill,
+                    "memory_limit": f"{self._memory_bytes}B",
+                }
+                opened = duckdb.connect(":memory:", config=settings)
                 opened.execute("SET GLOBAL TimeZone = 'UTC'")
                 opened.execute("SET GLOBAL lock_configuration = true")
                 self._opened.append(opened)

@@ -61,6 +61,12 @@ def our_error(
         )
     if isinstance(error, duckdb.ProgrammingError | duckdb.DataError | duckdb.NotSupportedError):
         return InvalidArgumentError(f"DuckDB refused the statement: {text}")
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return StorageError(
+            f"DuckDB has too little memory for the statement, though it spills what it can: {text.splitlines()[0]}\n"
+            'Open the store with a larger memory_limit, as connect(path, memory_limit="4GB"): DuckDB may take so much; '
+            "and look whether the temporary folder is full"
+        )
     if isinstance(error, duckdb.OperationalError | duckdb.InternalError):
         return StorageError(f"DuckDB could not run the statement: {text}")
     return Error(f"DuckDB could not run the statement: {text}")

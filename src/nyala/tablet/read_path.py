@@ -23,7 +23,7 @@ import heapq
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
@@ -43,6 +43,13 @@ from nyala.schema.schema import ColumnSchema
 from nyala.tablet.history import check_dropped
 from nyala.tablet.locate import tablet_slices
 from nyala.tablet.root import AnyRowSet, TableState
+from nyala.tablet.scan_memory import (
+    decodes_in_long_calls,
+    most_at_once,
+    rows_that_fit,
+    share_bytes,
+    windows_that_fit,
+)
 from nyala.tablet.window import ScanCounters, ScanSpec, ScanUnit, count_window, in_twos, read_window
 
 __all__ = ["GAP_ROWS", "WINDOW_ROWS", "KeyedRows", "ScanCounters", "ScanSpec", "ScanUnit", "aligned_heads"]
@@ -145,23 +152,33 @@ def windows(lower: int, end: int, rows: int) -> Iterator[tuple[int, int]]:
         lower = upper
 
 
-def pieces(unit: ScanUnit, spec: ScanSpec, counters: ScanCounters) -> list[tuple[int, int]]:
+def pieces(
+    unit: ScanUnit,
+    spec: ScanSpec,
+    counters: ScanCounters,
+    columns: Collection[ColumnSchema] = (),
+    window_bytes: int | None = None,
+) -> list[tuple[int, int]]:
     """What is to be read of the unit: its windows, without the rows that zone maps and deltas exclude (Z1).
 
     Rows are left out of the middle of a window only where they are many: each piece is read by itself.
+    columns, window_bytes: what is decoded besides the predicate's columns, and what a window may take (`scan_memory`).
     """
     rowset, of_rows = unit.rowset, unit.upper - unit.lower
     left = [(unit.lower, unit.upper)]
     if isinstance(rowset, DiskRowSet) and spec.constraints:
         demands = [(spec.schema.by_name(name), constraint) for name, constraint in spec.constraints.items()]
         left = rows_left(rowset, demands, spec.snapshot, unit.lower, unit.upper)
+    rows = WINDOW_ROWS
+    if left and window_bytes is not None and isinstance(rowset, DiskRowSet):
+        rows = rows_that_fit(rowset, spec, columns, rows, window_bytes, counters)
     found: list[tuple[int, int]] = []
     for lower, upper in left:
-        if found and lower - found[-1][1] < GAP_ROWS and lower // WINDOW_ROWS == found[-1][0] // WINDOW_ROWS:
+        if found and lower - found[-1][1] < GAP_ROWS and lower // rows == found[-1][0] // rows:
             lower = found.pop()[0]
-        found += windows(lower, upper, WINDOW_ROWS)
-    of_windows = (unit.upper - 1) // WINDOW_ROWS + 1 - unit.lower // WINDOW_ROWS
-    windows_left = len({lower // WINDOW_ROWS for lower, _ in found})
+        found += windows(lower, upper, rows)
+    of_windows = (unit.upper - 1) // rows + 1 - unit.lower // rows
+    windows_left = len({lower // rows for lower, _ in found})
     rows_left_in_them = sum(upper - lower for lower, upper in found)
     counters.skip(of_windows - windows_left, of_windows, of_rows - rows_left_in_them, of_rows)
     return found
@@ -290,40 +307,10 @@ def _ahead_max() -> int:
     return 2 * (os.cpu_count() or 1)
 
 
-def decodes_in_long_calls(units: Sequence[ScanUnit], spec: ScanSpec) -> bool:
-    """Whether threads that decode beside one another gain by it: calls that let go of the interpreter's lock are long,
-    as those for text are.
-
-    Numbers and codewords are decoded by calls of 20 to 300 µs, with as much Python between them. A thread that lets go
-    of the lock for so short a time has it again before another was woken to take it; what takes turns so is slower than
-    one thread by itself.
-    """
-    disk = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
-    if not disk:
-        return True
-    largest = max(disk, key=lambda rowset: rowset.row_count)
-    names = {column.name for column in spec.columns}
-    if spec.predicate is not None:
-        names |= spec.predicate.columns
-    readers = (largest.base_column(spec.schema.by_name(name).id) for name in names)
-    return any(reader is not None and reader.decodes_in_long_calls for reader in readers)
-
-
 def windows_ahead(units: Sequence[ScanUnit], spec: ScanSpec, most: int | None = None) -> int:
     """How many windows may be decoded before their turn: about as much as the block cache may hold, and so a quarter of
     `memory_limit`, however many processors there are. most: None for two for each processor."""
-    most = most or _ahead_max()
-    disk = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
-    limits = [limit for rowset in disk if (limit := rowset.cache_limit_bytes) is not None]
-    if not limits:
-        return most
-    largest = max(disk, key=lambda rowset: rowset.row_count)
-    names = {column.name for column in spec.columns}
-    if spec.predicate is not None:
-        names |= spec.predicate.columns
-    row_bytes = sum(largest.row_bytes(spec.schema.by_name(name)) for name in names)
-    window_bytes = max(1, int(row_bytes * WINDOW_ROWS))
-    return max(1, min(most, min(limits) // window_bytes))
+    return windows_that_fit(units, spec, WINDOW_ROWS, most or _ahead_max())
 
 
 def run(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> Iterator[pa.RecordBatch]:
@@ -387,7 +374,8 @@ def _unordered(
         units = [unit for unit in units if not isinstance(unit.rowset, DiskRowSet)]
     picked = [_picked_range(on_disk, spec, counters)] if on_disk else []
     first = (make(batch) for batch in picked if batch is not None)
-    others = (made for made in _each_piece(units, spec, counters, work, ahead) if made is not None)
+    each = _each_piece(units, spec, counters, work, spec.columns, ahead)
+    others = (made for made in each if made is not None)
     return itertools.chain(first, others)
 
 
@@ -404,21 +392,26 @@ def _each_piece(
     spec: ScanSpec,
     counters: ScanCounters,
     work: Callable[[tuple[ScanUnit, int, int]], _Out],
+    columns: Collection[ColumnSchema],
     ahead: int | None = None,
 ) -> Iterator[_Out]:
-    """`work` on all pieces in their order, by several threads where that is faster.
+    """`work`, which decodes these columns and the predicate's, on all pieces in their order, by several threads where
+    that is faster.
 
     ahead: so many of them are begun before they are asked for, if there is memory for them, whatever they decode.
     """
-    items = _all_pieces(units, spec, counters)
-    if _are_few(units):
-        return map(work, items)
-    if decodes_in_long_calls(units, spec):
+    are_few, room = _are_few(units), 1
+    is_long = not are_few and decodes_in_long_calls(units, spec)
+    if is_long or not (are_few or ahead is None):
+        room = windows_ahead(units, spec, None if is_long or ahead is None else 2 * ahead)
+    # Those of another rowset than the largest may take twice as much, before they are cut.
+    share = share_bytes(units)
+    items = _all_pieces(units, spec, counters, columns, min(share, 2 * share // room))
+    if is_long:
         # Who has windows made ahead of himself has others that work on them: he helps.
-        return in_parallel(items, work, windows_ahead(units, spec), helping=ahead is not None)
-    if ahead is None:
+        return in_parallel(items, work, room, helping=ahead is not None)
+    if are_few or ahead is None:
         return map(work, items)
-    room = windows_ahead(units, spec, 2 * ahead)
     if spec.predicate is not None and room > 1:
         items, room = in_twos(items, WINDOW_ROWS, counters), room // 2
     return in_parallel(items, work, min(ahead, room))
@@ -455,9 +448,14 @@ def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCount
 
 
 def _all_pieces(
-    units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters
+    units: Sequence[ScanUnit],
+    spec: ScanSpec,
+    counters: ScanCounters,
+    columns: Collection[ColumnSchema],
+    limit: int,
 ) -> Iterator[tuple[ScanUnit, int, int]]:
-    return ((unit, lower, upper) for unit in units for lower, upper in pieces(unit, spec, counters))
+    each = ((unit, pieces(unit, spec, counters, columns, limit)) for unit in units)
+    return ((unit, lower, upper) for unit, found in each for lower, upper in found)
 
 
 def _batch(arrays: Sequence[pa.Array], spec: ScanSpec, count: int) -> pa.RecordBatch:
@@ -474,7 +472,7 @@ def rows_without_columns(count: int) -> pa.RecordBatch:
 def count(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> int:
     """How many rows the scan has; reads no column that the predicate does not name."""
     work = partial(_count_piece, spec=spec, counters=counters)
-    total = sum(_each_piece(units, spec, counters, work))
+    total = sum(_each_piece(units, spec, counters, work, ()))
     return total if spec.limit is None else min(total, max(spec.limit, 0))
 
 
@@ -553,7 +551,9 @@ def _ordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) 
 
     Cost: each row is sorted once within its window.
     """
-    sources = [(_unit_key_min(unit, spec), partial(_sorted_windows, unit, spec, counters)) for unit in units]
+    window_bytes = share_bytes(units) // most_at_once(units)
+    begin = partial(_sorted_windows, spec=spec, counters=counters, window_bytes=window_bytes)
+    sources = [(_unit_key_min(unit, spec), partial(begin, unit)) for unit in units]
     for heads in aligned_heads(sources):
         if len(heads) == 1:
             yield heads[0][1]
@@ -569,7 +569,9 @@ def _unit_key_min(unit: ScanUnit, spec: ScanSpec) -> bytes:
     return b""
 
 
-def _sorted_windows(unit: ScanUnit, spec: ScanSpec, counters: ScanCounters) -> Iterator[KeyedRows]:
+def _sorted_windows(
+    unit: ScanUnit, spec: ScanSpec, counters: ScanCounters, window_bytes: int
+) -> Iterator[KeyedRows]:
     keys_of: Callable[[np.ndarray], EncodedKeys] = unit.rowset.keys_of
     if isinstance(unit.rowset, MemRowSet):
         # Rows lie in order of arrival: select first, then sort what is left. It fits in memory, where it is.
@@ -586,7 +588,7 @@ def _sorted_windows(unit: ScanUnit, spec: ScanSpec, counters: ScanCounters) -> I
         rows = pa.Table.from_batches([part[1] for part in parts]).take(pa.array(order)).combine_chunks()
         yield keys.take(order), _only_batch(rows)
         return
-    for lower, upper in pieces(unit, spec, counters):
+    for lower, upper in pieces(unit, spec, counters, spec.columns, window_bytes):
         selected, arrays = read_window(unit, spec, lower, upper, spec.columns, counters)
         rowids = np.arange(lower, upper) if selected is None else selected
         if len(rowids):

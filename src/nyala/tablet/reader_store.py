@@ -63,6 +63,7 @@ class ReaderStore:
     def __init__(self, env: Env, path: str, memory_limit_bytes: int, replay_limit_bytes: int) -> None:
         self.env = env
         self.root_path = path
+        self.memory_limit_bytes = memory_limit_bytes
         self.cache = BlockCache(memory_limit_bytes // 4)
         self._replay_limit_bytes = replay_limit_bytes
         self._lock = threading.Lock()

@@ -271,6 +271,10 @@ class Store:
             self._lock.release()
 
     @property
+    def memory_limit_bytes(self) -> int:
+        return self.options.memory_limit_bytes
+
+    @property
     def closed(self) -> bool:
         return self._closed
 

@@ -200,8 +200,8 @@ def test_too_long_a_past_of_one_key_is_an_error_that_says_so(db: Database) -> No
 
 
 def _refusing(join: Any, limit: int) -> Any:
-    def refusing(arrays: list[pa.Array]) -> pa.Array:
-        joined = join(arrays)
+    def refusing(arrays: list[pa.Array], **options: Any) -> pa.Array:
+        joined = join(arrays, **options)
         if pa.types.is_string(joined.type) and joined.nbytes > limit:
             raise pa.ArrowInvalid("offset overflow while concatenating arrays")
         return joined

@@ -1,0 +1,176 @@
+"""How many rows a window of a scan has, and how many windows are decoded ahead, in a share of `memory_limit`.
+
+    share      what the block cache may hold: a quarter of `memory_limit`
+    ahead      as many windows as the share holds, or one
+    window     `WINDOW_ROWS` rows, of narrow tables; half of that, or half of the half …, where these take more than the
+               share when they are decoded
+
+What rows take is asked of the files (`cfile.decoded_size`). Windows are cut to halves, so they nest, in one another and
+in blocks. They are not cut further where that would not help:
+
+    one block        is decoded as a whole: a window that takes less than the largest block is not smaller for it
+    blocks again     of blocks that do not fit the cache, each window decodes all that it touches. No window is so small
+                     that more than `_AGAIN_MAX` times the bytes of the rows are decoded
+    one row          always passes
+
+Left out: changes, which are laid over what is decoded and lie in memory by themselves; rows that are in memory only,
+which are bounded where they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from nyala.cfile.decoded_size import STEP_ROWS
+from nyala.cfile.reader import ColumnReader
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.stats import RowSetStats
+from nyala.schema.convert import default_array
+from nyala.schema.schema import ColumnSchema
+from nyala.tablet.window import ScanCounters, ScanSpec, ScanUnit
+
+__all__ = ["decodes_in_long_calls", "most_at_once", "rows_that_fit", "share_bytes", "windows_that_fit"]
+
+# Of a reader without a cache, and so without a limit: what the default limit would give it.
+_SHARE_BYTES: Final = 250_000_000
+# Arrow's text has offsets of 32 bits; and so much of it is enough for one batch, whatever memory there is.
+_SHARE_BYTES_MAX: Final = 1 << 30
+_AGAIN_MAX: Final = 8.0
+_CODE_BYTES: Final = 4.0
+
+
+def share_bytes(units: Sequence[ScanUnit]) -> int:
+    """What the windows of a scan may take together."""
+    limits = {unit.rowset.cache_limit_bytes for unit in units if isinstance(unit.rowset, DiskRowSet)}
+    return min([_SHARE_BYTES_MAX, *(limit or _SHARE_BYTES for limit in limits)])
+
+
+def windows_that_fit(units: Sequence[ScanUnit], spec: ScanSpec, window_rows: int, most: int) -> int:
+    """How many windows of the largest rowset fit the share; at least one, and at most so many."""
+    disk = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
+    if all(rowset.cache_limit_bytes is None for rowset in disk):
+        return most
+    largest = max(disk, key=lambda rowset: rowset.row_count)
+    row_bytes = sum(largest.row_bytes(column) for column in _columns(spec, spec.columns))
+    window_bytes = max(1, int(row_bytes * min(window_rows, largest.row_count)))
+    return max(1, min(most, share_bytes(units) // window_bytes))
+
+
+def rows_that_fit(
+    rowset: DiskRowSet,
+    spec: ScanSpec,
+    columns: Collection[ColumnSchema],
+    window_rows: int,
+    limit_bytes: int,
+    counters: ScanCounters,
+) -> int:
+    """How many rows a window of the rowset has: `window_rows`, or so often halved that it takes about `limit_bytes`.
+
+    columns: those that are decoded besides the predicate's.
+    """
+    count = rowset.row_count
+    asked = (
+        *(column.id for column in columns),
+        None if spec.predicate is None else spec.predicate.columns,
+        frozenset(spec.types) if spec.types else None,
+    )
+    at_most = rowset.known_row_bytes.get(asked)
+    if at_most is not None and at_most * min(window_rows, count) <= limit_bytes:
+        return window_rows
+    per_row, readers = _parts(rowset, spec, columns)
+    text = [reader for reader in readers if not reader.decoded_size.is_fixed]
+    stats = RowSetStats()
+    for reader in text:
+        reader.decoded_size.look_at_words(stats)
+    if stats.reads:
+        counters.add(stats)
+    at_most = per_row + sum(reader.decoded_size.row_bytes_max for reader in text)
+    rowset.known_row_bytes[asked] = at_most
+    if at_most * min(window_rows, count) <= limit_bytes:
+        return window_rows
+    steps = np.full(-(-count // STEP_ROWS), per_row * STEP_ROWS)
+    for reader in text:
+        steps += reader.decoded_size.steps
+    enough = max(limit_bytes, 1.5 * max(map(_block_bytes, readers), default=0.0))
+    while window_rows > 1 and _largest(steps, window_rows, count) > enough:
+        if _decoded_again(readers, window_rows // 2) > _AGAIN_MAX:
+            break
+        window_rows //= 2
+    return window_rows
+
+
+def _parts(
+    rowset: DiskRowSet, spec: ScanSpec, columns: Collection[ColumnSchema]
+) -> tuple[float, list[ColumnReader]]:
+    """(bytes of a row in columns that take the same for each, readers of all columns that are read as values)."""
+    per_row, readers = 0.0, []
+    given = {column.name for column in columns} - spec.types.keys()
+    for column in _columns(spec, columns):
+        reader = rowset.base_column(column.id)
+        if reader is None:
+            per_row += default_array(column, 1, "read").nbytes
+            continue
+        if reader.has_dictionary and column.name not in given:
+            per_row += _CODE_BYTES
+            continue
+        per_row += reader.row_bytes if reader.decoded_size.is_fixed else 0.0
+        readers.append(reader)
+    return per_row, readers
+
+
+def _columns(spec: ScanSpec, columns: Collection[ColumnSchema]) -> list[ColumnSchema]:
+    """The columns, and those of the predicate."""
+    names = {column.name for column in columns}
+    others = () if spec.predicate is None else sorted(spec.predicate.columns - names)
+    return [*columns, *map(spec.schema.by_name, others)]
+
+
+def _largest(steps: npt.NDArray[np.float64], rows: int, count: int) -> float:
+    """What the window of so many rows takes that takes most. count: rows of all windows."""
+    if rows < STEP_ROWS:
+        of_rows = np.diff(np.append(np.arange(0, count, STEP_ROWS), count))
+        return float((steps / of_rows * np.minimum(of_rows, rows)).max())
+    return float(np.add.reduceat(steps, np.arange(0, len(steps), rows // STEP_ROWS)).max())
+
+
+def _block_bytes(reader: ColumnReader) -> float:
+    return reader.row_bytes * min(reader.rows_per_block, reader.row_count)
+
+
+def _decoded_again(readers: Sequence[ColumnReader], rows: int) -> float:
+    """How often a byte is decoded where windows of so many rows find no block in the cache."""
+    decoded = sum(max(_block_bytes(reader), reader.row_bytes * rows) for reader in readers)
+    return decoded / max(1.0, sum(reader.row_bytes for reader in readers) * rows)
+
+
+def most_at_once(units: Sequence[ScanUnit]) -> int:
+    """How many rowsets on disk, at most, have rows between the same two keys."""
+    metas = [unit.rowset.meta for unit in units if isinstance(unit.rowset, DiskRowSet)]
+    begins = sorted(meta.key_min for meta in metas)
+    ends = sorted(meta.key_max for meta in metas)
+    most = ended = 0
+    for begun, key in enumerate(begins, 1):
+        while ends[ended] < key:
+            ended += 1
+        most = max(most, begun - ended)
+    return max(most, 1)
+
+
+def decodes_in_long_calls(units: Sequence[ScanUnit], spec: ScanSpec) -> bool:
+    """Whether threads that decode beside one another gain by it: calls that let go of the interpreter's lock are long,
+    as those for text are.
+
+    Numbers and codewords are decoded by calls of 20 to 300 µs, with as much Python between them. A thread that lets go
+    of the lock for so short a time has it again before another was woken to take it; what takes turns so is slower than
+    one thread by itself.
+    """
+    disk = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
+    if not disk:
+        return True
+    largest = max(disk, key=lambda rowset: rowset.row_count)
+    readers = (largest.base_column(column.id) for column in _columns(spec, spec.columns))
+    return any(reader is not None and reader.decodes_in_long_calls for reader in readers)

@@ -1,0 +1,194 @@
+"""A scan takes a share of memory_limit, however wide its rows are and however well they compress."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import nyala
+from nyala.cfile import memory
+from nyala.tablet import read_path, scan_memory
+from nyala.tablet.window import ScanCounters
+
+LIMIT = 16_000_000
+SHARE = LIMIT // 4
+ROWS = 40_000
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """thin: words that LZ4 makes a hundredth of; words: few, of 2 KB; cells: of 32 KB, stored as they are; numbers."""
+    path: Path = tmp_path_factory.mktemp("wide") / "store"
+    random = np.random.default_rng(1)
+    with nyala.connect(path, maintenance=False, memory_limit="1GB") as db:
+        key = pa.array(range(ROWS))
+        thin = pa.array([f"{'x' * 400}{i}" for i in range(ROWS)])
+        table = db.create_table("thin", {"k": "int64", "s": nyala.column("string", encoding="plain")}, "k")
+        table.insert(pa.table({"k": key, "s": thin}))
+        words = [f"{i}".ljust(2_000, "y") for i in range(100)]
+        rows = pa.DictionaryArray.from_arrays(pa.array(random.integers(0, 100, 8_000)), pa.array(words))
+        table = db.create_table(
+            "words", {"k": "int64", "s": nyala.column("string", encoding="dictionary")}, "k"
+        )
+        table.insert(pa.table({"k": key[:8_000], "s": rows.dictionary_decode()}))
+        table = db.create_table(
+            "cells", {"k": "int64", "s": nyala.column("binary", encoding="plain", compression="none")}, "k"
+        )
+        table.insert({"k": range(500), "s": [random.bytes(32_000) for _ in range(500)]})
+        table = db.create_table("numbers", {"k": "int64", "v": "double", "s": "string"}, "k")
+        many = 140_000
+        text = pa.array(random.integers(0, 1 << 40, many)).cast(pa.string())
+        table.insert(pa.table({"k": range(many), "v": np.arange(many) / 2, "s": text}))
+        db.flush()
+    return path
+
+
+@pytest.fixture
+def db(store: Path) -> Iterator[nyala.Database]:
+    with nyala.connect(store, read_only=True, memory_limit=LIMIT) as opened:
+        yield opened
+
+
+def most_held(batches: Iterator[pa.RecordBatch], window: int) -> tuple[int, int]:
+    """(rows, the most bytes that decoded values and batches took while it was read)."""
+    pools = [memory.pool(), pa.default_memory_pool()]
+    gc.collect()
+    before = sum(pool.bytes_allocated() for pool in pools)
+    rows = most = 0
+    for batch in batches:
+        rows += batch.num_rows
+        assert batch.get_total_buffer_size() <= window, "a batch keeps more than its rows"
+        most = max(most, sum(pool.bytes_allocated() for pool in pools) - before)
+    return rows, most
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("name", ["thin", "words", "cells"])
+def test_windows_of_wide_rows_are_cut_to_a_quarter_of_the_limit(
+    db: nyala.Database, name: str, ordered: bool
+) -> None:
+    table = db[name]
+    batches = list(table.scan(order_by_key=ordered).to_reader())
+    sizes = [batch.num_rows for batch in batches]
+    assert max(batch.nbytes for batch in batches) <= SHARE
+    assert max(batch.nbytes for batch in batches) > SHARE // 4, "smaller than it has to be"
+    assert read_path.WINDOW_ROWS % max(sizes) == 0, "windows nest"
+    assert pa.Table.from_batches(batches).column("k").to_pylist() == list(range(len(table)))
+    del batches
+    # What the consumer holds, what is being decoded, a block that is being cut; and the block cache.
+    rows, most = most_held(iter(table.scan(order_by_key=ordered).to_reader()), 5 * SHARE // 4)
+    assert rows == len(table)
+    assert most <= LIMIT, f"{most / 1e6:.1f} MB"
+
+
+def test_values_of_cut_windows_are_those_that_were_written(store: Path, db: nyala.Database) -> None:
+    with nyala.connect(store, read_only=True, memory_limit="2GB") as roomy:
+        for name in ("thin", "words", "cells"):
+            want = roomy[name].scan().to_arrow()
+            assert db[name].scan().to_arrow().equals(want)
+            assert db[name].scan(order_by_key=True).to_arrow().equals(want)
+
+
+def test_polars_is_given_windows_that_fit(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    pl = pytest.importorskip("polars")
+    made: list[int] = []
+    run_ahead = read_path.run_ahead
+
+    def noting(units, spec, counters, make):  # type: ignore[no-untyped-def]
+        def noted(batch: pa.RecordBatch) -> object:
+            made.append(batch.nbytes)
+            return make(batch)
+
+        return run_ahead(units, spec, counters, noted)
+
+    monkeypatch.setattr(read_path, "run_ahead", noting)
+    found = db["thin"].scan().to_polars_lazy().select(pl.col("s").str.len_bytes().sum()).collect()
+    assert found.item() == sum(400 + len(str(i)) for i in range(ROWS))
+    assert made and max(made) <= SHARE
+
+
+def test_duckdb_is_given_windows_that_fit(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("duckdb")
+    given: list[int] = []
+    run = read_path.run
+
+    def noting(*arguments):  # type: ignore[no-untyped-def]
+        for batch in run(*arguments):
+            given.append(batch.nbytes)
+            yield batch
+
+    monkeypatch.setattr(read_path, "run", noting)
+    found = db.sql("SELECT count(*), sum(length(s)) FROM words").fetchall()
+    assert found == [(8_000, 8_000 * 2_000)]
+    assert given and max(given) <= SHARE
+
+
+def test_narrow_rows_keep_their_windows_and_no_block_is_looked_at_for_it(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nyala.cfile.decoded_size import DecodedSize
+
+    asked: list[object] = []
+    monkeypatch.setattr(DecodedSize, "steps", property(asked.append))
+    with nyala.connect(store, read_only=True) as db:
+        rows = [batch.num_rows for batch in db["numbers"].scan().to_reader()]
+    assert rows == [131_072, 140_000 - 131_072]
+    assert not asked
+
+
+def test_who_counts_cuts_by_what_he_reads(db: nyala.Database) -> None:
+    scan = db["thin"].scan()
+    counters = ScanCounters()
+    root, table = scan._take()
+    assert read_path.count(read_path.plan(table, scan._spec, counters), scan._spec, counters) == ROWS
+    assert counters.windows_total == 1, "no column is read"
+    del root
+
+
+def test_one_row_passes_whatever_it_takes(tmp_path: Path) -> None:
+    columns = {f"c{i}": "string" for i in range(80)}
+    cell = "z" * 65_536
+    with nyala.connect(tmp_path / "s", maintenance=False) as db:
+        table = db.create_table("t", {"k": "int64", **columns}, "k")
+        table.insert([{"k": i, **dict.fromkeys(columns, cell)} for i in range(2)])
+        db.flush()
+    with nyala.connect(tmp_path / "s", read_only=True, memory_limit=LIMIT) as db:
+        sizes = [batch.num_rows for batch in db["t"].scan().to_reader()]
+    assert sizes == [1, 1]
+
+
+def test_blocks_are_decoded_again_so_often_and_no_oftener(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {f"c{i}": nyala.column("string", encoding="plain") for i in range(20)}
+    text = pa.array(["x" * 300] * 4_096)
+    with nyala.connect(tmp_path / "s", maintenance=False) as db:
+        table = db.create_table("t", {"k": "int64", **columns}, "k")
+        table.insert(pa.table({"k": range(4_096), **dict.fromkeys(columns, text)}))
+        db.flush()
+    rows = {}
+    for again in (1, 2, 8):
+        monkeypatch.setattr(scan_memory, "_AGAIN_MAX", again + 0.1)
+        with nyala.connect(tmp_path / "s", read_only=True, memory_limit=LIMIT) as db:
+            rows[again] = {batch.num_rows for batch in db["t"].scan().to_reader()}
+    # Blocks have 2,048 rows, and 512 fit.
+    assert rows == {1: {2_048}, 2: {1_024}, 8: {512}}
+
+
+def test_windows_that_are_merged_share_the_limit(tmp_path: Path) -> None:
+    with nyala.connect(tmp_path / "s", maintenance=False) as db:
+        table = db.create_table("t", {"k": "int64", "s": "string"}, "k")
+        for part in range(4):
+            table.insert({"k": range(part, 24_000, 4), "s": ["x" * 400] * 6_000})
+            db.flush()
+    with nyala.connect(tmp_path / "s", read_only=True, memory_limit=LIMIT) as db:
+        table = db["t"]
+        assert table.stats()["rowsets"] == 4
+        batches = list(table.scan(order_by_key=True).to_reader())
+    assert max(batch.nbytes for batch in batches) <= SHARE
+    assert [k for batch in batches for k in batch.column("k").to_pylist()] == list(range(24_000))
