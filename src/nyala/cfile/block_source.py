@@ -12,21 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format
-from nyala.cfile.block import BlockHeader, decode_block
+from nyala.cfile.block import decode_block
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import BASE, BLOOM, KEY, ColumnPlace
 from nyala.cfile.encoding.frame import Frame
 from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.first_pass import FirstPass
 from nyala.cfile.footer import ColumnFooter
-from nyala.cfile.physical import binary_offsets, narrow_decimal, narrow_physical
+from nyala.cfile.physical import narrow_decimal, narrow_physical
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import is_sound
 
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
     from nyala.cfile.reader import CFileReader
 
 __all__ = ["BlockForm", "BlockSource", "ReadStats"]
-
-# Text of a column of one file that is no matter, however it is counted.
-_TEXT_BYTES_SMALL: Final = 1 << 24
 
 BlockForm: TypeAlias = Literal["plain", "codes", "narrow", "runs", "frames", "packed", "keys"]
 
@@ -256,34 +252,6 @@ class BlockSource:
         if footer.key.role != KEY or isinstance(array, np.ndarray):
             return array
         return array.cast(self._arrow)
-
-    def text_sizes(self) -> npt.NDArray[np.int64]:
-        """About how many bytes of text or binary each block has, decoded: hardly more than that, and never less.
-
-        Cost: of plain blocks their headers, whose CRC is not looked at; of codewords nothing, where all of them could
-              be the longest word; of prefixes the decoding of all blocks.
-        """
-        footer = self._footer
-        blocks = range(len(footer.block_offsets))
-        if footer.dictionary_length:
-            lengths = np.diff(binary_offsets(self.dictionary(None)))
-            longest = int(lengths.max(initial=0))
-            if footer.row_count * longest <= _TEXT_BYTES_SMALL:
-                return np.array([footer.block_rows(block) * longest for block in blocks], np.int64)
-            codes = (self.decode(*self._read_at(block), "codes").indices for block in blocks)
-            words = (array.fill_null(0).to_numpy() for array in codes)
-            return np.array([int(lengths[places].sum(dtype=np.int64)) for places in words], np.int64)
-        if footer.encoding == format.ENCODING_PLAIN:
-            headers = (
-                self._reader.read_buffer(int(at), format.BLOCK_HEADER.size) for at in footer.block_offsets
-            )
-            return np.array([BlockHeader.unpack(header).values_size for header in headers], np.int64)
-        return np.array([self.decode(*self._read_at(block)).nbytes for block in blocks], np.int64)
-
-    def _read_at(self, block: int) -> tuple[pa.Buffer, int, int]:
-        """(bytes, number, place) of a block, read past the cache."""
-        data, offset = self.read(block)
-        return data, block, offset
 
     def dictionary(self, stats: ReadStats | None) -> pa.Array:
         """Of a column that has one."""

@@ -106,7 +106,6 @@ class ColumnReader:
         self._few_rows = self._block_rows >> _PART_LOG2
         self._copied_log2 = _COPIED_TEXT_LOG2 if self._is_text else _COPIED_LOG2
         self._python = python_value(footer.form.type)
-        self._text_ends: npt.NDArray[np.int64] | None = None
         self.decoded_size = DecodedSize(self._source, footer)
 
     # -- what the footer says ------------------------------------------------------------------------------
@@ -170,13 +169,8 @@ class ColumnReader:
         return self.decoded_size.row_bytes
 
     def text_bytes(self, lower: int, upper: int) -> int:
-        """About how many bytes of text or binary the ordinals [lower, upper) are, decoded: as if the values of a block
-        were of one length. Cost: at first that of `BlockSource.text_sizes`."""
-        if self._text_ends is None:
-            self._text_ends = np.append(0, np.cumsum(self._source.text_sizes()))
-        borders = np.minimum(np.arange(self.block_count + 1) * self.rows_per_block, self.row_count)
-        first, last = np.interp((lower, upper), borders, self._text_ends).tolist()
-        return int(np.ceil(last - first))
+        """About how many bytes of text or binary the ordinals [lower, upper) are, as `DecodedSize.text_bytes`."""
+        return self.decoded_size.text_bytes(lower, upper)
 
     @property
     def text_bytes_max(self) -> int:

@@ -40,6 +40,8 @@ _LARGER: Final = 4.0
 # rows have one prefix; and other blocks may be larger.
 _PREFIXED: Final = 4.0
 _PREFIXED_MAX: Final = 32.0
+# Text of a column of one file that is no matter, however it is counted.
+_TEXT_BYTES_SMALL: Final = 1 << 24
 # What LZ4 makes of text, if not even a header can be read.
 _TEXT_RATIO: Final = 3.0
 
@@ -92,21 +94,41 @@ class DecodedSize:
     @cached_property
     def steps(self) -> npt.NDArray[np.float64]:
         """Bytes of each `STEP_ROWS` rows, the last of them what is left. Cost: looks at every block of text."""
-        count, footer = self._footer.row_count, self._footer
-        ends = np.append(np.arange(0, count, STEP_ROWS), count)
+        ends = np.append(np.arange(0, self._footer.row_count, STEP_ROWS), self._footer.row_count)
+        return np.diff(self._before(ends))
+
+    def text_bytes(self, lower: int, upper: int) -> int:
+        """About how many bytes of text or binary the ordinals [lower, upper) are, decoded: as if the values of a block,
+        or of `STEP_ROWS` codewords, were of one length. Together hardly more than they are, and never less.
+
+        Cost: at first that of `steps`; of few codewords the dictionary's.
+        """
+        footer = self._footer
+        if footer.dictionary_length and footer.row_count * self.word_bytes_max <= _TEXT_BYTES_SMALL:
+            return (upper - lower) * self.word_bytes_max
+        first, last = self._before(np.array([lower, upper])).tolist()
+        return int(np.ceil(last - first - _OFFSET_BYTES * (upper - lower)))
+
+    def _before(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Bytes of all values before these ordinals."""
         if self.is_fixed:
-            return np.diff(ends) * self.row_bytes
-        blocks = range(footer.block_count)
+            return ordinals.astype(np.float64) * self.row_bytes
+        return np.interp(ordinals, *self._counted)
+
+    @cached_property
+    def _counted(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """(ordinals, bytes of all values before each): where blocks end, or steps, if blocks have codewords for
+        several."""
+        footer = self._footer
+        blocks, rows = range(footer.block_count), footer.rows_per_block
         if footer.dictionary_length:
             by_block = [self._steps_of_codes(block) for block in blocks]
-            if footer.rows_per_block >= STEP_ROWS:
-                return np.concatenate([np.empty(0), *by_block])
-            sizes = np.array([steps.sum() for steps in by_block])
+            rows = min(rows, STEP_ROWS)
+            sizes = np.concatenate([np.empty(0), *by_block])
         else:
             sizes = np.array([self._block_bytes(block) for block in blocks], np.float64)
-        # Bytes before each row, blocks being as dense at their beginnings as at their ends.
-        places = np.append(np.arange(0, count, footer.rows_per_block), count)
-        return np.diff(np.interp(ends, places, np.append(0.0, np.cumsum(sizes))))
+        places = np.append(np.arange(0, footer.row_count, rows), footer.row_count)
+        return places, np.append(0.0, np.cumsum(sizes))
 
     @cached_property
     def _words_bytes(self) -> int:

@@ -17,7 +17,7 @@ import pytest
 from tests.support import folder_in_memory, open_database
 
 import nyala
-from nyala.cfile import block_source, gathering
+from nyala.cfile import decoded_size, gathering
 from nyala.database import Database
 from nyala.errors import StorageError
 from nyala.rowset import image, mem_rowset
@@ -44,7 +44,7 @@ def small_offsets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         return
     monkeypatch.setattr(pa, "concat_arrays", _refusing(pa.concat_arrays, 4 * LIMIT))
     monkeypatch.setattr(compaction_plans, "TEXT_TARGET_BYTES", LIMIT)
-    monkeypatch.setattr(block_source, "_TEXT_BYTES_SMALL", 0)
+    monkeypatch.setattr(decoded_size, "_TEXT_BYTES_SMALL", 0)
 
 
 def texts(kind: str, count: int, length: int = LENGTH) -> list[str]:
@@ -84,7 +84,7 @@ def nothing_more_is_to_be_done(db: Database) -> bool:
 def test_a_merge_is_cut_where_its_text_is_as_much_as_an_array_may_hold(
     db: Database, kind: str, encoding: str, small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block_source, "_TEXT_BYTES_SMALL", small)
+    monkeypatch.setattr(decoded_size, "_TEXT_BYTES_SMALL", small)
     text = nyala.column("string", encoding=encoding)
     table = db.create_table("t", {"k": "int64", "s": text}, primary_key="k")
     values = texts(kind, 1200)
