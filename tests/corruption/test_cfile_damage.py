@@ -46,6 +46,7 @@ from nyala.cfile.physical import narrow_decimal
 from nyala.cli.cells import json_columns
 from nyala.env import SYSTEM
 from nyala.errors import CorruptionError, StorageError
+from nyala.schema.arrow_values import rows_of
 from nyala.schema.types import parse_type
 
 PATH = "store/data/rowset.cfile"
@@ -392,6 +393,12 @@ def exercise(content: bytes, places: tuple[ColumnPlace, ...] | None) -> None:
     tolerated(lambda: list(dump(files, PATH, bytes=True)))
 
 
+def as_they_lie(column: ColumnReader, lower: int, upper: int) -> pa.Array:
+    rows = column.encoded(lower, upper)
+    assert rows is not None
+    return rows.pick(np.arange(upper - lower))
+
+
 def other_forms(column: ColumnReader) -> list[Callable[[int, int], pa.Array]]:
     """The other ways in which this column's values can be had."""
     forms: list[Callable[[int, int], pa.Array]] = []
@@ -401,6 +408,8 @@ def other_forms(column: ColumnReader) -> list[Callable[[int, int], pa.Array]]:
         forms.append(column.read_runs)
     if column.key.role == BASE and narrow_decimal(column.type) is not None:
         forms.append(column.read_narrow)
+    if column.lies_in_frames or column.has_code_frames:
+        forms.append(lambda lower, upper: as_they_lie(column, lower, upper))
     return forms
 
 
@@ -433,6 +442,7 @@ def test_every_flip_that_the_crc_does_not_see(
                     try:
                         array = read(0, rows)
                         array.validate(full=is_looked_at(column))
+                        array = rows_of(array)
                         assert len(array) == rows and array.null_count == EVERY[key][3].null_count
                         column.gather(last)  # so few are picked from the block as it lies
                         found.add("values")

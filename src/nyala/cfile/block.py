@@ -29,7 +29,8 @@ import pyarrow.compute as pc
 from nyala.cfile import format
 from nyala.cfile.compression import compress, decompress
 from nyala.cfile.encoding import BlockEncoder, EncodedValues, Encoding, encoding_by_code
-from nyala.cfile.encoding.dictionary import Dictionary, codeword_dtype
+from nyala.cfile.encoding.dictionary import CODEWORDS, Dictionary, codeword_dtype
+from nyala.cfile.encoding.frame import Frame
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference
 from nyala.cfile.encoding.plain import Plain
 from nyala.cfile.encoding.rle import RunLength
@@ -200,8 +201,8 @@ def decode_block(
     """The Arrow array of a block, which must be the one of these ordinals.
 
     as_: "codes", of a column with a dictionary: as a dictionary array, which refers to `dictionary`; "runs", of a
-         run-length encoded column without NULLs: as a run-end encoded array; "frames", of a column in frames of
-         reference without NULLs: as a `Frame`, of one with a dictionary: as the frame of its codewords; "packed",
+         run-length encoded column: as a run-end encoded array; "frames", of a column in frames of reference: as a
+         `Frame`, of one with a dictionary: as the frame of its codewords; "packed",
          what look-ups keep: of frames without NULLs a `Frame`, of runs without NULLs `Runs`, of a column with a
          dictionary an array of codewords, of others as "plain"; "keys", of plain keys that are equally long: a NumPy
          matrix of their bytes, of others as "plain".
@@ -217,7 +218,13 @@ def decode_block(
             path,
             offset,
         )
-    if header.null_count == row_count and as_ not in ("runs", "frames"):
+    if header.null_count == row_count:
+        if as_ == "frames":
+            return Frame.nulls(form if dictionary is None else CODEWORDS, row_count)
+        if as_ == "runs":
+            return pa.RunEndEncodedArray.from_arrays(
+                pa.array([row_count], pa.int32()), pa.nulls(1, form.arrow)
+            )
         if as_ == "codes":
             return pa.DictionaryArray.from_arrays(pa.nulls(row_count, pa.int32()), dictionary)
         if as_ == "packed" and dictionary is not None:

@@ -248,6 +248,12 @@ class BlockSource:
             )  # fmt: skip
         except CorruptionError as error:
             raise error.with_rows(first, first + count) from error.__cause__
+        if footer.null_count == 0 and as_ in ("runs", "frames") and _null_count(array):
+            raise CorruptionError(
+                f"expected no NULLs, as the column's footer says, found {_null_count(array)}",
+                self._reader.path,
+                offset,
+            )
         # Keys of many blocks in one array may pass the 2 GiB that 32-bit offsets can address.
         if footer.key.role != KEY or isinstance(array, np.ndarray):
             return array
@@ -277,6 +283,11 @@ class BlockSource:
             )
         self._dictionary = words
         return words
+
+
+def _null_count(array: Frame | pa.Array) -> int:
+    """Of rows, or of runs."""
+    return int(array.values.null_count if isinstance(array, pa.RunEndEncodedArray) else array.null_count)
 
 
 def _size(array: pa.Array) -> int:

@@ -95,7 +95,7 @@ class ColumnReader:
             self._few, self._few_words = "packed", codeword_dtype(footer.dictionary_count)
         elif footer.encoding == format.ENCODING_FOR and not footer.form.is_wide:
             self._few, self._few_words = "packed", np.dtype(f"<u{footer.form.width_bytes}")
-        elif self.has_runs and self._words is not None:
+        elif self.has_runs and not footer.null_count and self._words is not None:
             self._few = "packed"
         self._few_kind = ("" if self._few_words is None else self._few_words.str, self._arrow)
         self._packs_frames = self._few == "packed" and self.has_frames
@@ -288,7 +288,7 @@ class ColumnReader:
 
     @property
     def has_runs(self) -> bool:
-        """Whether the values are runs, none of NULL: then `read_runs` can be asked."""
+        """Whether the values are runs: then `read_runs` can be asked."""
         return self._footer.has_runs
 
     def read_runs(
@@ -336,14 +336,19 @@ class ColumnReader:
         """Whether blocks are frames, none with NULL: then `frames` can be asked."""
         return self._footer.has_frames
 
+    @property
+    def lies_in_frames(self) -> bool:
+        """The same, and there may be NULLs: then `encoded` gives single values at a cost of these alone."""
+        return self._footer.lies_in_frames
+
     def frames(
         self, lower: int, upper: int, *, stats: ReadStats | None = None, fill_cache: bool = True
     ) -> FrameRows:
-        """The ordinals [lower, upper), at least one, as they lie; of a column that `has_frames`.
+        """The ordinals [lower, upper), at least one, as they lie; of a column that `lies_in_frames`.
 
         For scans: blocks are kept as `read` with `scanning` keeps them. Cost: reads blocks and compares their CRC.
         """
-        assert self.has_frames and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
+        assert self.lies_in_frames and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
         form = self._footer.form
         narrow = form if narrow_decimal(form.type) is None else narrow_physical(form.type)
         return self._frames(lower, upper, stats, fill_cache, narrow)
@@ -359,10 +364,10 @@ class ColumnReader:
         return FrameRows(frames, lower - (first << shift), upper - lower, narrow)
 
     def encoded(self, lower: int, upper: int, *, stats: ReadStats | None = None) -> EncodedRows | None:
-        """The ordinals [lower, upper), at least one, as they lie; None for a column that has NULLs, or neither frames
-        nor a dictionary of few words. Costs as `frames`."""
+        """The ordinals [lower, upper), at least one, as they lie; None for a column that has neither frames nor a
+        dictionary of few words. Costs as `frames`."""
         assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
-        if self.has_frames:
+        if self.lies_in_frames:
             return self.frames(lower, upper, stats=stats)
         if self.has_code_frames:
             codes = self._frames(lower, upper, stats, True, CODEWORDS)
@@ -373,8 +378,7 @@ class ColumnReader:
     @property
     def has_code_frames(self) -> bool:
         """Whether `encoded` tells of words by their codewords."""
-        footer = self._footer
-        return 0 < footer.dictionary_count <= _WORDS_COMPARED_MAX and footer.null_count == 0
+        return 0 < self._footer.dictionary_count <= _WORDS_COMPARED_MAX
 
     def _constraint_in_codes(self, words: pa.Array, constraint: Constraint) -> Constraint:
         found = self._in_codes.get(constraint)

@@ -9,8 +9,9 @@ Immutable; any thread may use them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -29,10 +30,8 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
 class EncodedRows(Protocol):
-    """Rows without NULLs."""
-
     def matches(self, constraint: Constraint) -> Bools:
-        """Which rows have a value that satisfies the constraint."""
+        """Which rows satisfy the constraint."""
         ...
 
     def pick(
@@ -56,11 +55,45 @@ class FrameRows:
     narrow_form: Physical
 
     def matches(self, constraint: Constraint) -> Bools:
-        parts, start = [], -self.first
+        return self.with_nulls(self.values_match(constraint), constraint)
+
+    def values_match(self, constraint: Constraint) -> Bools:
+        """`matches` of rows that have a value; of others anything."""
+        found = [frame.matches(constraint, begin, end) for frame, begin, end in self._parts]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def with_nulls(self, matching: Bools, constraint: Constraint) -> Bools:
+        """`matching`, which is written, of rows that have a value, and what NULLs are to the constraint."""
+        valid = self.valid
+        if valid is None:
+            return matching
+        if constraint.null == "none" or constraint.empty:
+            return np.logical_and(matching, valid, out=matching)
+        return np.logical_or(matching, ~valid, out=matching)
+
+    @cached_property
+    def valid(self) -> Bools | None:
+        """Of each row whether it has a value; None: all have."""
+        if not any(frame.null_count for frame in self.frames):
+            return None
+        found = []
+        for frame, begin, end in self._parts:
+            if frame.validity is None:
+                found.append(np.ones(end - begin, np.bool_))
+            else:
+                skipped = begin & ~7
+                some = np.frombuffer(frame.validity, np.uint8)[skipped >> 3 : (end + 7) >> 3]
+                bits = np.unpackbits(some, count=end - skipped, bitorder="little")
+                found.append(bits[begin - skipped :].view(np.bool_))
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    @property
+    def _parts(self) -> Iterator[tuple[Frame, int, int]]:
+        """(frame, the rows of it that are these)."""
+        start = -self.first
         for frame in self.frames:
-            parts.append(frame.matches(constraint, max(-start, 0), min(self.count - start, frame.row_count)))
+            yield frame, max(-start, 0), min(self.count - start, frame.row_count)
             start += frame.row_count
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def array(
         self,
@@ -68,7 +101,7 @@ class FrameRows:
         narrow: bool = False,
         changed: tuple[npt.NDArray[np.integer[Any]], npt.NDArray[Any]] | None = None,
     ) -> pa.Array:
-        """All values, in memory of its own. narrow: as of `pick`.
+        """All values, of which none is NULL, in memory of its own. narrow: as of `pick`.
 
         changed: (rows, numbers): what these rows are instead; as integers, of decimals the unscaled ones.
         Cost: a scatter of what is changed, besides decoding; no copy.
@@ -93,8 +126,16 @@ class FrameRows:
     def pick(
         self, rows: npt.NDArray[np.int64], *, narrow: bool = False, satisfying: Constraint | None = None
     ) -> pa.Array:
-        form = self.narrow_form if narrow else None
-        rows = rows + self.first if self.first else rows
+        values = self._picked(rows + self.first if self.first else rows, self.narrow_form if narrow else None)
+        demands_value = satisfying is not None and satisfying.null == "none"
+        if self.valid is None or demands_value or not len(rows):
+            return values
+        valid = self.valid[rows]
+        bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
+        return pa.Array.from_buffers(values.type, len(rows), [bitmap, values.buffers()[1]], -1, values.offset)
+
+    def _picked(self, rows: npt.NDArray[np.int64], form: Physical | None) -> pa.Array:
+        """Values at these rows of the frames; of a NULL any."""
         if len(self.frames) == 1:
             return self.frames[0].pick(rows, form)
         picked, start = [], 0
@@ -114,18 +155,19 @@ class CodeRows:
     in_codes: Callable[[Constraint], Constraint]
 
     def matches(self, constraint: Constraint) -> Bools:
-        return self.codes.matches(self.in_codes(constraint))
+        return self.codes.with_nulls(self.codes.values_match(self.in_codes(constraint)), constraint)
 
     def pick(
         self, rows: npt.NDArray[np.int64], *, narrow: bool = False, satisfying: Constraint | None = None
     ) -> pa.Array:
-        only = None if satisfying is None else self.in_codes(satisfying).values
+        demands_value = satisfying is not None and (self.codes.valid is None or satisfying.null == "none")
+        only = self.in_codes(satisfying).values if satisfying is not None and demands_value else None
         if only is not None and len(only) == 1:  # one word, whatever lies there
             codes = scratch(np.int32, len(rows))
             codes.fill(only[0])
             indices = pa.Array.from_buffers(pa.int32(), len(rows), [None, pa.py_buffer(codes)], 0)
         else:
-            indices = self.codes.pick(rows)
+            indices = self.codes.pick(rows, satisfying=satisfying)
         return pa.DictionaryArray.from_arrays(indices, self.dictionary, safe=False)
 
 

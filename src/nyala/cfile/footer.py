@@ -82,13 +82,14 @@ class ColumnFooter:
         return len(self.block_offsets)
 
     @property
+    def lies_in_frames(self) -> bool:
+        """Whether all blocks are frames of reference, with a place for each value and each NULL."""
+        return self.encoding == format.ENCODING_FOR and self.form.code != format.TYPE_DECIMAL128
+
+    @property
     def has_frames(self) -> bool:
-        """Whether all blocks are frames of reference, none with NULL, and with a place for each value."""
-        return (
-            self.encoding == format.ENCODING_FOR
-            and self.null_count == 0
-            and self.form.code != format.TYPE_DECIMAL128
-        )
+        """The same, and there is no NULL."""
+        return self.lies_in_frames and self.null_count == 0
 
     @property
     def picks_single_values(self) -> bool:
@@ -97,8 +98,8 @@ class ColumnFooter:
 
     @property
     def has_runs(self) -> bool:
-        """Whether all blocks are runs, none with NULL."""
-        return self.encoding == format.ENCODING_RLE and self.null_count == 0
+        """Whether all blocks are runs."""
+        return self.encoding == format.ENCODING_RLE
 
     def block_rows(self, block: int) -> int:
         """Rows of a block: all have `rows_per_block`, the last one what is left."""

@@ -283,7 +283,7 @@ class DiskRowSet(RowSetVersion):
         self, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
     ) -> EncodedRows | None:
         """The rows [lower, upper) of the column as they lie, and the changes that `snapshot` applies, which tell what
-        satisfies a constraint without being decoded; None where they can't: NULLs, or other encodings."""
+        satisfies a constraint without being decoded; None where they can't: other encodings."""
         reader = self.base_column(column.id)
         if reader is None or reader.type != column.type:
             return None
@@ -296,10 +296,10 @@ class DiskRowSet(RowSetVersion):
         _count(stats, len(patch))
         return PatchedRows(encoded, patch, upper - lower)
 
-    def has_frames(self, column: ColumnSchema) -> bool:
+    def lies_in_frames(self, column: ColumnSchema) -> bool:
         """Whether `encoded` gives single values at a cost of these alone, and of what has changed."""
         reader = self.base_column(column.id)
-        return reader is not None and reader.has_frames
+        return reader is not None and reader.lies_in_frames
 
     def rows_between(
         self,

@@ -178,10 +178,13 @@ class BoundNull(_OneColumn):
     def mask(self, arrays: Arrays, n: int) -> Mask:
         given = arrays[self.column.name]
         if pa.types.is_run_end_encoded(given.type):
-            return np.full(n, self.negated)
+            return self._mask_of_runs(given)
         array = _array(given, self.column)
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
+        return self._mask_of(array)
+
+    def _mask_of(self, array: pa.Array) -> Mask:
         valid = validity(array)
         if valid is None:
             return np.full(len(array), self.negated)

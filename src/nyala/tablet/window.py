@@ -284,7 +284,7 @@ def _some(
     many."""
     rowset = unit.rowset
     if isinstance(rowset, DiskRowSet):
-        if len(rows) < (upper - lower) * PICK_SHARE and rowset.has_frames(column):
+        if len(rows) < (upper - lower) * PICK_SHARE and rowset.lies_in_frames(column):
             encoded = rowset.encoded(column, spec.snapshot, lower, upper, stats)
             if encoded is not None:
                 return _in_type(encoded.pick(rows, narrow=column.name in spec.types), column, spec)

@@ -22,7 +22,7 @@ from nyala.cfile.physical import physical
 from nyala.cfile.planes import pack_planes
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import python_value
-from nyala.schema.constraint import Constraint
+from nyala.schema.constraint import EMPTY, NULL_ONLY, Constraint
 from nyala.schema.types import parse_type
 
 ROWS = 3000
@@ -368,10 +368,65 @@ def test_a_block_of_a_dictionary_has_codewords_and_the_nulls_that_the_footer_say
         ):
             look_up()
     some = pa.array([None if n % 5 == 0 else f"w{n % 3}" for n in range(40)])
-    column = written(files, some, "string", "dictionary", "none")
-    column._footer = dataclasses.replace(column.footer, null_count=0)
-    with pytest.raises(CorruptionError, match="expected no NULLs, as the column's footer says, found 8"):
-        column.encoded(0, 40)
+    numbers = pa.array([None if n % 5 == 0 else n for n in range(40)], pa.int64())
+    stretches = pa.array([None if n // 20 % 2 else 7 for n in range(400)], pa.int64())
+    for array, type, encoding in (some, "string", "dictionary"), (numbers, "int64", "for"):
+        column = written(files, array, type, encoding, "none")
+        column._footer = column._source._footer = dataclasses.replace(column.footer, null_count=0)
+        with pytest.raises(CorruptionError, match="expected no NULLs, as the column's footer says, found 8"):
+            column.encoded(0, 40)
+    column = written(files, stretches, "int64", "rle", "none")
+    column._source._footer = dataclasses.replace(column.footer, null_count=0)
+    with pytest.raises(CorruptionError, match="expected no NULLs, as the column's footer says, found 10"):
+        column.read_runs(0, 400)
+
+
+@pytest.mark.parametrize(
+    ("type", "encoding"),
+    [("int64", "for"), ("date", "for"), ("decimal(9,2)", "for"), ("string", "dictionary"), ("binary", "dictionary")],
+)  # fmt: skip
+@pytest.mark.parametrize("share", [0.02, 0.5])
+def test_rows_with_nulls_tell_as_they_lie_what_each_value_would(
+    files: MemoryFiles, type: str, encoding: str, share: float
+) -> None:
+    """What lies where a NULL is would be taken for a value, or a NULL for what a constraint admits."""
+    count, parsed = 20_000, parse_type(type)
+    chance = np.random.default_rng(int(share * 100))
+    rows = np.arange(count)
+    missing = (chance.random(count) < share) | ((rows > 5000) & (rows < 15_000))  # and blocks of nothing else
+    numbers = chance.integers(0, 200, count)
+    if parsed.is_variable:
+        array = pa.array([f"w{n:03}" for n in numbers.tolist()], mask=missing).cast(parsed.arrow)
+    elif parsed.name == "decimal":
+        array = pa.array([Decimal(n) / 100 for n in numbers.tolist()], parsed.arrow, mask=missing)
+    else:
+        array = pa.array(numbers, pa.int32(), mask=missing).cast(parsed.arrow)
+    column = written(files, array, type, encoding, "default", 2048, BlockCache(1 << 24))
+    assert column.block_count > 9
+    values = [f"w{n:03}" for n in range(200)] if parsed.is_variable else list(range(200))
+    if parsed.name == "binary":
+        values = [value.encode() for value in values]
+    given = [None if gone else values[n] for n, gone in zip(numbers.tolist(), missing.tolist(), strict=True)]
+    ranges = [
+        Constraint.one_of(values[7:8]),
+        Constraint.one_of([values[3], values[9], values[40]]),
+        Constraint.between(parsed, values[3], values[50]),
+        Constraint.between(parsed, None, values[3]),
+    ]
+    constraints = [*ranges, NULL_ONLY, EMPTY, *(found.union(NULL_ONLY) for found in ranges)]
+    for lower, upper in ((0, count), (4999, 15_003), (5, 6), (7000, 7001), (6001, 14_001)):
+        for _ in range(2):  # from the file, and from the cache
+            found = column.encoded(lower, upper)
+            assert found is not None
+            for constraint in constraints:
+                expected = np.array([constraint.admits(value) for value in given[lower:upper]])
+                assert np.array_equal(found.matches(constraint), expected), (lower, constraint)
+                some = np.flatnonzero(expected)
+                wanted = array.slice(lower, upper - lower).take(pa.array(some))
+                for picked in (found.pick(some), found.pick(some, satisfying=constraint)):
+                    picked = picked.dictionary_decode() if pa.types.is_dictionary(picked.type) else picked
+                    picked.validate(full=True)
+                    assert picked.equals(wanted), (lower, constraint)
 
 
 @pytest.mark.parametrize("words", [1, 3, 300])

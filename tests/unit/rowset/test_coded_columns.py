@@ -104,6 +104,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
             "o": nyala.column("bool", encoding="rle"),
             "d": nyala.column("date", encoding="rle", block_size=4096),
             "gaps": nyala.column("int16", encoding="rle"),
+            "hole": nyala.column("int32", encoding="rle", block_size=4096),
+            "o2": nyala.column("bool", encoding="rle"),
         }
         table = db.create_table("t", columns, "k")
         table.insert(rows_in_runs(COUNT))
@@ -118,7 +120,15 @@ def rows_in_runs(count: int) -> pa.Table:
     n = np.where(numbers < 9_000, numbers // 3000, numbers // 70_000 - 1)
     gaps = pa.array(numbers // 100 % 50, pa.int16(), mask=numbers % 7 == 0)
     days = pa.array(numbers // 1500 % 9, pa.int32()).view(pa.date32())
-    return pa.table({"k": numbers, "n": n, "o": pa.array(numbers // 333 % 2 == 0), "d": days, "gaps": gaps})
+    # NULLs from the middle of a run on, for some blocks and for less than one.
+    hole = pa.array(
+        numbers // 700 % 4,
+        pa.int32(),
+        mask=(numbers % 10_000 < 400) | ((numbers > 4_000) & (numbers < 9_000)),
+    )
+    o2 = pa.array(numbers // 333 % 2 == 0, mask=numbers // 100 % 9 == 0)
+    o = pa.array(numbers // 333 % 2 == 0)
+    return pa.table({"k": numbers, "n": n, "o": o, "d": days, "gaps": gaps, "hole": hole, "o2": o2})
 
 
 @pytest.mark.parametrize(
@@ -127,20 +137,22 @@ def rows_in_runs(count: int) -> pa.Table:
 def test_runs_stand_for_the_same_values(runs: Database, lower: int, upper: int) -> None:
     rowset, schema = rowset_of(runs), runs._writer().root.table("t").schema
     for _ in range(2):
-        for name in ("n", "o", "d"):
+        for name in ("n", "o", "d", "hole", "o2"):
             found = rowset.coded(schema.by_name(name), MAX_TIMESTAMP, lower, upper)
             assert pa.types.is_run_end_encoded(found.type)
             plain = rowset.column(schema.by_name(name), MAX_TIMESTAMP, lower, upper)
             assert pc.run_end_decode(found).equals(plain)
-        with_null = rowset.coded(schema.by_name("gaps"), MAX_TIMESTAMP, lower, upper)
-        assert with_null.type == pa.int16()  # NULLs are not in the runs
+        cut = rowset.coded(schema.by_name("gaps"), MAX_TIMESTAMP, lower, upper)
+        assert cut.type == pa.int16(), "single NULLs cut runs into pieces that are not worth it"
 
 
 @pytest.mark.parametrize(
     "where",
     ["n = 1", "n <> 1 AND o", "n IN (0, 2)", "NOT o", "o = true OR n = 2", "d > DATE '1970-01-03'", "n IS NULL",
      "d BETWEEN DATE '1970-01-02' AND DATE '1970-01-04'", "n IS NOT NULL AND k >= 8990", "n = 99", "n < k",
-     "gaps > 10 AND o", "gaps IS NULL AND n = 0", "NOT (n = 0) AND NOT (d = DATE '1970-01-01')"],
+     "gaps > 10 AND o", "gaps IS NULL AND n = 0", "hole = 2", "hole <> 2", "hole IS NULL", "hole IS NOT NULL AND o2",
+     "hole IS NULL OR hole = 3", "NOT (hole = 3)", "NOT o2", "o2 IS NULL", "o2 OR hole = 1", "hole IN (0, 3) AND k > 5",
+     "NOT (n = 0) AND NOT (d = DATE '1970-01-01')"],
 )  # fmt: skip
 def test_predicates_mean_the_same_on_runs(runs: Database, where: str) -> None:
     """As over the same rows in memory, whether the runs' column is wanted besides or not."""
@@ -162,6 +174,9 @@ def test_a_predicate_is_asked_once_per_run(runs: Database, monkeypatch: pytest.M
     monkeypatch.setattr(RunLength, "decode", lambda *_: pytest.fail("the runs were made into rows"))
     assert runs["t"].count("n = 1") == 70_000 + 3_000
     assert 3 <= sum(asked) < 20
+    assert runs["t"].count("hole = 99 OR hole = -1") == 0
+    assert runs["t"].count("hole = 2") > 0
+    assert sum(asked) < 1200, "of its runs and NULLs there are some thousand"
 
 
 def test_a_changed_value_is_in_no_run(runs: Database) -> None:

@@ -22,6 +22,11 @@ ROWS = 20_000
 DAY = dt.date(2020, 1, 1)
 
 
+def in_gap(k: int) -> bool:
+    """Longer than a block, so that blocks have nothing but NULLs."""
+    return 4000 <= k < 14_000
+
+
 def row(k: int) -> dict[str, Any]:
     """Cubes: so that from one row to the next there is no step that comes again."""
     return {
@@ -33,6 +38,8 @@ def row(k: int) -> dict[str, Any]:
         "mode": f"m{k % 7}",
         "text": f"text {k}",
         "maybe": None if k % 5 == 0 else k % 1000,
+        "gap": None if in_gap(k) or k % 7 == 0 else Decimal(k**3 % 991 - 300) / 100,
+        "word": None if in_gap(k) or k % 7 == 0 else f"w{k**3 % 97}",
     }
 
 
@@ -53,6 +60,8 @@ def table(path: Path) -> Iterator[nyala.Table]:
             "mode": "string",
             "text": "string",
             "maybe": nyala.column("int32", encoding="for", nullable=True),
+            "gap": nyala.column("decimal(15,2)", encoding="for", nullable=True, block_size=4096),
+            "word": nyala.column("string", encoding="dictionary", nullable=True, block_size=4096),
         }
         table = db.create_table("t", schema, "k")
         table.insert([row(k) for k in range(ROWS)])
@@ -74,6 +83,18 @@ PREDICATES = {
     "mode > 'm5' AND n > 1400": lambda r: r["mode"] == "m6" and r["n"] > 1400,
     "n = 7 AND maybe = 7": lambda r: r["n"] == 7 and r["maybe"] == 7,
     "n < -1490 AND maybe IS NULL": lambda r: r["n"] < -1490 and r["maybe"] is None,
+    "maybe = 7": lambda r: r["maybe"] == 7,
+    "maybe IN (7, 90, 5)": lambda r: r["maybe"] in (7, 90),
+    "gap = -3.00": lambda r: r["gap"] == -3,
+    "gap < -2.95 AND word >= 'w0'": lambda r: r["gap"] is not None and r["gap"] < Decimal("-2.95"),
+    "word = 'w3'": lambda r: r["word"] == "w3",
+    "word = 'w3' AND gap > 1.00": lambda r: r["word"] == "w3" and r["gap"] > 1,
+    "(word = 'w3' OR word IS NULL) AND n > 1450": lambda r: r["word"] in ("w3", None) and r["n"] > 1450,
+    "(gap < -2.95 OR gap IS NULL) AND n > 1450": lambda r: (r["gap"] or -3) < Decimal("-2.95") and r["n"] > 1450,
+    "word IS NULL AND n > 1450": lambda r: r["word"] is None and r["n"] > 1450,
+    "gap IS NOT NULL AND n > 1450": lambda r: r["gap"] is not None and r["n"] > 1450,
+    "gap NOT IN (1.00) AND n > 1450": lambda r: r["gap"] is not None and r["gap"] != 1 and r["n"] > 1450,
+    "gap = 99.00": lambda r: False,
     "n = 7 OR n = 9": lambda r: r["n"] in (7, 9),
     "n < -1490 AND (k < 5000 OR text = 'text 19999')": lambda r: r["n"] < -1490 and (r["k"] < 5000 or r["k"] == 19999),
     "n > 5000 AND mode = 'm1'": lambda r: False,
@@ -123,6 +144,7 @@ def test_no_value_of_other_rows_is_made(table: nyala.Table, monkeypatch: pytest.
 
     monkeypatch.setattr(Frame, "rows_into", none_in_range)
     assert [r["n"] for r in scanned(table, "n = 7 AND amount < 40", columns=["n", "amount", "day"])]
+    assert [r["gap"] for r in scanned(table, "gap = 1.00", columns=["n", "gap", "maybe", "word"])]
     with pytest.raises(pytest.fail.Exception, match="decoded whole"):  # as a scan of all rows does
         scanned(table, "n >= 0", columns=["n", "amount", "day"])
 

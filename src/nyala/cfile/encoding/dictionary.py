@@ -111,13 +111,12 @@ class Dictionary:
         return pa.DictionaryArray.from_arrays(indices, block.dictionary, safe=False)
 
     def frame(self, block: EncodedValues) -> Frame:
-        """The codewords of a block that has no NULL, as they lie. Raises: as `decode`."""
-        if block.null_count:
-            raise ValueError(f"expected no NULLs, as the column's footer says, found {block.null_count}")
+        """The codewords of a block, as they lie. Raises: as `decode`."""
         if not _is_shuffled(block):
-            return _in_planes(block)
+            return _in_planes(block).beside(block)
         width = codeword_dtype(_words_count(block)).itemsize
-        return Frame(CODEWORDS, _unshuffled(block), block.row_count, 0, 0, 1, 8 * width, 0, None)
+        frame = Frame(CODEWORDS, _unshuffled(block), block.row_count, 0, 0, 1, 8 * width, 0, None)
+        return frame.beside(block)
 
     def codewords(self, block: EncodedValues) -> pa.Array:
         """The block's codewords in as few bytes as the dictionary needs: what look-ups keep. Raises: as `decode`."""

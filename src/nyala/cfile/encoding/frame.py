@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
@@ -81,6 +81,9 @@ class Frame:
     references: npt.NDArray[np.int64] | None
     anchors: npt.NDArray[np.int64] | None = None
     """Of steps: the first value of each tile."""
+    validity: pa.Buffer | None = None
+    """Of a block with NULLs: of each row whether it has a value. That of another row may be any."""
+    null_count: int = 0
 
     @staticmethod
     def parse(form: Physical, data: pa.Buffer, rows: int) -> Frame:
@@ -114,14 +117,22 @@ class Frame:
             frame._check_line()
         return frame
 
-    @property
-    def null_count(self) -> int:
-        return 0
+    @staticmethod
+    def nulls(form: Physical, rows: int) -> Frame:
+        """Nothing but NULLs."""
+        validity = pa.py_buffer(bytes((rows + 7) // 8))
+        return Frame(form, pa.py_buffer(b""), rows, 0, 0, 1, 0, 0, None, None, validity, rows)
+
+    def beside(self, block: EncodedValues) -> Frame:
+        """The same with the validity of the block that it was found in."""
+        if not block.null_count:
+            return self
+        return replace(self, validity=block.validity, null_count=block.null_count)
 
     @property
     def nbytes(self) -> int:
         """What it keeps in memory."""
-        return int(self.data.size)
+        return int(self.data.size) + (0 if self.validity is None else int(self.validity.size))
 
     @property
     def is_signed(self) -> bool:
@@ -136,9 +147,12 @@ class Frame:
         """The same over bytes of its own."""
         data = pa.py_buffer(self.data.to_pybytes())
         counts = [0 if of is None else len(of) for of in (self.references, self.anchors)]
-        return _frame(
+        frame = _frame(
             self.form, data, self.row_count, self.base, self.step, self.unit, self.bits, self.start, *counts
         )
+        if self.validity is None:
+            return frame
+        return replace(frame, validity=pa.py_buffer(self.validity.to_pybytes()), null_count=self.null_count)
 
     def array(self, block: EncodedValues) -> pa.Array:
         """All values, with the block's validity."""

@@ -245,10 +245,8 @@ class FrameOfReference:
         return Frame.parse(form, data, rows).array(block)
 
     def frame(self, form: Physical, block: EncodedValues) -> Frame:
-        """A block that has no NULL, as it lies. Not of decimals of 16 bytes. Raises: as `decode`."""
-        if block.null_count:
-            raise ValueError(f"expected no NULLs, found {block.null_count}")
-        return Frame.parse(form, block.data, block.row_count)
+        """A block as it lies. Not of decimals of 16 bytes. Raises: as `decode`."""
+        return Frame.parse(form, block.data, block.row_count).beside(block)
 
 
 @dataclass(frozen=True)

@@ -120,20 +120,23 @@ class RunLength:
         return form.fixed_array(pa.py_buffer(repeated), rows, block.validity, block.null_count)
 
     def runs(self, form: Physical, block: EncodedValues) -> pa.Array:
-        """The runs of a block without NULLs, as Arrow has them: a value each, and where it ends. Owns its memory.
+        """The runs of a block, as Arrow has them: a value or NULL each, and where it ends. Owns its memory.
 
         Where runs are short, the rows: spreading what was found of each run costs more than to look at its few rows.
-        Raises: as `decode`, and for NULLs.
+        Raises: as `decode`.
         """
-        if block.null_count:
-            raise ValueError(f"expected a column without NULL, found {block.null_count}")
         lengths, values = _runs(form, block)
-        if len(lengths) * _RUN_ROWS_MIN > block.row_count:
+        ends, missing = np.cumsum(lengths, dtype=np.int32), None
+        if block.null_count and len(ends) * _RUN_ROWS_MIN <= block.row_count:
+            ends, of_runs, missing = _cut_at_nulls(ends, block)
+            values = values[of_runs]
+        if len(ends) * _RUN_ROWS_MIN > block.row_count:
             return self.decode(form, block)
-        ends = pa.array(np.cumsum(lengths, dtype=np.int32))
         if form.kind == BITS:
-            return pa.RunEndEncodedArray.from_arrays(ends, pa.array(values.astype(np.bool_)))
-        each = form.fixed_array(pa.py_buffer(values.tobytes()), len(values), None, 0)
+            return pa.RunEndEncodedArray.from_arrays(ends, pa.array(values.astype(np.bool_), mask=missing))
+        validity = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
+        null_count = 0 if missing is None else int(missing.sum())
+        each = form.fixed_array(pa.py_buffer(values.tobytes()), len(values), validity, null_count)
         return pa.RunEndEncodedArray.from_arrays(ends, each)
 
     def packed(self, form: Physical, block: EncodedValues) -> Runs | pa.Array:
@@ -174,6 +177,17 @@ def _runs(form: Physical, block: EncodedValues) -> tuple[npt.NDArray[Any], npt.N
     else:
         values = np.frombuffer(data, form.dtype, count, header_size)
     return lengths, values
+
+
+def _cut_at_nulls(
+    ends: npt.NDArray[np.int32], block: EncodedValues
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+    """Runs that end here, cut where NULLs begin and end: (where the pieces end, of which run each is, whether NULL)."""
+    assert block.validity is not None
+    bits = np.unpackbits(np.frombuffer(block.validity, np.uint8), count=block.row_count, bitorder="little")
+    borders = np.flatnonzero(bits[1:] != bits[:-1]) + 1
+    pieces = np.union1d(ends, borders.astype(np.int32))
+    return pieces, ends.searchsorted(pieces), bits[pieces - 1] == 0
 
 
 def _bits(values: npt.NDArray[Any], lengths: npt.NDArray[Any], rows: int) -> pa.Buffer:

@@ -7,9 +7,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.cfile.encoding.values import arrow_of, blocks, encoded, form_of, int64
+from tests.unit.cfile.encoding.values import blocks, encoded, form_of, int64
 
-from nyala.cfile import format
 from nyala.cfile.encoding.frame import Frame
 from nyala.cfile.planes import pack_planes, pick_planes
 from nyala.schema.constraint import ANY, EMPTY, NULL_ONLY, Constraint
@@ -104,14 +103,3 @@ def test_numbers_are_picked_from_their_planes(bits: int, count: int) -> None:
     rows = np.array([count - 1, 0, count // 2, 0])
     picked = pick_planes(pa.py_buffer(b"##" + pack_planes(some, bits)), 2, bits, count, rows)
     assert np.array_equal(picked, some[rows])
-
-
-def test_a_frame_over_nulls_is_not_made() -> None:
-    """The delta under a NULL is 0: it would match what the base matches."""
-    from nyala.cfile.encoding import EncodedValues, encoding_by_code
-
-    array = arrow_of("date", [10_000, None, 10_003])
-    encoding = encoding_by_code(format.ENCODING_FOR)
-    block = EncodedValues(encoded("for", "date", array), 3, pa.py_buffer(b"\x05"), 1, None)
-    with pytest.raises(ValueError, match="expected no NULLs"):
-        encoding.frame(form_of("date"), block)  # type: ignore[union-attr]
