@@ -51,11 +51,13 @@ def test_a_registered_session_is_read_by_as_many_tasks_as_its_cores_are_worth(
         zeros = np.zeros(150_000, np.int8)
         table.insert(pa.table({"k": np.arange(150_000)} | dict.fromkeys(columns, zeros)))
     read = spark.read.format("nyala").options(path=str(store), table="t")
+    feed = spark.read.format("nyala").options(path=str(store), table="t", changes="true")
     try:
         for cores, partitions in ((1, 2), (8, 4)):
             monkeypatch.setattr(session, "cores_of", lambda _, cores=cores: cores)
             nyala.spark.register(spark)
             assert read.load().rdd.getNumPartitions() == partitions
+            assert feed.load().rdd.getNumPartitions() == partitions
     finally:
         monkeypatch.undo()
         nyala.spark.register(spark)

@@ -155,10 +155,11 @@ def plan_changes(
     since: int,
     until: int,
     seen: SchemaOf = "current",
+    cores: int | None = None,
 ) -> list[InputPartition]:
     """The partitions of the changes in (since, until]; of `since` 0 those of the rows at `until`.
 
-    schema: as Spark planned it. seen: the columns of now, or ("at") those at `until`.
+    schema: as Spark planned it. seen: the columns of now, or ("at") those at `until`. cores: see `partitions_wanted`.
     Raises: HistoryExpiredError when `since` is further back than the table's history reaches; ColumnNotFoundError,
             SchemaError when the table has not the columns of `schema`.
     """
@@ -170,14 +171,14 @@ def plan_changes(
     if since == _BEGIN:
         columns = tuple(column for column in feed._spec.columns if column.name in names)
         spec = ScanSpec(table.schema, columns, until, without_dropped=True)
-        wanted = options.partitions or partitions_wanted(planned_rows(table, spec), len(columns))
+        wanted = options.partitions or partitions_wanted(planned_rows(table, spec), len(columns), cores)
         groups = pack(make_tokens(options.path, table, spec, wanted), wanted)
         del root
         return _partitions(options.path, lease, groups, until)
     if since >= until:
         return _partitions(options.path, lease, [[]], None)
     # What the changes in files come to is not known before they are read.
-    wanted = options.partitions or PARTITIONS_PER_CORE * (os.cpu_count() or 1)
+    wanted = options.partitions or PARTITIONS_PER_CORE * (cores or os.cpu_count() or 1)
     items = make_change_tokens(options.path, table, feed._spec)
     kept = [batch.select(list(names)) for batch in changes_in_memory(table, feed._spec)]
     del root
@@ -236,9 +237,11 @@ def _read_item(item: bytes, inserted_at: int | None) -> Iterator[pa.RecordBatch]
 class NyalaChangeReader(Promptly, DataSourceReader):
     """`spark.read`, changes=true: what changed between two moments."""
 
-    def __init__(self, options: ChangeOptions, schema: StructType) -> None:
+    def __init__(self, options: ChangeOptions, schema: StructType, cores: int | None = None) -> None:
+        """cores: of the session; None: nobody knows."""
         self._options = options
         self._schema = schema
+        self._cores = cores
 
     @errors_in_options()
     def partitions(self) -> list[InputPartition]:
@@ -254,7 +257,7 @@ class NyalaChangeReader(Promptly, DataSourceReader):
                 else _moment(table, options.start, STARTING)
             )
             until = now if options.end is None else _moment(table, options.end, ENDING)
-            return plan_changes(db, options, self._schema, since, until, "at")
+            return plan_changes(db, options, self._schema, since, until, "at", self._cores)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_changes(partition, self._options, arrow_schema(self._schema))
@@ -297,9 +300,11 @@ def next_end(
 class NyalaChangeStream(Promptly, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream`. One planner worker keeps one of these for the life of a query; `read` runs elsewhere."""
 
-    def __init__(self, options: ChangeOptions, schema: StructType) -> None:
+    def __init__(self, options: ChangeOptions, schema: StructType, cores: int | None = None) -> None:
+        """cores: of the session; None: nobody knows."""
         self._options = options
         self._schema = schema
+        self._cores = cores
         self._target: int | None = None
         self._open: Database | None = None
         self._leases: list[tuple[int, str]] = []
@@ -359,7 +364,7 @@ class NyalaChangeStream(Promptly, DataSourceStreamReader, SupportsTriggerAvailab
         since, until = start["timestamp"], end["timestamp"]
         _unwind_at_the_end()
         try:
-            made = plan_changes(self._db, self._options, self._schema, since, until)
+            made = plan_changes(self._db, self._options, self._schema, since, until, cores=self._cores)
         except (ColumnNotFoundError, SchemaError) as error:
             raise type(error)(
                 f"{error}. The table was altered since this query began: start it again, and it goes on from its "

@@ -80,7 +80,7 @@ class NyalaDataSource(Promptly, DataSource):
                 "without the list of columns, or say SELECT … FROM t WITH (`path`='…', `table`='…')"
             )
         if wants_changes(options):
-            return NyalaChangeReader(ChangeOptions.parse(options), schema)
+            return NyalaChangeReader(ChangeOptions.parse(options), schema, self.cores)
         return NyalaReader(ReadOptions.parse(options), schema, self._timestamp, self.cores)
 
     @errors_in_options()
@@ -105,7 +105,7 @@ class NyalaDataSource(Promptly, DataSource):
                 "a stream has no end: endingTimestamp belongs to spark.read; .trigger(availableNow=True) ends a query "
                 "with what is there"
             )
-        return NyalaChangeStream(changes, schema)
+        return NyalaChangeStream(changes, schema, self.cores)
 
     @errors_in_options()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

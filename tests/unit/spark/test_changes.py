@@ -16,6 +16,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 import nyala
 from nyala.errors import ColumnNotFoundError, HistoryExpiredError, InvalidArgumentError, SchemaError
+from nyala.spark import changes
+from nyala.spark import reader as spark_reader
 from nyala.spark.changes import NyalaChangeStream, next_end
 from nyala.spark.options import ChangeOptions
 from nyala.spark.source import NyalaDataSource
@@ -323,6 +325,33 @@ def test_a_batch_read_of_the_feed_has_the_columns_of_its_end(tmp_path: Path) -> 
                 for row in batch.to_pylist()
             ]
             assert [(row["k"], row[name]) for row in found] == [(11, 12)]
+
+
+def test_a_feed_is_packed_to_the_cores_of_its_session(
+    db: nyala.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not to those of the machine that plans it: of what is in files, in memory, and of the table as it stands."""
+    monkeypatch.setattr(changes, "_PIECE_ROWS", 10)
+    monkeypatch.setattr(spark_reader, "CELLS_PER_TASK", 10)
+    monkeypatch.setattr(changes.os, "cpu_count", lambda: 7)  # type: ignore[attr-defined]
+    begun = db.now()
+    table = db.create_table("wide", {"k": "int64"}, ["k"], [nyala.hash_partition("k", buckets=32)])
+    table.insert({"k": list(range(1000))})
+    table.flush()
+    in_files = db.now()
+    table.insert({"k": list(range(1000, 2000))})
+    for cores, expected in ((1, 2), (4, 8), (None, 14)):
+        registered: Any = type("RegisteredDataSource", (NyalaDataSource,), {"cores": cores})
+        source = registered({"path": db.path, "table": "wide", "changes": "true"})
+        stream = source.streamReader(schema=source.schema())
+        offsets = [{"timestamp": moment} for moment in (0, begun, in_files, db.now())]
+        for start, end in ((0, 3), (1, 2), (2, 3)):
+            made = stream.partitions(offsets[start], offsets[end])
+            assert len(made) == expected, (cores, start, end)
+        for since in ({}, {"startingTimestamp": str(begun)}):
+            source = registered({"path": db.path, "table": "wide", "changes": "true", **since})
+            assert len(source.reader(schema=source.schema()).partitions()) == expected
+        stream.stop()
 
 
 def test_a_stream_has_no_end(db: nyala.Database) -> None:
