@@ -28,7 +28,7 @@ from nyala.database import Database
 from nyala.errors import Error
 from nyala.scan import read_token
 from nyala.tablet import change_token
-from nyala.tablet.change_token import make_change_tokens, read_change_token
+from nyala.tablet.change_token import make_change_tokens, read_change_token, rows_token
 from nyala.tablet.diff_spec import DiffSpec
 from nyala.wal.record import LogRecord, SettledGroup, decode_record, encode_record
 from tests.figures import counted
@@ -262,7 +262,13 @@ def test_any_change_token_gives_rows_or_an_error_of_ours(db: Database, changes: 
     head = change_token._HEAD.size
     meta = json.loads(token[head:])
     text = json.dumps(forged(meta, chance)).encode() if seed % 5 else b"{}"
-    for data in (changed(token, 0, changes), reseal(token[:head] + text, 12, head)):
+    rows = rows_token(pa.Table.from_batches(read_change_token(token)))
+    for data in (
+        changed(token, 0, changes),
+        reseal(token[:head] + text, 12, head),
+        changed(rows, 0, changes),
+        reseal(changed(rows, head, changes), 12, head),
+    ):
         only_errors_of_ours(lambda data=data: list(read_change_token(data)))  # type: ignore[misc]
 
 

@@ -46,11 +46,10 @@ from nyala.partition.levels import Partition, PartitionSchema
 from nyala.scan import read_token
 from nyala.schema.convert import default_array
 from nyala.schema.schema import Schema
-from nyala.spark.ipc import to_ipc
-from nyala.tablet import change_token
-from nyala.tablet.change_token import changes_in_memory, make_change_tokens, read_change_token
+from nyala.tablet.change_token import changes_in_memory, make_change_tokens, read_change_token, rows_token
 from nyala.tablet.diff_spec import CHANGE_TYPE, COMMIT_TIMESTAMP
 from nyala.tablet.load_job import partition_from_json, partition_to_json
+from nyala.tablet.token import MAGIC as TOKEN_MAGIC
 from nyala.tablet.token import tablet_of
 
 if TYPE_CHECKING:
@@ -172,7 +171,7 @@ def _crc_of(fields: dict[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class BackupItem:
-    """What one file will hold: a scan token, a change token, or rows as an Arrow IPC stream."""
+    """What one file will hold: a scan token, or a change token."""
 
     tablet_id: int
     data: bytes
@@ -223,7 +222,7 @@ def plan_backup(
                 items += [BackupItem(tablet.id, token) for token in tokens]
                 rows = [batch for batch in changes_in_memory(alone, feed._spec) if batch.num_rows]
                 if rows:
-                    items.append(BackupItem(tablet.id, to_ipc(pa.Table.from_batches(rows))))
+                    items.append(BackupItem(tablet.id, rows_token(pa.Table.from_batches(rows))))
     if since is None:
         scan = table.scan(at=until)
         root, state = scan._take()
@@ -309,13 +308,7 @@ def finish_backup(backup: Backup, files: Sequence[PartFile]) -> Backup:
 
 
 def _rows(data: bytes) -> Iterator[pa.RecordBatch]:
-    if data.startswith(change_token.MAGIC):
-        yield from read_change_token(data)
-    elif data.startswith(b"nyalatok"):
-        yield from read_token(data)
-    else:
-        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-            yield from reader
+    return read_token(data) if data.startswith(TOKEN_MAGIC) else read_change_token(data)
 
 
 # ------------------------------------------------------------------------------------------------ what there is

@@ -57,8 +57,7 @@ from nyala.env import SYSTEM
 from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, SchemaError
 from nyala.mvcc.timestamp import TIMESTAMP_ZERO
 from nyala.scan import read_token
-from nyala.spark.errors import naming
-from nyala.spark.ipc import to_ipc
+from nyala.spark.errors import named, naming, place_of
 from nyala.spark.options import ChangeOptions
 from nyala.spark.prompt import Promptly
 from nyala.spark.reader import (
@@ -76,7 +75,7 @@ from nyala.spark.reader import (
 from nyala.spark.types import arrow_schema, check_schema, conform
 from nyala.spark.words import errors_in_options
 from nyala.tablet import change_token, diff_records
-from nyala.tablet.change_token import changes_in_memory, make_change_tokens, read_change_token
+from nyala.tablet.change_token import changes_in_memory, make_change_tokens, read_change_token, rows_token
 from nyala.tablet.diff_spec import CHANGE_TYPE, COMMIT_TIMESTAMP
 from nyala.tablet.read_path import ScanSpec
 from nyala.tablet.token import make_tokens, planned_rows, tablet_of
@@ -185,7 +184,7 @@ def plan_changes(
     if kept:
         rows = pa.Table.from_batches(kept)
         step = max(_PIECE_ROWS, -(-rows.num_rows // wanted))
-        items += [to_ipc(rows.slice(at, step).combine_chunks()) for at in range(0, rows.num_rows, step)]
+        items += [rows_token(rows.slice(at, step).combine_chunks()) for at in range(0, rows.num_rows, step)]
     count = max(1, min(wanted, len(items)))
     return _partitions(options.path, lease, [items[number::count] for number in range(count)], None)
 
@@ -203,17 +202,18 @@ def read_changes(
     assert isinstance(partition, ChangePartition)
     begin_task()
     keep = HeldLease(options.path, partition.lease, options.lease_s).keeper()
-    for placed in partition.tokens:
-        keep()
-        item = load_placed(placed)
-        try:
-            for batch in _read_item(item, partition.inserted_at):
-                yield conform(batch, schema)
-                keep()
-        except Error as error:
-            number = tablet_of(item) if partition.inserted_at is not None else None
-            naming(error, f"table {options.table!r}" + ("" if number is None else f", tablet {number}"))
-            raise
+    tablet = change_token.tablet_of if partition.inserted_at is None else tablet_of
+    with named(f"table {options.table!r}"):
+        for placed in partition.tokens:
+            keep()
+            item = load_placed(placed)
+            try:
+                for batch in _read_item(item, partition.inserted_at):
+                    yield conform(batch, schema)
+                    keep()
+            except Error as error:
+                naming(error, place_of(options.table, tablet(item)))
+                raise
 
 
 def _read_item(item: bytes, inserted_at: int | None) -> Iterator[pa.RecordBatch]:
@@ -224,11 +224,8 @@ def _read_item(item: bytes, inserted_at: int | None) -> Iterator[pa.RecordBatch]
             yield pa.RecordBatch.from_arrays(
                 [*batch.columns, *marks], names=[*batch.schema.names, CHANGE_TYPE, COMMIT_TIMESTAMP]
             )
-    elif item.startswith(change_token.MAGIC):
-        yield from read_change_token(item)
     else:
-        with pa.ipc.open_stream(pa.py_buffer(item)) as reader:
-            yield from reader
+        yield from read_change_token(item)
 
 
 # ------------------------------------------------------------------------------------------------ one batch
@@ -246,7 +243,7 @@ class NyalaChangeReader(Promptly, DataSourceReader):
     @errors_in_options()
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        with nyala.connect(options.path, read_only=True) as db:
+        with named(f"table {options.table!r}"), nyala.connect(options.path, read_only=True) as db:
             now = db.now()
             table = db.table(options.table)
             since = (
@@ -343,7 +340,8 @@ class NyalaChangeStream(Promptly, DataSourceStreamReader, SupportsTriggerAvailab
             return start
         feed = _feed(self._db, dataclasses.replace(self._options, columns=()), since, now)
         root, table = feed._take()
-        moments, counts = diff_records.change_counts(table, feed._spec)
+        with named(f"table {self._options.table!r}"):
+            moments, counts = diff_records.change_counts(table, feed._spec)
         oldest = min(
             (stamp for tablet in table.tablets if (stamp := tablet.memory_timestamp_min()) is not None),
             default=None,
@@ -364,7 +362,8 @@ class NyalaChangeStream(Promptly, DataSourceStreamReader, SupportsTriggerAvailab
         since, until = start["timestamp"], end["timestamp"]
         _unwind_at_the_end()
         try:
-            made = plan_changes(self._db, self._options, self._schema, since, until, cores=self._cores)
+            with named(f"table {self._options.table!r}"):
+                made = plan_changes(self._db, self._options, self._schema, since, until, cores=self._cores)
         except (ColumnNotFoundError, SchemaError) as error:
             raise type(error)(
                 f"{error}. The table was altered since this query began: start it again, and it goes on from its "

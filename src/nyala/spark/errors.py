@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 import nyala.errors
 from nyala.errors import CorruptionError, Error, StorageError, WriteError
 
-__all__ = ["named", "naming", "ours", "plain_errors"]
+__all__ = ["named", "naming", "ours", "place_of", "plain_errors"]
 
 _SENTENCE: Final = re.compile(r"nyala\.errors\.(\w+): ([^\n]*)")
 _LONGEST: Final = 4000
@@ -45,6 +45,11 @@ def naming(error: _E, where: str) -> _E:
     if where not in text and not _TABLE.match(text):
         error.args = (f"{where}: {text}", *error.args[1:])
     return error
+
+
+def place_of(table: str, tablet: int | None) -> str:
+    """What `naming` puts before a sentence. tablet: None where it is not known, or there are several."""
+    return f"table {table!r}" + ("" if tablet is None else f", tablet {tablet}")
 
 
 @contextlib.contextmanager

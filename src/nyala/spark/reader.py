@@ -35,7 +35,7 @@ from nyala import handover
 from nyala.catalog.leases import open_remote_lease
 from nyala.env import SYSTEM, MissingFileError, mark_of_ancestor
 from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, InvalidArgumentError, SchemaError
-from nyala.spark.errors import named, naming
+from nyala.spark.errors import named, naming, place_of
 from nyala.spark.options import ReadOptions
 from nyala.spark.prompt import Promptly, hold_nothing_back
 from nyala.spark.types import arrow_schema, check_schema, conform
@@ -281,16 +281,17 @@ def token_batches(tokens: Sequence[PlacedToken], lease: HeldLease, table: str) -
     """The rows of the tokens, as the scan that made them gives them. In a task, on an executor."""
     begin_task()
     keep = lease.keeper()
-    for placed in tokens:
-        keep()
-        token = load_placed(placed)
-        try:
-            for batch in read_token(token, opened=_opened):
-                yield batch
-                keep()
-        except Error as error:
-            naming(error, f"table {table!r}, tablet {tablet_of(token)}")
-            raise
+    with named(f"table {table!r}"):
+        for placed in tokens:
+            keep()
+            token = load_placed(placed)
+            try:
+                for batch in read_token(token, opened=_opened):
+                    yield batch
+                    keep()
+            except Error as error:
+                naming(error, place_of(table, tablet_of(token)))
+                raise
 
 
 # What this worker leaves open for its later tasks.

@@ -7,7 +7,8 @@
     16      …     JSON: store path, table, tablet, schema, columns, since, until, versions, rowsets with their files
 
 What a tablet has in memory cannot travel as what it is, so a tablet whose memory meets the interval is read by whoever
-makes the tokens, and its rows travel instead, as an Arrow IPC stream (`changes_in_memory`).
+makes the tokens (`changes_in_memory`), and its rows travel instead (`rows_token`): under the magic "nyalachr" the same
+head, and behind it an Arrow IPC stream.
 
 Invariants
     G1  The rows of all tokens and of `changes_in_memory` are those of the feed that made them: a key lives in one
@@ -22,7 +23,7 @@ import dataclasses
 import json
 import struct
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import google_crc32c
 import pyarrow as pa
@@ -40,9 +41,10 @@ from nyala.tablet.entries import RowSetFiles
 from nyala.tablet.root import TableState, TabletState
 from nyala.tablet.sense import making_sense, whole_number
 
-__all__ = ["MAGIC", "changes_in_memory", "make_change_tokens", "read_change_token"]
+__all__ = ["MAGIC", "changes_in_memory", "make_change_tokens", "read_change_token", "rows_token", "tablet_of"]
 
 MAGIC: Final = b"nyalachg"
+_ROWS_MAGIC: Final = b"nyalachr"
 VERSION: Final = 1
 _HEAD: Final = struct.Struct("<8sII")
 _CACHE_BYTES: Final = 64 << 20
@@ -65,8 +67,7 @@ def make_change_tokens(root_path: str, table: TableState, spec: DiffSpec) -> lis
             "versions": spec.versions,
             "rowsets": [RowSetFiles.of(rowset).to_json() for rowset in tablet.rowsets],
         }
-        text = json.dumps(meta, separators=(",", ":")).encode()
-        made.append(_HEAD.pack(MAGIC, VERSION, google_crc32c.value(text)) + text)
+        made.append(_seal(MAGIC, json.dumps(meta, separators=(",", ":")).encode()))
     return made
 
 
@@ -76,11 +77,43 @@ def changes_in_memory(table: TableState, spec: DiffSpec) -> Iterator[pa.RecordBa
     return diff_scan.run(dataclasses.replace(table, tablets=kept), spec)
 
 
+def rows_token(rows: pa.Table) -> bytes:
+    """A token of changes that were read already."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return _seal(_ROWS_MAGIC, sink.getvalue())
+
+
+def tablet_of(data: bytes) -> int | None:
+    """The id of the tablet that a token is of; None when the bytes do not say, and of rows, which may be of several."""
+    if data.startswith(_ROWS_MAGIC):
+        return None
+    try:
+        with making_sense("change token"):
+            return int(json.loads(_open(data, MAGIC).to_pybytes())["tablet"])
+    except CorruptionError:
+        return None
+
+
 def read_change_token(data: bytes, env: Env | None = None) -> Iterator[pa.RecordBatch]:
     """The changes of one token. Raises: CorruptionError, HistoryExpiredError when its files are gone."""
-    env = env or SYSTEM
+    if data.startswith(_ROWS_MAGIC):
+        return _read_rows(data)
+    return _read_files(data, env or SYSTEM)
+
+
+def _read_rows(data: bytes) -> Iterator[pa.RecordBatch]:
+    with making_sense("change token"), pa.ipc.open_stream(_open(data, _ROWS_MAGIC)) as reader:
+        batches = list(reader)  # views of what is in memory already
+        for batch in batches:
+            batch.validate(full=True)
+    yield from batches
+
+
+def _read_files(data: bytes, env: Env) -> Iterator[pa.RecordBatch]:
     with making_sense("change token"):
-        meta = _open(data)
+        meta = json.loads(_open(data, MAGIC).to_pybytes())
         moments = meta["since"], meta["until"]
         if not all(map(whole_number, moments)):
             raise ValueError(f"changes between {moments}")
@@ -122,15 +155,21 @@ def _in_memory(tablet: TabletState, spec: DiffSpec) -> bool:
     )
 
 
-def _open(data: bytes) -> Any:
+def _seal(magic: bytes, body: bytes | pa.Buffer) -> bytes:
+    return b"".join((_HEAD.pack(magic, VERSION, google_crc32c.value(body)), body))
+
+
+def _open(data: bytes, wanted: bytes) -> pa.Buffer:
+    """What stands behind the head."""
     try:
         magic, version, crc = _HEAD.unpack_from(data)
     except struct.error as error:
         raise CorruptionError(
             f"a change token is at least {_HEAD.size} bytes long, this one is {len(data)}"
         ) from error
-    if magic != MAGIC or version != VERSION:
+    if magic != wanted or version != VERSION:
         raise CorruptionError(f"these bytes are no change token of version {VERSION}")
-    if google_crc32c.value(data[_HEAD.size :]) != crc:
+    body = pa.py_buffer(data).slice(_HEAD.size)
+    if google_crc32c.value(body) != crc:
         raise CorruptionError("the change token was damaged on its way (CRC-32C differs)")
-    return json.loads(data[_HEAD.size :])
+    return body

@@ -15,13 +15,21 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 import nyala
-from nyala.errors import ColumnNotFoundError, HistoryExpiredError, InvalidArgumentError, SchemaError
+from nyala.errors import (
+    ColumnNotFoundError,
+    CorruptionError,
+    HistoryExpiredError,
+    InvalidArgumentError,
+    SchemaError,
+)
 from nyala.spark import changes
 from nyala.spark import reader as spark_reader
 from nyala.spark.changes import NyalaChangeStream, next_end
 from nyala.spark.options import ChangeOptions
+from nyala.spark.reader import FilePart, load_placed
 from nyala.spark.source import NyalaDataSource
 from nyala.spark.types import spark_schema
+from nyala.tablet import change_token
 
 Row = tuple[object, ...]
 Offset = dict[str, Any]
@@ -126,6 +134,9 @@ def test_what_is_in_files_is_read_by_the_executors(db: nyala.Database) -> None:
     middle = stream.latestOffset(start, ReadAllAvailable())
     partitions = stream.partitions(start, middle)
     assert all(token.startswith(b"nyalachg") for part in partitions for token in part.tokens)
+    told = [change_token.tablet_of(token) for part in partitions for token in part.tokens]
+    assert sorted(told, key=str) == [tablet["id"] for tablet in db["t"].tablets()]
+    assert change_token.tablet_of(b"nyalachg and no token") is None
     assert [len(found) for found in drain(stream, start, ReadAllAvailable())] == [100, 1]
 
 
@@ -352,6 +363,84 @@ def test_a_feed_is_packed_to_the_cores_of_its_session(
             source = registered({"path": db.path, "table": "wide", "changes": "true", **since})
             assert len(source.reader(schema=source.schema()).partitions()) == expected
         stream.stop()
+
+
+@pytest.mark.parametrize("kind", ["base", "redo"])
+def test_damage_met_while_planning_is_told_with_table_and_tablet(tmp_path: Path, kind: str) -> None:
+    """Changes that lie in memory are read by who plans, with what files have of their rows; of a stream that planner
+    also counts how many rows changed when."""
+    path = tmp_path / "store"
+    texts = [f"{random.Random(k).getrandbits(256):064x}" for k in range(100)]
+    with nyala.connect(path, maintenance=False) as db:
+        db.create_table("other", {"k": "int64"}, ["k"])
+        table = db.create_table("t", {"k": "int64", "v": "int64", "w": "string"}, ["k"])
+        table.insert({"k": list(range(100)), "v": [0] * 100, "w": texts})
+        table.flush()
+        begun = db.now()
+        table.update({"k": list(range(50)), "w": texts[50:]})
+        table.flush()
+        table.update({"k": [70], "v": [1]})
+        (tablet,) = (one["id"] for one in table.tablets())
+    for file in path.rglob(f"*.{kind}"):
+        body = bytearray(file.read_bytes())
+        body[len(body) // 2] ^= 1  # within the texts
+        file.write_bytes(body)
+    said = rf"^table 't', tablet {tablet}: .*/data/{tablet}/\d+\.{kind} at offset"
+    with nyala.connect(path, maintenance=False) as db:
+        start, end = {"timestamp": begun}, {"timestamp": db.now()}
+        stream = make_stream(db)
+        if kind == "redo":
+            with pytest.raises(CorruptionError, match=said):
+                stream.latestOffset(start, ReadAllAvailable())
+        with pytest.raises(CorruptionError, match=said):
+            stream.partitions(start, end)
+        source = make_source(db, startingTimestamp=begun)
+        with pytest.raises(CorruptionError, match=said):
+            source.reader(schema=source.schema()).partitions()
+        stream.stop()
+
+
+@pytest.mark.parametrize("filed", [False, True])
+def test_rows_that_are_damaged_or_gone_on_their_way_are_told_with_their_table(
+    db: nyala.Database, monkeypatch: pytest.MonkeyPatch, filed: bool
+) -> None:
+    """Inside a partition or in the file beside the lease: a wrong byte is an error, and never a wrong row."""
+    if filed:
+        monkeypatch.setattr(spark_reader.place, "__defaults__", (0,))
+    table = db["t"]
+    begun = db.now()
+    table.insert({"k": list(range(10)), "v": list(range(10))})
+    flushed = db.now()
+    stream = make_stream(db, partitions=1)
+    table.flush()
+    table.insert({"k": [20], "v": [0]})
+    # The table as it stands, as scan tokens; changes in files; changes in memory.
+    for since, until in ((0, flushed), (begun, flushed), (flushed, db.now())):
+        (part,) = stream.partitions({"timestamp": since}, {"timestamp": until})
+        placed = part.tokens[0]
+        assert isinstance(placed, FilePart) is filed
+        token = bytearray(load_placed(placed))
+        token[-9] ^= 1
+        if isinstance(placed, FilePart):
+            file = Path(placed.path)
+            good = file.read_bytes()
+            file.write_bytes(good[: placed.offset] + bytes(token) + good[placed.offset + placed.size :])
+        else:
+            part.tokens[0] = bytes(token)
+        with pytest.raises(
+            CorruptionError, match=r"^table 't': the (scan|change) token was damaged on its way"
+        ):
+            list(stream.read(part))
+        if filed:
+            file.unlink()
+            with pytest.raises(HistoryExpiredError, match=r"^table 't': the lease of this read is over"):
+                list(stream.read(part))
+    for lease in Path(db.path, "leases").glob("remote-*"):
+        if lease.is_file():
+            lease.unlink()
+    with pytest.raises(HistoryExpiredError, match=r"^table 't': the lease .* is over"):
+        list(stream.read(part))
+    stream.stop()
 
 
 def test_a_stream_has_no_end(db: nyala.Database) -> None:
