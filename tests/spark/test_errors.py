@@ -15,6 +15,8 @@ import nyala
 import nyala.spark
 from nyala import handover
 from nyala.errors import CorruptionError, DuplicateKeyError, HistoryExpiredError, KeyNotFoundError
+from nyala.spark import backup_jobs
+from nyala.spark.backup import Backup, RestoreStep
 
 
 @pytest.fixture
@@ -133,6 +135,48 @@ def test_damage_is_told_with_table_tablet_and_file(
                 str(raised.value),
             )
             assert found and found[1] == found[2], (name, raised.value)
+
+
+def test_a_restore_that_fails_names_the_table_that_it_is_for(
+    spark: SparkSession, table: nyala.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the one in the making, under whose name it is filled; with the backup's file, or tablet and key of a row."""
+    db, folder = table._database, tmp_path / "backups"
+    apply = backup_jobs._apply
+
+    def after_another(
+        session: SparkSession, target: Backup, step: RestoreStep, made: nyala.Table, lease_s: float
+    ) -> None:
+        made.insert({"k": [8], "v": [-1]})
+        apply(session, target, step, made, lease_s)
+
+    with nyala.connect(tmp_path / "other", maintenance=False) as other:
+        there = other.create_table("t", table.schema, "k")
+        for step in ("full", "incremental"):
+            table.delete({"k": [len(list(folder.rglob("*.parquet")))]})
+            made = nyala.spark.backup(spark, table, folder)
+            assert made is not None and made["kind"] == step
+            file = min((folder / "t" / str(made["until"])).glob("*.parquet"))
+            body = file.read_bytes()
+            file.write_bytes(body[:-1])
+            for name, job in (
+                ("again", lambda: nyala.spark.restore(spark, folder, "t", into=db, name="again")),
+                ("t", lambda: nyala.spark.restore(spark, folder, there)),
+            ):
+                with pytest.raises(CorruptionError) as damaged:
+                    job()
+                said = rf"table '{name}' \(being restored\): backup of table 't', tablet (\d+): {file}: expected .*"
+                found = re.fullmatch(said, str(damaged.value))
+                assert found and int(found[1]) in homes(table).values(), damaged.value
+            file.write_bytes(body)
+    monkeypatch.setattr(backup_jobs, "_apply", after_another)
+    with pytest.raises(DuplicateKeyError) as raised:
+        nyala.spark.restore(spark, folder, "t", into=db, name="again")
+    said = r"table 'again' \(being restored\): .*row \d+ \(k=8\): the key is taken in table 'again'; .*\(tablet \d"
+    assert re.match(said, str(raised.value)) and "[restoring" not in str(raised.value), raised.value
+    assert raised.value.errors is not None
+    (message,) = raised.value.errors["message"].to_pylist()
+    assert message.startswith("the key is taken in table 'again';")
 
 
 def test_what_is_not_ours_stays_sparks(spark: SparkSession, table: nyala.Table, store: Path) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nyala import handover
 from nyala.env import SYSTEM, process_mark
-from nyala.errors import Error, InvalidArgumentError, StorageError, TableExistsError
+from nyala.errors import Error, InvalidArgumentError, StorageError, TableExistsError, WriteError
 from nyala.spark.arguments import check_database, check_table
 from nyala.spark.backup import (
     Backup,
@@ -200,8 +201,9 @@ def _restore(
             f"table {table.name!r} has rows: restore fills an empty table, or makes one (table as text, into=db)"
         )
     if [step.backup.since for step in steps] in ([], [None]):
-        for step in steps:
-            _apply(spark, target, step, table, lease_s)
+        with _restoring(table.name, table.name):
+            for step in steps:
+                _apply(spark, target, step, table, lease_s)
         return table
     with _unfinished(table._database, target, table.name) as made:
         for step in steps:
@@ -220,14 +222,32 @@ def _unfinished(database: Database, target: Backup, wanted: str) -> Iterator[Tab
     """An empty table for the rows of a backup; dropped at the end, unless it got another name."""
     store = database._writer()
     name = unfinished_name(SYSTEM, wanted)
-    store.create_table(
-        name, target.schema, target.partition_schema, [p for _, p in target.partitions],
-        comment=target.comment, history_us=target.history_us,
-    )  # fmt: skip
+    with _restoring(name, wanted):
+        store.create_table(
+            name, target.schema, target.partition_schema, [p for _, p in target.partitions],
+            comment=target.comment, history_us=target.history_us,
+        )  # fmt: skip
+        try:
+            yield database.table(name)
+        finally:
+            database.drop_table(name, missing_ok=True)
+
+
+@contextlib.contextmanager
+def _restoring(filled: str, wanted: str) -> Iterator[None]:
+    """Around what fills a table: its errors name the one that it will be, and say that it is being restored."""
     try:
-        yield database.table(name)
-    finally:
-        database.drop_table(name, missing_ok=True)
+        yield
+    except Error as error:
+        text = str(error).replace(repr(filled), repr(wanted))
+        where = f"table {wanted!r}"
+        text = text.removeprefix(where)
+        error.args = (f"{where} (being restored){'' if text[:1] in ':, ' else ': '}{text}", *error.args[1:])
+        if isinstance(error, WriteError) and error.errors is not None:
+            at = error.errors.schema.get_field_index("message")
+            said = pc.replace_substring(error.errors.column(at), repr(filled), repr(wanted))
+            error.errors = error.errors.set_column(at, "message", said)
+        raise
 
 
 def _apply(spark: SparkSession, target: Backup, step: RestoreStep, table: Table, lease_s: float) -> None:
@@ -246,7 +266,7 @@ def _frame(spark: SparkSession, target: Backup, step: RestoreStep) -> DataFrame:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 file = step.files[number]
-                with named(f"table {target.table!r}, tablet {file.tablet}"):
+                with named(f"backup of table {target.table!r}, tablet {file.tablet}"):
                     for rows in read_part(target, step, file):
                         yield conform(rows, exact)
 

@@ -28,6 +28,7 @@ _SENTENCE: Final = re.compile(r"nyala\.errors\.(\w+): ([^\n]*)")
 _LONGEST: Final = 4000
 # A file of a tablet, as `nyala.tablet.layout` has them.
 _FILE: Final = re.compile(r"\bdata/(\d+)/[\w.\-]+")
+_TABLET: Final = re.compile(r"\btablet \d")
 _TABLE: Final = re.compile(r"table (?:'[^']*'|\"[^\"]*\")")
 
 _E = TypeVar("_E", bound=Error)
@@ -36,11 +37,12 @@ _E = TypeVar("_E", bound=Error)
 def naming(error: _E, where: str) -> _E:
     """The error with `where` before its sentence, unless it is there already, or the sentence begins with a table.
 
-    where: "table 't'" or "table 't', tablet 5"; without a tablet that of the file is taken which the sentence names.
+    where: "table 't'" or "table 't', tablet 5"; without a tablet that of the file is taken which the sentence names,
+           unless it names a tablet.
     """
     text = str(error)
     files = _FILE.findall(text)
-    if _TABLE.fullmatch(where) and files:
+    if _TABLE.fullmatch(where) and files and not _TABLET.search(text):
         where = f"{where}, tablet {files[-1]}"
     if where not in text and not _TABLE.match(text):
         error.args = (f"{where}: {text}", *error.args[1:])

@@ -262,7 +262,7 @@ def test_a_restored_table_is_there_when_it_is_whole(
         apply_step(db, target, step, table.name)
         seen.append((db.list_tables(), len(table)))
         if len(seen) == 5:
-            raise StorageError("the disk is full")
+            raise StorageError(f"table {table.name!r}, tablet 5: the disk is full")
 
     monkeypatch.setattr(backup_jobs, "_apply", apply)
     assert rows(backup_jobs.restore(None, folder, "t", into=db, name="again")) == rows(db["t"])  # type: ignore[arg-type]
@@ -272,7 +272,7 @@ def test_a_restored_table_is_there_when_it_is_whole(
         TableExistsError, match=r"'t' exists already: restore it under another name \(name=…\)"
     ):
         backup_jobs.restore(None, folder, "t", into=db)  # type: ignore[arg-type]
-    with pytest.raises(StorageError, match="full"):
+    with pytest.raises(StorageError, match=r"^table 'third' \(being restored\), tablet 5: the disk is full$"):
         backup_jobs.restore(None, folder, "t", into=db, name="third")  # type: ignore[arg-type]
     assert db.list_tables() == ["again", "t"]
 

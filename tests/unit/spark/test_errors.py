@@ -29,6 +29,9 @@ def test_the_tablet_is_that_of_the_file() -> None:
         "table 't', tablet 7: /srv"
     )
     assert str(naming(StorageError("the disk is full"), "table 't'")) == "table 't': the disk is full"
+    # A backup may lie anywhere.
+    backup = "backup of table 's', tablet 7: /srv/data/2026/s/100/part-00001.parquet: no"
+    assert str(naming(CorruptionError(backup), "table 't'")) == f"table 't': {backup}"
 
 
 def test_what_is_named_is_not_named_again() -> None:
