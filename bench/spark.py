@@ -178,12 +178,18 @@ def _report(found: object, scale: object, cores: int, java: str) -> Report:
         both = [took.get(key, {}) for took in (found.reads, found.reads_updated)]
         ratios = [ratio_of(took, NYALA, PARQUET) for took in both]
         first = [ratio_of(took, NYALA, PARQUET, scale.repeats) for took in both]
+        beside = [ratio_of(took, FORMAT, PARQUET) for took in both]
         text = f"{times(ratios[0])}, after updates {times(ratios[1])}"
         if max(len(took.get(NYALA, ())) for took in both) > scale.repeats:
             text += f" (first {scale.repeats} rounds {times(first[0])} and {times(first[1])})"
+        text += f'; for comparison format("nyala") {times(beside[0])} and {times(beside[1])}'
         worst = max((value for value in ratios if value is not None), default=None)
         made.aims.append(
-            Aim(f"{title}: at most {limit} × Parquet's time", text, None if worst is None else worst <= limit)
+            Aim(
+                f"{title}, by nyala.spark.sql: at most {limit} × Parquet's time",
+                text,
+                None if worst is None else worst <= limit,
+            )
         )
     small = found.upserts.get(0.01)
     quicker = {way: ratio_of(small.took, DELTA, way) if small else None for way in (NYALA, FORMAT)}

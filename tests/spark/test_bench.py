@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,4 +46,11 @@ def test_every_step_has_figures_and_a_missing_peer_is_said(
     ):
         assert text in page
     assert [aim.met for aim in result.aims if "merge" in aim.text] == [None], "no peer, no verdict"
+    reads = [aim for aim in result.aims if "by nyala.spark.sql" in aim.text]
+    assert len(reads) == 5
+    assert all(
+        re.search(r'for comparison format\("nyala"\) \S+ × and \S+ ×$', aim.figure)
+        for aim in reads
+        if aim.met is not None
+    )
     assert [aim.met is None for aim in result.aims] == [True, False, True, True, False, True, False]
