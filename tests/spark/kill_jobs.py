@@ -150,13 +150,7 @@ JOBS: dict[str, Callable[[SparkSession, str], None]] = {
 
 def main(job: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # Little work for a JVM that starts: no page, one thread for garbage, no second compiler.
-    java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {os.environ.get('NYALA_JAVA_OPTIONS', '')}"
-    spark = (
-        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2").config("spark.driver.extraJavaOptions", java).getOrCreate()
-    )  # fmt: skip
+    spark = SparkSession.builder.master("local[2]").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     Path("armed").touch()
     JOBS[job](spark, "store")

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.kill_jobs import AFTER, BEFORE, JOBS, Commit, carry_out
@@ -278,32 +277,9 @@ def prepare_backups(db: nyala.Database, folder: Path) -> None:
 # ------------------------------------------------------------------------------------------------ the program
 
 
-@pytest.fixture(scope="session")
-def class_archive(
-    spark: SparkSession, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """An archive of the classes that a program loads: with it a JVM starts and runs a job with half the work (`java
-    -XX:SharedArchiveFile`). Kept from run to run; while another process makes it, there is none."""
-    made_by = f"{pyspark.__version__}-{spark._jvm.System.getProperty('java.vm.version')}"
-    folder = request.config.cache.mkdir("classes-of-spark")
-    archive = folder / f"{made_by}.jsa"
-    mine = folder / f"{made_by}.making"
-    with contextlib.suppress(FileExistsError):
-        if not archive.exists():
-            mine.touch(exist_ok=False)
-            try:
-                world = make_world("flow", tmp_path_factory.mktemp("classes"))
-                code, errors = run_program(world, f"-XX:ArchiveClassesAtExit={world.folder}/classes.jsa")
-                assert code == 0, errors
-                (world.folder / "classes.jsa").replace(archive)
-            finally:
-                mine.unlink()
-    return archive
-
-
-def run_program(world: World, java: str, die_at: str | None = None) -> tuple[int, str]:
+def run_program(world: World, die_at: str | None = None) -> tuple[int, str]:
     """Returns: how it ended, and what it said."""
-    told = {"NYALA_JAVA_OPTIONS": java}
+    told = {}
     if die_at is not None:
         told["NYALA_DIE_AT"] = die_at if die_at.count(":") == 3 else f"{die_at}:1"
     if world.job.startswith("large"):
@@ -444,11 +420,10 @@ def check_backups(folder: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("job", "step"), CASES)
 def test_a_killed_job_left_nothing_and_can_be_run_again(
-    spark: SparkSession, tmp_path: Path, class_archive: Path, job: str, step: str
+    spark: SparkSession, tmp_path: Path, job: str, step: str
 ) -> None:
     world = make_world(job, tmp_path)
-    java = f"-XX:SharedArchiveFile={class_archive}" if class_archive.exists() else ""
-    code, errors = run_program(world, java, step)
+    code, errors = run_program(world, step)
     assert code == -signal.SIGKILL, errors
     with tidy(world) as db:
         check_what_was_left(world, db)
@@ -457,7 +432,7 @@ def test_a_killed_job_left_nothing_and_can_be_run_again(
             db["t"].flush()
             db["t"].compact()
     if job.startswith("large"):
-        code, errors = run_program(world, java)
+        code, errors = run_program(world)
         assert code == 0, errors
     else:
         JOBS[job](spark, str(world.store))

@@ -395,15 +395,13 @@ def test_a_long_job_says_how_far_it_is(
 CLUSTER = """
 import os, sys
 os.environ["PYSPARK_PYTHON"] = sys.executable
-os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 import nyala, nyala.spark
 from nyala import handover
 from nyala.spark import frames
 from pyspark.sql import SparkSession
 
 spark = (
-    SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
-    .config("spark.executor.memory", "1g").getOrCreate()
+    SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.executor.memory", "1g").getOrCreate()
 )
 spark.sparkContext.setLogLevel("ERROR")
 with nyala.connect("store") as db:

@@ -53,17 +53,13 @@ sys.meta_path.insert(0, Hook())
 PROGRAM = """
 import os, pathlib, sys
 os.environ["PYSPARK_PYTHON"] = sys.executable
-os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 from pyspark.sql import SparkSession
 
 import nyala
 import nyala.spark
 from tests.spark.test_kills import files_nobody_needs
 
-spark = (
-    SparkSession.builder.master("local[2,3]").config("spark.ui.enabled", "false")
-    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1").getOrCreate()
-)
+spark = SparkSession.builder.master("local[2,3]").getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
 pathlib.Path("driver").write_text(str(os.getpid()))
 rows = {}
