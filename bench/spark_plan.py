@@ -12,6 +12,7 @@ of 2 KB there and back, and an open of the rowset: about 1 ms.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import gc
 import json
@@ -21,7 +22,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -144,10 +145,10 @@ def run(tablets: int, folder: Path, rows_per_tablet: int = 50, *, counted: bool 
         table.flush()
         key, _ = handover.new_staging(db.path)
         data = pa.table({"k": np.arange(rows) * 2, "v": np.ones(rows, np.int64), ROW: np.arange(rows)})
-        lease = handover.remote_lease(db.path, 600)
-        request = {"do": "begin load", "table": "t", "lease": lease.name}
-        (_, (text,)), plan_ms = _timed(lambda: handover.ask(db.path, request))
-        plan_calls = _calls(lambda: handover.answer_request(db._writer(), request))
+        with _begun(db.path) as request:
+            (_, (text,)), plan_ms = _timed(lambda: handover.ask(db.path, request))
+        with _begun(db.path) as request:
+            plan_calls = _calls(lambda: handover.answer_request(db._writer(), request))
         routing = pickle.dumps(routing_plan(SYSTEM, db.path, "t"))
         with handover.loading(db.path, "t", 600, reserve=True) as (plan, _):
             state = db._store.root.table("t")
@@ -173,13 +174,20 @@ def run(tablets: int, folder: Path, rows_per_tablet: int = 50, *, counted: bool 
             before = _catalogue_bytes(folder)
             commit_calls, commit_ms = _timed(lambda: _calls(commit)) if counted else (0, _timed(commit)[1])
             catalogue = _catalogue_bytes(folder) - before
-        lease.release()
         handover.discard_staging(db.path, key)
         assert table.count() == len(set(range(rows)) | set(range(0, 2 * rows, 2)))
     return Cost(
         tablets, rows, plan_ms, plan_calls, len(text), sum(map(len, staged)), commit_ms, commit_calls, catalogue,
         len(routing),
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _begun(path: str) -> Iterator[dict[str, str]]:
+    """A request to begin a load, which reserves the table's rowsets: the next one would wait for them."""
+    lease = handover.remote_lease(path, 600)
+    yield {"do": "begin load", "table": "t", "lease": lease.name}
+    lease.release()
 
 
 def _calls(call: Callable[[], object]) -> int:

@@ -8,9 +8,6 @@ import pytest
 
 from bench.spark_plan import COUNTED, Cost, report_of, run
 
-# One worker of pytest-xdist for all: what they look at takes longest to make.
-pytestmark = pytest.mark.xdist_group("spark_plan")
-
 
 @pytest.fixture(scope="module")
 def costs(tmp_path_factory: pytest.TempPathFactory) -> list[Cost]:

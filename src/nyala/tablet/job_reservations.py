@@ -3,7 +3,7 @@
 A job is known by the name of its lease, which its tasks renew: while it lives, so do its reservations. When the lock's
 holder ends, they are gone; then what was merged is settled anew at the job's commit (J2 of `load_job`).
 
-Threads: under the commit lock. Source: design §6 R4.
+Threads: under the commit lock, but for `reserved`. Source: design §6 R4.
 """
 
 from __future__ import annotations
@@ -36,6 +36,15 @@ class JobReservations:
         ]
         self._by_lease.setdefault(lease, []).extend(taken)
         return len(taken)
+
+    def reserved(self) -> set[int]:
+        """The rowsets that jobs have. Any thread: of one that comes or goes meanwhile either may be said."""
+        return {
+            number
+            for reservations in list(self._by_lease.values())
+            for reservation in list(reservations)
+            for number in reservation.rowset_ids
+        }
 
     def release(self, store: Store, lease: str) -> None:
         """Give back what a job has reserved. May be called twice."""

@@ -228,8 +228,9 @@ def begin_load(store: Store, name: str, lease: str | None) -> LoadPlan:
     store.check_writable()
     table_id = store.root.table(name).id
     if lease is not None:
-        ids = [rowset.id for tablet in store.root.table(name).tablets for rowset in tablet.rowsets]
-        store.reservations.wait_free(ids, _WAIT_FOR_MERGES_S)
+        rowsets = {rowset.id for tablet in store.root.table(name).tablets for rowset in tablet.rowsets}
+        # What another job has stays as it is: that is what this one would wait for.
+        store.reservations.wait_free(rowsets - store.job_reservations.reserved(), _WAIT_FOR_MERGES_S)
     flush(
         store, {tablet.id for tablet in store.root.table(name).tablets}
     )  # most of it without the commit lock

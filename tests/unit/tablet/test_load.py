@@ -197,6 +197,28 @@ def test_reserved_rowsets_are_not_merged(db: nyala.Database, monkeypatch: pytest
     assert {tablet["rowsets"] for tablet in db["t"].tablets()} == {1}
 
 
+def test_a_job_waits_for_merges_and_not_for_other_jobs(
+    db: nyala.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two upserts at a time: the second would stand still for as long as a merge is waited for, and for nothing."""
+    for begin in (0, 1):
+        db["t"].insert({"k": list(range(begin, 60, 2)), "v": [0] * 30})
+        db["t"].flush()
+    store = db._store
+    rowsets = [rowset.id for tablet in store.root.table("t").tablets for rowset in tablet.rowsets]
+    waited: list[set[int]] = []
+    monkeypatch.setattr(store.reservations, "wait_free", lambda ids, _: waited.append(set(ids)))
+    leases = [handover.remote_lease(db.path, 60) for _ in range(2)]
+    merging = store.reservations.take(rowsets[:1], holds_deltas=False)
+    for lease in leases:
+        handover.ask(db.path, {"do": "begin load", "table": "t", "lease": lease.name})
+    assert waited == [set(rowsets), set(rowsets[:1])]
+    assert merging is not None
+    store.reservations.release(merging)
+    for lease in leases:
+        lease.release()
+
+
 def test_reservations_end_with_the_lease(db: nyala.Database) -> None:
     """A driver that was killed cannot give anything back: its lease is over some time, and so are its reservations."""
     db["t"].insert({"k": [1], "v": [1]})
