@@ -135,13 +135,13 @@ def cost(action: Callable[[], Any], top: int = 10) -> Cost:
 @contextmanager
 def _new_scan_threads() -> Iterator[None]:
     """Threads that decode windows are kept by the process; those of the action are its own, and end with it."""
-    from nyala.tablet import read_path
+    from nyala.tablet import parallel
 
-    kept, read_path._pool = read_path._pool, None
+    kept, parallel._pool = parallel._pool, None
     try:
         yield
     finally:
-        made, read_path._pool = read_path._pool, kept
+        made, parallel._pool = parallel._pool, kept
         if made is not None:
             made.shutdown()
 

@@ -25,7 +25,7 @@ import nyala
 from nyala import engines
 from nyala.cfile.physical import narrow_decimal
 from nyala.schema.types import parse_type
-from nyala.tablet import read_path
+from nyala.tablet import parallel, read_path
 from tests.support import open_database
 
 PL_VERSION, PA_VERSION = (int(module.__version__.partition(".")[0]) for module in (pl, pa))
@@ -449,7 +449,7 @@ def test_no_window_is_read_for_who_stopped_asking(
     """What polars lets go of ends: few windows were begun, no thread is at work, and the store can be closed."""
     table, begun = windows
     with ThreadPoolExecutor(2) as pool:
-        monkeypatch.setattr(read_path, "_workers", lambda: pool)
+        monkeypatch.setattr(parallel, "_workers", lambda: pool)
         frames = engines.frames(table.scan(), ["k"], None, None, 100_000)
         assert next(frames)["k"][0] == 0
         frames.close()  # type: ignore[attr-defined]

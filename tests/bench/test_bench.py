@@ -45,7 +45,7 @@ from bench import (
 )
 from bench.__main__ import PARTS
 from bench.rows import Rows
-from nyala.tablet import read_path
+from nyala.tablet import parallel
 
 
 def ran(result: report.Report, tmp_path: Path) -> str:
@@ -411,16 +411,16 @@ def test_a_cost_counts_calls_in_threads_of_engines_and_in_those_that_decode() ->
         _thread.start_new_thread(lambda: (list(costs.seen(made())), ended.set()), ())
         assert ended.wait(60)
 
-    read_path._workers().submit(called).result()
-    kept = read_path._pool
+    parallel._workers().submit(called).result()
+    kept = parallel._pool
     for act, times in (
         (by_an_engine, 50),
-        (lambda: read_path._workers().submit(lambda: [called() for _ in range(70)]).result(), 70),
+        (lambda: parallel._workers().submit(lambda: [called() for _ in range(70)]).result(), 70),
         (lambda: list(costs.seen(made())), 50),  # in this thread once, not twice
     ):
         found = costs.cost(act, top=1000)
         assert sum(calls for name, calls, _ in found.top if name.endswith(" called")) == times
-    assert read_path._pool is kept
+    assert parallel._pool is kept
 
 
 def test_costs_of_several_actions_add_up_and_what_one_does_not_know_nobody_does() -> None:

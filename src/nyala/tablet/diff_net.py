@@ -28,7 +28,8 @@ from nyala.tablet.diff_pieces import (
 )
 from nyala.tablet.diff_records import Touched, may_meet, may_move
 from nyala.tablet.diff_spec import COMMIT_TIMESTAMP, DiffSpec
-from nyala.tablet.read_path import KeyedRows, aligned_heads, in_parallel
+from nyala.tablet.key_merge import KeyedRows, aligned_heads
+from nyala.tablet.parallel import in_parallel
 from nyala.tablet.root import AnyRowSet, TableState, TabletState
 
 # Columns that pieces have behind those of the result, while they are merged.

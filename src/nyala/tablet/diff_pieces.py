@@ -14,7 +14,7 @@ from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet.diff_spec import Bools, DiffSpec
-from nyala.tablet.read_path import KeyedRows
+from nyala.tablet.key_merge import KeyedRows
 from nyala.tablet.root import AnyRowSet, TableState
 from nyala.tablet.window import GATHER_SHARE
 

@@ -40,7 +40,9 @@ from nyala.tablet.diff_pieces import (
 )
 from nyala.tablet.diff_records import Touched, change_counts, in_memory, may_meet, rowsets_of
 from nyala.tablet.diff_spec import COMMIT_TIMESTAMP, DiffSpec
-from nyala.tablet.read_path import KeyedRows, aligned_heads, get_many, in_parallel
+from nyala.tablet.key_merge import KeyedRows, aligned_heads
+from nyala.tablet.parallel import in_parallel
+from nyala.tablet.read_path import get_many
 from nyala.tablet.root import AnyRowSet, TableState
 
 

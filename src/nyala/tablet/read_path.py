@@ -19,14 +19,10 @@ Source: design §5 and §6 Z1; `seeds/tablet.txt`, "Historical MVCC in DiskRowSe
 
 from __future__ import annotations
 
-import heapq
 import itertools
-import os
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +37,9 @@ from nyala.rowset.skipping import rows_left
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet.history import check_dropped
+from nyala.tablet.key_merge import KeyedRows, aligned_heads
 from nyala.tablet.locate import tablet_slices
+from nyala.tablet.parallel import ahead_max, in_parallel
 from nyala.tablet.root import AnyRowSet, TableState
 from nyala.tablet.scan_memory import (
     decodes_in_long_calls,
@@ -52,14 +50,13 @@ from nyala.tablet.scan_memory import (
 )
 from nyala.tablet.window import ScanCounters, ScanSpec, ScanUnit, count_window, in_twos, read_window
 
-__all__ = ["GAP_ROWS", "WINDOW_ROWS", "KeyedRows", "ScanCounters", "ScanSpec", "ScanUnit", "aligned_heads"]
+__all__ = ["GAP_ROWS", "WINDOW_ROWS", "ScanCounters", "ScanSpec", "ScanUnit"]
 __all__ += [
     "block_count",
     "count",
     "count_window",
     "get_many",
     "get_row",
-    "in_parallel",
     "narrower_types",
     "pieces",
     "plan",
@@ -222,95 +219,13 @@ def types_asked(asked: pa.Schema, columns: Sequence[ColumnSchema]) -> dict[str, 
 
 # ------------------------------------------------------------------------------------------------ many windows
 
-_Item = TypeVar("_Item")
 _Out = TypeVar("_Out")
-
-_pool: ThreadPoolExecutor | None = None
-_pool_pid = 0
-
-
-def _workers() -> ThreadPoolExecutor:
-    """Threads that decode, shared by all scans of the process; made anew after a fork.
-
-    One for each processor but one: who reads a scan decodes too, rather than wait for a thread to be woken.
-    """
-    global _pool, _pool_pid
-    if _pool is None or _pool_pid != os.getpid():
-        _pool = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1), thread_name_prefix="nyala-scan")
-        _pool_pid = os.getpid()
-    return _pool
-
-
-def _start(work: Callable[[_Item], _Out], item: _Item) -> Future[_Out]:
-    """Have a worker do it; or do it here, when there can be none."""
-    try:
-        return _workers().submit(work, item)
-    except RuntimeError:
-        # The main thread has ended, and with it the pool, while this one still reads; or no thread can be started.
-        return _done(work, item)
-
-
-def _done(work: Callable[[_Item], _Out], item: _Item) -> Future[_Out]:
-    """Do it here, and keep what comes of it."""
-    done: Future[_Out] = Future()
-    try:
-        done.set_result(work(item))
-    except Exception as error:
-        done.set_exception(error)
-    return done
-
-
-def in_parallel(
-    items: Iterable[_Item], work: Callable[[_Item], _Out], ahead: int | None = None, *, helping: bool = False
-) -> Iterator[_Out]:
-    """Results of `work` in the order of `items`, at most `ahead` of them ahead of the consumer (so memory stays
-    bounded); None: two for each processor. What no thread has begun when it is wanted, the consumer does.
-
-    helping: while a thread is at what is wanted, the consumer does one that is wanted later; for consumers that
-             would do nothing else, of work that threads gain by.
-    """
-    iterator = iter(items)
-    first = next(iterator, None)
-    if first is None:
-        return
-    second = next(iterator, None)
-    if second is None:
-        yield work(first)
-        return
-    ahead = ahead or _ahead_max()
-    running: deque[tuple[Future[_Out], _Item]] = deque()
-
-    def oldest() -> _Out:
-        future, item = running.popleft()
-        if future.cancel():
-            return work(item)
-        while helping and not future.done():
-            later = next((place for place, (other, _) in enumerate(running) if other.cancel()), None)
-            if later is None:
-                break
-            running[later] = _done(work, running[later][1]), running[later][1]
-        return future.result()
-
-    try:
-        for item in itertools.chain((first, second), iterator):
-            if len(running) >= ahead:
-                yield oldest()
-            running.append((_start(work, item), item))
-        while running:
-            yield oldest()
-    finally:
-        for future, _ in running:
-            future.cancel()
-
-
-def _ahead_max() -> int:
-    return 2 * (os.cpu_count() or 1)
 
 
 def windows_ahead(units: Sequence[ScanUnit], spec: ScanSpec, most: int | None = None) -> int:
     """How many windows may be decoded before their turn: about as much as the block cache may hold, and so a quarter of
     `memory_limit`, however many processors there are. most: None for two for each processor."""
-    return windows_that_fit(units, spec, WINDOW_ROWS, most or _ahead_max())
+    return windows_that_fit(units, spec, WINDOW_ROWS, most or ahead_max())
 
 
 def run(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> Iterator[pa.RecordBatch]:
@@ -482,68 +397,6 @@ def _count_piece(item: tuple[ScanUnit, int, int], spec: ScanSpec, counters: Scan
 
 
 # ------------------------------------------------------------------------------------------------ key order
-
-KeyedRows: TypeAlias = tuple[EncodedKeys, pa.RecordBatch]
-"""Rows and their keys, which ascend."""
-
-
-class _Run:
-    """One rowset's rows in key order, a window at a time."""
-
-    def __init__(self, pieces: Iterator[KeyedRows]) -> None:
-        self._pieces = pieces
-        self.keys: EncodedKeys | None = None
-        self.batch: pa.RecordBatch | None = None
-
-    def fill(self) -> bool:
-        """Make sure that there are rows; False at the end."""
-        while self.keys is None or not len(self.keys):
-            piece = next(self._pieces, None)
-            if piece is None:
-                return False
-            self.keys, self.batch = piece
-        return True
-
-    def split(self, bound: bytes) -> KeyedRows:
-        """Take out the rows with keys <= bound."""
-        assert self.keys is not None and self.batch is not None
-        at = _after(self.keys, bound)
-        head = self.keys.slice(0, at), self.batch.slice(0, at)
-        self.keys, self.batch = self.keys.slice(at, len(self.keys) - at), self.batch.slice(at)
-        return head
-
-
-def _after(keys: EncodedKeys, bound: bytes) -> int:
-    """How many of the ascending keys are <= bound."""
-    at = keys.lower_bound(bound)
-    return at + 1 if at < len(keys) and keys.at(at) == bound else at
-
-
-def aligned_heads(
-    sources: Sequence[tuple[bytes, Callable[[], Iterator[KeyedRows]]]],
-) -> Iterator[list[KeyedRows]]:
-    """Rows of several rowsets, cut so that each list has all rows of its range of keys, and the ranges ascend.
-
-    sources: (no key is less than this, how to begin); pieces of one come in key order, each key once.
-    Repeatedly, everything up to the smallest of the runs' last keys is complete and can go.
-    Cost: memory is one piece per rowset that overlaps the place.
-    """
-    waiting = [(key_min, index, begin) for index, (key_min, begin) in enumerate(sources)]
-    heapq.heapify(waiting)
-    open_runs: list[_Run] = []
-    while waiting or open_runs:
-        open_runs = [run for run in open_runs if run.fill()]
-        if not open_runs:
-            if not waiting:
-                return
-            open_runs.append(_Run(heapq.heappop(waiting)[2]()))
-            continue
-        bound = min(run.keys.at(len(run.keys) - 1) for run in open_runs if run.keys is not None)
-        if waiting and waiting[0][0] <= bound:
-            open_runs.append(_Run(heapq.heappop(waiting)[2]()))
-            continue
-        heads = [run.split(bound) for run in open_runs]
-        yield [head for head in heads if len(head[0])]
 
 
 def _ordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> Iterator[pa.RecordBatch]:

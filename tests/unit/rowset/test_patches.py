@@ -23,7 +23,7 @@ from nyala.cfile.first_pass import PASSES
 from nyala.delta.delta_file import DeltaFile
 from nyala.rowset import changes, disk_rowset
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.tablet import read_path
+from nyala.tablet import parallel, read_path
 
 ROWS = 6000
 WINDOW = 1024
@@ -264,7 +264,7 @@ def test_the_first_scan_leaves_nothing_in_the_cache_not_even_of_the_last_few_row
 
     6,000 rows are five windows and a piece of one; a scan was taken for a look-up at the piece.
     """
-    monkeypatch.setattr(read_path, "_workers", _no_threads)  # windows in their order
+    monkeypatch.setattr(parallel, "_workers", _no_threads)  # windows in their order
     cache = store._writer().cache
     assert ROWS % WINDOW
     before = cache.size_bytes  # what the updates looked up

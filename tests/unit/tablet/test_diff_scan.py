@@ -27,7 +27,7 @@ from nyala.database import Database
 from nyala.delta.delta_file import DeltaFile
 from nyala.errors import InvalidArgumentError
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.tablet import diff_net, diff_versions, read_path
+from nyala.tablet import diff_net, diff_versions, key_merge
 from nyala.tablet.care import compact_deltas, compact_table
 from nyala.tablet.diff_scan import run
 from nyala.tablet.diff_spec import make_diff_spec
@@ -387,7 +387,7 @@ def test_a_merge_holds_a_window_of_each_rowset(db: Database, monkeypatch: pytest
         table.insert({"k": list(range(begin, 300, 3)), "v": [0] * 100})
         table.flush()
     sizes: list[int] = []
-    aligned = read_path.aligned_heads
+    aligned = key_merge.aligned_heads
 
     def watched(sources: Any) -> Any:
         for heads in aligned(sources):

@@ -29,14 +29,14 @@ from nyala.cfile.memory import pool
 from nyala.database import Database
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.scan import make_spec
-from nyala.tablet import read_path, window
+from nyala.tablet import parallel, read_path, window
+from nyala.tablet.parallel import in_parallel
 from nyala.tablet.read_path import (
     ScanCounters,
     ScanSpec,
     ScanUnit,
     block_count,
     get_many,
-    in_parallel,
     pieces,
     plan,
     read_window,
@@ -558,7 +558,7 @@ def test_blocks_are_counted_for_the_columns_that_are_asked_for(world: World) -> 
 def test_results_come_in_order_and_a_few_ahead() -> None:
     """A scan of a large table keeps only some windows in memory, whatever the consumer does."""
     begun: list[int] = []
-    ahead = 2 * (read_path.os.cpu_count() or 1)  # type: ignore[attr-defined]
+    ahead = 2 * (parallel.os.cpu_count() or 1)  # type: ignore[attr-defined]
     lock = threading.Lock()
 
     def work(item: int) -> int:
@@ -591,8 +591,8 @@ def test_a_scan_of_more_than_memory_limit_holds_a_part_of_it(
         begun.append(None)
         return at_once(work, item)
 
-    monkeypatch.setattr(read_path, "_start", noted)
-    monkeypatch.setattr(read_path.os, "cpu_count", lambda: 8)  # type: ignore[attr-defined]
+    monkeypatch.setattr(parallel, "_start", noted)
+    monkeypatch.setattr(parallel.os, "cpu_count", lambda: 8)  # type: ignore[attr-defined]
     monkeypatch.setattr(read_path, "WINDOW_ROWS", 1 << 15)
     windows, rows, limit_bytes = 12, 12 << 15, 16_000_000
     with open_database(tmp_path / "s", memory_limit_bytes=limit_bytes) as db:
@@ -655,7 +655,7 @@ def test_threads_decode_only_what_is_decoded_in_long_calls(
         begun.append(None)
         return at_once(work, item)
 
-    monkeypatch.setattr(read_path, "_start", noted)
+    monkeypatch.setattr(parallel, "_start", noted)
     monkeypatch.setattr(read_path, "WINDOW_ROWS", 1000)
     rows = 20_000
     with open_database(tmp_path / "s") as db:
@@ -684,7 +684,7 @@ def test_what_no_thread_has_begun_the_consumer_does(monkeypatch: pytest.MonkeyPa
         def submit(self, *_: object) -> Future[int]:
             return Future()
 
-    monkeypatch.setattr(read_path, "_workers", Asleep)
+    monkeypatch.setattr(parallel, "_workers", Asleep)
     assert list(in_parallel(range(10), lambda item: -item)) == [-number for number in range(10)]
 
 
@@ -711,7 +711,7 @@ def test_a_consumer_that_helps_does_what_is_wanted_later(monkeypatch: pytest.Mon
                 threading.Thread(target=lambda: future.set_result(work(item))).start()
             return future
 
-    monkeypatch.setattr(read_path, "_workers", AtTheFirst)
+    monkeypatch.setattr(parallel, "_workers", AtTheFirst)
     found = []
     with pytest.raises(nyala.CorruptionError, match="damaged"):
         for result in in_parallel(range(10), work, 4, helping=True):
@@ -742,7 +742,7 @@ def test_a_scan_goes_on_where_no_thread_can_be_had(world: World, monkeypatch: py
         def submit(self, *_: object) -> None:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
-    monkeypatch.setattr(read_path, "_workers", None_)
+    monkeypatch.setattr(parallel, "_workers", None_)
     now = world.states[-1][0]
     assert collect(world, make_spec(world.table, now, ("s",), None, None, False)).num_rows == len(
         world.at(now)

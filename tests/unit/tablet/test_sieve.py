@@ -174,7 +174,7 @@ def test_changes_are_seen(tmp_path: Path) -> None:
 def test_a_sieve_that_leaves_much_is_given_up(table: nyala.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each window would be looked at twice for a predicate that most rows match."""
     monkeypatch.setattr(read_path, "WINDOW_ROWS", 2048)
-    monkeypatch.setattr(read_path, "_ahead_max", lambda: 1)
+    monkeypatch.setattr(read_path, "ahead_max", lambda: 1)
     asked: list[None] = []
     original = _Sieve.asked
 
