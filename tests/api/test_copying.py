@@ -10,6 +10,7 @@ import pytest
 
 import nyala
 from nyala.database import Database
+from nyala.errors import HistoryExpiredError
 from nyala.partition.levels import build_partitions
 from nyala.tablet.copying import repartition
 from tests.support import open_database, rows
@@ -105,6 +106,30 @@ def test_a_table_is_repartitioned(path: Path) -> None:
     db._writer().collect_garbage()
     data = Path(db.path) / "data"
     assert [int(folder.name) for folder in data.iterdir() if any(folder.iterdir())] == [t.tablets()[0]["id"]]
+    db.close()
+
+
+def test_a_table_without_history_is_not_repartitioned_beside_changes(path: Path) -> None:
+    """What changed after the copy is thrown away with the past: it would be lost, so nothing is done."""
+    db = open_database(path)
+    t = filled(db)
+    with t.alter() as a:
+        a.set_history(0)
+
+    def write(name: str) -> None:
+        t.update({"k": [1], "v": ["changed"]})
+        db.flush()
+        t.compact()
+
+    state = db._root().table("t")
+    with pytest.raises(
+        HistoryExpiredError, match="run repartition again, or give the table a longer history first"
+    ):
+        repartition(db._writer(), state.id, *build_partitions([HASH], state.schema), phase=write)
+    assert t.get({"k": 1})["v"] == "changed"
+    state = db._root().table("t")
+    repartition(db._writer(), state.id, *build_partitions([HASH], state.schema))
+    assert t.get({"k": 1})["v"] == "changed"
     db.close()
 
 

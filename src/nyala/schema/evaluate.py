@@ -13,7 +13,7 @@ Invariants
         AND's later terms are not touched when no row is left.
 
 Columns are given in their canonical Arrow type; dictionary-encoded ones are compared once per word, run-end encoded
-ones (which have no NULL) once per run. Comparison of
+ones once per run. Comparison of
 two columns is exact, but made in double when one of them is float or double, as in DuckDB and Spark.
 
 Cost: one or two NumPy or Arrow calls a comparison, whatever the number of rows. Thread-safe: nodes do not change.
@@ -181,7 +181,7 @@ class BoundNull(_OneColumn):
             return self._mask_of_runs(given)
         array = _array(given, self.column)
         if pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
+            array = array.dictionary_decode() if array.dictionary.null_count else array.indices
         return self._mask_of(array)
 
     def _mask_of(self, array: pa.Array) -> Mask:

@@ -492,5 +492,5 @@ def read_part(target: Backup, step: RestoreStep, file: PartFile) -> Iterator[pa.
             if name in batch.schema.names:
                 arrays.append(batch.column(name).cast(column.type.arrow))
             else:
-                arrays.append(default_array(column, batch.num_rows))
+                arrays.append(default_array(column, batch.num_rows, "read"))
         yield pa.RecordBatch.from_arrays([*arrays, batch.column(ACTION).cast(pa.string())], schema=schema)

@@ -7,7 +7,7 @@
 
 A token carries all that an executor needs: it opens no catalogue and replays no log. Spark plans once for
 the life of a DataFrame, so its snapshot is pinned with it; the lease keeps the files, and each read renews it.
-What a tablet has in memory travels with its token. Of all tokens of a partition at most 1 MB stands inside it, which
+What a tablet has in memory travels with its token. Of all tokens of a partition at most 0.9 MB stands inside it, which
 Spark pickles and sends through the driver; the others are in a file beside the lease, which lives as long (`place`).
 
 Cost: a task of the Python data source takes some 50 ms of a core before it reads a byte, so tablets are packed
@@ -80,7 +80,7 @@ JVM: Final = "java"
 # A lease is written anew (and synced) only when less than this share of its time is left.
 RENEWED_BELOW: Final = 0.75
 # What travels inside a partition: Spark pickles partitions, keeps them on the driver and sends them one by one.
-INLINE_MAX_BYTES: Final = 1 << 20
+INLINE_MAX_BYTES: Final = 900_000  # Spark warns of a task of 1000 KiB, what goes with it included
 # What pickle adds to a token, and what a place in a file takes.
 _PICKLED_BYTES: Final = 64
 

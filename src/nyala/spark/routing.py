@@ -59,6 +59,8 @@ def _cast(df: DataFrame, plan: LoadPlan, column: ColumnSchema) -> Column:
         return given.try_cast(_INTEGERS[name])
     if name == "decimal" and (whole or isinstance(found, T.DecimalType)):
         return given.try_cast(f"decimal({column.type.precision},{column.type.scale})")
+    if isinstance(found, T.StringType) and not found.isUTF8BinaryCollation():
+        given = F.collate(given, "UTF8_BINARY")  # what is one word there may be several keys here
     if name in _SAME and isinstance(found, _SAME[name]):
         return given if column.type.length is None else F.substring(given, 1, column.type.length)
     raise SchemaError(

@@ -102,10 +102,16 @@ class NyalaStreamWriter(Promptly, DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         staged = sorted((m for m in messages if isinstance(m, StagedBatch)), key=lambda m: m.partition)
         files = [[m.key, m.name] for m in staged if m.key is not None]
-        if files:
+        # What replaces the content does so also with no rows.
+        if files or (self._overwrite and staged):
             record = stream_key(staged[0].query, batchId)
+            own = (
+                None
+                if files
+                else handover.new_staging(self._options.path, STAGING_TTL_S, owner=self._owner)[0]
+            )
             job = {
-                "key": files[0][0],
+                "key": own or files[0][0],
                 "record_as": record,
                 "table": self._options.table,
                 "operation": self._options.operation,
@@ -119,6 +125,9 @@ class NyalaStreamWriter(Promptly, DataSourceStreamArrowWriter):
             except Error as error:
                 raise refused(self._options, error, self._plan) from None
             tell(self._options, outcome, self._plan)
+            if own is not None:
+                with contextlib.suppress(StorageError):
+                    handover.discard_staging(self._options.path, own)
         self._discard(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

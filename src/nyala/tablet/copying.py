@@ -30,7 +30,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.catalog.model import CatalogChange, RowSetEntry, TableEntry, TabletEntry, dropping_tablets
-from nyala.errors import InvalidArgumentError, NoPartitionError, TableExistsError, TableNotFoundError
+from nyala.errors import (
+    HistoryExpiredError,
+    InvalidArgumentError,
+    NoPartitionError,
+    TableExistsError,
+    TableNotFoundError,
+)
 from nyala.partition.levels import Partition, PartitionSchema
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.image import RowSetImage, whole_column
@@ -40,6 +46,7 @@ from nyala.tablet.compaction_plans import DECODED_PER_TARGET
 from nyala.tablet.diff_spec import CHANGE_TYPE, make_diff_spec
 from nyala.tablet.direct_commit import write_effects
 from nyala.tablet.flush import Phase, no_phase
+from nyala.tablet.history import check_readable, describe_history
 from nyala.tablet.locate import tablet_slices
 from nyala.tablet.prepare import PreparedOperation, prepare
 from nyala.tablet.read_path import ScanCounters, ScanSpec
@@ -167,7 +174,18 @@ def _swap(store: Store, source: TableState, target: TableState, snapshot: int, w
 
 
 def _operations(now: TableState, target: TableState, since: int, until: int) -> list[PreparedOperation]:
-    """What changed in the table, as operations on the target: rows as they are, and keys that went."""
+    """What changed in the table, as operations on the target: rows as they are, and keys that went.
+
+    Raises: HistoryExpiredError when what changed is older than the table's history.
+    """
+    try:
+        check_readable(now.entry, since, 0, 0)  # else some of it is thrown away, and would be lost
+    except HistoryExpiredError as error:
+        raise HistoryExpiredError(
+            f"table {now.name!r} was written to while it was copied, and what changed is not kept for so long (its "
+            f"history is {describe_history(now.entry.history_us)}). Nothing was done: run repartition again, or give "
+            "the table a longer history first"
+        ) from error
     schema = now.schema
     spec = make_diff_spec(now, since, until, "net", schema.columns)
     rows = pa.Table.from_batches(list(diff_scan.run(now, spec)), schema=spec.arrow_schema)

@@ -34,7 +34,14 @@ import pyarrow as pa
 from nyala.catalog.model import CatalogChange, CommittedKey, RowSetEntry
 from nyala.delta.delta_file import DeltaFile, write_delta_file
 from nyala.delta.run import MAX_TIMESTAMP, DeltaRun
-from nyala.errors import CorruptionError, InvalidArgumentError, SchemaError, StorageError, TableNotFoundError
+from nyala.errors import (
+    CorruptionError,
+    HistoryExpiredError,
+    InvalidArgumentError,
+    SchemaError,
+    StorageError,
+    TableNotFoundError,
+)
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.writer import WrittenRowSet, write_rowset
@@ -44,6 +51,7 @@ from nyala.tablet.direct_commit import write_effects
 from nyala.tablet.entries import RowSetFiles
 from nyala.tablet.flush import flush
 from nyala.tablet.flush_run import delta_types
+from nyala.tablet.history import check_readable
 from nyala.tablet.load_job import StagedDelta, StagedTablet
 from nyala.tablet.load_write import UNKNOWN
 from nyala.tablet.opening import delta_entry, open_rowset
@@ -141,13 +149,21 @@ def commit_load(store: Store, job: LoadCommit) -> WriteResult:
         if (stamp := store.committed(job.key)) is not None:
             return WriteResult(stamp)
         table = _table(store, job)
-        changed_ids = [made.rowset_id for tablet in job.tablets for made in tablet.deltas]
-        store.reservations.revoke(filter(store.reservations.holds_deltas, changed_ids))
-        flush(store, ids)  # leaves nothing in memory: F4
-        table = _table(store, job)
+        held = [made.rowset_id for tablet in job.tablets for made in tablet.deltas]
         try:
-            parts = [_part(store, job, table, staged, written) for staged in job.tablets]
-            moved = [rows for part in parts for rows in part.moved]
+            while True:
+                store.reservations.revoke(filter(store.reservations.holds_deltas, held))
+                flush(store, ids)  # leaves nothing in memory: F4
+                table = _table(store, job)
+                parts = [_part(store, job, table, staged, written) for staged in job.tablets]
+                moved = [rows for part in parts for rows in part.moved]
+                # Rows that are settled anew may be changes of any rowset: none may be in a merge that has read it (R4).
+                rowsets = [rowset.id for part in parts for rowset in part.tablet.rowsets]
+                held = list(filter(store.reservations.holds_deltas, rowsets))
+                if not moved or not held:
+                    break
+                store.discard_files(written)
+                written.clear()
             settlements: list[tuple[Settlement, list[int]]] = []
             name, _, ignore = job.operation.partition("-")
             request = Request(table.name, name, pa.concat_tables(moved) if moved else None, bool(ignore))
@@ -204,12 +220,14 @@ def _part(
     changed = _changed_keys(table, tablet, job.snapshot, store.marks.applied)
     there = {rowset.id for rowset in tablet.rowsets}
     for made in staged.rowsets:
-        kept = made if not len(changed) else _without(store, job, table, made, changed, part, written)
+        unchanged = changed is not None and not len(changed)
+        kept = made if unchanged else _without(store, job, table, made, changed, part, written)
         if kept is not None:
             part.rowsets.append(kept)
     for delta in staged.deltas:
         gone = delta.rowset_id not in there
-        left = delta if not gone and not len(changed) else _delta_without(
+        unchanged = not gone and changed is not None and not len(changed)
+        left = delta if unchanged else _delta_without(
             store, job, table, delta, None if gone else changed, part, written
         )  # fmt: skip
         if left is not None:
@@ -260,8 +278,13 @@ def _check_place(job: LoadCommit, paths: Sequence[str]) -> None:
         plain_name(os.path.basename(path))
 
 
-def _changed_keys(table: TableState, tablet: TabletState, since: int, until: int) -> EncodedKeys:
-    """The tablet's keys that changed in (since, until], ascending."""
+def _changed_keys(table: TableState, tablet: TabletState, since: int, until: int) -> EncodedKeys | None:
+    """The tablet's keys that changed in (since, until], ascending; None where that is not known any more, as what is
+    older than the table's history was thrown away: any may have."""
+    try:
+        check_readable(table.entry, since, 0, 0)  # under the lock what counts is what is gone
+    except HistoryExpiredError:
+        return None
     alone = dataclasses.replace(table, tablets=(tablet,))
     spec = make_diff_spec(table, since, until, "all", table.schema.key_columns)
     count = table.schema.key_count
@@ -281,11 +304,12 @@ def _without(
     job: LoadCommit,
     table: TableState,
     made: WrittenRowSet,
-    changed: EncodedKeys,
+    changed: EncodedKeys | None,
     part: _Part,
     written: list[str],
 ) -> WrittenRowSet | None:
-    """The staged rowset without rows of changed keys, which go to `part.moved`; None: no row is left."""
+    """The staged rowset without rows of changed keys, which go to `part.moved`, changed None: all go; None: no row is
+    left."""
     entries = []
     if made.undo is not None and made.undo_path is not None:
         entries.append(delta_entry(0, made.meta.id, made.undo_path, made.undo))
@@ -293,7 +317,7 @@ def _without(
         store.env, store.root_path, RowSetEntry.from_meta(made.meta), entries, None, table.schema
     )
     try:
-        rowids = rowset.find(changed)
+        rowids = np.arange(rowset.row_count) if changed is None else rowset.find(changed)
         rowids = np.sort(rowids[rowids >= 0])
         if not len(rowids):
             return made

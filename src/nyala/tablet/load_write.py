@@ -36,6 +36,8 @@ from nyala.errors import MISSING_COLUMN, NO_PARTITION, Error, InvalidArgumentErr
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.writer import WrittenRowSet, write_rowset
+from nyala.schema.schema import ColumnSchema
+from nyala.schema.types import ColumnType
 from nyala.tablet.flush_run import delta_types
 from nyala.tablet.load_job import LoadPlan, StagedDelta, StagedTablet
 from nyala.tablet.locate import tablet_slices
@@ -81,7 +83,7 @@ def write_tablet(
     table = plan.table_state(env, [] if ordinal is None else [ordinal], cache)
     task = _Task(env, plan, table, operation, folder, name, ordinal)
     try:
-        for rows in chunks(batches, task.keys, plan.rowset_target_bytes):
+        for rows in chunks(batches, plan.schema.key_columns, plan.rowset_target_bytes):
             task.take(rows)
         tablet_id = -1 if ordinal is None else plan.tablets[ordinal].id
         staged = StagedTablet(tablet_id, tuple(task.rowsets), tuple(task.deltas()), task.counts)
@@ -95,8 +97,10 @@ def write_tablet(
                 rowset.close()
 
 
-def chunks(batches: Iterator[pa.RecordBatch], keys: Sequence[str], target_bytes: int) -> Iterator[pa.Table]:
-    """The rows in pieces of about `target_bytes`, cut between keys (L2)."""
+def chunks(
+    batches: Iterator[pa.RecordBatch], keys: Sequence[ColumnSchema], target_bytes: int
+) -> Iterator[pa.Table]:
+    """The rows in pieces of about `target_bytes`, cut between keys as the table has them (L2)."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -115,16 +119,25 @@ def chunks(batches: Iterator[pa.RecordBatch], keys: Sequence[str], target_bytes:
         yield pa.Table.from_batches(held)
 
 
-def _before_last_key(rows: pa.Table, keys: Sequence[str]) -> int:
+def _before_last_key(rows: pa.Table, keys: Sequence[ColumnSchema]) -> int:
     """How many rows stand before those of the last key."""
     same: Any = pa.array(np.ones(rows.num_rows, np.bool_))
-    for name in keys:
-        column = rows.column(name).combine_chunks()
+    for key in keys:
+        column = _as_sorted(rows.column(key.name).combine_chunks(), key.type)
         last = column[len(column) - 1]
         equal = column.is_null() if not last.is_valid else pc.fill_null(pc.equal(column, last), False)
         same = pc.and_(same, equal)
     different = np.flatnonzero(~np.asarray(same.to_numpy(zero_copy_only=False)))
     return int(different[-1]) + 1 if len(different) else 0
+
+
+def _as_sorted(array: pa.Array, type: ColumnType) -> pa.Array:
+    """What the rows were sorted by: different values that become one key in the table are one here too."""
+    if type.length is not None and pa.types.is_string(array.type):
+        return pc.utf8_slice_codeunits(array, 0, type.length)
+    if type.scale is not None and pa.types.is_decimal(array.type) and array.type.scale > type.scale:
+        return pc.round(array, type.scale, "half_towards_infinity")
+    return array
 
 
 class _Task:

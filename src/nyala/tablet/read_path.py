@@ -174,8 +174,9 @@ def pieces(
         if found and lower - found[-1][1] < GAP_ROWS and lower // rows == found[-1][0] // rows:
             lower = found.pop()[0]
         found += windows(lower, upper, rows)
-    of_windows = (unit.upper - 1) // rows + 1 - unit.lower // rows
-    windows_left = len({lower // rows for lower, _ in found})
+    # Counted as whole ones, however they are cut.
+    of_windows = (unit.upper - 1) // WINDOW_ROWS + 1 - unit.lower // WINDOW_ROWS
+    windows_left = len({lower // WINDOW_ROWS for lower, _ in found})
     rows_left_in_them = sum(upper - lower for lower, upper in found)
     counters.skip(of_windows - windows_left, of_windows, of_rows - rows_left_in_them, of_rows)
     return found

@@ -109,12 +109,26 @@ def _parts(
     """(bytes of a row in columns that take the same for each, readers of all columns that are read as values)."""
     per_row, readers = 0.0, []
     given = {column.name for column in columns} - spec.types.keys()
+    # Whatever the predicate asks of codewords only, or of each word once.
+    asked = {
+        name
+        for name, demand in spec.constraints.items()
+        if demand.lower is not None or demand.upper is not None or demand.null == "only"
+    }
+    named = {column.name for column in columns}
     for column in _columns(spec, columns):
         reader = rowset.base_column(column.id)
         if reader is None:
             per_row += default_array(column, 1, "read").nbytes
             continue
-        if reader.has_dictionary and column.name not in given:
+        as_codes = (
+            reader.has_dictionary
+            and column.name not in given
+            and (column.name in named or column.name in asked)
+            and reader.type == column.type
+            and not rowset.delta_touches(column.id, spec.snapshot)
+        )
+        if as_codes:
             per_row += _CODE_BYTES
             continue
         per_row += reader.row_bytes if reader.decoded_size.is_fixed else 0.0

@@ -113,7 +113,11 @@ def apply_changes(
         Request(name, "delete", went.data.select(keys), True, went.numbers, went.homes),
     ]
     put, cut = write(store, requests, collect=collect, idempotency_key=idempotency_key)
-    errors = cut.errors if len(cut.errors) else put.errors
+    errors = (
+        pa.concat_tables([put.errors, cut.errors])
+        if len(cut.errors) and len(put.errors)
+        else (cut.errors if len(cut.errors) else put.errors)
+    )
     return WriteResult(put.timestamp, put.inserted, put.updated, cut.deleted, cut.ignored, errors)
 
 

@@ -137,6 +137,9 @@ def test_over_a_random_history(db: nyala.Database, tmp_path: Path, seed: int) ->
             with db["t"].alter() as a:
                 a.add_column("x", "string", default="new")
             columns.append("x")
+        if number == 14:
+            with db["t"].alter() as a:
+                a.alter_column("x", default="later")
         if number == 17:
             with db["t"].alter() as a:
                 a.rename_column("w", "renamed")

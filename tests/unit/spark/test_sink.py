@@ -138,6 +138,9 @@ def test_complete_output_replaces_the_content(store: Path, run_task: Task) -> No
     """Output mode "complete": each micro-batch is the whole answer, and stands alone."""
     make_writer(store, overwrite=True).commit([run_task(0, [1, 2])], batchId=0)
     make_writer(store, overwrite=True).commit([run_task(0, [2, 3])], batchId=1)
+    make_writer(store, overwrite=True).commit([run_task(0, [])], batchId=2)
+    assert content(store) == [], "a result without rows replaces the content too"
+    make_writer(store, overwrite=True).commit([run_task(0, [2, 3])], batchId=3)
     assert content(store) == [2, 3]
 
 

@@ -202,6 +202,33 @@ def test_rows_of_a_change_feed_are_carried_out(store: Path, run_task) -> None:
     assert content(store) == [(2, "B"), (3, "late")]
 
 
+def test_rows_of_a_change_feed_that_fail_are_all_told(tmp_path: Path) -> None:
+    """Of those that are put and of those that go, not of one kind only."""
+    path = tmp_path / "ranged"
+    with nyala.connect(path) as db:
+        ranges = [nyala.range_partition("k", bounds=[(0, 100)])]
+        db.create_table("t", {"k": "int64", "v": "string"}, ["k"], ranges)
+    writer = make_writer(path, operation="changes", errors="collect")
+    feed = pa.record_batch(
+        {"k": [500, 600, 6], "v": [None, "x", "y"], "_change_type": ["delete", "insert", "insert"]}
+    )
+    file = Path(writer._staging) / "feed.arrow"
+    writer_module.stage_rows(iter([feed]), str(file), writer._plan)
+    outcome = {}
+    with nyala.connect(path) as db:
+        before = writer_module.handover.commit_staged
+
+        def noted(*arguments):  # type: ignore[no-untyped-def]
+            outcome.update(before(*arguments))
+            return outcome
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(writer_module.handover, "commit_staged", noted)
+            writer.commit([StagedFile(0, "feed.arrow", 3)])
+        assert db["t"].scan().to_arrow().to_pylist() == [{"k": 6, "v": "y"}]
+    assert sorted(outcome["errors"]["k"].to_pylist()) == [500, 600]
+
+
 def test_rows_that_were_staged_before_an_alteration(store: Path, run_task) -> None:
     """What the table has by the time of the commit counts: names are looked up and defaults taken then, and a column
     that is gone is an error that writes nothing."""

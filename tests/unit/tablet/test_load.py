@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ from nyala.errors import (
     StorageError,
     TableNotFoundError,
 )
+from nyala.schema.schema import build_schema
 from nyala.tablet import layout
+from nyala.tablet.compaction import compact, run_here
+from nyala.tablet.compaction_plans import MergePlan
 from nyala.tablet.load_commit import LoadCommit
 from nyala.tablet.load_job import LoadPlan, StagedTablet
 from nyala.tablet.load_write import ROW, chunks, write_tablet
@@ -195,6 +199,95 @@ def test_reserved_rowsets_are_not_merged(db: nyala.Database, monkeypatch: pytest
     assert db._store.job_reservations._by_lease == {}
     db["t"].compact()
     assert {tablet["rowsets"] for tablet in db["t"].tablets()} == {1}
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_job_that_ran_longer_than_the_history(db: nyala.Database, flushed: bool) -> None:
+    """What others changed meanwhile is thrown away, so no feed tells of it: a key would be there twice, or be lost."""
+    with db["t"].alter() as a:
+        a.set_history(0)
+    db["t"].insert({"k": list(range(20)), "v": [0] * 20})
+    db["t"].flush()
+
+    def others() -> None:
+        db["t"].insert({"k": [100, 101], "v": [1, 1], "w": ["x", "x"]})
+        db["t"].delete({"k": [5]})
+        db["t"].update({"k": [6], "v": [6]})
+        if flushed:
+            db["t"].flush()
+            with db._store.commit_lock:  # as when the lock's holder changes: nobody knows of reservations
+                for lease in list(db._store.job_reservations._by_lease):
+                    db._store.job_reservations.release(db._store, lease)
+            db["t"].compact()
+
+    run(db, "upsert", {"k": [5, 6, 7, 100, 200], "v": [9] * 5}, others)
+    keys = [row["k"] for row in db["t"].scan(order_by_key=True).to_arrow().to_pylist()]
+    assert keys == [*range(20), 100, 101, 200]
+    found = content(db)
+    assert [found[k] for k in (5, 6, 7, 100, 101, 200)] == [
+        (9, "none"), (9, "none"), (9, "none"), (9, "x"), (1, "x"), (9, "none")]  # fmt: skip
+    db["t"].compact()
+    assert content(db) == found
+
+
+@pytest.mark.parametrize("phase", ["reserved", "written"])
+def test_a_merge_gives_way_to_rows_that_are_settled_anew(db: nyala.Database, phase: str) -> None:
+    """They may change rows of any rowset, also of one that a merge has read: its result would lack the change."""
+    table = db.create_table("one", {"k": "int64", "v": "int64"}, ["k"])
+    state = db._store.root.table("one")
+
+    def stored(count: int) -> list[int]:
+        rowsets = db._store.root.table("one").tablets[0].rowsets
+        assert len(rowsets) == count
+        return [rowset.id for rowset in rowsets]
+
+    table.insert({"k": list(range(60)), "v": [0] * 60})
+    table.flush()
+    with handover.loading(db.path, "one", 60, reserve=True) as (plan, _):
+        key, absolute = handover.new_staging(db.path)
+        rows = pa.table({"k": [5, 100], "v": [9, 9], ROW: pa.array([0, 1])})
+        folder = f"{layout.STAGING_NAME}/{Path(absolute).name}"
+        made, _ = write_tablet(SYSTEM, plan, 0, "upsert", iter(rows.to_batches()), folder, "task")
+        for keys in ([100, 101], [99, 102]):
+            table.insert({"k": keys, "v": [1, 1]})
+            table.flush()
+        files = {f.rowset.id: f for tablet in plan.tablets for f in tablet.rowsets}
+        job = LoadCommit(
+            key,
+            plan.table_id,
+            plan.schema.version,
+            plan.snapshot,
+            "upsert",
+            ("k", "v"),
+            (made,),
+            files,
+            False,
+        )
+
+        def commit(now: str) -> None:
+            if now == phase:
+                table.update({"k": [101], "v": [7]})
+                handover.commit_load_files(db.path, job)
+
+        merge = MergePlan(tuple(stored(3)[1:]), 1.0)
+        compact(db._store, state.id, state.tablets[0].id, merge, run_here(db._store), phase=commit)
+        handover.discard_staging(db.path, key)
+    found = {row["k"]: row["v"] for row in table.scan().to_arrow().to_pylist()}
+    assert [found[k] for k in (5, 99, 100, 101, 102)] == [9, 1, 9, 7, 1] and len(found) == 64
+
+
+@pytest.mark.parametrize(
+    ("type", "given", "rows"),
+    [
+        ("varchar(3)", pa.string(), [f"abc{n}" for n in range(400)]),
+        ("decimal(5,2)", pa.decimal128(6, 3), [Decimal("1.000") if n % 2 else Decimal("1.004") for n in range(400)]),
+    ],
+)  # fmt: skip
+def test_values_that_become_one_key_are_in_one_chunk(type: str, given: pa.DataType, rows: list[Any]) -> None:
+    """Cut between them, each chunk would insert the key once more."""
+    column = build_schema({"k": type}, ["k"]).columns[0]
+    batches = pa.table({"k": pa.array(rows, given)}).to_batches(max_chunksize=50)
+    assert [len(chunk) for chunk in chunks(iter(batches), [column], 100)] == [400]
 
 
 def test_a_job_waits_for_merges_and_not_for_other_jobs(
@@ -398,8 +491,9 @@ def test_random_jobs_beside_random_writes(db: nyala.Database) -> None:
 def test_rows_are_cut_between_keys() -> None:
     """A key whose rows came into two chunks would be inserted twice."""
     keys = sorted([1] * 50 + [2] * 70 + [3] + [4] * 30)
+    column = build_schema({"k": "int64"}, ["k"]).columns[0]
     batches = pa.table({"k": keys}).to_batches(max_chunksize=7)
-    found = [chunk["k"].to_pylist() for chunk in chunks(iter(batches), ["k"], 100)]
+    found = [chunk["k"].to_pylist() for chunk in chunks(iter(batches), [column], 100)]
     assert [k for chunk in found for k in chunk] == keys
     assert all(left[-1] != right[0] for left, right in itertools.pairwise(found))
     assert len(found) > 1

@@ -94,6 +94,40 @@ def test_values_of_cut_windows_are_those_that_were_written(store: Path, db: nyal
             assert db[name].scan(order_by_key=True).to_arrow().equals(want)
 
 
+def test_words_count_where_they_are_not_told_by_codewords(store: Path) -> None:
+    """A column with a change is read as text, as one that is compared with another is: of long words much more."""
+    with nyala.connect(store.parent / "changed", maintenance=False) as writer:
+        table = writer.create_table("words", {"k": "int64", "n": "int64", "s": "string", "t": "string"}, "k")
+        rows = {"k": range(8_000), "n": range(8_000), "s": [c * 2_000 for c in "abcd"] * 2_000}
+        table.insert({**rows, "t": rows["s"]})
+        table.flush()
+        wide = read_path.WINDOW_ROWS
+
+        def given() -> int:
+            """The most rows of a batch that has the words as a dictionary."""
+            with nyala.connect(store.parent / "changed", read_only=True, memory_limit=LIMIT) as db:
+                batches = db["words"].scan(["k", "s"]).with_dictionaries("s").to_reader()
+                return max(batch.num_rows for batch in batches)
+
+        def asked(where: str) -> int:
+            """The rows of a window for a predicate."""
+            with nyala.connect(store.parent / "changed", read_only=True, memory_limit=LIMIT) as db:
+                spec = db["words"].scan(["k"], where=where)._spec
+                rowset = db["words"]._view(None)[1].tablets[0].rowsets[0]
+                return scan_memory.rows_that_fit(rowset, spec, spec.columns, wide, SHARE, ScanCounters())
+
+        assert given() == 8_000, "codewords, whatever the words are"
+        assert asked("s = 'x'") == wide and asked("s < t") < 4_000
+        table.update({"k": [1], "s": ["changed"]})
+        assert given() < 4_000
+        assert asked("s = 'x'") < 4_000
+
+
+def test_what_is_explained_counts_whole_windows(db: nyala.Database) -> None:
+    told = db["thin"].scan().explain().to_dict()
+    assert 0 <= told["windows_skipped"] <= told["windows_total"]
+
+
 def test_polars_is_given_windows_that_fit(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
     pl = pytest.importorskip("polars")
     made: list[int] = []
