@@ -205,7 +205,7 @@ def plan_backup(
     if last is not None and (last.table_id, last.rewritten) == mine:
         if last.until == until and (last.since is None or not full):
             return None
-        since = None if full else last.until
+        since = None if full or not _is_whole(earlier, last) else last.until
     dropped: list[dict[str, Any]] = []
     items: list[BackupItem] = []
     if since is not None:
@@ -372,7 +372,8 @@ def list_backups(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 def clean_backups(folder: str | os.PathLike[str], older_than: Any) -> list[str]:
     """Remove backups of before a moment, and what broke off before it; returns the folders removed.
 
-    older_than: what `at` takes. A backup that a later one builds on is kept, so what is left can be restored.
+    older_than: what `at` takes. A backup that a later one builds on is kept, so what is left can be restored; of a
+                table that is being backed up meanwhile also the newest one, which that may build on.
     Raises: InvalidArgumentError: there is no such folder; CorruptionError.
     """
     moment = parse_at(older_than)
@@ -384,6 +385,12 @@ def clean_backups(folder: str | os.PathLike[str], older_than: Any) -> list[str]:
     removed = []
     root = os.path.abspath(os.fspath(folder))
     for table in _names_in(root):
+        work_done = [_WORK.fullmatch(name) for name in _names_in(os.path.join(root, table))]
+        if any(found is not None and not is_gone(found[2]) for found in work_done):
+            mine = [found for found in backups if os.path.dirname(found.path) == os.path.join(root, table)]
+            newest = max(mine, key=lambda found: (found.until, found.since is None), default=None)
+            if newest is not None and _is_whole(mine, newest):
+                needed |= {link.path for link in _chain(mine, newest)}
         for name in _names_in(os.path.join(root, table)):
             path = os.path.join(root, table, name)
             work, made = _WORK.fullmatch(name), _NAME.fullmatch(name)
@@ -397,6 +404,14 @@ def clean_backups(folder: str | os.PathLike[str], older_than: Any) -> list[str]:
                 SYSTEM.files.remove_tree(path)
                 removed.append(path)
     return removed
+
+
+def _is_whole(backups: Sequence[Backup], target: Backup) -> bool:
+    """Whether all that the backup builds on is there."""
+    try:
+        return bool(_chain(backups, target))
+    except CorruptionError:
+        return False
 
 
 def _chain(backups: Sequence[Backup], target: Backup) -> list[Backup]:

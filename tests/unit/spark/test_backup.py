@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -346,6 +347,38 @@ def test_a_damaged_backup_is_told_and_never_read(db: nyala.Database, tmp_path: P
             told += 1
             assert "backup.json: " in str(error)
     assert told > 150
+
+
+def test_clean_keeps_what_a_running_backup_builds_on(db: nyala.Database, tmp_path: Path) -> None:
+    """It is not there yet when older ones are cleaned away, and could never be restored."""
+    folder = tmp_path / "backups"
+    db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
+    first = back_up(db, folder)
+    db["t"].insert({"k": [2], "v": [2], "w": ["b"]})
+    planned = plan_backup(db["t"], str(folder))
+    assert first is not None and planned is not None
+    running, items, _ = planned
+    assert running.since == first.until
+    begin_backup(running)
+    files = [write_item(running, item, f"part-{number}.parquet") for number, item in enumerate(items)]
+    assert clean_backups(folder, running.until) == []
+    finish_backup(running, [file for file in files if file is not None])
+    assert rows(bring_back(db, folder, "r")) == rows(db["t"])
+
+
+def test_a_backup_whose_base_is_gone_is_full(db: nyala.Database, tmp_path: Path) -> None:
+    """An increment on it could never be restored, and nobody would be told before he needs it."""
+    folder = tmp_path / "backups"
+    made = []
+    for number in range(2):
+        db["t"].insert({"k": [number], "v": [number], "w": ["x"]})
+        made.append(back_up(db, folder))
+    assert made[0] is not None and made[1] is not None and made[1].since is not None
+    shutil.rmtree(made[0].path)
+    db["t"].insert({"k": [9], "v": [9], "w": ["x"]})
+    again = back_up(db, folder)
+    assert again is not None and again.since is None
+    assert rows(bring_back(db, folder, "r")) == rows(db["t"])
 
 
 def test_clean_keeps_what_later_ones_build_on(db: nyala.Database, tmp_path: Path) -> None:
