@@ -60,9 +60,7 @@ _PART_LOG2: Final = 4
 # Of a block that holds so many times the rows that are asked for, these are copied: the rest of it need not stay.
 # Windows are cut down to an eighth of a block (`scan_memory`).
 _COPIED_TEXT_LOG2: Final = 1
-_COPIED_LOG2: Final = (
-    2  # what a window that was not cut has of a block of one or two bytes a row, at the most
-)
+_COPIED_LOG2: Final = 2
 # Answers of `excluded_blocks`, and words of a dictionary that satisfy a constraint.
 _EXCLUDED_KEPT: Final = 16
 # Words that are compared in Python, once for each constraint.

@@ -25,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -180,11 +180,6 @@ class RowSetVersion:
         if column_id not in known:
             known[column_id] = self._find_base_column(column_id)
         return known[column_id]
-
-    @cached_property
-    def known_row_bytes(self) -> dict[Hashable, float]:
-        """What rows of some columns take at the most, as scans of this version found out."""
-        return {}
 
     @cached_property
     def _base_columns(self) -> dict[int, ColumnReader | None]:

@@ -385,8 +385,8 @@ def clean_backups(folder: str | os.PathLike[str], older_than: Any) -> list[str]:
     removed = []
     root = os.path.abspath(os.fspath(folder))
     for table in _names_in(root):
-        work_done = [_WORK.fullmatch(name) for name in _names_in(os.path.join(root, table))]
-        if any(found is not None and not is_gone(found[2]) for found in work_done):
+        unfinished = [_WORK.fullmatch(name) for name in _names_in(os.path.join(root, table))]
+        if any(found is not None and not is_gone(found[2]) for found in unfinished):
             mine = [found for found in backups if os.path.dirname(found.path) == os.path.join(root, table)]
             newest = max(mine, key=lambda found: (found.until, found.since is None), default=None)
             if newest is not None and _is_whole(mine, newest):

@@ -73,14 +73,6 @@ def rows_that_fit(
     columns: those that are decoded besides the predicate's.
     """
     count = rowset.row_count
-    asked = (
-        *(column.id for column in columns),
-        None if spec.predicate is None else spec.predicate.columns,
-        frozenset(spec.types) if spec.types else None,
-    )
-    at_most = rowset.known_row_bytes.get(asked)
-    if at_most is not None and at_most * min(window_rows, count) <= limit_bytes:
-        return window_rows
     per_row, readers = _parts(rowset, spec, columns)
     text = [reader for reader in readers if not reader.decoded_size.is_fixed]
     stats = RowSetStats()
@@ -89,7 +81,6 @@ def rows_that_fit(
     if stats.reads:
         counters.add(stats)
     at_most = per_row + sum(reader.decoded_size.row_bytes_max for reader in text)
-    rowset.known_row_bytes[asked] = at_most
     if at_most * min(window_rows, count) <= limit_bytes:
         return window_rows
     steps = np.full(-(-count // STEP_ROWS), per_row * STEP_ROWS)

@@ -113,11 +113,8 @@ def apply_changes(
         Request(name, "delete", went.data.select(keys), True, went.numbers, went.homes),
     ]
     put, cut = write(store, requests, collect=collect, idempotency_key=idempotency_key)
-    errors = (
-        pa.concat_tables([put.errors, cut.errors])
-        if len(cut.errors) and len(put.errors)
-        else (cut.errors if len(cut.errors) else put.errors)
-    )
+    failed = [part.errors for part in (put, cut) if len(part.errors)]
+    errors = pa.concat_tables(failed).sort_by("row") if failed else put.errors
     return WriteResult(put.timestamp, put.inserted, put.updated, cut.deleted, cut.ignored, errors)
 
 
