@@ -349,6 +349,23 @@ def test_a_damaged_backup_is_told_and_never_read(db: nyala.Database, tmp_path: P
     assert told > 150
 
 
+def test_rows_keep_the_default_that_they_had(db: nyala.Database, tmp_path: Path) -> None:
+    """A column came, and its default was altered or taken away: rows of before have what it was when it came."""
+    folder = tmp_path / "backups"
+    db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
+    assert back_up(db, folder) is not None
+    with db["t"].alter() as a:
+        a.add_column("x", "int64", nullable=False, default=5)
+        a.add_column("y", "int64", default=6)
+    with db["t"].alter() as a:
+        a.alter_column("x", default=7)
+        a.alter_column("y", default=None)
+    db["t"].insert({"k": [2], "v": [2], "w": ["b"]})
+    assert back_up(db, folder) is not None
+    assert [(row["x"], row["y"]) for row in rows(db["t"])] == [(5, 6), (7, None)]
+    assert rows(bring_back(db, folder, "r")) == rows(db["t"])
+
+
 def test_clean_keeps_what_a_running_backup_builds_on(db: nyala.Database, tmp_path: Path) -> None:
     """It is not there yet when older ones are cleaned away, and could never be restored."""
     folder = tmp_path / "backups"
