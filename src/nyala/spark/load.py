@@ -93,7 +93,8 @@ def load(
     on_conflict, errors: as `Table.insert`. In `errors` of a result or an exception, `row` is the number that
             `pyspark.sql.functions.monotonically_increasing_id()` gives a row of `df`: 2^33 × its partition, and its
             place there; the key's columns stand beside it. NULL: the row failed because another write changed its key
-            while the job ran, as the message says; its key alone is known.
+            while the job ran, as the message says; its key alone is known. What is ignored is decided at the commit;
+            what else fails, fails as of the job's beginning.
     tasks:  how many tasks write; None: one for each tablet, but not more than four for each core, and none where the
             frame is small and this process is the store's writer: then it writes the rows itself.
     lease:  seconds for which the job's files are kept after it was last heard of.

@@ -3,7 +3,7 @@
     under the flush lock and the commit lock (other writers wait; scans do not)
       flush what the tablets have in memory        so that every live row has a place on disk (R4)
       changed      keys that changed in (S, now]   of the tablets of the job, by the change feed
-      moved        staged rows of such keys, and staged changes of rowsets that are gone
+      moved        staged rows of such keys, also idle ones, and staged changes of rowsets that are gone
         none       nearly always: the staged files are as good as they were
         some       their rows are taken out of the staged files, which are written again without them,
                    and settled anew, as the rows of any write are
@@ -12,7 +12,8 @@
 
 Invariants
     M1  What the batch does to a key is what it would do had it been written at t as a whole: keys that did not change
-        since S were settled against the state at t, for that is the state at S; the others are settled now.
+        since S were settled against the state at t, for that is the state at S; the others are settled now. But rows
+        that failed as of S are not asked again: they failed, whatever came of their keys since.
     M2  Before the transaction nothing of the batch can be seen. Files that were moved and never named are removed by
         the next open (P3); staged ones with their folder.
 
@@ -232,6 +233,9 @@ def _part(
         )  # fmt: skip
         if left is not None:
             part.deltas.append(left)
+    if changed is None or len(changed):
+        for made in staged.idle:
+            _wake(store, job, table, made, changed, part)
     return part
 
 
@@ -241,7 +245,7 @@ def _check_staged(store: Store, job: LoadCommit, table: TableState, staged: Stag
     Raises: InvalidArgumentError, CorruptionError, StorageError when a file is not there.
     """
     sizes = [(delta.path, delta.delta.file.size_bytes) for delta in staged.deltas]
-    for made in staged.rowsets:
+    for made in (*staged.rowsets, *staged.idle):
         meta = made.meta
         sizes.append((meta.path, meta.size_bytes))
         if made.undo is not None and made.undo_path is not None:
@@ -310,15 +314,9 @@ def _without(
 ) -> WrittenRowSet | None:
     """The staged rowset without rows of changed keys, which go to `part.moved`, changed None: all go; None: no row is
     left."""
-    entries = []
-    if made.undo is not None and made.undo_path is not None:
-        entries.append(delta_entry(0, made.meta.id, made.undo_path, made.undo))
-    rowset = open_rowset(
-        store.env, store.root_path, RowSetEntry.from_meta(made.meta), entries, None, table.schema
-    )
+    rowset = _open(store, table, made)
     try:
-        rowids = np.arange(rowset.row_count) if changed is None else rowset.find(changed)
-        rowids = np.sort(rowids[rowids >= 0])
+        rowids = _rows_of(rowset, changed)
         if not len(rowids):
             return made
         _note_moved(table, job, rowset, rowids, {}, part, "inserted")
@@ -335,6 +333,43 @@ def _without(
         return again
     finally:
         rowset.close()
+
+
+def _wake(
+    store: Store,
+    job: LoadCommit,
+    table: TableState,
+    made: WrittenRowSet,
+    changed: EncodedKeys | None,
+    part: _Part,
+) -> None:
+    """Of rows that changed nothing as of S, those of changed keys go to `part.moved`; changed None: all go."""
+    rowset = _open(store, table, made)
+    try:
+        rowids = _rows_of(rowset, changed)
+        if len(rowids):
+            what = "ignored" if job.operation.endswith("-ignore") else "updated"
+            _note_moved(table, job, rowset, rowids, {}, part, what)
+    finally:
+        rowset.close()
+
+
+def _open(store: Store, table: TableState, made: WrittenRowSet) -> DiskRowSet:
+    """A staged rowset, to look into."""
+    entries = []
+    if made.undo is not None and made.undo_path is not None:
+        entries.append(delta_entry(0, made.meta.id, made.undo_path, made.undo))
+    return open_rowset(
+        store.env, store.root_path, RowSetEntry.from_meta(made.meta), entries, None, table.schema
+    )
+
+
+def _rows_of(rowset: DiskRowSet, changed: EncodedKeys | None) -> np.ndarray:
+    """The rows of changed keys, ascending; changed None: all."""
+    if changed is None:
+        return np.arange(rowset.row_count)
+    rowids = rowset.find(changed)
+    return np.sort(rowids[rowids >= 0])
 
 
 def _delta_without(

@@ -176,12 +176,17 @@ class StagedDelta:
 
 @dataclass(frozen=True)
 class StagedTablet:
-    """What a task staged for one tablet, and what became of its rows as of S."""
+    """What a task staged for one tablet, and what became of its rows as of S.
+
+    idle: rows that changed nothing as of S, as rowsets of the columns that were given. Never committed: the commit
+          takes from them the rows of keys that changed since S.
+    """
 
     tablet_id: int
     rowsets: tuple[WrittenRowSet, ...] = ()
     deltas: tuple[StagedDelta, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
+    idle: tuple[WrittenRowSet, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         # The same form as that of a compaction's output, a delta at a time.
@@ -196,6 +201,7 @@ class StagedTablet:
                 for made in self.deltas
             ],
             "counts": self.counts,
+            "idle": encode_output(Output(rowsets=self.idle))["rowsets"],
         }
 
     @staticmethod
@@ -211,8 +217,10 @@ class StagedTablet:
         counts = fields["counts"]
         if not set(counts) <= set(_COUNTS) or not all(map(whole_number, counts.values())):
             raise ValueError(f"counts of {counts}")
-        rowsets = decode_output({**empty, "rowsets": fields["rowsets"]}).rowsets
-        return checked(StagedTablet(fields["tablet_id"], rowsets, tuple(deltas), counts))
+        rowsets, idle = (
+            decode_output({**empty, "rowsets": fields[which]}).rowsets for which in ("rowsets", "idle")
+        )
+        return checked(StagedTablet(fields["tablet_id"], rowsets, tuple(deltas), counts, idle))
 
 
 # ------------------------------------------------------------------------------------------------ begin

@@ -6,6 +6,7 @@
       settle      against the tablet's files as of S                     as any write
       inserts  →  a rowset of the chunk                                  base + UNDO "not there before t"
       updates  →  kept, and at the end one REDO file for each rowset
+      idle     →  rows that change nothing as of S: a rowset of what was given, for the commit to look into
     → StagedTablet: the files, counts; and the rows that failed
 
 The moment t of the commit is not known yet: every record of these files has one timestamp, which the catalogue will
@@ -14,11 +15,13 @@ say (F4 of `delta_file`); until then it is UNKNOWN.
 Invariants
     L1  Rowsets of one task do not overlap, and ascend.
     L2  Of a key that stands several times all rows are in one chunk, so they are settled together (W4).
+    L3  Of each key that did not fail, what the job asks of it is staged: as a row, as a change, or as an idle row.
 Source: design §3, §6 W6; docs/decisions/0018.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,15 +36,17 @@ from nyala.delta.delta_file import write_delta_file
 from nyala.delta.run import LIVENESS, DeltaRun
 from nyala.env import Env
 from nyala.errors import MISSING_COLUMN, NO_PARTITION, Error, InvalidArgumentError
+from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.writer import WrittenRowSet, write_rowset
-from nyala.schema.schema import ColumnSchema
+from nyala.schema.row_errors import RowErrors
+from nyala.schema.schema import ColumnSchema, Schema
 from nyala.schema.types import ColumnType
 from nyala.tablet.flush_run import delta_types
 from nyala.tablet.load_job import LoadPlan, StagedDelta, StagedTablet
 from nyala.tablet.locate import tablet_slices
-from nyala.tablet.prepare import prepare
+from nyala.tablet.prepare import PreparedOperation, prepare
 from nyala.tablet.root import TableState
 from nyala.tablet.settle import Effect, Settlement, settle
 
@@ -86,8 +91,10 @@ def write_tablet(
         for rows in chunks(batches, plan.schema.key_columns, plan.rowset_target_bytes):
             task.take(rows)
         tablet_id = -1 if ordinal is None else plan.tablets[ordinal].id
-        staged = StagedTablet(tablet_id, tuple(task.rowsets), tuple(task.deltas()), task.counts)
-        if staged.rowsets or staged.deltas:
+        staged = StagedTablet(
+            tablet_id, tuple(task.rowsets), tuple(task.deltas()), task.counts, tuple(task.idle)
+        )
+        if staged.rowsets or staged.deltas or staged.idle:
             env.files.sync_dir(os.path.join(plan.root_path, folder))
         return staged, pa.concat_tables(task.errors) if task.errors else None
     finally:
@@ -165,6 +172,7 @@ class _Task:
         self._pending: dict[int, _Pending] = {}
         self.keys = [column.name for column in table.schema.key_columns]
         self.rowsets: list[WrittenRowSet] = []
+        self.idle: list[WrittenRowSet] = []
         self.errors: list[pa.Table] = []
         self.counts = {"inserted": 0, "updated": 0, "deleted": 0, "ignored": 0}
 
@@ -199,6 +207,7 @@ class _Task:
                 self._insert(effect)
             else:
                 self._change(settlement, effect)
+        self._stand_by(prepared, settlement, errors)
 
     def _naming_the_tablet(self, failed: pa.Table) -> pa.Table:
         """Its messages, read far from here, say where their rows were to go."""
@@ -224,12 +233,38 @@ class _Task:
             },
             positions=np.arange(count),
         )
+        name = f"{self._name}-{len(self.rowsets)}"
+        self.rowsets.append(self._write_rowset(image, self._table.schema, name))
+
+    def _stand_by(self, prepared: PreparedOperation, settlement: Settlement, errors: RowErrors) -> None:
+        """Stage the rows that neither did anything nor failed (L3): of each key the row that would win."""
+        touched = sum(len(effect.keys) for effect in settlement.effects)
+        if touched == len(prepared.keys):
+            return
+        idle = ~errors.failed_mask(prepared.row_count)[prepared.first_rows]
+        if touched:
+            keys = EncodedKeys.concat([effect.keys for effect in settlement.effects])
+            idle &= keys.take(keys.sort_indices()).find(prepared.keys) < 0
+        at = np.flatnonzero(idle)
+        if not len(at):
+            return
+        rows = (prepared.first_rows if self._operation == "insert" else prepared.last_rows)[at]
+        given = tuple(column for column in self._table.schema.columns if column.id in prepared.columns)
+        image = RowSetImage(
+            keys=prepared.keys.take(at),
+            columns={column.id: prepared.columns[column.id].take(pa.array(rows)) for column in given},
+            liveness=None,
+            undo={},
+            positions=np.arange(len(at)),
+        )
+        schema = dataclasses.replace(self._table.schema, columns=given)
+        self.idle.append(self._write_rowset(image, schema, f"{self._name}-idle-{len(self.idle)}"))
+
+    def _write_rowset(self, image: RowSetImage, schema: Schema, name: str) -> WrittenRowSet:
         (tablet,) = self._table.tablets
-        self.rowsets.append(
-            write_rowset(
-                self._env.files, self._plan.root_path, self._folder, 0, tablet.id, image, self._table.schema,
-                deltas_durable=UNKNOWN, name=f"{self._name}-{len(self.rowsets)}",
-            )
+        return write_rowset(
+            self._env.files, self._plan.root_path, self._folder, 0, tablet.id, image, schema,
+            deltas_durable=UNKNOWN, name=name,
         )  # fmt: skip
 
     def _change(self, settlement: Settlement, effect: Effect) -> None:

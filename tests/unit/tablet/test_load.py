@@ -164,6 +164,55 @@ def test_keys_that_others_changed_meanwhile_are_settled_again(db: nyala.Database
     assert found == {row["k"]: (row["v"], row["w"]) for row in other.to_arrow().to_pylist()}
 
 
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize(
+    ("operation", "rows", "other", "expected", "counts"),
+    [
+        ("insert-ignore", {"k": [1, 2, 5, 1], "v": [10, 20, 50, 99]}, lambda t: t.delete({"k": [1]}),
+         {1: (10, "none"), 2: (2, "b"), 5: (50, "none")}, {"inserted": 2, "ignored": 2}),
+        ("insert-ignore", {"k": [1, 2], "v": [10, 20]}, lambda t: t.update({"k": [1], "v": [7]}),
+         {1: (7, "a"), 2: (2, "b")}, {"inserted": 0, "ignored": 2}),
+        ("upsert", {"k": [1, 2, 5]}, lambda t: t.delete({"k": [1]}),
+         {1: (None, "none"), 2: (2, "b"), 5: (None, "none")}, {"inserted": 2, "updated": 1}),
+        ("update-ignore", {"k": [2, 5], "v": [20, 50]}, lambda t: t.insert({"k": [5], "w": ["x"]}),
+         {1: (1, "a"), 2: (20, "b"), 5: (50, "x")}, {"updated": 2, "ignored": 0}),
+        ("delete-ignore", {"k": [2, 5, 6]}, lambda t: t.insert({"k": [5], "w": ["x"]}),
+         {1: (1, "a")}, {"deleted": 2, "ignored": 1}),
+    ],
+)  # fmt: skip
+def test_rows_that_changed_nothing_when_the_tasks_looked(
+    db: nyala.Database,
+    operation: str,
+    rows: dict[str, list[Any]],
+    other: Callable[[Any], object],
+    expected: dict[int, Any],
+    counts: dict[str, int],
+    flushed: bool,
+) -> None:
+    """Another write made the key free, or gave it a row: the job's row counts after all, as it would have now."""
+    db["t"].insert({"k": [1, 2], "v": [1, 2], "w": ["a", "b"]})
+
+    def meanwhile() -> None:
+        other(db["t"])
+        if flushed:
+            db["t"].flush()
+
+    answer = run(db, operation, rows, meanwhile)
+    assert content(db) == expected
+    assert {name: answer[name] for name in counts} == counts
+    db["t"].compact()
+    assert content(db) == expected
+    assert list(Path(db.path).rglob("*idle*")) == []
+
+
+def test_what_failed_when_the_tasks_looked_has_failed(db: nyala.Database) -> None:
+    """A taken key that is free at the commit: its row was refused, and said to be; the others are written."""
+    db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
+    answer = run(db, "insert", {"k": [1, 5], "v": [10, 50]}, lambda: db["t"].delete({"k": [1]}), collect=True)
+    assert (answer["failed"], answer["inserted"]) == (1, 1)
+    assert content(db) == {5: (50, "none")}
+
+
 def test_a_rowset_that_was_merged_away_all_the_same(db: nyala.Database) -> None:
     """The lock's holder changed while the job ran, so nobody knew of its reservation: its rows are found by key."""
     db["t"].insert({"k": list(range(60)), "v": [0] * 60})
@@ -486,6 +535,41 @@ def test_random_jobs_beside_random_writes(db: nyala.Database) -> None:
         assert {
             row["k"]: (row["v"], row["w"]) for row in db["t"].scan(at=moment).to_arrow().to_pylist()
         } == then
+
+
+def test_random_inserts_that_ignore_beside_random_writes(db: nyala.Database) -> None:
+    """Whether a key was there at the plan, at the commit, or between them: what counts is the commit."""
+    rng = random.Random(5)
+    expected: dict[int, tuple[int | None, str | None]] = {}
+
+    def write() -> None:
+        for _ in range(rng.randrange(3)):
+            keys = rng.sample(range(40), rng.randrange(1, 12))
+            if rng.random() < 0.6:
+                db["t"].delete({"k": keys}, on_missing="ignore")
+                for key in keys:
+                    expected.pop(key, None)
+            else:
+                db["t"].upsert({"k": keys, "w": [f"w{key}" for key in keys]})
+                for key in keys:
+                    expected[key] = (expected.get(key, (None, ""))[0], f"w{key}")
+        if rng.random() < 0.3:
+            db["t"].flush()
+
+    for number in range(15):
+        write()
+        keys = [rng.randrange(40) for _ in range(25)]
+        rows: dict[str, list[Any]] = {"k": keys}
+        operation = rng.choice(["insert-ignore", "upsert"])
+        if operation == "insert-ignore":
+            rows["v"] = [number * 100 + place for place in range(25)]
+        answer = run(db, operation, rows, write)
+        assert answer["inserted"] + answer["updated"] + answer["ignored"] == 25
+        for place, key in enumerate(keys):
+            expected.setdefault(key, (rows["v"][place] if "v" in rows else None, "none"))
+        if rng.random() < 0.2:
+            db["t"].compact()
+        assert content(db) == expected, number
 
 
 def test_rows_are_cut_between_keys() -> None:
