@@ -52,6 +52,7 @@ __all__ = [
     "LivingLease",
     "collectable",
     "create_lease",
+    "is_living",
     "living_leases",
     "oldest_needed",
     "open_remote_lease",
@@ -262,6 +263,15 @@ def living_leases(env: Env, directory: str, now_us: int) -> list[LivingLease]:
     return found
 
 
+def is_living(env: Env, directory: str, name: str) -> bool:
+    """Whether the remote lease of that name has time left, and its process has not certainly ended; else it goes."""
+    path = os.path.join(directory, LEASES_NAME, name)
+    try:
+        return _living_remote(env, name, path, env.clock.now_us()) is not None
+    except MissingFileError:
+        return False
+
+
 def oldest_needed(env: Env, directory: str, now_us: int) -> int | None:
     """The smallest version that a living lease needs: EVERYTHING (0) for all, None when there is no lease."""
     return min((lease.version for lease in living_leases(env, directory, now_us)), default=None)
@@ -345,5 +355,6 @@ def _decode(content: bytes) -> _Content | None:
 
 def _expired(name: str) -> HistoryExpiredError:
     return HistoryExpiredError(
-        f"the lease {name} of this read is over, and files that it needs may be gone: load again"
+        f"the lease {name} of this read or job is over, and files that it needs may be gone: with a longer `lease`, "
+        "start the job or load again"
     )

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from nyala.env import SYSTEM
-from nyala.errors import Error
+from nyala.env import SYSTEM, MissingFileError
+from nyala.errors import Error, StorageError
 from nyala.spark.arguments import check_table
 from nyala.spark.cluster import cores_of
 from nyala.spark.errors import named, naming, plain_errors
@@ -76,6 +76,18 @@ def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
     }
 
 
+def _run(job: Job) -> Output:
+    try:
+        return compaction_run.run(SYSTEM, job)
+    except MissingFileError as error:
+        # The driver, which is the writer, keeps them: it has closed the store, or ended, and another compacted.
+        raise StorageError(
+            f"a file that was to be compacted is gone ({error.path}), because the program that began this job is the "
+            "store's writer no more; nothing of the round was installed: compact again",
+            path=error.path,
+        ) from error
+
+
 def run_jobs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """In a task. A job that runs twice would write the same names: each attempt has a token of its own."""
     for batch in batches:
@@ -85,7 +97,7 @@ def run_jobs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             fields["token"] = f"{fields['token']}-{SYSTEM.randomness.token_hex(4)}"
             job = compaction_run.decode_job(kind, fields)
             try:
-                output = compaction_run.run(SYSTEM, job)
+                output = _run(job)
             except Error as error:
                 naming(error, f"table {row['table']!r}, tablet {job.tablet_id}")
                 raise

@@ -33,13 +33,14 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 import nyala
 from nyala import handover
 from nyala.catalog.leases import open_remote_lease
-from nyala.env import SYSTEM, MissingFileError, mark_of_ancestor
+from nyala.env import SYSTEM, mark_of_ancestor
 from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, InvalidArgumentError, SchemaError
 from nyala.spark.errors import named, naming, place_of
 from nyala.spark.options import ReadOptions
 from nyala.spark.prompt import Promptly, hold_nothing_back
 from nyala.spark.types import arrow_schema, check_schema, conform
 from nyala.spark.words import errors_in_options
+from nyala.tablet.leased_files import kept_by_lease
 from nyala.tablet.open_rowsets import OpenRowSets
 from nyala.tablet.token import Token, read_token, tablet_of
 
@@ -302,16 +303,12 @@ def load_placed(placed: PlacedToken) -> bytes:
     """The token, wherever it is. Raises: HistoryExpiredError when its lease is over."""
     if isinstance(placed, bytes):
         return placed
-    try:
+    with kept_by_lease("this read", "load again"):
         file = SYSTEM.files.open(placed.path)
         try:
             return bytes(file.read(placed.offset, placed.size))
         finally:
             file.close()
-    except MissingFileError as error:
-        raise HistoryExpiredError(
-            f"the lease of this read is over, and with it went {placed.path}: load again"
-        ) from error
 
 
 # Leases that this planner worker has taken and that later DataFrames over the same version may share.

@@ -30,14 +30,15 @@ import pyarrow as pa
 
 from nyala.catalog.model import TableEntry, TabletEntry
 from nyala.cfile.cache import BlockCache
-from nyala.env import SYSTEM, Env, MissingFileError
-from nyala.errors import CorruptionError, HistoryExpiredError
+from nyala.env import SYSTEM, Env
+from nyala.errors import CorruptionError
 from nyala.partition.levels import Partition, PartitionSchema
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.schema import Schema
 from nyala.tablet import diff_records, diff_scan
 from nyala.tablet.diff_spec import DiffSpec
 from nyala.tablet.entries import RowSetFiles
+from nyala.tablet.leased_files import kept_by_lease
 from nyala.tablet.root import TableState, TabletState
 from nyala.tablet.sense import making_sense, whole_number
 
@@ -97,7 +98,7 @@ def tablet_of(data: bytes) -> int | None:
 
 
 def read_change_token(data: bytes, env: Env | None = None) -> Iterator[pa.RecordBatch]:
-    """The changes of one token. Raises: CorruptionError, HistoryExpiredError when its files are gone."""
+    """The changes of one token. Raises: CorruptionError, HistoryExpiredError when a file is gone."""
     if data.startswith(_ROWS_MAGIC):
         return _read_rows(data)
     return _read_files(data, env or SYSTEM)
@@ -127,20 +128,23 @@ def _read_files(data: bytes, env: Env) -> Iterator[pa.RecordBatch]:
             1, meta["table"], "", None, schema, {schema.version: schema}, PartitionSchema(), created=0
         )
         bare = TableState(entry, ())
-        rowsets = tuple(
-            RowSetFiles.from_json(files).open(env, meta["path"], cache, schema) for files in meta["rowsets"]
+        kept = (
+            f"the changes of table {meta['table']!r} in ({moments[0]}, {moments[1]}]",
+            "start the job again",
         )
+        with kept_by_lease(*kept):
+            rowsets = tuple(
+                RowSetFiles.from_json(files).open(env, meta["path"], cache, schema)
+                for files in meta["rowsets"]
+            )
         tablet = TabletState(TabletEntry(1, 1, Partition(), 0), MemRowSet(bare.codec, schema), (), rowsets)
         columns = schema.project(meta["columns"])
         if columns[: schema.key_count] != schema.key_columns:
             raise ValueError(f"columns {meta['columns']!r} do not begin with those of the key")
         spec = DiffSpec(columns, schema.key_count, meta["since"], meta["until"], meta["versions"])
     try:
-        yield from diff_scan.run(dataclasses.replace(bare, tablets=(tablet,)), spec)
-    except MissingFileError as error:
-        raise HistoryExpiredError(
-            f"a file of this change feed is gone ({error.path}): its lease is over; start the job again"
-        ) from error
+        with kept_by_lease(*kept):
+            yield from diff_scan.run(dataclasses.replace(bare, tablets=(tablet,)), spec)
     finally:
         cache.resize(0)
         for rowset in rowsets:

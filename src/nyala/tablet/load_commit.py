@@ -53,6 +53,7 @@ from nyala.tablet.entries import RowSetFiles
 from nyala.tablet.flush import flush
 from nyala.tablet.flush_run import delta_types
 from nyala.tablet.history import check_readable
+from nyala.tablet.leased_files import kept_by_lease
 from nyala.tablet.load_job import StagedDelta, StagedTablet
 from nyala.tablet.load_write import UNKNOWN
 from nyala.tablet.opening import delta_entry, open_rowset
@@ -137,7 +138,8 @@ def commit_load(store: Store, job: LoadCommit) -> WriteResult:
     """Commit a job under its key; a second time it answers with the first one's timestamp. In the lock holder.
 
     Raises: TableNotFoundError, SchemaError when the table was changed while the job ran; WriteError when rows that were
-            good at S fail now, and not `job.collect`; StorageError, CorruptionError. Then nothing was changed.
+            good at S fail now, and not `job.collect`; HistoryExpiredError when the job's lease ended, and files that it
+            needs went; StorageError, CorruptionError. Then nothing was changed.
     """
     store.check_writable()
     if (earlier := committed_before(store, job.key)) is not None:
@@ -228,9 +230,11 @@ def _part(
     for delta in staged.deltas:
         gone = delta.rowset_id not in there
         unchanged = not gone and changed is not None and not len(changed)
-        left = delta if unchanged else _delta_without(
-            store, job, table, delta, None if gone else changed, part, written
-        )  # fmt: skip
+        # The files of a rowset that was merged away since have nothing but the job's lease.
+        with kept_by_lease(f"the load into table {table.name!r}", "nothing was written: run the job again"):
+            left = delta if unchanged else _delta_without(
+                store, job, table, delta, None if gone else changed, part, written
+            )  # fmt: skip
         if left is not None:
             part.deltas.append(left)
     if changed is None or len(changed):
@@ -382,8 +386,7 @@ def _delta_without(
     written: list[str],
 ) -> StagedDelta | None:
     """The staged changes of a rowset without those of changed keys, which go to `part.moved`; changed None: all go."""
-    then = job.files[made.rowset_id]
-    rowset = then.open(store.env, store.root_path, None, table.schema)
+    rowset = job.files[made.rowset_id].open(store.env, store.root_path, None, table.schema)
     file = DeltaFile.open(
         store.env.files, store.root_path, delta_entry(0, made.rowset_id, made.path, made.delta)
     )

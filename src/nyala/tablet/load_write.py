@@ -44,6 +44,7 @@ from nyala.schema.row_errors import RowErrors
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.schema.types import ColumnType
 from nyala.tablet.flush_run import delta_types
+from nyala.tablet.leased_files import kept_by_lease
 from nyala.tablet.load_job import LoadPlan, StagedDelta, StagedTablet
 from nyala.tablet.locate import tablet_slices
 from nyala.tablet.prepare import PreparedOperation, prepare
@@ -82,8 +83,22 @@ def write_tablet(
     ordinal: the tablet's place in the plan; None: the rows lie in no tablet, and all of them fail.
     operation: one of prepare.OPERATION_NAMES. batches: in key order, with the column ROW besides.
     folder, name: the job's staging folder relative to the store's, and how this attempt's files begin.
-    Raises: SchemaError, ColumnNotFoundError; StorageError, CorruptionError.
+    Raises: SchemaError, ColumnNotFoundError; StorageError, CorruptionError; HistoryExpiredError when a file of S, or
+            the staging folder, is gone.
     """
+    with kept_by_lease(f"the load into table {plan.table!r}", "run the job again"):
+        return _write_tablet(env, plan, ordinal, operation, batches, folder, name)
+
+
+def _write_tablet(
+    env: Env,
+    plan: LoadPlan,
+    ordinal: int | None,
+    operation: str,
+    batches: Iterator[pa.RecordBatch],
+    folder: str,
+    name: str,
+) -> tuple[StagedTablet, pa.Table | None]:
     cache = BlockCache(_CACHE_BYTES)
     table = plan.table_state(env, [] if ordinal is None else [ordinal], cache)
     task = _Task(env, plan, table, operation, folder, name, ordinal)

@@ -22,6 +22,7 @@ Source: design §3, "A scan token carries all that a remote reader needs"; Kudu 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -36,8 +37,8 @@ import pyarrow as pa
 from nyala.cfile.physical import narrow_decimal
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS, DeltaRun
-from nyala.env import SYSTEM, Env, MissingFileError
-from nyala.errors import CorruptionError, HistoryExpiredError, InvalidArgumentError
+from nyala.env import SYSTEM, Env
+from nyala.errors import CorruptionError, InvalidArgumentError
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.adapter import adapt, are_versions
 from nyala.schema.predicate import BoundPredicate
@@ -45,6 +46,7 @@ from nyala.schema.schema import Schema
 from nyala.schema.types import ColumnType
 from nyala.tablet import read_path
 from nyala.tablet.entries import RowSetFiles
+from nyala.tablet.leased_files import kept_by_lease
 from nyala.tablet.open_rowsets import OpenRowSets
 from nyala.tablet.read_path import ScanCounters, ScanSpec, ScanUnit
 from nyala.tablet.root import TableState
@@ -194,16 +196,14 @@ def read_token(
     env = env or SYSTEM
     with making_sense("scan token"):
         meta, bodies = _open(data)
-        try:
+        with _kept(meta["snapshot"]):
             spec, units, wanted = _plan(meta, bodies, env, columns, opened or OpenRowSets())
-        except MissingFileError as error:
-            raise _expired(error, meta["snapshot"]) from error
         carried = _with_merge_keys(spec)
         names = carried.arrow_schema.names if units and spec.order_by_key else wanted
         held = [] if meta["memory"] is None else _rows(bodies[meta["memory"]], names, carried.arrow_schema)
     memory: list[pa.RecordBatch] = []
     left = spec.limit
-    try:  # the files' footers are looked at before the first batch is asked for
+    with _kept(spec.snapshot):  # the files' footers are looked at before the first batch is asked for
         if meta["memory"] is not None and units and spec.order_by_key:
             # Both halves are ordered; together they are sorted anew, which one tablet's rows in memory can afford.
             on_disk = read_path.run(units, carried, ScanCounters())
@@ -219,14 +219,11 @@ def read_token(
                 yield batch
             if left == 0:
                 return
-    except MissingFileError as error:
-        raise _expired(error, spec.snapshot) from error
 
 
-def _expired(error: MissingFileError, snapshot: int) -> HistoryExpiredError:
-    return HistoryExpiredError(
-        f"a file of this scan is gone ({error.path}): the snapshot {snapshot} is no longer kept; load again"
-    )
+def _kept(snapshot: int) -> contextlib.AbstractContextManager[None]:
+    """Around reads of files of a token's scan. Raises: HistoryExpiredError when one is gone."""
+    return kept_by_lease(f"the scan at {snapshot}", "load again")
 
 
 def _plan(

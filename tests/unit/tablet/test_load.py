@@ -20,6 +20,7 @@ from nyala import handover
 from nyala.env import SYSTEM
 from nyala.errors import (
     DuplicateKeyError,
+    HistoryExpiredError,
     InvalidArgumentError,
     SchemaError,
     StorageError,
@@ -464,6 +465,46 @@ def test_a_staged_file_that_is_gone_or_of_another_folder(db: nyala.Database) -> 
         with pytest.raises(InvalidArgumentError, match="not in the job.s folder"):
             handover.commit_load_files(db.path, job)
     assert content(db) == {}
+
+
+def remove_rowsets(db: nyala.Database) -> None:
+    """What a merge and the end of all leases do to the files of a snapshot."""
+    for path in (Path(db.path) / "data").rglob("*.base"):
+        path.unlink()
+
+
+def test_a_task_that_comes_after_its_lease_says_so(db: nyala.Database) -> None:
+    """Its files were merged away: that is the lease's end, not a fault of the disk's."""
+    db["t"].insert({"k": list(range(20)), "v": [0] * 20})
+    with handover.loading(db.path, "t", 60, reserve=True) as (plan, _):
+        key, absolute = handover.new_staging(db.path)
+        remove_rowsets(db)
+        with pytest.raises(HistoryExpiredError, match=r"table 't'.*\.base.*lease .*is over.*longer `lease`"):
+            stage(db, plan, f"staging/{Path(absolute).name}", "upsert", pa.table({"k": [1], "v": [1]}))
+        handover.discard_staging(db.path, key)
+
+
+def test_a_commit_that_comes_after_its_lease_says_so(db: nyala.Database) -> None:
+    """A rowset that staged changes are for was merged away, and its file with it: its rows cannot be found by key."""
+    for begin in (0, 1):
+        db["t"].insert({"k": list(range(begin, 60, 2)), "v": [0] * 30})
+        db["t"].flush()
+    before = content(db)
+
+    def others() -> None:
+        with db._store.commit_lock:
+            for lease in list(db._store.job_reservations._by_lease):
+                db._store.job_reservations.release(db._store, lease)
+        db["t"].compact()
+        tablets = db._store.root.table("t").tablets
+        living = {Path(r.meta.path).name for tablet in tablets for r in tablet.rowsets}
+        for path in (Path(db.path) / "data").rglob("*.base"):
+            if path.name not in living:
+                path.unlink()
+
+    with pytest.raises(HistoryExpiredError, match=r"table 't'.*lease .*is over.*run the job again"):
+        run(db, "upsert", {"k": list(range(10)), "v": [1] * 10}, others)
+    assert content(db) == before
 
 
 def test_nobody_has_the_store_open(db: nyala.Database) -> None:

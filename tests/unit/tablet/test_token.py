@@ -21,6 +21,7 @@ from nyala.database import Database
 from nyala.errors import ColumnNotFoundError, CorruptionError, HistoryExpiredError, InvalidArgumentError
 from nyala.scan import Scan, read_token
 from nyala.tablet import token as tokens_module
+from nyala.tablet.change_token import make_change_tokens, read_change_token
 from nyala.tablet.open_rowsets import OpenRowSets
 from nyala.tablet.token import MAGIC, VERSION
 
@@ -260,6 +261,23 @@ def test_files_that_are_gone_are_history(tmp_path: Path, order: bool, memory: bo
         db._writer().collect_garbage()
         with pytest.raises(HistoryExpiredError, match=r"\.base.*load again"):
             list(read_token(token))
+
+
+def test_files_of_changes_that_are_gone_are_history(tmp_path: Path) -> None:
+    """The same of a feed's token, whose files are opened before its first row."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        table.insert({"k": [1, 2], "v": [1, 2]})
+        db.flush()
+        feed = table.changes(0)
+        (token,) = make_change_tokens(db.path, feed._take()[1], feed._spec)
+        assert sum(batch.num_rows for batch in read_change_token(token)) == 2
+        for path in (tmp_path / "s" / "data").rglob("*.base*"):
+            path.unlink()
+        with pytest.raises(
+            HistoryExpiredError, match=r"table 't'.*\.base.*lease .*is over.*start the job again"
+        ):
+            list(read_change_token(token))
 
 
 def test_a_token_needs_neither_catalogue_nor_log(tmp_path: Path) -> None:
