@@ -53,13 +53,18 @@ _DISCARD_PAUSES_S: Final = (0.02, 0.1, 0.5, 2.0)
 
 
 def new_staging(
-    path: str, ttl_s: float = STAGING_TTL_S, env: Env = SYSTEM, owner: str | None = None
+    path: str,
+    ttl_s: float = STAGING_TTL_S,
+    env: Env = SYSTEM,
+    owner: str | None = None,
+    lease: str | None = None,
 ) -> tuple[str, str]:
     """A new staging folder in the store at `path`: (its key, its absolute path). It lives for `ttl_s` seconds.
 
     owner: mark of the process with which the job ends (`env.process_mark`): then its files go when that has ended.
+    lease: name of the job's remote lease: the files stay also as long as that lives.
     """
-    return make_staging(env, path, ttl_s, owner)
+    return make_staging(env, path, ttl_s, owner, lease)
 
 
 def discard_staging(path: str, key: str, env: Env = SYSTEM) -> None:

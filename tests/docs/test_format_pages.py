@@ -173,12 +173,20 @@ def test_the_staging_pages_examples_are_what_is_written(tmp_path: Path) -> None:
 
 def test_a_key_has_the_parts_of_the_page(tmp_path: Path) -> None:
     """A folder that another program named by the page would be taken away at once, or never."""
-    parts = re.findall(r"^\| `(\w+)` \| (\d+) \|", (FORMAT / "staging.md").read_text(), re.MULTILINE)[:3]
+    parts = re.findall(r"^\| `(\w+)` \| (\d+) \|", (FORMAT / "staging.md").read_text(), re.MULTILINE)[:4]
     name, _ = staged_example(tmp_path)
     expires, chance = name.removeprefix("staging/").rstrip("/").split("-")
-    assert parts == [("expires", str(len(expires))), ("owner", "40"), ("token", str(len(chance)))]
+    assert parts == [
+        ("expires", str(len(expires))),
+        ("owner", "40"),
+        ("lease", "16"),
+        ("token", str(len(chance))),
+    ]
     owned, _ = handover.new_staging(str(tmp_path / "s"), owner="0" * 40)
     assert [len(part) for part in owned.split("-")] == [14, 40, 32]
+    lease = handover.remote_lease(str(tmp_path / "s"), 60)
+    leased, _ = handover.new_staging(str(tmp_path / "s"), lease=lease.name)
+    assert leased.split("-")[1] == lease.name.removeprefix("remote-") and len(leased.split("-")[1]) == 16
     assert int(expires, 16) == ManualClock().now_us() + 3600 * 1_000_000
     folder = staging.staging_folder("s", f"{int(expires, 16):014x}-{'0' * 32}")
     assert folder.startswith("s/staging/")

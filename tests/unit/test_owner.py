@@ -84,7 +84,7 @@ def test_staged_files_go_with_their_process(tmp_path: Path, other: subprocess.Po
         assert remove_expired_staging(SYSTEM, path) == 0
     other.kill()
     other.wait()
-    assert is_over(SYSTEM, theirs)
+    assert is_over(SYSTEM, path, theirs)
     with open_database(tmp_path / "s"):
         assert {found.name for found in (tmp_path / "s" / "staging").iterdir()} == {mine, nobodys, far}
 

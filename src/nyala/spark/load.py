@@ -54,6 +54,7 @@ from nyala.spark.small import PLACE_BITS, small_rows
 from nyala.spark.words import without_places
 from nyala.spark.writer import failure_text, failures_text, unique_columns
 from nyala.tablet import layout
+from nyala.tablet.leased_files import kept_by_lease
 from nyala.tablet.load_commit import LoadCommit
 from nyala.tablet.load_job import LoadPlan, StagedTablet
 from nyala.tablet.load_write import check_columns, check_columns_of, write_tablet
@@ -69,7 +70,9 @@ if TYPE_CHECKING:
 __all__ = ["load", "upsert"]
 
 TASKS_PER_CORE: Final = 4
-STAGING_TTL_S: Final = 24 * 3600
+# Staged files stay as long as the job's lease lives, and so much longer than it was taken for: a commit that waits for
+# the store's lock, and then for other writers, must find them.
+STAGING_MARGIN_S: Final = 3600
 # Of the numbers that Spark's monotonically_increasing_id gives: those that say the row's place in its partition.
 _ANSWER: Final = "tablet int, staged binary, errors binary"
 _ANSWER_SCHEMA: Final = pa.schema([("tablet", pa.int32()), ("staged", pa.binary()), ("errors", pa.binary())])
@@ -145,15 +148,20 @@ def _run_job(
             rows = small_rows(df, f"{operation} into {name}")
         if rows is not None:
             return _write_here(rows, table, operation, errors)
-    with handover.loading(path, name, lease_s, reserve=operation != "insert") as (plan, lease_name):
+    with (
+        handover.loading(path, name, lease_s, reserve=operation != "insert") as (plan, lease_name),
+        renewing(path, lease_name, lease_s),
+    ):
         check_columns(plan, operation, given)
-        key, folder = handover.new_staging(path, STAGING_TTL_S, owner=process_mark())
+        key, folder = handover.new_staging(
+            path, lease_s + STAGING_MARGIN_S, owner=process_mark(), lease=lease_name
+        )
         try:
             held = HeldLease(path, lease_name, lease_s)
             told = _tell_tasks(plan, folder)
             what = f"{operation} into {name}"
             frame = _by_tablet(df, plan, tasks)
-            with renewing(path, lease_name, lease_s), watching(df.sparkSession, what), plain_errors():
+            with watching(df.sparkSession, what), plain_errors():
                 task = _writer(told, operation, held, frame.columns, short_decimals(given))
                 answers = _plainly_named(frame).mapInArrow(task, _ANSWER).collect()
             staged = [
@@ -281,11 +289,12 @@ class _Told:
     def of(self, ordinal: int) -> LoadPlan:
         """The plan with this tablet alone."""
         offset, length = self.places[ordinal]
-        file = SYSTEM.files.open(self.path)
-        try:
-            text = file.read(offset, length)
-        finally:
-            file.close()
+        with kept_by_lease(f"the load into table {self.plan.table!r}", "run the job again"):
+            file = SYSTEM.files.open(self.path)
+            try:
+                text = file.read(offset, length)
+            finally:
+                file.close()
         return LoadPlan.from_json(json.loads(text))
 
 

@@ -513,7 +513,7 @@ def orphans_of(env: Env, path: str, state: CatalogState) -> Iterator[str]:
         if number is not None and number < state.wal_start and f"{layout.WAL_NAME}/{name}" not in named:
             yield os.path.join(layout.wal_path(path), name)
     for name in env.files.list_dir(os.path.join(path, layout.STAGING_NAME)):
-        if staging.is_over(env, name):
+        if staging.is_over(env, path, name):
             yield os.path.join(path, layout.STAGING_NAME, name)
 
 

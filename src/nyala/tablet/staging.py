@@ -2,9 +2,11 @@
 
     staging/<expires>-<token>/…             the job's files; the folder's name is the job's key
     staging/<expires>-<owner>-<token>/…     the same, of a job that ends with a process: its driver
+    staging/<expires>-…<lease>-<token>/…    the same, of a job with a lease, after the owner if there is one
 
 `expires` is the moment, in microseconds since the epoch as 14 hexadecimal digits, until which the job may
-need its folder; `owner` is the mark of a process (`env.process_mark`); `token` is random. That the entry *is* the name
+need its folder; `owner` is the mark of a process (`env.process_mark`); `lease` is what a remote lease is named by, and
+while that lives the folder stays, however long the job takes; `token` is random. That the entry *is* the name
 makes it whole from the first moment: there is no folder that a collector could meet before it says how long it must
 stay. The writer removes folders whose time is over, and those whose process has certainly ended, at open and from time
 to time; at open also what has no such name. Of a process on another machine, or in another container, nothing is
@@ -20,11 +22,13 @@ import os
 import re
 from typing import Final
 
+from nyala.catalog.leases import is_living
 from nyala.env import Env, is_gone
 from nyala.errors import InvalidArgumentError
 from nyala.tablet import layout
 
-_KEY: Final = re.compile(r"([0-9a-f]{14})-(?:([0-9a-f]{40})-)?[0-9a-f]{32}")
+_KEY: Final = re.compile(r"([0-9a-f]{14})-(?:([0-9a-f]{40})-)?(?:([0-9a-f]{16})-)?[0-9a-f]{32}")
+_LEASE: Final = "remote-"
 
 
 def plain_name(name: str) -> str:
@@ -46,25 +50,32 @@ def beside(folder: str, key: str) -> str:
     return staging_folder(os.path.dirname(os.path.dirname(folder)), key)
 
 
-def make_staging(env: Env, path: str, ttl_s: float, owner: str | None = None) -> tuple[str, str]:
+def make_staging(
+    env: Env, path: str, ttl_s: float, owner: str | None = None, lease: str | None = None
+) -> tuple[str, str]:
     """A new staging folder that lives for `ttl_s` seconds: (key, absolute path).
 
-    owner: mark of the process with which the job ends; None: only time tells. Raises: StorageError: no store.
+    owner: mark of the process with which the job ends; None: only time tells. lease: name of a remote lease, as long as
+    which the folder lives at least. Raises: StorageError: no store.
     """
+    assert lease is None or lease.startswith(_LEASE), lease
     layout.require_store(env, path)
     expires = f"{max(env.clock.now_us() + int(ttl_s * 1e6), 0):014x}"
-    key = "-".join(part for part in (expires, owner, env.randomness.token_hex(16)) if part)
+    held = None if lease is None else lease.removeprefix(_LEASE)
+    key = "-".join(part for part in (expires, owner, held, env.randomness.token_hex(16)) if part)
     folder = staging_folder(path, key)
     env.files.make_dirs(folder)
     return key, folder
 
 
-def is_over(env: Env, name: str) -> bool:
-    """Whether no job needs the staging folder of this name any more, or no job has made it."""
+def is_over(env: Env, path: str, name: str) -> bool:
+    """Whether no job of the store at `path` needs the staging folder of this name any more, or no job has made it."""
     match = _KEY.fullmatch(name)
-    if match is None or int(match[1], 16) <= env.clock.now_us():
+    if match is None or (match[2] is not None and is_gone(match[2])):
         return True
-    return match[2] is not None and is_gone(match[2])
+    if int(match[1], 16) > env.clock.now_us():
+        return False
+    return match[3] is None or not is_living(env, path, _LEASE + match[3])
 
 
 def remove_expired_staging(env: Env, path: str, *, strangers: bool = False) -> int:
@@ -75,7 +86,7 @@ def remove_expired_staging(env: Env, path: str, *, strangers: bool = False) -> i
     folder = os.path.join(path, layout.STAGING_NAME)
     removed = 0
     for name in env.files.list_dir(folder):
-        if is_over(env, name) and (strangers or _KEY.fullmatch(name)):
+        if is_over(env, path, name) and (strangers or _KEY.fullmatch(name)):
             env.files.remove_tree(os.path.join(folder, name))
             removed += 1
     return removed

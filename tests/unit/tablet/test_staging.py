@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support import key_value_table, open_database
 
+from nyala.catalog.leases import create_lease
 from nyala.env import Env, system_files
 from nyala.errors import InvalidArgumentError, StorageError
 from nyala.tablet.staging import make_staging, plain_name, remove_expired_staging, staging_folder
@@ -50,6 +51,26 @@ def test_a_folder_lives_as_long_as_it_was_told(store: Path, env: Env, clock: Man
     clock.advance(3600)
     assert remove_expired_staging(env, str(store)) == 1 and names(store) == []
     assert remove_expired_staging(env, str(store)) == 0
+
+
+@pytest.mark.parametrize("owner", [None, "0" * 40])
+def test_a_folder_lives_as_long_as_its_jobs_lease(
+    store: Path, env: Env, clock: ManualClock, owner: str | None
+) -> None:
+    """A job of two days that renews its lease must find what it staged; at the end of the lease it goes."""
+    lease = create_lease(env, str(store), "remote", expires_us=env.clock.now_us() + 3_600_000_000)
+    key, _ = make_staging(env, str(store), 60, owner, lease.name)
+    other, _ = make_staging(env, str(store), 60, owner)
+    for _ in range(48):
+        clock.advance(3500)
+        remove_expired_staging(env, str(store), strangers=True)
+        assert names(store) == [key] and key != other
+        lease.renew(env.clock.now_us() + 3_600_000_000)
+    clock.advance(3600)
+    assert remove_expired_staging(env, str(store)) == 1 and names(store) == []
+    early, _ = make_staging(env, str(store), 60, owner, lease.name)
+    assert remove_expired_staging(env, str(store)) == 0, "its own time is not over"
+    assert staging_folder(str(store), early).endswith(early)
 
 
 def test_strangers_go_at_open_only(store: Path, env: Env, clock: ManualClock) -> None:
