@@ -5,8 +5,10 @@
     prefixed text    the blocks themselves, decoded; at first what 16 rows with one prefix have between them at the most
     dictionary       the words' lengths, and the codewords for which word stands how often
 
-What is cheap is asked first: a few headers, the longest word. Only where that says that a window may be too large for
-the memory that there is, all blocks are asked, once for each reader of the column.
+What is cheap is asked first: what blocks may hold at the most, and the longest word (`bytes_limit`); then headers
+(`bytes_max`). Only where these say that a window may be too
+large for the memory that there is, blocks are asked (`steps`). All ask of the blocks that rows of the window are in and
+of no others, each once for each reader of the column: blocks need not be alike, and who reads one row decodes one.
 
 Bytes that are read for this are not compared with their CRC, or not believed where it is wrong: a wrong size makes a
 window too large or too small, never a wrong value, and who decodes the block says that it is damaged.
@@ -29,21 +31,26 @@ from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.physical import BYTES, binary_offsets
 from nyala.errors import CorruptionError
 
-__all__ = ["STEP_ROWS", "DecodedSize"]
+__all__ = ["STEP_ROWS", "DecodedSize", "step_ends"]
 
 # Sizes are told of so many rows at a time.
 STEP_ROWS: Final = 512
 _OFFSET_BYTES: Final = 4.0
-# How much larger another block may be than those that are looked at first, for all one knows then.
-_LARGER: Final = 4.0
 # Of prefixed text: how much longer values are than prefixes and suffixes together. At the most 16 times, as so many
-# rows have one prefix; and other blocks may be larger.
+# rows have one prefix.
 _PREFIXED: Final = 4.0
-_PREFIXED_MAX: Final = 32.0
+_PREFIXED_MAX: Final = 16.0
+# Where in a block's header the size of its values stands: headers are read of many blocks, and this alone is wanted.
+_VALUES_SIZE: Final = 5
 # Text of a column of one file that is no matter, however it is counted.
 _TEXT_BYTES_SMALL: Final = 1 << 24
 # What LZ4 makes of text, if not even a header can be read.
 _TEXT_RATIO: Final = 3.0
+
+
+def step_ends(lower: int, upper: int) -> npt.NDArray[np.int64]:
+    """`lower`, the multiples of `STEP_ROWS` up to `upper`, and it."""
+    return np.clip(np.arange(lower // STEP_ROWS, -(-upper // STEP_ROWS) + 1) * STEP_ROWS, lower, upper)
 
 
 class DecodedSize:
@@ -54,6 +61,8 @@ class DecodedSize:
         self._footer = footer
         self.is_fixed = footer.form.kind != BYTES
         """Whether a value takes the same room as every other."""
+        self._sizes: dict[int, int] = {}  # by block: of its values before compression
+        self._known: dict[int, npt.NDArray[np.float64]] = {}
 
     @cached_property
     def row_bytes(self) -> float:
@@ -72,73 +81,97 @@ class DecodedSize:
             with contextlib.suppress(CorruptionError):
                 self._source.dictionary(stats)
 
-    @cached_property
-    def row_bytes_max(self) -> float:
-        """About how many bytes a value takes on average where values are longest."""
-        if self.is_fixed:
-            return self.row_bytes
-        if self._footer.dictionary_length:
-            return _OFFSET_BYTES + self.word_bytes_max
-        rows = min(self._footer.rows_per_block, self._footer.row_count)
-        block_bytes = self._longer(_PREFIXED_MAX, _LARGER) * max(self._sampled[1], default=0)
-        return _OFFSET_BYTES + block_bytes / max(1, rows)
+    def bytes_limit(self, lower: int, upper: int) -> float:
+        """More than the ordinals [lower, upper) can be, as their blocks were written. Cost: of a dictionary its words'
+        lengths; nothing else is read."""
+        if self.is_fixed or self._footer.dictionary_length:
+            return self.bytes_max(lower, upper)
+        return _OFFSET_BYTES * (upper - lower) + format.BLOCK_SIZE_BYTES_MAX * len(self._blocks(lower, upper))
 
-    def _longer(self, prefixed: float, plain: float = 1.0) -> float:
-        return prefixed if self._footer.encoding == format.ENCODING_PREFIX else plain
+    def bytes_max(self, lower: int, upper: int) -> float:
+        """About how many bytes the ordinals [lower, upper) are at the most.
+
+        Cost: of text the headers of their blocks, 32 bytes each; of a dictionary its words' lengths.
+        """
+        if self.is_fixed:
+            return (upper - lower) * self.row_bytes
+        if self._footer.dictionary_length:
+            return (upper - lower) * (_OFFSET_BYTES + self.word_bytes_max)
+        stored = 0.0
+        for block in self._blocks(lower, upper):
+            first, rows = block << self._footer.rows_per_block_log2, self._footer.block_rows(block)
+            stored += self._values_size(block) * (min(upper, first + rows) - max(lower, first)) / rows
+        return _OFFSET_BYTES * (upper - lower) + self._longer(_PREFIXED_MAX) * stored
+
+    def block_bytes_max(self, lower: int, upper: int) -> float:
+        """Bytes of the largest block that has some of these ordinals. Cost: of text that of `steps`."""
+        if self.is_fixed:
+            return self.row_bytes * min(self._footer.rows_per_block, self._footer.row_count)
+        return max(float(self._block_sizes(block).sum()) for block in self._blocks(lower, upper))
+
+    def _blocks(self, lower: int, upper: int) -> range:
+        """Those of the ordinals [lower, upper), of which there is one."""
+        shift = self._footer.rows_per_block_log2
+        return range(lower >> shift, ((upper - 1) >> shift) + 1)
+
+    def _longer(self, prefixed: float) -> float:
+        return prefixed if self._footer.encoding == format.ENCODING_PREFIX else 1.0
 
     @cached_property
     def word_bytes_max(self) -> int:
         """The longest word of the dictionary, which there is."""
         return int(self._word_lengths.max(initial=0))
 
-    @cached_property
-    def steps(self) -> npt.NDArray[np.float64]:
-        """Bytes of each `STEP_ROWS` rows, the last of them what is left. Cost: looks at every block of text."""
-        ends = np.append(np.arange(0, self._footer.row_count, STEP_ROWS), self._footer.row_count)
-        return np.diff(self._before(ends))
+    def steps(self, lower: int, upper: int) -> npt.NDArray[np.float64]:
+        """Bytes of the ordinals [lower, upper), from one multiple of `STEP_ROWS` to the next; the first and the last
+        have what is left. Cost: looks at each of their blocks of text, once."""
+        return np.diff(self._before(step_ends(lower, upper)))
 
     def text_bytes(self, lower: int, upper: int) -> int:
         """About how many bytes of text or binary the ordinals [lower, upper) are, decoded: as if the values of a block,
         or of `STEP_ROWS` codewords, were of one length. Together hardly more than they are, and never less.
 
-        Cost: at first that of `steps`; of few codewords the dictionary's.
+        Cost: that of `steps`; of few codewords the dictionary's.
         """
         footer = self._footer
         if footer.dictionary_length and footer.row_count * self.word_bytes_max <= _TEXT_BYTES_SMALL:
             return (upper - lower) * self.word_bytes_max
+        if lower == upper:
+            return 0
         first, last = self._before(np.array([lower, upper])).tolist()
         return int(np.ceil(last - first - _OFFSET_BYTES * (upper - lower)))
 
     def _before(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Bytes of all values before these ordinals."""
+        """Bytes of the values before each of these ordinals, which ascend, from the first one's block on."""
         if self.is_fixed:
             return ordinals.astype(np.float64) * self.row_bytes
-        return np.interp(ordinals, *self._counted)
+        footer, shift = self._footer, self._footer.rows_per_block_log2
+        blocks = self._blocks(int(ordinals[0]), int(ordinals[-1]))
+        sizes = np.concatenate([self._block_sizes(block) for block in blocks])
+        rows = min(footer.rows_per_block, STEP_ROWS) if footer.dictionary_length else footer.rows_per_block
+        begin, end = blocks.start << shift, min(blocks.stop << shift, footer.row_count)
+        places = np.append(np.arange(begin, end, rows), end)
+        before: npt.NDArray[np.float64] = np.interp(ordinals, places, np.append(0.0, np.cumsum(sizes)))
+        return before
 
-    @cached_property
-    def _counted(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """(ordinals, bytes of all values before each): where blocks end, or steps, if blocks have codewords for
-        several."""
-        footer = self._footer
-        blocks, rows = range(footer.block_count), footer.rows_per_block
-        if footer.dictionary_length:
-            by_block = [self._steps_of_codes(block) for block in blocks]
-            rows = min(rows, STEP_ROWS)
-            sizes = np.concatenate([np.empty(0), *by_block])
-        else:
-            sizes = np.array([self._block_bytes(block) for block in blocks], np.float64)
-        places = np.append(np.arange(0, footer.row_count, rows), footer.row_count)
-        return places, np.append(0.0, np.cumsum(sizes))
+    def _block_sizes(self, block: int) -> npt.NDArray[np.float64]:
+        """Bytes of a block's values; of codewords' for each `STEP_ROWS` of them."""
+        found = self._known.get(block)
+        if found is None:
+            if self._footer.dictionary_length:
+                found = self._steps_of_codes(block)
+            else:
+                found = np.array([self._block_bytes(block)])
+            self._known[block] = found
+        return found
 
     @cached_property
     def _words_bytes(self) -> int:
         try:
-            return min(self._header(self._footer.dictionary_offset).values_size, format.DICTIONARY_BYTES_MAX)
+            header = self._source.read_bytes(self._footer.dictionary_offset, format.BLOCK_HEADER.size)
+            return min(BlockHeader.unpack(header).values_size, format.DICTIONARY_BYTES_MAX)
         except CorruptionError:
             return self._footer.dictionary_length
-
-    def _header(self, offset: int) -> BlockHeader:
-        return BlockHeader.unpack(self._source.read_bytes(offset, format.BLOCK_HEADER.size))
 
     @cached_property
     def _word_lengths(self) -> npt.NDArray[Any]:
@@ -162,11 +195,15 @@ class DecodedSize:
         footer = self._footer
         if footer.compression == format.COMPRESSION_NONE:
             return int(footer.block_lengths[block])
-        try:
-            size = self._header(int(footer.block_offsets[block])).values_size
-        except CorruptionError:
-            size = int(_TEXT_RATIO * footer.block_lengths[block])
-        return min(size, format.BLOCK_VALUES_BYTES_MAX)
+        size = self._sizes.get(block)
+        if size is None:
+            try:
+                header = self._source.read_bytes(int(footer.block_offsets[block]), format.BLOCK_HEADER.size)
+                size = int(format.BLOCK_HEADER.unpack(header)[_VALUES_SIZE])
+            except CorruptionError:
+                size = int(_TEXT_RATIO * footer.block_lengths[block])
+            self._sizes[block] = size = min(size, format.BLOCK_VALUES_BYTES_MAX)
+        return size
 
     def _block_bytes(self, block: int) -> float:
         """Of text that is no codewords."""
@@ -182,7 +219,7 @@ class DecodedSize:
         try:
             codes = self._decoded(block, "codes").indices
         except CorruptionError:
-            return np.diff(np.append(starts, rows)) * self.row_bytes_max
+            return np.diff(np.append(starts, rows)) * (_OFFSET_BYTES + self.word_bytes_max)
         found = np.zeros(rows, np.int64)
         if codes.null_count < rows:
             places = np.frombuffer(codes.buffers()[1], np.int32)[codes.offset : codes.offset + rows]

@@ -42,9 +42,9 @@ from nyala.tablet.locate import tablet_slices
 from nyala.tablet.parallel import ahead_max, in_parallel
 from nyala.tablet.root import AnyRowSet, TableState
 from nyala.tablet.scan_memory import (
+    Fitting,
     decodes_in_long_calls,
     most_at_once,
-    rows_that_fit,
     share_bytes,
     windows_that_fit,
 )
@@ -155,31 +155,63 @@ def pieces(
     counters: ScanCounters,
     columns: Collection[ColumnSchema] = (),
     window_bytes: int | None = None,
-) -> list[tuple[int, int]]:
+) -> Iterator[tuple[int, int]]:
     """What is to be read of the unit: its windows, without the rows that zone maps and deltas exclude (Z1).
 
     Rows are left out of the middle of a window only where they are many: each piece is read by itself.
-    columns, window_bytes: what is decoded besides the predicate's columns, and what a window may take (`scan_memory`).
+    columns, window_bytes: what is decoded besides the predicate's columns, and what a window may take (`scan_memory`),
+    which is asked when the scan comes to it.
     """
     rowset, of_rows = unit.rowset, unit.upper - unit.lower
     left = [(unit.lower, unit.upper)]
     if isinstance(rowset, DiskRowSet) and spec.constraints:
         demands = [(spec.schema.by_name(name), constraint) for name, constraint in spec.constraints.items()]
         left = rows_left(rowset, demands, spec.snapshot, unit.lower, unit.upper)
-    rows = WINDOW_ROWS
-    if left and window_bytes is not None and isinstance(rowset, DiskRowSet):
-        rows = rows_that_fit(rowset, spec, columns, rows, window_bytes, counters)
-    found: list[tuple[int, int]] = []
-    for lower, upper in left:
-        if found and lower - found[-1][1] < GAP_ROWS and lower // rows == found[-1][0] // rows:
-            lower = found.pop()[0]
-        found += windows(lower, upper, rows)
     # Counted as whole ones, however they are cut.
     of_windows = (unit.upper - 1) // WINDOW_ROWS + 1 - unit.lower // WINDOW_ROWS
-    windows_left = len({lower // WINDOW_ROWS for lower, _ in found})
-    rows_left_in_them = sum(upper - lower for lower, upper in found)
-    counters.skip(of_windows - windows_left, of_windows, of_rows - rows_left_in_them, of_rows)
-    return found
+    whole = [piece for lower, upper in left for piece in windows(lower, upper, WINDOW_ROWS)]
+    windows_left = len({lower // WINDOW_ROWS for lower, _ in whole})
+    counters.skip(of_windows - windows_left, of_windows, of_rows - _row_count(left), of_rows)
+    if not left:
+        return
+    fitting = None
+    if window_bytes is not None and isinstance(rowset, DiskRowSet):
+        fitting = Fitting(rowset, spec, columns, window_bytes, counters)
+    groups = [list(group) for _, group in itertools.groupby(whole, key=lambda piece: piece[0] // WINDOW_ROWS)]
+    if _is_little(spec):
+        # Of the first window the rows that are asked for, before what the others take is asked.
+        (lower, upper), middle = whole[0], whole[0][0] + max(spec.limit or 0, 1)
+        if middle < upper:
+            groups[:1] = [[(lower, middle)], [(middle, upper)]]
+    for parts in groups:
+        rows = WINDOW_ROWS
+        if fitting is not None:
+            for lower, upper in _joined(parts, rows):
+                rows = fitting.rows(lower, upper, rows)
+        found = list(_joined(parts, rows))
+        counters.skip(0, 0, _row_count(parts) - _row_count(found), 0)  # those between are read all the same
+        for lower, upper in found:
+            yield from windows(lower, upper, rows)
+
+
+def _joined(parts: Sequence[tuple[int, int]], rows: int) -> Iterator[tuple[int, int]]:
+    """Parts of a window, with the few rows between them that are in one of `rows`."""
+    begin, end = parts[0]
+    for lower, upper in parts[1:]:
+        if lower - end >= GAP_ROWS or lower // rows != (end - 1) // rows:
+            yield begin, end
+            begin = lower
+        end = upper
+    yield begin, end
+
+
+def _row_count(parts: Sequence[tuple[int, int]]) -> int:
+    return sum(upper - lower for lower, upper in parts)
+
+
+def _is_little(spec: ScanSpec) -> bool:
+    """Whether few rows are wanted, and the first are as good as others."""
+    return spec.predicate is None and spec.limit is not None and spec.limit <= _INLINE_ROWS
 
 
 def narrower_types(table: TableState, columns: Sequence[ColumnSchema]) -> dict[str, pa.DataType]:
@@ -316,7 +348,7 @@ def _each_piece(
 
     ahead: so many of them are begun before they are asked for, if there is memory for them, whatever they decode.
     """
-    are_few, room = _are_few(units), 1
+    are_few, room = _are_few(units) or _is_little(spec), 1
     is_long = not are_few and decodes_in_long_calls(units, spec)
     if is_long or not (are_few or ahead is None):
         room = windows_ahead(units, spec, None if is_long or ahead is None else 2 * ahead)

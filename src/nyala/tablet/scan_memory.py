@@ -5,8 +5,9 @@
     window     `WINDOW_ROWS` rows, of narrow tables; half of that, or half of the half …, where these take more than the
                share when they are decoded
 
-What rows take is asked of the files (`cfile.decoded_size`). Windows are cut to halves, so they nest, in one another and
-in blocks. They are not cut further where that would not help:
+What rows take is asked of the files (`cfile.decoded_size`), of each `WINDOW_ROWS` rows when a scan comes to them.
+Windows are cut to halves, so they nest, in one another and in blocks. They are not cut further where that would not
+help:
 
     one block        is decoded as a whole: a window that takes less than the largest block is not smaller for it
     blocks again     of blocks that do not fit the cache, each window decodes all that it touches. No window is so small
@@ -25,7 +26,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from nyala.cfile.decoded_size import STEP_ROWS
+from nyala.cfile.decoded_size import STEP_ROWS, step_ends
 from nyala.cfile.reader import ColumnReader
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.stats import RowSetStats
@@ -33,7 +34,7 @@ from nyala.schema.convert import default_array
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet.window import ScanCounters, ScanSpec, ScanUnit
 
-__all__ = ["decodes_in_long_calls", "most_at_once", "rows_that_fit", "share_bytes", "windows_that_fit"]
+__all__ = ["Fitting", "decodes_in_long_calls", "most_at_once", "share_bytes", "windows_that_fit"]
 
 # Of a reader without a cache, and so without a limit: what the default limit would give it.
 _SHARE_BYTES: Final = 250_000_000
@@ -60,38 +61,55 @@ def windows_that_fit(units: Sequence[ScanUnit], spec: ScanSpec, window_rows: int
     return max(1, min(most, share_bytes(units) // window_bytes))
 
 
-def rows_that_fit(
-    rowset: DiskRowSet,
-    spec: ScanSpec,
-    columns: Collection[ColumnSchema],
-    window_rows: int,
-    limit_bytes: int,
-    counters: ScanCounters,
-) -> int:
-    """How many rows a window of the rowset has: `window_rows`, or so often halved that it takes about `limit_bytes`.
+class Fitting:
+    """How many rows windows of one rowset have in one scan, so that each takes about `limit_bytes`.
 
     columns: those that are decoded besides the predicate's.
     """
-    count = rowset.row_count
-    per_row, readers = _parts(rowset, spec, columns)
-    text = [reader for reader in readers if not reader.decoded_size.is_fixed]
-    stats = RowSetStats()
-    for reader in text:
-        reader.decoded_size.look_at_words(stats)
-    if stats.reads:
-        counters.add(stats)
-    at_most = per_row + sum(reader.decoded_size.row_bytes_max for reader in text)
-    if at_most * min(window_rows, count) <= limit_bytes:
+
+    def __init__(
+        self,
+        rowset: DiskRowSet,
+        spec: ScanSpec,
+        columns: Collection[ColumnSchema],
+        limit_bytes: int,
+        counters: ScanCounters,
+    ) -> None:
+        self._limit_bytes = limit_bytes
+        self._per_row, self._readers = _parts(rowset, spec, columns)
+        self._text = [reader for reader in self._readers if not reader.decoded_size.is_fixed]
+        stats = RowSetStats()
+        for reader in self._text:
+            reader.decoded_size.look_at_words(stats)
+        if stats.reads:
+            counters.add(stats)
+
+    def rows(self, lower: int, upper: int, window_rows: int) -> int:
+        """Of windows that the rows [lower, upper) are cut into, all of one window of `window_rows`: so many, or so
+        often halved that each fits."""
+        sizes = [reader.decoded_size for reader in self._text]
+        left = self._limit_bytes - self._per_row * (upper - lower)
+        if sum(size.bytes_limit(lower, upper) for size in sizes) <= left:
+            return window_rows
+        if sum(size.bytes_max(lower, upper) for size in sizes) <= left:
+            return window_rows
+        of_rows = np.diff(step_ends(lower, upper))
+        steps = self._per_row * of_rows
+        for size in sizes:
+            steps += size.steps(lower, upper)
+        blocks = [reader.decoded_size.block_bytes_max(lower, upper) for reader in self._readers]
+        enough = max(self._limit_bytes, 1.5 * max(blocks, default=0.0))
+        first = lower // STEP_ROWS
+        while window_rows > 1 and _largest(steps, of_rows, first, window_rows) > enough:
+            if self._decoded_again(window_rows // 2) > _AGAIN_MAX:
+                break
+            window_rows //= 2
         return window_rows
-    steps = np.full(-(-count // STEP_ROWS), per_row * STEP_ROWS)
-    for reader in text:
-        steps += reader.decoded_size.steps
-    enough = max(limit_bytes, 1.5 * max(map(_block_bytes, readers), default=0.0))
-    while window_rows > 1 and _largest(steps, window_rows, count) > enough:
-        if _decoded_again(readers, window_rows // 2) > _AGAIN_MAX:
-            break
-        window_rows //= 2
-    return window_rows
+
+    def _decoded_again(self, rows: int) -> float:
+        """How often a byte is decoded where windows of so many rows find no block in the cache."""
+        decoded = sum(max(_block_bytes(reader), reader.row_bytes * rows) for reader in self._readers)
+        return decoded / max(1.0, sum(reader.row_bytes for reader in self._readers) * rows)
 
 
 def _parts(
@@ -134,22 +152,18 @@ def _columns(spec: ScanSpec, columns: Collection[ColumnSchema]) -> list[ColumnSc
     return [*columns, *map(spec.schema.by_name, others)]
 
 
-def _largest(steps: npt.NDArray[np.float64], rows: int, count: int) -> float:
-    """What the window of so many rows takes that takes most. count: rows of all windows."""
+def _largest(steps: npt.NDArray[np.float64], of_rows: npt.NDArray[np.int64], first: int, rows: int) -> float:
+    """What the window of so many rows takes that takes most. steps: bytes, the `first` of all that the rowset has, and
+    those behind it; of_rows: how many rows each has."""
     if rows < STEP_ROWS:
-        of_rows = np.diff(np.append(np.arange(0, count, STEP_ROWS), count))
         return float((steps / of_rows * np.minimum(of_rows, rows)).max())
-    return float(np.add.reduceat(steps, np.arange(0, len(steps), rows // STEP_ROWS)).max())
+    of_window = rows // STEP_ROWS
+    begins = np.arange(first // of_window * of_window, first + len(steps), of_window) - first
+    return float(np.add.reduceat(steps, np.maximum(begins, 0)).max())
 
 
 def _block_bytes(reader: ColumnReader) -> float:
     return reader.row_bytes * min(reader.rows_per_block, reader.row_count)
-
-
-def _decoded_again(readers: Sequence[ColumnReader], rows: int) -> float:
-    """How often a byte is decoded where windows of so many rows find no block in the cache."""
-    decoded = sum(max(_block_bytes(reader), reader.row_bytes * rows) for reader in readers)
-    return decoded / max(1.0, sum(reader.row_bytes for reader in readers) * rows)
 
 
 def most_at_once(units: Sequence[ScanUnit]) -> int:

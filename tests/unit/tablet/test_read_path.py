@@ -496,7 +496,7 @@ def test_z1_a_skipped_window_has_no_matching_row(world: World, data: st.DataObje
         patch.setattr(read_path, "GAP_ROWS", data.draw(st.sampled_from([0, 1, 3])))
         for unit in plan(world.table, spec, ScanCounters()):
             counters = ScanCounters()
-            found = pieces(unit, spec, counters)
+            found = list(pieces(unit, spec, counters))
             read = {row for lower, upper in found for row in range(lower, upper)}
             assert sorted(read) == [row for lower, upper in found for row in range(lower, upper)]
             assert counters.rows_skipped == unit.upper - unit.lower - len(read)
