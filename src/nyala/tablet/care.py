@@ -4,18 +4,21 @@
     vacuum_table     give back the disk: history beyond the mark, dead rows, files that nobody needs any more
     compact_deltas   the minor delta compactions that are due
 
-Each goes on beside writers and scans. What the background is doing at the moment is waited for.
+Each goes on beside writers and scans. What the background is doing at the moment is waited for; rowsets that running
+jobs hold (`job_reservations`) are left out, and that is told: a job may take hours.
 Source: shared contract, "Care".
 """
 
 from __future__ import annotations
 
+import datetime
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from nyala.errors import StorageError
+from nyala.catalog.leases import open_remote_lease
+from nyala.errors import Error, StorageError
 from nyala.tablet.compaction import Runner, compact, compact_together, missing_room, run_here
 from nyala.tablet.compaction_plans import ExpirePlan, MergePlan, Plan, RowSetLayout
 from nyala.tablet.compaction_policy import choose_expire, choose_minor, plan_full
@@ -33,16 +36,19 @@ logger = logging.getLogger("nyala.compaction")
 # Writers go on meanwhile. What they leave behind after this many rounds is the background's.
 ROUNDS_MAX: Final = 4
 WAIT_S: Final = 600.0
+# So long nothing is said of it.
+_PATIENCE_S: Final = 5.0
 
 
 @dataclass
 class CareReport:
-    """What was done. Bytes of files that went, and that came in their place."""
+    """What was done. Bytes of files that went, and that came in their place; rowsets that jobs held at the end."""
 
     compactions: int = 0
     rowsets_rewritten: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
+    rowsets_left_out: int = 0
 
 
 Step = Callable[[int, int], None]
@@ -54,12 +60,13 @@ def compact_table(
 ) -> CareReport:
     """Flush the table and compact it until its rowsets do not overlap and no REDO is left.
 
-    With writers at work that holds for what was written before the call.
+    With writers at work that holds for what was written before the call; rowsets that jobs hold stay as they are.
     Raises: TableNotFoundError, StorageError, CorruptionError: what was done up to then stays.
     """
     report = CareReport()
     for table, plans in _rounds(store, store.root.table(name).id):
         _carry_out(store, table.id, plans, runner, report, step)
+    report.rowsets_left_out = _left_out(store, name)
     store.collect_garbage()
     return report
 
@@ -90,6 +97,7 @@ def compact_table_together(
             report.rowsets_rewritten += len(_rowsets(one.plan)) if isinstance(one.plan, MergePlan) else 0
             report.bytes_before += one.bytes_before
             report.bytes_after += one.bytes_after
+    report.rowsets_left_out = _left_out(store, name)
     store.collect_garbage()
     return report
 
@@ -121,7 +129,7 @@ def vacuum_table(
     dry_run: say what would go, and do nothing.
     Returns: `files` and `bytes` that went (with dry_run: would go, about), `rowsets_rewritten`, `oldest_readable` and
              `waiting_files`: files that are garbage already, and are kept because a scan, a snapshot or a reader
-             process has them.
+             process has them; `rowsets_left_out`: rowsets that running jobs hold.
     Raises:  as `compact_table`.
     """
     root = store.root  # one for all that is looked at: the background goes on meanwhile
@@ -138,8 +146,10 @@ def vacuum_table(
         "rowsets_rewritten": sum(len(plan.rowsets) for _, plan in rewrite if isinstance(plan, MergePlan)),
         "oldest_readable": store.history_cut(table.entry),
         "waiting_files": len(garbage),
+        "rowsets_left_out": 0,
     }
     if dry_run:
+        answer["rowsets_left_out"] = _left_out(store, name)
         expired = {(tablet, number) for tablet, plan in expire for number in _rowsets(plan)}
         rewritten = {(tablet, number) for tablet, plan in rewrite for number in _rowsets(plan)}
         cut = store.history_cut(table.entry)
@@ -159,6 +169,7 @@ def vacuum_table(
     _carry_out(store, table_id, expire, runner, report, lambda done, total: None)
     rewrite = _plans(store, store.root, table_id, _rewriting)
     _carry_out(store, table_id, rewrite, runner, report, lambda done, total: None)
+    answer["rowsets_left_out"] = _left_out(store, name)
     store.collect_garbage()
     after_table = store.root.tables.get(table_id)
     after = (0, 0) if after_table is None else _files_and_bytes(after_table)
@@ -264,13 +275,57 @@ def _carry_out(
 
 
 def _wait_for_others(store: Store, table: TableState) -> None:
-    """Until no compaction of the background holds a rowset of the table. Raises: StorageError after ten minutes."""
+    """Until no compaction of the background has a rowset of the table. Raises: StorageError after ten minutes."""
+    with store.commit_lock:
+        store.job_reservations.release_expired(store)
     ids = [rowset.id for tablet in table.tablets for rowset in tablet.rowsets]
-    if not store.reservations.wait_free(ids, WAIT_S):
+    patience_s = min(_PATIENCE_S, WAIT_S)
+    if store.reservations.wait_free(ids, patience_s):
+        return
+    logger.warning(
+        "table %r: waiting for a compaction of the background that has its rowsets (up to %.0f minutes): see "
+        "db.maintenance.status()",
+        table.name,
+        WAIT_S / 60,
+    )
+    if not store.reservations.wait_free(ids, WAIT_S - patience_s):
         raise StorageError(
             f"a compaction of table {table.name!r} has been running for {WAIT_S / 60:.0f} minutes: see "
             "db.maintenance.status(), and try again when it is done"
         )
+
+
+def _left_out(store: Store, name: str) -> int:
+    """How many rowsets of the table jobs hold; who they are goes to the log."""
+    table = store.root.by_name.get(name)
+    if table is None:
+        return 0
+    ids = [rowset.id for tablet in table.tablets for rowset in tablet.rowsets]
+    for lease, (count, since_us) in store.job_reservations.holders(ids).items():
+        logger.warning(
+            "table %r: %d of %d rowsets are left out, as a load or upsert that runs has changes for them (lease %s, "
+            "since %s, until %s if it is not renewed): call again when it is done",
+            name,
+            count,
+            len(ids),
+            lease,
+            _time(since_us),
+            _end_of(store, lease),
+        )
+    return sum(store.reservations.held(number) for number in ids)
+
+
+def _end_of(store: Store, lease: str) -> str:
+    try:
+        expires_us = open_remote_lease(store.env, store.root_path, lease).expires_us
+    except Error:
+        return "now"
+    assert expires_us is not None, "a job's lease has an expiry"
+    return _time(expires_us)
+
+
+def _time(moment_us: int) -> str:
+    return datetime.datetime.fromtimestamp(moment_us // 1_000_000, datetime.UTC).isoformat()
 
 
 def _rowsets(plan: Plan) -> tuple[int, ...]:

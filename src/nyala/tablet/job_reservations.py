@@ -1,58 +1,66 @@
-"""Which rowsets jobs of other processes have taken, so that no merge takes away the rows that their changes are for.
+"""Which rowsets jobs of other processes hold, so that no merge takes away the rows that their changes are for.
 
-A job is known by the name of its lease, which its tasks renew: while it lives, so do its reservations. When the lock's
-holder ends, they are gone; then what was merged is settled anew at the job's commit (J2 of `load_job`).
+A job is known by the name of its lease, which its tasks renew: while it lives, so does what it holds. When the lock's
+holder ends, that is gone; then what was merged is settled anew at the job's commit (J2 of `load_job`).
 
-Threads: under the commit lock, but for `reserved`. Source: design §6 R4.
+Several jobs may hold one rowset: each needs only that it is not merged away, and none of them does that. A delta
+compaction that runs when a job begins goes on beside it, since it leaves the rows their places.
+
+Threads: under the commit lock, but for `holders`. Source: design §6 R4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nyala.catalog.leases import open_remote_lease
 from nyala.errors import HistoryExpiredError, StorageError
-from nyala.tablet.reservations import Reservation
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
-__all__ = ["JobReservations"]
+__all__ = ["JobHold", "JobReservations"]
+
+
+@dataclass(frozen=True)
+class JobHold:
+    """What a job holds, and since when."""
+
+    rowset_ids: frozenset[int]
+    since_us: int
 
 
 class JobReservations:
-    """Reservations by the name of a job's lease (see the module)."""
+    """What jobs hold, by the names of their leases (see the module)."""
 
     def __init__(self) -> None:
-        self._by_lease: dict[str, list[Reservation]] = {}
+        self._by_lease: dict[str, list[JobHold]] = {}
 
-    def take(self, store: Store, lease: str, rowset_ids: Sequence[int]) -> int:
-        """Reserve those of the rowsets that nobody has taken; returns how many."""
-        taken = [
-            found
-            for number in rowset_ids
-            if (found := store.reservations.take([number], holds_deltas=False)) is not None
-        ]
-        self._by_lease.setdefault(lease, []).extend(taken)
-        return len(taken)
+    def take(self, store: Store, lease: str, rowset_ids: Collection[int]) -> None:
+        """Keep these rowsets, of which no merge may have one, from compactions that are yet to begin."""
+        hold = JobHold(frozenset(rowset_ids), store.env.clock.now_us())
+        store.reservations.hold(hold.rowset_ids)
+        self._by_lease.setdefault(lease, []).append(hold)
 
-    def reserved(self) -> set[int]:
-        """The rowsets that jobs have. Any thread: of one that comes or goes meanwhile either may be said."""
-        return {
-            number
-            for reservations in list(self._by_lease.values())
-            for reservation in list(reservations)
-            for number in reservation.rowset_ids
-        }
+    def holders(self, rowset_ids: Collection[int]) -> dict[str, tuple[int, int]]:
+        """The leases of jobs that hold one of these rowsets: (how many, since when, in microseconds). Any thread: of a
+        job that comes or goes meanwhile either may be said."""
+        found = {}
+        for lease, holds in list(self._by_lease.items()):
+            held = {number for hold in list(holds) for number in hold.rowset_ids}.intersection(rowset_ids)
+            if held:
+                found[lease] = (len(held), min(hold.since_us for hold in list(holds)))
+        return found
 
     def release(self, store: Store, lease: str) -> None:
-        """Give back what a job has reserved. May be called twice."""
-        for reservation in self._by_lease.pop(lease, ()):
-            store.reservations.release(reservation)
+        """Let go of what a job holds. May be called twice."""
+        for hold in self._by_lease.pop(lease, ()):
+            store.reservations.let_go(hold.rowset_ids)
 
     def release_expired(self, store: Store) -> None:
-        """Give back what jobs have reserved whose lease is over (J2)."""
+        """Let go of what jobs hold whose lease is over (J2)."""
         for lease in list(self._by_lease):
             try:
                 open_remote_lease(store.env, store.root_path, lease)

@@ -4,14 +4,14 @@
     begin                            write_tablet  (load_write)                     commit_load  (load_commit)
       flush the table                  the tablet's rows, in key order                settle what changed since S
       S, and its files       ─────►    each key looked up in the files as of S ─────► move the files, one catalogue
-      reserve its rowsets              → rowset files and delta files, staged          transaction for all tablets
+      hold its rowsets                 → rowset files and delta files, staged          transaction for all tablets
 
 All that goes over is numbers, texts and lists (JSON), never code.
 
 Invariants
     J1  Everything up to the snapshot S is in the files that the tasks are told of: a key's place in them is its place
         at S.
-    J2  A job's rowsets are reserved in the lock holder as long as the job's lease lives, so that no merge takes the
+    J2  A job's rowsets are held in the lock holder as long as the job's lease lives, so that no merge takes the
         rows away that staged deltas point at. That spares work and is not needed to be right: what is gone by the
         commit all the same is settled anew, by key.
     J3  The job's lease keeps the files of S from being deleted.
@@ -229,7 +229,7 @@ class StagedTablet:
 def begin_load(store: Store, name: str, lease: str | None) -> LoadPlan:
     """Bring the table into files, and say which these are (J1). In the lock holder.
 
-    lease: name of the job's lease; its rowsets are reserved under it. None: the job changes no row that is there.
+    lease: name of the job's lease; its rowsets are held under it. None: the job changes no row that is there.
     Cost:  other writers wait for the flush of what the table has in memory.
     Raises: TableNotFoundError; as `flush`.
     """
@@ -237,8 +237,7 @@ def begin_load(store: Store, name: str, lease: str | None) -> LoadPlan:
     table_id = store.root.table(name).id
     if lease is not None:
         rowsets = {rowset.id for tablet in store.root.table(name).tablets for rowset in tablet.rowsets}
-        # What another job has stays as it is: that is what this one would wait for.
-        store.reservations.wait_free(rowsets - store.job_reservations.reserved(), _WAIT_FOR_MERGES_S)
+        store.reservations.wait_free(rowsets, _WAIT_FOR_MERGES_S)
     flush(
         store, {tablet.id for tablet in store.root.table(name).tablets}
     )  # most of it without the commit lock

@@ -1,13 +1,18 @@
-"""Which rowsets a running compaction has taken.
+"""Which rowsets a running compaction has taken, and which jobs keep from compactions.
 
     take      no other compaction takes them; if row ids will change, no flush takes their DeltaMemStores (R3)
     revoke    somebody who cannot wait (a direct commit, writers without memory) takes them back: the
               compaction gives up
     release   at its end
 
+    hold      a job of other processes (`job_reservations`) needs that they are not merged away: no compaction takes
+              them from now on; one that runs goes on
+    let_go    at the job's end
+
 Invariants
     V1  A rowset is of at most one reservation.
     V2  A reservation that was revoked stays so: its holder installs nothing.
+    V3  Holds are shared, and nobody takes them back: a rowset is free for compactions when the last is let go.
 
 Threads: any. Whoever installs a compaction, and whoever revokes one, holds the commit lock, so that a
 reservation that is good at the beginning of an install is good until its end.
@@ -18,6 +23,7 @@ revoked.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable
 
 
@@ -36,12 +42,13 @@ class Reservations:
 
     def __init__(self) -> None:
         self._by_rowset: dict[int, Reservation] = {}
+        self._holds: Counter[int] = Counter()
         self._changed = threading.Condition(threading.RLock())
 
     def take(self, rowset_ids: Collection[int], *, holds_deltas: bool) -> Reservation | None:
-        """Take all of these rowsets; None when one of them is taken (V1)."""
+        """Take all of these rowsets; None when one of them is taken (V1), or held (V3)."""
         with self._changed:
-            if any(number in self._by_rowset for number in rowset_ids):
+            if any(self.taken(number) for number in rowset_ids):
                 return None
             reservation = Reservation(frozenset(rowset_ids), holds_deltas)
             self._by_rowset.update(dict.fromkeys(rowset_ids, reservation))
@@ -54,6 +61,18 @@ class Reservations:
                 if self._by_rowset.get(number) is reservation:
                     del self._by_rowset[number]
             self._changed.notify_all()
+
+    def hold(self, rowset_ids: Collection[int]) -> None:
+        """Keep these rowsets from compactions that are yet to begin (V3)."""
+        with self._changed:
+            self._holds.update(rowset_ids)
+
+    def let_go(self, rowset_ids: Collection[int]) -> None:
+        """Take one hold of each of these rowsets away. Once for each `hold`."""
+        with self._changed:
+            self._holds.subtract(rowset_ids)
+            assert all(self._holds[number] >= 0 for number in rowset_ids), "V3: let go once too often"
+            self._holds += Counter()  # without those that nobody holds
 
     def revoke(self, rowset_ids: Iterable[int]) -> int:
         """Take these rowsets back from whoever has them; returns how many compactions this ends. Under the
@@ -75,7 +94,12 @@ class Reservations:
             )
 
     def taken(self, rowset_id: int) -> bool:
-        return rowset_id in self._by_rowset
+        """Whether a compaction must leave the rowset alone."""
+        return rowset_id in self._by_rowset or rowset_id in self._holds
+
+    def held(self, rowset_id: int) -> bool:
+        """Whether a job holds the rowset."""
+        return rowset_id in self._holds
 
     def holds_deltas(self, rowset_id: int) -> bool:
         """Whether the rowset's DeltaMemStore must not be flushed now."""
@@ -83,7 +107,7 @@ class Reservations:
         return reservation is not None and reservation.holds_deltas
 
     def wait_free(self, rowset_ids: Collection[int], timeout_s: float) -> bool:
-        """Wait until none of these is taken; whether that came about in time."""
+        """Wait until no compaction has one of these; whether that came about in time. Holds are not waited for."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: not any(number in self._by_rowset for number in rowset_ids), timeout_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from itertools import pairwise
@@ -12,6 +13,7 @@ import pytest
 from tests.support import folder_in_memory, key_value_table, open_database, rows
 
 import nyala
+from nyala import handover
 from nyala.database import Database
 from nyala.env import system_files
 from nyala.errors import StorageError, TableNotFoundError
@@ -140,6 +142,30 @@ def test_compact_waits_for_the_background(db: Database) -> None:
     assert thread.is_alive() and not in_order(db)
     store.reservations.release(reservation)
     thread.join(20)
+    assert in_order(db) and dict(rows(db["t"])) == held
+
+
+def test_what_jobs_hold_is_left_out_and_told(db: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """A job may take hours: compact() does the rest, and says whose rowsets it left, since when and until when."""
+    held = scattered(db)
+    db.flush()
+    store, path = db._writer(), db.path
+    lease = handover.remote_lease(path, 60, store.env)
+    first = [rowset.id for rowset in store.root.table("t").tablets[0].rowsets]
+    with store.commit_lock:
+        store.job_reservations.take(store, lease.name, first)
+    with caplog.at_level("WARNING", "nyala.compaction"):
+        report = compact_table(store, "t")
+        answer = vacuum_table(store, "t", dry_run=True)
+    assert report.rowsets_left_out == answer["rowsets_left_out"] == len(first)
+    (told,) = {record.getMessage() for record in caplog.records}
+    assert f"table 't': {len(first)} of {len(first) + 1} rowsets" in told
+    assert re.search(rf"lease {lease.name}, since 20\S+Z?, until 20\S+ if it is not renewed", told)
+    tablets = store.root.table("t").tablets
+    assert [rowset.id for rowset in tablets[0].rowsets] == first and len(tablets[1].rowsets) == 1
+    assert dict(rows(db["t"])) == held
+    lease.release()  # as when its time is over: nobody need wait for the background to find out
+    assert compact_table(store, "t").rowsets_left_out == 0
     assert in_order(db) and dict(rows(db["t"])) == held
 
 

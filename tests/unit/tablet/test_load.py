@@ -340,26 +340,54 @@ def test_values_that_become_one_key_are_in_one_chunk(type: str, given: pa.DataTy
     assert [len(chunk) for chunk in chunks(iter(batches), [column], 100)] == [400]
 
 
-def test_a_job_waits_for_merges_and_not_for_other_jobs(
+def test_a_job_waits_for_compactions_and_not_for_other_jobs(
     db: nyala.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two upserts at a time: the second would stand still for as long as a merge is waited for, and for nothing."""
+    """A merge ends soon; another job may take hours, and is in nobody's way."""
+    db["t"].insert({"k": [1, 2, 3], "v": [1, 2, 3]})
+    db["t"].flush()
+    store = db._store
+    rowsets = [rowset.id for tablet in store.root.table("t").tablets for rowset in tablet.rowsets]
+    waited: list[bool] = []
+    wait_free = store.reservations.wait_free
+    monkeypatch.setattr(store.reservations, "wait_free", lambda ids, _: waited.append(wait_free(ids, 0)))
+    leases = [handover.remote_lease(db.path, 60) for _ in range(3)]
+    merging = store.reservations.take(rowsets[:1], holds_deltas=False)
+    assert merging is not None
+    for lease in leases:
+        handover.ask(db.path, {"do": "begin load", "table": "t", "lease": lease.name})
+        if len(waited) == 1:
+            store.reservations.release(merging)
+    assert waited == [False, True, True]
+    for lease in leases:
+        lease.release()
+
+
+def test_two_jobs_hold_the_same_rowsets(db: nyala.Database) -> None:
+    """The second would find its rowsets merged away at the end of the first, and settle every row anew."""
     for begin in (0, 1):
         db["t"].insert({"k": list(range(begin, 60, 2)), "v": [0] * 30})
         db["t"].flush()
     store = db._store
-    rowsets = [rowset.id for tablet in store.root.table("t").tablets for rowset in tablet.rowsets]
-    waited: list[set[int]] = []
-    monkeypatch.setattr(store.reservations, "wait_free", lambda ids, _: waited.append(set(ids)))
-    leases = [handover.remote_lease(db.path, 60) for _ in range(2)]
-    merging = store.reservations.take(rowsets[:1], holds_deltas=False)
-    for lease in leases:
-        handover.ask(db.path, {"do": "begin load", "table": "t", "lease": lease.name})
-    assert waited == [set(rowsets), set(rowsets[:1])]
-    assert merging is not None
-    store.reservations.release(merging)
-    for lease in leases:
-        lease.release()
+
+    def ids() -> list[int]:
+        return [rowset.id for tablet in store.root.table("t").tablets for rowset in tablet.rowsets]
+
+    before = ids()
+    first = handover.loading(db.path, "t", 60, reserve=True)
+    first.__enter__()
+
+    def the_first_ends() -> None:
+        first.__exit__(None, None, None)
+        db["t"].compact()
+        assert set(before) <= set(ids())
+
+    answer = run(db, "upsert", {"k": list(range(60)), "v": [2] * 60}, the_first_ends)
+    assert answer["updated"] == 60
+    assert store.job_reservations._by_lease == {}
+    db["t"].compact()
+    assert {tablet["rowsets"] for tablet in db["t"].tablets()} == {1}
+    assert {v for v, _ in content(db).values()} == {2}
 
 
 def test_reservations_end_with_the_lease(db: nyala.Database) -> None:

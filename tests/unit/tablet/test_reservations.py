@@ -25,6 +25,24 @@ def test_v1_a_rowset_is_of_one_reservation() -> None:
     assert reservations.take([1, 2], holds_deltas=False) is not None
 
 
+def test_v3_holds_are_shared_and_keep_compactions_away() -> None:
+    """Two jobs over the same rowsets: the end of one must not give the other's to a merge."""
+    reservations = Reservations()
+    reservations.hold([1, 2])
+    reservations.hold([2, 3])
+    assert reservations.take([1, 4], holds_deltas=True) is None
+    assert reservations.revoke([1, 2, 3]) == 0 and reservations.wait_free([1, 2, 3], 0)
+    reservations.let_go([1, 2])
+    assert [reservations.taken(number) for number in (1, 2, 3)] == [False, True, True]
+    reservations.let_go([2, 3])
+    made = reservations.take([1, 2, 3], holds_deltas=False)
+    assert made is not None
+    reservations.hold([3])  # a delta compaction that runs goes on
+    assert not made.revoked.is_set() and not reservations.wait_free([3], 0)
+    reservations.release(made)
+    assert reservations.held(3) and reservations.taken(3) and not reservations.taken(1)
+
+
 def test_v2_who_was_revoked_stays_so_and_takes_nothing_from_the_next() -> None:
     """A revoked holder comes to its end much later, and gives back what is no longer its own: that must not count."""
     reservations = Reservations()
