@@ -8,9 +8,12 @@
     commit         the files of earlier micro-batches may go
     SIGTERM        so may those of the last one: thus Spark ends the worker, without a word before
 
-An offset is {"timestamp": N}: everything up to N was given out. 0 is before everything: the first micro-batch is then
-the table as it stands at its end, as inserts. When range partitions were dropped since the offset before, they stand
-in it too, as `dropped_ranges`: a feed has no deletes of their rows, and `query.lastProgress` shows the offsets.
+An offset is {"timestamp": N, "table": {"id", "created"}}: of that table everything up to N was given out. 0 is before
+everything: the first micro-batch is then the table as it stands at its end, as inserts. The offset names the table
+because its name may come to be another's, dropped and made again, while no query runs: a checkpoint of the one says
+nothing of the other. Offsets of before that have the timestamp alone, and are taken as they are. When range partitions
+were dropped since the offset before, they stand in it too, as `dropped_ranges`: a feed has no deletes of their rows,
+and `query.lastProgress` shows the offsets.
 
 A table may be altered while a query runs, which has its columns from its start on, by name. What is read is the table
 of now: a column that came is not asked for, one that went, changed its name or became wider ends the query with a
@@ -25,7 +28,8 @@ Invariants
     F1  The micro-batches of a query follow one another without gap and without overlap: (start, end], whatever was
         restarted; the same offsets give the same rows as long as the table's history reaches back to `start`.
     F2  Of versions="net" a key comes at most once in a micro-batch.
-    F3  Rows that went with their range partition stop no stream: it goes on without them.
+    F3  A query reads the table that it began with, or ends with a sentence.
+    F4  Rows that went with their range partition stop no stream: it goes on without them.
 
 Source: shared contract, "Spark" and "History"; the Spark data source study, 1.6.
 """
@@ -38,7 +42,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -86,6 +90,7 @@ if TYPE_CHECKING:
     from nyala.change_feed import ChangeFeed
     from nyala.database import Database
     from nyala.table import SchemaOf, Table
+    from nyala.tablet.root import TableState
 
 __all__ = [
     "NyalaChangeReader",
@@ -127,6 +132,21 @@ def _feed(
         ) from error
 
 
+def _identity(table: TableState) -> dict[str, int]:
+    """What tells the table from any other that has had its name. For an offset."""
+    return {"id": table.id, "created": table.entry.created}
+
+
+def _check_table(table: TableState, offset: Mapping[str, Any]) -> None:
+    """Raises: HistoryExpiredError when the offset is of another table (F3)."""
+    if offset.get("table", _identity(table)) != _identity(table):
+        raise HistoryExpiredError(
+            f"table {table.name!r} is not the one that this query began with, which was dropped or renamed since; "
+            "another has its name, and of that the checkpoint says nothing. Start the query anew with another "
+            "checkpoint; without startingTimestamp it begins with the table as it stands"
+        )
+
+
 def _moment(table: Table, moment: int | str, option: str) -> int:
     """The timestamp that an option names. Raises: InvalidArgumentError, in the option's words."""
     with errors_in_options(option):
@@ -155,11 +175,14 @@ def plan_changes(
     until: int,
     seen: SchemaOf = "current",
     cores: int | None = None,
+    offsets: Sequence[Mapping[str, Any]] = (),
 ) -> list[InputPartition]:
     """The partitions of the changes in (since, until]; of `since` 0 those of the rows at `until`.
 
     schema: as Spark planned it. seen: the columns of now, or ("at") those at `until`. cores: see `partitions_wanted`.
-    Raises: HistoryExpiredError when `since` is further back than the table's history reaches; ColumnNotFoundError,
+    offsets: of a stream, which name its table (F3).
+    Raises: HistoryExpiredError when `since` is further back than the table's history reaches, or of another table;
+            ColumnNotFoundError,
             SchemaError when the table has not the columns of `schema`.
     """
     lease = lease_of_version(options.path, db.stats()["version"], options.lease_s)
@@ -167,6 +190,8 @@ def plan_changes(
     check_schema(schema, options.table, feed.schema)
     names = schema.fieldNames()
     root, table = feed._take()
+    for offset in offsets:
+        _check_table(table, offset)
     if since == _BEGIN:
         columns = tuple(column for column in feed._spec.columns if column.name in names)
         spec = ScanSpec(table.schema, columns, until, without_dropped=True)
@@ -322,24 +347,29 @@ class NyalaChangeStream(Promptly, DataSourceStreamReader, SupportsTriggerAvailab
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._db.now()
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> dict[str, Any]:
         options = self._options
+        table = self._db.table(options.table)
         if options.from_now:
-            return {"timestamp": self._db.now()}
-        if options.start is None:
-            return {"timestamp": _BEGIN}
-        return {"timestamp": _moment(self._db.table(options.table), options.start, STARTING)}
+            since = self._db.now()
+        else:
+            since = _BEGIN if options.start is None else _moment(table, options.start, STARTING)
+        _, state, _ = table._view(None)
+        return {"timestamp": since, "table": _identity(state)}
 
     @errors_in_options()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         since = start["timestamp"]
         now = self._db.now() if self._target is None else self._target
+        _, state, _ = self._db.table(self._options.table)._view(None)
+        _check_table(state, start)
         if since == _BEGIN:
-            return {"timestamp": max(now, TIMESTAMP_ZERO)}
+            return {"timestamp": max(now, TIMESTAMP_ZERO), "table": _identity(state)}
         if since >= now:
             return start
         feed = _feed(self._db, dataclasses.replace(self._options, columns=()), since, now)
         root, table = feed._take()
+        _check_table(table, start)
         with named(f"table {self._options.table!r}"):
             moments, counts = diff_records.change_counts(table, feed._spec)
         oldest = min(
@@ -350,7 +380,10 @@ class NyalaChangeStream(Promptly, DataSourceStreamReader, SupportsTriggerAvailab
         if not len(moments):
             return start  # others wrote to other tables: no micro-batch for that
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end: dict[str, Any] = {"timestamp": next_end(now, since, oldest, moments, counts, rows)}
+        end: dict[str, Any] = {
+            "timestamp": next_end(now, since, oldest, moments, counts, rows),
+            "table": _identity(table),
+        }
         dropped = [gone for gone in feed.dropped_ranges if since < gone["timestamp"] <= end["timestamp"]]
         return {**end, "dropped_ranges": dropped} if dropped else end
 
@@ -363,7 +396,15 @@ class NyalaChangeStream(Promptly, DataSourceStreamReader, SupportsTriggerAvailab
         _unwind_at_the_end()
         try:
             with named(f"table {self._options.table!r}"):
-                made = plan_changes(self._db, self._options, self._schema, since, until, cores=self._cores)
+                made = plan_changes(
+                    self._db,
+                    self._options,
+                    self._schema,
+                    since,
+                    until,
+                    cores=self._cores,
+                    offsets=(start, end),
+                )
         except (ColumnNotFoundError, SchemaError) as error:
             raise type(error)(
                 f"{error}. The table was altered since this query began: start it again, and it goes on from its "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,10 +98,62 @@ def test_it_begins_where_the_user_says(db: nyala.Database) -> None:
     """startingTimestamp: a moment, after which the changes begin, or now."""
     then = db["t"].insert({"k": [1], "v": [1]}).timestamp
     db["t"].insert({"k": [2], "v": [2]})
-    assert make_stream(db, startingTimestamp=then).initialOffset() == {"timestamp": then}
+    assert make_stream(db, startingTimestamp=then).initialOffset()["timestamp"] == then
     stream = make_stream(db, startingTimestamp=then)
     assert drain(stream, stream.initialOffset(), ReadAllAvailable()) == [[(2, 2, "insert")]]
-    assert make_stream(db, startingTimestamp="now").initialOffset() == {"timestamp": db.now()}
+    assert make_stream(db, startingTimestamp="now").initialOffset()["timestamp"] == db.now()
+
+
+@pytest.mark.parametrize("again", ["drop", "rename", "another store"])
+def test_a_table_of_the_same_name_is_another_table(tmp_path: Path, again: str) -> None:
+    """A checkpoint of the one that was dropped would go on in the middle of the new one, and leave its rows out."""
+
+    def make(db: nyala.Database) -> None:
+        db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
+
+    with nyala.connect(tmp_path / "store", maintenance=False) as db:
+        make(db)
+        db["t"].insert({"k": [1], "v": [1]})
+        stream = make_stream(db)
+        begin = stream.initialOffset()
+        first = stream.latestOffset(begin, ReadAllAvailable())
+        stream.stop()
+        if again == "drop":
+            db.drop_table("t")
+        elif again == "rename":
+            with db["t"].alter() as a:
+                a.rename("old")
+        if again != "another store":
+            make(db)
+            db["t"].insert({"k": [2], "v": [2]})
+    if again == "another store":
+        shutil.rmtree(tmp_path / "store")
+    with nyala.connect(tmp_path / "store", maintenance=False) as db:
+        if again == "another store":
+            make(db)
+            db["t"].insert({"k": [2], "v": [2]})
+        stream = make_stream(db)
+        for offset in (begin, first):
+            with pytest.raises(HistoryExpiredError, match=r"table 't' is not the one.*another checkpoint"):
+                stream.latestOffset(offset, ReadAllAvailable())
+            # A micro-batch that was planned before, and is asked for again.
+            with pytest.raises(HistoryExpiredError, match=r"table 't' is not the one"):
+                stream.partitions(begin, {**offset, "timestamp": db.now()})
+        assert drain(stream, stream.initialOffset(), ReadAllAvailable()) == [[(2, 2, "insert")]]
+
+
+def test_a_checkpoint_of_before_goes_on(db: nyala.Database) -> None:
+    """Its offsets have no table; the next one has."""
+    db["t"].insert({"k": [1], "v": [1]})
+    stream = make_stream(db)
+    start = {"timestamp": db.now()}
+    assert stream.latestOffset(start, ReadAllAvailable()) == start
+    db["t"].insert({"k": [2], "v": [2]})
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert rows(stream, start, end) == [(2, 2, "insert")]
+    assert rows(stream, start, {"timestamp": end["timestamp"]}) == [(2, 2, "insert")]
+    assert end["table"] == stream.initialOffset()["table"]
+    stream.stop()
 
 
 def test_admission_control_takes_whole_batches(db: nyala.Database) -> None:
