@@ -38,6 +38,7 @@ from nyala.cfile.gathering import (
     Pick,
     Words,
     gathered,
+    one_pick,
     picked_words,
     text_pick,
     word_dtype,
@@ -61,6 +62,8 @@ _PART_LOG2: Final = 4
 # Windows are cut down to an eighth of a block (`scan_memory`).
 _COPIED_TEXT_LOG2: Final = 1
 _COPIED_LOG2: Final = 2
+# So many blocks are held at once, whatever they take.
+_BLOCKS_FEW: Final = 4
 # Answers of `excluded_blocks`, and words of a dictionary that satisfy a constraint.
 _EXCLUDED_KEPT: Final = 16
 # Words that are compared in Python, once for each constraint.
@@ -440,7 +443,11 @@ class ColumnReader:
 
     @staticmethod
     def pick_all(readers: Sequence[ColumnReader], ordinals: Ordinals, stats: ReadStats | None) -> list[Pick]:
-        """`pick` of several base columns. Cost: the cache is asked once for the blocks of all of them."""
+        """`pick` of several base columns. Cost: the cache is asked once for the blocks of all of them.
+
+        Owns: the values, or they lie in frames that the cache has: blocks that were decoded for values of many files
+              would be much together, and need not stay until these are joined.
+        """
         count = ordinals.count
         asked: list[tuple[int, Any]] = []
         cuts: list[Cut | None] = []
@@ -462,7 +469,8 @@ class ColumnReader:
             begin, at = at, at + len(numbers)
             blocks = kept[begin:at]
             if None in blocks:
-                found.append(reader.pick(ordinals, stats))
+                pick = reader.pick(ordinals, stats)
+                found.append(pick.words() if isinstance(pick, FramePick) else pick)
                 continue
             if stats is not None:
                 hits += [(id(reader._source), number) for number in numbers]
@@ -509,8 +517,20 @@ class ColumnReader:
         assert ordinals.least >= 0 and ordinals.greatest < self._footer.row_count
         cut = ordinals.cut(self._footer.rows_per_block_log2)
         form = self._few if is_few else self._small
-        blocks = self._source.blocks(cut.blocks, stats, fill_cache, form, scan)
-        return self._pick_from(blocks, cut, is_few=is_few)
+
+        def picked(part: Cut) -> Pick:
+            blocks = self._source.blocks(part.blocks, stats, fill_cache, form, scan)
+            return self._pick_from(blocks, part, is_few=is_few)
+
+        most = len(cut.blocks)
+        if most > _BLOCKS_FEW and cut.order is None and self._source.cache is not None:
+            # Of a few rows in each of many blocks, not all of these are held at once.
+            block_bytes = self._block_rows * (4 if self.has_dictionary else self.row_bytes)
+            most = max(_BLOCKS_FEW, int(self._source.cache.limit_bytes // max(1, block_bytes)))
+        if len(cut.blocks) <= most:
+            return picked(cut)
+        found = [picked(part) for part in cut.parts(most)]
+        return one_pick([pick.words() if isinstance(pick, FramePick) else pick for pick in found])
 
     def _pick_from(self, blocks: Sequence[Any], cut: Cut, *, is_few: bool = True) -> Pick:
         """The values at the cut's rows of these blocks, which are in the form for few values or in that for many."""

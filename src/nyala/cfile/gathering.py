@@ -20,7 +20,7 @@ Immutable but for what `Ordinals` remembers; any thread may use it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -37,7 +37,7 @@ from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.physical import Physical
 
 __all__ = ["Cut", "FramePick", "Ordinals", "Pick", "TextPick", "Words", "gathered", "joined_columns"]
-__all__ += ["joined_picks", "picked_words", "text_pick", "word_dtype"]
+__all__ += ["joined_picks", "one_pick", "picked_words", "text_pick", "word_dtype"]
 
 Places = npt.NDArray[np.int64]
 Block: TypeAlias = "pa.Array | Frame | Runs"
@@ -72,6 +72,16 @@ class Cut:
             ranges = zip(firsts, self.pieces, strict=True)
             return [slice(first, first + end - begin) for first, (begin, end) in ranges]
         return [self.inside[begin:end] for begin, end in self.pieces]
+
+    def parts(self, most: int) -> Iterator[Cut]:
+        """The same in parts of so many blocks at the most; of a cut whose rows stand as they were asked for."""
+        assert self.order is None
+        for at in range(0, len(self.blocks), most):
+            pieces = self.pieces[at : at + most]
+            first, last = pieces[0][0], pieces[-1][1]
+            inside = self.inside[first:last]
+            moved = [(begin - first, end - first) for begin, end in pieces]
+            yield Cut(self.blocks[at : at + most], moved, inside, None, self.is_range)
 
 
 class Ordinals:
@@ -132,7 +142,12 @@ def gathered(blocks: Sequence[Block], cut: Cut) -> pa.Array:
             parts += [block.slice(row, 1) for row in cut.inside[begin:end].tolist()]
         else:
             parts.append(block.take(pa.array(cut.inside[begin:end])))
-    joined = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+    # One slice by itself is copied too, or its block would stay with it.
+    joined = (
+        parts[0]
+        if len(parts) == 1 and len(parts[0]) == len(cut.inside) > _SLICES_MAX
+        else pa.concat_arrays(parts)
+    )
     if cut.order is None:
         return joined
     place = np.empty(len(cut.order), np.int64)
@@ -165,8 +180,10 @@ def _words_of(block: Block, rows: Rows, dtype: np.dtype[Any]) -> npt.NDArray[Any
     if isinstance(block, Frame | Runs):
         words = block.words(rows).view(dtype)
     else:
-        words = np.frombuffer(block.buffers()[1], dtype)
-        words = (words[block.offset :] if block.offset else words)[rows]
+        of_block = np.frombuffer(block.buffers()[1], dtype)
+        words = (of_block[block.offset :] if block.offset else of_block)[rows]
+        if isinstance(rows, slice) and 2 * len(words) < len(of_block):
+            words = words.copy()  # or all of the block would stay with it
     return words
 
 
@@ -242,7 +259,11 @@ class TextPick:
 
 
 def text_pick(blocks: Sequence[pa.Array], cut: Cut) -> TextPick | None:
-    """The values at the cut's rows of these blocks of text; None: some are NULL, or rows come in another order."""
+    """The values at the cut's rows of these blocks of text; None: some are NULL, or rows come in another order.
+
+    Owns: their bytes, unless they are most of a block: rows of very many blocks are joined at once, and these need not
+          stay for it.
+    """
     if cut.order is not None or any(map(_null_count, blocks)):
         return None
     lengths, data = [], []
@@ -256,12 +277,15 @@ def text_pick(blocks: Sequence[pa.Array], cut: Cut) -> TextPick | None:
         if isinstance(rows, slice):
             of_rows = offsets[block.offset + rows.start : block.offset + rows.stop + 1]
             lengths.append(of_rows[1:] - of_rows[:-1])
-            data.append(view[of_rows[0] : of_rows[-1]])
+            part = view[of_rows[0] : of_rows[-1]]
+            data.append(bytes(part) if len(part) * 2 < len(view) else part)
         else:
             at = rows + block.offset if block.offset else rows
             starts, ends = offsets[at], offsets[at + 1]
             lengths.append(ends - starts)
-            data += [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+            data.append(
+                b"".join([view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)])
+            )
     return TextPick(blocks[0].type, _end_to_end(lengths), data)
 
 
@@ -277,6 +301,15 @@ def joined_text(picks: Sequence[TextPick]) -> pa.Array:
     np.cumsum(lengths, out=offsets[1:])
     data = pa.py_buffer(b"".join(part for pick in picks for part in pick.data))
     return pa.Array.from_buffers(picks[0].kind, len(lengths), [None, pa.py_buffer(offsets), data], 0)
+
+
+def one_pick(parts: Sequence[Pick]) -> Pick:
+    """What was picked from one column of one file in parts."""
+    texts = [part for part in parts if isinstance(part, TextPick)]
+    if len(texts) == len(parts):
+        data = [values for text in texts for values in text.data]
+        return TextPick(texts[0].kind, _end_to_end([text.lengths for text in texts]), data)
+    return joined_picks(parts)
 
 
 def _end_to_end(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:

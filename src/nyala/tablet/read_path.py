@@ -44,6 +44,7 @@ from nyala.tablet.root import AnyRowSet, TableState
 from nyala.tablet.scan_memory import (
     Fitting,
     decodes_in_long_calls,
+    fit_together,
     most_at_once,
     share_bytes,
     windows_that_fit,
@@ -319,7 +320,10 @@ def _unordered(
     on_disk: list[ScanUnit] = []
     if spec.is_key_range and spec.columns and not spec.types and _are_few(units):
         on_disk = [unit for unit in units if isinstance(unit.rowset, DiskRowSet)]
-        units = [unit for unit in units if not isinstance(unit.rowset, DiskRowSet)]
+        if fit_together(on_disk, spec):
+            units = [unit for unit in units if not isinstance(unit.rowset, DiskRowSet)]
+        else:
+            on_disk = []
     picked = [_picked_range(on_disk, spec, counters)] if on_disk else []
     first = (make(batch) for batch in picked if batch is not None)
     each = _each_piece(units, spec, counters, work, spec.columns, ahead)

@@ -32,9 +32,17 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.convert import default_array
 from nyala.schema.schema import ColumnSchema
+from nyala.schema.types import MAX_CELL_BYTES
 from nyala.tablet.window import ScanCounters, ScanSpec, ScanUnit
 
-__all__ = ["Fitting", "decodes_in_long_calls", "most_at_once", "share_bytes", "windows_that_fit"]
+__all__ = [
+    "Fitting",
+    "decodes_in_long_calls",
+    "fit_together",
+    "most_at_once",
+    "share_bytes",
+    "windows_that_fit",
+]
 
 # Of a reader without a cache, and so without a limit: what the default limit would give it.
 _SHARE_BYTES: Final = 250_000_000
@@ -42,6 +50,7 @@ _SHARE_BYTES: Final = 250_000_000
 _SHARE_BYTES_MAX: Final = 1 << 30
 _AGAIN_MAX: Final = 8.0
 _CODE_BYTES: Final = 4.0
+_WORD_BYTES_MAX: Final = 16
 
 
 def share_bytes(units: Sequence[ScanUnit]) -> int:
@@ -59,6 +68,33 @@ def windows_that_fit(units: Sequence[ScanUnit], spec: ScanSpec, window_rows: int
     row_bytes = sum(largest.row_bytes(column) for column in _columns(spec, spec.columns))
     window_bytes = max(1, int(row_bytes * min(window_rows, largest.row_count)))
     return max(1, min(most, share_bytes(units) // window_bytes))
+
+
+def fit_together(units: Sequence[ScanUnit], spec: ScanSpec) -> bool:
+    """Whether all rows of these units, which are few, fit the share at once.
+
+    Cost: a look at the columns, where rows would fit whatever their cells are, as those of a small range do; else as
+    `DecodedSize.bytes_max` of text.
+    """
+    share = share_bytes(units)
+    rows = sum(unit.upper - unit.lower for unit in units)
+    if rows * len(spec.columns) * MAX_CELL_BYTES <= share:
+        return True
+    text = [column for column in spec.columns if column.type.is_variable]
+    left: float = share - rows * (len(spec.columns) - len(text)) * _WORD_BYTES_MAX
+    if rows * len(text) * MAX_CELL_BYTES <= left:
+        return True
+    for unit in units:
+        assert isinstance(unit.rowset, DiskRowSet)
+        for column in text:
+            reader = unit.rowset.base_column(column.id)
+            if reader is None:
+                left -= default_array(column, 1, "read").nbytes * (unit.upper - unit.lower)
+            else:
+                left -= reader.decoded_size.bytes_max(unit.lower, unit.upper)
+        if left < 0:
+            return False
+    return True
 
 
 class Fitting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
+import gc
 import itertools
 from decimal import Decimal
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values, same
 from tests.unit.cfile.test_roundtrip import COLUMN, written
 
-from nyala.cfile import BlockCache, CFileReader, ColumnReader, format, kernels
+from nyala.cfile import BlockCache, CFileReader, ColumnReader, format, kernels, memory
 from nyala.cfile.encoding import frame
 from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.gathering import Cut, Ordinals, gathered, joined_columns, joined_picks
@@ -246,6 +247,37 @@ def test_text_of_several_files_is_cut_out_once(files: MemoryFiles) -> None:
         found = joined_picks([column.pick(Ordinals(rows)) for column in columns])
         found.validate(full=True)
         assert found.equals(pa.concat_arrays([array.take(pa.array(rows)) for array in arrays]))
+
+
+@pytest.mark.parametrize("nulls", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("type", "encoding"),
+    [
+        ("string", "plain"),
+        ("string", "prefix"),
+        ("string", "dictionary"),
+        ("double", "plain"),
+        ("int32", "for"),
+    ],
+)
+@pytest.mark.parametrize("rows", [range(5_000, 5_001), range(5_000, 5_020), range(100, 30_000, 10_000)])
+def test_what_was_picked_holds_no_block(
+    files: MemoryFiles, type: str, encoding: str, nulls: float, rows: range
+) -> None:
+    """Rows of a hundred files would hold a block of each, until they are joined."""
+    array = make_values(type, 40_000, null_share=nulls)
+    column = written(files, array, type, encoding, "default", 1 << 16, BlockCache(1))
+    ordinals = Ordinals(np.array(rows), is_range=len(rows) > 3)
+    if encoding == "dictionary":
+        column.read_codes(0, 1)
+    pools = [memory.pool(), pa.default_memory_pool()]
+    gc.collect()
+    before = sum(pool.bytes_allocated() for pool in pools)
+    picked = ColumnReader.pick_all([column], ordinals, None)
+    gc.collect()
+    held = sum(pool.bytes_allocated() for pool in pools) - before
+    assert held < 1 << 13, f"{held} bytes for {len(rows)} values"
+    assert joined_picks(picked).equals(array.take(pa.array(ordinals.places)))
 
 
 def test_a_look_up_keeps_blocks_as_small_as_they_lie(files: MemoryFiles) -> None:

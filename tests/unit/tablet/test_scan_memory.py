@@ -12,6 +12,7 @@ import pytest
 
 import nyala
 from nyala.cfile import memory
+from nyala.cfile.block_source import BlockSource
 from nyala.cfile.decoded_size import DecodedSize
 from nyala.tablet import read_path, scan_memory
 from nyala.tablet.window import ScanCounters
@@ -297,3 +298,30 @@ def test_windows_are_sized_when_a_scan_comes_to_them(prefixed: Path, sized: list
         assert len(sized) == len(set(sized)), "each once"
         assert sum(batch.num_rows for batch in rows) < 160_000
         assert max(sized) >= 131_072 // 4_096
+
+
+def test_a_key_range_of_large_cells_comes_in_several_batches(db: nyala.Database) -> None:
+    """Few rows are picked at once, as a look-up does, only where they fit."""
+    batches = list(db["cells"].scan(where="k >= 10").to_reader())
+    assert max(batch.nbytes for batch in batches) <= SHARE
+    assert [k for batch in batches for k in batch.column("k").to_pylist()] == list(range(10, 500))
+    assert len(list(db["cells"].scan(where="k >= 10 AND k < 40").to_reader())) == 1
+
+
+def test_scattered_rows_do_not_hold_all_their_blocks_at_once(
+    db: nyala.Database, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once: list[int] = []
+    blocks_of = BlockSource.blocks
+
+    def noting(self: BlockSource, blocks, *rest):  # type: ignore[no-untyped-def]
+        at_once.append(len(blocks))
+        return blocks_of(self, blocks, *rest)
+
+    monkeypatch.setattr(BlockSource, "blocks", noting)
+    keys = {"k": range(0, 500, 9)}
+    found = db["cells"].get_many(keys)
+    assert max(at_once) <= SHARE / 1_000_000, "blocks of 1 MB"
+    with nyala.connect(store, read_only=True) as roomy:
+        assert found.equals(roomy["cells"].get_many(keys))
+        assert max(at_once) > 10
