@@ -6,11 +6,13 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.keys.encoded_keys import EncodedKeys
 
-__all__ = ["KeyedRows", "aligned_heads"]
+__all__ = ["KeyedRows", "aligned_heads", "merged_batches"]
 
 KeyedRows: TypeAlias = tuple[EncodedKeys, pa.RecordBatch]
 """Rows and their keys, which ascend."""
@@ -73,3 +75,26 @@ def aligned_heads(
             continue
         heads = [run.split(bound) for run in open_runs]
         yield [head for head in heads if len(head[0])]
+
+
+def merged_batches(
+    heads: Sequence[pa.RecordBatch], order: npt.NDArray[np.int64], most_bytes: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows of all heads in the order that merges them, in which each head's own stay as they are; in batches of
+    about so many bytes at the most: windows of many rowsets are much together, and would be as much again.
+
+    order: of each row that comes, its index in all heads, one behind the other.
+    """
+    sizes = np.array([head.num_rows for head in heads])
+    starts = np.cumsum(sizes) - sizes
+    done = np.zeros(len(heads), np.int64)  # of each head, the rows that were given out
+    step = max(1, int(len(order) * most_bytes // max(1, sum(head.nbytes for head in heads))))
+    for begin in range(0, len(order), step):
+        chosen = order[begin : begin + step]
+        of_head = np.searchsorted(starts, chosen, side="right") - 1
+        counts = np.bincount(of_head, minlength=len(heads))
+        parts = [head.slice(at, count) for head, at, count in zip(heads, done, counts, strict=True)]
+        moved = starts + done - (np.cumsum(counts) - counts)
+        rows = pa.Table.from_batches(parts).combine_chunks().take(pa.array(chosen - moved[of_head]))
+        yield from rows.to_batches()
+        done += counts

@@ -37,7 +37,7 @@ from nyala.rowset.skipping import rows_left
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet.history import check_dropped
-from nyala.tablet.key_merge import KeyedRows, aligned_heads
+from nyala.tablet.key_merge import KeyedRows, aligned_heads, merged_batches
 from nyala.tablet.locate import tablet_slices
 from nyala.tablet.parallel import ahead_max, in_parallel
 from nyala.tablet.root import AnyRowSet, TableState
@@ -156,12 +156,13 @@ def pieces(
     counters: ScanCounters,
     columns: Collection[ColumnSchema] = (),
     window_bytes: int | None = None,
+    at_once: int = 1,
 ) -> Iterator[tuple[int, int]]:
     """What is to be read of the unit: its windows, without the rows that zone maps and deltas exclude (Z1).
 
     Rows are left out of the middle of a window only where they are many: each piece is read by itself.
-    columns, window_bytes: what is decoded besides the predicate's columns, and what a window may take (`scan_memory`),
-    which is asked when the scan comes to it.
+    columns, window_bytes, at_once: what is decoded besides the predicate's columns, what a window may take, and how
+    many rowsets have one at once (`scan_memory`). It is asked when the scan comes to it.
     """
     rowset, of_rows = unit.rowset, unit.upper - unit.lower
     left = [(unit.lower, unit.upper)]
@@ -177,7 +178,7 @@ def pieces(
         return
     fitting = None
     if window_bytes is not None and isinstance(rowset, DiskRowSet):
-        fitting = Fitting(rowset, spec, columns, window_bytes, counters)
+        fitting = Fitting(rowset, spec, columns, window_bytes, counters, at_once)
     groups = [list(group) for _, group in itertools.groupby(whole, key=lambda piece: piece[0] // WINDOW_ROWS)]
     if _is_little(spec):
         # Of the first window the rows that are asked for, before what the others take is asked.
@@ -265,8 +266,8 @@ def windows_ahead(units: Sequence[ScanUnit], spec: ScanSpec, most: int | None = 
 def run(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> Iterator[pa.RecordBatch]:
     """The rows of the scan as record batches; in key order if the spec says so.
 
-    Without order a batch has at most `WINDOW_ROWS` rows; a merge may join a window of each rowset that overlaps, and
-    all of what is in memory.
+    Without order a batch has at most `WINDOW_ROWS` rows; of a merge it has at most the share of memory, besides what is
+    in memory only.
     """
     # Rows without columns are all alike: there is nothing to bring into order, and nothing to merge them by.
     ordered = spec.order_by_key and spec.columns
@@ -441,16 +442,16 @@ def _ordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) 
 
     Cost: each row is sorted once within its window.
     """
-    window_bytes = share_bytes(units) // most_at_once(units)
-    begin = partial(_sorted_windows, spec=spec, counters=counters, window_bytes=window_bytes)
+    at_once = most_at_once(units)
+    window_bytes = share_bytes(units) // at_once
+    begin = partial(_sorted_windows, spec=spec, counters=counters, window_bytes=window_bytes, at_once=at_once)
     sources = [(_unit_key_min(unit, spec), partial(begin, unit)) for unit in units]
     for heads in aligned_heads(sources):
         if len(heads) == 1:
             yield heads[0][1]
             continue
-        keys = EncodedKeys.concat([head[0] for head in heads])
-        rows = pa.Table.from_batches([head[1] for head in heads]).take(pa.array(keys.sort_indices()))
-        yield from rows.combine_chunks().to_batches()
+        order = EncodedKeys.concat([head[0] for head in heads]).sort_indices()
+        yield from merged_batches([head[1] for head in heads], order, share_bytes(units))
 
 
 def _unit_key_min(unit: ScanUnit, spec: ScanSpec) -> bytes:
@@ -460,7 +461,7 @@ def _unit_key_min(unit: ScanUnit, spec: ScanSpec) -> bytes:
 
 
 def _sorted_windows(
-    unit: ScanUnit, spec: ScanSpec, counters: ScanCounters, window_bytes: int
+    unit: ScanUnit, spec: ScanSpec, counters: ScanCounters, window_bytes: int, at_once: int
 ) -> Iterator[KeyedRows]:
     keys_of: Callable[[np.ndarray], EncodedKeys] = unit.rowset.keys_of
     if isinstance(unit.rowset, MemRowSet):
@@ -478,7 +479,7 @@ def _sorted_windows(
         rows = pa.Table.from_batches([part[1] for part in parts]).take(pa.array(order)).combine_chunks()
         yield keys.take(order), _only_batch(rows)
         return
-    for lower, upper in pieces(unit, spec, counters, spec.columns, window_bytes):
+    for lower, upper in pieces(unit, spec, counters, spec.columns, window_bytes, at_once):
         selected, arrays = read_window(unit, spec, lower, upper, spec.columns, counters)
         rowids = np.arange(lower, upper) if selected is None else selected
         if len(rowids):

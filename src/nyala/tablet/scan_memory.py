@@ -9,9 +9,11 @@ What rows take is asked of the files (`cfile.decoded_size`), of each `WINDOW_ROW
 Windows are cut to halves, so they nest, in one another and in blocks. They are not cut further where that would not
 help:
 
-    one block        is decoded as a whole: a window that takes less than the largest block is not smaller for it
+    one block        is decoded as a whole: a window that takes less than the largest block is not smaller for it,
+                     unless many rowsets have one each, which are merged
     blocks again     of blocks that do not fit the cache, each window decodes all that it touches. No window is so small
-                     that more than `_AGAIN_MAX` times the bytes of the rows are decoded
+                     that more than `_AGAIN_MAX` times the bytes of the rows are decoded, or `_AGAIN_MERGED_MAX`
+                     times where windows of several rowsets are held at once
     one row          always passes
 
 Left out: changes, which are laid over what is decoded and lie in memory by themselves; rows that are in memory only,
@@ -49,6 +51,7 @@ _SHARE_BYTES: Final = 250_000_000
 # Arrow's text has offsets of 32 bits; and so much of it is enough for one batch, whatever memory there is.
 _SHARE_BYTES_MAX: Final = 1 << 30
 _AGAIN_MAX: Final = 8.0
+_AGAIN_MERGED_MAX: Final = 32.0
 _CODE_BYTES: Final = 4.0
 _WORD_BYTES_MAX: Final = 16
 
@@ -101,6 +104,7 @@ class Fitting:
     """How many rows windows of one rowset have in one scan, so that each takes about `limit_bytes`.
 
     columns: those that are decoded besides the predicate's.
+    at_once: of so many rowsets there is one window each, until their rows are merged.
     """
 
     def __init__(
@@ -110,7 +114,9 @@ class Fitting:
         columns: Collection[ColumnSchema],
         limit_bytes: int,
         counters: ScanCounters,
+        at_once: int = 1,
     ) -> None:
+        self._at_once = at_once
         self._limit_bytes = limit_bytes
         self._per_row, self._readers = _parts(rowset, spec, columns)
         self._text = [reader for reader in self._readers if not reader.decoded_size.is_fixed]
@@ -134,10 +140,11 @@ class Fitting:
         for size in sizes:
             steps += size.steps(lower, upper)
         blocks = [reader.decoded_size.block_bytes_max(lower, upper) for reader in self._readers]
-        enough = max(self._limit_bytes, 1.5 * max(blocks, default=0.0))
+        enough = max(self._limit_bytes, 1.5 * max(blocks, default=0.0) / self._at_once)
+        again_max = _AGAIN_MAX if self._at_once == 1 else _AGAIN_MERGED_MAX
         first = lower // STEP_ROWS
         while window_rows > 1 and _largest(steps, of_rows, first, window_rows) > enough:
-            if self._decoded_again(window_rows // 2) > _AGAIN_MAX:
+            if self._decoded_again(window_rows // 2) > again_max:
                 break
             window_rows //= 2
         return window_rows

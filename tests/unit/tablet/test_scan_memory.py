@@ -325,3 +325,23 @@ def test_scattered_rows_do_not_hold_all_their_blocks_at_once(
     with nyala.connect(store, read_only=True) as roomy:
         assert found.equals(roomy["cells"].get_many(keys))
         assert max(at_once) > 10
+
+
+def test_windows_of_many_rowsets_that_overlap_are_together_what_one_is(tmp_path: Path) -> None:
+    text = pa.array(["x" * 400] * 6_000)
+    with nyala.connect(tmp_path / "s", maintenance=False) as db:
+        table = db.create_table("t", {"k": "int64", "s": nyala.column("string", encoding="plain")}, "k")
+        for part in range(20):
+            table.insert(pa.table({"k": np.arange(6_000) * 20 + part, "s": text}))
+            db.flush()
+    with nyala.connect(tmp_path / "s", read_only=True, memory_limit=LIMIT) as db:
+        table = db["t"]
+        assert table.stats()["rowsets"] == 20
+        keys = [
+            k for batch in table.scan(order_by_key=True).to_reader() for k in batch.column("k").to_pylist()
+        ]
+        assert keys == list(range(120_000))
+        # The windows, what is merged of them, a block that is decoded, and the block cache.
+        rows, most = most_held(iter(table.scan(order_by_key=True).to_reader()), 2 * SHARE)
+    assert rows == 120_000
+    assert most <= LIMIT, f"{most / 1e6:.1f} MB"
