@@ -266,8 +266,9 @@ class BlockSource:
     def read_dictionary(self, stats: ReadStats | None) -> pa.Array:
         """The same from the file, whatever is known already: blocks are decoded by this from now on.
 
-        Raises: CorruptionError, also for text that is not UTF-8, which of other blocks is not looked at: here it is
-        once a column and file, and at most `DICTIONARY_BYTES_MAX`.
+        Raises: CorruptionError, also for a word that is NULL: codewords say which rows are, and no more of them would
+        be taken for it; and for text that is not UTF-8, which of other blocks is not looked at: here it is once a
+        column and file, and at most `DICTIONARY_BYTES_MAX`.
         """
         footer = self._footer
         data = self._reader.read_buffer(footer.dictionary_offset, footer.dictionary_length)
@@ -277,6 +278,12 @@ class BlockSource:
         words = decode_block(
             footer.form, data, 0, footer.dictionary_count, None, self._reader.path, footer.dictionary_offset
         )
+        if words.null_count:
+            raise CorruptionError(
+                f"expected {len(words)} words, found {words.null_count} NULLs among them",
+                self._reader.path,
+                footer.dictionary_offset,
+            )
         if not is_sound(words):
             raise CorruptionError(
                 "expected words in UTF-8, found others", self._reader.path, footer.dictionary_offset

@@ -15,8 +15,10 @@ import pytest
 from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values, same
 from tests.unit.cfile.test_roundtrip import COLUMN, written
 
-from nyala.cfile import BlockCache, CFileReader, ColumnReader, format, kernels, memory
-from nyala.cfile.encoding import frame
+from nyala.cfile import BlockCache, CFileReader, ColumnReader, format, kernels, memory, writer
+from nyala.cfile.block import encode_block
+from nyala.cfile.column import ColumnWriteSpec
+from nyala.cfile.encoding import PLAIN, frame
 from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.gathering import Cut, Ordinals, gathered, joined_columns, joined_picks
 from nyala.cfile.physical import physical
@@ -377,6 +379,41 @@ def test_what_no_encoder_writes_is_refused_though_its_crc_is_right(files: Memory
     broken = with_values("file-1", files, column, header + pack_planes(codes, 3))
     with pytest.raises(CorruptionError, match="expected codewords below 7, found 7"):
         broken.value(0)
+
+
+@pytest.mark.parametrize("nulls", [[0], [0, 2], [0, 1, 2]])
+def test_a_dictionary_without_a_word_is_refused_though_its_crc_is_right(
+    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch, nulls: list[int]
+) -> None:
+    """Rows would be NULL in one form of the column and not in another, and their count not what the footer says."""
+
+    def forged(words: pa.Array, asked: int) -> Any:
+        there = np.ones(len(words), np.bool_)
+        there[nulls] = False
+        validity = pa.py_buffer(np.packbits(there, bitorder="little").tobytes())
+        encoder = PLAIN.prepare(physical(parse_type("binary")), words)
+        assert encoder is not None
+        return encode_block(PLAIN, encoder, format.COMPRESSION_NONE, validity, 0, len(words))
+
+    monkeypatch.setattr(writer, "_dictionary_block", forged)
+    made = writer.CFileWriter(files, "file-0")
+    spec = ColumnWriteSpec(COLUMN, parse_type("string"), "dictionary", "none")
+    made.append_column(spec, pa.array(["red", "blue", "green"] * 100))
+    made.finish()
+    column = CFileReader(files, "file-0").column(COLUMN)
+    assert column is not None
+    for look_up in (
+        lambda: column.value(0),
+        lambda: column.read(0, 300),
+        lambda: column.read_codes(0, 300, scanning=True),
+        lambda: column.gather(SOME[:3]),
+        lambda: column.encoded(0, 300),
+        lambda: column.check(),
+    ):
+        with pytest.raises(CorruptionError, match=f"expected 3 words, found {len(nulls)} NULLs") as raised:
+            look_up()
+        assert raised.value.path == "file-0"
+        assert raised.value.offset == column.footer.dictionary_offset
 
 
 def test_a_block_of_a_dictionary_has_codewords_and_the_nulls_that_the_footer_says(files: MemoryFiles) -> None:
