@@ -83,6 +83,11 @@ def test_other_versions_are_told(spark: SparkSession, monkeypatch: pytest.Monkey
         UserWarning, match=r"have pyarrow \d[\d.]*, this program has 1\.2\.3: set the environment"
     ):
         nyala.spark.register(spark)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(2):  # as a notebook's cell that is run again
+            nyala.spark.register(spark)
+    assert [warning.filename for warning in caught] == [__file__] * 2
 
 
 def test_what_differs_is_said_once_and_what_does_not_matter_is_not() -> None:
@@ -91,10 +96,12 @@ def test_what_differs_is_said_once_and_what_does_not_matter_is_not() -> None:
     same = {**mine, "host": "a", "executable": "/p", "python": "3.11.2", "pyarrow": "26.1.0"}
     assert problems(mine, [same, same]) == []
     newer = same | {"python": "3.12.0"}
-    found = problems(mine, [same, newer, newer, same | {"host": "b", "nyala": None}])
+    part = same | {"host": "c", "missing": "google_crc32c"}
+    found = problems(mine, [same, newer, newer, same | {"host": "b", "nyala": None}, part])
     assert [text.split(":")[0] for text in found] == [
         "Spark's Python workers (/p on a) have Python 3.12.0, this program has 3.11.7",
         "Spark's Python workers (/p on b) have no nyala",
+        "Spark's Python workers (/p on c) have no google_crc32c",
     ]
 
 

@@ -1,7 +1,8 @@
 """What a session runs on: classic or Connect, how many tasks at a time, and which Python its executors have.
 
     register(spark) → check_workers
-                        a job: every slot says its Python and the versions of pyspark, pyarrow, nyala
+                        a job: every slot says its Python, the versions of pyspark, pyarrow, nyala, and what
+                        Nyala's tasks would not find there
                         problems(mine, theirs) → one sentence for each that would end in an error later, and a cure
 
 The job's function is pickled by value and uses nothing of this package: it must run where Nyala is not installed.
@@ -30,13 +31,15 @@ import nyala
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_workers", "cores_of", "is_classic", "problems"]
+__all__ = ["check_workers", "cores_of", "is_classic", "missing_in_workers", "problems"]
 
 _CURE: Final = (
     "set the environment variable PYSPARK_PYTHON to a Python with nyala[spark] of these versions before the session "
     "starts, or install it there"
 )
 _MISSING: Final = re.compile(r"No module named '([\w.]+)'")
+# What a task of ours imports that is not Python's own, and so is nobody else's to miss.
+_OURS: Final = ("nyala", "pyspark_nyala", "pyspark", "pyarrow", "numpy", "google_crc32c")
 _SLOTS_MAX: Final = 64
 _cores: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
@@ -74,7 +77,8 @@ def check_workers(spark: SparkSession) -> list[str]:
             spark.range(0, slots, 1, slots)
             .mapInArrow(
                 _look(),
-                "host string, executable string, python string, pyspark string, pyarrow string, nyala string",
+                "host string, executable string, python string, pyspark string, pyarrow string, nyala string, "
+                "missing string",
             )
             .collect()
         )
@@ -98,6 +102,13 @@ def _look() -> Any:
             except ImportError:
                 return None
 
+        def missing() -> str | None:
+            try:
+                importlib.import_module("nyala.spark.source")
+            except ImportError as error:
+                return error.name or str(error)
+            return None
+
         for _ in batches:
             pass
         yield pyarrow.RecordBatch.from_pydict(
@@ -108,6 +119,7 @@ def _look() -> Any:
                 **{
                     name: pyarrow.array([version(name)], "string") for name in ("pyspark", "pyarrow", "nyala")
                 },
+                "missing": pyarrow.array([missing()], "string"),
             }
         )
 
@@ -140,18 +152,38 @@ def problems(mine: Mapping[str, str], workers: Sequence[Mapping[str, str | None]
                 found[f"{where} have no {title}: {_CURE}"] = None
             elif theirs.split(".")[:count] != mine[name].split(".")[:count]:
                 found[f"{where} have {title} {theirs}, this program has {mine[name]}: {_CURE}"] = None
+        lost = worker.get("missing")
+        if lost is not None and worker["nyala"] is not None:
+            found[f"{where} have no {lost}: {_CURE}"] = None
     return list(found)
+
+
+def missing_in_workers(text: str) -> str | None:
+    """What Spark's error says of workers whose Python cannot run what this program sends, as a sentence with its cure;
+    None: it says something else. A module that is missing and that no task of ours needs is the user's own matter."""
+    why = _why(text)
+    return (
+        None if why is None else f"Spark's Python workers {why}; this program runs {sys.executable}: {_CURE}"
+    )
+
+
+def _why(text: str) -> str | None:
+    missing = _MISSING.search(text)
+    if missing is not None and (missing[1] in _OURS or missing[1].startswith("nyala.")):
+        return f"have no {missing[1]}"
+    if re.search(r"DATA_SOURCE_NOT_FOUND\b.*\bnyala\b", text):
+        return "do not find the format 'nyala'"
+    if "PYTHON_VERSION_MISMATCH" in text:
+        return "are of another version than this program's"
+    cannot = re.search(r'Cannot run program "([^"]*)"', text)
+    return None if cannot is None else f"do not start: there is no {cannot[1]}"
 
 
 def _cannot_run(spark: SparkSession, error: Exception) -> str:
     """Why not even the look at the executors' Python ran, in one sentence."""
     text = str(error)
-    missing = _MISSING.search(text)
-    if missing is not None:
-        why = f"have no {missing[1]}"
-    elif "PYTHON_VERSION_MISMATCH" in text:
-        why = "are of another version than this program's"
-    else:
+    why = _why(text)
+    if why is None:
         why = f"do not start ({text.strip().splitlines()[0][:300] if text.strip() else type(error).__name__})"
     which = ""
     if is_classic(spark):

@@ -3,7 +3,7 @@
     worker        raises an error of ours, its sentence naming table and tablet (`naming`)
     Spark         makes text of it, in an exception of its own, under a traceback of many lines
     driver        `ours` finds the sentence and its class again; the helpers of `nyala.spark` raise that, in one line
-                  (`plain_errors`)
+                  (`plain_errors`). Where no worker could run, because its Python is another one, it finds that out
 
 `df.write…save()`, `df.collect()` and `query.awaitTermination()` are Spark's: there the user sees Spark's exception,
 with our sentence in it, unless they stand in `with plain_errors():`.
@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 
 import nyala.errors
 from nyala.errors import CorruptionError, Error, StorageError, WriteError
+from nyala.spark.cluster import missing_in_workers
 
 __all__ = ["named", "naming", "ours", "place_of", "plain_errors"]
 
@@ -89,7 +90,8 @@ def plain_errors() -> Iterator[None]:
             df.write.format("nyala").options(path="store", table="t").mode("append").save()
 
     The line names the table, and where they are known the tablet, the file, and the first row that failed. What Spark
-    raised is the error's `__context__`, and is not printed. Errors that are not ours stay Spark's.
+    raised is the error's `__context__`, and is not printed. Errors that are not ours stay Spark's, but for those of
+    workers whose Python has no Nyala, or another version: of them an `Error` says how to give Spark this program's.
     """
     try:
         yield
@@ -97,6 +99,8 @@ def plain_errors() -> Iterator[None]:
         raise
     except Exception as error:
         found = ours(error)
+        if found is None and (unable := missing_in_workers(str(error))) is not None:
+            found = Error(unable)
         if found is None:
             raise
         raise found from None

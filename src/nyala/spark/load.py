@@ -52,7 +52,7 @@ from nyala.spark.reader import HeldLease, in_task
 from nyala.spark.routing import key_columns, single_hash, tablet_number
 from nyala.spark.small import PLACE_BITS, small_rows
 from nyala.spark.words import without_places
-from nyala.spark.writer import failure_text, failures_text, unique_columns
+from nyala.spark.writer import check_no_feed, failure_text, failures_text, unique_columns
 from nyala.tablet import layout
 from nyala.tablet.leased_files import kept_by_lease
 from nyala.tablet.load_commit import LoadCommit
@@ -77,6 +77,7 @@ STAGING_MARGIN_S: Final = 3600
 _ANSWER: Final = "tablet int, staged binary, errors binary"
 _ANSWER_SCHEMA: Final = pa.schema([("tablet", pa.int32()), ("staged", pa.binary()), ("errors", pa.binary())])
 
+_FEED_ADVICE: Final = "nyala.spark.write(df, store, table, operation='changes') applies them"
 LATE: Final = "another write changed this key while the job ran"
 
 Errors = Literal["raise", "collect"]
@@ -143,7 +144,9 @@ def _run_job(
     path, name, columns = table._database.path, table.name, df.columns
     given = to_arrow_schema(df.schema, timezone="UTC")
     if tasks is None and not table._database.read_only:
-        check_columns_of(table._database._store.root.table(name), operation, given)
+        state = table._database._store.root.table(name)
+        check_no_feed(state.schema, name, columns, _FEED_ADVICE)
+        check_columns_of(state, operation, given)
         with plain_errors():
             rows = small_rows(df, f"{operation} into {name}")
         if rows is not None:
@@ -152,6 +155,7 @@ def _run_job(
         handover.loading(path, name, lease_s, reserve=operation != "insert") as (plan, lease_name),
         renewing(path, lease_name, lease_s),
     ):
+        check_no_feed(plan.schema, name, columns, _FEED_ADVICE)
         check_columns(plan, operation, given)
         key, folder = handover.new_staging(
             path, lease_s + STAGING_MARGIN_S, owner=process_mark(), lease=lease_name

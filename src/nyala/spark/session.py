@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -53,16 +54,19 @@ def register(spark: SparkSession) -> None:
     now, and check the Pythons of its executors.
 
     Not needed for the name where Spark finds the package `pyspark_nyala` by itself: wherever Nyala is installed with
-    pip. Warns (UserWarning, a sentence each) when Spark's Python workers do not start, have no Nyala, or have other
-    versions of Python, pyspark, pyarrow or nyala than this program.
+    pip. Warns (UserWarning, a sentence each, at each call) when Spark's Python workers do not start, have no Nyala or
+    not all that it needs, or have other versions of Python, pyspark, pyarrow or nyala than this program.
     Cost: a small job.
     """
     problems = check_workers(spark)
     # Now that its executors have come. A class that stands in no module is pickled with what it has.
     known = type("RegisteredDataSource", (NyalaDataSource,), {"cores": cores_of(spark)})
     spark.dataSource.register(known)
+    caller = sys._getframe(1)
     for problem in problems:
-        warnings.warn(problem, stacklevel=2)
+        # With a registry of its own: Python passes over a warning that came from the same line before, and a cell of a
+        # notebook that is run again would look as if all were well.
+        warnings.warn_explicit(problem, UserWarning, caller.f_code.co_filename, caller.f_lineno, registry={})
 
 
 def write(

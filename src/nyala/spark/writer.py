@@ -42,6 +42,7 @@ from nyala.spark.prompt import Promptly
 from nyala.spark.reader import JVM, begin_task
 from nyala.spark.types import arrow_schema
 from nyala.spark.words import errors_in_options, in_options, rows_in_options
+from nyala.tablet.diff_spec import CHANGE_TYPE, COMMIT_TIMESTAMP
 from nyala.tablet.load_job import LoadPlan
 from nyala.tablet.load_write import check_columns
 from nyala.tablet.staged_files import check_names, routing_plan, with_tablets, write_routed
@@ -49,11 +50,13 @@ from nyala.tablet.staged_files import check_names, routing_plan, with_tablets, w
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from nyala.schema.schema import Schema
     from nyala.tablet.root import TableState
 
 __all__ = [
     "NyalaWriter",
     "StagedFile",
+    "check_no_feed",
     "failure_text",
     "failures_text",
     "plan_rows",
@@ -165,8 +168,20 @@ def plan_rows(options: WriteOptions, columns: Sequence[str], schema: StructType)
         plan = routing_plan(SYSTEM, options.path, options.table)
         if options.operation != CHANGES:
             given = arrow_schema(schema)
+            check_no_feed(plan.schema, options.table, columns, ".option('operation', 'changes') applies them")
             check_columns(plan, options.operation, pa.schema([given.field(name) for name in columns]))
     return plan
+
+
+def check_no_feed(schema: Schema, table: str, columns: Sequence[str], advice: str) -> None:
+    """Raises: InvalidArgumentError when the columns are those of a change feed, which the table has not: written as
+    they are, its deletes would be rows."""
+    marks = [name for name in (CHANGE_TYPE, COMMIT_TIMESTAMP) if name in columns and name not in schema]
+    if marks:
+        raise InvalidArgumentError(
+            f"the DataFrame written to table {table!r} is a change feed (it has {' and '.join(map(repr, marks))}): "
+            f"{advice}; to write its rows as they stand, drop these columns"
+        )
 
 
 def stage_rows(batches: Iterator[pa.RecordBatch], path: str, plan: LoadPlan) -> int:

@@ -46,6 +46,38 @@ def test_what_is_named_is_not_named_again() -> None:
         raise Error("no")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "[PYTHON_EXCEPTION] …\nModuleNotFoundError: No module named 'google_crc32c'\n",
+            "have no google_crc32c",
+        ),
+        ("ModuleNotFoundError: No module named 'nyala.spark'", r"have no nyala\.spark"),
+        (
+            "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: nyala. Make",
+            "do not find the format 'nyala'",
+        ),
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than", "of another version"),
+        ('java.io.IOException: Cannot run program "/opt/py": error=2', "do not start: there is no /opt/py"),
+    ],
+)
+def test_workers_of_another_python_are_told_with_the_cure(text: str, said: str) -> None:
+    """Else the user reads of a module that he knows to be installed, in forty lines of Spark's."""
+    with (
+        pytest.raises(Error, match=rf"^table 't': Spark's Python workers .*{said}.*PYSPARK_PYTHON"),
+        named("table 't'"),
+        nyala.spark.plain_errors(),
+    ):
+        raise RuntimeError(text)
+
+
+def test_a_module_that_the_users_function_misses_is_his_own() -> None:
+    """It stays Spark's error: to change the workers' Python would not mend it."""
+    with pytest.raises(RuntimeError, match="sklearn"), nyala.spark.plain_errors():
+        raise RuntimeError("No module named 'sklearn'")
+
+
 def test_an_error_is_found_in_what_spark_made_of_it() -> None:
     """The class, the first line; of several the last; nothing where nothing of ours is."""
     text = (

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import nyala
+import nyala.spark
 from nyala.errors import ColumnNotFoundError, DuplicateKeyError, InvalidArgumentError, SchemaError
 from nyala.spark import writer as writer_module
 from nyala.spark.options import WriteOptions
@@ -253,3 +254,24 @@ def test_rows_that_were_staged_before_an_alteration(store: Path, run_task) -> No
         writer.commit([message])
     with nyala.connect(store) as db:
         assert db["t"].get({"k": 1}) == {"k": 1, "x": "a", "w": 7}
+
+
+@pytest.mark.parametrize("marks", [("_change_type", "_commit_timestamp"), ("_commit_timestamp",)])
+def test_a_feed_that_is_written_as_rows_is_told(store: Path, marks: tuple[str, ...]) -> None:
+    """What it says was deleted would be rows; and that the table has no such column says nothing to its owner."""
+    feed = StructType([*SCHEMA.fields, *(StructField(name, StringType()) for name in marks)])
+    parsed = WriteOptions.parse({"path": str(store), "table": "t"})
+    with pytest.raises(
+        InvalidArgumentError, match=r"table 't' is a change feed .*option\('operation', 'changes'\)"
+    ):
+        NyalaWriter(parsed, feed)
+    frame = SimpleNamespace(sparkSession=None, schema=feed, columns=feed.fieldNames())
+    with nyala.connect(store) as db:
+        for tasks in (None, 2):
+            with pytest.raises(
+                InvalidArgumentError, match=r"table 't' is a change feed .*operation='changes'"
+            ):
+                nyala.spark.upsert(frame, db["t"], tasks=tasks)
+        # Whoever keeps the feed as it is has a table for it.
+        db.create_table("log", {"k": "int64", "v": "string", **dict.fromkeys(marks, "string")}, ["k"])
+    NyalaWriter(WriteOptions.parse({"path": str(store), "table": "log"}), feed)
