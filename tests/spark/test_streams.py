@@ -66,6 +66,35 @@ def test_nyala_to_nyala(spark: SparkSession, store: Path, tmp_path: Path) -> Non
         assert leases_left(store) == []
 
 
+def test_output_mode_complete(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    """Each micro-batch is the whole answer: what is no more in it goes from the table, in the same commit."""
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    with nyala.connect(store) as db:
+        source = db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
+        single = db.create_table("single", {"v": "int64", "count": "int64"}, ["v"])
+        source.insert({"k": [1, 2, 3], "v": [10, 20, 20]})
+        feed = spark.readStream.format("nyala").options(path=str(store), table="t", changes="true").load()
+        query = (
+            feed.groupBy("v").count().where("count = 1").writeStream.format("nyala").outputMode("complete")
+            .options(path=str(store), table="single", operation="insert")
+            .option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        )  # fmt: skip
+        try:
+            query.processAllAvailable()
+            assert single.to_arrow().to_pylist() == [{"v": 10, "count": 1}]
+            then = db.now()
+            source.insert({"k": [4, 5], "v": [10, 30]})
+            query.processAllAvailable()
+        finally:
+            query.stop()
+            spark.conf.set("spark.sql.shuffle.partitions", before)
+        assert single.to_arrow().to_pylist() == [{"v": 30, "count": 1}]
+        changes = single.changes(since=then).to_arrow().sort_by("v")
+        assert changes["_change_type"].to_pylist() == ["delete", "insert"]
+        assert len(set(changes["_commit_timestamp"].to_pylist())) == 1
+
+
 def test_a_query_that_ended_keeps_no_files(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     """Neither one that was at its end nor one that somebody stopped; Spark ends both workers by a signal."""
     with nyala.connect(store) as db:
