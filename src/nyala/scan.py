@@ -81,7 +81,8 @@ class Explanation:
         """The figures; blocks are those that this scan decoded or found in the cache, bytes those that it read.
 
         Totals are of the table; `rows_in_range` are those that partitions and bounds on the key left of them, and
-        `rows_sieved` those that were asked as codewords or frames, without being decoded.
+        `rows_sieved` those that were asked as codewords or frames, without being decoded. Rows of run-length encoded
+        columns are not among them: these are decoded to runs, each of which is asked once.
         """
         counters = self._counters
         windows_read = counters.windows_total - counters.windows_skipped

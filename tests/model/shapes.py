@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 import nyala
-from nyala.cfile import column_reader, format, memory
+from nyala.cfile import format, memory
 from nyala.delta import mem_store
 from nyala.rowset import disk_rowset, key_runs, mem_rowset, skipping, stored_keys
 from nyala.schema import schema
@@ -166,7 +166,6 @@ _TINY: Sequence[tuple[ModuleType, str, int]] = (
     (format, "DICTIONARY_BYTES_MAX", 40),
     (format, "COALESCED_READ_BYTES_MAX", 100),
     (schema, "MIN_BLOCK_SIZE_BYTES", 16),
-    (column_reader, "_WORDS_COMPARED_MAX", 2),
     (disk_rowset, "_SCAN_ROWS_MIN", 1),
     (key_runs, "TAIL_KEYS_MAX", 3),
     (mem_rowset, "_SMALL_INSERTS", 2),

@@ -25,7 +25,7 @@ from nyala.cfile.block_source import BlockForm, BlockSource, ReadStats
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
 from nyala.cfile.decoded_size import DecodedSize
-from nyala.cfile.encoded_rows import CodeRows, EncodedRows, FrameRows, satisfying_codes
+from nyala.cfile.encoded_rows import CodeRows, EncodedRows, FrameRows, admitted_words, satisfying_codes
 from nyala.cfile.encoding import encoding_by_code
 from nyala.cfile.encoding.dictionary import CODEWORDS, codeword_dtype
 from nyala.cfile.encoding.frame import Frame
@@ -66,8 +66,6 @@ _COPIED_LOG2: Final = 2
 _BLOCKS_FEW: Final = 4
 # Answers of `excluded_blocks`, and words of a dictionary that satisfy a constraint.
 _EXCLUDED_KEPT: Final = 16
-# Words that are compared in Python, once for each constraint.
-_WORDS_COMPARED_MAX: Final = 4096
 
 
 class SummaryError(CorruptionError):
@@ -369,7 +367,7 @@ class ColumnReader:
 
     def encoded(self, lower: int, upper: int, *, stats: ReadStats | None = None) -> EncodedRows | None:
         """The ordinals [lower, upper), at least one, as they lie; None for a column that has neither frames nor a
-        dictionary of few words. Costs as `frames`."""
+        dictionary. Costs as `frames`, and with a constraint that is new a comparison of its words."""
         assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
         if self.lies_in_frames:
             return self.frames(lower, upper, stats=stats)
@@ -382,15 +380,14 @@ class ColumnReader:
     @property
     def has_code_frames(self) -> bool:
         """Whether `encoded` tells of words by their codewords."""
-        return 0 < self._footer.dictionary_count <= _WORDS_COMPARED_MAX
+        return self._footer.dictionary_count > 0
 
     def _constraint_in_codes(self, words: pa.Array, constraint: Constraint) -> Constraint:
         found = self._in_codes.get(constraint)
         if found is None:
             if len(self._in_codes) >= _EXCLUDED_KEPT:
                 self._in_codes = {}
-            admitted = np.fromiter(map(constraint.admits, words.to_pylist()), np.bool_, len(words))
-            found = self._in_codes[constraint] = satisfying_codes(admitted)
+            found = self._in_codes[constraint] = satisfying_codes(admitted_words(words, constraint))
         return found
 
     def _within(

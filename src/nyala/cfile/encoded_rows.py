@@ -17,14 +17,15 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nyala.cfile import kernels
 from nyala.cfile.encoding.frame import Frame, output
 from nyala.cfile.memory import scratch
 from nyala.cfile.physical import Physical
-from nyala.schema.constraint import Constraint
+from nyala.schema.constraint import Constraint, order_key
 
-__all__ = ["CodeRows", "EncodedRows", "FrameRows", "satisfying_codes"]
+__all__ = ["CodeRows", "EncodedRows", "FrameRows", "admitted_words", "satisfying_codes"]
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
@@ -171,9 +172,35 @@ class CodeRows:
         return pa.DictionaryArray.from_arrays(indices, self.dictionary, safe=False)
 
 
+def admitted_words(words: pa.Array, constraint: Constraint) -> Bools:
+    """Of each word of a dictionary whether it satisfies the constraint, as `Constraint.admits` says of it.
+
+    Cost: one or two of Arrow's calls: bytes are compared, as text is.
+    """
+    if constraint.empty or constraint.null == "only":
+        return np.zeros(len(words), np.bool_)
+    words = words.cast(pa.binary())
+    if constraint.values is not None:
+        values = pa.array(map(order_key, constraint.values), pa.binary())
+        return _mask(pc.is_in(words, value_set=values))
+    admitted = np.ones(len(words), np.bool_)
+    if constraint.lower is not None:
+        above = pc.greater_equal if constraint.lower_inclusive else pc.greater
+        admitted &= _mask(above(words, pa.scalar(order_key(constraint.lower), pa.binary())))
+    if constraint.upper is not None:
+        below = pc.less_equal if constraint.upper_inclusive else pc.less
+        admitted &= _mask(below(words, pa.scalar(order_key(constraint.upper), pa.binary())))
+    return admitted
+
+
+def _mask(array: pa.BooleanArray) -> Bools:
+    mask: Bools = array.to_numpy(zero_copy_only=False)
+    return mask
+
+
 def satisfying_codes(matching: Bools) -> Constraint:
     """Of codewords, given of each whether its word satisfies something: those that do."""
-    codes = np.flatnonzero(matching).tolist()
+    codes = np.flatnonzero(matching)
     if len(codes) < 2 or codes[-1] - codes[0] >= len(codes):
-        return Constraint.one_of(codes)
-    return Constraint(lower=codes[0], upper=codes[-1], null="none")
+        return Constraint.one_of(codes.tolist())
+    return Constraint(lower=int(codes[0]), upper=int(codes[-1]), null="none")
