@@ -3,7 +3,8 @@
     under the flush lock and the commit lock (other writers wait; scans do not)
       flush what the tablets have in memory        so that every live row has a place on disk (R4)
       changed      keys that changed in (S, now]   of the tablets of the job, by the change feed
-      moved        staged rows of such keys, also idle ones, and staged changes of rowsets that are gone
+      moved        staged rows of such keys, of idle ones those that would do something now, and staged changes of
+                   rowsets that are gone
         none       nearly always: the staged files are as good as they were
         some       their rows are taken out of the staged files, which are written again without them,
                    and settled anew, as the rows of any write are
@@ -56,6 +57,7 @@ from nyala.tablet.history import check_readable
 from nyala.tablet.leased_files import kept_by_lease
 from nyala.tablet.load_job import StagedDelta, StagedTablet
 from nyala.tablet.load_write import UNKNOWN
+from nyala.tablet.locate import ABSENT, locate
 from nyala.tablet.opening import delta_entry, open_rowset
 from nyala.tablet.prepare import OPERATION_NAMES, prepare
 from nyala.tablet.result import WriteResult
@@ -347,10 +349,16 @@ def _wake(
     changed: EncodedKeys | None,
     part: _Part,
 ) -> None:
-    """Of rows that changed nothing as of S, those of changed keys go to `part.moved`; changed None: all go."""
+    """Of rows that changed nothing as of S, those that would now go to `part.moved`: their key, of the changed ones
+    (None: of all), was free at S and is taken now, or the other way round. The others' values are not read."""
     rowset = _open(store, table, made)
     try:
         rowids = _rows_of(rowset, changed)
+        if len(rowids):
+            keys = rowset.keys_of(rowids)
+            found = locate(table, keys, np.full(len(keys), table.ordinal_of[part.tablet.id]))
+            changes_rows = job.operation.startswith(("update", "delete"))
+            rowids = rowids[(found.codes != ABSENT) == changes_rows]
         if len(rowids):
             what = "ignored" if job.operation.endswith("-ignore") else "updated"
             _note_moved(table, job, rowset, rowids, {}, part, what)

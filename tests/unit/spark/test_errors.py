@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import pytest
 
 import nyala.spark
+from nyala.env import MissingFileError
 from nyala.errors import (
     CorruptionError,
     DuplicateKeyError,
@@ -16,6 +18,7 @@ from nyala.errors import (
     TableNotFoundError,
 )
 from nyala.spark.errors import named, naming, ours
+from nyala.tablet import compaction_run
 
 FILE = "/srv/data/9/store/data/3/14.base"
 
@@ -76,6 +79,18 @@ def test_a_module_that_the_users_function_misses_is_his_own() -> None:
     """It stays Spark's error: to change the workers' Python would not mend it."""
     with pytest.raises(RuntimeError, match="sklearn"), nyala.spark.plain_errors():
         raise RuntimeError("No module named 'sklearn'")
+
+
+def test_a_compactions_file_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program that began it is the writer no more, and another has compacted: not a fault of the disk's."""
+
+    def run(*_: object) -> None:
+        raise MissingFileError("cannot open data/3/1.base: No such file", path="/s/data/3/1.base")
+
+    monkeypatch.setattr(compaction_run, "run", run)
+    with pytest.raises(StorageError, match=r"gone \(/s/data/3/1.base\).*compact again") as raised:
+        sys.modules["nyala.spark.compact"]._run(None)  # type: ignore[arg-type]
+    assert not isinstance(raised.value, MissingFileError)
 
 
 def test_an_error_is_found_in_what_spark_made_of_it() -> None:

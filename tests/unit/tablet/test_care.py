@@ -170,13 +170,16 @@ def test_what_jobs_hold_is_left_out_and_told(db: Database, caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("call", ["compact", "vacuum"])
-def test_who_waits_too_long_is_told_so(db: Database, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    """The message says where to look."""
+def test_who_waits_too_long_is_told_so(
+    db: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: str
+) -> None:
+    """The message says where to look, and the log says before that what it is waiting for."""
     scattered(db)
     db._writer().reservations.take([rowsets(db)[0].id], holds_deltas=True)
     monkeypatch.setattr(care, "WAIT_S", 0.01)
     with pytest.raises(StorageError, match=r"table 't' has been running.*db.maintenance.status\(\)"):
         getattr(db["t"], call)()
+    assert "table 't': waiting for a compaction of the background" in caplog.text
 
 
 def test_what_was_done_before_a_failure_stays(folder: Path) -> None:

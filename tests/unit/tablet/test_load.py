@@ -27,7 +27,7 @@ from nyala.errors import (
     TableNotFoundError,
 )
 from nyala.schema.schema import build_schema
-from nyala.tablet import layout
+from nyala.tablet import layout, load_commit
 from nyala.tablet.compaction import compact, run_here
 from nyala.tablet.compaction_plans import MergePlan
 from nyala.tablet.load_commit import LoadCommit
@@ -204,6 +204,39 @@ def test_rows_that_changed_nothing_when_the_tasks_looked(
     db["t"].compact()
     assert content(db) == expected
     assert list(Path(db.path).rglob("*idle*")) == []
+
+
+def test_ignored_rows_of_a_job_that_ran_longer_than_the_history(
+    db: nyala.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows which keys changed, so all are looked up; but a load of a million taken keys does not bring its rows
+    into memory for one of them that was freed."""
+    with db["t"].alter() as a:
+        a.set_history(0)
+    count = 5000
+    db["t"].insert({"k": list(range(count)), "v": [0] * count})
+    db["t"].flush()
+    again: list[int] = []
+    prepare = load_commit.prepare
+
+    def counted(table: Any, name: str, data: Any, **more: Any) -> Any:
+        again.append(len(data))
+        return prepare(table, name, data, **more)
+
+    monkeypatch.setattr(load_commit, "prepare", counted)
+
+    def others() -> None:
+        db["t"].delete({"k": [5, 6]})
+        db["t"].update({"k": list(range(100, 200)), "v": [1] * 100})
+        with db._store.commit_lock:  # as when the lock's holder changes
+            for lease in list(db._store.job_reservations._by_lease):
+                db._store.job_reservations.release(db._store, lease)
+        db["t"].compact()
+
+    answer = run(db, "insert-ignore", {"k": list(range(count)), "v": [9] * count}, others)
+    assert (answer["inserted"], answer["ignored"], again) == (2, count - 2, [2])
+    found = content(db)
+    assert len(found) == count and sorted(k for k, (v, _) in found.items() if v == 9) == [5, 6]
 
 
 def test_what_failed_when_the_tasks_looked_has_failed(db: nyala.Database) -> None:
