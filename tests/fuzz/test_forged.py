@@ -449,11 +449,13 @@ def a_load(db: Database, chance: random.Random) -> dict[str, Any]:
             "rowsets": [],
             "deltas": [],
             "counts": {"inserted": 1},
+            "idle": [],
         }
         rowset = files.to_json()["rowset"]
         rowset["columns"] = rowset.pop("places")
         rowset["path"] = f"staging/{key}/1.base"
-        fields["rowsets"] = [{"meta": rowset, "undo": None, "undo_path": None}]
+        which = "idle" if chance.random() < 0.3 else "rowsets"
+        fields[which] = [{"meta": rowset, "undo": None, "undo_path": None}]
         for delta in files.to_json()["deltas"]:
             if delta["kind"] == "redo":
                 written = {
