@@ -19,7 +19,7 @@ the block's size, the decompressed size, the values (see `Encoding.decode`). Eac
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -37,7 +37,10 @@ from nyala.cfile.encoding.rle import RunLength
 from nyala.cfile.physical import FIXED, Physical, slice_bitmap
 from nyala.errors import CorruptionError
 
-__all__ = ["BlockHeader", "column_validity", "decode_block", "encode_block", "read_header"]
+__all__ = ["BLOCK_BYTES_MIN", "BlockHeader", "column_validity", "compare_crc", "decode_block", "encode_block"]
+__all__ += ["read_header"]
+
+BLOCK_BYTES_MIN: Final = format.BLOCK_HEADER.size + format.CRC.size
 
 Form: TypeAlias = Literal["plain", "codes", "runs", "frames", "packed", "keys"]
 
@@ -139,12 +142,9 @@ def encode_block(
     return [*(part for part in parts if len(part)), format.CRC.pack(crc)]
 
 
-def read_header(block: pa.Buffer, path: str, offset: int) -> BlockHeader:
-    """The header of a whole block whose CRC and lengths are right, whatever column it belongs to.
-
-    Raises: CorruptionError naming what was expected at which offset.
-    """
-    if block.size < format.BLOCK_HEADER.size + format.CRC.size:
+def compare_crc(block: pa.Buffer, path: str, offset: int) -> None:
+    """Raises: CorruptionError for what is too short for a block, and for one whose CRC is not that of its bytes."""
+    if block.size < BLOCK_BYTES_MIN:
         raise CorruptionError(f"expected a block, found {block.size} bytes", path, offset)
     body = block.slice(0, block.size - format.CRC.size)
     (expected,) = format.CRC.unpack_from(block, body.size)
@@ -155,6 +155,16 @@ def read_header(block: pa.Buffer, path: str, offset: int) -> BlockHeader:
             path,
             offset,
         )
+
+
+def read_header(block: pa.Buffer, path: str, offset: int, *, is_compared: bool = False) -> BlockHeader:
+    """The header of a whole block whose CRC and lengths are right, whatever column it belongs to.
+
+    is_compared: whether its CRC was compared when it was read.
+    Raises: CorruptionError naming what was expected at which offset.
+    """
+    if not is_compared:
+        compare_crc(block, path, offset)
     header = BlockHeader.unpack(block)
     if header.block_length != block.size:
         raise CorruptionError(
@@ -197,6 +207,7 @@ def decode_block(
     offset: int,
     *,
     as_: Form = "plain",
+    is_compared: bool = False,
 ) -> Any:
     """The Arrow array of a block, which must be the one of these ordinals.
 
@@ -206,11 +217,12 @@ def decode_block(
          what look-ups keep: of frames without NULLs a `Frame`, of runs without NULLs `Runs`, of a column with a
          dictionary an array of codewords, of others as "plain"; "keys", of plain keys that are equally long: a NumPy
          matrix of their bytes, of others as "plain".
+    is_compared: as of `read_header`.
 
     Owns: the array may refer to `block`'s memory; it keeps it alive.
     Raises: CorruptionError naming `path` and `offset` for anything that a writer cannot have written.
     """
-    header = read_header(block, path, offset)
+    header = read_header(block, path, offset, is_compared=is_compared)
     if header.first_ordinal != first_ordinal or header.row_count != row_count:
         raise CorruptionError(
             f"expected the block of {row_count} rows from ordinal {first_ordinal}, found {header.row_count} rows "

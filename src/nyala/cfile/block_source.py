@@ -1,6 +1,7 @@
 """Blocks of one column: found in the cache, or read from the file and decoded to the form that is asked for.
 
     blocks ── cache ── first_pass ── one pread for neighbours ── decode_block
+    is_new, place, landed, passed     the same in steps, for who reads several columns at once (`together`)
 
 What a block becomes is said by its form: values as Arrow has them, codewords, narrow decimals, runs, frames, or what
 takes the least room for look-ups. The cache has a block once for each form.
@@ -66,6 +67,11 @@ class BlockSource:
     @property
     def path(self) -> str:
         return self._reader.path
+
+    @property
+    def file(self) -> CFileReader:
+        """Where the blocks lie."""
+        return self._reader
 
     @property
     def cache(self) -> BlockCache | None:
@@ -168,6 +174,50 @@ class BlockSource:
         for name, decoding in theirs.items():
             found[name[1]] = decoding.result()  # type: ignore[index]
 
+    # -- frames for who reads several columns at once (`together`) -----------------------------------------
+
+    def is_new(self, blocks: Sequence[int], as_: BlockForm) -> bool:
+        """Whether the cache would keep none of these blocks of a scan that reads them to their end."""
+        return not any(self._first_pass.is_kept((as_, block)) for block in blocks)
+
+    def place(self, block: int) -> tuple[int, int]:
+        """(offset, length) of a block in the file."""
+        return int(self._footer.block_offsets[block]), int(self._footer.block_lengths[block])
+
+    def landed(
+        self, block: int, data: pa.Buffer, counted: BlockForm, scan: tuple[int, int], stats: ReadStats | None
+    ) -> Frame:
+        """A block that was read, its CRC compared, for a scan of the ordinals `scan` that counts as a pass for the form
+        `counted`: kept until the scan has come to its end, or as long as any. Raises: CorruptionError."""
+        if self._footer.dictionary_length:
+            self.dictionary(stats)
+        frame: Frame = self.decode(data, block, self.place(block)[0], "frames", is_compared=True)
+        if stats is not None:
+            stats.reads += 1
+            stats.bytes_read += data.size
+            stats.blocks_read += 1
+        if self.cache is not None and (
+            not self._is_whole(block, scan) or self._first_pass.is_kept((counted, block))
+        ):
+            self._keep("frames", block, frame)
+        return frame
+
+    def passed(
+        self, blocks: Sequence[int], counted: BlockForm, scan: tuple[int, int], stats: ReadStats | None
+    ) -> None:
+        """The scan was given the frames of these blocks."""
+        if stats is not None and self._footer.key.role == BASE:
+            stats.base_blocks.update([(id(self), block) for block in blocks])
+        if self.cache is None:
+            return
+        for block in blocks:
+            if self._is_whole(block, (0, scan[1])) and not self._first_pass.is_kept((counted, block)):
+                self._first_pass.note_pass((counted, block))
+                if not self._is_whole(block, scan):
+                    self.cache.discard(*self.name("frames", block))
+
+    # -- decoding ------------------------------------------------------------------------------------------
+
     def _is_whole(self, block: int, scan: tuple[int, int]) -> bool:
         first = block << self._footer.rows_per_block_log2
         return scan[0] <= first and first + self._footer.block_rows(block) <= scan[1]
@@ -209,15 +259,19 @@ class BlockSource:
                         len(run) > 1 and as_ in ("plain", "narrow", "packed") and not isinstance(array, Runs)
                     ):
                         array = _owning(array, data)
-                    size = (
-                        _size(array.indices)
-                        if as_ == "codes"
-                        else array.nbytes
-                        if as_ == "runs" or isinstance(array, Frame | Runs)
-                        else _size(array)
-                    )
-                    cache.put(*self.name(as_, block), array, size)
+                    self._keep(as_, block, array)
                 yield block, array
+
+    def _keep(self, as_: BlockForm, block: int, array: Any) -> None:
+        size = (
+            _size(array.indices)
+            if as_ == "codes"
+            else array.nbytes
+            if as_ == "runs" or isinstance(array, Frame | Runs)
+            else _size(array)
+        )
+        assert self.cache is not None
+        self.cache.put(*self.name(as_, block), array, size)
 
     def _coalesce(self, blocks: Sequence[int]) -> list[list[int]]:
         """Blocks that lie one behind the other in the file, for one pread each."""
@@ -234,8 +288,10 @@ class BlockSource:
             run_end = offset + length
         return runs
 
-    def decode(self, data: pa.Buffer, block: int, offset: int, as_: BlockForm = "plain") -> Any:
-        """A block in one of its forms: an Arrow array, a `Frame`, or `Runs`."""
+    def decode(
+        self, data: pa.Buffer, block: int, offset: int, as_: BlockForm = "plain", *, is_compared: bool = False
+    ) -> Any:
+        """A block in one of its forms: an Arrow array, a `Frame`, or `Runs`. is_compared: its CRC was."""
         footer = self._footer
         is_narrow = self._has_narrow and as_ in ("narrow", "packed")
         form = narrow_physical(footer.form.type) if is_narrow else footer.form
@@ -244,7 +300,7 @@ class BlockSource:
         try:
             array = decode_block(
                 form, data, first, count, self._dictionary, self._reader.path, offset,
-                as_="plain" if as_ == "narrow" else as_,
+                as_="plain" if as_ == "narrow" else as_, is_compared=is_compared,
             )  # fmt: skip
         except CorruptionError as error:
             raise error.with_rows(first, first + count) from error.__cause__

@@ -87,6 +87,7 @@ class ColumnReader:
         self._small: BlockForm = "plain"
         self._words = word_dtype(self._arrow)
         self._has_narrow = footer.key.role != BLOOM and narrow_decimal(footer.form.type) is not None
+        self._narrow_form = narrow_physical(footer.form.type) if self._has_narrow else footer.form
         if footer.dictionary_length:
             self._small, self._words = "codes", word_dtype(pa.int32())
         elif self._has_narrow:
@@ -351,31 +352,72 @@ class ColumnReader:
         For scans: blocks are kept as `read` with `scanning` keeps them. Cost: reads blocks and compares their CRC.
         """
         assert self.lies_in_frames and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
-        form = self._footer.form
-        narrow = form if narrow_decimal(form.type) is None else narrow_physical(form.type)
-        return self._frames(lower, upper, stats, fill_cache, narrow)
-
-    def _frames(
-        self, lower: int, upper: int, stats: ReadStats | None, fill_cache: bool, narrow: Physical
-    ) -> FrameRows:
-        shift = self._footer.rows_per_block_log2
-        first = lower >> shift
         scan = (lower, upper) if self._source.is_pass(True, fill_cache) else None
-        blocks = range(first, ((upper - 1) >> shift) + 1)
-        frames = self._source.blocks(blocks, stats, fill_cache, "frames", scan)
-        return FrameRows(frames, lower - (first << shift), upper - lower, narrow)
+        frames = self._source.blocks(self.blocks_of(lower, upper), stats, fill_cache, "frames", scan)
+        return self._rows(frames, lower, upper, self._narrow_form)
+
+    def _rows(self, frames: Sequence[Frame], lower: int, upper: int, narrow: Physical) -> FrameRows:
+        return FrameRows(frames, lower & (self.rows_per_block - 1), upper - lower, narrow)
 
     def encoded(self, lower: int, upper: int, *, stats: ReadStats | None = None) -> EncodedRows | None:
         """The ordinals [lower, upper), at least one, as they lie; None for a column that has neither frames nor a
         dictionary. Costs as `frames`, and with a constraint that is new a comparison of its words."""
         assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
-        if self.lies_in_frames:
-            return self.frames(lower, upper, stats=stats)
-        if self.has_code_frames:
-            codes = self._frames(lower, upper, stats, True, CODEWORDS)
-            words = self._source.dictionary(stats)
-            return CodeRows(codes, words, partial(self._constraint_in_codes, words))
-        return None
+        if not self.tells:
+            return None
+        scan = (lower, upper) if self._source.is_pass(True, True) else None
+        return self.encoded_of(
+            self._source.blocks(self.blocks_of(lower, upper), stats, True, "frames", scan), lower, upper
+        )
+
+    # -- in steps, for `together` --------------------------------------------------------------------------
+
+    @property
+    def tells(self) -> bool:
+        """Whether there is an `encoded`."""
+        return self._footer.lies_in_frames or self.has_code_frames
+
+    def encoded_of(self, frames: Sequence[Frame], lower: int, upper: int) -> EncodedRows:
+        """`encoded`, of a column that tells, of the blocks with these ordinals."""
+        if not self._footer.dictionary_length:
+            return self._rows(frames, lower, upper, self._narrow_form)
+        words = self._source.dictionary(None)
+        return CodeRows(
+            self._rows(frames, lower, upper, CODEWORDS), words, partial(self._constraint_in_codes, words)
+        )
+
+    def fills(self, as_: BlockForm) -> bool:
+        """Whether values in this form are written from frames."""
+        if as_ == "codes":
+            return self._footer.dictionary_length > 0 and not self._footer.null_count
+        return self._footer.has_frames and (as_ == "plain" or (as_ == "narrow" and self._has_narrow))
+
+    def is_new(self, as_: BlockForm, lower: int, upper: int) -> bool:
+        """Whether a scan that reads these ordinals in this form to the end leaves nothing in the cache."""
+        return self._source.is_new(self.blocks_of(lower, upper), as_)
+
+    def filled(self, frames: Sequence[Frame], as_: BlockForm, lower: int, upper: int) -> FrameRows:
+        """The ordinals of these blocks that a column which `fills` this form is to be written from."""
+        return self._rows(frames, lower, upper, CODEWORDS if as_ == "codes" else self._narrow_form)
+
+    def worded(self, codes: pa.Array) -> pa.DictionaryArray:
+        """Codewords with the column's words."""
+        return pa.DictionaryArray.from_arrays(codes, self._source.dictionary(None), safe=False)
+
+    def stored_bytes(self, lower: int, upper: int) -> int:
+        """Bytes of the file that the blocks with these ordinals are."""
+        blocks = self.blocks_of(lower, upper)
+        return sum(self._footer.block_lengths[blocks.start : blocks.stop].tolist())
+
+    def blocks_of(self, lower: int, upper: int) -> range:
+        """Those with the ordinals [lower, upper), at least one."""
+        shift = self._footer.rows_per_block_log2
+        return range(lower >> shift, ((upper - 1) >> shift) + 1)
+
+    @property
+    def source(self) -> BlockSource:
+        """Its blocks."""
+        return self._source
 
     @property
     def has_code_frames(self) -> bool:

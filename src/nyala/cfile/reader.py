@@ -11,7 +11,7 @@ values. Which of these are no values of their type is not looked at: see `nyala.
 
 Thread-safety: any thread may read, `close` when none does.
 Left out: evaluating predicates (who reads does, on codewords and runs), parallel decoding (callers' threads do
-that; decompression, CRC and preads release the interpreter lock).
+that; decompression, CRC and preads release the interpreter lock; `together` lets go of it once for many blocks).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile import format
+from nyala.cfile import format, kernels
+from nyala.cfile.block import BLOCK_BYTES_MIN, compare_crc
 from nyala.cfile.bloom import Bloom, PagedBloom
 from nyala.cfile.cache import BlockCache, new_owner
 from nyala.cfile.column import BASE, BLOOM, DELTA_VALUE, KEY, ColumnKey, ColumnPlace
@@ -199,6 +200,27 @@ class CFileReader:
         data = allocate(length)
         self._expect(length, self._opened().read_into(offset, data), offset)
         return data
+
+    def fetch(self, places: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        """The blocks at these (offset, length), with their CRCs compared.
+
+        Cost: the interpreter's lock is let go of once for all of them, by compiled kernels; what is wrong with one
+        is asked once more, block by block. Raises: CorruptionError for the first that is not whole.
+        """
+        blocks = [allocate(length) for _, length in places]
+        asked = [(offset, block) for (offset, _), block in zip(places, blocks, strict=True)]
+        if not self._fetched(asked):
+            for offset, block in asked:
+                self._expect(block.size, self._opened().read_into(offset, block), offset)
+                compare_crc(block, self.path, offset)
+        return blocks
+
+    def _fetched(self, asked: Sequence[tuple[int, pa.Buffer]]) -> bool:
+        """Whether all blocks were read by one call, and are whole."""
+        if not kernels.CAN_FETCH or any(block.size < BLOCK_BYTES_MIN for _, block in asked):
+            return False
+        with self._opened().descriptor() as descriptor:
+            return descriptor is not None and kernels.fetch(descriptor, asked) < 0
 
     def _opened(self) -> RandomFile:
         file = self._file

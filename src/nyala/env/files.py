@@ -28,6 +28,7 @@ import errno
 import os
 import threading
 from collections.abc import Hashable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from nyala.errors import StorageError
@@ -104,6 +105,11 @@ class RandomFile(Protocol):
 
         Returns: how many they are.
         """
+        ...
+
+    def descriptor(self) -> AbstractContextManager[int | None]:
+        """The system's number for the file while the context lasts, for who reads many places of it in one call; None
+        of a file that wants to be asked each time."""
         ...
 
     def close(self) -> None:

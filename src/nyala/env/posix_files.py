@@ -221,7 +221,7 @@ class _PosixRandomFile:
         return self._path
 
     @contextlib.contextmanager
-    def _descriptor(self) -> Iterator[int]:
+    def descriptor(self) -> Iterator[int]:
         if self._closed:
             raise StorageError(f"cannot read {self._path}: it is closed", path=self._path, errno=errno.EBADF)
         fd = _idle.take(self._token, self._path)
@@ -239,7 +239,7 @@ class _PosixRandomFile:
             _idle.give(self._token, fd)
 
     def size_bytes(self) -> int:
-        with self._descriptor() as fd:
+        with self.descriptor() as fd:
             return os.fstat(fd).st_size
 
     def read_into(self, offset: int, memory: Any) -> int:
@@ -247,7 +247,7 @@ class _PosixRandomFile:
         view, done = memoryview(memory).cast("B"), 0
         if self._closed:
             raise StorageError(f"cannot read {self._path}: it is closed", path=self._path, errno=errno.EBADF)
-        # Blocks are read so, and `_descriptor` would be a third of the calls.
+        # Blocks are read so, and `descriptor` would be a third of the calls.
         fd = _idle.take(self._token, self._path)
         try:
             while done < len(view):
@@ -263,7 +263,7 @@ class _PosixRandomFile:
 
     def read(self, offset: int, length: int) -> bytes:
         assert min(offset, length) >= 0, (offset, length)
-        with self._descriptor() as fd:
+        with self.descriptor() as fd:
             first = os.pread(fd, min(length, _CALL_MAX_BYTES), offset)
             if len(first) == length or not first:
                 return first

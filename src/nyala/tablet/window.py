@@ -7,6 +7,7 @@
                      leaves few rows, all that follows is done for these alone
                   3. the predicate's columns: decode, patch with UNDO and REDO, evaluate
                   4. only then the other columns, and only the rows that are left
+                in each of these steps the columns that nothing has changed by one call for all (`rowset.together`)
 
 Source: as `read_path`, which cuts scans into windows and puts their rows together again.
 """
@@ -14,7 +15,7 @@ Source: as `read_path`, which cuts scans into windows and puts their rows togeth
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -22,12 +23,14 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from nyala.cfile.block_source import BlockForm
 from nyala.cfile.encoded_rows import EncodedRows
 from nyala.cfile.physical import narrow_decimal
 from nyala.keys.codec import KeyCodec
 from nyala.keys.key_range import KeyRange, is_key_range, key_range_of
 from nyala.rowset.disk_rowset import DiskRowSet, is_scan
 from nyala.rowset.stats import RowSetStats
+from nyala.rowset.together import encoded_columns, whole_columns
 from nyala.schema.arrow_values import rows_of
 from nyala.schema.constraint import Constraint
 from nyala.schema.predicate import BoundPredicate
@@ -78,6 +81,7 @@ class ScanCounters:
         self.stats = RowSetStats()
         self.sieved_rows = 0
         self.sieved_rows_left = 0
+        self.sieved_empty = 0  # windows of which nothing was left
         self._lock = threading.Lock()
 
     def skip(self, windows: int, of_windows: int, rows: int, of_rows: int) -> None:
@@ -98,11 +102,17 @@ class ScanCounters:
         """Whether something was sieved, and few rows of it left."""
         return self.sieved_rows > 0 and self.sieving_pays
 
+    @property
+    def sieving_leaves_some(self) -> bool:
+        """Whether windows were sieved, and some rows of each left: then all columns of the next are wanted, too."""
+        return self.sieved_rows > 0 and not self.sieved_empty
+
     def sieved(self, rows: int, left: int) -> None:
-        """So many rows were sieved, and so many were left."""
+        """So many rows of a window were sieved, and so many were left."""
         with self._lock:
             self.sieved_rows += rows
             self.sieved_rows_left += left
+            self.sieved_empty += not left
 
     def add(self, stats: RowSetStats) -> None:
         """What reading one more piece cost."""
@@ -236,12 +246,15 @@ def _read_window(
     predicate = None if isinstance(rowset, DiskRowSet) and spec.is_key_range else spec.predicate
     if isinstance(rowset, DiskRowSet) and predicate is not None and counters.sieving_pays:
         sieve = _Sieve(unit, rowset, spec, lower, upper, stats)
+        if counters.sieving_leaves_some:
+            sieve.fetch(columns)
         if sieve.asked(mask):
             counters.sieved(upper - lower, len(sieve.rows))
             if len(sieve.rows) < (upper - lower) * PICK_SHARE:
                 return sieve.read(columns)
     known = _Decoded(unit, spec, lower, upper, stats)
     if predicate is not None:
+        known.read_together(map(spec.schema.by_name, predicate.columns), known.predicate_form)
         matching = predicate.evaluate(known, upper - lower)
         mask = matching if mask is None else mask & matching
     if mask is None or mask.all():
@@ -253,6 +266,7 @@ def _read_window(
                 rowset.rows_between(others, snapshot, lower, upper, stats),
                 strict=True,
             )
+        known.read_together(columns, known.form)
         return None, [
             _in_type(known[column.name], column, spec)
             if column.name in known.arrays
@@ -262,6 +276,8 @@ def _read_window(
     selected = np.flatnonzero(mask)
     if not len(selected):
         return nothing
+    if len(selected) >= (upper - lower) * PICK_SHARE:
+        known.read_together(columns, known.form)
     out = []
     for column in columns:
         if column.name in known.arrays:
@@ -316,18 +332,38 @@ class _Sieve(Mapping[str, pa.Array]):
         self.rows: np.ndarray = np.empty(0, np.int64)  # that are left, counted from `lower`
         self._encoded: dict[str, EncodedRows] = {}
         self._arrays: dict[str, pa.Array] = {}
+        self._fetched: dict[str, EncodedRows] = {}
         self._unit, self._rowset, self._spec = unit, rowset, spec
         self._lower, self._upper, self._stats = lower, upper, stats
+        self._constraints = [(spec.schema.by_name(name), of) for name, of in spec.constraints.items()]
+
+    def fetch(self, columns: Sequence[ColumnSchema]) -> None:
+        """Read what the constraints and these columns need by one call, as far as it can be."""
+        self._fetch([*[column for column, _ in self._constraints], *self._in_frames(columns)])
+
+    def _fetch(self, columns: Iterable[ColumnSchema]) -> None:
+        known = self._fetched.keys() | self._encoded.keys()
+        new = {column.name: column for column in columns if column.name not in known}
+        if new and self._unit.is_scan:
+            found = encoded_columns(self._rowset, new.values(), self._lower, self._upper, self._stats)
+            self._fetched |= found
+
+    def _in_frames(self, columns: Sequence[ColumnSchema]) -> list[ColumnSchema]:
+        return [column for column in columns if self._rowset.lies_in_frames(column)]
 
     def asked(self, mask: np.ndarray | None) -> bool:
         """Find the rows of `mask` that may match; False if no column can tell without being decoded."""
         left: np.ndarray | None = None
-        for name, constraint in self._spec.constraints.items():
-            column = self._spec.schema.by_name(name)
-            encoded = self._rowset.encoded(column, self._spec.snapshot, self._lower, self._upper, self._stats)
+        for column, constraint in self._constraints:
+            if len(self._encoded) == 1:  # of which it may be that nothing is left
+                self._fetch([others for others, _ in self._constraints])
+            encoded = self._fetched.get(column.name)
+            if encoded is None:
+                rows = (self._lower, self._upper)
+                encoded = self._rowset.encoded(column, self._spec.snapshot, *rows, self._stats)
             if encoded is None:
                 continue
-            self._encoded[name] = encoded
+            self._encoded[column.name] = encoded
             matching = encoded.matches(constraint)
             left = matching if left is None else np.logical_and(left, matching, out=left)
             if not left.any():
@@ -350,17 +386,19 @@ class _Sieve(Mapping[str, pa.Array]):
                 self._arrays = {name: array.take(pa.array(kept)) for name, array in self._arrays.items()}
         if not len(self.rows):
             return _NOTHING
+        self._fetch(self._in_frames([column for column in columns if column.name not in self._arrays]))
         return self.rows + self._lower, [self[column.name] for column in columns]
 
     def __getitem__(self, name: str) -> pa.Array:
         found = self._arrays.get(name)
         if found is None:
             column, spec = self._spec.schema.by_name(name), self._spec
-            encoded = self._encoded.get(name)
+            encoded = self._encoded.get(name) or self._fetched.get(name)
             if encoded is None:
                 found = _some(self._unit, column, spec, self._lower, self._upper, self.rows, self._stats)
             else:
-                picked = encoded.pick(self.rows, narrow=name in spec.types, satisfying=spec.constraints[name])
+                known = spec.constraints.get(name)
+                picked = encoded.pick(self.rows, narrow=name in spec.types, satisfying=known)
                 found = _in_type(picked, column, spec)
             self._arrays[name] = found
         return found
@@ -380,6 +418,29 @@ class _Decoded(Mapping[str, pa.Array]):
         self._unit, self._spec = unit, spec
         self._lower, self._upper, self._stats = lower, upper, stats
 
+    def read_together(
+        self, columns: Iterable[ColumnSchema], form: Callable[[ColumnSchema], BlockForm]
+    ) -> None:
+        """Decode those of the columns that can be by one call; the others come when they are asked for."""
+        rowset = self._unit.rowset
+        if isinstance(rowset, DiskRowSet) and self._unit.is_scan:
+            wanted = [(column, form(column)) for column in columns if column.name not in self.arrays]
+            self.arrays |= whole_columns(rowset, wanted, self._lower, self._upper, self._stats)
+
+    def form(self, column: ColumnSchema) -> BlockForm:
+        """What a column of the answer is read as."""
+        wanted = self._spec.types.get(column.name)
+        if wanted is not None and pa.types.is_dictionary(wanted):
+            return "codes"
+        return "plain" if wanted is None or narrow_decimal(column.type) is None else "narrow"
+
+    def predicate_form(self, column: ColumnSchema) -> BlockForm:
+        """What a column of the predicate is read as: where it costs less, in a form that the answer does not want."""
+        if narrow_decimal(column.type) is None:
+            return "codes" if column.type.is_variable else "plain"
+        is_wide = column.name not in self._spec.types and column.name in self._spec.arrow_schema.names
+        return "plain" if is_wide else "narrow"
+
     def __getitem__(self, name: str) -> pa.Array:
         found = self.arrays.get(name)
         if found is None:
@@ -390,8 +451,8 @@ class _Decoded(Mapping[str, pa.Array]):
                 read = rowset.column
                 if narrow_decimal(column.type) is None:
                     read = rowset.coded
-                elif name in self._spec.types or name not in self._spec.arrow_schema.names:
-                    read = rowset.narrow  # else it is wanted wide as well
+                elif self.predicate_form(column) == "narrow":
+                    read = rowset.narrow
                 found = read(column, snapshot, lower, upper, stats, scanning=self._unit.is_scan)
             else:
                 found = rowset.column(column, snapshot, lower, upper, stats)

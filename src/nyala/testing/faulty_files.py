@@ -14,6 +14,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -277,6 +278,9 @@ class _UnreliableFile:
     def read_into(self, offset: int, memory: Any) -> int:
         self._owner.before(Operation("read", self.path))
         return self._inner.read_into(offset, memory)
+
+    def descriptor(self) -> AbstractContextManager[None]:
+        return nullcontext()  # so that the owner is asked before each read
 
     def close(self) -> None:
         self._inner.close()

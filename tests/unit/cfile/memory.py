@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,6 +90,9 @@ class _Opened:
         data = self.read(offset, len(view))
         view[: len(data)] = data
         return len(data)
+
+    def descriptor(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def close(self) -> None:
         pass

@@ -2,12 +2,13 @@
 
     compiled   `compiled.pyx`, made by Cython and a C compiler when Nyala is installed or a wheel is built; for x86-64
                on Linux once more, as `compiled_avx2`, for processors whose vectors are twice as long
-    plain      `plain.py`, its twin: the same functions, the same answers, a NumPy call for each step
+    plain      `plain.py`, its twin: the same functions, the same answers, a NumPy call for each step; all but `fetch`
 
     fill       numbers of frames, of one or of many at once, into the memory of Arrow arrays
     in_range   which rows of a frame have a delta in a range           in_table   the same of any set of deltas
     greatest   the greatest delta
     widen      codewords as Arrow's indices
+    fetch      blocks from a file into memory, with their CRCs compared: of all columns of a window in one call
 
 A kernel takes the bytes of a block as they lie, goes over them once, and lets go of the interpreter's lock meanwhile.
 Its caller has proved what the block says of them. A kernel proves again that it reads and writes no memory but what it
@@ -19,16 +20,32 @@ Which is used is decided when Nyala is imported, by the environment variable NYA
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
+
+import google_crc32c
+import pyarrow as pa
 
 from nyala.cfile.kernels.plain import REVISION, Fill
 from nyala.errors import InvalidArgumentError
 
-__all__ = ["COMPILED", "Fill", "described", "fill", "greatest", "in_range", "in_table", "widen"]
+__all__ = [
+    "CAN_FETCH",
+    "COMPILED",
+    "Fill",
+    "described",
+    "fetch",
+    "fill",
+    "greatest",
+    "in_range",
+    "in_table",
+    "widen",
+]
 
 SETTING: Final = "NYALA_KERNELS"
 
@@ -69,6 +86,39 @@ if TYPE_CHECKING:
 else:
     fill, greatest, widen = _kernels.fill, _kernels.greatest, _kernels.widen
     in_range, in_table = _kernels.in_range, _kernels.in_table
+
+_CRC_OF_DIGITS: Final = 0xE3069283
+
+
+def _crc32c_address() -> int:
+    """Where the C function lies that `google_crc32c` calls; 0 where that package has none, or another."""
+    extension = getattr(google_crc32c, "_crc32c", None) or sys.modules.get("google_crc32c._crc32c")
+    try:
+        function = ctypes.CDLL(extension.__file__).crc32c_value  # type: ignore[union-attr]
+        function.argtypes, function.restype = (ctypes.c_char_p, ctypes.c_size_t), ctypes.c_uint32
+        if function(b"123456789", 9) == _CRC_OF_DIGITS:
+            return ctypes.cast(function, ctypes.c_void_p).value or 0
+    except (AttributeError, OSError, TypeError):
+        pass
+    return 0
+
+
+_CRC32C: Final = _crc32c_address() if COMPILED else 0
+CAN_FETCH: Final = _CRC32C != 0
+"""Whether there is a `fetch`: it has no twin, who reads a file otherwise asks it block by block."""
+
+
+def fetch(descriptor: int, places: Sequence[tuple[int, pa.Buffer]]) -> int:
+    """Blocks of an open file into memory: (where each begins in the file, a buffer of its size), all in one call, which
+    lets go of the interpreter's lock once. The CRC-32C is made by the C function of `google_crc32c`.
+
+    Returns: which is the first that could not be read to its end, or whose last four bytes are not the CRC-32C of
+    those before; -1: none. From that one on the memory may hold anything. Raises: ValueError for a buffer that is
+    shorter than a CRC.
+    """
+    assert CAN_FETCH
+    failed: int = _kernels.fetch(descriptor, places, _CRC32C)
+    return failed
 
 
 def described() -> str:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The kernels in C: see `nyala.cfile.kernels`, which says what each takes and gives, and `plain`, their twin.
+"""The kernels in C: see `nyala.cfile.kernels`, which says what each takes and gives, and `plain`, the twin of most.
 
 Every kernel works on a tile at a time, a few thousand rows that stay in the nearest cache: each plane is laid into it by a
 loop of its own, which the compiler makes vectors of, and what becomes of the deltas is one more.
@@ -34,7 +34,7 @@ cdef extern from *:
     bint _checked "NYALA_CHECKED"
     bint _has_avx2 "NYALA_HAS_AVX2"
 
-REVISION = 2
+REVISION = 3
 CHECKED = bool(_checked)
 HAS_AVX2 = bool(_has_avx2)
 
@@ -649,3 +649,69 @@ def widen(words, int width, int32_t[::1] out):
         else:
             most = _widen(<const uint32_t*>view.buf, n, &out[0])
     return most
+
+
+# ------------------------------------------------------------------------------------------------ reading
+
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #if defined(_WIN32)
+    #include <io.h>
+    typedef long long nyala_signed;
+    static nyala_signed nyala_read(int file, void* into, size_t count, long long offset) { return -1; }
+    #else
+    #include <unistd.h>
+    typedef ssize_t nyala_signed;
+    static nyala_signed nyala_read(int file, void* into, size_t count, long long offset)
+    {
+        nyala_signed done;
+        do done = pread(file, into, count, (off_t)offset); while (done < 0 && errno == EINTR);
+        return done;
+    }
+    #endif
+    """
+    int64_t _read "nyala_read"(int file, void* into, size_t count, int64_t offset) noexcept nogil
+
+ctypedef uint32_t (*crc_function)(const uint8_t* data, size_t count) noexcept nogil
+
+cdef enum:
+    CRC_SIZE = 4
+    READ_MAX = 1 << 30  # in one call; Linux takes 2 GiB less a page
+
+
+cdef bint _is_read(int file, Py_ssize_t offset, Py_buffer* view, crc_function crc) noexcept nogil:
+    cdef Py_ssize_t done = 0, size = view.len - CRC_SIZE
+    cdef uint8_t* into = <uint8_t*>view.buf
+    cdef int64_t part
+    cdef uint32_t wanted
+    while done < view.len:
+        part = _read(file, into + done, min(view.len - done, <Py_ssize_t>READ_MAX), offset + done)
+        if part <= 0:
+            return False
+        done += part
+    memcpy(&wanted, into + size, CRC_SIZE)
+    return crc(into, size) == wanted
+
+
+def fetch(int descriptor, places, size_t crc):
+    cdef Py_ssize_t count = len(places), i, failed = -1
+    cdef Views views = Views(count)
+    cdef Py_ssize_t* offsets = <Py_ssize_t*>malloc(count * sizeof(Py_ssize_t) + 1)
+    if offsets is NULL:
+        raise MemoryError
+    try:
+        for i in range(count):
+            offset, into = places[i]
+            offsets[i] = offset
+            if views.hold(into, PyBUF_WRITABLE).len < CRC_SIZE or offsets[i] < 0:
+                raise ValueError(f"expected blocks that end with their CRC, found one of {len(into)} bytes at {offset}")
+        with nogil:
+            for i in range(count):
+                if not _is_read(descriptor, offsets[i], views._held + i, <crc_function>crc):
+                    failed = i
+                    break
+    finally:
+        free(offsets)
+    return failed

@@ -21,7 +21,7 @@ __all__ = ["CHECKED", "REVISION", "Fill", "fill", "greatest", "in_range", "in_ta
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 2
+REVISION: Final = 3
 CHECKED: Final = False
 
 

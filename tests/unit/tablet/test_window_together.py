@@ -1,0 +1,146 @@
+"""Windows read their columns by one call, where they can: as few calls as that, and the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.support import open_database
+
+import nyala
+from nyala.cfile import CFileReader
+from nyala.cfile.first_pass import PASSES
+from nyala.rowset import disk_rowset
+from nyala.tablet import read_path
+
+ROWS = 40_000
+WINDOW = 8192
+
+
+def row(k: int) -> dict[str, Any]:
+    return {
+        "k": k,
+        "n": k**3 % 2999 - 1500,
+        "amount": Decimal(k**3 * 31 % 4973) / 100,
+        "word": f"m{k % 7}",
+        "maybe": None if k % 5 == 0 else k % 1000,
+        "text": f"text {k}",
+        "even": k * 246 % 5000,
+    }
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("together") / "s"
+    schema = {
+        "k": nyala.column("int64", block_size=4096),
+        "n": nyala.column("int32", encoding="for", block_size=4096),
+        "amount": nyala.column("decimal(15,2)", encoding="for", block_size=4096),
+        "word": nyala.column("string", encoding="dictionary", block_size=4096),
+        "maybe": nyala.column("int32", nullable=True, encoding="for", block_size=4096),
+        "text": nyala.column("string", encoding="plain"),
+        "even": nyala.column("int32", encoding="for", block_size=4096),
+    }
+    with open_database(folder) as db:
+        table = db.create_table("t", schema, ["k"])
+        table.insert([row(k) for k in range(ROWS)])
+        table.flush()
+    return folder
+
+
+@pytest.fixture
+def fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Blocks of each call. Windows are small."""
+    calls: list[int] = []
+    real = CFileReader.fetch
+
+    def counted(self: CFileReader, places: Any) -> list[pa.Buffer]:
+        calls.append(len(places))
+        return real(self, places)
+
+    monkeypatch.setattr(CFileReader, "fetch", counted)
+    monkeypatch.setattr(read_path, "WINDOW_ROWS", WINDOW)
+    monkeypatch.setattr(disk_rowset, "_SCAN_ROWS_MIN", WINDOW)
+    return calls
+
+
+@pytest.fixture
+def table(path: Path, fetches: list[int]) -> Iterator[nyala.Table]:
+    with nyala.connect(path, read_only=True) as db:
+        yield db["t"]
+
+
+def expected(columns: list[str], keep: Any = lambda _: True) -> list[dict[str, Any]]:
+    rows = (row(k) for k in range(ROWS))
+    return [{name: found[name] for name in columns} for found in rows if keep(found)]
+
+
+def test_a_window_reads_its_columns_by_one_call(table: nyala.Table, fetches: list[int]) -> None:
+    """Each call is a turn at the interpreter's lock."""
+    columns = ["k", "n", "amount"]
+    assert table.scan(columns).to_arrow().to_pylist() == expected(columns)
+    windows = -(-ROWS // WINDOW)
+    assert len(fetches) == windows
+
+
+def test_columns_that_cannot_be_read_so_are_read_beside_them(table: nyala.Table) -> None:
+    """NULLs, text, and what nobody asked as codewords."""
+    columns = ["text", "k", "maybe", "word", "n"]
+    assert table.scan(columns).to_arrow().to_pylist() == expected(columns)
+
+
+def test_what_is_kept_is_found_again(table: nyala.Table, fetches: list[int]) -> None:
+    """A table that is scanned all the time would be decoded all the time."""
+    columns = ["k", "n", "amount"]
+    for _ in range(PASSES + 1):
+        table.scan(columns).to_arrow()
+    fetches.clear()
+    scan = table.scan(columns)
+    assert scan.to_arrow().to_pylist() == expected(columns) and not fetches
+    assert scan.explain().to_dict()["cache_hits"] > 0
+
+
+def test_a_changed_column_is_read_with_its_changes(tmp_path: Path, fetches: list[int]) -> None:
+    """The base would come out as it was written."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64", "a": "int32", "b": "int32"}, ["k"])
+        table.insert({"k": list(range(ROWS)), "a": list(range(ROWS)), "b": [0] * ROWS})
+        table.flush()
+        table.update([{"k": 5, "a": -1}, {"k": ROWS - 1, "a": -2}])
+        found = table.scan(["a", "b", "k"]).to_arrow()
+        assert found["a"].to_pylist() == [-1 if k == 5 else -2 if k == ROWS - 1 else k for k in range(ROWS)]
+        assert table.scan(["k"], where="a < 0").to_arrow()["k"].to_pylist() == [5, ROWS - 1]
+    assert fetches
+
+
+def test_a_predicate_reads_all_columns_at_once_as_long_as_it_leaves_rows_of_each_window(
+    table: nyala.Table, fetches: list[int]
+) -> None:
+    """Of the first window nobody knows: its predicate's first column may leave nothing of it."""
+    columns = ["k", "amount"]
+    found = table.scan(columns, where="n BETWEEN 100 AND 300 AND word = 'm3'").to_arrow()
+    assert found.to_pylist() == expected(columns, lambda r: 100 <= r["n"] <= 300 and r["word"] == "m3")
+    windows = -(-ROWS // WINDOW)
+    assert windows <= len(fetches) <= windows + 1
+
+
+def test_a_predicate_that_leaves_nothing_of_a_window_reads_no_other_column(table: nyala.Table) -> None:
+    """All columns would be read for rows that nobody wants."""
+    only, scan = table.scan(["even"]), table.scan(["k", "amount"], where="even = 777 AND n > 0")
+    assert only.to_arrow().num_rows == ROWS and scan.to_arrow().num_rows == 0
+    decoded = [of.explain().to_dict()["blocks_decoded"] for of in (only, scan)]
+    assert decoded[0] == decoded[1] > 0
+
+
+def test_a_predicate_that_is_evaluated_reads_its_columns_by_one_call(
+    table: nyala.Table, fetches: list[int]
+) -> None:
+    """Where much is left, blocks are decoded whole, and the columns of the predicate are many."""
+    columns = ["k", "n", "amount"]
+    found = table.scan(columns, where="n > -1400 OR amount > k").to_arrow()
+    assert found.to_pylist() == expected(columns, lambda r: r["n"] > -1400 or r["amount"] > r["k"])
+    assert 0 < len(fetches) <= 2 * -(-ROWS // WINDOW)
