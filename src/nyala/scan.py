@@ -172,8 +172,8 @@ class PinnedRows(abc.ABC):
         """The Arrow schema of the result."""
 
     @abc.abstractmethod
-    def _read(self, table: TableState) -> Iterator[pa.RecordBatch]:
-        """The rows, which lie in `table`."""
+    def _read(self, table: TableState, *, keeping: bool) -> Iterator[pa.RecordBatch]:
+        """The rows, which lie in `table`. keeping: as of `_batches`."""
 
     @abc.abstractmethod
     def _again(self) -> str:
@@ -185,7 +185,7 @@ class PinnedRows(abc.ABC):
 
     def to_arrow(self) -> pa.Table:
         """The rows as an Arrow table."""
-        return pa.Table.from_batches(list(self._batches()), schema=self.schema)
+        return pa.Table.from_batches(list(self._batches(keeping=True)), schema=self.schema)
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
         """The rows as a pandas DataFrame; `options` go to `pyarrow.Table.to_pandas`."""
@@ -219,9 +219,10 @@ class PinnedRows(abc.ABC):
             if self._store.env.clock.monotonic_s() - self._last_read_s > UNREAD_LIMIT_S:
                 self._root = self._table = None
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def _batches(self, *, keeping: bool = False) -> Iterator[pa.RecordBatch]:
+        """keeping: whether the caller keeps them all: see `read_path.run`."""
         root, table = self._take()
-        for batch in self._read(table):
+        for batch in self._read(table, keeping=keeping):
             # The generator's own frame keeps the root; the touch keeps a slow consumer from being expired.
             self._last_read_s = self._store.env.clock.monotonic_s()
             yield batch
@@ -517,9 +518,10 @@ class Scan(PinnedRows):
 
     # ---------------------------------------------------------------------------------------- inside
 
-    def _read(self, table: TableState) -> Iterator[pa.RecordBatch]:
+    def _read(self, table: TableState, *, keeping: bool) -> Iterator[pa.RecordBatch]:
         counters = self._begin()
-        return read_path.run(read_path.plan(table, self._spec, counters), self._spec, counters)
+        units = read_path.plan(table, self._spec, counters)
+        return read_path.run(units, self._spec, counters, keeping=keeping)
 
     def _again(self) -> str:
         return f"scan again, with at={self.timestamp} for the same moment"

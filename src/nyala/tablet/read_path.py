@@ -81,6 +81,8 @@ _INLINE_ROWS: Final = GAP_ROWS
 # Windows that are ready or being read when a reader who does much with each asks for the next: decoded by short calls,
 # more threads would only wait for one another.
 _READY_WINDOWS: Final = 4
+# Rows of so many bytes that are kept are decoded by several threads (decision 0040).
+_KEPT_ROW_BYTES_MIN: Final = 16
 
 
 def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bool = False) -> list[ScanUnit]:
@@ -263,15 +265,23 @@ def windows_ahead(units: Sequence[ScanUnit], spec: ScanSpec, most: int | None = 
     return windows_that_fit(units, spec, WINDOW_ROWS, most or ahead_max())
 
 
-def run(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> Iterator[pa.RecordBatch]:
+def run(
+    units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters, *, keeping: bool = False
+) -> Iterator[pa.RecordBatch]:
     """The rows of the scan as record batches; in key order if the spec says so.
+
+    keeping: whether the caller keeps them all, and does nothing else meanwhile. Then most of the time is the system's,
+             which clears memory that nobody had yet; other threads do that as well.
 
     Without order a batch has at most `WINDOW_ROWS` rows; of a merge it has at most the share of memory, besides what is
     in memory only.
     """
     # Rows without columns are all alike: there is nothing to bring into order, and nothing to merge them by.
     ordered = spec.order_by_key and spec.columns
-    batches = _ordered(units, spec, counters) if ordered else _unordered(units, spec, counters, _as_it_is)
+    if ordered:
+        batches = _ordered(units, spec, counters)
+    else:
+        batches = _unordered(units, spec, counters, _as_it_is, keeping=keeping)
     return batches if spec.limit is None else _limited(batches, spec.limit)
 
 
@@ -309,6 +319,8 @@ def _unordered(
     counters: ScanCounters,
     make: Callable[[pa.RecordBatch], _Out],
     ahead: int | None = None,
+    *,
+    keeping: bool = False,
 ) -> Iterator[_Out]:
     def work(item: tuple[ScanUnit, int, int]) -> _Out | None:
         unit, lower, upper = item
@@ -327,13 +339,19 @@ def _unordered(
             on_disk = []
     picked = [_picked_range(on_disk, spec, counters)] if on_disk else []
     first = (make(batch) for batch in picked if batch is not None)
-    each = _each_piece(units, spec, counters, work, spec.columns, ahead)
+    each = _each_piece(units, spec, counters, work, spec.columns, ahead, keeping=keeping)
     others = (made for made in each if made is not None)
     return itertools.chain(first, others)
 
 
 def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
+
+
+def _row_bytes(spec: ScanSpec) -> int:
+    """About how many bytes of Arrow's memory a row takes; of text the offset only."""
+    fields = zip(spec.arrow_schema, spec.columns, strict=True)
+    return sum(4 if column.type.is_variable else field.type.bit_width // 8 for field, column in fields)
 
 
 def _are_few(units: Sequence[ScanUnit]) -> bool:
@@ -347,22 +365,27 @@ def _each_piece(
     work: Callable[[tuple[ScanUnit, int, int]], _Out],
     columns: Collection[ColumnSchema],
     ahead: int | None = None,
+    *,
+    keeping: bool = False,
 ) -> Iterator[_Out]:
     """`work`, which decodes these columns and the predicate's, on all pieces in their order, by several threads where
     that is faster.
 
-    ahead: so many of them are begun before they are asked for, if there is memory for them, whatever they decode.
+    ahead:   so many of them are begun before they are asked for, if there is memory for them, whatever they decode.
+    keeping: as of `run`.
     """
     are_few, room = _are_few(units) or _is_little(spec), 1
-    is_long = not are_few and decodes_in_long_calls(units, spec)
+    fills_much = keeping and spec.predicate is None and _row_bytes(spec) >= _KEPT_ROW_BYTES_MIN
+    is_long = not are_few and (fills_much or decodes_in_long_calls(units, spec))
     if is_long or not (are_few or ahead is None):
         room = windows_ahead(units, spec, None if is_long or ahead is None else 2 * ahead)
     # Those of another rowset than the largest may take twice as much, before they are cut.
     share = share_bytes(units)
     items = _all_pieces(units, spec, counters, columns, min(share, 2 * share // room))
     if is_long:
-        # Who has windows made ahead of himself has others that work on them: he helps.
-        return in_parallel(items, work, room, helping=ahead is not None)
+        # Who has windows made ahead of himself has others that work on them, and who keeps them has nothing else to
+        # do: he helps.
+        return in_parallel(items, work, room, helping=ahead is not None or keeping)
     if are_few or ahead is None:
         return map(work, items)
     if spec.predicate is not None and room > 1:

@@ -677,6 +677,36 @@ def test_threads_decode_only_what_is_decoded_in_long_calls(
         assert table.count(where) == (rows if where is None else table.scan(where=where).to_arrow().num_rows)
 
 
+@pytest.mark.parametrize(
+    ("columns", "where", "threads"),
+    [(["k", "n", "m"], None, True), (["n", "m"], None, False), (["k", "n", "m"], "n > 5", False)],
+)
+def test_threads_fill_memory_for_who_keeps_it_all(
+    columns: list[str], where: str | None, threads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most of `to_arrow` is the system's clearing of pages, by one thread; a stream is given the same memory again, and
+    rows of a few bytes are decoded before a thread has begun."""
+    begun: list[None] = []
+
+    def noted(work: Callable[[Any], Any], item: Any) -> Future[Any]:
+        begun.append(None)
+        return at_once(work, item)
+
+    monkeypatch.setattr(parallel, "_start", noted)
+    monkeypatch.setattr(read_path, "WINDOW_ROWS", 1000)
+    rows = 20_000
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64", "n": "int32", "m": "int32"}, "k")
+        table.insert({"k": np.arange(rows), "n": np.arange(rows), "m": np.arange(rows)})
+        table.flush()
+        found = table.scan(columns, where=where).to_arrow()
+        wanted = np.arange(rows) if where is None else np.arange(6, rows)
+        assert all(column.to_pylist() == wanted.tolist() for column in found.columns)
+        assert bool(begun) == threads
+        begun.clear()
+        assert table.scan(columns, where=where).to_reader().read_all().equals(found) and not begun
+
+
 def test_what_no_thread_has_begun_the_consumer_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who reads a scan would wait until a busy machine wakes a thread for it."""
 

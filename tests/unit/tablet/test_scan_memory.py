@@ -164,8 +164,8 @@ def test_duckdb_is_given_windows_that_fit(db: nyala.Database, monkeypatch: pytes
     given: list[int] = []
     run = read_path.run
 
-    def noting(*arguments):  # type: ignore[no-untyped-def]
-        for batch in run(*arguments):
+    def noting(*arguments, **named):  # type: ignore[no-untyped-def]
+        for batch in run(*arguments, **named):
             given.append(batch.nbytes)
             yield batch
 
