@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -56,6 +56,9 @@ def _switch(name: str, help: str) -> click.Option:
     )
 
 
+_SUMMARY_MAX: Final = 200
+
+
 class Command(click.Command):
     """A command with the shared options."""
 
@@ -63,11 +66,19 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         self.params += shared_options()
 
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """A line of its group's help, which is wrapped there and not cut."""
+        return super().get_short_help_str(max(limit, _SUMMARY_MAX))
+
 
 class Group(click.Group):
     """A noun; its verbs are commands with the shared options."""
 
     command_class = Command
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """As of `Command`."""
+        return super().get_short_help_str(max(limit, _SUMMARY_MAX))
 
 
 def program() -> str:

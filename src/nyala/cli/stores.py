@@ -62,6 +62,8 @@ def _require_store(folder: str) -> None:
         if os.path.isfile(folder):
             raise StorageError(f"a store is a folder, and {folder!r} is a file", path=folder)
         there = "" if os.path.isdir(folder) else " (there is no such folder)"
+        if there and os.sep not in folder:
+            there = " (there is no such folder; FOLDER comes first, then TABLE)"
         raise StorageError(
             f"there is no Nyala store at {folder!r}{there}: `{program()} demo {shlex.quote(folder)}` would make "
             "one to look at, `table load --create` one of your own data",

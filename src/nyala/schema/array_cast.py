@@ -246,7 +246,7 @@ def _nothing_in_common(source: pa.DataType, type: ColumnType) -> str:
             "round it to whole numbers and cast it first (pandas makes float64 of whole numbers with NULL among them: "
             'there astype("Int64") says what they are)'
             if target == "int"
-            else "cast it to decimal first"
+            else f"round it and cast it to {type} first, for a double has no digits of a fraction that are exact"
         )
     elif kind == "text":
         how = f"cast it to {type} first, which parses it"

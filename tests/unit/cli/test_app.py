@@ -50,6 +50,20 @@ def test_every_command_has_help_and_the_shared_options(run: Run, path: tuple[str
         assert len(said.splitlines()[2].strip()) > 10
 
 
+@pytest.mark.parametrize("path", [(), ("table",), ("fs",)], ids=" ".join)
+def test_what_commands_do_is_not_cut_in_the_middle(run: Run, path: tuple[str, ...]) -> None:
+    """ "Give back the disk that only history out of reach, dead rows..." leaves out what is given back."""
+    said = run(*path, "--help").stdout
+    listed = said[said.index("Commands:") :]
+    assert "..." not in listed and len(listed.splitlines()) > 1
+
+
+def test_a_forgotten_folder_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`nyala table describe flights`, typed in the store's folder, would only say that there is no store."""
+    monkeypatch.chdir(tmp_path)
+    assert "FOLDER comes first, then TABLE" in run("table", "describe", "flights", code=1).stderr
+
+
 def test_version(run: Run) -> None:
     """A bug report cannot say what it is about, or whether compiled kernels took part in it."""
     used = kernels.described()
