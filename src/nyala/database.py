@@ -309,14 +309,18 @@ class Database:
         root, timestamp, published = self._view_at(at)
         return Snapshot(self, root, timestamp, published)
 
-    def sql(self, text: str, parameters: Sequence[Any] | dict[str, Any] | None = None) -> Result:
-        """The answer of DuckDB to a SELECT over the tables, all at this moment: see `Result`.
+    def sql(
+        self, text: str, parameters: Sequence[Any] | dict[str, Any] | None = None, *, at: Any = None
+    ) -> Result:
+        """The answer of DuckDB to a SELECT over the tables, all at one moment: see `Result`.
 
         parameters: values for `?` in the text, or a dict for `$name`.
-        Raises:     TableNotFoundError, ColumnNotFoundError; InvalidArgumentError for what does not parse or does not
-                    only read, and for values that DuckDB cannot calculate with; ImportError without DuckDB.
+        at:         the moment, as of `snapshot`; None: now.
+        Raises:     as `snapshot`; TableNotFoundError, ColumnNotFoundError; InvalidArgumentError for what does not
+                    parse or does not only read, and for values that DuckDB cannot calculate with; ImportError without
+                    DuckDB.
         """
-        return self.snapshot().sql(text, parameters)
+        return self.snapshot(at).sql(text, parameters)
 
     def now(self) -> int:
         """The published timestamp: what a scan without `at` reads. A token for `connect(not_before=…)`."""

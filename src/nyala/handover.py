@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from nyala.catalog.handover_channel import NoWriter, send
-from nyala.catalog.leases import Lease, create_lease, open_remote_lease
+from nyala.catalog.leases import Lease, check_remote_name, create_lease, open_remote_lease
 from nyala.env import SYSTEM, Env, process_mark
 from nyala.errors import Error, InvalidArgumentError, LockedError, StorageError
 from nyala.tablet import layout
@@ -146,6 +146,8 @@ def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any
         from nyala.tablet.load_job import begin_load
 
         _check_fields(request, table=str, lease=str | None)
+        if request["lease"] is not None:
+            check_remote_name(request["lease"])
         plan = begin_load(store, request["table"], request["lease"])
         return {}, [json.dumps(plan.to_json()).encode()]
     if what == "end load":

@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,18 @@ def test_one_moment_for_a_statement_and_for_a_snapshot(tmp_path: Path) -> None:
             snapshot.sql("SELECT 1")
 
 
+def test_a_statement_at_a_past_moment(tmp_path: Path) -> None:
+    """Yesterday's answer again, in one line."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64"}, "k")
+        first = table.insert({"k": [1]})
+        table.insert({"k": [2]})
+        assert db.sql("SELECT count(*) FROM t", at=first).fetchall() == [(1,)]
+        assert db.sql("SELECT count(*) FROM t WHERE k > ?", [0]).fetchall() == [(2,)]
+        with pytest.raises(nyala.InvalidArgumentError, match="lies in the future"):
+            db.sql("SELECT 1", at=first.timestamp + (1 << 60))
+
+
 def test_names_are_told_apart_as_duckdb_does(tmp_path: Path) -> None:
     """Upper and lower case are one name in SQL; tables of both are read only as they are written."""
     with open_database(tmp_path / "s") as db:
@@ -321,6 +334,31 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
     ):
         with pytest.raises(nyala.StorageError, match="closed"):
             act()
+
+
+def test_a_store_that_is_closed_beside_a_statement(tmp_path: Path) -> None:
+    """DuckDB's own exception would come out of close(), about a connection that nobody knows of."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64"}, "k")
+        table.insert({"k": range(100_000)})
+        begun, ends = threading.Event(), []
+
+        def run() -> None:
+            begun.set()
+            try:
+                ends.append(db.sql("SELECT count(*) FROM t a JOIN t b ON a.k % 50 = b.k % 500").fetchall())
+            except nyala.Error as error:
+                ends.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        begun.wait()
+        time.sleep(0.1)
+        db.close()
+        thread.join()
+        assert len(ends) == 1
+        with pytest.raises(nyala.Error):
+            db.sql("SELECT 1")
 
 
 def test_threads_beside_a_writer_see_whole_batches(tmp_path: Path) -> None:

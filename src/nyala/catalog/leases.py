@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ import google_crc32c
 
 from nyala.catalog.format import LEASES_NAME
 from nyala.env import Env, FileLock, MissingFileError, is_gone
-from nyala.errors import HistoryExpiredError
+from nyala.errors import HistoryExpiredError, InvalidArgumentError
 
 __all__ = [
     "EVERYTHING",
@@ -64,6 +65,7 @@ EVERYTHING: Final = 0  # older than every version of the catalogue: those begin 
 
 _TEMPORARY_SUFFIX = ".tmp"  # of `Files.write_atomic`
 _PARTS_SUFFIX = ".parts"
+_REMOTE_NAME: Final = re.compile(r"remote-[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -230,6 +232,14 @@ def open_remote_lease(env: Env, directory: str, name: str) -> Lease:
     found = lease._read_remote()
     lease.version, lease.expires_us = found.version, found.expires_us
     return lease
+
+
+def check_remote_name(name: str) -> None:
+    """Raises: InvalidArgumentError for what is no name of a remote lease."""
+    if _REMOTE_NAME.fullmatch(name) is None:
+        raise InvalidArgumentError(
+            f"{name[:80]!r} is no lease of a job's: use the same version of Nyala in both processes"
+        )
 
 
 def living_leases(env: Env, directory: str, now_us: int) -> list[LivingLease]:

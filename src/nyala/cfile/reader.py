@@ -17,7 +17,8 @@ that; decompression, CRC and preads release the interpreter lock; `together` let
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import google_crc32c
@@ -158,14 +159,29 @@ class CFileReader:
                 f"expected the blocks of a bloom filter, found {count}", self.path, column.place.offset
             )
 
-        def words(lower: int, upper: int) -> npt.NDArray[np.uint32]:
-            blocks = column.read(lower, upper, fill_cache=False)
-            at, size = blocks.offset * format.BLOOM_BLOCK_BYTES, len(blocks) * format.BLOOM_BLOCK_BYTES
-            return Bloom.from_bytes(blocks.buffers()[1].slice(at, size)).words
+        # The cache outlives readers, which go, and their files with them, when nobody has them any more: so what lies
+        # in it must not have this one. Who asks the filter got it from its reader, and has that.
+        me: Callable[[], CFileReader | None] = (lambda: self) if self._cache is None else weakref.ref(self)
 
-        bloom = PagedBloom(count, column.rows_per_block, words, self._keep_bloom)
+        def words(lower: int, upper: int) -> npt.NDArray[np.uint32]:
+            reader = me()
+            assert reader is not None, "a bloom filter is asked whose reader is gone"
+            return reader._bloom_words(lower, upper)
+
+        def grown(bloom: PagedBloom) -> None:
+            if (reader := me()) is not None:
+                reader._keep_bloom(bloom)
+
+        bloom = PagedBloom(count, column.rows_per_block, words, grown)
         self._keep_bloom(bloom)
         return bloom
+
+    def _bloom_words(self, lower: int, upper: int) -> npt.NDArray[np.uint32]:
+        column = self.column(ColumnKey(BLOOM))
+        assert column is not None
+        blocks = column.read(lower, upper, fill_cache=False)
+        at, size = blocks.offset * format.BLOOM_BLOCK_BYTES, len(blocks) * format.BLOOM_BLOCK_BYTES
+        return Bloom.from_bytes(blocks.buffers()[1].slice(at, size)).words
 
     def _keep_bloom(self, bloom: PagedBloom) -> None:
         if self._cache is None:

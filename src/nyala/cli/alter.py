@@ -39,7 +39,7 @@ def alter(folder: str, table: str, steps: tuple[str, ...]) -> None:
 
     STEP is one of: "add NAME TYPE [what=value…]", "drop NAME", "rename OLD NEW", "change NAME what=value…",
     "add-range LOWER UPPER", "drop-range LOWER UPPER", "rename-table NAME", "comment TEXT",
-    "history HOW-LONG" (30d, 12h, forever, or seconds).
+    "history HOW-LONG" (30d, 12h, 90s, forever).
     """
     with writer(folder, maintenance=False) as database:
         found = find_table(database, table)
@@ -82,7 +82,7 @@ def _take(alteration: Alteration, state: TableState, step: str) -> None:
         "drop-range": (2, lambda *bounds: alteration.drop_range(*_bounds(state, bounds))),
         "rename-table": (1, alteration.rename),
         "comment": (1, alteration.set_comment),
-        "history": (1, lambda text: alteration.set_history(int(text) if text.isdigit() else text)),
+        "history": (1, lambda text: _set_history(alteration, text)),
     }
     if verb not in verbs:
         raise click.UsageError(f"step {step!r}: there is no {verb!r}; a step begins with {', '.join(verbs)}")
@@ -94,6 +94,15 @@ def _take(alteration: Alteration, state: TableState, step: str) -> None:
         what = f"{strange!r} is too much" if strange is not None else f"it takes {count} words"
         raise click.UsageError(f"step {step!r}: {what}; quote what has blanks, and write what=value")
     call(*names, **dict(word.split("=", 1) for word in pairs))
+
+
+def _set_history(alteration: Alteration, text: str) -> None:
+    """Raises: click.UsageError for a bare number: who means days would throw the past away; as `set_history`."""
+    if text.isdigit() and int(text):
+        raise click.UsageError(
+            f"step 'history {text}': {text} of what? write {text}d for days, {text}h, {text}m or {text}s"
+        )
+    alteration.set_history(0 if text.isdigit() else text)
 
 
 def _change(alteration: Alteration, name: str, pairs: dict[str, str]) -> None:

@@ -58,7 +58,7 @@ from pyspark.sql.streaming.datasource import (
 import nyala
 from nyala.catalog.leases import open_remote_lease
 from nyala.env import SYSTEM
-from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, SchemaError
+from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, InvalidArgumentError, SchemaError
 from nyala.mvcc.timestamp import TIMESTAMP_ZERO
 from nyala.scan import read_token
 from nyala.spark.errors import named, naming, place_of
@@ -138,13 +138,39 @@ def _identity(table: TableState) -> dict[str, int]:
 
 
 def _check_table(table: TableState, offset: Mapping[str, Any]) -> None:
-    """Raises: HistoryExpiredError when the offset is of another table (F3)."""
-    if offset.get("table", _identity(table)) != _identity(table):
+    """Raises: HistoryExpiredError when the offset is of another table (F3).
+
+    Offsets of before they said whose they are tell by their moment: there was no such table then.
+    """
+    said, mine = offset.get("table"), _identity(table)
+    if isinstance(said, Mapping):
+        is_other = {name: said.get(name) for name in mine} != mine
+    else:
+        is_other = _BEGIN < offset["timestamp"] < table.entry.created
+    if is_other:
         raise HistoryExpiredError(
             f"table {table.name!r} is not the one that this query began with, which was dropped or renamed since; "
             "another has its name, and of that the checkpoint says nothing. Start the query anew with another "
             "checkpoint; without startingTimestamp it begins with the table as it stands"
         )
+
+
+def _check_moment(offset: Mapping[str, Any], published: int, name: str) -> int:
+    """The moment of an offset. Raises: HistoryExpiredError for one that the store has not come to: it is an older copy
+    than the one that the query read; InvalidArgumentError for what is no offset of ours."""
+    moment = offset.get("timestamp")
+    if not isinstance(moment, int) or isinstance(moment, bool) or moment < 0:
+        raise InvalidArgumentError(
+            f"the checkpoint's offset {dict(offset)!r} has no timestamp, so no query of Nyala's wrote it: start the "
+            "query anew with another checkpoint"
+        )
+    if moment > max(published, TIMESTAMP_ZERO):
+        raise HistoryExpiredError(
+            f"the query has read table {name!r} up to {moment}, and the store ends at {published}: it was put back "
+            "from an older copy, and what the query read after that is not in it any more. Start the query anew with "
+            "another checkpoint; without startingTimestamp it begins with the table as it stands"
+        )
+    return moment
 
 
 def _moment(table: Table, moment: int | str, option: str) -> int:
@@ -182,16 +208,15 @@ def plan_changes(
     schema: as Spark planned it. seen: the columns of now, or ("at") those at `until`. cores: see `partitions_wanted`.
     offsets: of a stream, which name its table (F3).
     Raises: HistoryExpiredError when `since` is further back than the table's history reaches, or of another table;
-            ColumnNotFoundError,
-            SchemaError when the table has not the columns of `schema`.
+            ColumnNotFoundError, SchemaError when the table has not the columns of `schema`.
     """
     lease = lease_of_version(options.path, db.stats()["version"], options.lease_s)
     feed = _feed(db, options, until if since == _BEGIN else since, until, seen)
-    check_schema(schema, options.table, feed.schema)
-    names = schema.fieldNames()
     root, table = feed._take()
     for offset in offsets:
         _check_table(table, offset)
+    check_schema(schema, options.table, feed.schema)
+    names = schema.fieldNames()
     if since == _BEGIN:
         columns = tuple(column for column in feed._spec.columns if column.name in names)
         spec = ScanSpec(table.schema, columns, until, without_dropped=True)
@@ -359,8 +384,9 @@ class NyalaChangeStream(Promptly, DataSourceStreamReader, SupportsTriggerAvailab
 
     @errors_in_options()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        since = start["timestamp"]
-        now = self._db.now() if self._target is None else self._target
+        published = self._db.now()
+        now = published if self._target is None else self._target
+        since = _check_moment(start, published, self._options.table)
         _, state, _ = self._db.table(self._options.table)._view(None)
         _check_table(state, start)
         if since == _BEGIN:
@@ -392,7 +418,8 @@ class NyalaChangeStream(Promptly, DataSourceStreamReader, SupportsTriggerAvailab
 
     @errors_in_options()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        since, until = start["timestamp"], end["timestamp"]
+        published = self._db.now()
+        since, until = (_check_moment(offset, published, self._options.table) for offset in (start, end))
         _unwind_at_the_end()
         try:
             with named(f"table {self._options.table!r}"):

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Final, TypeVar
 
 import nyala.errors
-from nyala.errors import CorruptionError, Error, StorageError, WriteError
+from nyala.errors import CorruptionError, Error, InvalidArgumentError, StorageError, WriteError
 from nyala.spark.cluster import missing_in_workers
 
 __all__ = ["named", "naming", "ours", "place_of", "plain_errors"]
@@ -31,6 +31,11 @@ _LONGEST: Final = 4000
 _FILE: Final = re.compile(r"\bdata/(\d+)/[\w.\-]+")
 _TABLET: Final = re.compile(r"\btablet \d")
 _TABLE: Final = re.compile(r"table (?:'[^']*'|\"[^\"]*\")")
+
+_NO_MODE: Final = (
+    "df.write.format('nyala') was not told a mode: say .mode('append'), which is for every operation; "
+    ".mode('overwrite') replaces all rows of the table"
+)
 
 _E = TypeVar("_E", bound=Error)
 
@@ -91,7 +96,8 @@ def plain_errors() -> Iterator[None]:
 
     The line names the table, and where they are known the tablet, the file, and the first row that failed. What Spark
     raised is the error's `__context__`, and is not printed. Errors that are not ours stay Spark's, but for those of
-    workers whose Python has no Nyala, or another version: of them an `Error` says how to give Spark this program's.
+    workers whose Python has no Nyala, or another version: of them an `Error` says how to give Spark this program's. And
+    a mode that was forgotten: Spark would have `overwrite` tried.
     """
     try:
         yield
@@ -99,6 +105,8 @@ def plain_errors() -> Iterator[None]:
         raise
     except Exception as error:
         found = ours(error)
+        if found is None and "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in str(error):
+            found = InvalidArgumentError(_NO_MODE)
         if found is None and (unable := missing_in_workers(str(error))) is not None:
             found = Error(unable)
         if found is None:

@@ -152,7 +152,7 @@ def _run_job(
         if rows is not None:
             return _write_here(rows, table, operation, errors)
     with (
-        handover.loading(path, name, lease_s, reserve=operation != "insert") as (plan, lease_name),
+        handover.loading(path, name, lease_s, reserve=operation == "upsert") as (plan, lease_name),
         renewing(path, lease_name, lease_s),
     ):
         check_no_feed(plan.schema, name, columns, _FEED_ADVICE)

@@ -300,6 +300,8 @@ def _left_out(store: Store, name: str) -> int:
     table = store.root.by_name.get(name)
     if table is None:
         return 0
+    with store.commit_lock:
+        store.job_reservations.release_expired(store)
     ids = [rowset.id for tablet in table.tablets for rowset in tablet.rowsets]
     for lease, (count, since_us) in store.job_reservations.holders(ids).items():
         logger.warning(

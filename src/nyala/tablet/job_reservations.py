@@ -11,12 +11,13 @@ Threads: under the commit lock, but for `holders`. Source: design §6 R4.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nyala.catalog.leases import open_remote_lease
-from nyala.errors import HistoryExpiredError, StorageError
+from nyala.catalog.leases import is_living
+from nyala.errors import StorageError
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
@@ -60,11 +61,8 @@ class JobReservations:
             store.reservations.let_go(hold.rowset_ids)
 
     def release_expired(self, store: Store) -> None:
-        """Let go of what jobs hold whose lease is over (J2)."""
+        """Let go of what jobs hold whose lease is over, or whose process has certainly ended (J2)."""
         for lease in list(self._by_lease):
-            try:
-                open_remote_lease(store.env, store.root_path, lease)
-            except HistoryExpiredError:
-                self.release(store, lease)
-            except StorageError:
-                continue  # another time
+            with contextlib.suppress(StorageError):  # another time
+                if not is_living(store.env, store.root_path, lease):
+                    self.release(store, lease)

@@ -44,6 +44,8 @@ GATHER_SHARE: Final = 1 / 32
 # The same for columns whose single values are taken out of frames, which costs the rows that are wanted and no others;
 # and below which share what was sieved is worth it.
 PICK_SHARE: Final = 1 / 4
+# So many columns are decoded at once of which some rows are taken.
+_TAKEN_TOGETHER: Final = 8
 # So few rows, as of a key range, are picked as those of a look-up are: that makes half the calls of a scan's reading.
 _FEW_ROWS: Final = 1 << 12
 
@@ -81,7 +83,7 @@ class ScanCounters:
         self.stats = RowSetStats()
         self.sieved_rows = 0
         self.sieved_rows_left = 0
-        self.sieved_empty = 0  # windows of which nothing was left
+        self.sieved_oddly = 0  # windows of which nothing was left, or much
         self._lock = threading.Lock()
 
     def skip(self, windows: int, of_windows: int, rows: int, of_rows: int) -> None:
@@ -104,15 +106,16 @@ class ScanCounters:
 
     @property
     def sieving_leaves_some(self) -> bool:
-        """Whether windows were sieved, and some rows of each left: then all columns of the next are wanted, too."""
-        return self.sieved_rows > 0 and not self.sieved_empty
+        """Whether windows were sieved, and some rows of each left, but few: then all columns of the next are wanted as
+        they lie, too."""
+        return self.sieved_rows > 0 and not self.sieved_oddly
 
     def sieved(self, rows: int, left: int) -> None:
         """So many rows of a window were sieved, and so many were left."""
         with self._lock:
             self.sieved_rows += rows
             self.sieved_rows_left += left
-            self.sieved_empty += not left
+            self.sieved_oddly += not 0 < left < rows * PICK_SHARE
 
     def add(self, stats: RowSetStats) -> None:
         """What reading one more piece cost."""
@@ -276,14 +279,19 @@ def _read_window(
     selected = np.flatnonzero(mask)
     if not len(selected):
         return nothing
-    if len(selected) >= (upper - lower) * PICK_SHARE:
-        known.read_together(columns, known.form)
-    out = []
-    for column in columns:
-        if column.name in known.arrays:
-            out.append(_in_type(rows_of(known[column.name]).take(pa.array(selected)), column, spec))
-        else:
-            out.append(_some(unit, column, spec, lower, upper, selected, stats))
+    out: list[pa.Array] = []
+    are_many = len(selected) >= (upper - lower) * PICK_SHARE
+    for first in range(0, len(columns), _TAKEN_TOGETHER):
+        some = columns[first : first + _TAKEN_TOGETHER]
+        if are_many:
+            known.read_together(some, known.form)
+        for column in some:
+            # What is taken of it stays, the whole is not needed any more.
+            whole = known.arrays.pop(column.name, None)
+            if whole is None:
+                out.append(_some(unit, column, spec, lower, upper, selected, stats))
+            else:
+                out.append(_in_type(rows_of(whole).take(pa.array(selected)), column, spec))
     return selected + lower, out
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import weakref
 
 import numpy as np
 import numpy.typing as npt
@@ -111,6 +113,19 @@ def test_through_a_file(files: MemoryFiles, count: int) -> None:
         files.reads.clear()
         assert reader.bloom() is bloom and bloom.may_contain(keys).all() and not files.reads
         reader.check()
+
+
+def test_a_filter_in_the_cache_keeps_no_reader(files: MemoryFiles) -> None:
+    """Of a rowset that was compacted away the file would stay open, and its disk taken, as long as the store is."""
+    keys = hashes(1000)
+    cache = BlockCache(1 << 22)
+    reader = CFileReader(files, "f", cache, written(files, keys))
+    bloom = reader.bloom()
+    assert bloom is not None and bloom.may_contain(keys).all() and len(cache) == 1
+    gone = weakref.ref(reader)
+    del reader, bloom
+    gc.collect()
+    assert gone() is None and len(cache) == 1
 
 
 PAGE_BYTES = format.BLOOM_BLOCK_BYTES << format.BLOOM_ROWS_PER_BLOCK_LOG2

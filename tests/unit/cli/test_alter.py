@@ -99,3 +99,9 @@ def test_bounds_of_several_columns(run: Run, tmp_path: Path) -> None:
     with nyala.connect(path, read_only=True) as db:
         found: list[Any] = [tablet["partition"] for tablet in db["t"].tablets()]
     assert found == ["RANGE (a, b) [(1, 'x'), (2))", "RANGE (a, b) [(2), unbounded)"]
+
+
+def test_a_history_without_a_unit_is_refused(run: Run, store: str) -> None:
+    """30 seconds for who means days: the past is gone with the next vacuum."""
+    said = run("table", "alter", store, "t", "history 30", code=2).stderr
+    assert "30 of what? write 30d for days" in said

@@ -156,6 +156,72 @@ def test_a_checkpoint_of_before_goes_on(db: nyala.Database) -> None:
     stream.stop()
 
 
+def test_a_checkpoint_of_before_is_of_no_table_that_was_made_later(tmp_path: Path) -> None:
+    """It does not say whose it is, but there was no such table at its moment."""
+    with nyala.connect(tmp_path / "store", maintenance=False) as db:
+        then = db.create_table("u", {"k": "int64"}, ["k"]).insert({"k": [1]}).timestamp
+        db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
+        db["t"].insert({"k": [2], "v": [2]})
+        with pytest.raises(HistoryExpiredError, match="table 't' is not the one"):
+            make_stream(db).latestOffset({"timestamp": then}, ReadAllAvailable())
+
+
+def test_a_store_that_was_put_back_from_an_older_copy(tmp_path: Path) -> None:
+    """The query would go on as if nothing had been, and rows that it has read are not in the table any more."""
+    with nyala.connect(tmp_path / "store", maintenance=False) as db:
+        db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
+        db["t"].insert({"k": [1], "v": [1]})
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    with nyala.connect(tmp_path / "store", maintenance=False) as db:
+        db["t"].insert({"k": [2], "v": [2]})
+        stream = make_stream(db)
+        begin = stream.initialOffset()
+        read = stream.latestOffset(begin, ReadAllAvailable())
+        stream.stop()
+    shutil.rmtree(tmp_path / "store")
+    shutil.copytree(tmp_path / "copy", tmp_path / "store")
+    with nyala.connect(tmp_path / "store", maintenance=False) as db:
+        stream = make_stream(db)
+        for ask in (
+            lambda: stream.latestOffset(read, ReadAllAvailable()),
+            lambda: stream.partitions(begin, read),
+        ):
+            with pytest.raises(HistoryExpiredError, match=r"put back from an older copy.*another checkpoint"):
+                ask()
+
+
+@pytest.mark.parametrize("timestamp", [None, "1", -1, True, 1.5])
+def test_an_offset_that_is_none_of_ours(db: nyala.Database, timestamp: Any) -> None:
+    """A checkpoint of another source would end in Python's words."""
+    offset = {} if timestamp is None else {"timestamp": timestamp}
+    with pytest.raises(nyala.InvalidArgumentError, match=r"no timestamp.*another checkpoint"):
+        make_stream(db).latestOffset(offset, ReadAllAvailable())
+
+
+def test_an_offset_of_a_later_nyala_may_say_more(db: nyala.Database) -> None:
+    """All streams would end when somebody goes back to an older one."""
+    db["t"].insert({"k": [1], "v": [1]})
+    stream = make_stream(db)
+    end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    more = {**end, "table": {**end["table"], "colour": "blue"}, "more": 1}
+    db["t"].insert({"k": [2], "v": [2]})
+    assert rows(stream, more, stream.latestOffset(more, ReadAllAvailable())) == [(2, 2, "insert")]
+
+
+def test_another_table_with_other_columns_is_told_as_another(tmp_path: Path) -> None:
+    """ "It was altered: start again, it goes on from its checkpoint" would not be true."""
+    with nyala.connect(tmp_path / "store", maintenance=False) as db:
+        db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
+        db["t"].insert({"k": [1], "v": [1]})
+        stream = make_stream(db)
+        begin = stream.initialOffset()
+        end = stream.latestOffset(begin, ReadAllAvailable())
+        db.drop_table("t")
+        db.create_table("t", {"k": "int64", "other": "string"}, ["k"])
+        with pytest.raises(HistoryExpiredError, match="table 't' is not the one"):
+            stream.partitions(begin, end)
+
+
 def test_admission_control_takes_whole_batches(db: nyala.Database) -> None:
     """A micro-batch of at most so many rows, but never a part of what was written at once."""
     start = {"timestamp": db.now()}
@@ -408,7 +474,8 @@ def test_a_feed_is_packed_to_the_cores_of_its_session(
         registered: Any = type("RegisteredDataSource", (NyalaDataSource,), {"cores": cores})
         source = registered({"path": db.path, "table": "wide", "changes": "true"})
         stream = source.streamReader(schema=source.schema())
-        offsets = [{"timestamp": moment} for moment in (0, begun, in_files, db.now())]
+        its = stream.initialOffset()
+        offsets = [{**its, "timestamp": moment} for moment in (0, begun, in_files, db.now())]
         for start, end in ((0, 3), (1, 2), (2, 3)):
             made = stream.partitions(offsets[start], offsets[end])
             assert len(made) == expected, (cores, start, end)

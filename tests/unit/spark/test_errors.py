@@ -75,6 +75,13 @@ def test_workers_of_another_python_are_told_with_the_cure(text: str, said: str) 
         raise RuntimeError(text)
 
 
+def test_a_mode_that_was_forgotten_is_told() -> None:
+    """Spark names "Overwrite" as one of two cures, and that throws the table's rows away."""
+    said = r"append.*overwrite'\) replaces all rows"
+    with pytest.raises(nyala.InvalidArgumentError, match=said), nyala.spark.plain_errors():
+        raise RuntimeError('[UNSUPPORTED_DATA_SOURCE_SAVE_MODE] The data source "nyala" cannot be written in')
+
+
 def test_a_module_that_the_users_function_misses_is_his_own() -> None:
     """It stays Spark's error: to change the workers' Python would not mend it."""
     with pytest.raises(RuntimeError, match="sklearn"), nyala.spark.plain_errors():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from itertools import pairwise
@@ -167,6 +169,28 @@ def test_what_jobs_hold_is_left_out_and_told(db: Database, caplog: pytest.LogCap
     lease.release()  # as when its time is over: nobody need wait for the background to find out
     assert compact_table(store, "t").rowsets_left_out == 0
     assert in_order(db) and dict(rows(db["t"])) == held
+
+
+def test_what_a_job_held_whose_process_died_is_free(db: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """compact() would say that a job runs, and do nothing until the dead one's lease is over."""
+    held = scattered(db)
+    db.flush()
+    store = db._writer()
+    dead = subprocess.run(
+        [sys.executable, "-c", "from nyala.env import process_mark; print(process_mark())"],
+        capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    for act in (
+        lambda: vacuum_table(store, "t", dry_run=True)["rowsets_left_out"],
+        lambda: compact_table(store, "t").rowsets_left_out,
+    ):
+        lease = handover.remote_lease(db.path, 3600, store.env, dead)
+        ids = [rowset.id for tablet in store.root.table("t").tablets for rowset in tablet.rowsets]
+        with store.commit_lock:
+            store.job_reservations.take(store, lease.name, ids)
+        with caplog.at_level("WARNING", "nyala.compaction"):
+            assert act() == 0
+    assert not caplog.records and in_order(db) and dict(rows(db["t"])) == held
 
 
 @pytest.mark.parametrize("call", ["compact", "vacuum"])

@@ -396,6 +396,16 @@ def test_a_job_waits_for_compactions_and_not_for_other_jobs(
         lease.release()
 
 
+@pytest.mark.parametrize(
+    "lease", ["x", "remote-", "remote-\0", "remote-" + "a" * 5000, "remote-../../x", "reader-1"]
+)
+def test_a_lease_that_is_none_is_refused(db: nyala.Database, lease: str) -> None:
+    """What it holds would be held for ever, and compactions would fail on its name."""
+    with pytest.raises(nyala.InvalidArgumentError, match=r"no lease of a job's: use the same version"):
+        handover.ask(db.path, {"do": "begin load", "table": "t", "lease": lease})
+    db["t"].compact()
+
+
 def test_two_jobs_hold_the_same_rowsets(db: nyala.Database) -> None:
     """The second would find its rowsets merged away at the end of the first, and settle every row anew."""
     for begin in (0, 1):

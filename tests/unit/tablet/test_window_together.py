@@ -15,7 +15,8 @@ import nyala
 from nyala.cfile import CFileReader
 from nyala.cfile.first_pass import PASSES
 from nyala.rowset import disk_rowset
-from nyala.tablet import read_path
+from nyala.tablet import read_path, window
+from nyala.tablet.window import ScanCounters
 
 ROWS = 40_000
 WINDOW = 8192
@@ -134,6 +135,38 @@ def test_a_predicate_that_leaves_nothing_of_a_window_reads_no_other_column(table
     assert only.to_arrow().num_rows == ROWS and scan.to_arrow().num_rows == 0
     decoded = [of.explain().to_dict()["blocks_decoded"] for of in (only, scan)]
     assert decoded[0] == decoded[1] > 0
+
+
+@pytest.mark.parametrize("left", [0, 25, 100])
+def test_nothing_is_read_ahead_once_a_window_was_left_empty_or_full(left: int) -> None:
+    """What was read of it as it lies would be for nothing, or be read again to be decoded."""
+    counters = ScanCounters()
+    assert not counters.sieving_leaves_some
+    counters.sieved(100, 24)
+    assert counters.sieving_leaves_some
+    counters.sieved(100, left)
+    counters.sieved(100, 24)
+    assert not counters.sieving_leaves_some
+
+
+def test_of_columns_of_which_rows_are_taken_few_are_decoded_at_once(
+    table: nyala.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window of 300 columns would lie in memory whole, beside what is taken of it."""
+    monkeypatch.setattr(window, "_TAKEN_TOGETHER", 2)
+    asked: list[int] = []
+    real = window.whole_columns
+
+    def counted(rowset: Any, wanted: Any, *rest: Any) -> dict[str, pa.Array]:
+        wanted = list(wanted)
+        asked.append(len(wanted))
+        return real(rowset, wanted, *rest)
+
+    monkeypatch.setattr(window, "whole_columns", counted)
+    columns = ["k", "n", "amount", "even", "word"]
+    found = table.scan(columns, where="n > -1000 OR even > 4000").to_arrow()
+    assert found.to_pylist() == expected(columns, lambda r: r["n"] > -1000 or r["even"] > 4000)
+    assert max(asked) == 2
 
 
 def test_a_predicate_that_is_evaluated_reads_its_columns_by_one_call(
