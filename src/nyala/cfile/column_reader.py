@@ -59,9 +59,9 @@ __all__ = ["ColumnReader", "ReadStats", "SummaryError"]
 # A read of fewer rows than this part of a block is a look-up: it takes single values from what lies there.
 _PART_LOG2: Final = 4
 # Of a block that holds so many times the rows that are asked for, these are copied: the rest of it need not stay.
-# Windows are cut down to an eighth of a block (`scan_memory`).
+# Windows are cut down to an eighth of a block (`scan_memory`); one that is whole is a quarter of the largest.
 _COPIED_TEXT_LOG2: Final = 1
-_COPIED_LOG2: Final = 2
+_COPIED_LOG2: Final = 3
 # So many blocks are held at once, whatever they take.
 _BLOCKS_FEW: Final = 4
 # Answers of `excluded_blocks`, and words of a dictionary that satisfy a constraint.

@@ -6,9 +6,9 @@
     dictionary       the words' lengths, and the codewords for which word stands how often
 
 What is cheap is asked first: what blocks may hold at the most, and the longest word (`bytes_limit`); then headers
-(`bytes_max`). Only where these say that a window may be too
-large for the memory that there is, blocks are asked (`steps`). All ask of the blocks that rows of the window are in and
-of no others, each once for each reader of the column: blocks need not be alike, and who reads one row decodes one.
+(`bytes_max`). Only where these say that a window may be too large for the memory that there is, blocks are asked
+(`steps`). All ask of the blocks that rows of the window are in and of no others, each once for each reader of the
+column: blocks need not be alike, and who reads one row decodes one.
 
 Bytes that are read for this are not compared with their CRC, or not believed where it is wrong: a wrong size makes a
 window too large or too small, never a wrong value, and who decodes the block says that it is damaged.

@@ -32,6 +32,7 @@ _FILE: Final = re.compile(r"\bdata/(\d+)/[\w.\-]+")
 _TABLET: Final = re.compile(r"\btablet \d")
 _TABLE: Final = re.compile(r"table (?:'[^']*'|\"[^\"]*\")")
 
+_NO_MODE_SAID: Final = re.compile(r"UNSUPPORTED_DATA_SOURCE_SAVE_MODE\W[^\n]*nyala")
 _NO_MODE: Final = (
     "df.write.format('nyala') was not told a mode: say .mode('append'), which is for every operation; "
     ".mode('overwrite') replaces all rows of the table"
@@ -105,7 +106,7 @@ def plain_errors() -> Iterator[None]:
         raise
     except Exception as error:
         found = ours(error)
-        if found is None and "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in str(error):
+        if found is None and _NO_MODE_SAID.search(str(error)) is not None:
             found = InvalidArgumentError(_NO_MODE)
         if found is None and (unable := missing_in_workers(str(error))) is not None:
             found = Error(unable)

@@ -86,37 +86,25 @@ def write_tablet(
     Raises: SchemaError, ColumnNotFoundError; StorageError, CorruptionError; HistoryExpiredError when a file of S, or
             the staging folder, is gone.
     """
-    with kept_by_lease(f"the load into table {plan.table!r}", "run the job again"):
-        return _write_tablet(env, plan, ordinal, operation, batches, folder, name)
-
-
-def _write_tablet(
-    env: Env,
-    plan: LoadPlan,
-    ordinal: int | None,
-    operation: str,
-    batches: Iterator[pa.RecordBatch],
-    folder: str,
-    name: str,
-) -> tuple[StagedTablet, pa.Table | None]:
     cache = BlockCache(_CACHE_BYTES)
-    table = plan.table_state(env, [] if ordinal is None else [ordinal], cache)
-    task = _Task(env, plan, table, operation, folder, name, ordinal)
-    try:
-        for rows in chunks(batches, plan.schema.key_columns, plan.rowset_target_bytes):
-            task.take(rows)
-        tablet_id = -1 if ordinal is None else plan.tablets[ordinal].id
-        staged = StagedTablet(
-            tablet_id, tuple(task.rowsets), tuple(task.deltas()), task.counts, tuple(task.idle)
-        )
-        if staged.rowsets or staged.deltas or staged.idle:
-            env.files.sync_dir(os.path.join(plan.root_path, folder))
-        return staged, pa.concat_tables(task.errors) if task.errors else None
-    finally:
-        cache.resize(0)
-        for tablet in table.tablets:
-            for rowset in tablet.rowsets:
-                rowset.close()
+    with kept_by_lease(f"the load into table {plan.table!r}", "run the job again"):
+        table = plan.table_state(env, [] if ordinal is None else [ordinal], cache)
+        task = _Task(env, plan, table, operation, folder, name, ordinal)
+        try:
+            for rows in chunks(batches, plan.schema.key_columns, plan.rowset_target_bytes):
+                task.take(rows)
+            tablet_id = -1 if ordinal is None else plan.tablets[ordinal].id
+            staged = StagedTablet(
+                tablet_id, tuple(task.rowsets), tuple(task.deltas()), task.counts, tuple(task.idle)
+            )
+            if staged.rowsets or staged.deltas or staged.idle:
+                env.files.sync_dir(os.path.join(plan.root_path, folder))
+            return staged, pa.concat_tables(task.errors) if task.errors else None
+        finally:
+            cache.resize(0)
+            for tablet in table.tablets:
+                for rowset in tablet.rowsets:
+                    rowset.close()
 
 
 def chunks(

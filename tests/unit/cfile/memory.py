@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from nyala.cfile import CFileReader
 from nyala.errors import StorageError
 from nyala.schema.types import ColumnType, parse_type
 
@@ -96,6 +98,19 @@ class _Opened:
 
     def close(self) -> None:
         pass
+
+
+def count_fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many blocks each call asked for that reads several."""
+    calls: list[int] = []
+    real = CFileReader.fetch
+
+    def counted(self: CFileReader, places: Any) -> list[pa.Buffer]:
+        calls.append(len(places))
+        return real(self, places)
+
+    monkeypatch.setattr(CFileReader, "fetch", counted)
+    return calls
 
 
 def make_values(spec: str | ColumnType, count: int, seed: int = 0, null_share: float = 0.0) -> pa.Array:

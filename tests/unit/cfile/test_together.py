@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.cfile.memory import MemoryFiles
+from tests.unit.cfile.memory import MemoryFiles, count_fetches
 
 from nyala.cfile import (
     BASE,
@@ -156,19 +156,6 @@ def test_blocks_of_many_columns_are_not_held_all_at_once(
     monkeypatch.setattr(together, "FETCHED_BYTES_MAX", 1)
     arrays_together(asked, 0, ROWS, None)
     assert calls == [of.block_count for of, _ in asked], "one column at least"
-
-
-def count_fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many blocks each call asked for."""
-    calls: list[int] = []
-    real = CFileReader.fetch
-
-    def counted(self: CFileReader, places: Any) -> list[pa.Buffer]:
-        calls.append(len(places))
-        return real(self, places)
-
-    monkeypatch.setattr(CFileReader, "fetch", counted)
-    return calls
 
 
 def test_a_block_of_several_windows_is_read_once_and_then_forgotten(

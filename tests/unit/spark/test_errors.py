@@ -82,6 +82,12 @@ def test_a_mode_that_was_forgotten_is_told() -> None:
         raise RuntimeError('[UNSUPPORTED_DATA_SOURCE_SAVE_MODE] The data source "nyala" cannot be written in')
 
 
+def test_another_source_without_a_mode_stays_sparks() -> None:
+    """Advice about Nyala's tables would be about the wrong thing."""
+    with pytest.raises(RuntimeError, match="jdbc"), nyala.spark.plain_errors():
+        raise RuntimeError('[UNSUPPORTED_DATA_SOURCE_SAVE_MODE] The data source "jdbc" cannot be written in')
+
+
 def test_a_module_that_the_users_function_misses_is_his_own() -> None:
     """It stays Spark's error: to change the workers' Python would not mend it."""
     with pytest.raises(RuntimeError, match="sklearn"), nyala.spark.plain_errors():

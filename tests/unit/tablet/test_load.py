@@ -613,24 +613,34 @@ def test_nobody_has_the_store_open(db: nyala.Database) -> None:
         assert content(again) == {1: (10, "a"), 2: (20, "none")}
 
 
+def write_at_random(
+    db: nyala.Database,
+    rng: random.Random,
+    expected: dict[int, tuple[int | None, str | None]],
+    deleting: float,
+) -> None:
+    """Some batches of another writer, and what is in the table after them. deleting: the share of them that deletes."""
+    for _ in range(rng.randrange(3)):
+        keys = rng.sample(range(40), rng.randrange(1, 10))
+        if rng.random() < deleting:
+            db["t"].delete({"k": keys}, on_missing="ignore")
+            for key in keys:
+                expected.pop(key, None)
+        else:
+            db["t"].upsert({"k": keys, "w": [f"w{key}" for key in keys]})
+            for key in keys:
+                expected[key] = (expected.get(key, (None, ""))[0], f"w{key}")
+    if rng.random() < 0.3:
+        db["t"].flush()
+
+
 def test_random_jobs_beside_random_writes(db: nyala.Database) -> None:
     """Whatever happens between plan and commit, the table is what the same calls in that order make."""
     rng = random.Random(3)
     expected: dict[int, tuple[int | None, str | None]] = {}
 
     def write() -> None:
-        for _ in range(rng.randrange(3)):
-            keys = rng.sample(range(40), rng.randrange(1, 8))
-            if rng.random() < 0.4:
-                db["t"].delete({"k": keys}, on_missing="ignore")
-                for key in keys:
-                    expected.pop(key, None)
-            else:
-                db["t"].upsert({"k": keys, "w": [f"w{key}" for key in keys]})
-                for key in keys:
-                    expected[key] = (expected.get(key, (None, ""))[0], f"w{key}")
-        if rng.random() < 0.3:
-            db["t"].flush()
+        write_at_random(db, rng, expected, deleting=0.4)
 
     moments = []
     for number in range(25):
@@ -655,18 +665,7 @@ def test_random_inserts_that_ignore_beside_random_writes(db: nyala.Database) -> 
     expected: dict[int, tuple[int | None, str | None]] = {}
 
     def write() -> None:
-        for _ in range(rng.randrange(3)):
-            keys = rng.sample(range(40), rng.randrange(1, 12))
-            if rng.random() < 0.6:
-                db["t"].delete({"k": keys}, on_missing="ignore")
-                for key in keys:
-                    expected.pop(key, None)
-            else:
-                db["t"].upsert({"k": keys, "w": [f"w{key}" for key in keys]})
-                for key in keys:
-                    expected[key] = (expected.get(key, (None, ""))[0], f"w{key}")
-        if rng.random() < 0.3:
-            db["t"].flush()
+        write_at_random(db, rng, expected, deleting=0.6)
 
     for number in range(15):
         write()

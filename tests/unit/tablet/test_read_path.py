@@ -581,10 +581,8 @@ def at_once(work: Callable[[Any], Any], item: Any) -> Future[Any]:
     return done
 
 
-def test_a_scan_of_more_than_memory_limit_holds_a_part_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Wide windows, two ahead for each processor, would be all of the table, however slowly it is read."""
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One for each window that another thread is to begin; it is worked on at once."""
     begun: list[None] = []
 
     def noted(work: Callable[[Any], Any], item: Any) -> Future[Any]:
@@ -592,6 +590,14 @@ def test_a_scan_of_more_than_memory_limit_holds_a_part_of_it(
         return at_once(work, item)
 
     monkeypatch.setattr(parallel, "_start", noted)
+    return begun
+
+
+def test_a_scan_of_more_than_memory_limit_holds_a_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wide windows, two ahead for each processor, would be all of the table, however slowly it is read."""
+    begun = starts(monkeypatch)
     monkeypatch.setattr(parallel.os, "cpu_count", lambda: 8)  # type: ignore[attr-defined]
     monkeypatch.setattr(read_path, "WINDOW_ROWS", 1 << 15)
     windows, rows, limit_bytes = 12, 12 << 15, 16_000_000
@@ -649,13 +655,7 @@ def test_threads_decode_only_what_is_decoded_in_long_calls(
 ) -> None:
     """Numbers and codewords are decoded in calls so short that two threads wait for the interpreter's lock most of the
     time: they would take longer than one."""
-    begun: list[None] = []
-
-    def noted(work: Callable[[Any], Any], item: Any) -> Future[Any]:
-        begun.append(None)
-        return at_once(work, item)
-
-    monkeypatch.setattr(parallel, "_start", noted)
+    begun = starts(monkeypatch)
     monkeypatch.setattr(read_path, "WINDOW_ROWS", 1000)
     rows = 20_000
     with open_database(tmp_path / "s") as db:
@@ -686,13 +686,7 @@ def test_threads_fill_memory_for_who_keeps_it_all(
 ) -> None:
     """Most of `to_arrow` is the system's clearing of pages, by one thread; a stream is given the same memory again, and
     rows of a few bytes are decoded before a thread has begun."""
-    begun: list[None] = []
-
-    def noted(work: Callable[[Any], Any], item: Any) -> Future[Any]:
-        begun.append(None)
-        return at_once(work, item)
-
-    monkeypatch.setattr(parallel, "_start", noted)
+    begun = starts(monkeypatch)
     monkeypatch.setattr(read_path, "WINDOW_ROWS", 1000)
     rows = 20_000
     with open_database(tmp_path / "s") as db:

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.support import open_database
+from tests.unit.cfile.memory import count_fetches
 
 import nyala
-from nyala.cfile import CFileReader
 from nyala.cfile.first_pass import PASSES
 from nyala.rowset import disk_rowset
 from nyala.tablet import read_path, window
@@ -56,17 +56,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Blocks of each call. Windows are small."""
-    calls: list[int] = []
-    real = CFileReader.fetch
-
-    def counted(self: CFileReader, places: Any) -> list[pa.Buffer]:
-        calls.append(len(places))
-        return real(self, places)
-
-    monkeypatch.setattr(CFileReader, "fetch", counted)
     monkeypatch.setattr(read_path, "WINDOW_ROWS", WINDOW)
     monkeypatch.setattr(disk_rowset, "_SCAN_ROWS_MIN", WINDOW)
-    return calls
+    return count_fetches(monkeypatch)
 
 
 @pytest.fixture
