@@ -74,9 +74,9 @@ class Pulls:
 
     def _watched(self, function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         @functools.wraps(function)
-        def watched(scan: Scan, *arguments: Any) -> Iterator[Any]:
+        def watched(scan: Scan, *arguments: Any, **named: Any) -> Iterator[Any]:
             self.scans.append(scan)
-            return self._timed(seen(function(scan, *arguments)))
+            return self._timed(seen(function(scan, *arguments, **named)))
 
         return watched
 

@@ -503,7 +503,9 @@ class Scan(PinnedRows):
         """The rows as record batches, without a reader around them."""
         return self._batches()
 
-    def batches_ahead(self, make: Callable[[pa.RecordBatch], _Made]) -> Iterator[_Made]:
+    def batches_ahead(
+        self, make: Callable[[pa.RecordBatch], _Made], *, helping: bool = False
+    ) -> Iterator[_Made]:
         """What `make` makes of each batch, in their order, ready before it is asked for: see `read_path.run_ahead`.
 
         make: called by several threads at once.
@@ -511,7 +513,7 @@ class Scan(PinnedRows):
         root, table = self._take()
         counters = self._begin()
         units = read_path.plan(table, self._spec, counters)
-        for made in read_path.run_ahead(units, self._spec, counters, make):
+        for made in read_path.run_ahead(units, self._spec, counters, make, helping=helping):
             self._last_read_s = self._store.env.clock.monotonic_s()
             yield made
         del root

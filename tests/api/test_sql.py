@@ -19,8 +19,10 @@ import pytest
 
 import nyala
 from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.schema.parser import parse_predicate
 from nyala.sql import source as source_module
 from nyala.sql.statement import columns_named
+from nyala.tablet import read_path
 from tests.support import open_database
 
 ROWS = 300_000
@@ -470,3 +472,38 @@ def test_polars_predicates_narrow_the_scan(db: Any, monkeypatch: pytest.MonkeyPa
         assert pushed[-1] == text
     top = lazy.filter(k > 10).sort("k").head(2).collect()
     assert top["k"].to_list() == [11, 12]
+
+
+def test_what_a_predicate_leaves_is_decoded_ahead_of_duckdb(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another thread and by DuckDB's own, two windows as one; without a predicate by who asks. A stream that is left
+    ends what was begun."""
+    monkeypatch.setattr(read_path, "WINDOW_ROWS", 4096)
+    asked: list[tuple[int | None, bool]] = []
+    begun: list[int] = []
+    real: Any = read_path.in_parallel
+    read: Any = read_path.read_window
+
+    def noted(items: Any, work: Any, ahead: int | None = None, *, helping: bool = False) -> Any:
+        asked.append((ahead, helping))
+        return real(items, work, ahead, helping=helping)
+
+    def read_noted(unit: Any, spec: Any, lower: int, *others: Any) -> Any:
+        begun.append(lower)
+        return read(unit, spec, lower, *others)
+
+    monkeypatch.setattr(read_path, "in_parallel", noted)
+    monkeypatch.setattr(read_path, "read_window", read_noted)
+    few = parse_predicate("n BETWEEN 10 AND 19")
+    source = source_module.ScanSource(db["t"].scan())
+    rows = source.reader(["k"], few).read_all()
+    assert rows["k"].to_pylist() == [k for k in range(ROWS) if 10 <= k % 1000 < 20]
+    assert asked == [(read_path._READY_WINDOWS_HELPED, True)]
+    assert len(begun) < -(-ROWS // 4096) * 3 // 4, "once little was left, two windows are one"
+    assert source.reader(["k"], None).read_all().num_rows == ROWS
+    assert len(asked) == 1
+    begun.clear()
+    left = iter(source.reader(["k"], few))
+    next(left)
+    del left
+    gc.collect()
+    assert len(begun) <= 2 * read_path._READY_WINDOWS_HELPED + 2

@@ -189,7 +189,9 @@ class ScanSource:
         if self._keep_asked:
             with self._lock:
                 self.asked.append(scan)
-        return pa.RecordBatchReader.from_batches(scan.schema, self._noting_failure(scan.batches()))
+        # Where little is left of what is decoded, DuckDB does little with it, and would wait for one thread.
+        batches = scan.batches() if predicate is None else scan.batches_ahead(_as_it_is, helping=True)
+        return pa.RecordBatchReader.from_batches(scan.schema, self._noting_failure(batches))
 
     def _noting_failure(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -199,6 +201,10 @@ class ScanSource:
         except BaseException as error:
             self.failure = self.failure or error
             raise
+
+
+def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
 
 
 def duckdb_table(source: ScanSource) -> Any:

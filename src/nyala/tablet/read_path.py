@@ -81,6 +81,8 @@ _INLINE_ROWS: Final = GAP_ROWS
 # Windows that are ready or being read when a reader who does much with each asks for the next: decoded by short calls,
 # more threads would only wait for one another.
 _READY_WINDOWS: Final = 4
+# The same where who asks decodes too.
+_READY_WINDOWS_HELPED: Final = 2
 # Rows of so many bytes that are kept are decoded by several threads (decision 0040).
 _KEPT_ROW_BYTES_MIN: Final = 16
 
@@ -290,15 +292,20 @@ def run_ahead(
     spec: ScanSpec,
     counters: ScanCounters,
     make: Callable[[pa.RecordBatch], _Out],
+    *,
+    helping: bool = False,
 ) -> Iterator[_Out]:
     """What `make` makes of each batch of `run`, in their order, made by the threads that read: for a reader who works
     with other threads on one batch, and shall find the next ready.
+
+    helping: the thread that asks decodes too, while what it asks for is not ready: see `in_parallel`.
 
     A scan with a limit or an order is read and made by the thread that asks.
     """
     if spec.limit is not None or spec.order_by_key:
         return map(make, run(units, spec, counters))
-    return _unordered(units, spec, counters, make, ahead=_READY_WINDOWS)
+    ahead = _READY_WINDOWS_HELPED if helping else _READY_WINDOWS
+    return _unordered(units, spec, counters, make, ahead=ahead, helping=helping)
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
@@ -320,6 +327,7 @@ def _unordered(
     make: Callable[[pa.RecordBatch], _Out],
     ahead: int | None = None,
     *,
+    helping: bool = False,
     keeping: bool = False,
 ) -> Iterator[_Out]:
     def work(item: tuple[ScanUnit, int, int]) -> _Out | None:
@@ -339,7 +347,7 @@ def _unordered(
             on_disk = []
     picked = [_picked_range(on_disk, spec, counters)] if on_disk else []
     first = (make(batch) for batch in picked if batch is not None)
-    each = _each_piece(units, spec, counters, work, spec.columns, ahead, keeping=keeping)
+    each = _each_piece(units, spec, counters, work, spec.columns, ahead, helping=helping, keeping=keeping)
     others = (made for made in each if made is not None)
     return itertools.chain(first, others)
 
@@ -366,12 +374,14 @@ def _each_piece(
     columns: Collection[ColumnSchema],
     ahead: int | None = None,
     *,
+    helping: bool = False,
     keeping: bool = False,
 ) -> Iterator[_Out]:
     """`work`, which decodes these columns and the predicate's, on all pieces in their order, by several threads where
     that is faster.
 
     ahead:   so many of them are begun before they are asked for, if there is memory for them, whatever they decode.
+    helping: as of `run_ahead`.
     keeping: as of `run`.
     """
     are_few, room = _are_few(units) or _is_little(spec), 1
@@ -390,7 +400,7 @@ def _each_piece(
         return map(work, items)
     if spec.predicate is not None and room > 1:
         items, room = in_twos(items, WINDOW_ROWS, counters), room // 2
-    return in_parallel(items, work, min(ahead, room))
+    return in_parallel(items, work, min(ahead, room), helping=helping)
 
 
 def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> pa.RecordBatch | None:

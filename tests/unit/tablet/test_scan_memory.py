@@ -146,12 +146,12 @@ def test_polars_is_given_windows_that_fit(db: nyala.Database, monkeypatch: pytes
     made: list[int] = []
     run_ahead = read_path.run_ahead
 
-    def noting(units, spec, counters, make):  # type: ignore[no-untyped-def]
+    def noting(units, spec, counters, make, **named):  # type: ignore[no-untyped-def]
         def noted(batch: pa.RecordBatch) -> object:
             made.append(batch.nbytes)
             return make(batch)
 
-        return run_ahead(units, spec, counters, noted)
+        return run_ahead(units, spec, counters, noted, **named)
 
     monkeypatch.setattr(read_path, "run_ahead", noting)
     found = db["thin"].scan().to_polars_lazy().select(pl.col("s").str.len_bytes().sum()).collect()
