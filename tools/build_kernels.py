@@ -15,6 +15,7 @@ import tempfile
 _HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(os.path.dirname(_HERE), "src", "nyala", "cfile", "kernels")
 NAME = "nyala.cfile.kernels.compiled"
+PARTS = ("questions.pxi",)  # what the source includes
 
 
 def build(folder: str = PACKAGE) -> list[str]:
@@ -41,6 +42,8 @@ def build(folder: str = PACKAGE) -> list[str]:
         variants[f"{NAME}_avx2"] = [*flags, "-mavx2"]
     with tempfile.TemporaryDirectory() as scratch:
         extensions = []
+        for part in PARTS:
+            shutil.copyfile(os.path.join(PACKAGE, part), os.path.join(scratch, part))
         for name, its_flags in variants.items():
             source = os.path.join(scratch, name.rpartition(".")[2] + ".pyx")
             shutil.copyfile(os.path.join(PACKAGE, "compiled.pyx"), source)

@@ -19,7 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nyala.cfile.format import FOR_TILE_ROWS
-from nyala.cfile.kernels import Fill
+from nyala.cfile.kernels import Fill, Question
 from nyala.cfile.planes import delta_dtype, pack_planes
 
 # Fewer and more than a kernel's tile, and sizes at which the last byte of a plane is not full.
@@ -275,6 +275,46 @@ def test_in_table(kernels: ModuleType, rows: tuple[int, int, int], bits: int, se
     assert out.tolist() == [int(table[delta]) for delta in deltas[lower:upper]]
 
 
+@given(count=COUNTS, seed=st.integers(0, 1 << 32), data=st.data())
+def test_rows_matching(kernels: ModuleType, count: int, seed: int, data: st.DataObject) -> None:
+    """Of several columns, each in frames that end where they like: a row too few, one too many, or one of the next."""
+    expected = set(range(count))
+    questions: list[Question] = []
+    for column in range(data.draw(st.integers(1, 3))):
+        borders = sorted({0, count, *data.draw(st.lists(st.integers(0, count), max_size=2))})
+        for lower, upper in itertools.pairwise(borders):
+            bits = data.draw(st.integers(1, 40))
+            before, behind = data.draw(st.integers(0, 40)), data.draw(st.integers(0, 40))
+            rows = before + upper - lower + behind
+            deltas = deltas_of(bits, rows, seed + column)
+            table = None
+            if bits <= 8 and data.draw(st.booleans()):
+                table = np.random.default_rng(seed).integers(0, 2, 1 << bits).astype(np.uint8)
+            bound = st.integers(0, (1 << bits) - 1) | st.sampled_from(deltas)
+            least, greatest = sorted((data.draw(bound), data.draw(bound)))
+            place = (packed(deltas, bits, 3), 3, bits, rows, before, before + upper - lower)
+            questions.append(Question(*place, least, greatest, table))
+            for row, delta in enumerate(deltas[before : before + upper - lower], lower):
+                if not (least <= delta <= greatest if table is None else table[delta]):
+                    expected.discard(row)
+    out = np.full(count + 1, -1, np.int64)
+    found = kernels.rows_matching(questions, count, out)
+    assert out[:found].tolist() == sorted(expected)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 1.0])
+def test_rows_matching_of_many_tiles(kernels: ModuleType, share: float) -> None:
+    """A tile of which nothing is left, one of which all is, and the last that is not whole."""
+    rows = 5 * 2048 + 77
+    deltas = np.random.default_rng(1).integers(0, 1 << 12, rows)
+    deltas[2048:4096] = 4095
+    data = packed(deltas.tolist(), 12, 0)
+    wanted = int(share * 4095)
+    out = np.zeros(rows + 1, np.int64)
+    found = kernels.rows_matching([Question(data, 0, 12, rows, 0, rows, 0, wanted, None)] * 2, rows, out)
+    assert out[:found].tolist() == np.flatnonzero(deltas <= wanted).tolist()
+
+
 @given(count=COUNTS, bits=BITS, seed=st.integers(0, 1 << 32))
 def test_greatest(kernels: ModuleType, count: int, bits: int, seed: int) -> None:
     """What proves that a table has a reference for each delta, and a line a value of the type."""
@@ -358,6 +398,21 @@ def test_no_question_reaches_outside_its_memory(compiled_kernels: ModuleType) ->
         compiled_kernels.in_table(data, 0, 2, 4, 0, 4, table[:3], out)
     with pytest.raises(ValueError, match="expected"):
         compiled_kernels.in_range(data, 0, 2, 4, 0, 4, 2, 1, out)
+    rows = np.zeros(5, np.int64)
+    for place in places:
+        with pytest.raises(ValueError, match="expected"):
+            compiled_kernels.rows_matching([Question(data, *place, 1, 2, None)], 4, rows)
+    whole = Question(data, 0, 2, 4, 0, 4, 1, 2, None)
+    part = whole._replace(upper=2)
+    wrong: list[tuple[list[Question], int]] = [
+        ([], 4), ([part], 4), ([whole, part], 4), ([part, whole], 4), ([whole._replace(lower=4)], 4), ([whole], 5),
+        ([whole._replace(least=3)], 4), ([whole._replace(greatest=1 << 32)], 4), ([whole._replace(table=table[:3])], 4),
+    ]  # fmt: skip
+    for questions, count in wrong:
+        with pytest.raises(ValueError, match="expected"):
+            compiled_kernels.rows_matching(questions, count, rows)
+    with pytest.raises(ValueError, match="room"):
+        compiled_kernels.rows_matching([whole], 4, rows[:4])
     for words, width in ((b"\0" * 3, 1), (b"\0" * 5, 1), (b"\0" * 12, 3), (b"\0" * 4, 4)):
         with pytest.raises(ValueError, match="expected"):
             compiled_kernels.widen(pa.py_buffer(words), width, np.zeros(4, np.int32))

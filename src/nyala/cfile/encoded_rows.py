@@ -21,11 +21,13 @@ import pyarrow.compute as pc
 
 from nyala.cfile import kernels
 from nyala.cfile.encoding.frame import Frame, output
+from nyala.cfile.kernels import Question
 from nyala.cfile.memory import scratch
 from nyala.cfile.physical import Physical
 from nyala.schema.constraint import Constraint, order_key
 
-__all__ = ["CodeRows", "EncodedRows", "FrameRows", "admitted_words", "arrays_of", "satisfying_codes"]
+__all__ = ["CodeRows", "EncodedRows", "FrameRows", "admitted_words", "arrays_of", "rows_matching"]
+__all__ += ["satisfying_codes"]
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
@@ -33,6 +35,11 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 class EncodedRows(Protocol):
     def matches(self, constraint: Constraint) -> Bools:
         """Which rows satisfy the constraint."""
+        ...
+
+    def questions(self, constraint: Constraint) -> list[Question] | None:
+        """`matches`, to be asked of several columns at once (`rows_matching`): none where all rows satisfy it. None
+        where it cannot be."""
         ...
 
     def pick(
@@ -62,6 +69,13 @@ class FrameRows:
         """`matches` of rows that have a value; of others anything."""
         found = [frame.matches(constraint, begin, end) for frame, begin, end in self._parts]
         return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def questions(self, constraint: Constraint) -> list[Question] | None:
+        found = [frame.question(constraint, begin, end) for frame, begin, end in self._parts]
+        asked = [question for question in found if question is not None]
+        if len(asked) < len(found):
+            return None
+        return [] if all(map(_is_about_nothing, asked)) else asked
 
     def with_nulls(self, matching: Bools, constraint: Constraint) -> Bools:
         """`matching`, which is written, of rows that have a value, and what NULLs are to the constraint."""
@@ -173,6 +187,9 @@ class CodeRows:
     def matches(self, constraint: Constraint) -> Bools:
         return self.codes.with_nulls(self.codes.values_match(self.in_codes(constraint)), constraint)
 
+    def questions(self, constraint: Constraint) -> list[Question] | None:
+        return self.codes.questions(self.in_codes(constraint))
+
     def pick(
         self, rows: npt.NDArray[np.int64], *, narrow: bool = False, satisfying: Constraint | None = None
     ) -> pa.Array:
@@ -185,6 +202,20 @@ class CodeRows:
         else:
             indices = self.codes.pick(rows, satisfying=satisfying)
         return pa.DictionaryArray.from_arrays(indices, self.dictionary, safe=False)
+
+
+def rows_matching(questions: Sequence[Question], count: int) -> npt.NDArray[np.int64]:
+    """Which of so many rows, at least one, satisfy what is asked of all columns; ascending. Cost: one call."""
+    if not questions:
+        return np.arange(count)
+    out = scratch(np.int64, count + 1)
+    return out[: kernels.rows_matching(questions, count, out)].copy()
+
+
+def _is_about_nothing(question: Question) -> bool:
+    """Whether every delta is wanted."""
+    wants_all: bool = question.least == 0 and question.greatest == (1 << question.bits) - 1
+    return question.table is None and wants_all
 
 
 def admitted_words(words: pa.Array, constraint: Constraint) -> Bools:

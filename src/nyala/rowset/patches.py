@@ -162,6 +162,9 @@ class PatchedRows:
         mask[self.patch.positions] = self.patch.matches(constraint)
         return mask
 
+    def questions(self, constraint: Constraint) -> None:
+        """What has changed lies in no frame."""
+
     def pick(self, rows: Rows, *, narrow: bool = False, satisfying: Constraint | None = None) -> pa.Array:
         # Of a row that has changed the base may be any value.
         base = self.base.pick(rows, narrow=narrow, satisfying=satisfying)

@@ -24,7 +24,8 @@ import numpy as np
 import pyarrow as pa
 
 from nyala.cfile.block_source import BlockForm
-from nyala.cfile.encoded_rows import EncodedRows
+from nyala.cfile.encoded_rows import EncodedRows, rows_matching
+from nyala.cfile.kernels import Question
 from nyala.cfile.physical import narrow_decimal
 from nyala.keys.codec import KeyCodec
 from nyala.keys.key_range import KeyRange, is_key_range, key_range_of
@@ -361,6 +362,10 @@ class _Sieve(Mapping[str, pa.Array]):
 
     def asked(self, mask: np.ndarray | None) -> bool:
         """Find the rows of `mask` that may match; False if no column can tell without being decoded."""
+        told = self._asked_at_once()
+        if told is not None:
+            self.rows = told if mask is None else told[mask[told]]
+            return True
         left: np.ndarray | None = None
         for column, constraint in self._constraints:
             if len(self._encoded) == 1:  # of which it may be that nothing is left
@@ -380,6 +385,19 @@ class _Sieve(Mapping[str, pa.Array]):
             return False
         self.rows = np.flatnonzero(left if mask is None else left & mask)
         return True
+
+    def _asked_at_once(self) -> np.ndarray | None:
+        """What satisfies all constraints, told by one call; None where the columns are not all there, or not all can be
+        asked so."""
+        questions: list[Question] = []
+        for column, constraint in self._constraints:
+            encoded = self._fetched.get(column.name)
+            asked = None if encoded is None else encoded.questions(constraint)
+            if asked is None:
+                return None
+            questions += asked
+        self._encoded |= {column.name: self._fetched[column.name] for column, _ in self._constraints}
+        return rows_matching(questions, self._upper - self._lower)
 
     def read(self, columns: Sequence[ColumnSchema]) -> tuple[np.ndarray, list[pa.Array]]:
         """As `read_window`."""

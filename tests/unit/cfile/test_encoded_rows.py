@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.cfile.memory import MemoryFiles
 from tests.unit.cfile.test_roundtrip import written
 
-from nyala.cfile.encoded_rows import admitted_words, satisfying_codes
+from nyala.cfile.encoded_rows import admitted_words, rows_matching, satisfying_codes
 from nyala.schema.constraint import ANY, EMPTY, NULL_ONLY, Constraint
 from nyala.schema.types import parse_type
 
@@ -74,3 +74,9 @@ def test_many_words_are_told_by_their_codewords(files: MemoryFiles) -> None:
         (NULL_ONLY, np.zeros(100_000, np.bool_)),
     ):
         assert (encoded.matches(constraint) == wanted).all()
+        asked = encoded.questions(constraint)
+        assert (asked is None) == (constraint is NULL_ONLY)
+        if asked is not None:
+            assert rows_matching(asked, 100_000).tolist() == np.flatnonzero(wanted).tolist()
+    not_null = encoded.questions(ANY.with_null("none"))
+    assert not_null is not None and len(rows_matching(not_null, 100_000)) == len(rows_matching([], 100_000))

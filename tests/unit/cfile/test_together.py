@@ -28,6 +28,7 @@ from nyala.cfile import (
 from nyala.cfile.block import BLOCK_BYTES_MIN
 from nyala.cfile.block_source import BlockForm
 from nyala.cfile.column_reader import ColumnReader
+from nyala.cfile.encoded_rows import rows_matching
 from nyala.cfile.first_pass import PASSES
 from nyala.cfile.together import arrays_together, encoded_together
 from nyala.env import PosixFiles
@@ -133,6 +134,12 @@ def test_encoded_rows_are_those_that_each_column_has_by_itself(reader: CFileRead
         for name, rows, constraint in zip(names, found, constraints, strict=True):
             values = COLUMNS[name][3][lower:upper]
             assert rows.matches(constraint).tolist() == [constraint.admits(value) for value in values], name
+        asked = [rows.questions(constraint) for rows, constraint in zip(found, constraints, strict=True)]
+        assert asked[0] and asked[1] and asked[2] is None, "of NULLs a column is asked by itself"
+        both = found[0].matches(constraints[0]) & found[1].matches(constraints[1])
+        assert rows_matching(asked[0] + asked[1], upper - lower).tolist() == [
+            row for row, wanted in enumerate(both) if wanted
+        ]
 
 
 def test_one_call_reads_the_blocks_of_all_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

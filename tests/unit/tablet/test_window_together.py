@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -169,3 +170,55 @@ def test_a_predicate_that_is_evaluated_reads_its_columns_by_one_call(
     found = table.scan(columns, where="n > -1400 OR amount > k").to_arrow()
     assert found.to_pylist() == expected(columns, lambda r: r["n"] > -1400 or r["amount"] > r["k"])
     assert 0 < len(fetches) <= 2 * -(-ROWS // WINDOW)
+
+
+def test_constraints_are_asked_of_a_window_by_one_call(
+    tmp_path: Path, path: Path, fetches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all columns at once; a row that was deleted, changed, or added since has its own answer. A column with NULLs,
+    and one that was changed, are asked by themselves."""
+    asked: list[int] = []
+    real = window.rows_matching
+
+    def noted(questions: Any, count: int) -> Any:
+        asked.append(len(questions))
+        return real(questions, count)
+
+    monkeypatch.setattr(window, "rows_matching", noted)
+    store = tmp_path / "s"
+    shutil.copytree(path, store)
+    where = "n BETWEEN -300 AND 100 AND word IN ('m3', 'm5') AND amount >= 10"
+
+    def matches(found: dict[str, Any]) -> bool:
+        return -300 <= found["n"] <= 100 and found["word"] in ("m3", "m5") and found["amount"] >= 10
+
+    with open_database(store) as db:
+        table = db["t"]
+        columns = ["k", "n", "word"]
+        assert table.scan(columns, where).to_arrow().to_pylist() == expected(columns, matches)
+        assert asked and min(asked) >= 3, "each window but the first"
+        gone = [found["k"] for found in expected(["k"], matches)][::3]
+        table.delete([{"k": k} for k in gone])
+        asked.clear()
+        left = expected(columns, lambda found: matches(found) and found["k"] not in set(gone))
+        assert table.scan(columns, where).to_arrow().to_pylist() == left
+        assert asked
+        asked.clear()
+        with_null = f"{where} AND maybe < 900"
+        left = expected(
+            columns,
+            lambda found: (
+                matches(found)
+                and found["k"] not in set(gone)
+                and found["maybe"] is not None
+                and found["maybe"] < 900
+            ),
+        )
+        assert table.scan(columns, with_null).to_arrow().to_pylist() == left
+        assert not asked
+        table.update([{"k": 1, "n": 0}, {"k": 30_000, "n": 5_000}])
+        found = table.scan(columns, where).to_arrow().to_pylist()
+        assert [f["k"] for f in found if f["k"] not in (1, 30_000)] == [
+            f["k"] for f in expected(["k"], matches) if f["k"] not in {*gone, 1, 30_000}
+        ]
+        assert not asked

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from nyala.cfile import format, kernels
 from nyala.cfile.encoding.base import EncodedValues
-from nyala.cfile.kernels import Fill
+from nyala.cfile.kernels import Fill, Question
 from nyala.cfile.memory import allocate, scratch
 from nyala.cfile.physical import Physical
 from nyala.cfile.planes import (
@@ -37,7 +37,6 @@ from nyala.cfile.planes import (
     pick_one,
     plane_views,
     planes_size,
-    unpack_planes,
 )
 from nyala.schema.constraint import Constraint
 
@@ -183,38 +182,57 @@ class Frame:
     def matches(self, constraint: Constraint, lower: int, upper: int) -> npt.NDArray[np.bool_]:
         """Of the rows [lower, upper), none of them NULL, which have a value that satisfies the constraint."""
         count = upper - lower
-        if constraint.empty or constraint.null == "only":
-            return np.zeros(count, np.bool_)
-        if self.anchors is None and self.references is not None:
-            return self._in_table(satisfying(self.references, constraint), lower, upper)
-        if self.step or self.anchors is not None:
+        wanted = self._wanted(constraint)
+        if wanted is None:
             return satisfying(self._numbers(lower, upper), constraint)
-        if constraint.values is not None:
-            return self._matches_values(constraint.values, lower, upper)
-        least = 0 if constraint.lower is None else -((self.base - constraint.lower) // self.unit)
-        most = (1 << self.bits) - 1
-        greatest = most if constraint.upper is None else (constraint.upper - self.base) // self.unit
-        least, greatest = max(0, least), min(most, greatest)
-        if least > greatest:
-            return np.zeros(count, np.bool_)
-        if least == 0 and greatest == most:
-            return np.ones(count, np.bool_)
-        return self._in_range(least, greatest, lower, upper)
-
-    def _matches_values(self, values: tuple[Any, ...], lower: int, upper: int) -> npt.NDArray[np.bool_]:
-        most = (1 << self.bits) - 1
-        found = [divmod(value - self.base, self.unit) for value in values]
-        wanted = [delta for delta, rest in found if not rest and 0 <= delta <= most]
+        if isinstance(wanted, np.ndarray):
+            return self._in_table(wanted, lower, upper)
         if not wanted:
-            return np.zeros(upper - lower, np.bool_)
-        if len(wanted) == 1:
-            return self._in_range(wanted[0], wanted[0], lower, upper)
-        if self.bits <= _LOOKED_UP_BITS_MAX:
+            return np.zeros(count, np.bool_)
+        if wanted == (0, (1 << self.bits) - 1):
+            return np.ones(count, np.bool_)
+        return self._in_range(*wanted, lower, upper)
+
+    def question(self, constraint: Constraint, lower: int, upper: int) -> Question | None:
+        """`matches`, asked of several columns at once (`kernels.rows_matching`); None: it cannot be."""
+        if self.null_count:
+            return None
+        wanted = self._wanted(constraint)
+        if wanted is None or (isinstance(wanted, tuple) and not wanted):
+            return None
+        least, greatest, table = 0, 0, None
+        if isinstance(wanted, np.ndarray):
+            table = wanted.view(np.uint8)
+        else:
+            least, greatest = wanted
+        return Question(
+            self.data, self.start, self.bits, self.row_count, lower, upper, least, greatest, table
+        )
+
+    def _wanted(self, constraint: Constraint) -> tuple[int, int] | tuple[()] | npt.NDArray[np.bool_] | None:
+        """The deltas of values that satisfy the constraint: a range, nothing, or of each delta whether it is one; None
+        where deltas do not tell."""
+        if constraint.empty or constraint.null == "only":
+            return ()
+        if self.anchors is None and self.references is not None:
+            return satisfying(self.references, constraint)
+        if self.step or self.anchors is not None:
+            return None
+        most = (1 << self.bits) - 1
+        if constraint.values is not None:
+            found = [divmod(value - self.base, self.unit) for value in constraint.values]
+            wanted = [delta for delta, rest in found if not rest and 0 <= delta <= most]
+            if len(wanted) < 2:
+                return (wanted[0], wanted[0]) if wanted else ()
+            if self.bits > _LOOKED_UP_BITS_MAX:
+                return None
             table = np.zeros(most + 1, np.bool_)
             table[wanted] = True
-            return self._in_table(table, lower, upper)
-        deltas = unpack_planes(self.data, self.start, self.bits, self.row_count, lower, upper)
-        return np.isin(deltas, np.array(wanted, deltas.dtype))
+            return table
+        least = 0 if constraint.lower is None else -((self.base - constraint.lower) // self.unit)
+        greatest = most if constraint.upper is None else (constraint.upper - self.base) // self.unit
+        least, greatest = max(0, least), min(most, greatest)
+        return () if least > greatest else (least, greatest)
 
     def _in_range(self, least: int, greatest: int, lower: int, upper: int) -> npt.NDArray[np.bool_]:
         out = scratch(np.uint8, upper - lower)

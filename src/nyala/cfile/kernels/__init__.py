@@ -6,6 +6,7 @@
 
     fill       numbers of frames, of one or of many at once, into the memory of Arrow arrays
     in_range   which rows of a frame have a delta in a range           in_table   the same of any set of deltas
+    rows_matching   which rows are in such ranges and sets in all of several columns
     greatest   the greatest delta
     widen      codewords as Arrow's indices
     fetch      blocks from a file into memory, with their CRCs compared: of all columns of a window in one call
@@ -31,19 +32,21 @@ from typing import TYPE_CHECKING, Final
 import google_crc32c
 import pyarrow as pa
 
-from nyala.cfile.kernels.plain import REVISION, Fill
+from nyala.cfile.kernels.plain import REVISION, Fill, Question
 from nyala.errors import InvalidArgumentError
 
 __all__ = [
     "CAN_FETCH",
     "COMPILED",
     "Fill",
+    "Question",
     "described",
     "fetch",
     "fill",
     "greatest",
     "in_range",
     "in_table",
+    "rows_matching",
     "widen",
 ]
 
@@ -82,10 +85,11 @@ COMPILED: Final = not _CHOSEN.endswith(".plain")
 
 _kernels: Final = importlib.import_module(_CHOSEN)
 if TYPE_CHECKING:
-    from nyala.cfile.kernels.plain import fill, greatest, in_range, in_table, widen
+    from nyala.cfile.kernels.plain import fill, greatest, in_range, in_table, rows_matching, widen
 else:
     fill, greatest, widen = _kernels.fill, _kernels.greatest, _kernels.widen
     in_range, in_table = _kernels.in_range, _kernels.in_table
+    rows_matching = _kernels.rows_matching
 
 _CRC_OF_DIGITS: Final = 0xE3069283
 

@@ -34,7 +34,7 @@ cdef extern from *:
     bint _checked "NYALA_CHECKED"
     bint _has_avx2 "NYALA_HAS_AVX2"
 
-REVISION = 3
+REVISION = 4
 CHECKED = bool(_checked)
 HAS_AVX2 = bool(_has_avx2)
 
@@ -521,102 +521,7 @@ cdef int _plan(object asked, Job* job, Views views) except -1:
     return 0
 
 
-# ------------------------------------------------------------------------------------------------ questions
-
-
-cdef void _compare(const word* tile, Py_ssize_t n, word least, word span, uint8_t* out) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(n):
-        out[i] = tile[i] - least <= span  # what is below wraps around to above
-
-
-def in_range(
-    data, Py_ssize_t start, int bits, Py_ssize_t count, Py_ssize_t lower, Py_ssize_t upper,
-    uint64_t least, uint64_t greatest, uint8_t[::1] out,
-):
-    cdef Views views = Views(1)
-    cdef Planes planes
-    cdef uint32_t small[TILE]
-    cdef uint64_t large[TILE]
-    cdef Py_ssize_t row = lower, n
-    _planes_in(&planes, views.hold(data, PyBUF_SIMPLE), start, bits, count)
-    _rows_in(lower, upper, count)
-    if out.shape[0] != upper - lower or least > greatest or (bits <= 32 and greatest >> 32):
-        raise ValueError(f"expected {upper - lower} answers about [{least}, {greatest}], found {out.shape[0]}")
-    with nogil:
-        while row < upper:
-            n = min(TILE, upper - row)
-            _prove(row - lower + n <= out.shape[0])
-            if bits <= 32:
-                _unpack(&planes, row, n, small)
-                _compare(small, n, <uint32_t>least, <uint32_t>(greatest - least), &out[row - lower])
-            else:
-                _unpack(&planes, row, n, large)
-                _compare(large, n, least, greatest - least, &out[row - lower])
-            row += n
-
-
-def in_table(
-    data, Py_ssize_t start, int bits, Py_ssize_t count, Py_ssize_t lower, Py_ssize_t upper,
-    const uint8_t[::1] table, uint8_t[::1] out,
-):
-    cdef Views views = Views(1)
-    cdef Planes planes
-    cdef uint32_t tile[TILE]
-    cdef Py_ssize_t row = lower, n, i, size = table.shape[0]
-    cdef bint outside = False
-    _planes_in(&planes, views.hold(data, PyBUF_SIMPLE), start, bits, count)
-    _rows_in(lower, upper, count)
-    if out.shape[0] != upper - lower or bits > 32:
-        raise ValueError(f"expected {upper - lower} answers about 32 bits at most, found {out.shape[0]}")
-    with nogil:
-        while row < upper and not outside:
-            n = min(TILE, upper - row)
-            _prove(row - lower + n <= out.shape[0])
-            _unpack(&planes, row, n, tile)
-            for i in range(n):
-                if tile[i] >= size:
-                    outside = True
-                    break
-                out[row - lower + i] = table[tile[i]]
-            row += n
-    if outside:
-        raise ValueError(f"expected deltas below {size}, found a greater one")
-
-
-cdef uint64_t _most(const word* tile, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef word most = 0
-    cdef int32_t biased = -(1 << 31)
-    if word is uint32_t:  # processors without SSE4 compare signed numbers only
-        for i in range(n):
-            biased = max(biased, <int32_t>(tile[i] ^ <uint32_t>0x80000000))
-        return <uint32_t>biased ^ <uint32_t>0x80000000
-    else:
-        for i in range(n):
-            most = max(most, tile[i])
-        return most
-
-
-def greatest(data, Py_ssize_t start, int bits, Py_ssize_t count):
-    cdef Views views = Views(1)
-    cdef Planes planes
-    cdef uint32_t small[TILE]
-    cdef uint64_t large[TILE]
-    cdef uint64_t most = 0
-    cdef Py_ssize_t row = 0, n
-    _planes_in(&planes, views.hold(data, PyBUF_SIMPLE), start, bits, count)
-    with nogil:
-        while row < count:
-            n = min(TILE, count - row)
-            if bits <= 32:
-                _unpack(&planes, row, n, small)
-                most = max(most, _most(small, n))
-            else:
-                _unpack(&planes, row, n, large)
-                most = max(most, _most(large, n))
-            row += n
-    return most
+include "questions.pxi"
 
 
 # ------------------------------------------------------------------------------------------------ codewords

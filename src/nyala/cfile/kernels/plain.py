@@ -17,11 +17,22 @@ from nyala.cfile.format import FOR_TILE_ROWS
 from nyala.cfile.memory import scratch
 from nyala.cfile.planes import pick_planes, unpack_planes
 
-__all__ = ["CHECKED", "REVISION", "Fill", "fill", "greatest", "in_range", "in_table", "widen"]
+__all__ = [
+    "CHECKED",
+    "REVISION",
+    "Fill",
+    "Question",
+    "fill",
+    "greatest",
+    "in_range",
+    "in_table",
+    "rows_matching",
+]
+__all__ += ["widen"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 3
+REVISION: Final = 4
 CHECKED: Final = False
 
 
@@ -49,6 +60,23 @@ class Fill(NamedTuple):
     width: int  # of a number in `out`, in bytes: 1, 2, 4, 8, or 16 for decimal128
     is_signed: bool  # whether one may be below zero, which numbers of 16 bytes are told
     anchors: npt.NDArray[np.int64] | None = None
+
+
+class Question(NamedTuple):
+    """Which of the rows [lower, upper) of a frame, at least one, have a delta in [least, greatest], or for which
+    `table[delta]` is 1."""
+
+    data: pa.Buffer
+    start: int  # of the planes in `data`
+    bits: int
+    block_rows: int  # of the frame
+    lower: int
+    upper: int
+    least: int
+    greatest: int
+    table: (
+        npt.NDArray[np.uint8] | None
+    )  # of 1 and 0; then the bounds say nothing, and there are at most 32 bits
 
 
 def fill(jobs: Sequence[Fill]) -> None:
@@ -83,6 +111,38 @@ def in_table(
         out[:] = table[deltas]
     except IndexError as error:
         raise ValueError(f"expected deltas below {len(table)}, found a greater one") from error
+
+
+def rows_matching(questions: Sequence[Question], count: int, out: npt.NDArray[np.int64]) -> int:
+    """Which of the rows [0, count) are wanted by all columns: their numbers, which ascend, into `out`, which has room
+    for one more than there are rows.
+
+    questions: of each column those that cover all the rows, of frames that lie one behind the other; then the next
+               column's.
+    Returns: how many there are. Raises: ValueError for a delta that is not in its table.
+    Cost: a tile of rows at a time; of one of which nothing is left the other columns are not looked at.
+    """
+    mask: npt.NDArray[np.bool_] | None = None
+    answers: list[npt.NDArray[np.uint8]] = []
+    covered = 0
+    for asked in questions:
+        data, start, bits, block_rows, lower, upper, least, most, table = asked
+        found = scratch(np.uint8, upper - lower)
+        if table is None:
+            in_range(data, start, bits, block_rows, lower, upper, least, most, found)
+        else:
+            in_table(data, start, bits, block_rows, lower, upper, table, found)
+        answers.append(found)
+        covered += upper - lower
+        if covered == count:
+            column = np.concatenate(answers).view(np.bool_)
+            mask = column if mask is None else mask & column
+            answers, covered = [], 0
+    if mask is None or covered:
+        raise ValueError(f"expected questions about {count} rows, found some about {covered}")
+    rows = np.flatnonzero(mask)
+    out[: len(rows)] = rows
+    return len(rows)
 
 
 def greatest(data: pa.Buffer, start: int, bits: int, count: int) -> int:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cfile.encoding.values import blocks, encoded, form_of, int64
 
+from nyala.cfile.encoded_rows import rows_matching
 from nyala.cfile.encoding.frame import Frame
 from nyala.cfile.planes import pack_planes, pick_planes
 from nyala.schema.constraint import ANY, EMPTY, NULL_ONLY, Constraint
@@ -30,6 +31,11 @@ def check_matches(frame: Frame, values: list[int], constraint: Constraint) -> No
     assert frame.matches(constraint, 0, len(values)).tolist() == expected, str(constraint)
     half = len(values) // 2
     assert frame.matches(constraint, half, len(values)).tolist() == expected[half:], str(constraint)
+    for lower in {0, half} - {len(values)}:
+        asked = frame.question(constraint, lower, len(values))
+        if asked is not None:
+            rows = rows_matching([asked, asked], len(values) - lower)
+            assert rows.tolist() == np.flatnonzero(expected[lower:]).tolist(), str(constraint)
 
 
 @pytest.mark.parametrize("type", TYPES)

@@ -1,0 +1,226 @@
+"""What is asked of the rows of frames: a part of `compiled.pyx`, which includes it and proves where their planes lie."""
+
+
+cdef void _compare(const word* tile, Py_ssize_t n, word least, word span, uint8_t* out) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        out[i] = tile[i] - least <= span  # what is below wraps around to above
+
+
+def in_range(
+    data, Py_ssize_t start, int bits, Py_ssize_t count, Py_ssize_t lower, Py_ssize_t upper,
+    uint64_t least, uint64_t greatest, uint8_t[::1] out,
+):
+    cdef Views views = Views(1)
+    cdef Planes planes
+    cdef uint32_t small[TILE]
+    cdef uint64_t large[TILE]
+    cdef Py_ssize_t row = lower, n
+    _planes_in(&planes, views.hold(data, PyBUF_SIMPLE), start, bits, count)
+    _rows_in(lower, upper, count)
+    if out.shape[0] != upper - lower or least > greatest or (bits <= 32 and greatest >> 32):
+        raise ValueError(f"expected {upper - lower} answers about [{least}, {greatest}], found {out.shape[0]}")
+    with nogil:
+        while row < upper:
+            n = min(TILE, upper - row)
+            _prove(row - lower + n <= out.shape[0])
+            if bits <= 32:
+                _unpack(&planes, row, n, small)
+                _compare(small, n, <uint32_t>least, <uint32_t>(greatest - least), &out[row - lower])
+            else:
+                _unpack(&planes, row, n, large)
+                _compare(large, n, least, greatest - least, &out[row - lower])
+            row += n
+
+
+def in_table(
+    data, Py_ssize_t start, int bits, Py_ssize_t count, Py_ssize_t lower, Py_ssize_t upper,
+    const uint8_t[::1] table, uint8_t[::1] out,
+):
+    cdef Views views = Views(1)
+    cdef Planes planes
+    cdef uint32_t tile[TILE]
+    cdef Py_ssize_t row = lower, n, i, size = table.shape[0]
+    cdef bint outside = False
+    _planes_in(&planes, views.hold(data, PyBUF_SIMPLE), start, bits, count)
+    _rows_in(lower, upper, count)
+    if out.shape[0] != upper - lower or bits > 32:
+        raise ValueError(f"expected {upper - lower} answers about 32 bits at most, found {out.shape[0]}")
+    with nogil:
+        while row < upper and not outside:
+            n = min(TILE, upper - row)
+            _prove(row - lower + n <= out.shape[0])
+            _unpack(&planes, row, n, tile)
+            for i in range(n):
+                if tile[i] >= size:
+                    outside = True
+                    break
+                out[row - lower + i] = table[tile[i]]
+            row += n
+    if outside:
+        raise ValueError(f"expected deltas below {size}, found a greater one")
+
+
+cdef uint64_t _most(const word* tile, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef word most = 0
+    cdef int32_t biased = -(1 << 31)
+    if word is uint32_t:  # processors without SSE4 compare signed numbers only
+        for i in range(n):
+            biased = max(biased, <int32_t>(tile[i] ^ <uint32_t>0x80000000))
+        return <uint32_t>biased ^ <uint32_t>0x80000000
+    else:
+        for i in range(n):
+            most = max(most, tile[i])
+        return most
+
+
+def greatest(data, Py_ssize_t start, int bits, Py_ssize_t count):
+    cdef Views views = Views(1)
+    cdef Planes planes
+    cdef uint32_t small[TILE]
+    cdef uint64_t large[TILE]
+    cdef uint64_t most = 0
+    cdef Py_ssize_t row = 0, n
+    _planes_in(&planes, views.hold(data, PyBUF_SIMPLE), start, bits, count)
+    with nogil:
+        while row < count:
+            n = min(TILE, count - row)
+            if bits <= 32:
+                _unpack(&planes, row, n, small)
+                most = max(most, _most(small, n))
+            else:
+                _unpack(&planes, row, n, large)
+                most = max(most, _most(large, n))
+            row += n
+    return most
+
+# ------------------------------------------------------------------------------------------------ of several columns
+
+
+cdef struct Asked:
+    # Of the rows [at, end) of a window: whether their deltas, from `lower` of the block on, are wanted.
+    Planes planes
+    Py_ssize_t lower, at, end
+    uint64_t least, span
+    const uint8_t* table  # NULL: deltas from `least` on, at most `span` above it
+    Py_ssize_t table_size
+
+
+cdef bint _look_up_answers(const Asked* asked, const uint32_t* tile, Py_ssize_t n, uint8_t* out) noexcept nogil:
+    """False if a delta is not in the table."""
+    cdef Py_ssize_t i
+    cdef bint inside = True
+    for i in range(n):
+        inside &= tile[i] < <uint64_t>asked.table_size
+    if inside:
+        for i in range(n):
+            out[i] = asked.table[tile[i]]
+    return inside
+
+
+cdef bint _answer(const Asked* asked, Py_ssize_t row, Py_ssize_t n, uint8_t* out) noexcept nogil:
+    """Of n rows of the window, at most a tile, from `row` on; False if a delta is not in the table."""
+    cdef uint32_t small[TILE]
+    cdef uint64_t large[TILE]
+    cdef Py_ssize_t first = asked.lower + row - asked.at
+    _prove(asked.at <= row and row + n <= asked.end and first + n <= asked.planes.count)
+    if asked.planes.bits <= 32:
+        _unpack(&asked.planes, first, n, small)
+        if asked.table is not NULL:
+            return _look_up_answers(asked, small, n, out)
+        _compare(small, n, <uint32_t>asked.least, <uint32_t>asked.span, out)
+    else:
+        _unpack(&asked.planes, first, n, large)
+        _compare(large, n, asked.least, asked.span, out)
+    return True
+
+
+cdef bint _any_of(uint8_t* mask, const uint8_t* others, Py_ssize_t n) noexcept nogil:
+    """The mask where both are; whether anything is left."""
+    cdef Py_ssize_t i
+    cdef uint8_t any = 0
+    for i in range(n):
+        mask[i] &= others[i]
+        any |= mask[i]
+    return any != 0
+
+
+cdef Py_ssize_t _places(const uint8_t* mask, Py_ssize_t n, int64_t row, int64_t* out) noexcept nogil:
+    """The rows from `row` on that are in the mask; returns how many. Writes one number behind them, too."""
+    cdef Py_ssize_t i = 0, j, found = 0
+    cdef uint64_t eight
+    while i + 8 <= n:
+        memcpy(&eight, mask + i, 8)
+        if eight:
+            for j in range(8):
+                out[found] = row + i + j
+                found += mask[i + j]
+        i += 8
+    while i < n:
+        out[found] = row + i
+        found += mask[i]
+        i += 1
+    return found
+
+
+def rows_matching(questions, Py_ssize_t count, int64_t[::1] out):
+    cdef Py_ssize_t asked_count = len(questions), i, row = 0, n, found = 0, expected = 0
+    cdef Asked* asked = <Asked*>malloc(asked_count * sizeof(Asked) + 1)
+    cdef Views views = Views(2 * asked_count)
+    cdef uint8_t mask[TILE]
+    cdef uint8_t others[TILE]
+    cdef bint left = True, inside = True
+    if asked is NULL:
+        raise MemoryError
+    try:
+        for i in range(asked_count):
+            expected = _ask(questions[i], asked + i, 0 if expected == count else expected, count, views)
+        if not asked_count or expected != count or out.shape[0] <= count:
+            raise ValueError(f"expected questions about {count} rows and room for one more, found {out.shape[0]}")
+        with nogil:
+            while row < count and inside:
+                n = min(TILE, count - row)
+                for i in range(asked_count):
+                    if asked[i].at <= row < asked[i].end:
+                        n = min(n, asked[i].end - row)
+                left = True
+                memset(mask, 1, n)
+                for i in range(asked_count):
+                    if left and asked[i].at <= row < asked[i].end:
+                        if not _answer(asked + i, row, n, others):
+                            inside = False
+                            break
+                        left = _any_of(mask, others, n)
+                if left and inside:
+                    _prove(found + n < out.shape[0])
+                    found += _places(mask, n, row, &out[found])
+                row += n
+        if not inside:
+            raise ValueError("expected deltas that are in the table, found a greater one")
+    finally:
+        free(asked)
+    return found
+
+
+cdef Py_ssize_t _ask(object question, Asked* asked, Py_ssize_t at, Py_ssize_t count, Views views) except -1:
+    """A question of which every place is proved, about the rows from `at` on; returns where they end."""
+    cdef Py_buffer* view
+    cdef Py_ssize_t start, block_rows, lower, upper
+    cdef int bits
+    cdef uint64_t least, greatest
+    data, start, bits, block_rows, lower, upper, least, greatest, table = question
+    _planes_in(&asked.planes, views.hold(data, PyBUF_SIMPLE), start, bits, block_rows)
+    _rows_in(lower, upper, block_rows)
+    if lower == upper or at + upper - lower > count:
+        raise ValueError(f"expected questions about {count} rows, found one of [{lower}, {upper}) behind {at}")
+    asked.lower, asked.at, asked.end = lower, at, at + upper - lower
+    asked.least, asked.span, asked.table, asked.table_size = least, greatest - least, NULL, 0
+    if least > greatest or (bits <= 32 and greatest >> 32):
+        raise ValueError(f"expected bounds of {bits} bits, found [{least}, {greatest}]")
+    if table is not None:
+        if bits > 32:
+            raise ValueError(f"expected at most 32 bits beside a table, found {bits}")
+        view = views.hold(table, PyBUF_SIMPLE)
+        asked.table, asked.table_size = <const uint8_t*>view.buf, view.len
+    return asked.end
