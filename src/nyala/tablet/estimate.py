@@ -39,18 +39,23 @@ def estimate(table: TableState, spec: ScanSpec) -> Estimate:
     """What `spec.predicate` leaves of the table."""
     rows = row_count(table)
     counters = ScanCounters()
-    found = [
+    parts = [
         (unit, lower, upper)
         for unit in read_path.plan(table, spec, counters, guess=True)
-        for lower, upper in read_path.pieces(unit, spec, counters)
+        for lower, upper in read_path.parts_left(unit, spec)
     ]
-    left = sum(upper - lower for _, lower, upper in found)
+    left = sum(upper - lower for _, lower, upper in parts)
     if not rows or not left:
         return Estimate(rows, 0.0, 0.0)
     share = _by_bounds(table, spec)
     if share is not None and share >= PLAINLY_MANY:
         return Estimate(rows, left / rows, min(left / rows, share))
     # From the beginning, the middle and the end: rows lie in the order of their keys.
+    found = [
+        (unit, begin, end)
+        for unit, lower, upper in parts
+        for begin, end in read_path.windows(lower, upper, read_path.WINDOW_ROWS)
+    ]
     chosen = {len(found) * step // SAMPLES: step for step in range(SAMPLES)}
     seen = matching = 0
     for place in chosen:

@@ -59,6 +59,7 @@ __all__ += [
     "get_many",
     "get_row",
     "narrower_types",
+    "parts_left",
     "pieces",
     "plan",
 ]
@@ -154,6 +155,14 @@ def windows(lower: int, end: int, rows: int) -> Iterator[tuple[int, int]]:
         lower = upper
 
 
+def parts_left(unit: ScanUnit, spec: ScanSpec) -> list[tuple[int, int]]:
+    """The rows of the unit that zone maps and deltas do not exclude (Z1)."""
+    if not isinstance(unit.rowset, DiskRowSet) or not spec.constraints:
+        return [(unit.lower, unit.upper)]
+    demands = [(spec.schema.by_name(name), constraint) for name, constraint in spec.constraints.items()]
+    return rows_left(unit.rowset, demands, spec.snapshot, unit.lower, unit.upper)
+
+
 def pieces(
     unit: ScanUnit,
     spec: ScanSpec,
@@ -169,10 +178,7 @@ def pieces(
     many rowsets have one at once (`scan_memory`). It is asked when the scan comes to it.
     """
     rowset, of_rows = unit.rowset, unit.upper - unit.lower
-    left = [(unit.lower, unit.upper)]
-    if isinstance(rowset, DiskRowSet) and spec.constraints:
-        demands = [(spec.schema.by_name(name), constraint) for name, constraint in spec.constraints.items()]
-        left = rows_left(rowset, demands, spec.snapshot, unit.lower, unit.upper)
+    left = parts_left(unit, spec)
     # Counted as whole ones, however they are cut.
     of_windows = (unit.upper - 1) // WINDOW_ROWS + 1 - unit.lower // WINDOW_ROWS
     whole = [piece for lower, upper in left for piece in windows(lower, upper, WINDOW_ROWS)]
