@@ -124,18 +124,19 @@ class NyalaStreamWriter(Promptly, DataSourceStreamArrowWriter):
                 outcome = handover.commit_staged(self._options.path, job)
             except Error as error:
                 raise refused(self._options, error, self._plan) from None
+            finally:  # also when it failed: Spark sends the micro-batch again with files of its own
+                self._discard(messages, own)
             tell(self._options, outcome, self._plan)
-            if own is not None:
-                with contextlib.suppress(StorageError):
-                    handover.discard_staging(self._options.path, own)
-        self._discard(messages)
+        else:
+            self._discard(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         # Also after a commit that went through: that decides by what is recorded, never by what is staged.
         self._discard(messages)
 
-    def _discard(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        for message in messages:
-            if isinstance(message, StagedBatch) and message.key is not None:
-                with contextlib.suppress(Error):
-                    handover.discard_staging(self._options.path, message.key)
+    def _discard(self, messages: Sequence[WriterCommitMessage | None], own: str | None = None) -> None:
+        """Remove what the tasks staged; own: key of a folder of the commit's own."""
+        for key in (own, *(message.key for message in messages if isinstance(message, StagedBatch))):
+            if key is not None:
+                with contextlib.suppress(Error):  # what stays goes when its time is over
+                    handover.discard_staging(self._options.path, key)

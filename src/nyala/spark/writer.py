@@ -9,8 +9,8 @@ W-a  A task may run twice (retry, speculation): each attempt has its own file, a
      reaches `commit` counts.
 W-b  The job's key is drawn when the write is planned and travels with the writer, so a commit that is asked for
      twice is applied once.
-W-c  Spark calls `abort` after a `commit` that raised. Whether that commit went through is then decided already;
-     `abort` only takes away staged files.
+W-c  Staged files go with the job's `commit`, whatever came of it. Spark calls `abort` too, after a `commit` that
+     raised: whether that commit went through is then decided already, and `abort` only takes away staged files.
 
 The rows of a job are one batch in the order of Spark's partitions, and of the rows in each. Each task routes its rows
 to their tablets and sorts them by key (`tablet.staged_files`), so that the commit has runs to merge. Executors write
@@ -138,12 +138,16 @@ class NyalaWriter(Promptly, DataSourceArrowWriter):
             )
         except Error as error:
             raise refused(self._options, error, self._plan) from None
-        with contextlib.suppress(Error):  # it is committed; what stays here goes when its time is over
-            handover.discard_staging(self._options.path, self._key)
+        finally:  # also when it failed: nobody will send these files again
+            self._discard()
         tell(self._options, outcome, self._plan)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        handover.discard_staging(self._options.path, self._key)
+        self._discard()
+
+    def _discard(self) -> None:
+        with contextlib.suppress(Error):  # what stays goes when its time is over
+            handover.discard_staging(self._options.path, self._key)
 
 
 def unique_columns(table: str, schema: StructType) -> list[str]:

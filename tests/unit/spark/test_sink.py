@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import nyala
-from nyala.errors import DuplicateKeyError, InvalidArgumentError
+from nyala.errors import DuplicateKeyError, InvalidArgumentError, TableNotFoundError
 from nyala.spark import sink as sink_module
 from nyala.spark.sink import NyalaStreamWriter, StagedBatch
 from nyala.spark.source import NyalaDataSource
@@ -142,6 +142,17 @@ def test_complete_output_replaces_the_content(store: Path, run_task: Task) -> No
     assert content(store) == [], "a result without rows replaces the content too"
     make_writer(store, overwrite=True).commit([run_task(0, [2, 3])], batchId=3)
     assert content(store) == [2, 3]
+
+
+@pytest.mark.parametrize("keys", [[], [1]])
+def test_a_commit_that_raised_leaves_no_folder(store: Path, run_task: Task, keys: list[int]) -> None:
+    """Neither of the tasks nor, of a result without rows, of the commit itself: it would stay for six hours."""
+    writer, message = make_writer(store, overwrite=True), run_task(0, keys)
+    with nyala.connect(store) as db:
+        db.drop_table("t")
+    with pytest.raises(TableNotFoundError):
+        writer.commit([message], batchId=0)
+    assert list((store / "staging").iterdir()) == []
 
 
 def test_the_newest_record_of_a_query_is_never_forgotten() -> None:

@@ -12,7 +12,13 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import nyala
 import nyala.spark
-from nyala.errors import ColumnNotFoundError, DuplicateKeyError, InvalidArgumentError, SchemaError
+from nyala.errors import (
+    ColumnNotFoundError,
+    DuplicateKeyError,
+    InvalidArgumentError,
+    SchemaError,
+    StorageError,
+)
 from nyala.spark import writer as writer_module
 from nyala.spark.options import WriteOptions
 from nyala.spark.source import NyalaDataSource
@@ -101,6 +107,23 @@ def test_an_abort_removes_what_was_staged(store: Path, run_task) -> None:
     writer.abort([message, None])
     assert staged(store) == []
     assert content(store) == []
+
+
+@pytest.mark.parametrize("outcome", [None, "unknown"])
+def test_a_commit_that_raised_leaves_no_folder(
+    store: Path, run_task, monkeypatch: pytest.MonkeyPatch, outcome: str | None
+) -> None:
+    """Its files are for nobody any more, and Spark's abort need not come: they would stay until the driver ends."""
+    writer = make_writer(store, operation="insert")
+    message = run_task(writer, 0, {"k": [1], "v": ["a"]})
+
+    def broken(*_: object) -> None:
+        raise StorageError("the holder ended", outcome=outcome)
+
+    monkeypatch.setattr(writer_module.handover, "commit_staged", broken)
+    with pytest.raises(StorageError, match="the holder ended"):
+        writer.commit([message])
+    assert list((store / "staging").iterdir()) == []
 
 
 def test_rows_apply_in_the_order_of_partitions(store: Path, run_task) -> None:
