@@ -200,10 +200,13 @@ def _table(store: Store, job: LoadCommit) -> TableState:
         )
     lost = {tablet.tablet_id for tablet in job.tablets} - table.ordinal_of.keys()
     if lost:
-        raise SchemaError(
-            f"range partitions of table {table.name!r} were dropped while the job ran, and nothing was written: run "
-            "the job again"
+        rewritten = table.entry.rewritten > job.snapshot
+        what = (
+            f"table {table.name!r} was repartitioned"
+            if rewritten
+            else f"range partitions of table {table.name!r} were dropped"
         )
+        raise SchemaError(f"{what} while the job ran, and nothing was written: run the job again")
     return table
 
 

@@ -506,6 +506,28 @@ def test_a_table_that_was_changed_meanwhile(db: nyala.Database) -> None:
         run(db, "upsert", {"k": [1], "v": [1]}, lambda: db.drop_table("t"))
 
 
+CUTS: dict[str, tuple[Callable[[nyala.Table], object], str]] = {
+    "fewer buckets": (lambda t: t.repartition(nyala.hash_partition("k", buckets=2)), "table 't' was repartitioned"),
+    "no ranges": (lambda t: t.repartition(nyala.hash_partition("k", buckets=3)), "table 't' was repartitioned"),
+    "a range dropped": (lambda t: drop_range(t, 0, 100), "range partitions of table 't' were dropped"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CUTS)
+def test_a_table_that_was_cut_in_another_way_meanwhile(db: nyala.Database, what: str) -> None:
+    """Its tablets are gone: the user is told what happened to them, not of something that he never did."""
+    change, says = CUTS[what]
+    db["t"].repartition([nyala.hash_partition("k", buckets=3), nyala.range_partition("k", bounds=[(0, 100)])])
+    with pytest.raises(SchemaError, match=f"{says} while the job ran, and nothing was written: run the job"):
+        run(db, "upsert", {"k": [1, 2], "v": [1, 2]}, lambda: change(db["t"]))
+    assert content(db) == {}
+
+
+def drop_range(table: nyala.Table, lower: int, upper: int) -> None:
+    with table.alter() as a:
+        a.drop_range(lower, upper)
+
+
 def test_a_staged_file_that_is_gone_or_of_another_folder(db: nyala.Database) -> None:
     """A job that names what is not its own, or not there any more, changes nothing."""
 
