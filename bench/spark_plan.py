@@ -186,7 +186,7 @@ def run(tablets: int, folder: Path, rows_per_tablet: int = 50, *, counted: bool 
 def _begun(path: str) -> Iterator[dict[str, str]]:
     """A request to begin a load, which reserves the table's rowsets: the next one would wait for them."""
     lease = handover.remote_lease(path, 600)
-    yield {"do": "begin load", "table": "t", "lease": lease.name}
+    yield {"do": "begin load", "table": "t", "lease": lease.name, "holder": "the benchmark"}
     lease.release()
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +49,8 @@ CHANGES: Final = "changes"
 # How long a commit waits for a writer that neither listens nor lets go of the lock.
 _LOCK_WAIT_S: Final = 60.0
 _SEND_TIMEOUT_S: Final = 600.0
+# Of what a job says of itself: characters.
+_HOLDER_MAX: Final = 200
 # A killed task writes for some milliseconds more.
 _DISCARD_PAUSES_S: Final = (0.02, 0.1, 0.5, 2.0)
 
@@ -145,10 +148,11 @@ def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any
     if what == "begin load":
         from nyala.tablet.load_job import begin_load
 
-        _check_fields(request, table=str, lease=str | None)
+        _check_fields(request, table=str, lease=str | None, holder=str)
         if request["lease"] is not None:
             check_remote_name(request["lease"])
-        plan = begin_load(store, request["table"], request["lease"])
+        holder = " ".join(request["holder"].split())[:_HOLDER_MAX]
+        plan = begin_load(store, request["table"], request["lease"], holder)
         return {}, [json.dumps(plan.to_json()).encode()]
     if what == "end load":
         _check_fields(request, lease=str)
@@ -197,18 +201,25 @@ def _check_job(job: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def loading(
-    path: str, table: str, ttl_s: float, *, reserve: bool, env: Env = SYSTEM
+    path: str, table: str, ttl_s: float, *, reserve: bool, what: str = "a load", env: Env = SYSTEM
 ) -> Iterator[tuple[LoadPlan, str]]:
     """A load from its beginning to its end: the plan, and the name of its lease, which tasks renew.
 
-    reserve: whether rows that are there will be changed. At the end the lease is given back, whatever happened.
+    reserve: whether rows that are there will be changed. what: what is told of the job to who waits for its end.
+    At the end the lease is given back, whatever happened.
     Raises: as `ask`, and as `begin_load`.
     """
     from nyala.tablet.load_job import LoadPlan
 
     lease = remote_lease(path, ttl_s, env, process_mark())
     try:
-        request = {"do": "begin load", "table": table, "lease": lease.name if reserve else None}
+        holder = f"{what} of process {os.getpid()} on {socket.gethostname()}"
+        request = {
+            "do": "begin load",
+            "table": table,
+            "lease": lease.name if reserve else None,
+            "holder": holder,
+        }
         _, (attachment,) = ask(path, request, env)
         plan = LoadPlan.from_json(json.loads(attachment))
         lease.announce(plan.version)  # until here it kept everything

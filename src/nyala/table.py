@@ -468,8 +468,8 @@ class Table(_Readable):
         """Flush the table, and compact it until its rowsets do not overlap and no change waits to be brought in.
 
         Goes on beside writes and scans; with writers at work it ends with what was there when it was called. By itself
-        the background does as much of it as pays. Rowsets that a running load or upsert of Spark's has changes for are
-        left out; the logger `nyala.compaction` says whose they are.
+        the background does as much of it as pays. Rowsets that a running upsert of Spark's may have changes for are
+        left out; where something was to be done to them, the logger `nyala.compaction` says whose they are.
         Raises: StorageError, CorruptionError: what was done up to then stays, and is right.
         """
         compact_table(self._database._writer(), self._name, self._database._runner())
@@ -479,7 +479,8 @@ class Table(_Readable):
 
         dry_run: change nothing, and say about how much there is.
         Returns: `files` and `bytes` that went, `rowsets_rewritten`, `waiting_files` that scans or other processes still
-                 read, `rowsets_left_out` that running jobs have changes for, `oldest_readable`, `dry_run`.
+                 read, `rowsets_left_out` of which something would go, and that running jobs may have changes for,
+                 `oldest_readable`, `dry_run`.
         """
         return vacuum_table(
             self._database._writer(), self._name, dry_run=dry_run, runner=self._database._runner()

@@ -437,7 +437,7 @@ def a_commit(path: Path, chance: random.Random) -> dict[str, Any]:
 def a_load(db: Database, chance: random.Random) -> dict[str, Any]:
     """A commit of files that are those of the table itself: nothing of it is staged, all of it has the right form."""
     _, (attachment,) = handover.answer_request(
-        db._writer(), {"do": "begin load", "table": "t", "lease": None}
+        db._writer(), {"do": "begin load", "table": "t", "lease": None, "holder": "a job"}
     )
     plan = LoadPlan.from_json(json.loads(attachment))
     key, _ = handover.new_staging(db._writer().root_path, 3600)
@@ -496,7 +496,7 @@ def test_any_request_to_the_writer(origin: Origin, seed: int) -> None:
         store = db._writer()
         kind = chance.randrange(4)
         if kind == 0:
-            request = {"do": "begin load", "table": "t", "lease": None}
+            request = {"do": "begin load", "table": "t", "lease": None, "holder": "a job"}
         elif kind == 1:
             request = {"do": "end load", "lease": "remote-00"}
         elif kind == 2:

@@ -44,7 +44,8 @@ def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
     """Flush the table, and compact it until its rowsets do not overlap and no change waits to be brought in.
 
     Returns: `compactions`, `rowsets_rewritten`, `bytes_before` and `bytes_after` (of the files that went and came),
-             `rowsets_left_out`: those that running loads and upserts have changes for, which the log names.
+             `rowsets_left_out`: those that something was to be done to, and that running upserts may have changes for,
+             which the log names.
     Raises:  ReadOnlyError when this process is not the store's writer; StorageError, CorruptionError: nothing of the
              round in which it came was installed.
     """

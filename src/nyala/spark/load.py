@@ -135,11 +135,11 @@ def _run(
     name = table.name
     check_names(name, unique_columns(name, df.schema))
     with named(f"table {name!r}"):
-        return _run_job(df, table, operation, errors, tasks, lease_s)
+        return _run_job(df, table, call, operation, errors, tasks, lease_s)
 
 
 def _run_job(
-    df: DataFrame, table: Table, operation: str, errors: Errors, tasks: int | None, lease_s: float
+    df: DataFrame, table: Table, call: str, operation: str, errors: Errors, tasks: int | None, lease_s: float
 ) -> WriteResult:
     path, name, columns = table._database.path, table.name, df.columns
     given = to_arrow_schema(df.schema, timezone="UTC")
@@ -152,7 +152,7 @@ def _run_job(
         if rows is not None:
             return _write_here(rows, table, operation, errors)
     with (
-        handover.loading(path, name, lease_s, reserve=operation == "upsert") as (plan, lease_name),
+        handover.loading(path, name, lease_s, reserve=operation == "upsert", what=call) as (plan, lease_name),
         renewing(path, lease_name, lease_s),
     ):
         check_no_feed(plan.schema, name, columns, _FEED_ADVICE)

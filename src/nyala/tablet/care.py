@@ -5,7 +5,7 @@
     compact_deltas   the minor delta compactions that are due
 
 Each goes on beside writers and scans. What the background is doing at the moment is waited for; rowsets that running
-jobs hold (`job_reservations`) are left out, and that is told: a job may take hours.
+jobs hold (`job_reservations`) are left out, for a job may take hours. That is told where it left something undone.
 Source: shared contract, "Care".
 """
 
@@ -42,7 +42,8 @@ _PATIENCE_S: Final = 5.0
 
 @dataclass
 class CareReport:
-    """What was done. Bytes of files that went, and that came in their place; rowsets that jobs held at the end."""
+    """What was done. Bytes of files that went, and that came in their place; rowsets that something was to be done to,
+    and that jobs held at the end."""
 
     compactions: int = 0
     rowsets_rewritten: int = 0
@@ -50,6 +51,9 @@ class CareReport:
     bytes_after: int = 0
     rowsets_left_out: int = 0
 
+
+Choose = Callable[[list[RowSetLayout]], list[Plan]]
+"""What there is to do, of the rowsets of a tablet."""
 
 Step = Callable[[int, int], None]
 """(plans done, plans in this round): for whoever shows progress."""
@@ -66,7 +70,7 @@ def compact_table(
     report = CareReport()
     for table, plans in _rounds(store, store.root.table(name).id):
         _carry_out(store, table.id, plans, runner, report, step)
-    report.rowsets_left_out = _left_out(store, name)
+    report.rowsets_left_out = _left_out(store, name, _everything(store))
     store.collect_garbage()
     return report
 
@@ -97,7 +101,7 @@ def compact_table_together(
             report.rowsets_rewritten += len(_rowsets(one.plan)) if isinstance(one.plan, MergePlan) else 0
             report.bytes_before += one.bytes_before
             report.bytes_after += one.bytes_after
-    report.rowsets_left_out = _left_out(store, name)
+    report.rowsets_left_out = _left_out(store, name, _everything(store))
     store.collect_garbage()
     return report
 
@@ -110,15 +114,14 @@ def _rounds(store: Store, table_id: int) -> Iterator[tuple[TableState, list[tupl
             return
         _wait_for_others(store, table)
         flush(store, {tablet.id for tablet in table.tablets})
-        plans = _plans(
-            store,
-            store.root,
-            table_id,
-            lambda layouts: plan_full(layouts, target_bytes=store.options.rowset_target_bytes),
-        )
+        plans = _plans(store, store.root, table_id, _everything(store))
         if not plans:
             return
         yield table, plans
+
+
+def _everything(store: Store) -> Choose:
+    return lambda layouts: plan_full(layouts, target_bytes=store.options.rowset_target_bytes)
 
 
 def vacuum_table(
@@ -129,7 +132,7 @@ def vacuum_table(
     dry_run: say what would go, and do nothing.
     Returns: `files` and `bytes` that went (with dry_run: would go, about), `rowsets_rewritten`, `oldest_readable` and
              `waiting_files`: files that are garbage already, and are kept because a scan, a snapshot or a reader
-             process has them; `rowsets_left_out`: rowsets that running jobs hold.
+             process has them; `rowsets_left_out`: rowsets of which something would go, and that running jobs hold.
     Raises:  as `compact_table`.
     """
     root = store.root  # one for all that is looked at: the background goes on meanwhile
@@ -149,7 +152,7 @@ def vacuum_table(
         "rowsets_left_out": 0,
     }
     if dry_run:
-        answer["rowsets_left_out"] = _left_out(store, name)
+        answer["rowsets_left_out"] = _left_out(store, name, _giving_back)
         expired = {(tablet, number) for tablet, plan in expire for number in _rowsets(plan)}
         rewritten = {(tablet, number) for tablet, plan in rewrite for number in _rowsets(plan)}
         cut = store.history_cut(table.entry)
@@ -169,7 +172,7 @@ def vacuum_table(
     _carry_out(store, table_id, expire, runner, report, lambda done, total: None)
     rewrite = _plans(store, store.root, table_id, _rewriting)
     _carry_out(store, table_id, rewrite, runner, report, lambda done, total: None)
-    answer["rowsets_left_out"] = _left_out(store, name)
+    answer["rowsets_left_out"] = _left_out(store, name, _giving_back)
     store.collect_garbage()
     after_table = store.root.tables.get(table_id)
     after = (0, 0) if after_table is None else _files_and_bytes(after_table)
@@ -225,19 +228,26 @@ def _rewriting(layouts: list[RowSetLayout]) -> list[Plan]:
     ]
 
 
+def _giving_back(layouts: list[RowSetLayout]) -> list[Plan]:
+    return [*_expiring(layouts), *_rewriting(layouts)]
+
+
 def _plans(
-    store: Store, root: Root, table_id: int, choose: Callable[[list[RowSetLayout]], list[Plan]]
+    store: Store, root: Root, table_id: int, choose: Choose, *, also_held: bool = False
 ) -> list[tuple[int, Plan]]:
-    """(tablet id, plan) for all tablets of the table. Layouts are read from files, which the root keeps until then."""
+    """(tablet id, plan) for all tablets of the table. Layouts are read from files, which the root keeps until then.
+
+    also_held: as if nobody had any of the rowsets.
+    """
     table = root.tables.get(table_id)
     if table is None:
         return []
     measure, cut = Layouts(), store.history_cut(table.entry)
-    schema = table.stored_schema(cut)
+    schema, reservations = table.stored_schema(cut), None if also_held else store.reservations
     return [
         (tablet.id, plan)
         for tablet in table.tablets
-        for plan in choose(measure.of_tablet(tablet, cut, store.reservations, schema))
+        for plan in choose(measure.of_tablet(tablet, cut, reservations, schema))
     ]
 
 
@@ -295,26 +305,38 @@ def _wait_for_others(store: Store, table: TableState) -> None:
         )
 
 
-def _left_out(store: Store, name: str) -> int:
-    """How many rowsets of the table jobs hold; who they are goes to the log."""
-    table = store.root.by_name.get(name)
-    if table is None:
-        return 0
+def _left_out(store: Store, name: str, choose: Choose) -> int:
+    """How many rowsets of the table something was to be done to, as `choose` says, and jobs hold them; who these are
+    goes to the log."""
     with store.commit_lock:
         store.job_reservations.release_expired(store)
+    root = store.root
+    table = root.by_name.get(name)
+    if table is None:
+        return 0
     ids = [rowset.id for tablet in table.tablets for rowset in tablet.rowsets]
-    for lease, (count, since_us) in store.job_reservations.holders(ids).items():
-        logger.warning(
-            "table %r: %d of %d rowsets are left out, as a load or upsert that runs has changes for them (lease %s, "
-            "since %s, until %s if it is not renewed): call again when it is done",
-            name,
-            count,
-            len(ids),
-            lease,
-            _time(since_us),
-            _end_of(store, lease),
-        )
-    return sum(store.reservations.held(number) for number in ids)
+    holders = store.job_reservations.holders(ids)
+    if not holders:
+        return 0
+    wanted = {
+        number
+        for _, plan in _plans(store, root, table.id, choose, also_held=True)
+        for number in _rowsets(plan)
+    }
+    for job in holders:
+        if count := len(wanted & job.rowset_ids):
+            logger.warning(
+                "table %r: %d of %d rowsets are left out, as %s may have changes for them (lease %s, since %s, "
+                "until %s if it is not renewed): call again when it is done",
+                name,
+                count,
+                len(ids),
+                job.holder,
+                job.lease,
+                _time(job.since_us),
+                _end_of(store, job.lease),
+            )
+    return len(wanted & {number for job in holders for number in job.rowset_ids})
 
 
 def _end_of(store: Store, lease: str) -> str:

@@ -22,15 +22,26 @@ from nyala.errors import StorageError
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
-__all__ = ["JobHold", "JobReservations"]
+__all__ = ["Holder", "JobHold", "JobReservations"]
 
 
 @dataclass(frozen=True)
 class JobHold:
-    """What a job holds, and since when."""
+    """What a job holds, whose it is in words (what it does, in which process), and since when."""
 
     rowset_ids: frozenset[int]
+    holder: str
     since_us: int
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A job that holds rowsets: the name of its lease, whose it is, since when, and which of those asked for."""
+
+    lease: str
+    holder: str
+    since_us: int
+    rowset_ids: frozenset[int]
 
 
 class JobReservations:
@@ -39,20 +50,21 @@ class JobReservations:
     def __init__(self) -> None:
         self._by_lease: dict[str, list[JobHold]] = {}
 
-    def take(self, store: Store, lease: str, rowset_ids: Collection[int]) -> None:
+    def take(self, store: Store, lease: str, rowset_ids: Collection[int], holder: str) -> None:
         """Keep these rowsets, of which no merge may have one, from compactions that are yet to begin."""
-        hold = JobHold(frozenset(rowset_ids), store.env.clock.now_us())
+        hold = JobHold(frozenset(rowset_ids), holder, store.env.clock.now_us())
         store.reservations.hold(hold.rowset_ids)
         self._by_lease.setdefault(lease, []).append(hold)
 
-    def holders(self, rowset_ids: Collection[int]) -> dict[str, tuple[int, int]]:
-        """The leases of jobs that hold one of these rowsets: (how many, since when, in microseconds). Any thread: of a
-        job that comes or goes meanwhile either may be said."""
-        found = {}
-        for lease, holds in list(self._by_lease.items()):
-            held = {number for hold in list(holds) for number in hold.rowset_ids}.intersection(rowset_ids)
+    def holders(self, rowset_ids: Collection[int]) -> list[Holder]:
+        """The jobs that hold one of these rowsets, and which. Any thread: of a job that comes or goes meanwhile either
+        may be said."""
+        found = []
+        for lease, given in list(self._by_lease.items()):
+            holds = list(given)
+            held = frozenset(number for hold in holds for number in hold.rowset_ids).intersection(rowset_ids)
             if held:
-                found[lease] = (len(held), min(hold.since_us for hold in list(holds)))
+                found.append(Holder(lease, holds[0].holder, holds[0].since_us, held))
         return found
 
     def release(self, store: Store, lease: str) -> None:

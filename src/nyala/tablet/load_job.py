@@ -226,11 +226,12 @@ class StagedTablet:
 # ------------------------------------------------------------------------------------------------ begin
 
 
-def begin_load(store: Store, name: str, lease: str | None) -> LoadPlan:
+def begin_load(store: Store, name: str, lease: str | None, holder: str = "a job") -> LoadPlan:
     """Bring the table into files, and say which these are (J1). In the lock holder.
 
-    lease: name of the job's lease; its rowsets are held under it. None: the job changes no row that is there.
-    Cost:  other writers wait for the flush of what the table has in memory.
+    lease:  name of the job's lease; its rowsets are held under it. None: the job changes no row that is there.
+    holder: what the job does, and which process's it is, for people who wait for its end.
+    Cost:   other writers wait for the flush of what the table has in memory.
     Raises: TableNotFoundError; as `flush`.
     """
     store.check_writable()
@@ -252,7 +253,7 @@ def begin_load(store: Store, name: str, lease: str | None) -> LoadPlan:
         table = root.tables[table_id]
         if lease is not None:
             ids = [rowset.id for tablet in table.tablets for rowset in tablet.rowsets]
-            store.job_reservations.take(store, lease, ids)
+            store.job_reservations.take(store, lease, ids, holder)
     return LoadPlan(
         store.root_path,
         table_id,

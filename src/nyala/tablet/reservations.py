@@ -97,10 +97,6 @@ class Reservations:
         """Whether a compaction must leave the rowset alone."""
         return rowset_id in self._by_rowset or rowset_id in self._holds
 
-    def held(self, rowset_id: int) -> bool:
-        """Whether a job holds the rowset."""
-        return rowset_id in self._holds
-
     def holds_deltas(self, rowset_id: int) -> bool:
         """Whether the rowset's DeltaMemStore must not be flushed now."""
         reservation = self._by_rowset.get(rowset_id)

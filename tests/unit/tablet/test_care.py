@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -155,13 +155,13 @@ def test_what_jobs_hold_is_left_out_and_told(db: Database, caplog: pytest.LogCap
     lease = handover.remote_lease(path, 60, store.env)
     first = [rowset.id for rowset in store.root.table("t").tablets[0].rowsets]
     with store.commit_lock:
-        store.job_reservations.take(store, lease.name, first)
+        store.job_reservations.take(store, lease.name, first, "the upsert of process 42 on alpha")
     with caplog.at_level("WARNING", "nyala.compaction"):
         report = compact_table(store, "t")
-        answer = vacuum_table(store, "t", dry_run=True)
-    assert report.rowsets_left_out == answer["rowsets_left_out"] == len(first)
+    assert report.rowsets_left_out == len(first)
     (told,) = {record.getMessage() for record in caplog.records}
     assert f"table 't': {len(first)} of {len(first) + 1} rowsets" in told
+    assert "as the upsert of process 42 on alpha may have changes for them" in told
     assert re.search(rf"lease {lease.name}, since 20\S+Z?, until 20\S+ if it is not renewed", told)
     tablets = store.root.table("t").tablets
     assert [rowset.id for rowset in tablets[0].rowsets] == first and len(tablets[1].rowsets) == 1
@@ -169,6 +169,47 @@ def test_what_jobs_hold_is_left_out_and_told(db: Database, caplog: pytest.LogCap
     lease.release()  # as when its time is over: nobody need wait for the background to find out
     assert compact_table(store, "t").rowsets_left_out == 0
     assert in_order(db) and dict(rows(db["t"])) == held
+
+
+def test_who_holds_what_needs_nothing_is_not_told_of(
+    db: Database, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody would wait for the end of a job, and call again, for nothing: of several jobs those are named that keep
+    something from being done, and of how many rowsets."""
+    halves = nyala.range_partition("k", splits=[50])
+    table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", halves, history="1h")
+    for value in range(2):
+        table.upsert({"k": list(range(100)), "v": [value] * 100})
+        db.flush()
+    table.compact()
+    store = db._writer()
+    lower, upper = (rowset.id for rowset in rowsets(db))
+    for held, holder in ([lower, upper], "the load"), ([lower], "the upsert"):
+        lease = handover.remote_lease(db.path, 36000, store.env)
+        with store.commit_lock:
+            store.job_reservations.take(store, lease.name, held, holder)
+
+    def left_out(act: Callable[[], Any]) -> tuple[int, list[str]]:
+        caplog.clear()
+        with caplog.at_level("WARNING", "nyala.compaction"):
+            count = act()
+        return count, [record.getMessage().partition(" may have")[0] for record in caplog.records]
+
+    def compacted() -> Any:
+        return compact_table(store, "t").rowsets_left_out
+
+    def vacuumed(dry_run: bool = False) -> Any:
+        return vacuum_table(store, "t", dry_run=dry_run)["rowsets_left_out"]
+
+    acts: list[Callable[[], Any]] = [compacted, vacuumed, lambda: vacuumed(True)]
+    assert [left_out(act) for act in acts] == [(0, [])] * 3
+    table.update({"k": [60], "v": [7]})
+    said = "table 't': {} of 2 rowsets are left out, as {}".format
+    assert left_out(compacted) == (1, [said(1, "the load")])
+    assert left_out(vacuumed) == (0, [])
+    clock.advance(7200)
+    for act in acts[1:]:
+        assert left_out(act) == (2, [said(2, "the load"), said(1, "the upsert")])
 
 
 def test_what_a_job_held_whose_process_died_is_free(db: Database, caplog: pytest.LogCaptureFixture) -> None:
@@ -187,7 +228,7 @@ def test_what_a_job_held_whose_process_died_is_free(db: Database, caplog: pytest
         lease = handover.remote_lease(db.path, 3600, store.env, dead)
         ids = [rowset.id for tablet in store.root.table("t").tablets for rowset in tablet.rowsets]
         with store.commit_lock:
-            store.job_reservations.take(store, lease.name, ids)
+            store.job_reservations.take(store, lease.name, ids, "a job")
         with caplog.at_level("WARNING", "nyala.compaction"):
             assert act() == 0
     assert not caplog.records and in_order(db) and dict(rows(db["t"])) == held

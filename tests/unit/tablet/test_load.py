@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
+import socket
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -47,6 +49,11 @@ def db(tmp_path: Path) -> Iterator[nyala.Database]:
             [nyala.hash_partition("k", buckets=3)],
         )
         yield opened
+
+
+def begin_request(lease: str) -> dict[str, Any]:
+    """What a job asks for at its beginning."""
+    return {"do": "begin load", "table": "t", "lease": lease, "holder": "a job"}
 
 
 def nothing() -> None:
@@ -388,7 +395,7 @@ def test_a_job_waits_for_compactions_and_not_for_other_jobs(
     merging = store.reservations.take(rowsets[:1], holds_deltas=False)
     assert merging is not None
     for lease in leases:
-        handover.ask(db.path, {"do": "begin load", "table": "t", "lease": lease.name})
+        handover.ask(db.path, begin_request(lease.name))
         if len(waited) == 1:
             store.reservations.release(merging)
     assert waited == [False, True, True]
@@ -402,7 +409,7 @@ def test_a_job_waits_for_compactions_and_not_for_other_jobs(
 def test_a_lease_that_is_none_is_refused(db: nyala.Database, lease: str) -> None:
     """What it holds would be held for ever, and compactions would fail on its name."""
     with pytest.raises(nyala.InvalidArgumentError, match=r"no lease of a job's: use the same version"):
-        handover.ask(db.path, {"do": "begin load", "table": "t", "lease": lease})
+        handover.ask(db.path, begin_request(lease))
     db["t"].compact()
 
 
@@ -417,8 +424,10 @@ def test_two_jobs_hold_the_same_rowsets(db: nyala.Database) -> None:
         return [rowset.id for tablet in store.root.table("t").tablets for rowset in tablet.rowsets]
 
     before = ids()
-    first = handover.loading(db.path, "t", 60, reserve=True)
+    first = handover.loading(db.path, "t", 60, reserve=True, what="nyala.spark.upsert")
     first.__enter__()
+    (held,) = store.job_reservations.holders(before)
+    assert held.holder == f"nyala.spark.upsert of process {os.getpid()} on {socket.gethostname()}"
 
     def the_first_ends() -> None:
         first.__exit__(None, None, None)
@@ -437,7 +446,7 @@ def test_reservations_end_with_the_lease(db: nyala.Database) -> None:
     """A driver that was killed cannot give anything back: its lease is over some time, and so are its reservations."""
     db["t"].insert({"k": [1], "v": [1]})
     lease = handover.remote_lease(db.path, 60)
-    handover.ask(db.path, {"do": "begin load", "table": "t", "lease": lease.name})
+    handover.ask(db.path, begin_request(lease.name))
     store = db._store
     (rowset,) = [r for tablet in store.root.table("t").tablets for r in tablet.rowsets]
     store.job_reservations.release_expired(store)
