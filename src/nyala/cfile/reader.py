@@ -114,6 +114,10 @@ class CFileReader:
         """All columns, in the order in which they were written."""
         return tuple(self._all_places())
 
+    def places(self) -> tuple[ColumnPlace, ...]:
+        """Where the footers of all columns lie, in the same order."""
+        return tuple(self._all_places().values())
+
     def column(self, key: ColumnKey) -> ColumnReader | None:
         """The reader of a column, None when the file has no such column. Reads its footer the first time."""
         column = self._columns.get(key)

@@ -18,7 +18,8 @@ Invariants
     M2  Before the transaction nothing of the batch can be seen. Files that were moved and never named are removed by
         the next open (P3); staged ones with their folder.
 
-Cost: the staged files are not read, but for the bloom filters and key indexes that the changed keys are looked up in.
+Cost: of the staged files are read, before the locks are taken, what `load_check` compares, and under them the bloom
+filters and key indexes that the changed keys are looked up in.
 Source: design §3, §6 W6, R2, R4; docs/decisions/0018.
 """
 
@@ -36,14 +37,7 @@ import pyarrow as pa
 from nyala.catalog.model import CatalogChange, CommittedKey, RowSetEntry
 from nyala.delta.delta_file import DeltaFile, write_delta_file
 from nyala.delta.run import MAX_TIMESTAMP, DeltaRun
-from nyala.errors import (
-    CorruptionError,
-    HistoryExpiredError,
-    InvalidArgumentError,
-    SchemaError,
-    StorageError,
-    TableNotFoundError,
-)
+from nyala.errors import HistoryExpiredError, SchemaError, TableNotFoundError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.writer import WrittenRowSet, write_rowset
@@ -55,16 +49,16 @@ from nyala.tablet.flush import flush
 from nyala.tablet.flush_run import delta_types
 from nyala.tablet.history import check_readable
 from nyala.tablet.leased_files import kept_by_lease
+from nyala.tablet.load_check import check_staged, gone, open_staged
 from nyala.tablet.load_job import StagedDelta, StagedTablet
 from nyala.tablet.load_write import UNKNOWN
 from nyala.tablet.locate import ABSENT, locate
-from nyala.tablet.opening import delta_entry, open_rowset
+from nyala.tablet.opening import delta_entry
 from nyala.tablet.prepare import OPERATION_NAMES, prepare
 from nyala.tablet.result import WriteResult
 from nyala.tablet.root import TableState, TabletState
 from nyala.tablet.sense import checked
 from nyala.tablet.settle import Settlement
-from nyala.tablet.staging import plain_name, staging_folder
 from nyala.tablet.write_path import Request, committed_before, results_of, settle_requests
 
 if TYPE_CHECKING:
@@ -141,11 +135,12 @@ def commit_load(store: Store, job: LoadCommit) -> WriteResult:
 
     Raises: TableNotFoundError, SchemaError when the table was changed while the job ran; WriteError when rows that were
             good at S fail now, and not `job.collect`; HistoryExpiredError when the job's lease ended, and files that it
-            needs went; StorageError, CorruptionError. Then nothing was changed.
+            needs went; as `check_staged`; StorageError, CorruptionError. Then nothing was changed.
     """
     store.check_writable()
     if (earlier := committed_before(store, job.key)) is not None:
         return earlier
+    check_staged(store, job, _table(store, job))
     ids = {tablet.tablet_id for tablet in job.tablets}
     flush(store, ids)  # most of it before others have to wait
     written: list[str] = []
@@ -223,7 +218,6 @@ def _part(
 ) -> _Part:
     """A tablet's staged files without the rows of keys that have moved since S."""
     tablet = table.tablets[table.ordinal_of[staged.tablet_id]]
-    _check_staged(store, job, table, staged)
     part = _Part(tablet, [], [], counts=dict(staged.counts))
     changed = _changed_keys(table, tablet, job.snapshot, store.marks.applied)
     there = {rowset.id for rowset in tablet.rowsets}
@@ -246,49 +240,6 @@ def _part(
         for made in staged.idle:
             _wake(store, job, table, made, changed, part)
     return part
-
-
-def _check_staged(store: Store, job: LoadCommit, table: TableState, staged: StagedTablet) -> None:
-    """What a job says of its files is believed as far as it can be seen without reading them.
-
-    Raises: InvalidArgumentError, CorruptionError, StorageError when a file is not there.
-    """
-    sizes = [(delta.path, delta.delta.file.size_bytes) for delta in staged.deltas]
-    for made in (*staged.rowsets, *staged.idle):
-        meta = made.meta
-        sizes.append((meta.path, meta.size_bytes))
-        if made.undo is not None and made.undo_path is not None:
-            sizes.append((made.undo_path, made.undo.file.size_bytes))
-        for key in (meta.key_min, meta.key_max):
-            table.codec.decode_row(key)
-        if meta.tablet_id != staged.tablet_id or meta.key_min > meta.key_max or not meta.row_count:
-            raise InvalidArgumentError(
-                f"a rowset of {meta.row_count} rows of tablet {meta.tablet_id} is staged for tablet {staged.tablet_id}"
-            )
-    for delta in staged.deltas:
-        if job.files[delta.rowset_id].rowset.tablet_id != staged.tablet_id:
-            raise InvalidArgumentError(
-                f"changes of rowset {delta.rowset_id} are staged for tablet {staged.tablet_id}, which has it not"
-            )
-    _check_place(job, [path for path, _ in sizes])
-    for path, size_bytes in sizes:
-        try:
-            found = store.env.files.size(store.path(path))
-        except FileNotFoundError as error:
-            raise _gone(path) from error
-        if found != size_bytes:
-            raise CorruptionError(
-                f"expected a staged file of {size_bytes} bytes, found {found}", store.path(path)
-            )
-
-
-def _check_place(job: LoadCommit, paths: Sequence[str]) -> None:
-    """A job names files of its own folder only. Raises: InvalidArgumentError."""
-    folder = staging_folder("", job.key)
-    for path in paths:
-        if os.path.dirname(path) != folder:
-            raise InvalidArgumentError(f"the file {path!r} is not in the job's folder {folder!r}")
-        plain_name(os.path.basename(path))
 
 
 def _changed_keys(table: TableState, tablet: TabletState, since: int, until: int) -> EncodedKeys | None:
@@ -323,7 +274,7 @@ def _without(
 ) -> WrittenRowSet | None:
     """The staged rowset without rows of changed keys, which go to `part.moved`, changed None: all go; None: no row is
     left."""
-    rowset = _open(store, table, made)
+    rowset = open_staged(store, table, made)
     try:
         rowids = _rows_of(rowset, changed)
         if not len(rowids):
@@ -354,7 +305,7 @@ def _wake(
 ) -> None:
     """Of rows that changed nothing as of S, those that would now go to `part.moved`: their key, of the changed ones
     (None: of all), was free at S and is taken now, or the other way round. The others' values are not read."""
-    rowset = _open(store, table, made)
+    rowset = open_staged(store, table, made)
     try:
         rowids = _rows_of(rowset, changed)
         if len(rowids):
@@ -367,16 +318,6 @@ def _wake(
             _note_moved(table, job, rowset, rowids, {}, part, what)
     finally:
         rowset.close()
-
-
-def _open(store: Store, table: TableState, made: WrittenRowSet) -> DiskRowSet:
-    """A staged rowset, to look into."""
-    entries = []
-    if made.undo is not None and made.undo_path is not None:
-        entries.append(delta_entry(0, made.meta.id, made.undo_path, made.undo))
-    return open_rowset(
-        store.env, store.root_path, RowSetEntry.from_meta(made.meta), entries, None, table.schema
-    )
 
 
 def _rows_of(rowset: DiskRowSet, changed: EncodedKeys | None) -> np.ndarray:
@@ -510,16 +451,8 @@ def _moved_file(store: Store, directory: str, path: str, written: list[str]) -> 
     try:
         store.env.files.rename(store.path(path), store.path(target))
     except FileNotFoundError as error:
-        raise _gone(path) from error
+        raise gone(path) from error
     return target
-
-
-def _gone(path: str) -> StorageError:
-    return StorageError(
-        f"the staged file {path} is gone: the job took longer than its files are kept, or was committed half-way when "
-        "the machine stopped; nothing was written: run the job again",
-        path=path,
-    )
 
 
 def _adopted(

@@ -178,8 +178,8 @@ class StagedDelta:
 class StagedTablet:
     """What a task staged for one tablet, and what became of its rows as of S.
 
-    idle: rows that changed nothing as of S, as rowsets of the columns that were given. Never committed: the commit
-          takes from them the rows of keys that changed since S.
+    idle: rows that changed nothing as of S, as rowsets of the columns that were given, none of whose rows is there.
+          Never committed: the commit takes from them the rows of keys that changed since S.
     """
 
     tablet_id: int

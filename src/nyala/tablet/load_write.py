@@ -253,10 +253,11 @@ class _Task:
             return
         rows = (prepared.first_rows if self._operation == "insert" else prepared.last_rows)[at]
         given = tuple(column for column in self._table.schema.columns if column.id in prepared.columns)
+        # The file says of itself that none of its rows is there: no commit takes it for one of new rows.
         image = RowSetImage(
             keys=prepared.keys.take(at),
             columns={column.id: prepared.columns[column.id].take(pa.array(rows)) for column in given},
-            liveness=None,
+            liveness=pa.array(np.zeros(len(at), np.bool_)),
             undo={},
             positions=np.arange(len(at)),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import random
 import socket
@@ -12,10 +11,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.loads import begin_request, content, open_with_table, run, stage
 
 import nyala
 from nyala import handover
@@ -33,86 +32,13 @@ from nyala.tablet import layout, load_commit
 from nyala.tablet.compaction import compact, run_here
 from nyala.tablet.compaction_plans import MergePlan
 from nyala.tablet.load_commit import LoadCommit
-from nyala.tablet.load_job import LoadPlan, StagedTablet
 from nyala.tablet.load_write import ROW, chunks, write_tablet
-
-Meanwhile = Callable[[], None]
 
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[nyala.Database]:
-    with nyala.connect(tmp_path / "store", maintenance=False, rowset_size="1MB") as opened:
-        opened.create_table(
-            "t",
-            {"k": "int64", "v": "int64", "w": nyala.column("string", default="none")},
-            ["k"],
-            [nyala.hash_partition("k", buckets=3)],
-        )
+    with open_with_table(tmp_path / "store") as opened:
         yield opened
-
-
-def begin_request(lease: str) -> dict[str, Any]:
-    """What a job asks for at its beginning."""
-    return {"do": "begin load", "table": "t", "lease": lease, "holder": "a job"}
-
-
-def nothing() -> None:
-    """Nobody writes meanwhile."""
-
-
-def stage(
-    db: nyala.Database, plan: LoadPlan, folder: str, operation: str, data: pa.Table
-) -> tuple[list[StagedTablet], list[pa.Table]]:
-    """What the tasks of a job do: each takes the rows of one tablet, in key order."""
-    state = db._store.root.table("t")
-    data = data.append_column(ROW, pa.array(np.arange(len(data))))
-    ordinals = state.router.route({"k": data["k"].combine_chunks()}, len(data))
-    staged, errors = [], []
-    for ordinal in sorted(set(ordinals.tolist())):
-        mine = data.filter(pa.array(ordinals == ordinal)).sort_by([("k", "ascending"), (ROW, "ascending")])
-        told = LoadPlan.from_json(json.loads(json.dumps(plan.only([ordinal]).to_json())))
-        made, failed = write_tablet(
-            SYSTEM, told, 0, operation, iter(mine.to_batches(max_chunksize=50)), folder, f"task-{ordinal}"
-        )
-        staged.append(StagedTablet.from_json(json.loads(json.dumps(made.to_json()))))
-        if failed is not None:
-            errors.append(failed)
-    return staged, errors
-
-
-def run(
-    db: nyala.Database,
-    operation: str,
-    rows: dict[str, list[Any]],
-    meanwhile: Meanwhile = nothing,
-    *,
-    collect: bool = False,
-) -> dict[str, Any]:
-    """A whole job; `meanwhile` happens after the tasks are done and before the commit."""
-    path = db.path
-    data = pa.table(rows)
-    with handover.loading(path, "t", 60, reserve=operation != "insert") as (plan, _):
-        key, absolute = handover.new_staging(path)
-        staged, errors = stage(db, plan, f"{layout.STAGING_NAME}/{Path(absolute).name}", operation, data)
-        meanwhile()
-        files = {f.rowset.id: f for tablet in plan.tablets for f in tablet.rowsets}
-        job = LoadCommit(
-            key, plan.table_id, plan.schema.version, plan.snapshot, operation, tuple(data.column_names),
-            tuple(staged), files, collect,
-        )  # fmt: skip
-        try:
-            answer = handover.commit_load_files(path, job)
-            assert (
-                handover.commit_load_files(path, job)["timestamp"] == answer["timestamp"]
-            )  # once, whatever is retried
-        finally:
-            handover.discard_staging(path, key)
-    answer["failed"] = sum(len(table) for table in errors)
-    return answer
-
-
-def content(db: nyala.Database) -> dict[int, tuple[int | None, str | None]]:
-    return {row["k"]: (row["v"], row["w"]) for row in db["t"].scan().to_arrow().to_pylist()}
 
 
 def test_an_upsert_into_files_and_memory(db: nyala.Database) -> None:

@@ -1,0 +1,108 @@
+"""Loads as Spark runs them, without Spark: their tasks one after the other, in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import nyala
+from nyala import handover
+from nyala.env import SYSTEM
+from nyala.tablet import layout
+from nyala.tablet.load_commit import LoadCommit
+from nyala.tablet.load_job import LoadPlan, StagedTablet
+from nyala.tablet.load_write import ROW, write_tablet
+
+Meanwhile = Callable[[], None]
+
+
+@contextlib.contextmanager
+def open_with_table(path: Path) -> Iterator[nyala.Database]:
+    """A store with an empty table t (k int64, v int64 nullable, w string with a default) of three tablets."""
+    with nyala.connect(path, maintenance=False, rowset_size="1MB") as opened:
+        opened.create_table(
+            "t",
+            {"k": "int64", "v": "int64", "w": nyala.column("string", default="none")},
+            ["k"],
+            [nyala.hash_partition("k", buckets=3)],
+        )
+        yield opened
+
+
+def begin_request(lease: str) -> dict[str, Any]:
+    """What a job asks for at its beginning."""
+    return {"do": "begin load", "table": "t", "lease": lease, "holder": "a job"}
+
+
+def nothing() -> None:
+    """Nobody writes meanwhile."""
+
+
+def stage(
+    db: nyala.Database, plan: LoadPlan, folder: str, operation: str, data: pa.Table
+) -> tuple[list[StagedTablet], list[pa.Table]]:
+    """What the tasks of a job do: each takes the rows of one tablet, in key order."""
+    state = db._store.root.table("t")
+    data = data.append_column(ROW, pa.array(np.arange(len(data))))
+    ordinals = state.router.route({"k": data["k"].combine_chunks()}, len(data))
+    staged, errors = [], []
+    for ordinal in sorted(set(ordinals.tolist())):
+        mine = data.filter(pa.array(ordinals == ordinal)).sort_by([("k", "ascending"), (ROW, "ascending")])
+        told = LoadPlan.from_json(json.loads(json.dumps(plan.only([ordinal]).to_json())))
+        made, failed = write_tablet(
+            SYSTEM, told, 0, operation, iter(mine.to_batches(max_chunksize=50)), folder, f"task-{ordinal}"
+        )
+        staged.append(StagedTablet.from_json(json.loads(json.dumps(made.to_json()))))
+        if failed is not None:
+            errors.append(failed)
+    return staged, errors
+
+
+@contextlib.contextmanager
+def a_job(
+    db: nyala.Database, operation: str, rows: dict[str, list[Any]], *, collect: bool = False
+) -> Iterator[tuple[LoadCommit, int]]:
+    """A job whose tasks are done: its commit, and how many rows failed."""
+    data = pa.table(rows)
+    with handover.loading(db.path, "t", 60, reserve=operation != "insert") as (plan, _):
+        key, absolute = handover.new_staging(db.path)
+        staged, errors = stage(db, plan, f"{layout.STAGING_NAME}/{Path(absolute).name}", operation, data)
+        files = {f.rowset.id: f for tablet in plan.tablets for f in tablet.rowsets}
+        try:
+            yield (
+                LoadCommit(
+                    key, plan.table_id, plan.schema.version, plan.snapshot, operation, tuple(data.column_names),
+                    tuple(staged), files, collect,
+                ),
+                sum(len(table) for table in errors),
+            )  # fmt: skip
+        finally:
+            handover.discard_staging(db.path, key)
+
+
+def run(
+    db: nyala.Database,
+    operation: str,
+    rows: dict[str, list[Any]],
+    meanwhile: Meanwhile = nothing,
+    *,
+    collect: bool = False,
+) -> dict[str, Any]:
+    """A whole job; `meanwhile` happens after the tasks are done and before the commit."""
+    with a_job(db, operation, rows, collect=collect) as (job, failed):
+        meanwhile()
+        answer = handover.commit_load_files(db.path, job)
+        again = handover.commit_load_files(db.path, job)
+        assert again["timestamp"] == answer["timestamp"]  # once, whatever is retried
+    answer["failed"] = failed
+    return answer
+
+
+def content(db: nyala.Database) -> dict[int, tuple[int | None, str | None]]:
+    return {row["k"]: (row["v"], row["w"]) for row in db["t"].scan().to_arrow().to_pylist()}

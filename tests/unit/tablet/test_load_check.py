@@ -1,0 +1,219 @@
+"""A commit that says of staged files what they do not say of themselves is refused, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.loads import a_job, content, open_with_table
+
+import nyala
+from nyala import handover
+from nyala.env import SYSTEM
+from nyala.errors import CorruptionError, InvalidArgumentError
+from nyala.tablet.entries import RowSetFiles
+
+Change = Callable[[dict[str, Any]], object]
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[nyala.Database]:
+    with open_with_table(tmp_path / "store") as opened:
+        yield opened
+
+
+def first(staged: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = staged["rowsets"][0]
+    return found
+
+
+def forge(db: nyala.Database, operation: str, rows: dict[str, list[Any]], change: Change) -> None:
+    """A job whose commit is changed in each of its tablets."""
+    with a_job(db, operation, rows) as (job, _):
+        fields = json.loads(json.dumps(job.to_json()))
+        for staged in fields["tablets"]:
+            change(staged)
+        handover.ask(db.path, {"do": "commit load", "job": fields})
+
+
+def idle_as_new(staged: dict[str, Any]) -> None:
+    staged["rowsets"], staged["idle"] = staged["idle"], staged["rowsets"]
+
+
+def test_idle_rows_are_not_taken_for_new_ones(db: nyala.Database) -> None:
+    """Their keys would be there twice, and the rows for all times."""
+    db["t"].insert({"k": [1, 2, 3], "v": [1, 2, 3], "w": ["a", "b", "c"]})
+    before = content(db)
+    rows: dict[str, list[Any]] = {"k": [1, 2, 3], "v": [9, 9, 9], "w": ["x", "y", "z"]}
+    with pytest.raises(InvalidArgumentError, match="as new rows, and the file has idle rows: use the same"):
+        forge(db, "insert-ignore", rows, idle_as_new)
+    assert content(db) == before and db["t"].count() == 3
+
+
+def test_a_past_beside_idle_rows_does_not_make_them_new(db: nyala.Database) -> None:
+    """What the file itself says counts, not which files lie beside it."""
+    db["t"].insert({"k": [1, 2, 3], "v": [1, 2, 3], "w": ["a", "b", "c"]})
+    rows: dict[str, list[Any]] = {"k": [*range(1, 4), *range(100, 103)], "v": [9] * 6, "w": ["x"] * 6}
+
+    def with_a_past(staged: dict[str, Any]) -> None:
+        for new, idle in zip(staged["rowsets"], staged["idle"], strict=True):
+            for name in ("path", "row_count", "columns", "size_bytes", "key_min", "key_max"):
+                new["meta"][name], idle["meta"][name] = idle["meta"][name], new["meta"][name]
+            new["undo_path"] = new["meta"]["path"] + ".undo"
+            folder = Path(db.path)
+            shutil.copy(folder / (idle["meta"]["path"] + ".undo"), folder / new["undo_path"])
+        staged["idle"] = []
+
+    with pytest.raises(InvalidArgumentError, match="as new rows, and the file has idle rows"):
+        forge(db, "insert-ignore", rows, with_a_past)
+    assert db["t"].count() == 3
+
+
+def test_new_rows_are_not_taken_for_idle_ones(db: nyala.Database) -> None:
+    """They would be counted, and lost."""
+    with pytest.raises(InvalidArgumentError, match="as idle rows, and the file has new rows"):
+        forge(db, "upsert", {"k": [1, 2, 3], "v": [1, 2, 3]}, idle_as_new)
+    assert content(db) == {}
+
+
+ROWSETS: dict[str, tuple[Change, str]] = {
+    "another count": (lambda s: first(s)["meta"].update(row_count=7), "7 rows, and the file has"),
+    "another least key": (lambda s: first(s)["meta"].update(key_min="80"), "keys 80 to"),
+    "another greatest key": (lambda s: first(s)["meta"].update(key_max="ff" * 8), "to ffffffffffffffff"),
+    "another version": (lambda s: first(s)["meta"].update(schema_version=9), "of schema version 9"),
+    "a column less": (lambda s: first(s)["meta"]["columns"].pop(1), "columns base/0/"),
+    "a column elsewhere": (lambda s: first(s)["meta"]["columns"][1].__setitem__(3, 32), "at 32"),
+    "another size": (lambda s: first(s)["meta"].update(size_bytes=9), "expected a staged file of 9 bytes"),
+    "no past": (lambda s: first(s).update(undo=None, undo_path=None), "new rows with the past None"),
+    "another's past": (lambda s: first(s).update(undo_path=first(s)["meta"]["path"]), "twice"),
+    "a past of less": (lambda s: first(s)["undo"].update(record_count=0), "as 0 records"),
+    "REDO as its past": (lambda s: first(s)["undo"].update(kind="redo"), "redo of columns"),
+    "a past of v": (lambda s: first(s)["undo"].update(column_ids=[11]), "undo of columns"),
+    "twice": (lambda s: s["rowsets"].append(first(s)), "twice"),
+    "another tablet's": (lambda s: first(s)["meta"].update(tablet_id=99), "of tablet 99 is staged"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ROWSETS)
+def test_new_rows(db: nyala.Database, what: str) -> None:
+    """A catalogue that says of a file what is not so is a damaged store, or one that lacks rows."""
+    change, says = ROWSETS[what]
+    with pytest.raises((InvalidArgumentError, CorruptionError), match=says):
+        forge(db, "insert", {"k": list(range(30)), "v": [0] * 30}, change)
+    assert content(db) == {}
+    assert db.check().ok
+
+
+def changes(staged: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = staged["deltas"][0]
+    return found
+
+
+DELTAS: dict[str, tuple[Change, str]] = {
+    "another count": (lambda s: changes(s)["redo"][1].update(record_count=99), "as 99 records, and the file has"),
+    "another column": (lambda s: changes(s)["redo"][1].update(column_ids=[12]), "as records of columns"),
+    "the liveness": (lambda s: changes(s)["redo"][1].update(column_ids=[-1]), "as changes of upsert, and the file has"),
+    "another place": (lambda s: changes(s)["redo"][1]["file"]["columns"][0].__setitem__(3, 32), "at 32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", DELTAS)
+def test_changes_of_a_rowset(db: nyala.Database, what: str) -> None:
+    """They are read by whoever reads the rowset, from then on."""
+    db["t"].insert({"k": list(range(30)), "v": [0] * 30})
+    before = content(db)
+    change, says = DELTAS[what]
+    with pytest.raises(InvalidArgumentError, match=says):
+        forge(db, "upsert", {"k": list(range(30)), "v": [1] * 30}, change)
+    assert content(db) == before
+
+
+def test_changes_of_another_rowset(db: nyala.Database) -> None:
+    """Rowids are places in a rowset: in another one they are other rows, or none."""
+    for begin, count in ((0, 300), (1000, 3)):
+        db["t"].insert({"k": list(range(begin, begin + count)), "v": [0] * count})
+        db["t"].flush()
+    before = content(db)
+
+    def of_another(staged: dict[str, Any]) -> None:
+        others = {
+            rowset.id: rowset.row_count
+            for tablet in db._store.root.table("t").tablets
+            if tablet.id == staged["tablet_id"]
+            for rowset in tablet.rowsets
+        }
+        changes(staged)["rowset_id"] = min(others, key=lambda number: others[number])
+
+    def renamed(staged: dict[str, Any]) -> None:
+        of_another(staged)
+        old = changes(staged)["redo"][0]
+        new = f"{old.rpartition('-')[0]}-{changes(staged)['rowset_id']}.redo"
+        changes(staged)["redo"][0] = new
+        shutil.move(Path(db.path) / old, Path(db.path) / new)
+
+    for change, says in (
+        (of_another, "another rowset in its name"),
+        (renamed, "and the file has one of row"),
+    ):
+        with a_job(db, "upsert", {"k": list(range(300)), "v": [1] * 300}) as (job, _):
+            fields = json.loads(json.dumps(job.to_json()))
+            plan_files = {
+                rowset.id: RowSetFiles.of(rowset).to_json()
+                for tablet in db._store.root.table("t").tablets
+                for rowset in tablet.rowsets
+            }
+            fields["files"] = {str(number): files for number, files in plan_files.items()}
+            change(fields["tablets"][0])
+            with pytest.raises(InvalidArgumentError, match=says):
+                handover.ask(db.path, {"do": "commit load", "job": fields})
+    assert content(db) == before
+
+
+def test_a_damaged_staged_file_is_told(db: nyala.Database) -> None:
+    """Its directory is under a checksum."""
+    with a_job(db, "insert", {"k": [1], "v": [1]}) as (job, _):
+        path = Path(db.path) / job.tablets[0].rowsets[0].meta.path
+        data = bytearray(path.read_bytes())
+        data[-40] ^= 1
+        path.write_bytes(bytes(data))
+        with pytest.raises(CorruptionError, match="expected a directory with CRC-32C") as error:
+            handover.commit_load_files(db.path, job)
+        assert error.value.path == str(path)
+    assert content(db) == {}
+
+
+def test_what_is_compared_is_little(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit reads no value of the load: of each file its ends, a footer, and blocks of keys."""
+    read: list[int] = []
+    files = type(SYSTEM.files)
+    opened = files.open
+
+    class Counting:
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        def read(self, offset: int, length: int) -> bytes:
+            read.append(length)
+            found: bytes = self._inner.read(offset, length)
+            return found
+
+        def read_into(self, offset: int, memory: Any) -> int:
+            read.append(len(memory))
+            found: int = self._inner.read_into(offset, memory)
+            return found
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+    count = 100_000
+    with a_job(db, "insert", {"k": list(range(count)), "v": list(range(count))}) as (job, _):
+        staged = sum(made.meta.size_bytes for tablet in job.tablets for made in tablet.rowsets)
+        monkeypatch.setattr(files, "open", lambda self, path: Counting(opened(self, path)))
+        handover.commit_load_files(db.path, job)
+        monkeypatch.undo()
+    assert 0 < sum(read) < staged / 2
+    assert db["t"].count() == count
