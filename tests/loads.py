@@ -48,6 +48,8 @@ def stage(
     db: nyala.Database, plan: LoadPlan, folder: str, operation: str, data: pa.Table
 ) -> tuple[list[StagedTablet], list[pa.Table]]:
     """What the tasks of a job do: each takes the rows of one tablet, in key order."""
+    if not len(data):
+        return [], []
     state = db._store.root.table("t")
     data = data.append_column(ROW, pa.array(np.arange(len(data))))
     ordinals = state.router.route({"k": data["k"].combine_chunks()}, len(data))

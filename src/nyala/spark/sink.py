@@ -13,7 +13,9 @@
 T-a  The id of a query lives in its checkpoint: a query without its checkpoint is a new one.
 T-b  Spark makes a writer at planning and another for the commit, so nothing is kept in one: what the commit needs
      to know of the tasks is in their messages.
-T-c  Staged files of a micro-batch whose driver was killed go at the next open on its machine, or when their time is
+T-c  A micro-batch without rows is recorded too: sent again, it may have some, where it is not the stream alone that it
+     is made of. (With output mode "complete" it empties the table.)
+T-d  Staged files of a micro-batch whose driver was killed go at the next open on its machine, or when their time is
      over.
 
 Source: shared contract, "Spark"; the Spark data source study, 1.6.
@@ -102,17 +104,16 @@ class NyalaStreamWriter(Promptly, DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         staged = sorted((m for m in messages if isinstance(m, StagedBatch)), key=lambda m: m.partition)
         files = [[m.key, m.name] for m in staged if m.key is not None]
-        # What replaces the content does so also with no rows.
-        if files or (self._overwrite and staged):
-            record = stream_key(staged[0].query, batchId)
-            own = (
-                None
-                if files
-                else handover.new_staging(self._options.path, STAGING_TTL_S, owner=self._owner)[0]
-            )
+        query = staged[0].query if staged else self._options.transaction
+        own = None
+        try:
+            if query is None:
+                return  # no task, no row, and nobody who knows the query's id
+            if not files:
+                own, _ = handover.new_staging(self._options.path, STAGING_TTL_S, owner=self._owner)
             job = {
                 "key": own or files[0][0],
-                "record_as": record,
+                "record_as": stream_key(query, batchId),
                 "table": self._options.table,
                 "operation": self._options.operation,
                 "errors": self._options.errors,
@@ -124,11 +125,9 @@ class NyalaStreamWriter(Promptly, DataSourceStreamArrowWriter):
                 outcome = handover.commit_staged(self._options.path, job)
             except Error as error:
                 raise refused(self._options, error, self._plan) from None
-            finally:  # also when it failed: Spark sends the micro-batch again with files of its own
-                self._discard(messages, own)
-            tell(self._options, outcome, self._plan)
-        else:
-            self._discard(messages)
+        finally:  # also when it failed: Spark sends the micro-batch again with files of its own
+            self._discard(messages, own)
+        tell(self._options, outcome, self._plan)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         # Also after a commit that went through: that decides by what is recorded, never by what is staged.

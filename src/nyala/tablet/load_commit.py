@@ -17,6 +17,8 @@ Invariants
         that failed as of S are not asked again: they failed, whatever came of their keys since.
     M2  Before the transaction nothing of the batch can be seen. Files that were moved and never named are removed by
         the next open (P3); staged ones with their folder.
+    M3  The key is in that transaction, also where nothing else is: sent again, a job that changed nothing would do what
+        it did not, for others have written since.
 
 Cost: of the staged files are read, before the locks are taken, what `load_check` compares, and under them the bloom
 filters and key indexes that the changed keys are looked up in.
@@ -170,8 +172,6 @@ def commit_load(store: Store, job: LoadCommit) -> WriteResult:
             if moved:
                 prepared = prepare(table, name, request.data, ignore=request.ignore)
                 settlements = settle_requests(store, [request], [(table, prepared)], collect=job.collect)
-            if not settlements and not any(part.rowsets or part.deltas for part in parts):
-                return WriteResult(store.marks.applied, **_counts(parts))
             timestamp = _commit(store, job, table, parts, [s for s, _ in settlements], written)
         except BaseException:
             store.discard_files(written)

@@ -17,6 +17,7 @@ from nyala.spark import sink as sink_module
 from nyala.spark.sink import NyalaStreamWriter, StagedBatch
 from nyala.spark.source import NyalaDataSource
 from nyala.tablet.idempotency import KEY_RETENTION_US, keys_to_forget, stream_key
+from nyala.tablet.prepare import OPERATION_NAMES
 
 SCHEMA = StructType([StructField("k", LongType()), StructField("v", StringType())])
 Task = Callable[..., StagedBatch]
@@ -142,6 +143,46 @@ def test_complete_output_replaces_the_content(store: Path, run_task: Task) -> No
     assert content(store) == [], "a result without rows replaces the content too"
     make_writer(store, overwrite=True).commit([run_task(0, [2, 3])], batchId=3)
     assert content(store) == [2, 3]
+
+
+@pytest.mark.parametrize("nothing", ["no rows", "no tasks", "rows that are there"])
+def test_a_micro_batch_that_changed_nothing_is_not_done_when_it_is_sent_again(
+    store: Path, run_task: Task, nothing: str
+) -> None:
+    """What the stream is joined with may be another by then; or others freed the keys that it ignored."""
+    options = {"operation": "insert-ignore", "transaction": "mine"}
+    with nyala.connect(store) as db:
+        db["t"].insert({"k": [1], "v": ["x"]})
+    messages = {
+        "no rows": lambda: [run_task(0, [], **options), run_task(1, [], **options)],
+        "no tasks": list,
+        "rows that are there": lambda: [run_task(0, [1], **options)],
+    }[nothing]()
+    make_writer(store, **options).commit(messages, batchId=0)
+    assert staged(store) == []
+    with nyala.connect(store) as db:
+        db["t"].delete({"k": [1]})
+        assert db._writer().committed(stream_key("mine", 0)) is not None
+    make_writer(store, **options).commit([run_task(0, [1, 2], **options)], batchId=0)
+    assert content(store) == []
+    make_writer(store, **options).commit([run_task(0, [1, 2], **options)], batchId=1)
+    assert content(store) == [1, 2]
+
+
+@pytest.mark.parametrize("operation", [*OPERATION_NAMES, "changes"])
+def test_every_operation_takes_a_micro_batch_without_rows(
+    store: Path, run_task: Task, operation: str
+) -> None:
+    """It is recorded, and nothing else."""
+    schema = StructType([SCHEMA["k"]]) if operation.startswith("delete") else SCHEMA
+    if operation == "changes":
+        schema = StructType([*SCHEMA, StructField("_change_type", StringType())])
+    source = NyalaDataSource({"path": str(store), "table": "t", "operation": operation})
+    writer = source.streamWriter(schema=schema, overwrite=False)
+    writer.commit([run_task(0, [])], batchId=0)
+    with nyala.connect(store) as db:
+        assert db._writer().committed(stream_key("q1", 0)) is not None
+    assert content(store) == [] and list((store / "staging").iterdir()) == []
 
 
 @pytest.mark.parametrize("keys", [[], [1]])

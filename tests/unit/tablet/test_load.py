@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from tests.loads import begin_request, content, open_with_table, run, stage
+from tests.loads import a_job, begin_request, content, open_with_table, run, stage
 
 import nyala
 from nyala import handover
@@ -170,6 +170,24 @@ def test_ignored_rows_of_a_job_that_ran_longer_than_the_history(
     assert (answer["inserted"], answer["ignored"], again) == (2, count - 2, [2])
     found = content(db)
     assert len(found) == count and sorted(k for k, (v, _) in found.items() if v == 9) == [5, 6]
+
+
+@pytest.mark.parametrize("rows", [[1, 2], []])
+def test_a_job_that_changed_nothing_is_not_done_when_it_is_sent_again(
+    db: nyala.Database, rows: list[int]
+) -> None:
+    """Its answer was lost, and others freed the keys that it ignored: its rows would come from nowhere, hours later."""
+    db["t"].insert({"k": [1, 2], "v": [1, 2], "w": ["a", "b"]})
+    with a_job(db, "insert-ignore", {"k": rows, "v": rows}) as (job, _):
+        first = handover.commit_load_files(db.path, job)
+        assert (first["inserted"], first["ignored"]) == (0, len(rows))
+        db["t"].delete({"k": [1]})
+        again = handover.commit_load_files(db.path, job)
+    assert again["timestamp"] == first["timestamp"]
+    assert content(db) == {2: (2, "b")}
+    db.close()
+    with nyala.connect(db.path, maintenance=False) as opened:
+        assert opened._writer().committed(job.key) == first["timestamp"]
 
 
 def test_what_failed_when_the_tasks_looked_has_failed(db: nyala.Database) -> None:
