@@ -101,7 +101,7 @@ def run(
         meanwhile()
         answer = handover.commit_load_files(db.path, job)
         again = handover.commit_load_files(db.path, job)
-        assert again["timestamp"] == answer["timestamp"]  # once, whatever is retried
+        assert again == {**answer, "errors": None}  # once, whatever is retried
     answer["failed"] = failed
     return answer
 

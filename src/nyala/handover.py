@@ -9,7 +9,7 @@
 
 Invariants
     H1  A job's key is committed at most once, whatever is retried: it is recorded with the batch (log record or
-        catalogue transaction), and a second commit answers with the first one's timestamp.
+        catalogue transaction), and a second commit answers with the first one's timestamp and counts.
     H2  Staged files are only read; they are removed after the commit, or when their time to live is over (P3).
 
 Source: design §3, "One process holds the writer's lock; others hand it their commits".

@@ -127,18 +127,67 @@ def test_h1_a_key_is_committed_once(tmp_path: Path, other: Other) -> None:
         first = other.commit(tmp_path / "s", job)
         assert first["inserted"] == 1
         table.update({"k": [1], "v": [5]})
-        second = other.commit(tmp_path / "s", job)
-        assert (second["timestamp"], second["inserted"]) == (first["timestamp"], 0)
+        assert other.commit(tmp_path / "s", job) == first
         assert rows(table) == [(1, 5)]
         discard_staging(str(tmp_path / "s"), job["key"])  # what a job does once it was told that all is well
-        assert other.commit(tmp_path / "s", job)["timestamp"] == first["timestamp"]
+        assert other.commit(tmp_path / "s", job) == first
+    with open_database(tmp_path / "s") as db:
+        assert other.commit(tmp_path / "s", job) == first, "the log knows it"
         db.flush()  # the key goes from the log into the catalogue
-        assert other.commit(tmp_path / "s", job)["timestamp"] == first["timestamp"]
+        assert other.commit(tmp_path / "s", job) == first
     with open_database(tmp_path / "s") as db:
         db.drop_table("t")
-        assert other.commit(tmp_path / "s", job)["timestamp"] == first["timestamp"]
+        assert other.commit(tmp_path / "s", job) == first
     # And with nobody there.
-    assert other.commit(tmp_path / "s", job)["timestamp"] == first["timestamp"]
+    assert other.commit(tmp_path / "s", job) == first
+
+
+ANSWERS: dict[str, dict[str, Any]] = {
+    "upsert": {"operation": "upsert"},
+    "update-ignore": {"operation": "update-ignore"},
+    "delete": {"operation": "delete-ignore"},
+    "overwrite": {"operation": "upsert", "overwrite": True},
+    "changes": {"operation": "changes"},
+}
+
+
+@pytest.mark.parametrize("direct_commit_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("what", ANSWERS)
+def test_h1_the_counts_are_told_again(tmp_path: Path, what: str, direct_commit_bytes: int) -> None:
+    """Whose answer was lost would believe that nothing was written."""
+    path, told = tmp_path / "s", ANSWERS[what]
+    with open_database(path, direct_commit_bytes=direct_commit_bytes) as db:
+        table = key_value_table(db)
+        table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
+        if what == "changes":
+            key, folder = new_staging(str(path))
+            kinds = ["update", "insert", "delete"]
+            feed = pa.record_batch({"k": [1, 7, 9], "v": [5, 5, None], "_change_type": kinds})
+            write_staged(SYSTEM, f"{folder}/0.arrow", feed.schema, iter([feed]))
+            job = {"key": key, "table": "t", "files": ["0.arrow"], "columns": feed.schema.names, **told}
+        else:
+            job = {**stage(path, [(2, 20), (3, 30), (4, 40)], told["operation"]), **told}
+        first = commit_staged(str(path), job)
+        assert sum(first[name] for name in ("inserted", "updated", "deleted", "ignored")) >= 3
+        assert commit_staged(str(path), job) == first
+    with open_database(path) as db:
+        assert commit_staged(str(path), job) == first
+        db.flush()
+        assert commit_staged(str(path), job) == first
+
+
+def test_h1_of_rows_that_failed_the_number_is_told_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are not passed over in silence, though nobody knows any more which they were."""
+    with open_database(tmp_path / "s") as db:
+        key_value_table(db).insert({"k": [1, 2], "v": [1, 2]})
+        job = stage(tmp_path / "s", [(1, 1), (2, 2), (3, 3)], "insert", "collect")
+        first = commit_staged(str(tmp_path / "s"), job)
+        assert len(first["errors"]) == 2 and not caplog.records
+        assert commit_staged(str(tmp_path / "s"), job) == {**first, "errors": None}
+        assert f"the batch of key {job['key']} was committed at " in caplog.text
+        assert "already, without 2 rows that failed" in caplog.text
 
 
 @pytest.mark.parametrize("somebody", [True, False])

@@ -38,8 +38,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from nyala.catalog.model import CommittedKey
 from nyala.errors import CorruptionError
 from nyala.schema.adapter import adapt, are_versions
+from nyala.tablet.idempotency import encode_told
 from nyala.tablet.locate import ABSENT, find_ghosts, locate
 from nyala.tablet.root import Root, TableState
 from nyala.tablet.settle import Effect, Settlement
@@ -75,7 +77,7 @@ class ReplayReport:
     records: int = 0
     rows: int = 0
     timestamp_max: int = 0
-    idempotency_keys: dict[str, int] = field(default_factory=dict)
+    idempotency_keys: dict[str, CommittedKey] = field(default_factory=dict)
 
 
 class Replayer:
@@ -105,7 +107,8 @@ class Replayer:
             self.report.records += 1
             self.report.timestamp_max = max(self.report.timestamp_max, record.timestamp)
             if record.idempotency_key is not None:
-                self.report.idempotency_keys[record.idempotency_key] = record.timestamp
+                key = CommittedKey(record.idempotency_key, record.timestamp, encode_told(record.told))
+                self.report.idempotency_keys[key.key] = key
             for group in record.groups:
                 self._take(group, record)
                 self._rows_since += group.batch.num_rows

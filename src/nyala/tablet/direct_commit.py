@@ -42,11 +42,12 @@ from nyala.rowset.writer import WrittenRowSet, write_rowset
 from nyala.schema.schema import Schema
 from nyala.tablet.flush import flush
 from nyala.tablet.flush_run import delta_types
+from nyala.tablet.idempotency import encode_told
 from nyala.tablet.locate import tablet_slices
 from nyala.tablet.opening import delta_entry
 from nyala.tablet.rolling import roll
 from nyala.tablet.root import TabletState
-from nyala.tablet.settle import Effect, Settlement, settle
+from nyala.tablet.settle import Effect, Settlement, settle, told_of
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
@@ -78,7 +79,9 @@ def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency
     timestamp = store.clock.next()
     change = CatalogChange(timestamp=timestamp)
     if idempotency_key is not None:
-        change.committed_keys.append(CommittedKey(idempotency_key, timestamp))
+        change.committed_keys.append(
+            CommittedKey(idempotency_key, timestamp, encode_told(told_of(settlements)))
+        )
     written: list[str] = []
     changed: dict[int, TabletState] = {}
     try:
@@ -91,7 +94,7 @@ def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency
     except BaseException:
         store.discard_files(written)
         raise
-    store.note_committed(timestamp, idempotency_key)
+    store.note_committed(timestamp)
     return timestamp
 
 

@@ -50,6 +50,7 @@ from nyala.tablet.entries import RowSetFiles
 from nyala.tablet.flush import flush
 from nyala.tablet.flush_run import delta_types
 from nyala.tablet.history import check_readable
+from nyala.tablet.idempotency import encode_told
 from nyala.tablet.leased_files import kept_by_lease
 from nyala.tablet.load_check import check_staged, gone, open_staged
 from nyala.tablet.load_job import StagedDelta, StagedTablet
@@ -60,8 +61,8 @@ from nyala.tablet.prepare import OPERATION_NAMES, prepare
 from nyala.tablet.result import WriteResult
 from nyala.tablet.root import TableState, TabletState
 from nyala.tablet.sense import checked
-from nyala.tablet.settle import Settlement
-from nyala.tablet.write_path import Request, committed_before, results_of, settle_requests
+from nyala.tablet.settle import Settlement, told_of
+from nyala.tablet.write_path import Request, committed_before, results_of, settle_requests, told_again
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
@@ -133,7 +134,7 @@ class _Part:
 
 
 def commit_load(store: Store, job: LoadCommit) -> WriteResult:
-    """Commit a job under its key; a second time it answers with the first one's timestamp. In the lock holder.
+    """Commit a job under its key; a second time it answers as the first one. In the lock holder.
 
     Raises: TableNotFoundError, SchemaError when the table was changed while the job ran; WriteError when rows that were
             good at S fail now, and not `job.collect`; HistoryExpiredError when the job's lease ended, and files that it
@@ -148,8 +149,8 @@ def commit_load(store: Store, job: LoadCommit) -> WriteResult:
     written: list[str] = []
     with store.flush_lock, store.commit_lock:
         store.check_writable()
-        if (stamp := store.committed(job.key)) is not None:
-            return WriteResult(stamp)
+        if (known := store.committed(job.key)) is not None:
+            return told_again(known)
         table = _table(store, job)
         held = [made.rowset_id for tablet in job.tablets for made in tablet.deltas]
         try:
@@ -172,16 +173,17 @@ def commit_load(store: Store, job: LoadCommit) -> WriteResult:
             if moved:
                 prepared = prepare(table, name, request.data, ignore=request.ignore)
                 settlements = settle_requests(store, [request], [(table, prepared)], collect=job.collect)
-            timestamp = _commit(store, job, table, parts, [s for s, _ in settlements], written)
+            told = told_of([settlement for settlement, _ in settlements])
+            for part in parts:
+                for what, count in part.counts.items():
+                    told[what] += count
+            timestamp = _commit(store, job, table, parts, [s for s, _ in settlements], told, written)
         except BaseException:
             store.discard_files(written)
             raise
     again = results_of([request], settlements, timestamp)[0] if settlements else WriteResult(timestamp)
-    counts = _counts(parts)
     return WriteResult(
-        timestamp,
-        **{what: counts[what] + getattr(again, what) for what in counts},
-        errors=again.errors,
+        timestamp, told["inserted"], told["updated"], told["deleted"], told["ignored"], again.errors
     )
 
 
@@ -203,11 +205,6 @@ def _table(store: Store, job: LoadCommit) -> TableState:
         )
         raise SchemaError(f"{what} while the job ran, and nothing was written: run the job again")
     return table
-
-
-def _counts(parts: Sequence[_Part]) -> dict[str, int]:
-    names = ("inserted", "updated", "deleted", "ignored")
-    return {name: sum(part.counts.get(name, 0) for part in parts) for name in names}
 
 
 # ------------------------------------------------------------------------------------------------ what moved since S
@@ -405,11 +402,12 @@ def _commit(
     table: TableState,
     parts: Sequence[_Part],
     settlements: Sequence[Settlement],
+    told: Mapping[str, int],
     written: list[str],
 ) -> int:
     timestamp = store.clock.next()
     change = CatalogChange(timestamp=timestamp)
-    change.committed_keys.append(CommittedKey(job.key, timestamp))
+    change.committed_keys.append(CommittedKey(job.key, timestamp, encode_told(told)))
     changed: dict[int, TabletState] = {}
     for part in parts:
         directory = store.tablet_directory(part.tablet.id)
@@ -437,7 +435,7 @@ def _commit(
         store.env.files.sync_dir(store.path(directory))
     after = store.root.with_tablets(changed)
     store.transact(change, lambda version: after.with_tablets({}, version))
-    store.note_committed(timestamp, job.key)
+    store.note_committed(timestamp)
     return timestamp
 
 

@@ -44,6 +44,7 @@ from nyala.schema.convert import default_array
 from nyala.schema.ready import ReadyData
 from nyala.schema.row_errors import RowErrors
 from nyala.schema.schema import ColumnSchema, Schema
+from nyala.tablet.idempotency import COUNTS, FAILED
 from nyala.tablet.locate import ABSENT, Located, locate
 from nyala.tablet.prepare import PreparedOperation, group_starts, missing_text, tablet_key_order
 from nyala.tablet.root import AnyRowSet, TableState
@@ -91,6 +92,16 @@ class Settlement:
     @property
     def failed(self) -> bool:
         return any(bool(errors) for errors in self.errors)
+
+
+def told_of(settlements: Sequence[Settlement]) -> dict[str, int]:
+    """What is recorded under its key of a batch of these settlements: what became of the rows, counted."""
+    told = {
+        name: sum(getattr(counts, name) for settlement in settlements for counts in settlement.counts)
+        for name in COUNTS
+    }
+    told[FAILED] = sum(len(errors) for settlement in settlements for errors in settlement.errors)
+    return told
 
 
 def _copy(errors: RowErrors) -> RowErrors:

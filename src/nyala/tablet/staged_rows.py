@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nyala.catalog.model import CommittedKey
 from nyala.errors import InvalidArgumentError
 from nyala.tablet import read_path
 from nyala.tablet.diff_spec import CHANGE_TYPE, COMMIT_TIMESTAMP
@@ -24,7 +25,7 @@ from nyala.tablet.result import Ticket, WriteResult
 from nyala.tablet.root import TableState
 from nyala.tablet.staged_files import StagedRows
 from nyala.tablet.where_writes import read_keys
-from nyala.tablet.write_path import Request, commit, locked, results_of, settle_requests, write
+from nyala.tablet.write_path import Request, commit, locked, results_of, settle_requests, told_again, write
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
@@ -56,7 +57,7 @@ def replace_content(
 
     def under_lock() -> tuple[Any, Ticket]:
         if idempotency_key is not None and (earlier := store.committed(idempotency_key)) is not None:
-            return None, Ticket(earlier, store.log.end_offset)
+            return earlier, Ticket(earlier.timestamp, store.log.end_offset)
         table = store.root.table(request.table)
         emptied = prepare(table, "delete", _keys(store, table), ignore=False)
         requests = [Request(request.table, "delete", None), request]
@@ -64,10 +65,10 @@ def replace_content(
         ticket = commit(store, [settlement for settlement, _ in settlements], idempotency_key)
         return results_of(requests, settlements, ticket.timestamp), ticket
 
-    results, ticket = locked(store, under_lock)
-    if results is None:
-        return WriteResult(ticket.timestamp)
-    gone, come = results
+    outcome, ticket = locked(store, under_lock)
+    if isinstance(outcome, CommittedKey):
+        return told_again(outcome)
+    gone, come = outcome
     return WriteResult(ticket.timestamp, come.inserted, come.updated, gone.deleted, come.ignored, come.errors)
 
 

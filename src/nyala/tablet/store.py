@@ -144,7 +144,7 @@ class Store:
         self._catalog = catalog
         self._root = root
         self._roots: weakref.WeakSet[Root] = weakref.WeakSet([root])
-        self._keys: dict[str, int] = {}  # idempotency keys of the log that the catalogue does not hold yet
+        self._keys: dict[str, CommittedKey] = {}  # of the log, that the catalogue does not hold yet
         self._replayed_to: int | None = 0  # while the log is being replayed; None: all of it is
         self._failure: BaseException | None = None
         self._closed = False
@@ -249,7 +249,7 @@ class Store:
 
     def _note_keys(self, report: ReplayReport) -> None:
         keys = report.idempotency_keys
-        self._keys.update((key, at) for key, at in keys.items() if key not in self.state.committed_keys)
+        self._keys.update((key, found) for key, found in keys.items() if key not in self.state.committed_keys)
 
     def close(self) -> None:
         """Sync and close the log, give the lock back. May be called twice. Does not flush: the next open
@@ -352,9 +352,7 @@ class Store:
         )
         mine = {key.key for key in change.committed_keys}
         change.committed_keys += [
-            CommittedKey(key, stamp)
-            for key, stamp in self._keys.items()
-            if key not in known and key not in mine
+            found for key, found in self._keys.items() if key not in known and key not in mine
         ]
         before = self.state
         try:
@@ -394,14 +392,14 @@ class Store:
 
     # ---------------------------------------------------------------------------------------- log and publishing
 
-    def note_applied(self, timestamp: int, nbytes: int, idempotency_key: str | None) -> None:
-        """A logged batch is in memory. Under the commit lock."""
+    def note_applied(self, timestamp: int, nbytes: int, key: CommittedKey | None) -> None:
+        """A logged batch is in memory. key: under which it was committed. Under the commit lock."""
         self.marks.advance_applied(timestamp)
         self._memory_bytes += nbytes
         if self._memory_bytes - self._measured_bytes > self.options.memory_limit_bytes // MEASURE_SHARE:
             self._measure_memory(self._root)
-        if idempotency_key is not None:
-            self._keys[idempotency_key] = timestamp
+        if key is not None:
+            self._keys[key.key] = key
         if self.options.durability != "commit":
             self.marks.advance_published(timestamp)
         if (
@@ -410,9 +408,9 @@ class Store:
         ):
             self.pressure.set()
 
-    def note_committed(self, timestamp: int, idempotency_key: str | None) -> None:
-        """A directly committed batch is in the root (W6). Under the commit lock."""
-        del idempotency_key  # it went into the catalogue with the batch
+    def note_committed(self, timestamp: int) -> None:
+        """A directly committed batch is in the root, and its key, if it has one, in the catalogue (W6). Under the
+        commit lock."""
         self.marks.advance_applied(timestamp)
         self.marks.advance_published(timestamp)
         self.publish()
@@ -479,12 +477,9 @@ class Store:
         `tablet.history`)."""
         return oldest_readable(entry, self._publisher.shown, self.env.clock.now_us())
 
-    def committed(self, key: str) -> int | None:
-        """The timestamp at which a batch with this idempotency key was committed, if one was."""
-        stamp = self._keys.get(key)
-        if stamp is None and key in self.state.committed_keys:
-            stamp = self.state.committed_keys[key].timestamp
-        return stamp
+    def committed(self, key: str) -> CommittedKey | None:
+        """What is known of the batch that was committed with this idempotency key, if one was."""
+        return self._keys.get(key) or self.state.committed_keys.get(key)
 
     # ---------------------------------------------------------------------------------------- memory
 

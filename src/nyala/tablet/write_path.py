@@ -30,6 +30,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import decimal
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -37,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from nyala.catalog.model import CommittedKey
 from nyala.delta.batch import SharedBatch, held_bytes
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS
@@ -49,16 +51,19 @@ from nyala.schema.arrow_values import python_at
 from nyala.schema.row_errors import RowErrors
 from nyala.tablet.direct_commit import commit_directly
 from nyala.tablet.flush import flush
+from nyala.tablet.idempotency import answer_of, encode_told
 from nyala.tablet.locate import tablet_slices
 from nyala.tablet.prepare import PreparedOperation, prepare
 from nyala.tablet.result import Ticket, WriteResult
 from nyala.tablet.root import TableState
-from nyala.tablet.settle import Effect, OperationCounts, Settlement, settle
+from nyala.tablet.settle import Effect, OperationCounts, Settlement, settle, told_of
 from nyala.wal.record import LogRecord, SettledGroup
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
+
+logger = logging.getLogger("nyala.store")
 
 # What an addition to a memory store costs besides its rows, in objects, until it is merged with others.
 ADDITION_BYTES: Final = 2048
@@ -91,7 +96,7 @@ def write(
 
     With `collect`, rows that fail are left out and reported in the results; otherwise one failing row stops
     the whole batch. A batch with an `idempotency_key` that the store has committed before changes nothing
-    again and returns the timestamp of the first time.
+    again and returns the timestamp and the counts of the first time: each result those of all requests.
 
     Raises: WriteError or one of its classes (nothing changed); errors of `prepare`; StorageError.
     """
@@ -99,31 +104,46 @@ def write(
     root = store.root  # one root for all, so that a name stands for one table
     prepared = [_prepare(store, root.table(request.table), request) for request in requests]
 
-    def under_lock() -> tuple[list[tuple[Settlement, list[int]]], Ticket]:
+    def under_lock() -> tuple[list[tuple[Settlement, list[int]]] | CommittedKey, Ticket]:
         if idempotency_key is not None and (earlier := store.committed(idempotency_key)) is not None:
-            return [], Ticket(earlier, store.log.end_offset)  # it may be another thread's, not yet durable
+            # It may be another thread's, not yet durable.
+            return earlier, Ticket(earlier.timestamp, store.log.end_offset)
         settlements = settle_requests(store, requests, prepared, collect=collect)
         return settlements, commit(store, [settlement for settlement, _ in settlements], idempotency_key)
 
     given = sum(operation.nbytes for _, operation in prepared if operation.row_count >= LARGE_ROWS_MIN)
-    settlements, ticket = locked(store, under_lock, large=given > store.direct_commit_bytes)
-    if requests and not settlements:
-        return [WriteResult(ticket.timestamp) for _ in requests]
-    return results_of(requests, settlements, ticket.timestamp)
+    outcome, ticket = locked(store, under_lock, large=given > store.direct_commit_bytes)
+    if isinstance(outcome, CommittedKey):
+        return [told_again(outcome)] * len(requests)
+    return results_of(requests, outcome, ticket.timestamp)
 
 
 def committed_before(store: Store, idempotency_key: str) -> WriteResult | None:
-    """The answer for a key that is used up: the first one's timestamp, once that batch is durable; None: it
+    """The answer for a key that is used up: the first one's timestamp and counts, once that batch is durable; None: it
     is not.
 
-    Raises: StorageError.
+    Raises: StorageError, CorruptionError.
     """
     store.check_writable()
     earlier = store.committed(idempotency_key)
     if earlier is None:
         return None
-    store.finish(Ticket(earlier, store.log.end_offset))
-    return WriteResult(earlier)
+    store.finish(Ticket(earlier.timestamp, store.log.end_offset))
+    return told_again(earlier)
+
+
+def told_again(known: CommittedKey) -> WriteResult:
+    """What is told of a batch that was committed before, of all its requests together. Raises: CorruptionError."""
+    result, failed = answer_of(known.timestamp, known.result)
+    if failed:
+        logger.warning(
+            "the batch of key %s was committed at %s already, without %d rows that failed: which these were was told "
+            "then, and is not known any more",
+            known.key,
+            result.time.isoformat(),
+            failed,
+        )
+    return result
 
 
 _Outcome = TypeVar("_Outcome")
@@ -247,17 +267,20 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
     ]
     additions = [addition for settlement, effect, _ in groups for addition in plan_apply(settlement, effect)]
     timestamp = store.clock.next()
+    told = None if idempotency_key is None else told_of(settlements)
     record = LogRecord(
         timestamp,
         idempotency_key,
         tuple(settled_group(settlement, effect, batch) for settlement, effect, batch in groups),
+        told=told,
     )
     try:
         offset = store.log.append(record)
         for addition in additions:
             addition.apply(timestamp)
         nbytes = sum([addition.nbytes + ADDITION_BYTES for addition in additions])
-        store.note_applied(timestamp, nbytes, idempotency_key)
+        key = None if idempotency_key is None else CommittedKey(idempotency_key, timestamp, encode_told(told))
+        store.note_applied(timestamp, nbytes, key)
     except BaseException as error:
         if store.log.appended.timestamp != timestamp:
             raise  # refused, as by a full disk, or interrupted before: nothing has happened

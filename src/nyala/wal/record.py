@@ -3,10 +3,10 @@
     payload = meta_length (4 bytes) | meta (JSON, UTF-8) | zeros to a multiple of 8 |
               schema message | batch message   of the first group | … of the second group | …
 
-`meta` is {"key": idempotency key or null, "groups": [{"table", "version", "kind", "tablets", "offsets", "schema",
-"batch"}, …]}; "schema" and "batch" are the lengths in bytes of the group's two Arrow IPC messages (encapsulated
-message format, each a multiple of 8 bytes). The schema stands in every record, so that a record needs nothing else
-to be read: no other record, no catalogue, no file. The timestamp is in the record's header.
+`meta` is {"key": idempotency key or null, "told": counts, "groups": [{"table", "version", "kind", "tablets", "offsets",
+"schema", "batch"}, …]}; "told" may be missing, "schema" and "batch" are the lengths in bytes of the group's two Arrow
+IPC messages (encapsulated message format, each a multiple of 8 bytes). The schema stands in every record, so that a
+record needs nothing else to be read: no other record, no catalogue, no file. The timestamp is in the record's header.
 
 Invariants
     S1  Rows of a group lie in tablet order: those of tablet_ids[i] are [offsets[i], offsets[i + 1]).
@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -64,6 +65,8 @@ class LogRecord:
     groups: tuple[SettledGroup, ...]
     place: tuple[str | None, int | None] = field(default=(None, None), compare=False)
     """Which file it was read from, and at which offset."""
+    told: Mapping[str, int] | None = None
+    """What became of the rows, counted, for whoever sends the key again."""
 
     @property
     def row_count(self) -> int:
@@ -125,7 +128,10 @@ def encode_record(record: LogRecord) -> list[Any]:
                 "batch": batch.size,
             }
         )
-    meta = _META.encode({"key": record.idempotency_key, "groups": groups}).encode()
+    fields: dict[str, object] = {"key": record.idempotency_key, "groups": groups}
+    if record.told is not None:
+        fields = {"key": record.idempotency_key, "told": dict(record.told), "groups": groups}
+    meta = _META.encode(fields).encode()
     padding = -(_META_LENGTH.size + len(meta)) % ALIGNMENT_BYTES
     assert all(body.size % ALIGNMENT_BYTES == 0 for body in bodies), "L1"
     return [_META_LENGTH.pack(len(meta)) + meta + bytes(padding), *bodies]
@@ -158,6 +164,9 @@ def decode_record(
         key = cast("str | None", meta["key"])
         if not (key is None or isinstance(key, str)):
             raise ValueError(f"an idempotency key of {type(key).__name__}")
+        told = meta.get("told")
+        if told is not None and not all(type(count) is int for count in told.values()):
+            raise ValueError(f"counts of {told}")
         for part in meta["groups"]:
             middle, upper = lower + part["schema"], lower + part["schema"] + part["batch"]
             if not lower <= middle <= upper <= payload.size:
@@ -180,6 +189,6 @@ def decode_record(
             lower = upper
         if lower != payload.size:
             raise ValueError(f"{payload.size - lower} bytes after the last Arrow message")
-    except (ValueError, KeyError, TypeError, OSError, pa.ArrowException) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, pa.ArrowException) as error:
         raise CorruptionError(f"a record's payload makes no sense: {error}", path, offset) from error
-    return LogRecord(timestamp, key, tuple(groups), (path, offset))
+    return LogRecord(timestamp, key, tuple(groups), (path, offset), told)

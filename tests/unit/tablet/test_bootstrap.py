@@ -307,7 +307,11 @@ def test_idempotency_keys_come_back(world: World) -> None:
     (empty,) = write(store, [Request(table.name, "upsert", {"k": [], "a": []})], idempotency_key="job 2")
     table.update({"k": [1], "a": [2]})
     _, report = world.replayed()
-    assert report.idempotency_keys == {"job 1": first.timestamp, "job 2": empty.timestamp}
+    found = report.idempotency_keys
+    assert {key: found[key].timestamp for key in found} == {
+        "job 1": first.timestamp, "job 2": empty.timestamp,
+    }  # fmt: skip
+    assert [found[key].result_value["inserted"] for key in found] == [1, 0]
     assert report.records == 3
 
 

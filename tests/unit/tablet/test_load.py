@@ -187,7 +187,7 @@ def test_a_job_that_changed_nothing_is_not_done_when_it_is_sent_again(
     assert content(db) == {2: (2, "b")}
     db.close()
     with nyala.connect(db.path, maintenance=False) as opened:
-        assert opened._writer().committed(job.key) == first["timestamp"]
+        assert opened._writer().committed(job.key).timestamp == first["timestamp"]
 
 
 def test_what_failed_when_the_tasks_looked_has_failed(db: nyala.Database) -> None:

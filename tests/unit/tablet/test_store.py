@@ -11,12 +11,14 @@ import pytest
 from tests.support import key_value_table, open_database, rows
 
 import nyala
-from nyala.catalog.model import CatalogChange
+from nyala.catalog.model import CatalogChange, CommittedKey
 from nyala.env import PosixFiles
-from nyala.errors import StorageError
+from nyala.errors import CorruptionError, StorageError
 from nyala.tablet import store as store_module
 from nyala.tablet.idempotency import KEY_RETENTION_US
-from nyala.tablet.write_path import Request, write
+from nyala.tablet.result import WriteResult
+from nyala.tablet.root import Root
+from nyala.tablet.write_path import Request, committed_before, write
 from nyala.testing.clock import ManualClock
 
 
@@ -483,10 +485,34 @@ def test_an_open_finds_the_keys_of_jobs_in_the_log(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "s", tmp_path / "killed", ignore=shutil.ignore_patterns("*.sock"))
     db.close()
     with open_database(tmp_path / "killed") as again:
-        assert again._writer().committed("job") == written.timestamp
+        assert again._writer().committed("job").timestamp == written.timestamp
         assert again._writer().state.committed_keys == {}, "the catalogue does not hold it yet"
         again.flush()
         assert again._writer().state.committed_keys["job"].timestamp == written.timestamp
+
+
+def test_what_was_told_of_a_batch_is_told_again(tmp_path: Path) -> None:
+    """By a catalogue that knows only the key, as those of before do: nothing; by one with another text: that it is
+    damaged."""
+    with open_database(tmp_path / "s") as db:
+        key_value_table(db)
+        store = db._writer()
+        (written,) = write(store, [Request("t", "insert", {"k": [1], "v": [1]})], idempotency_key="job")
+        assert committed_before(store, "job") == written and written.inserted == 1
+        db.flush()
+        assert committed_before(store, "job") == written
+        assert store.committed("job").result_value == {
+            "inserted": 1, "updated": 0, "deleted": 0, "ignored": 0, "failed": 0,
+        }  # fmt: skip
+        for key, text in (("old", "{}"), ("damaged", "[1]"), ("torn", '{"ins'), ("odd", '{"inserted":"x"}')):
+            change = CatalogChange(committed_keys=[CommittedKey(key, written.timestamp, text)])
+            with store.commit_lock:
+                root = store.root
+                store.transact(change, lambda version, root=root: Root(version, root.tables))
+        assert committed_before(store, "old") == WriteResult(written.timestamp)
+        for key in ("damaged", "torn", "odd"):
+            with pytest.raises(CorruptionError, match="recorded under an idempotency key makes no sense"):
+                committed_before(store, key)
 
 
 # --- durability -----------------------------------------------------------------------------------------
@@ -670,17 +696,17 @@ def test_keys_of_jobs_are_kept_for_a_week(tmp_path: Path) -> None:
         key_value_table(db)
         store = db._writer()
         (first,) = write(store, [Request("t", "upsert", {"k": [1], "v": [1]})], idempotency_key="job")
-        assert store.committed("job") == first.timestamp and store.committed("other") is None
+        assert store.committed("job").timestamp == first.timestamp and store.committed("other") is None
         db.flush()
-        assert store.committed("job") == first.timestamp
+        assert store.committed("job").timestamp == first.timestamp
         clock.advance(KEY_RETENTION_US / 1e6 - 1)
         db["t"].upsert({"k": [2], "v": [2]})
         db.flush()
-        assert store.committed("job") == first.timestamp
+        assert store.committed("job").timestamp == first.timestamp
     clock.advance(2)
     with open_database(tmp_path / "s", clock=clock) as db:
         store = db._writer()
-        assert store.committed("job") == first.timestamp
+        assert store.committed("job").timestamp == first.timestamp
         db["t"].upsert({"k": [3], "v": [3]})
         db.flush()
         assert store.committed("job") is None
