@@ -163,6 +163,11 @@ class Files(Protocol):
 
     def rename(self, old: str, new: str) -> None: ...
 
+    def link(self, old: str, new: str) -> bool:
+        """Give a file a second name, which nothing has yet. False: it cannot have two here (another file system, or one
+        without hard links, or not for this user), or the name is taken."""
+        ...
+
     def unlink(self, path: str, missing_ok: bool = False) -> None: ...
 
     def remove_tree(self, path: str) -> None:

@@ -344,6 +344,12 @@ class _PosixFileLock:
             os.close(fd)
 
 
+# A system with protected_hardlinks says EPERM of files of other users that this one may not write.
+_NO_LINK: Final = frozenset(
+    {errno.EEXIST, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+)  # fmt: skip
+
+
 class PosixFiles:
     """`Files` of Linux and macOS."""
 
@@ -399,6 +405,15 @@ class PosixFiles:
 
     def rename(self, old: str, new: str) -> None:
         _call("rename", old, lambda: os.rename(old, new))
+
+    def link(self, old: str, new: str) -> bool:
+        try:
+            os.link(old, new)
+        except OSError as error:
+            if error.errno in _NO_LINK:
+                return False
+            raise storage_error(error, "link", old) from error
+        return True
 
     def unlink(self, path: str, missing_ok: bool = False) -> None:
         try:

@@ -75,7 +75,7 @@ def gone(path: str) -> StorageError:
     """What is said of a staged file that is not there any more."""
     return StorageError(
         f"the staged file {path} is gone: the job took longer than its files are kept, or was committed half-way when "
-        "the machine stopped; nothing was written: run the job again",
+        "its process ended; nothing was written: run the job again",
         path=path,
     )
 

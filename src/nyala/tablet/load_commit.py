@@ -9,14 +9,15 @@
         some       their rows are taken out of the staged files, which are written again without them,
                    and settled anew, as the rows of any write are
       t            the batch's one timestamp; in the catalogue it is that of every record of the staged files
-      move the files into the tablets' folders, sync, one transaction, one new root
+      link the files into the tablets' folders, sync, one transaction, one new root
 
 Invariants
     M1  What the batch does to a key is what it would do had it been written at t as a whole: keys that did not change
         since S were settled against the state at t, for that is the state at S; the others are settled now. But rows
         that failed as of S are not asked again: they failed, whatever came of their keys since.
-    M2  Before the transaction nothing of the batch can be seen. Files that were moved and never named are removed by
-        the next open (P3); staged ones with their folder.
+    M2  Before the transaction nothing of the batch can be seen, and all of it can be sent again: staged files keep
+        their names until the job's end. Those that were linked and never named are removed by the next open (P3);
+        staged ones with their folder.
     M3  The key is in that transaction, also where nothing else is: sent again, a job that changed nothing would do what
         it did not, for others have written since.
 
@@ -440,14 +441,19 @@ def _commit(
 
 
 def _moved_file(store: Store, directory: str, path: str, written: list[str]) -> str:
-    """The file's place in its tablet's folder, where it is now. Raises: StorageError when it is not there any more."""
+    """The file's place in its tablet's folder, where it is now. Raises: StorageError when it is not there any more.
+
+    Until the job's end it has its staged name too, so that the commit can be sent again when its process is killed
+    here. Where files have one name only, it is moved.
+    """
     if os.path.dirname(path) == directory:
         return path  # written anew, there
     key = os.path.basename(os.path.dirname(path))
     target = f"{directory}/{key[-8:]}-{os.path.basename(path)}"
     written.append(target)
     try:
-        store.env.files.rename(store.path(path), store.path(target))
+        if not store.env.files.link(store.path(path), store.path(target)):
+            store.env.files.rename(store.path(path), store.path(target))
     except FileNotFoundError as error:
         raise gone(path) from error
     return target

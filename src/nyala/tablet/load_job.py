@@ -3,7 +3,7 @@
     lock holder                      tasks, one tablet each                         lock holder
     begin                            write_tablet  (load_write)                     commit_load  (load_commit)
       flush the table                  the tablet's rows, in key order                settle what changed since S
-      S, and its files       ─────►    each key looked up in the files as of S ─────► move the files, one catalogue
+      S, and its files       ─────►    each key looked up in the files as of S ─────► link the files, one catalogue
       hold its rowsets                 → rowset files and delta files, staged          transaction for all tablets
 
 All that goes over is numbers, texts and lists (JSON), never code.

@@ -138,6 +138,12 @@ class _Watcher(FileWrapper):
         self._inner.rename(old, new)
         self.after(Operation("rename", new))
 
+    def link(self, old: str, new: str) -> bool:
+        self.before(Operation("link", new))
+        linked = self._inner.link(old, new)
+        self.after(Operation("link", new))
+        return linked
+
     def unlink(self, path: str, missing_ok: bool = False) -> None:
         if missing_ok and not self._inner.exists(path):
             return
@@ -329,7 +335,7 @@ SYNCS: Final = frozenset({"sync", "sync_dir", "truncate", "external_commit"})
 """Kinds of operations that make something durable."""
 WRITES: Final = frozenset({"create", "append", "write_at"})
 """Kinds that put bytes or a new file there."""
-NAMES: Final = frozenset({"rename", "unlink", "remove_tree", "make_dirs"})
+NAMES: Final = frozenset({"rename", "link", "unlink", "remove_tree", "make_dirs"})
 """Kinds that change names."""
 
 

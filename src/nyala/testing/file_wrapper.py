@@ -40,6 +40,9 @@ class FileWrapper:
     def rename(self, old: str, new: str) -> None:
         self._inner.rename(old, new)
 
+    def link(self, old: str, new: str) -> bool:
+        return self._inner.link(old, new)
+
     def unlink(self, path: str, missing_ok: bool = False) -> None:
         self._inner.unlink(path, missing_ok)
 

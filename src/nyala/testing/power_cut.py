@@ -40,6 +40,7 @@ class Event:
     sync         path                       of a file
     truncate     path, offset               cut to `offset` bytes, and synced
     rename       path → new_path
+    link         path, and new_path as well
     unlink       path
     mkdir, rmdir path
     sync_dir     path
@@ -165,6 +166,8 @@ class Disk:
                 inode.durable, inode.writes = content + bytes(event.offset - len(content)), []
             case "rename":
                 self._change((event.path, None), (event.new_path, self._node(event.path)))
+            case "link":
+                self._change((event.new_path, self._node(event.path)))
             case "unlink" | "rmdir":
                 self._change((event.path, None))
             case "mkdir":

@@ -135,6 +135,12 @@ class RecordingFiles(FileWrapper):
         self._inner.rename(old, new)
         self.record("rename", old, new_path=new)
 
+    def link(self, old: str, new: str) -> bool:
+        linked = self._inner.link(old, new)
+        if linked:
+            self.record("link", old, new_path=new)
+        return linked
+
     def unlink(self, path: str, missing_ok: bool = False) -> None:
         there = self._inner.exists(path)
         self._inner.unlink(path, missing_ok)

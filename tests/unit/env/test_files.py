@@ -258,6 +258,35 @@ def test_truncate_write_at_and_rename(tmp_path: Path) -> None:
     assert FILES.free_bytes(str(tmp_path)) > 0
 
 
+def test_a_second_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job's file has its staged name and that in its tablet's folder; where it can have one only, that is said."""
+    path, other = str(tmp_path / "f"), str(tmp_path / "g")
+    FILES.write_at(path, 0, b"abcd")
+    assert FILES.link(path, other)
+    FILES.unlink(path)
+    assert FILES.read_all(other) == b"abcd"
+    FILES.write_at(path, 0, b"new")
+    assert not FILES.link(path, other) and FILES.read_all(other) == b"abcd"
+    with pytest.raises(MissingFileError):
+        FILES.link(str(tmp_path / "nothing"), str(tmp_path / "h"))
+    for number, refused in (
+        (errno.EPERM, True),
+        (errno.EXDEV, True),
+        (errno.ENOSPC, False),
+        (errno.EIO, False),
+    ):
+
+        def link(old: str, new: str, number: int = number) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "link", link)
+        if refused:
+            assert not FILES.link(path, str(tmp_path / "h"))
+        else:
+            with pytest.raises(StorageError, match="cannot link"):
+                FILES.link(path, str(tmp_path / "h"))
+
+
 def test_folders(tmp_path: Path) -> None:
     """A store in a folder that is not there yet would not be made, or a dropped tablet's files would stay."""
     folder = str(tmp_path / "a" / "b" / "c")

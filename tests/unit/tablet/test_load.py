@@ -190,6 +190,37 @@ def test_a_job_that_changed_nothing_is_not_done_when_it_is_sent_again(
         assert opened._writer().committed(job.key).timestamp == first["timestamp"]
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_a_commit_that_failed_at_its_end_can_be_sent_again(
+    db: nyala.Database, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    """Hours of work are not lost with it: its files have their staged names still. Without hard links they are, and the
+    job is told to be run again."""
+    store = db._store
+    db["t"].insert({"k": [1], "v": [1]})
+    if not links:
+        monkeypatch.setattr(type(SYSTEM.files), "link", lambda self, old, new: False)
+
+    def full(*_: object, **__: object) -> None:
+        raise StorageError("the disk is full")
+
+    with a_job(db, "upsert", {"k": [1, 2], "v": [5, 5]}) as (job, _):
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "transact", full)
+            with pytest.raises(StorageError, match="the disk is full"):
+                handover.commit_load_files(db.path, job)
+        named = {*store.state.files(), *store.state.garbage}
+        data = [path for path in (Path(db.path) / "data").rglob("*") if path.is_file()]
+        assert {str(path.relative_to(db.path)) for path in data} <= named, "what was linked is removed"
+        if links:
+            answer = handover.commit_load_files(db.path, job)
+            assert (answer["inserted"], answer["updated"]) == (1, 1)
+        else:
+            with pytest.raises(StorageError, match="nothing was written: run the job again"):
+                handover.commit_load_files(db.path, job)
+    assert content(db) == ({1: (5, "none"), 2: (5, "none")} if links else {1: (1, "none")})
+
+
 def test_what_failed_when_the_tasks_looked_has_failed(db: nyala.Database) -> None:
     """A taken key that is free at the commit: its row was refused, and said to be; the others are written."""
     db["t"].insert({"k": [1], "v": [1], "w": ["a"]})

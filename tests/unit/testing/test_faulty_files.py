@@ -190,6 +190,18 @@ def test_c2_a_rename_between_folders_has_two_halves(disk: Disk) -> None:
     assert disk.after() == folders | {"y/f": b"1"}
 
 
+def test_c2_a_second_name_is_there_or_not(disk: Disk) -> None:
+    """Code that links a staged file into a folder and does not sync that would pass."""
+    disk.files.make_dirs(disk.path("x"))
+    disk.durable_file("f", b"1")
+    linked = [disk.files.link(disk.path("f"), disk.path("x/f")) for _ in range(2)]
+    assert linked == [True, False]
+    assert disk.after(DONE) == {"f": b"1", "x/": b"", "x/f": b"1"}
+    assert disk.after(UNDONE) == {"f": b"1", "x/": b""}
+    disk.files.sync_dir(disk.path("x"))
+    assert disk.after() == {"f": b"1", "x/": b"", "x/f": b"1"}
+
+
 def test_c2_an_unlinked_file_may_come_back(disk: Disk) -> None:
     """Code that takes the absence of a file it removed for granted would pass."""
     disk.durable_file("f", b"1")
@@ -300,6 +312,7 @@ STEPS: Sequence[Callable[[Disk], object]] = (
     lambda disk: disk.files.remove_tree(disk.path("d")),
     lambda disk: disk.files.exists(disk.path("a")) and disk.files.rename(disk.path("a"), disk.path("c")),
     lambda disk: disk.files.exists(disk.path("c")) and disk.files.truncate(disk.path("c"), 650),
+    lambda disk: disk.files.exists(disk.path("a")) and disk.files.link(disk.path("a"), disk.path("g")),
     lambda disk: disk.files.unlink(disk.path("b"), missing_ok=True),
     lambda disk: disk.files.sync_dir(disk.root),
 )
@@ -401,6 +414,7 @@ def test_without_fail_at_operations_are_only_counted(tmp_path: Path) -> None:
     files.write_at(str(tmp_path / "a" / "f"), 0, b"y")
     files.truncate(str(tmp_path / "a" / "f"), 0)
     files.external_commit(str(tmp_path / "a" / "f"))
+    files.link(str(tmp_path / "a" / "f"), str(tmp_path / "a" / "g"))
     files.remove_tree(str(tmp_path / "a"))
     files.remove_tree(str(tmp_path / "a"))
     kinds = [operation.kind for operation in files.operations]
@@ -413,6 +427,7 @@ def test_without_fail_at_operations_are_only_counted(tmp_path: Path) -> None:
         "sync_dir",
         "write_at",
         "truncate",
+        "link",
         "remove_tree",
     ]
 
