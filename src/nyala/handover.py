@@ -10,7 +10,9 @@
 Invariants
     H1  A job's key is committed at most once, whatever is retried: it is recorded with the batch (log record or
         catalogue transaction), and a second commit answers with the first one's timestamp and counts.
-    H2  Staged files are only read; they are removed after the commit, or when their time to live is over (P3).
+    H2  A request whose answer was lost, because the process that carried it out ended, is sent again, to whoever holds
+        the lock then: a commit is done once (H1), what begins or ends a load may be done twice.
+    H3  Staged files are only read; they are removed after the commit, or when their time to live is over (P3).
 
 Source: design §3, "One process holds the writer's lock; others hand it their commits".
 """
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -26,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from nyala.catalog.handover_channel import NoWriter, send
+from nyala.catalog.handover_channel import NoWriter, WriterEndedError, send
 from nyala.catalog.leases import Lease, check_remote_name, create_lease, open_remote_lease
 from nyala.env import SYSTEM, Env, process_mark
 from nyala.errors import Error, InvalidArgumentError, LockedError, StorageError
@@ -43,12 +46,16 @@ if TYPE_CHECKING:
     from nyala.tablet.load_commit import LoadCommit
     from nyala.tablet.load_job import LoadPlan
 
+logger = logging.getLogger("nyala.handover")
+
 STAGING_TTL_S: Final = 24 * 3600.0
 # The rows of a change feed, which say of themselves what is to be done.
 CHANGES: Final = "changes"
 # How long a commit waits for a writer that neither listens nor lets go of the lock.
 _LOCK_WAIT_S: Final = 60.0
 _SEND_TIMEOUT_S: Final = 600.0
+# Whoever carried out a request ended: it is sent again so often. A request that no process survives ends there.
+_AGAIN_MAX: Final = 2
 # Of what a job says of itself: characters.
 _HOLDER_MAX: Final = 200
 # A killed task writes for some milliseconds more.
@@ -114,12 +121,33 @@ def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str
 
 
 def ask(path: str, request: dict[str, Any], env: Env = SYSTEM) -> tuple[dict[str, Any], list[bytes]]:
-    """Have the lock's holder carry out a request, or take the lock for the moment and do it here.
+    """Have the lock's holder carry out a request, or take the lock for the moment and do it here (H2).
 
-    Raises: what the request raises; LockedError when a writer neither answers nor ends within a minute.
+    Raises: what the request raises; LockedError when a writer neither answers nor ends within a minute; StorageError of
+            outcome "unknown" when the holder ended at the request, and whether it was done could not be found out.
     """
     path = os.path.abspath(path)
     layout.require_store(env, path)  # a mistyped path shall not become a store
+    try:
+        return _ask(path, request, env)
+    except WriterEndedError as error:
+        lost = error
+    for _ in range(_AGAIN_MAX):
+        logger.info("%s: sending the %r again", lost, request.get("do"))
+        try:
+            return _ask(path, request, env)
+        except WriterEndedError as error:
+            lost = error
+        except (StorageError, LockedError) as error:
+            # Of the request, or of opening the store: neither says what came of the first time.
+            raise StorageError(
+                f"{lost} (it was, and that failed: {error})", path=path, outcome="unknown"
+            ) from error
+    raise StorageError(f"{lost} (it was, {_AGAIN_MAX} times)", path=path, outcome="unknown") from lost
+
+
+def _ask(path: str, request: dict[str, Any], env: Env) -> tuple[dict[str, Any], list[bytes]]:
+    """`ask`, once. Raises: WriterEndedError when the holder ended while it carried out the request."""
     deadline_s = env.clock.monotonic_s() + _LOCK_WAIT_S
     while True:
         with contextlib.suppress(NoWriter):

@@ -16,8 +16,8 @@ A frame (little-endian; see docs/format/lease-and-lock.md):
 Invariants
     S1  The client knows whether its request may have been carried out: before ACCEPTED it certainly was not, and
         `send` raises NoWriter (or StorageError without outcome); after it, a connection that breaks is
-        StorageError with outcome "unknown". The status byte is sent before the handler is called, and what a
-        Unix socket has taken is delivered even when the sender dies.
+        WriterEndedError, a StorageError with outcome "unknown". The status byte is sent before the handler is called,
+        and what a Unix socket has taken is delivered even when the sender dies.
     S2  Errors of `nyala.errors` arrive as what they were, with their table of rows; any other exception of the
         handler is a StorageError of unknown outcome.
     S3  Nothing that a peer sends is executed or unpickled; lengths are bounded before room is made for them.
@@ -54,7 +54,7 @@ from nyala.catalog.format import SOCKET_NAME
 from nyala.env import Env
 from nyala.errors import CorruptionError, Error, StorageError, WriteError
 
-__all__ = ["ChannelServer", "Handler", "NoWriter", "send"]
+__all__ = ["ChannelServer", "Handler", "NoWriter", "WriterEndedError", "send"]
 
 logger = logging.getLogger("nyala.handover")
 
@@ -84,6 +84,10 @@ class NoWriter(Exception):
     """Nobody took the request: no process has the store open for writing, or it is just closing it."""
 
 
+class WriterEndedError(StorageError):
+    """Whoever carried out the request is gone, without an answer: whether it was done, its successor knows."""
+
+
 class _BrokenFrame(Exception):
     """What came is no frame."""
 
@@ -103,7 +107,7 @@ def send(
     timeout_s: for everything together.
     Raises:    NoWriter when nobody listens or the writer is closing: nothing was done. What the handler raised.
                StorageError: without outcome nothing was done; with outcome "unknown" the request may have been
-               carried out, so send it again only under the same idempotency key (S1).
+               carried out, so send it again only under the same idempotency key (S1). WriterEndedError is one of these.
     """
     deadline_s = env.clock.monotonic_s() + timeout_s
     with contextlib.closing(_connect(env, directory, deadline_s)) as connection:
@@ -136,9 +140,16 @@ def send(
             )
         try:
             answer, returned = wire.receive_frame()
-        except (ConnectionError, EOFError, TimeoutError, _BrokenFrame) as error:
-            what = f"did not answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else "ended"
-            raise _not_answered(directory, f"{what} while it carried out the request", True) from error
+        except TimeoutError as error:
+            what = f"did not answer within {timeout_s:g} s while it carried out the request"
+            raise _not_answered(directory, what, True) from error
+        except (ConnectionError, EOFError, _BrokenFrame) as error:
+            raise WriterEndedError(
+                f"the process that writes {directory} ended while it carried out the request; whether it was done is "
+                "not known: send it again with the same key",
+                path=directory,
+                outcome="unknown",
+            ) from error
     if "error" in answer:
         raise _decode_error(answer["error"], returned)
     return answer["answer"], returned

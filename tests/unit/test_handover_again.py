@@ -1,0 +1,193 @@
+"""The process that holds the lock is killed while it commits a job: whoever asked asks again, and each row is once."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.loads import a_job, content, open_with_table
+
+import nyala
+from nyala import handover
+from nyala.catalog.handover_channel import WriterEndedError
+from nyala.env import SYSTEM
+from nyala.errors import DuplicateKeyError, LockedError, StorageError
+from nyala.tablet.staged_files import write_staged
+from nyala.tablet.store import Store
+
+# Holds the lock until one of its functions is called for the first time (`before`), or has been (`after`): then it is
+# killed, as by the kernel for want of memory. By itself it ends with its input.
+HOLDER = """
+import importlib, os, signal, sys
+import nyala
+path, module, name, when = sys.argv[1:]
+owner = importlib.import_module(module)
+*outer, name = name.split(".")
+for part in outer:
+    owner = getattr(owner, part)
+called = getattr(owner, name)
+def dying(*arguments, **more):
+    if when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    called(*arguments, **more)
+    os.kill(os.getpid(), signal.SIGKILL)
+with nyala.connect(path, maintenance=False) as db:
+    setattr(owner, name, dying)
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def holder(path: str, step: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock of the store, and is killed at the step."""
+    module, name, when = step.split(":")
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, path, module, name, when],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.wait(20)
+    finally:
+        process.kill()
+        process.wait(20)
+        process.stdin.close()
+        process.stdout.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with the row 1, in files, that nobody has open."""
+    with open_with_table(tmp_path / "store") as db:
+        db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
+        db["t"].flush()
+    return tmp_path / "store"
+
+
+def staged(path: Path, operation: str = "insert") -> dict[str, Any]:
+    key, folder = handover.new_staging(str(path))
+    rows = pa.record_batch({"k": [2, 3], "v": [2, 3], "w": ["b", "c"]})
+    write_staged(SYSTEM, f"{folder}/0.arrow", rows.schema, iter([rows]))
+    return {
+        "key": key,
+        "table": "t",
+        "operation": operation,
+        "files": ["0.arrow"],
+        "columns": ["k", "v", "w"],
+    }
+
+
+def rows_of(path: Path) -> dict[int, Any]:
+    with nyala.connect(path, read_only=True) as db:
+        assert db["t"].count() == len(content(db))
+        return content(db)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "nyala.tablet.write_path:commit:before",
+        "nyala.wal.writer:LogWriter.append:after",
+        "nyala.tablet.store:Store.finish:after",
+    ],
+)
+def test_rows_that_are_written_by_the_log(path: Path, step: str) -> None:
+    """Inserted twice they would be an error, and lost one as well; the counts are those of the first time."""
+    job = staged(path)
+    with holder(str(path), step) as process:
+        answer = handover.commit_staged(str(path), job)
+    assert process.returncode < 0
+    assert (answer["inserted"], answer["errors"]) == (2, None)
+    assert rows_of(path) == {1: (1, "a"), 2: (2, "b"), 3: (3, "c")}
+    assert handover.commit_staged(str(path), job) == answer
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "nyala.tablet.load_commit:check_staged:before",
+        "nyala.tablet.load_commit:_moved_file:after",
+        "nyala.tablet.store:Store.transact:before",
+        "nyala.tablet.store:Store.transact:after",
+    ],
+)
+def test_files_of_a_load(path: Path, step: str) -> None:
+    """Hours of executors' work: wherever the commit ends, its files are there for the next one."""
+    with open_with_table(path.parent / "other") as db:
+        db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
+        db["t"].flush()
+        with a_job(db, "upsert", {"k": [1, 2, 3], "v": [10, 20, 30]}) as (job, _):
+            db.close()
+            with holder(db.path, step) as process:
+                answer = handover.commit_load_files(db.path, job)
+            assert process.returncode < 0
+            assert (answer["inserted"], answer["updated"]) == (2, 1)
+            assert handover.commit_load_files(db.path, job) == answer
+            with nyala.connect(db.path, maintenance=False) as opened:
+                assert content(opened) == {1: (10, "a"), 2: (20, "none"), 3: (30, "none")}
+                assert opened.check().ok
+
+
+def test_what_the_second_one_refuses_is_refused(path: Path) -> None:
+    """It knows that the first one did nothing."""
+    with nyala.connect(path, maintenance=False) as db:
+        db["t"].insert({"k": [3], "v": [3]})
+    with (
+        holder(str(path), "nyala.tablet.write_path:settle_requests:before"),
+        pytest.raises(DuplicateKeyError, match="1 of 2 rows failed and nothing was written"),
+    ):
+        handover.commit_staged(str(path), staged(path))
+    assert sorted(rows_of(path)) == [1, 3]
+
+
+def test_the_beginning_and_the_end_of_a_load_are_asked_for_again(path: Path) -> None:
+    """A driver whose store's holder ended goes on without it."""
+    with holder(str(path), "nyala.tablet.load_job:begin_load:after"):
+        loading = handover.loading(str(path), "t", 60, reserve=True)
+        plan, _ = loading.__enter__()
+    assert plan.table == "t"
+    with holder(str(path), "nyala.tablet.job_reservations:JobReservations.release:after"):
+        loading.__exit__(None, None, None)
+
+
+def test_a_request_that_no_process_survives(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is sent three times, not for ever; then the sentence says what is known, and what was tried."""
+    sent: list[str] = []
+
+    def ended(*arguments: Any) -> Any:
+        sent.append(arguments[2]["do"])
+        raise WriterEndedError("it ended: send it again with the same key", outcome="unknown")
+
+    monkeypatch.setattr(handover, "send", ended)
+    with pytest.raises(StorageError, match=r"send it again with the same key \(it was, 2 times\)") as raised:
+        handover.commit_staged(str(path), staged(path))
+    assert (sent, raised.value.outcome, type(raised.value)) == (["commit"] * 3, "unknown", StorageError)
+
+
+@pytest.mark.parametrize("error", [StorageError("the disk is full"), LockedError("held by pid 7")])
+def test_when_it_cannot_be_sent_again_nothing_is_claimed(
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The disk says nothing of what came of the first time: no "nothing was written" of the second hides that."""
+    job = staged(path)
+
+    def refuses(*_: object) -> Any:
+        raise error
+
+    with holder(str(path), "nyala.wal.writer:LogWriter.append:after"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "open", refuses)
+            patch.setattr(handover, "_LOCK_WAIT_S", 0.0)
+            with pytest.raises(StorageError, match=rf"not known.*it was, and that failed: {error}") as raised:
+                handover.commit_staged(str(path), job)
+        assert raised.value.outcome == "unknown"
+    assert handover.commit_staged(str(path), job)["inserted"] == 2
