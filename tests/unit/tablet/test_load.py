@@ -689,6 +689,48 @@ def test_random_inserts_that_ignore_beside_random_writes(db: nyala.Database) -> 
         assert content(db) == expected, number
 
 
+@pytest.mark.parametrize("operation", ["insert-ignore", "upsert", "delete-ignore"])
+def test_counts_are_by_row_also_of_keys_that_changed_meanwhile(db: nyala.Database, operation: str) -> None:
+    """What a key's rows come to is what they would have come to at the commit: of an upsert's three rows of a key that
+    was deleted meanwhile, one is inserted and two are updates."""
+    rng = random.Random(11)
+    columns = {"k": "int64", "v": "int64", "w": nyala.column("string", default="none")}
+    table, other = db["t"], db.create_table("u", columns, ["k"])
+    call: dict[str, Callable[[dict[str, list[int]]], Any]] = {
+        "insert-ignore": lambda rows: other.insert(rows, "ignore"),
+        "upsert": other.upsert,
+        "delete-ignore": lambda rows: other.delete(rows, on_missing="ignore"),
+    }
+    for number in range(12):
+        write_at_random(db, rng, {}, deleting=0.5)
+        keys = [rng.randrange(40) for _ in range(60)]
+        rows = {"k": keys} if operation.startswith("delete") else {"k": keys, "v": list(range(60))}
+        with a_job(db, operation, rows) as (job, failed):
+            write_at_random(db, rng, {}, deleting=0.5)
+            other.delete(where="TRUE")
+            other.insert(table.to_arrow())
+            answer = handover.commit_load_files(db.path, job)
+        expected = call[operation](rows)
+        counts = {name: getattr(expected, name) for name in ("inserted", "updated", "deleted", "ignored")}
+        assert ({name: answer[name] for name in counts}, failed) == (counts, 0), number
+        assert sorted(map(str, table.to_arrow().to_pylist())) == sorted(
+            map(str, other.to_arrow().to_pylist())
+        )
+
+
+def test_counts_of_rows_that_only_then_lack_a_column(db: nyala.Database) -> None:
+    """The one exception: three rows for a key that was there, and is gone, cannot make a row. One of them says so, the
+    others are counted as the updates that they were (see docs/decisions/0018)."""
+    with db["t"].alter() as a:
+        a.add_column("n", "int64", nullable=False, default=0)
+        a.alter_column("n", default=None)
+    db["t"].insert({"k": [1, 2], "n": [1, 2]})
+    rows = {"k": [1, 1, 1, 2, 2], "v": [1, 2, 3, 4, 5]}
+    answer = run(db, "upsert", rows, lambda: db["t"].delete({"k": [1]}), collect=True)
+    assert (answer["updated"], answer["errors"]["code"].to_pylist()) == (4, ["missing-column"])
+    assert content(db) == {2: (5, "none")}
+
+
 def test_rows_are_cut_between_keys() -> None:
     """A key whose rows came into two chunks would be inserted twice."""
     keys = sorted([1] * 50 + [2] * 70 + [3] + [4] * 30)
