@@ -62,6 +62,13 @@ from nyala.schema.types import from_canonical
 __all__ = ["bind_node", "derive", "lower"]
 
 _NEGATED: Final = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+# Words that are taken for columns, and what is meant by them.
+_MEANT: Final = {
+    "none": "nothing is equal to NULL: write IS NULL, or IS NOT NULL",
+    "nan": "write 'NaN', in quotes",
+    "inf": "write 'Infinity', in quotes",
+    "infinity": "write 'Infinity', in quotes",
+}
 _TRUE: Final = BoundConstant(True)
 _FALSE: Final = BoundConstant(False)
 
@@ -119,7 +126,11 @@ def bind_node(node: Predicate, schema: Schema) -> Predicate:
 
 
 def _beside(name: str, other: str, schema: Schema) -> ColumnSchema:
-    """The column of that name, which is compared with `other`: perhaps a text in the wrong quotes."""
+    """The column of that name, which is compared with `other`: perhaps a text in the wrong quotes, or another value."""
+    if name not in schema and (meant := _MEANT.get(name.lower())) is not None:
+        raise ColumnNotFoundError(f"no column {name!r}; {meant}")
+    if name not in schema and literals.is_number_like(name):
+        raise ColumnNotFoundError(f"no column {name!r}; a number stands without quotes")
     if other in schema and schema.by_name(other).type.name in ("string", "varchar", "date", "timestamp"):
         return schema.by_quoted_name(name)
     return schema.by_name(name)

@@ -38,6 +38,7 @@ __all__ = [
     "NUMBER_DIGITS_MAX",
     "FloatPlace",
     "Literal",
+    "is_number_like",
     "iso_text",
     "normalise",
     "parse_date",
@@ -158,6 +159,11 @@ def quote(literal: Literal, length_max: int = 60) -> str:
     return text if len(text) <= length_max else text[: length_max - 1] + "…"
 
 
+def is_number_like(text: str) -> bool:
+    """Whether a text is written as a number."""
+    return _NUMBER_LIKE.fullmatch(text) is not None
+
+
 # --- ISO text ---------------------------------------------------------------------------------------
 
 
@@ -245,7 +251,7 @@ def place_countable(column: ColumnSchema, literal: Literal) -> tuple[int, bool]:
         days, rest = divmod(micros, _US_PER_DAY)
         return days, exact and rest == 0
     if isinstance(literal, bool) or not isinstance(literal, int | float | decimal.Decimal):
-        unquoted = isinstance(literal, str) and _NUMBER_LIKE.fullmatch(literal)
+        unquoted = isinstance(literal, str) and is_number_like(literal)
         raise _wrong_kind(column, literal, "; leave out the quotes" if unquoted else "")
     return _floor_scaled(literal, column.type.scale or 0)
 

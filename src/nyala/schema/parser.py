@@ -21,6 +21,7 @@ Source: SQL:2016 part 2, 8.1 to 8.6 and 6.39; shared contract, "Read".
 from __future__ import annotations
 
 import decimal
+import re
 from typing import Final, NamedTuple, NoReturn
 
 from nyala.errors import InvalidArgumentError
@@ -43,6 +44,25 @@ from nyala.schema.tokens import TEXT_LENGTH_MAX, Token, TokenStream
 __all__ = ["FLIPPED", "Operand", "PredicateParser", "parse_literal", "parse_predicate"]
 
 _OPS: Final = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+# Operators of other systems: what to write instead.
+_REGEX: Final = (
+    "regular expressions are pyarrow's: import pyarrow.compute as pc, where=pc.match_substring_regex(pc.field('a'), "
+    "'^x.*')"
+)
+_ELSEWHERE: Final = {
+    "ILIKE": "for any case ask db.sql, or import pyarrow.compute as pc and give "
+    "where=pc.match_like(pc.field('a'), 'x%', ignore_case=True)",
+    "CONTAINS": "write a LIKE '%x%'",
+    "STARTSWITH": "write a LIKE 'x%'",
+    "ENDSWITH": "write a LIKE '%x'",
+    **dict.fromkeys(("REGEXP", "RLIKE", "SIMILAR", "GLOB", "MATCHES"), _REGEX),
+}
+_AFTER_IS: Final = {
+    "NONE": " (None is written NULL)",
+    "TRUE": " (of a bool column write a alone)",
+    "FALSE": " (of a bool column write NOT a)",
+}
+_STATEMENT: Final = re.compile(r"\s*(where|select)\b", re.IGNORECASE)
 FLIPPED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}  # 5 < x is x > 5
 
 
@@ -78,14 +98,21 @@ class PredicateParser:
     def condition(self) -> Predicate:
         return self._as_predicate(self._disjunction())
 
-    def fail_after_condition(self) -> NoReturn:
+    def fail_after_condition(self, expected: str = "AND, OR or the end") -> NoReturn:
         """Raise the error for what follows a condition and cannot."""
-        token = self._stream.token
-        if token.is_op("-", "+", "*", "/", "%", "||"):
-            self._stream.fail("AND, OR or the end (a predicate has no arithmetic)")
-        if token.is_op(*_OPS):
-            self._stream.fail("AND, OR or the end (comparisons do not chain; write 1 < x AND x < 5)")
-        self._stream.fail("AND, OR or the end")
+        source, token = self._stream.source, self._stream.token
+        if token.kind != "end" and (found := _STATEMENT.match(source)) is not None:
+            select = "a SELECT is for db.sql; where takes what stands behind WHERE"
+            expected += f" ({'leave out the word WHERE' if found[1].upper() == 'WHERE' else select})"
+        elif token.is_op("||"):
+            expected += " (conditions are joined by the word OR)"
+        elif token.is_op("-", "+", "*", "/", "%"):
+            expected += " (a predicate has no arithmetic; a date stands in quotes, '2026-01-31')"
+        elif token.is_op(*_OPS):
+            expected += " (comparisons do not chain; write 1 < x AND x < 5)"
+        elif token.kind != "end" and source[: token.position].endswith("'"):
+            expected += " (a quote within a text is written twice, 'it''s')"
+        self._stream.fail(expected)
 
     # Each level returns an Operand as long as nothing was done with it, so that (x) > (5) reads like x > 5.
 
@@ -130,7 +157,8 @@ class PredicateParser:
             return self._compare(left, _OPS[token.text], self._value_operand(f"a value after {token.text}"))
         if stream.accept_keyword("IS"):
             negated = stream.accept_keyword("NOT") is not None
-            stream.expect_keyword("NULL", "NULL" if negated else "NULL or NOT NULL")
+            meant = _AFTER_IS.get(stream.token.text.upper(), "")
+            stream.expect_keyword("NULL", ("NULL" if negated else "NULL or NOT NULL") + meant)
             return IsNull(self._column(left, "IS NULL"), negated)
         negated = stream.token.is_keyword("NOT") and stream.peek().is_keyword("IN", "BETWEEN", "LIKE")
         if negated:
@@ -145,6 +173,9 @@ class PredicateParser:
         elif stream.accept_keyword("LIKE"):
             return self._like(self._column(left, "LIKE"), negated)
         else:
+            word = stream.peek() if stream.token.is_keyword("NOT") else stream.token
+            if word.kind == "name" and word.text.upper() in _ELSEWHERE:
+                stream.fail(f"an operator such as = or LIKE ({_ELSEWHERE[word.text.upper()]})", word)
             return left
         return negate(predicate) if negated else predicate
 
@@ -153,7 +184,8 @@ class PredicateParser:
         stream.expect_op("(", "'(' after IN")
         if stream.accept_op(")"):
             return ()
-        values = [parse_literal(stream, "a literal")]
+        is_query = stream.token.is_keyword("SELECT")
+        values = [parse_literal(stream, "a literal" + (" (subqueries are for db.sql)" if is_query else ""))]
         while stream.accept_op(","):
             values.append(parse_literal(stream, "a literal after ','"))
         stream.expect_op(")", "',' or ')' in the list")
@@ -181,7 +213,7 @@ class PredicateParser:
             stream.enter()
             inner = self._disjunction()
             if not stream.token.is_op(")"):
-                stream.fail("')', AND or OR")
+                self.fail_after_condition("')', AND or OR")
             stream.advance()
             stream.leave()
             return inner
@@ -197,7 +229,9 @@ class PredicateParser:
         if token.kind == "name" and token.text.upper() in RESERVED:
             stream.fail(f"a column, a value or '(' (a column of that name is written \"{token.text}\")")
         if stream.peek().is_op("("):
-            stream.fail("a column, a value or '(' (a predicate has no functions)")
+            stream.fail(
+                "a column, a value or '(' (a predicate has no functions: compute the value before, or ask db.sql)"
+            )
         stream.advance()
         return Operand(str(token.value), None, token)
 

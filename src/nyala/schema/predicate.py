@@ -21,7 +21,7 @@ Source: shared contract, "Read"; Kudu's ColumnPredicate and ScanSpec.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow.compute as pc
@@ -153,6 +153,12 @@ class BoundPredicate:
         return self._bound == BoundConstant(True)
 
     @property
+    def null_note(self) -> str:
+        """What to know of a comparison with NULL in it, which holds for no row; empty where there is none."""
+        column = next(_compared_with_null(self.tree), None)
+        return "" if column is None else f"nothing is equal to NULL: {column} IS NULL finds such rows"
+
+    @property
     def prunes(self) -> bool:
         """Whether anything can be skipped by it."""
         return self.empty or bool(self._constraints)
@@ -186,6 +192,14 @@ class BoundPredicate:
 
     def __hash__(self) -> int:
         return hash((str(self), self._types))
+
+
+def _compared_with_null(node: Predicate) -> Iterator[str]:
+    """The columns of comparisons with NULL."""
+    if isinstance(node, Compare) and node.value is None:
+        yield node.column
+    for part in node.parts if isinstance(node, And | Or) else (node.part,) if isinstance(node, Not) else ():
+        yield from _compared_with_null(part)
 
 
 def _has_arrow(bound: Bound) -> bool:

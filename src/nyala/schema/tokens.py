@@ -44,6 +44,19 @@ _UNENDED: Final = {
     "'": "expected a closing ' for the string that begins here, but the text ends",
     '"': 'expected a closing " for the name that begins here, but the text ends',
 }
+# What is meant by characters that other languages write.
+_MEANT: Final = {
+    "[": "a list stands in parentheses, as in a IN (1, 2)",
+    "&": "conditions are joined by AND",
+    "|": "conditions are joined by OR",
+    "!": "write NOT a, or a <> b",
+    "~": "write NOT a, or a LIKE 'x%'",
+    ".": "a column is named without its table",
+    "`": 'an odd name stands in double quotes, as in "a b"',
+    ";": "leave it out",
+    **dict.fromkeys("?$:@", "a value stands in the text itself, or is given with nyala.col: col('a') == value"),
+    **dict.fromkeys("‘’“”", "a text stands in straight single quotes, as in 'x'"),
+}  # fmt: skip
 
 
 class Token(NamedTuple):
@@ -86,7 +99,8 @@ def scan(source: str) -> Iterator[Token]:
         match = _TOKEN.match(source, position)
         if match is None:
             char = source[position]
-            raise syntax_error(source, position, _UNENDED.get(char, f"unexpected character {char!r}"))
+            meant = f": {_MEANT[char]}" if char in _MEANT else ""
+            raise syntax_error(source, position, _UNENDED.get(char, f"unexpected character {char!r}{meant}"))
         kind, text = str(match.lastgroup), match.group()
         if kind != "space":
             yield Token(kind, text, _value(source, kind, text, position), position)

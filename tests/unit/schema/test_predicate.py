@@ -11,6 +11,7 @@ import decimal
 import enum
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -214,6 +215,31 @@ def test_text_in_double_quotes_is_told_how_to_be_text() -> None:
         with pytest.raises(ColumnNotFoundError) as error:
             bind(text, schema)
         assert "if it is a text" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("host = None", "nothing is equal to NULL: write IS NULL"),
+        ("n <> none", "write IS NULL, or IS NOT NULL"),
+        ("value = nan", "write 'NaN', in quotes"),
+        ("inf > value", "write 'Infinity', in quotes"),
+        ('n = "5"', "a number stands without quotes"),
+        ('price < "-1.5"', "a number stands without quotes"),
+    ],
+)
+def test_a_word_that_is_taken_for_a_column_says_what_is_meant(text: str, says: str) -> None:
+    """The columns that there are help nobody who meant a value."""
+    with pytest.raises(ColumnNotFoundError, match=re.escape(says)):
+        bound(text)
+
+
+def test_a_comparison_with_null_is_told() -> None:
+    """It is SQL, and finds nothing: who does not know looks for his rows."""
+    for text in ("host = NULL", "host <> NULL", "n = 1 AND NOT (n = 2 OR host = NULL)"):
+        assert bound(text).null_note == "nothing is equal to NULL: host IS NULL finds such rows"
+    for text in ("host IS NULL", "n = 1", "n IN (1, NULL)"):
+        assert bound(text).null_note == ""
 
 
 def test_chunked_and_large_columns_are_taken_too() -> None:
