@@ -29,7 +29,7 @@ from nyala.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from nyala.mvcc.timestamp import TIMESTAMP_ZERO, from_physical, parse_at, to_datetime
+from nyala.mvcc.timestamp import TIMESTAMP_ZERO, from_physical, naive_note, parse_at, to_datetime
 from nyala.open_store import OpenStore, close_abandoned
 from nyala.partition.levels import HashSpec, RangeSpec, build_partitions
 from nyala.scan import Scan, make_spec, need
@@ -307,7 +307,7 @@ class Database:
         """One moment over all tables, pinned until closed: a context manager with `s["orders"]` and
         `s.timestamp`."""
         root, timestamp, published = self._view_at(at)
-        return Snapshot(self, root, timestamp, published)
+        return Snapshot(self, root, timestamp, published, naive_note(at))
 
     def sql(
         self, text: str, parameters: Sequence[Any] | dict[str, Any] | None = None, *, at: Any = None
@@ -426,6 +426,7 @@ class Database:
             raise InvalidArgumentError(
                 f"{name}={to_datetime(timestamp).isoformat()} lies in the future: it is "
                 f"{to_datetime(from_physical(now_us)).isoformat()} now, and what is not yet written cannot be read"
+                f"{naive_note(at)}"
             )
         return root, max(min(timestamp, published), TIMESTAMP_ZERO), published
 
@@ -471,8 +472,12 @@ class Snapshot:
     What a table's history reached back to when the snapshot was taken, it reaches back to as long as it is open.
     """
 
-    def __init__(self, database: Database, root: Root, timestamp: int, published: int) -> None:
+    def __init__(
+        self, database: Database, root: Root, timestamp: int, published: int, note: str = ""
+    ) -> None:
+        """note: what to add where its moment cannot be read."""
         self._database = database
+        self._note = note
         self._root: Root | None = root
         self._published = published
         self._taken_us = database._store.env.clock.now_us()
@@ -486,7 +491,7 @@ class Snapshot:
     def table(self, name: str) -> TableView:
         """The table as of this moment, read-only. Raises: TableNotFoundError, HistoryExpiredError."""
         root = self._pinned()
-        check_readable(root.table(name).entry, self.timestamp, self._published, self._taken_us)
+        check_readable(root.table(name).entry, self.timestamp, self._published, self._taken_us, self._note)
         return TableView(self._database, name, root, self.timestamp)
 
     def __getitem__(self, name: str) -> TableView:

@@ -94,6 +94,8 @@ def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
             ) from error
     if isinstance(at, dt.datetime):
         return max(from_physical(microseconds_of(at), LOGICAL_MAX), 0)
+    if isinstance(at, dt.date):
+        raise InvalidArgumentError(_day_text(at, name))
     stamp = getattr(at, "timestamp", None)
     if isinstance(stamp, int):
         return parse_at(stamp, name=name)
@@ -102,6 +104,35 @@ def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
     raise InvalidArgumentError(
         f"{name}=… takes a timestamp (int), a datetime, ISO text or a WriteResult, not {type(at).__name__}"
     )
+
+
+def naive_note(at: object) -> str:
+    """The end of a sentence about a moment that was given without a zone: how it was read, and how to say another.
+
+    Empty for every other moment.
+    """
+    if isinstance(at, dt.datetime):
+        if at.tzinfo is not None:
+            return ""
+        return (
+            "; the datetime is naive and was taken as UTC: for the present give datetime.now(UTC), for another local "
+            "time its .astimezone()"
+        )
+    if not isinstance(at, str) or at.strip().isdecimal():
+        return ""
+    try:
+        zone = dt.datetime.fromisoformat(at.strip()).tzinfo
+    except ValueError:
+        return ""
+    if zone is not None:
+        return ""
+    return "; it has no zone and was taken as UTC: for local time write the zone too, as '2026-11-20T10:00+01:00'"
+
+
+def _day_text(day: dt.date, name: str) -> str:
+    """What is wrong with a day as a moment, and how to write its two ends."""
+    end = "" if day == dt.date.max else f", {name}='{day + dt.timedelta(days=1)}' its end"
+    return f"{name}={day} is a day and no moment: {name}='{day}' is its beginning in UTC{end}"
 
 
 def _unix_time_text(at: int | float, name: str) -> str:

@@ -58,14 +58,27 @@ def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
     return max(oldest if oldest > entry.created else 0, entry.rewritten)
 
 
-def check_readable(entry: TableEntry, timestamp: int, published: int, now_us: int) -> None:
-    """Raises: HistoryExpiredError when the table cannot be read at `timestamp` any more."""
+def before_it_was_made(entry: TableEntry, timestamp: int) -> str:
+    """A sentence for who reads a table at a moment before it was there, and finds no row (H4); empty for others."""
+    if timestamp >= entry.created:
+        return ""
+    return (
+        f"table {entry.name!r} was made at {to_datetime(entry.created).isoformat()} (timestamp {entry.created}), "
+        f"after {to_datetime(timestamp).isoformat()}: it has no rows there"
+    )
+
+
+def check_readable(entry: TableEntry, timestamp: int, published: int, now_us: int, note: str = "") -> None:
+    """note: the end of the sentence, about how the moment was given.
+
+    Raises: HistoryExpiredError when the table cannot be read at `timestamp` any more.
+    """
     oldest = oldest_readable(entry, published, now_us)
     if timestamp < entry.rewritten and entry.rewritten >= oldest:
         raise HistoryExpiredError(
             f"table {entry.name!r} was written anew at {to_datetime(entry.rewritten).isoformat()} (timestamp "
             f"{entry.rewritten}), by repartition() or copy_table(), which keep no history: it cannot be read at "
-            f"{to_datetime(timestamp).isoformat()}"
+            f"{to_datetime(timestamp).isoformat()}{note}"
         )
     if timestamp < oldest:
         thrown_away = oldest_readable(dataclasses.replace(entry, history_start=0), published, now_us) < oldest
@@ -74,6 +87,7 @@ def check_readable(entry: TableEntry, timestamp: int, published: int, now_us: in
             f"{to_datetime(timestamp).isoformat()}: its history is {describe_history(entry.history_us)}, as "
             "create_table(history=…) or set_history(…) said"
             + (", and what is older was thrown away while it was shorter" if thrown_away else "")
+            + note
         )
 
 

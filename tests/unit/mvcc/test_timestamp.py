@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from nyala.mvcc.timestamp import (
     TIMESTAMP_ZERO,
     from_physical,
     microseconds_of,
+    naive_note,
     parse_at,
     physical_us,
     to_datetime,
@@ -68,6 +70,34 @@ def test_what_is_no_moment_is_refused(at: object) -> None:
         parse_at(at)
     with pytest.raises(InvalidArgumentError, match="^since="):
         parse_at(at, name="since")
+
+
+def test_a_day_is_no_moment() -> None:
+    """Read as its beginning it would leave out what was written that day, and nobody would be told."""
+    with pytest.raises(InvalidArgumentError, match="^since=2026-12-31 is a day and no moment") as error:
+        parse_at(dt.date(2026, 12, 31), name="since")
+    begin, end = re.findall("since='([0-9-]+)'", str(error.value))
+    assert parse_at(end) - parse_at(begin) == from_physical(86_400 * SECOND)
+    with pytest.raises(InvalidArgumentError, match="is its beginning in UTC$"):
+        parse_at(dt.date.max)
+
+
+def test_how_a_moment_without_a_zone_was_read() -> None:
+    """`datetime.now()` is local time, and hours away; whoever named a zone, or a number, needs no advice."""
+    assert ".astimezone()" in naive_note(dt.datetime(2026, 1, 1))
+    assert "+01:00" in naive_note("2026-01-01T10:00") and "+01:00" in naive_note(" 2026-01-01 ")
+    aware = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    for at in (
+        aware,
+        aware.isoformat(),
+        "2026-01-01T10:00Z",
+        "12345",
+        12345,
+        None,
+        "yesterday",
+        WriteResult(5),
+    ):
+        assert naive_note(at) == ""
 
 
 UNIX_TIMES = [
