@@ -1,8 +1,8 @@
 """Reading: a scan of one table at one moment, and the forms in which it hands over its rows.
 
     scan = table.scan(columns=["time", "value"], where="host = 'a' AND time >= 5", at=before)
-    scan.to_arrow()  ·  .to_reader()  ·  .to_pandas()  ·  .to_polars()  ·  .to_duckdb(con)  ·  .count()  ·
-    .explain()
+    scan.to_arrow()  ·  .to_reader()  ·  .to_pandas()  ·  .to_polars()  ·  .to_duckdb(con)  ·  .head()  ·
+    .count()  ·  .explain()
 
 A scan takes its snapshot when it is made, may be read many times with one answer, and keeps the files it
 needs until it is collected, or 15 minutes unread; then it raises HistoryExpiredError.
@@ -21,7 +21,7 @@ import dataclasses
 import datetime as dt
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -37,7 +37,7 @@ from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import parse_type
 from nyala.tablet import read_path, token
 from nyala.tablet.estimate import Estimate, estimate, row_count
-from nyala.tablet.history import check_dropped
+from nyala.tablet.history import before_it_was_made, check_dropped
 from nyala.tablet.read_path import ScanCounters, ScanSpec
 from nyala.tablet.root import Root, TableState
 from nyala.tablet.token import Token
@@ -124,6 +124,8 @@ class Explanation:
                 lines.append(
                     "            (a pyarrow expression, or OR over several columns: it prunes nothing)"
                 )
+            if self._spec.predicate is not None and self._spec.predicate.null_note:
+                lines.append(f"            ({self._spec.predicate.null_note})")
         rows = f"{facts['rows_total'] - facts['rows_skipped']:,} of {facts['rows_total']:,}"
         if facts["rows_in_range"] < facts["rows_total"]:
             rows += f", {facts['rows_in_range']:,} left by partitions and bounds on the key"
@@ -212,6 +214,9 @@ class PinnedRows(abc.ABC):
 
     def __arrow_c_schema__(self) -> Any:
         return self.schema.__arrow_c_schema__()
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(not_looped_over(f"a {self._what}", self._what.split()[-1]))
 
     def expire_if_unread(self) -> None:
         """Give back the files when nobody read for 15 minutes. Called by maintenance."""
@@ -311,6 +316,22 @@ class Scan(PinnedRows):
         module: Any = need("duckdb", "sql")
         relation: duckdb.DuckDBPyRelation = (con or module).from_arrow(duckdb_table(ScanSource(self)))
         return relation
+
+    def head(self, n: int = 10) -> pa.Table:
+        """The first `n` of the rows that the scan gives: in key order if it was asked for that, otherwise any."""
+        _check_row_count("head", n)
+        root, table = self._take()
+        limit = n if self._spec.limit is None else min(n, self._spec.limit)
+        return self._derived(root, table, dataclasses.replace(self._spec, limit=limit)).to_arrow()
+
+    def why_empty(self) -> str:
+        """A sentence for who got no row, where the reason is plain: the moment is before the table, or a column is
+        compared with NULL. Empty otherwise."""
+        _, table = self._take()
+        predicate = self._spec.predicate
+        return before_it_was_made(table.entry, self.timestamp) or (
+            "" if predicate is None else predicate.null_note
+        )
 
     def check_readable(self) -> None:
         """Raises: HistoryExpiredError when it needs a range partition that was there then and was dropped since."""
@@ -537,7 +558,10 @@ class Scan(PinnedRows):
             list(read_path.run(read_path.plan(table, spec, counters), spec, counters)), schema=self.schema
         )
         del root
-        return f"Scan of {self._name} at {to_datetime(self.timestamp).isoformat()}\n{preview(head)}"
+        lines = [f"Scan of {self._name} at {to_datetime(self.timestamp).isoformat()}", preview(head)]
+        if not head.num_rows and (why := self.why_empty()):
+            lines.append(f"({why})")
+        return "\n".join(lines)
 
 
 def preview(table: pa.Table, width: int = 24) -> str:
@@ -631,15 +655,27 @@ def make_spec(
     order_by_key: bool,
 ) -> ScanSpec:
     """Check what the user asked for. Raises: ColumnNotFoundError, InvalidArgumentError, SchemaError."""
-    asked: object = limit
-    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 0):
-        raise InvalidArgumentError(f"limit takes a number of rows, 0 or more, not {limit!r}")
+    if limit is not None:
+        _check_row_count("limit", limit)
     predicate: BoundPredicate | None = bind(where, table.schema)
     wanted = resolve_columns(table, columns.names if isinstance(columns, pa.Schema) else columns)
     types: dict[str, pa.DataType] = {}
     if isinstance(columns, pa.Schema):
         wanted, types = requested_types(wanted, columns)
     return ScanSpec(table.schema, wanted, snapshot, predicate, limit, order_by_key, types)
+
+
+def _check_row_count(what: str, count: object) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise InvalidArgumentError(f"{what} takes a number of rows, 0 or more, not {count!r}")
+
+
+def not_looped_over(what: str, rows: str) -> str:
+    """What to write instead of `for row in …`. rows: how its rows are asked for in Python."""
+    return (
+        f"{what} is not looped over itself: `for batch in {rows}.to_reader():` goes through its record batches in "
+        f"bounded memory, and {rows}.to_arrow().to_pylist() is a list of all rows as dicts"
+    )
 
 
 def need(module: str, extra: str) -> Any:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 import pyarrow as pa
 
 from nyala.errors import Error, InvalidArgumentError, ReadOnlyError
-from nyala.mvcc.timestamp import parse_at, to_datetime
+from nyala.mvcc.timestamp import naive_note, parse_at, to_datetime
 from nyala.partition.describe import describe
-from nyala.scan import Scan, preview, resolve_columns
+from nyala.scan import Scan, not_looped_over, preview, resolve_columns
 from nyala.tablet import read_path, where_writes
 from nyala.tablet.care import compact_table, vacuum_table
 from nyala.tablet.diff_spec import make_diff_spec
@@ -195,7 +195,7 @@ class _Readable:
 
     def head(self, n: int = 10) -> pa.Table:
         """The first `n` rows in key order."""
-        return self.scan(limit=n, order_by_key=True).to_arrow()
+        return self.scan(order_by_key=True).head(n)
 
     def to_arrow(self) -> pa.Table:
         """All rows as an Arrow table."""
@@ -214,6 +214,9 @@ class _Readable:
 
     def __arrow_c_schema__(self) -> Any:
         return self.schema.__arrow_c_schema__()
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(not_looped_over("a table", "table.scan()"))
 
 
 class TableView(_Readable):
@@ -390,7 +393,8 @@ class Table(_Readable):
         root, snapshot, published = self._database._view_at(at, name)
         table = root.table(self._name)
         if at is not None:
-            check_readable(table.entry, snapshot, published, self._database._store.env.clock.now_us())
+            now_us = self._database._store.env.clock.now_us()
+            check_readable(table.entry, snapshot, published, now_us, naive_note(at))
         return root, _seen(table, snapshot, schema or "at"), snapshot
 
     def scan(

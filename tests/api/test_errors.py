@@ -4,6 +4,7 @@ nothing."""
 # ruff: noqa: E501  (the cases are a table)
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 import sqlite3
@@ -90,7 +91,12 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
     ("columns as text", lambda t: t.scan(columns="a,text"), nyala.InvalidArgumentError, [], "write columns=['a', 'text']"),
     ("a negative limit", lambda t: t.scan(limit=-1), nyala.InvalidArgumentError, [], "-1"),
     ("no moment", lambda t: t.scan(at="yesterday"), nyala.InvalidArgumentError, [], "yesterday"),
-    ("half a key in get", lambda t: t.get({"a": "x"}), nyala.InvalidArgumentError, [], "'n'"),
+    ("a naive moment in the future", lambda t: t.scan(at=dt.datetime(2041, 1, 1)), nyala.InvalidArgumentError, [], "naive and was taken as UTC: for the present give datetime.now(UTC), for another local time its .astimezone()"),
+    ("one as text", lambda t: t.changes(since=0, until="2041-01-01 10:00"), nyala.InvalidArgumentError, [], "has no zone and was taken as UTC"),
+    ("a day as a moment", lambda t: t.scan(at=dt.date(2026, 2, 28)), nyala.InvalidArgumentError, [], "at='2026-02-28' is its beginning in UTC, at='2026-03-01' its end"),
+    ("a value column in get", lambda t: t.get({"text": "one"}), nyala.SchemaError, [], "get takes the key columns only (a, n), and 'text' is none of them: scan(where=\"text = …\") finds rows by other columns"),
+    ("one in get_many", lambda t: t.get_many({"text": ["one"]}), nyala.SchemaError, [], "scan(where=\"text = …\") finds"),
+    ("half a key in get", lambda t: t.get({"a": "x"}), nyala.InvalidArgumentError, [], "'n' is not given; scan(where=…) finds rows by a part of it"),
     ("a write to the past", lambda t: t.at(t.scan().timestamp).insert([GOOD]), nyala.ReadOnlyError, [], "cannot be changed"),
 ]  # fmt: skip
 
@@ -183,6 +189,32 @@ def test_a_mistake_is_named_and_changes_nothing(
         assert sorted(error.value.errors.column("code").to_pylist()) == codes  # type: ignore[attr-defined]
         assert error.value.errors.column_names == ["row", "operation", "code", "message", "a", "n"]  # type: ignore[attr-defined]
     assert rows(table) == before and db.now() == now
+
+
+def test_only_a_moment_without_a_zone_is_told_how_it_was_read(db: Database) -> None:
+    """Who gave a zone would look for his mistake there."""
+    for at in (dt.datetime(2041, 1, 1, tzinfo=dt.UTC), "2041-01-01T00:00Z", db.now() + (1 << 60)):
+        with pytest.raises(nyala.InvalidArgumentError, match="lies in the future") as error:
+            db["t"].scan(at=at)
+        assert "taken as UTC" not in str(error.value)
+
+
+def test_a_moment_beyond_the_history_says_how_it_was_read(db: Database) -> None:
+    """West of Greenwich it is a local time that is hours back, and within the history as its owner counts."""
+    table = db.create_table("short", {"k": "int64", "v": "int64"}, "k", history=0)
+    then = table.insert({"k": [1], "v": [1]}).time - dt.timedelta(days=1)
+    table.delete([{"k": 1}])
+    asked: list[Callable[[object], object]] = [
+        lambda at: table.scan(at=at),
+        lambda at: table.get({"k": 1}, at=at),
+        lambda at: db.snapshot(at)["short"],
+        lambda at: table.changes(since=at),
+    ]
+    for ask in asked:
+        for at, note in ((then.replace(tzinfo=None), True), (then.isoformat()[:19], True), (then, False)):
+            with pytest.raises(nyala.HistoryExpiredError) as error:
+                ask(at)
+            assert ("was taken as UTC" in str(error.value)) is note
 
 
 @pytest.mark.parametrize(

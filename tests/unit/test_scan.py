@@ -6,8 +6,10 @@ import datetime as dt
 from pathlib import Path
 
 import pyarrow as pa
-from tests.support import open_database
+import pytest
+from tests.support import key_value_table, open_database
 
+import nyala
 from nyala.scan import preview
 
 
@@ -44,3 +46,75 @@ def test_a_preview_cuts_what_is_long() -> None:
     """One long text must not push the other columns out of sight."""
     text = preview(pa.table({"n" * 30: ["x" * 100, None], "k": [1, 2]}))
     assert text.splitlines() == ["n" * 23 + "…  k", "x" * 23 + "…  1", "NULL" + " " * 22 + "2"]
+
+
+def test_rows_of_a_moment_before_the_table(tmp_path: Path) -> None:
+    """An empty answer looks as if the rows were lost."""
+    with open_database(tmp_path / "s") as db:
+        before = db.now()
+        table = key_value_table(db)
+        made = db.now()
+        table.insert({"k": [1], "v": [1]})
+        told = f"table 't' was made at {nyala.to_datetime(made).isoformat()} (timestamp {made}), after "
+        assert told in repr(table.scan(at=before))
+        for scan in (table.scan(at=made), table.scan(where="k = 5"), table.scan()):
+            assert "was made" not in repr(scan)
+
+
+def test_a_comparison_with_null_is_told_where_nothing_is_found(tmp_path: Path) -> None:
+    """In SQL it holds for no row, which looks like a table without such rows."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        table.insert({"k": [1, 2], "v": [1, None]})
+        note = "(nothing is equal to NULL: v IS NULL finds such rows)"
+        assert note in repr(table.scan(where="v = NULL")) and note in str(
+            table.scan(where="v = NULL").explain()
+        )
+        for scan in (table.scan(where="v IS NULL"), table.scan(where="k = 1 OR v = NULL")):
+            assert note not in repr(scan)
+
+
+def test_head(tmp_path: Path) -> None:
+    """The first rows of a scan, in its order, whatever it has for a limit; and no more is read than that."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        table.insert({"k": list(range(300_000)), "v": [0] * 300_000})
+        table.flush()
+        scan = table.scan(order_by_key=True, where="k >= 7")
+        assert scan.head().column("k").to_pylist() == list(range(7, 17))
+        assert scan.head(2).column("k").to_pylist() == [7, 8]
+        few = scan.explanation_of_last_run().to_dict()
+        assert scan.head(0).num_rows == 0 and scan.head(0).schema == scan.schema
+        assert table.scan(limit=3).head().num_rows == 3 and table.scan(limit=30).head(4).num_rows == 4
+        assert scan.count() == 299_993
+        scan.to_arrow()
+        assert few["bytes_read"] + few["cache_hits"] < scan.explanation_of_last_run().to_dict()["bytes_read"]
+        assert (
+            table.head(2).column("k").to_pylist()
+            == table.at(db.now()).head(2).column("k").to_pylist()
+            == [0, 1]
+        )
+        for n in (-1, 1.5, None, True):
+            with pytest.raises(
+                nyala.InvalidArgumentError, match="head takes a number of rows, 0 or more, not"
+            ):
+                scan.head(n)  # type: ignore[arg-type]
+
+
+def test_what_is_not_looped_over_says_what_is(tmp_path: Path) -> None:
+    """`for row in scan` is what comes to mind first, and "not iterable" is where it ended."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        before = db.now()
+        table.insert({"k": [1, 2], "v": [1, 2]})
+        for rows, how in (
+            (table, "table.scan()"),
+            (table.at(db.now()), "table.scan()"),
+            (table.scan(), "scan"),
+            (table.changes(since=before), "feed"),
+        ):
+            with pytest.raises(TypeError) as error:
+                list(rows)  # type: ignore[call-overload]
+            assert f"for batch in {how}.to_reader():" in str(error.value)
+            assert f"{how}.to_arrow().to_pylist()" in str(error.value)
+            assert pa.table(rows).num_rows == 2

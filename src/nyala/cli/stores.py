@@ -17,6 +17,7 @@ from nyala.cli.base import program
 
 if TYPE_CHECKING:
     from nyala.database import Database
+    from nyala.scan import Scan
     from nyala.schema.schema import ColumnSchema
     from nyala.table import Table
     from nyala.tablet.root import TableState
@@ -28,6 +29,7 @@ __all__ = [
     "readable_from",
     "reader",
     "state_of",
+    "tell_why_empty",
     "writer",
 ]
 
@@ -106,6 +108,15 @@ def readable_from(oldest: int) -> dict[str, Any]:
     from nyala.cli.output import moment
 
     return {"oldest_readable": oldest, "oldest_readable_time": moment(oldest)["time"] if oldest else None}
+
+
+def tell_why_empty(rows: Scan, at: str | None) -> None:
+    """For who got no row: the reason, where it is plain."""
+    from nyala.mvcc.timestamp import naive_note
+
+    why = rows.why_empty()
+    if why:
+        click.echo(why + (naive_note(at) if " was made at " in why else ""), err=True)
 
 
 def describe_columns(state: TableState) -> list[dict[str, Any]]:

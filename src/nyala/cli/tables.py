@@ -26,6 +26,7 @@ from nyala.cli.stores import (
     readable_from,
     reader,
     state_of,
+    tell_why_empty,
 )
 from nyala.cli.words import cli_words
 
@@ -259,6 +260,8 @@ def scan(
             whole = rows.to_arrow()
             count = echo_stream(rows.schema, whole.slice(0, TERMINAL_ROWS).to_batches(), keys)
             more = "" if whole.num_rows <= TERMINAL_ROWS else ", and there are more: --limit N shows N"
+        if not count:
+            tell_why_empty(rows, at)
         if is_terminal():
             when = moment(rows.timestamp)
             click.echo(f"{count:,} rows as of {when['time']} (timestamp {when['timestamp']}){more}")

@@ -33,7 +33,7 @@ from nyala.cli.sources import (
     open_sink,
     read_batches,
 )  # fmt: skip
-from nyala.cli.stores import find_table, reader, state_of, writer
+from nyala.cli.stores import find_table, reader, state_of, tell_why_empty, writer
 from nyala.cli.tables import folder_argument, names, scan_options
 
 if TYPE_CHECKING:
@@ -482,6 +482,8 @@ def export(
                 count += batch.num_rows
                 bar.update(count, f"{count:,} rows")
         seconds = time.monotonic() - began_s
+        if not count and not settings().json:
+            tell_why_empty(rows, at)
         if settings().json:
             echo_json(
                 {

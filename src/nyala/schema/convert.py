@@ -144,6 +144,11 @@ def _check_names(names: Mapping[str, Any], schema: Schema, operation: str, key_o
     if key_only:
         extra = [name for name in names if not schema.is_key(name)]
         if extra:
+            if operation == "get":
+                raise SchemaError(
+                    f"get takes the key columns only ({', '.join(schema.key_names)}), and {extra[0]!r} is none of "
+                    f'them: scan(where="{extra[0]} = …") finds rows by other columns'
+                )
             raise SchemaError(
                 f"{operation} takes the key columns only ({', '.join(schema.key_names)}); leave out {extra[0]!r}"
                 + (f" and {len(extra) - 1} more" if len(extra) > 1 else "")

@@ -238,6 +238,7 @@ def read_keys(
         raise InvalidArgumentError(
             f"{operation} needs the whole key of {table.name!r} ({', '.join(c.name for c in schema.key_columns)}); "
             f"{left_out[0]!r} is not given"
+            + ("; scan(where=…) finds rows by a part of it" if operation == "get" else "")
         )
     if converted.errors:
         raise InvalidValueError(

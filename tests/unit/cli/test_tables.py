@@ -177,6 +177,26 @@ def test_scan_at(run: Run, example: Example) -> None:
     assert "lies in the future" in run(*line, "--at", "2040-01-01", code=1).stderr
 
 
+def test_a_moment_before_the_table_was_made(run: Run, tmp_path: Path) -> None:
+    """Whoever is one hour off sees an empty table, and thinks that his rows are lost."""
+    with nyala.connect(tmp_path / "s") as db:
+        before = db.create_table("other", {"k": "int64"}, "k").insert({"k": [1]}).time
+        made = db.create_table("t", {"k": "int64"}, "k").insert({"k": [1]}).timestamp
+    naive = before.replace(tzinfo=None).isoformat()
+    for at, noted in ((naive + "Z", False), (naive, True), (made, None)):
+        scan = run("table", "scan", tmp_path / "s", "t", "--at", at)
+        export = run("table", "export", tmp_path / "s", "t", tmp_path / "t.csv", "--overwrite", "--at", at)
+        for ran in (scan, export):
+            assert ("table 't' was made at " in ran.stderr) is (noted is not None)
+            assert ("it has no zone and was taken as UTC" in ran.stderr) is bool(noted)
+        ran = run("table", "scan", tmp_path / "s", "t", "--at", at, "--json")
+        assert ran.stderr == "" and ran.json["row_count"] == (noted is None)
+    ran = run("table", "scan", tmp_path / "s", "t", "--where", "k = 2")
+    assert ran.stderr == ""  # none for another reason
+    ran = run("table", "scan", tmp_path / "s", "t", "--where", "k = NULL")
+    assert "k IS NULL finds such rows" in ran.stderr
+
+
 def test_scan_values(run: Run, example: Example) -> None:
     """A value of some type is shown as another value, or breaks the table or the JSON."""
     found = run("table", "scan", example.path, "types", "--order", "--json").json["rows"]
