@@ -4,8 +4,8 @@ CSV, as read and as written
     the first line names the columns; text is UTF-8; a field in double quotes may hold anything
     an empty field is NULL, "" is the empty text; other words for NULL only where they are named (--null)
     numbers and booleans as Arrow reads them, decimals exactly, dates and times in ISO form, binary in hex
-What a value has to fit is the table's to judge: columns are read as the widest type of their kind, so that a
-value out of range is one bad row, and not a file that cannot be read.
+What a value has to fit is the table's to judge. A cell that is no value at all, or a row with more or fewer fields than
+the header, is one bad row, and not a file that cannot be read (`csv_cells`).
 
 Source: pyarrow.csv and pyarrow.parquet; their defaults for NULL are not taken, since "NA" and "nan" are values.
 """
@@ -13,23 +13,40 @@ Source: pyarrow.csv and pyarrow.parquet; their defaults for NULL are not taken, 
 from __future__ import annotations
 
 import os
-import re
+import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
 import click
 
 from nyala.cli.base import Failure
+from nyala.cli.csv_cells import BadCell, read_cells, text_at, why
+from nyala.cli.output import counted
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
     from nyala.schema.types import ColumnType
 
-__all__ = ["CsvDialect", "Format", "Sink", "format_of", "infer_types", "open_sink", "read_batches"]
+__all__ = [
+    "BAD_ROWS_MAX",
+    "BadRow",
+    "CsvDialect",
+    "Format",
+    "Part",
+    "Sink",
+    "format_of",
+    "infer_types",
+    "lines_of",
+    "open_sink",
+    "read_batches",
+]
 
 Format = Literal["parquet", "csv"]
 STDIO: Final = "-"
@@ -38,6 +55,9 @@ STDIO: Final = "-"
 _BATCH_ROWS: Final = 100_000
 _BATCH_BYTES: Final = 32 << 20
 _CSV_BLOCK_BYTES: Final = 8 << 20
+# So many bad rows of a batch are told one by one.
+BAD_ROWS_MAX: Final = 100
+_TEXT_SHOWN: Final = 80
 _SUFFIXES: Final[Mapping[str, Format]] = {
     ".parquet": "parquet",
     ".pq": "parquet",
@@ -86,11 +106,39 @@ def _stem(path: str) -> tuple[str | None, str]:
 
 
 @dataclass(frozen=True)
-class Progressed:
-    """A batch, and how much of its file is behind us then, from 0 to 1; None: unknown (a pipe)."""
+class BadRow:
+    """A row of a CSV of which no row of the table is made. row: its place in the file, from 1, without the header.
+
+    column, cell: where and what; None and the whole row, when it has more or fewer fields than the header.
+    key:          the cells of the key's columns, as far as they can be told.
+    """
+
+    row: int
+    column: str | None
+    cell: str
+    message: str
+    key: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A batch, and the bad rows among it and before the next.
+
+    done:      how much of the file is behind us then, from 0 to 1; None: unknown (a pipe).
+    first:     the place in the file of the batch's first row, from 1; the others follow it, or `places` says otherwise.
+    bad:       the first of the bad rows, BAD_ROWS_MAX at most; bad_count: how many there are.
+    """
 
     batch: pa.RecordBatch
     done: float | None
+    first: int = 1
+    places: npt.NDArray[np.int64] | None = None
+    bad: Sequence[BadRow] = ()
+    bad_count: int = 0
+
+    def place(self, row: int) -> int:
+        """The place in the file of a row of the batch."""
+        return self.first + row if self.places is None else int(self.places[row])
 
 
 def read_batches(
@@ -99,8 +147,9 @@ def read_batches(
     dialect: CsvDialect,
     types: Mapping[str, ColumnType],
     columns: Sequence[str] | None,
-) -> Iterator[Progressed]:
-    """The file's rows in its order. `types`: the table's columns; others are read as they come.
+    key: Sequence[str] = (),
+) -> Iterator[Part]:
+    """The file's rows in its order. `types`: the table's columns; others are read as they come. `key`: its key.
 
     Raises: Failure naming the file when it cannot be read.
     """
@@ -108,13 +157,13 @@ def read_batches(
         with _named(path):
             yield from _read_parquet(path, columns)
     else:
-        with _named(path, dialect):
-            yield from _read_csv(path, dialect, types, columns)
+        with _named(path):
+            yield from _read_csv(path, dialect, types, columns, key)
 
 
 @contextmanager
-def _named(path: str, dialect: CsvDialect | None = None) -> Iterator[None]:
-    """Arrow's errors as ours, with the file's name. `dialect`: that of a CSV, whose columns get their names."""
+def _named(path: str) -> Iterator[None]:
+    """Arrow's errors as ours, with the file's name."""
     import pyarrow as pa
 
     try:
@@ -122,26 +171,26 @@ def _named(path: str, dialect: CsvDialect | None = None) -> Iterator[None]:
     except pa.ArrowException as error:
         if isinstance(error, OSError) and not isinstance(error, pa.ArrowInvalid):
             raise
-        raise Failure(f"{path}: {_readable(str(error), path, dialect)}", "FileError") from error
+        raise Failure(f"{path}: {_readable(str(error))}", "FileError") from error
+    except UnicodeDecodeError as error:
+        raise Failure(f"{path}: its first line is no UTF-8 text; {recode(path)}", "FileError") from error
 
 
-def _readable(message: str, path: str, dialect: CsvDialect | None) -> str:
+def recode(path: str) -> str:
+    """How to bring a file to UTF-8."""
+    coding = "WINDOWS-1252"
+    if os.path.isfile(path):
+        with open(path, "rb") as file:
+            coding = "UTF-16" if file.read(2) in (b"\xff\xfe", b"\xfe\xff") else coding
+    name = "FILE" if path == STDIO else shlex.quote(path)
+    return f"if it was written on Windows: iconv -f {coding} -t UTF-8 {name} > OTHER"
+
+
+def _readable(message: str) -> str:
     """Arrow's words for what a person can mend."""
     message = message.strip('"').split("\n")[0].rstrip(". ")
     if "Parquet magic bytes not found" in message or "Parquet file size is" in message:
         return "this is no Parquet file, or it was cut off"
-    if dialect is None:
-        return message
-    match = re.fullmatch(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to (.*)", message)
-    if match is not None:
-        column, row = int(match[1]), match[2]
-        header = _header(path, dialect)
-        name = repr(header[column]) if column < len(header) else str(column + 1)
-        where = f"column {name}" if row is None else f"row {int(row) - 1}, column {name}"
-        return f"{where}: {match[3]} (if that means NULL: --null WORD)"
-    match = re.fullmatch(r"CSV parse error: (?:Row #(\d+): )?(.*)", message)
-    if match is not None:
-        return ("" if match[1] is None else f"row {int(match[1]) - 1}: ") + match[2]
     return message
 
 
@@ -156,6 +205,37 @@ def _header(path: str, dialect: CsvDialect) -> list[str]:
     return next(csv.reader(lines, delimiter=dialect.delimiter_of(path)), [])
 
 
+def lines_of(path: str, dialect: CsvDialect, rows: Sequence[int]) -> dict[int, int]:
+    """In which line of a CSV these rows begin, both from 1, the header in line 1; none for stdin.
+
+    Cost: the file is read again up to the last of them, by Python's csv module.
+    """
+    import csv
+    import io
+
+    found: dict[int, int] = {}
+    wanted = frozenset(rows)
+    if path == STDIO or not wanted or not os.path.isfile(path):
+        return found
+    last, row = max(wanted), -1
+    with _csv_bytes(path) as (_, source):
+        lines = csv.reader(
+            io.TextIOWrapper(source, "utf-8-sig", "replace", newline=""), delimiter=dialect.delimiter_of(path)
+        )
+        begin = 1
+        try:
+            for fields in lines:
+                row += bool(fields)  # an empty line is no row
+                if fields and row in wanted:
+                    found[row] = begin
+                if row >= last:
+                    break
+                begin = lines.line_num + 1
+        except csv.Error:
+            pass  # what that module does not read has no line
+    return found
+
+
 def check_delimiter(path: str, dialect: CsvDialect) -> None:
     """A CSV whose header is one name with another usual sign in it was written with that sign, and nobody said so.
 
@@ -163,7 +243,7 @@ def check_delimiter(path: str, dialect: CsvDialect) -> None:
     """
     if dialect.delimiter is not None or not os.path.isfile(path):
         return
-    with _named(path, dialect):
+    with _named(path):
         header = _header(path, dialect)
     if len(header) != 1:
         return
@@ -178,7 +258,7 @@ def check_delimiter(path: str, dialect: CsvDialect) -> None:
         )
 
 
-def _read_parquet(path: str, columns: Sequence[str] | None) -> Iterator[Progressed]:
+def _read_parquet(path: str, columns: Sequence[str] | None) -> Iterator[Part]:
     import pyarrow.parquet as pq
 
     # A buffer and no pre-buffering: pages are read as they are needed, not whole row groups.
@@ -194,7 +274,7 @@ def _read_parquet(path: str, columns: Sequence[str] | None) -> Iterator[Progress
             batch_size=max(1, min(_BATCH_ROWS, fitting)), columns=None if columns is None else list(columns)
         ):
             done += batch.num_rows
-            yield Progressed(batch, done / total)
+            yield Part(batch, done / total, done - batch.num_rows + 1)
 
 
 def _check_columns(path: str, wanted: Sequence[str], there: Sequence[str]) -> None:
@@ -207,8 +287,12 @@ def _check_columns(path: str, wanted: Sequence[str], there: Sequence[str]) -> No
 
 
 def _read_csv(
-    path: str, dialect: CsvDialect, types: Mapping[str, ColumnType], columns: Sequence[str] | None
-) -> Iterator[Progressed]:
+    path: str,
+    dialect: CsvDialect,
+    types: Mapping[str, ColumnType],
+    columns: Sequence[str] | None,
+    key: Sequence[str],
+) -> Iterator[Part]:
     import pyarrow as pa
 
     with _csv_bytes(path) as (raw, source):
@@ -216,11 +300,124 @@ def _read_csv(
         blocks = _Blocks(raw, source)
         if total:
             source = pa.PythonFile(blocks, mode="r")
-        reader = _csv_reader(path, source, dialect, _wide_types(types), columns)
-        for number, batch in enumerate(reader):
-            if batch.num_rows:
-                done = min(1.0, blocks.end_of(number) / total) if total else None
-                yield Progressed(_finish_csv(path, batch, types), done)
+        rows = _Rows(types, key)
+        texts = dict.fromkeys(types, pa.string())
+        reader = _csv_reader(path, source, dialect, texts, columns, rows.skip, check_utf8=False)
+
+        def parts() -> Iterator[Part]:
+            part = None
+            for number, batch in enumerate(reader):
+                if part is not None:
+                    yield part
+                part = rows.read(batch, min(1.0, blocks.end_of(number) / total) if total else None)
+            yield rows.with_rest(part or Part(pa.RecordBatch.from_pylist([], reader.schema), None))
+
+        # Whoever waits for a pipe must be able to give up.
+        for part in _one_ahead(parts()) if os.path.isfile(path) else parts():
+            if part.batch.num_rows or part.bad_count:
+                yield part
+
+
+def _one_ahead(parts: Iterator[Part]) -> Iterator[Part]:
+    """The next part is read while its caller works on the one before."""
+    with ThreadPoolExecutor(1, thread_name_prefix="nyala-csv") as pool:
+        reading = pool.submit(next, parts, None)
+        while (part := reading.result()) is not None:
+            reading = pool.submit(next, parts, None)
+            yield part
+
+
+class _Rows:
+    """The rows of a CSV as they come from Arrow, with those that it passes over put in their places again."""
+
+    def __init__(self, types: Mapping[str, ColumnType], key: Sequence[str]) -> None:
+        self._types = types
+        self._key = key
+        self._skipped: list[Any] = []  # Arrow's InvalidRow, in the file's order, read ahead of the batches
+        self._told = 0  # those that are in a part, and not in the list any more
+        self._good = 0  # rows that Arrow has handed out
+
+    def skip(self, row: Any) -> str:
+        """Called by Arrow, in a thread of its own, for a row with more or fewer fields than the header."""
+        self._skipped.append(row)
+        return "skip"
+
+    def read(self, batch: pa.RecordBatch, done: float | None) -> Part:
+        """The next batch of texts."""
+        import numpy as np
+        import pyarrow as pa
+
+        first, good = self._good + self._told + 1, None
+        if self._skipped:
+            skipped = np.array([_place(row) for row in self._skipped])
+            # A row that was passed over stands before the n-th good row when it has less than n good ones before it.
+            nth = np.arange(self._good + 1, self._good + batch.num_rows + 1)
+            before = np.searchsorted(skipped - np.arange(self._told, self._told + len(skipped)), nth, "right")
+            good = nth + self._told + before
+        self._good += batch.num_rows
+        last = first - 1 + batch.num_rows if good is None or not len(good) else int(good[-1])
+        bad, count = self._take(last)
+        found, cells = read_cells(batch, self._types)
+        if cells:
+            places = np.arange(first, first + batch.num_rows) if good is None else good
+            bad += [self._bad(int(places[cell.row]), cell, batch, found) for cell in cells[:BAD_ROWS_MAX]]
+            bad.sort(key=lambda row: row.row)
+            count += len(cells)
+            whole = np.ones(batch.num_rows, np.bool_)
+            whole[[cell.row for cell in cells]] = False
+            found, good = found.filter(pa.array(whole)), places[whole]
+        return Part(found, done, first, good, bad[:BAD_ROWS_MAX], count)
+
+    def with_rest(self, part: Part) -> Part:
+        """The last part, with what stands behind its last row."""
+        bad, count = self._take(None)
+        return replace(part, bad=[*part.bad, *bad][:BAD_ROWS_MAX], bad_count=part.bad_count + count)
+
+    def _take(self, last: int | None) -> tuple[list[BadRow], int]:
+        """The rows that Arrow passed over up to that place in the file, None: all; the first of them, and how many."""
+        skipped = self._skipped
+        count = next(
+            (number for number, row in enumerate(skipped) if last is not None and _place(row) > last),
+            len(skipped),
+        )
+        bad = [_odd_row(row) for row in skipped[: min(count, BAD_ROWS_MAX)]]
+        del skipped[:count]
+        self._told += count
+        return bad, count
+
+    def _bad(self, place: int, cell: BadCell, texts: pa.RecordBatch, read: pa.RecordBatch) -> BadRow:
+        text = text_at(texts.column(cell.column), cell.row)
+        message = why(text, self._types[cell.column], cell.column)
+        return BadRow(place, cell.column, text, message, self._key_of(texts, read, cell.row))
+
+    def _key_of(self, texts: pa.RecordBatch, read: pa.RecordBatch, row: int) -> dict[str, Any]:
+        """The key's cells, and where one is no value, what stands in the file."""
+        from nyala.cli.cells import json_columns
+
+        names = [name for name in self._key if name in texts.schema.names]
+        values = [column[0] for column in json_columns(read.select(names).slice(row, 1))]
+        for place, name in enumerate(names):
+            text = texts.column(name).slice(row, 1)
+            if values[place] is None and not text.null_count:
+                values[place] = text_at(text, 0)
+        return dict(zip(names, values, strict=True))
+
+
+def _place(row: Any) -> int:
+    """Of Arrow's InvalidRow, which counts the header."""
+    return int(row.number) - 1
+
+
+def _odd_row(row: Any) -> BadRow:
+    wanted, fields = counted(row.expected_columns, "field"), counted(row.actual_columns, "field")
+    meant = (
+        "a field that holds the sign between fields stands in double quotes"
+        if row.actual_columns > row.expected_columns
+        else "is the line cut off?"
+    )
+    shown = row.text if len(row.text) <= _TEXT_SHOWN else row.text[: _TEXT_SHOWN - 1] + "…"
+    message = f"{fields}, where the header has {wanted.removesuffix(' fields')}: {shown!r}; {meant}"
+    return BadRow(_place(row), None, row.text, message, {})
 
 
 class _Blocks:
@@ -269,73 +466,29 @@ def _csv_reader(
     dialect: CsvDialect,
     arrow_types: Mapping[str, pa.DataType],
     columns: Sequence[str] | None,
+    skip: Callable[[Any], str],
+    *,
+    check_utf8: bool,
 ) -> Any:
+    """skip: called for each row with more or fewer fields than the header."""
     from pyarrow import csv
 
     return csv.open_csv(
         source,
         # One thread: only then does Arrow know, and say, in which row an error is.
         read_options=csv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False),
-        parse_options=csv.ParseOptions(delimiter=dialect.delimiter_of(path), newlines_in_values=True),
+        parse_options=csv.ParseOptions(
+            delimiter=dialect.delimiter_of(path), newlines_in_values=True, invalid_row_handler=skip
+        ),
         convert_options=csv.ConvertOptions(
             column_types=dict(arrow_types),
             null_values=["", *dialect.nulls],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
+            check_utf8=check_utf8,
             include_columns=None if columns is None else list(columns),
         ),
     )
-
-
-def _wide_types(types: Mapping[str, ColumnType]) -> dict[str, pa.DataType]:
-    """As what Arrow shall read each column: the widest of its kind, or text that is made into it afterwards."""
-    import pyarrow as pa
-
-    wide = {}
-    for name, type in types.items():
-        if type.is_integer:
-            wide[name] = pa.int64()
-        elif type.name in ("bool", "float", "double"):
-            wide[name] = type.arrow
-        else:
-            wide[name] = pa.string()
-    return wide
-
-
-def _finish_csv(path: str, batch: pa.RecordBatch, types: Mapping[str, ColumnType]) -> pa.RecordBatch:
-    """Text of decimals and binary columns made into what it says; ISO times are the table's to read."""
-    import pyarrow as pa
-
-    arrays = []
-    for name, array in zip(batch.schema.names, batch.columns, strict=True):
-        type = types.get(name)
-        if type is not None and type.name == "decimal":
-            array = _decimals(path, name, array)
-        elif type is not None and type.name == "binary":
-            array = pa.array(
-                [None if text is None else _hex(path, name, text) for text in array.to_pylist()], pa.binary()
-            )
-        arrays.append(array)
-    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
-
-
-def _decimals(path: str, name: str, array: pa.Array) -> pa.Array:
-    import pyarrow as pa
-
-    try:
-        # Wider than any column, so that what is too long for its column is a bad row and no bad file.
-        return array.cast(pa.decimal256(76, 38))
-    except pa.ArrowInvalid as error:
-        raise Failure(f"{path}: column {name!r}: {str(error).rstrip('. ')}", "FileError") from error
-
-
-def _hex(path: str, name: str, text: str) -> bytes:
-    match = re.fullmatch(r"(?:0x|x'|\\x)?((?:[0-9a-fA-F]{2})*)'?", text)
-    if match is None:
-        raise Failure(
-            f"{path}: column {name!r}: {text[:40]!r} is no binary value in hex, such as 00ff", "FileError"
-        )
-    return bytes.fromhex(match[1])
 
 
 def infer_types(path: str, format: Format, dialect: CsvDialect, columns: Sequence[str] | None) -> pa.Schema:
@@ -346,7 +499,7 @@ def infer_types(path: str, format: Format, dialect: CsvDialect, columns: Sequenc
     """
     import pyarrow as pa
 
-    with _named(path, dialect if format == "csv" else None):
+    with _named(path):
         if format == "parquet":
             import pyarrow.parquet as pq
 
@@ -356,7 +509,12 @@ def infer_types(path: str, format: Format, dialect: CsvDialect, columns: Sequenc
                 schema = pa.schema([schema.field(name) for name in columns])
         else:
             with _csv_bytes(path) as (_, source):
-                schema = _csv_reader(path, source, dialect, {}, columns).schema
+                schema = _csv_reader(
+                    path, source, dialect, {}, columns, lambda row: "skip", check_utf8=True
+                ).schema
+            for name, type in zip(schema.names, schema.types, strict=True):
+                if pa.types.is_binary(type):
+                    raise Failure(f"{path}: column {name!r} is no UTF-8 text; {recode(path)}", "FileError")
     fields = [
         pa.field(field.name, pa.string(), field.nullable)
         if pa.types.is_null(field.type) or pa.types.is_time(field.type)

@@ -22,17 +22,21 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from nyala.cli.base import Command, Failure, settings
-from nyala.cli.output import duration, echo_json, moment
+from nyala.cli.output import counted, duration, echo_json, moment
 from nyala.cli.progress import Bar, finish_first
 from nyala.cli.sources import (
     STDIO,
+    BadRow,
     CsvDialect,
+    Part,
     check_delimiter,
     format_of,
     infer_types,
+    lines_of,
     open_sink,
     read_batches,
-)  # fmt: skip
+    recode,
+)
 from nyala.cli.stores import find_table, reader, state_of, tell_why_empty, writer
 from nyala.cli.tables import folder_argument, names, scan_options
 
@@ -57,6 +61,9 @@ _MESSAGES: Final = {
     "already-present": "the key is taken; --operation upsert would change that row, insert-ignore passes over it",
     "not-found": "there is no such key; --operation {verb}-ignore passes over it",
 }
+# The code of a row of a CSV that does not become one of the table.
+UNREADABLE: Final = "unreadable"
+_COLUMN: Final = re.compile(r"column '([^']*)'")
 _TWICE: Final = re.compile(r"the key stands twice in this batch, in rows (\d+) and (\d+)")
 
 format_option = click.option(
@@ -94,54 +101,87 @@ class Loaded:
     failed: Counter[str] = field(default_factory=Counter)  # by code
     errors: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, result: WriteResult, operation: str, path: str, first_row: int, rows: int) -> None:
-        self.rows += rows
-        self.batches += 1
-        self.inserted += result.inserted
-        self.updated += result.updated
-        self.deleted += result.deleted
-        self.ignored += result.ignored
-        self.timestamp = result.timestamp
-        if result.errors is not None and len(result.errors):
+    def add(self, part: Part, result: WriteResult | None, operation: str, path: str) -> None:
+        """A part that is done. result: of its batch; None: it has no row."""
+        self.rows += part.batch.num_rows + part.bad_count
+        found = [bad_row(path, row) for row in part.bad]
+        self.failed.update({UNREADABLE: part.bad_count} if part.bad_count else {})
+        if result is not None:
+            self.batches += 1
+            self.inserted += result.inserted
+            self.updated += result.updated
+            self.deleted += result.deleted
+            self.ignored += result.ignored
+            self.timestamp = result.timestamp
             self.failed.update(result.errors.column("code").to_pylist())
-            room = _ERRORS_JSON - len(self.errors)
-            self.errors += row_errors(result.errors.slice(0, max(room, 0)), operation, path, first_row)
+            found += row_errors(result.errors.slice(0, _ERRORS_JSON), operation, path, part)
+        room = _ERRORS_JSON - len(self.errors)
+        self.errors += sorted(found, key=lambda error: error["row"])[:room]
 
 
-def row_errors(errors: pa.Table, operation: str, path: str, first_row: int) -> list[dict[str, Any]]:
-    """Failing rows, with the place in the file: `row` counts its rows from 1, without the header."""
+def row_errors(errors: pa.Table, operation: str, path: str, part: Part) -> list[dict[str, Any]]:
+    """Failing rows of a batch, with the place in the file: `row` counts its rows from 1, without the header."""
     from nyala.cli.cells import json_columns
 
     rows = zip(*json_columns(errors), strict=True)
     found = []
     for row, _, code, message, *key in rows:
         names = errors.column_names[4:]
+        column = _COLUMN.match(message)
         found.append(
             {
                 "file": path,
-                "row": row + first_row + 1,
+                "row": part.place(row),
+                "line": None,
                 "code": code,
-                "message": _row_message(code, message, operation, first_row),
+                "column": None if column is None else column[1],
+                "cell": None,
+                "message": _row_message(code, message, operation, path, part),
                 "key": dict(zip(names, key, strict=True)),
             }
         )
     return found
 
 
-def _row_message(code: str, message: str, operation: str, first_row: int) -> str:
+def bad_row(path: str, row: BadRow) -> dict[str, Any]:
+    """A row that could not be read, as a failing row."""
+    return {
+        "file": path,
+        "row": row.row,
+        "line": None,
+        "code": UNREADABLE,
+        "column": row.column,
+        "cell": row.cell,
+        "message": row.message,
+        "key": dict(row.key),
+    }
+
+
+def _row_message(code: str, message: str, operation: str, path: str, part: Part) -> str:
     twice = _TWICE.match(message)
     if twice is not None:
-        first, second = (int(row) + first_row + 1 for row in twice.groups())
+        first, second = (part.place(int(row)) for row in twice.groups())
         return (
             f"the key stands twice in the file, in rows {first:,} and {second:,}; --operation upsert keeps the later "
             "row, insert-ignore the first"
         )
+    if code == "invalid-utf8":
+        return f"{message}; {recode(path)}"
     return _MESSAGES.get(code, message).replace("{verb}", operation.partition("-")[0])
 
 
+def add_lines(errors: Sequence[dict[str, Any]], format: str, dialect: CsvDialect) -> None:
+    """To failing rows of one CSV, the lines in which they begin."""
+    if errors and format == "csv":
+        lines = lines_of(errors[0]["file"], dialect, [error["row"] for error in errors])
+        for error in errors:
+            error["line"] = lines.get(error["row"])
+
+
 def _row_text(error: Mapping[str, Any]) -> str:
+    line = "" if error["line"] is None else f", line {error['line']}"
     key = ", ".join(f"{name} = {value!r}" for name, value in error["key"].items())
-    return f"{error['file']}, row {error['row']} ({key}): {error['message']}"
+    return f"{error['file']}, row {error['row']}{line}{f' ({key})' if key else ''}: {error['message']}"
 
 
 @click.command(cls=Command)
@@ -291,19 +331,26 @@ def _load_files(
 ) -> None:
     from nyala.errors import WriteError
 
-    types = {column.name: column.type for column in state_of(database, table.name).schema.columns}
+    schema = state_of(database, table.name).schema
+    types = {column.name: column.type for column in schema.columns}
     with Bar(f"loading {table.name}", len(files), quiet=settings().json) as bar:
         for number, (path, format) in enumerate(zip(files, formats, strict=True)):
-            first_row = 0
-            for part in read_batches(path, format, dialect, types, columns):
+            told = len(done.errors)
+            for part in read_batches(path, format, dialect, types, columns, schema.key_names):
+                if part.bad_count and errors == "raise":
+                    found = [bad_row(path, row) for row in part.bad]
+                    raise _failing_rows(found, part.bad_count, "FileError", format, dialect, done)
                 with finish_first():  # E2
-                    try:
-                        result = _write(table, operation, part.batch, errors)
-                    except WriteError as error:
-                        raise _failing_rows(error, operation, path, first_row, done) from error
-                    done.add(result, operation, path, first_row, part.batch.num_rows)
-                first_row += part.batch.num_rows
+                    result = None
+                    if part.batch.num_rows:
+                        try:
+                            result = _write(table, operation, part.batch, errors)
+                        except WriteError as error:
+                            raise _refused(error, operation, path, format, dialect, part, done) from error
+                    done.add(part, result, operation, path)
                 bar.update(number + (part.done or 0), f"{done.rows:,} rows")
+            shown = done.errors if settings().json else done.errors[:_ERRORS_TEXT]
+            add_lines(shown[told:], format, dialect)
 
 
 def _write(table: Table, operation: str, batch: pa.RecordBatch, errors: Any) -> WriteResult:
@@ -317,15 +364,33 @@ def _write(table: Table, operation: str, batch: pa.RecordBatch, errors: Any) -> 
     return table.delete(batch, on_missing="ignore" if ignore else "error", errors=errors)
 
 
-def _failing_rows(error: Any, operation: str, path: str, first_row: int, done: Loaded) -> Failure:
+def _refused(
+    error: Any, operation: str, path: str, format: str, dialect: CsvDialect, part: Part, done: Loaded
+) -> Failure:
     """A batch whose rows failed, in terms of the file."""
     if error.errors is None or not len(error.errors):
         return Failure(f"{path}: {error}", type(error).__name__, {"rows_loaded": done.rows})
-    told = row_errors(error.errors.slice(0, _ERRORS_JSON), operation, path, first_row)
-    count = len(error.errors)
-    more = "" if count == 1 else f" ({count:,} rows of this batch fail)"
-    message = f"{_row_text(told[0])}{more}; --errors collect leaves such rows out and loads the others"
-    return Failure(message, type(error).__name__, {"rows_loaded": done.rows, "failed": count, "errors": told})
+    found = row_errors(error.errors.slice(0, _ERRORS_JSON), operation, path, part)
+    return _failing_rows(found, len(error.errors), type(error).__name__, format, dialect, done)
+
+
+def _failing_rows(
+    errors: list[dict[str, Any]], count: int, kind: str, format: str, dialect: CsvDialect, done: Loaded
+) -> Failure:
+    """A batch of which rows failed: the first few, how many there are, and how to go on."""
+    add_lines(errors if settings().json else errors[:_ERRORS_TEXT], format, dialect)
+    if settings().json or count == 1:
+        more = "" if count == 1 else f" ({count:,} rows of this batch fail)"
+        message = f"{_row_text(errors[0])}{more}; --errors collect leaves such rows out and loads the others"
+    else:
+        left = count - _ERRORS_TEXT
+        lines = [
+            f"{count:,} rows of a batch fail; --errors collect leaves such rows out and loads the others"
+        ]
+        lines += [f"  {_row_text(error)}" for error in errors[:_ERRORS_TEXT]]
+        lines += [f"  … and {left:,} more: --json tells the first {_ERRORS_JSON}"] if left > 0 else []
+        message = "\n".join(lines)
+    return Failure(message, kind, {"rows_loaded": done.rows, "failed": count, "errors": errors})
 
 
 def _tell_stopped(
@@ -355,11 +420,12 @@ def _tell_loaded(table: str, done: Loaded, seconds: float) -> None:
         f"as of {when['time']} (timestamp {when['timestamp']})"
     )
     for code, count in done.failed.most_common():
-        click.echo(f"failed, {code}: {count:,} rows", err=True)
+        click.echo(f"failed, {code}: {counted(count, 'row')}", err=True)
     for error in done.errors[:_ERRORS_TEXT]:
         click.echo(f"  {_row_text(error)}", err=True)
-    if done.failed.total() > _ERRORS_TEXT:
-        click.echo(f"  … (--json tells the first {_ERRORS_JSON})", err=True)
+    left = done.failed.total() - _ERRORS_TEXT
+    if left > 0:
+        click.echo(f"  … and {left:,} more: --json tells the first {_ERRORS_JSON}", err=True)
 
 
 # -- a new table -------------------------------------------------------------------------------------------

@@ -138,3 +138,25 @@ def example(tmp_path: Path) -> Example:
         ).timestamp
         db.create_table("types", ALL_TYPES, primary_key="k").insert(all_types_table())
     return Example(path, first, last)
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Path:
+    """A store with table t (k int64, v int8, s string): keys 0 to 4."""
+    path = tmp_path / "numbers"
+    with nyala.connect(path) as db:
+        table = db.create_table("t", {"k": "int64", "v": "int8", "s": "string"}, "k")
+        table.insert({"k": list(range(5)), "v": [0] * 5, "s": ["old"] * 5})
+    return path
+
+
+def csv(folder: Path, text: str, name: str = "x.csv") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def rows(folder: Path, table: str, **options: Any) -> list[dict[str, Any]]:
+    with nyala.connect(folder, read_only=True) as db:
+        found: list[dict[str, Any]] = db[table].scan(order_by_key=True, **options).to_arrow().to_pylist()
+        return found

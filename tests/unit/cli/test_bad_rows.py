@@ -1,0 +1,172 @@
+"""Rows of a CSV that are no rows of the table: which they are, what is wrong with them, what is loaded all the same."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import nyala
+from nyala.cli import sources
+from nyala.cli.sources import CsvDialect, lines_of, read_batches
+from nyala.schema.types import parse_type
+
+from .conftest import Run, csv, rows
+
+
+def test_a_bad_field_in_a_csv(run: Run, numbers: Path, tmp_path: Path) -> None:
+    """Of a file of a million lines it is not said which cannot be read."""
+    collect = "; --errors collect leaves such rows out and loads the others"
+    for text, complaint in (
+        ("k,v\n1,2\n2,many\n", f", row 2, line 3 (k = 2): column 'v': 'many' is no int8; {AS_TEXT}{collect}"),
+        ("k,v\n1,2\nx,1\n", f", row 2, line 3 (k = 'x'): column 'k': 'x' is no int64; {AS_TEXT}{collect}"),
+        (
+            "k,v\n1,2\n2\n",
+            f", row 2, line 3: 1 field, where the header has 2: '2'; is the line cut off?{collect}",
+        ),
+        ("", ": Empty CSV file"),
+    ):
+        file = csv(tmp_path, text)
+        said = run("table", "load", numbers, "t", file, code=1).stderr
+        word, column = ("x", "k") if "'x'" in complaint else ("many", "v")
+        assert said == f"Error: {file}{complaint.format(word=word, column=column)}\n"
+    assert rows(numbers, "t")[2]["v"] == 0
+
+
+AS_TEXT = (
+    "it is text: --null {word} reads it as NULL, and with --create, --type {column}=string makes the column one of "
+    "text"
+)
+MIXED = """k,v,d,b,f,o,t,s
+1,2,1.5,00ff,1.5,true,2026-01-01,"two
+lines"
+
+2,many,1.5,,1,true,2026-01-01,x
+3,300,1.5,,1,true,2026-01-01,x
+4,1,"1,5",zz,1,true,2026-01-01,x
+5,1,1.5,zz,1,true,2026-01-01,x
+6,1,1.5,,1,yes,2026-01-01,x
+7,1,1.5,,1,true,31.12.2026,x
+8,1,1.5,,1,true,2026-01-01,x,extra
+9,1,1.5
+n/a,1,1.5,,1,true,2026-01-01,x
+10,1,1.5,,1,true,2026-01-01,last
+12
+"""
+
+
+@pytest.mark.parametrize("block", [40, 8 << 20])
+@pytest.mark.parametrize("packed", [False, True])
+def test_collect_leaves_out_what_cannot_be_read(
+    run: Run, tmp_path: Path, monkeypatch: Any, block: int, packed: bool
+) -> None:
+    """One cell of a million rows ends the load, or the row to mend is another than the one that is told."""
+    monkeypatch.setattr(sources, "_CSV_BLOCK_BYTES", block)
+    with nyala.connect(tmp_path / "s") as db:
+        types = {
+            "d": "decimal(10,2)",
+            "b": "binary",
+            "f": "double",
+            "o": "bool",
+            "t": "timestamp",
+            "s": "string",
+        }
+        db.create_table("t", {"k": "int64", "v": "int8", **types}, "k")
+    file = tmp_path / ("x.csv.gz" if packed else "x.csv")
+    file.write_bytes(gzip.compress(MIXED.encode()) if packed else MIXED.encode())
+    line = ("table", "load", tmp_path / "s", "t", file, "--errors", "collect")
+    said = run(*line, "--json").json
+    assert (said["rows"], said["inserted"], said["failed"]) == (12, 2, 10)
+    assert [row["k"] for row in rows(tmp_path / "s", "t")] == [1, 10]
+    found = [(e["row"], e["line"], e["code"], e["column"], e["cell"], e["key"]) for e in said["errors"]]
+    assert found == [
+        (2, 5, "unreadable", "v", "many", {"k": 2}),
+        (3, 6, "out-of-range", "v", None, {"k": 3}),
+        (4, 7, "unreadable", "d", "1,5", {"k": 4}),
+        (5, 8, "unreadable", "b", "zz", {"k": 5}),
+        (6, 9, "unreadable", "o", "yes", {"k": 6}),
+        (7, 10, "out-of-range", "t", None, {"k": 7}),
+        (8, 11, "unreadable", None, "8,1,1.5,,1,true,2026-01-01,x,extra", {}),
+        (9, 12, "unreadable", None, "9,1,1.5", {}),
+        (10, 13, "unreadable", "k", "n/a", {"k": "n/a"}),
+        (12, 15, "unreadable", None, "12", {}),
+    ]
+    ran = run(*line)
+    assert "12 rows in" in ran.stdout and "2 updated, 10 failed" in ran.stdout
+    assert "failed, unreadable: 8 rows\nfailed, out-of-range: 2 rows\n" in ran.stderr
+    assert f"{file}, row 2, line 5 (k = 2): column 'v': 'many' is no int8; it is text" in ran.stderr
+    assert ran.stderr.endswith("  … and 5 more: --json tells the first 100\n")
+    ran = run("table", "load", tmp_path / "s", "t", "-", "--errors", "collect", "--json", stdin=MIXED)
+    assert [(e["row"], e["line"]) for e in ran.json["errors"]] == [(row, None) for row, *_ in found]
+
+
+def test_a_batch_with_many_bad_rows_tells_the_first(run: Run, numbers: Path, tmp_path: Path) -> None:
+    """A hundred lines of errors push what is to be done out of sight."""
+    for bad, kind in (("many", "FileError"), ("1000", "InvalidValueError")):
+        file = csv(tmp_path, "k,v\n" + "".join(f"{k},{bad}\n" for k in range(250)))
+        first, *told, last = run("table", "load", numbers, "t", file, code=1).stderr.splitlines()
+        assert first.startswith("Error: 250 rows of a batch fail; --errors collect leaves such rows out")
+        assert [line.partition(" (")[0] for line in told] == [
+            f"  {file}, row {n}, line {n + 1}" for n in range(1, 6)
+        ]
+        assert last == "  … and 245 more: --json tells the first 100"
+        error = json.loads(run("table", "load", numbers, "t", file, "--json", code=1).stderr)["error"]
+        assert (error["type"], error["failed"], len(error["errors"])) == (kind, 250, 100)
+        assert error["errors"][99]["line"] == 101 and len(error["message"].splitlines()) == 1
+
+
+def test_a_csv_in_another_coding(run: Run, numbers: Path, tmp_path: Path) -> None:
+    """What Excel saved ends in a traceback, or becomes a column of bytes."""
+    with nyala.connect(numbers) as db:
+        db.create_table("u", {"k": "int64", "s": "string"}, "k")
+    for data, coding in (
+        ("k,s\n1,café\n".encode("cp1252"), "WINDOWS-1252"),
+        ("k,é\n1,x\n".encode("cp1252"), "WINDOWS-1252"),
+        ("k,s\n1,x\n".encode("utf-16"), "UTF-16"),
+    ):
+        file = tmp_path / "x.csv"
+        file.write_bytes(data)
+        for words in (("u",), ("new", "--create", "--key", "k")):
+            ran = run("table", "load", numbers, words[0], file, *words[1:], code=1)
+            assert f"UTF-8; if it was written on Windows: iconv -f {coding} -t UTF-8 {file} > OTHER" in (
+                ran.stderr.replace(" text;", ";")
+            )
+        if coding == "WINDOWS-1252" and b"caf" in data:
+            ran = run("table", "load", numbers, "u", file, "--errors", "collect", "--json")
+            assert [error["code"] for error in ran.json["errors"]] == ["invalid-utf8"]
+
+
+@example(["odd", *["good"] * 6] * 6 + ["bad", "empty", "odd", "lines"], 30)
+@given(st.lists(st.sampled_from(["good", "odd", "bad", "empty", "lines"]), max_size=60), st.integers(20, 200))
+def test_every_row_keeps_its_place(
+    tmp_path_factory: pytest.TempPathFactory, kinds: list[str], block: int
+) -> None:
+    """Wherever blocks end, and whatever was passed over before: a place that is off by one is a wrong row mended."""
+    text, lines, expected = "k,v\n", 2, []
+    for kind in kinds:
+        row = len(expected)
+        begin = lines
+        if kind == "empty":
+            text, lines = text + "\n", lines + 1
+            continue
+        cells = {"good": f"{row},x", "odd": f"{row},x,y", "bad": f"{row}?,x", "lines": f'{row},"x\ny"'}[kind]
+        text, lines = text + cells + "\n", lines + 1 + (kind == "lines")
+        expected.append((kind in ("good", "lines"), begin))
+    path = csv(tmp_path_factory.mktemp("x"), text)
+    good, bad = [], []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "_CSV_BLOCK_BYTES", block)
+        types = {"k": parse_type("int64"), "v": parse_type("string")}
+        for part in read_batches(str(path), "csv", CsvDialect(), types, None, ["k"]):
+            keys = part.batch.column("k").to_pylist()
+            good += [(part.place(place), key) for place, key in enumerate(keys)]
+            bad += [row.row for row in part.bad]
+            assert part.bad_count == len(part.bad)
+    assert good == [(n, n - 1) for n, (is_good, _) in enumerate(expected, 1) if is_good]
+    assert bad == [n for n, (is_good, _) in enumerate(expected, 1) if not is_good]
+    assert lines_of(str(path), CsvDialect(), bad) == {n: expected[n - 1][1] for n in bad}
