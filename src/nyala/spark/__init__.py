@@ -13,6 +13,7 @@
     session.py   `register(spark)`, `write(df, ...)`, `sql(...)`, for the driver's program
     frames.py    `scan.to_spark(spark)`: a scan as a DataFrame, read here or by tasks
     statements.py  which columns and rows a SELECT needs of each table in it
+    unknown_names.py  what Spark says of a name that it does not know, in one sentence
     load.py      `load` and `upsert`: executors write rowset and delta files (routing.py: who gets which row)
     digits.py    decimals as their digits, from Spark's rows into Arrow
     compact.py   `compact`: compactions as tasks

@@ -11,7 +11,6 @@ import warnings
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 
 from nyala import handover
 from nyala.env import SYSTEM, process_mark
@@ -29,6 +28,7 @@ from nyala.spark.progress import watching
 from nyala.spark.source import NyalaDataSource
 from nyala.spark.statements import find_uses
 from nyala.spark.types import identity_of
+from nyala.spark.unknown_names import telling_names
 from nyala.spark.warm import reading, task_frame
 from nyala.tablet.result import WriteResult
 
@@ -46,7 +46,6 @@ __all__ = ["register", "sql", "write"]
 _RESULT_TTL_S: Final = 24 * 3600
 # What says which rows a table of Spark's catalogue stands for.
 _OF_TABLES: Final = ("path", "table", "where", "at")
-_TABLES_SHOWN: Final = 20
 
 
 def register(spark: SparkSession) -> None:
@@ -148,9 +147,9 @@ def sql(
             of a store are read at one timestamp.
     lease:  seconds for which the files of that moment are kept after the DataFrame was last read: a read renews it when
             a quarter has gone.
-    Raises: InvalidArgumentError for what is no single SELECT, ColumnNotFoundError, HistoryExpiredError; Spark's
-            AnalysisException for what Spark does not accept, with a note of the store's tables where it knows no such
-            table; ImportError without sqlglot.
+    Raises: InvalidArgumentError for what is no single SELECT, HistoryExpiredError; TableNotFoundError and
+            ColumnNotFoundError with the nearest name, where neither the store nor Spark knows one; Spark's
+            AnalysisException for what else Spark does not accept; ImportError without sqlglot.
     """
     if not isinstance(text, str):
         raise InvalidArgumentError(
@@ -205,15 +204,9 @@ def sql(
             scan = table.scan(list(columns), all_of(terms) if terms else None)
             make = functools.partial(leased_frame, spark, scan, lease_s)
             frames.append(task_frame(spark, scan, (columns, repr(terms), lease_s), make))
-        try:
+        there = (name for use in uses for name in (schema_of(use.name) or pa.schema([])).names)
+        with telling_names(folder or None, lambda: snapshot_of(folder, at).list_tables(), there):
             return answer(spark, text, uses, frames)
-        except AnalysisException as error:
-            if store is not None and error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
-                # Spark knows of its own catalogue only.
-                known = sorted(snapshot_of(folder, at).list_tables())
-                shown = ", ".join(known[:_TABLES_SHOWN]) + (", …" if len(known) > _TABLES_SHOWN else "")
-                error.add_note(f"The store {folder!r} has {f'the tables {shown}' if known else 'no tables'}.")
-            raise
 
 
 def catalog_identity(spark: SparkSession, name: Sequence[str]) -> dict[str, str] | None:

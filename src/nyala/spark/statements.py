@@ -206,6 +206,8 @@ def _first_line(error: Exception) -> str:
     if not {"description", "line", "highlight"} <= found.keys():
         return str(error).splitlines()[0]
     said = str(found["description"]).split(" but got <")[0].rstrip(".")
+    # "Required keyword: 'this' missing for <class 'sqlglot.expressions.query.Where'>"
+    said = re.sub(r"^Required keyword: .* missing for <class '.*?(\w+)'>$", r"\1 is not complete", said)
     return f"{said}, line {found['line']}, at {found['highlight']!r}"
 
 

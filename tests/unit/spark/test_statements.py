@@ -316,6 +316,10 @@ def test_what_does_not_parse_is_said_without_the_parsers_objects() -> None:
         InvalidArgumentError, match="does not parse: Expected table name, line 1, at 'where'$"
     ):
         find_uses("SELECT k FROM where", TABLES.get)
+    with pytest.raises(
+        InvalidArgumentError, match="does not parse: Where is not complete, line 1, at 'WHERE'$"
+    ):
+        find_uses("SELECT k FROM t WHERE", TABLES.get)
 
 
 @pytest.mark.parametrize(

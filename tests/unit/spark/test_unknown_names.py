@@ -1,0 +1,109 @@
+"""Names that Spark does not know, in one sentence with the name that was meant."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
+
+from nyala.errors import ColumnNotFoundError, TableNotFoundError
+from nyala.spark.unknown_names import telling_names
+
+TABLES = ["orders", "customers", "Läger"]
+COLUMNS = ["id", "price", "customer"]
+
+
+class Said(AnalysisException):
+    """What Spark raises, as far as it is looked at; like pyspark's it is written to a logger when it is made."""
+
+    def __init__(self, condition: str, **parameters: str) -> None:
+        Exception.__init__(self, condition)
+        self._said = condition, parameters
+        logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+        logger.error("a long line", errorClass=condition)
+
+    def getCondition(self) -> str:
+        return self._said[0]
+
+    def getMessageParameters(self) -> dict[str, str]:
+        return self._said[1]
+
+
+NO_TABLE, NO_COLUMN = "TABLE_OR_VIEW_NOT_FOUND", "UNRESOLVED_COLUMN.WITH_SUGGESTION"
+
+
+@pytest.fixture
+def logged() -> Any:
+    """What reaches pyspark's logger."""
+    records: list[logging.LogRecord] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    handler = Handler()
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    others, logger.handlers = logger.handlers, [handler]
+    yield records
+    logger.handlers = others
+
+
+@pytest.mark.parametrize(
+    ("condition", "parameters", "kind", "says"),
+    [
+        (NO_TABLE, {"relationName": "`ordres`"}, TableNotFoundError,
+         "there is no table 'ordres' in the store 's', and no table or view of Spark's; did you mean 'orders'?"),
+        (NO_TABLE, {"relationName": "`main`.`CUSTOMER`"}, TableNotFoundError, "'main.CUSTOMER' in the store 's'"),
+        (NO_TABLE, {"relationName": "`lager`"}, TableNotFoundError, "did you mean 'Läger'?"),
+        (NO_TABLE, {"relationName": "`x``y`"}, TableNotFoundError,
+         "no table 'x`y' in the store 's', and no table or view of Spark's; the store has the tables orders, cust"),
+        (NO_COLUMN, {"objectName": "`pric`", "proposal": "`id`"}, ColumnNotFoundError, "'pric' in the tables of the "
+         "statement; did you mean 'price'?"),
+        (NO_COLUMN, {"objectName": "`v`.`nme`", "proposal": "`v`.`name`, `o`.`id`"}, ColumnNotFoundError,
+         "no column 'v.nme' in the tables of the statement; did you mean 'name'?"),
+        (NO_COLUMN, {"objectName": "`o`.`Price`", "proposal": ""}, ColumnNotFoundError,
+         "no column 'o.Price': 'o' is no table or alias that has 'price' there"),
+        (NO_COLUMN, {"objectName": "`zzz`"}, ColumnNotFoundError, "there are 'customer', 'id', 'price'"),
+        ("UNRESOLVED_USING_COLUMN_FOR_JOIN", {"colName": "`idd`", "suggestion": "`id`"}, ColumnNotFoundError, "'id'?"),
+    ],
+)  # fmt: skip
+def test_an_unknown_name_is_one_sentence(
+    logged: Any, condition: str, parameters: dict[str, str], kind: type[Exception], says: str
+) -> None:
+    """And nothing of Spark's is printed: neither its plan, nor pyspark's record of the JVM's trace."""
+    with pytest.raises(kind) as error, telling_names("s", lambda: TABLES, COLUMNS):
+        raise Said(condition, **parameters)
+    assert says in str(error.value) and len(str(error.value).splitlines()) == 1
+    assert error.value.__suppress_context__ and isinstance(error.value.__context__, AnalysisException)
+    assert not logged
+
+
+def test_without_a_store_its_folder_is_asked_for() -> None:
+    """The table is in the store, so its name is right; what is missing is the store."""
+    with pytest.raises(
+        TableNotFoundError, match="no table or view 'orders'; the tables of a store .* store=folder"
+    ):
+        with telling_names(None, lambda: TABLES, COLUMNS):
+            raise Said(NO_TABLE, relationName="`orders`")
+    with pytest.raises(TableNotFoundError, match="; it has none$"), telling_names("s", list, []):
+        raise Said(NO_TABLE, relationName="`orders`")
+
+
+def test_all_else_is_sparks(logged: Any) -> None:
+    """An error that is none of a name stays what it is, with its record in the log; so does what other threads say."""
+    with pytest.raises(Said) as raised, telling_names("s", lambda: TABLES, COLUMNS):
+        raise Said("MISSING_GROUP_BY")
+    assert raised.value.getCondition() == "MISSING_GROUP_BY" and len(logged) == 1
+    with pytest.raises(ValueError, match="^x$"), telling_names("s", lambda: TABLES, COLUMNS):
+        raise ValueError("x")
+    with telling_names("s", lambda: TABLES, COLUMNS):
+        other = threading.Thread(target=Said, args=(NO_TABLE,))
+        other.start()
+        other.join()
+        assert len(logged) == 2
+    Said(NO_TABLE)
+    assert len(logged) == 3
