@@ -12,7 +12,7 @@ import datetime as dt
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,7 +36,7 @@ from nyala.scan import Scan, make_spec, need
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import build_schema, check_comment, check_table_name
 from nyala.table import Table, TableView
-from nyala.tablet.compaction import Runner
+from nyala.tablet.compaction import Runner, run_here
 from nyala.tablet.diff_spec import DiffSpec
 from nyala.tablet.history import check_readable, parse_history
 from nyala.tablet.layout import catalog_path
@@ -430,10 +430,15 @@ class Database:
             )
         return root, max(min(timestamp, published), TIMESTAMP_ZERO), published
 
-    def _runner(self) -> Runner | None:
-        """Who carries out compactions that are asked for: the background's worker processes, for what is large."""
-        maintenance = self._open.maintenance
-        return None if maintenance is None else maintenance.compactor.runner(self._writer())
+    def _runner(self, told: Callable[[int, int], None] = lambda done, total: None) -> Runner:
+        """Who carries out compactions that are asked for: the background's worker processes, for what is large.
+
+        told: called with the rows that are done of one, and all of it.
+        """
+        store, maintenance = self._writer(), self._open.maintenance
+        return (
+            run_here(store, told) if maintenance is None else maintenance.compactor.runner(store, told=told)
+        )
 
     def _make_scan(
         self,

@@ -22,6 +22,7 @@ import pyarrow as pa
 from nyala.errors import Error, InvalidArgumentError, ReadOnlyError
 from nyala.mvcc.timestamp import naive_note, parse_at, to_datetime
 from nyala.partition.describe import describe
+from nyala.progress import Progress, Work, teller
 from nyala.scan import Scan, not_looped_over, preview, resolve_columns
 from nyala.tablet import read_path, where_writes
 from nyala.tablet.care import compact_table, vacuum_table
@@ -280,21 +281,33 @@ class Table(_Readable):
     # ---------------------------------------------------------------------------------------- write
 
     def insert(
-        self, data: Any, on_conflict: Literal["error", "ignore"] = "error", errors: Errors = "raise"
+        self,
+        data: Any,
+        on_conflict: Literal["error", "ignore"] = "error",
+        errors: Errors = "raise",
+        *,
+        progress: bool | Progress = False,
     ) -> WriteResult:
         """New rows. A key that is taken is a row error `already-present`, or is passed over with
         `on_conflict="ignore"`.
 
+        progress: True, or a function that is called with (rows done, None) after each record batch of a
+                  `pyarrow.RecordBatchReader`; of other data, which are one batch, at their end. See `nyala.progress`.
         Raises: DuplicateKeyError, InvalidValueError, NoPartitionError, WriteError (a mixture): nothing was
         written; ColumnNotFoundError, SchemaError; StorageError.
         """
-        return self._write("insert", data, choice("on_conflict", on_conflict, "ignore"), errors)
+        return self._write("insert", data, choice("on_conflict", on_conflict, "ignore"), errors, progress)
 
     append = insert
 
-    def upsert(self, data: Any, errors: Errors = "raise") -> WriteResult:
-        """Insert what is new, update what is there. Of a row that is there, only the columns given are changed."""
-        return self._write("upsert", data, False, errors)
+    def upsert(
+        self, data: Any, errors: Errors = "raise", *, progress: bool | Progress = False
+    ) -> WriteResult:
+        """Insert what is new, update what is there. Of a row that is there, only the columns given are changed.
+
+        progress: as of `insert`.
+        """
+        return self._write("upsert", data, False, errors, progress)
 
     def update(
         self,
@@ -304,12 +317,14 @@ class Table(_Readable):
         *,
         set: Mapping[str, Any] | None = None,
         where: Any = None,
+        progress: bool | Progress = False,
     ) -> WriteResult:
         """Change columns of rows that are there: by key (`data`), or of all rows that `where` selects (`set`).
 
         `set` maps columns to constants, or to SQL expressions over the row as text: {"status": "done", "n": "n + 1"}.
         For a text column a string counts as an expression only if it reads as one ('quoted', "column", a || b, a
         function, CASE); text that comes from elsewhere is given as `pyarrow.scalar(text)`, which is never evaluated.
+        progress: of `data`, as of `insert`.
         Raises: KeyNotFoundError for a missing key, unless `on_missing="ignore"`.
         """
         ignore = choice("on_missing", on_missing, "ignore")
@@ -320,7 +335,7 @@ class Table(_Readable):
         if set is None:
             if where is not None:
                 raise InvalidArgumentError("update(data) finds its rows by key; where= goes with set=")
-            return self._write("update", data, ignore, errors)
+            return self._write("update", data, ignore, errors, progress)
         return where_writes.update_where(
             self._database._writer(), self._name, set, where, collect=_collect(errors)
         )
@@ -332,9 +347,11 @@ class Table(_Readable):
         errors: Errors = "raise",
         *,
         where: Any = None,
+        progress: bool | Progress = False,
     ) -> WriteResult:
         """Take rows away: by key (the key columns only), or all that `where` selects.
 
+        progress: of `keys`, as of `insert`.
         Raises: KeyNotFoundError for a missing key, unless `on_missing="ignore"`.
         """
         ignore = choice("on_missing", on_missing, "ignore")
@@ -344,7 +361,7 @@ class Table(_Readable):
             )
         if where is not None:
             return where_writes.delete_where(self._database._writer(), self._name, where)
-        return self._write("delete", keys, ignore, errors)
+        return self._write("delete", keys, ignore, errors, progress)
 
     def restore(self, to: Any) -> WriteResult:
         """Make the table as it was at `to`, as one new batch: rows that came since are deleted, rows that went are
@@ -358,10 +375,16 @@ class Table(_Readable):
         _, table, moment = self._view(to, name="to")
         return restore(store, table.id, moment)
 
-    def _write(self, operation: str, data: Any, ignore: bool, errors: Errors) -> WriteResult:
+    def _write(
+        self, operation: str, data: Any, ignore: bool, errors: Errors, progress: bool | Progress = False
+    ) -> WriteResult:
         store, collect = self._database._writer(), _collect(errors)
+        told = teller(progress, lambda done, total: f"{operation} into {self._name}: {done:,} rows")
         if not isinstance(data, pa.RecordBatchReader):
-            return write(store, [Request(self._name, operation, data, ignore)], collect=collect)[0]
+            result = write(store, [Request(self._name, operation, data, ignore)], collect=collect)[0]
+            if told is not None:
+                told(_rows_of(result), None)
+            return result
         total: WriteResult | None = None
         done = 0
         for batch in data:
@@ -372,6 +395,8 @@ class Table(_Readable):
                 raise
             total = result if total is None else _sum(total, result, done)
             done += batch.num_rows
+            if told is not None:
+                told(done, None)
         return (
             total
             if total is not None
@@ -468,15 +493,21 @@ class Table(_Readable):
         store = self._database._writer()
         flush(store, {tablet.id for tablet in store.root.table(self._name).tablets})
 
-    def compact(self) -> None:
+    def compact(self, *, progress: bool | Progress = False) -> None:
         """Flush the table, and compact it until its rowsets do not overlap and no change waits to be brought in.
 
         Goes on beside writes and scans; with writers at work it ends with what was there when it was called. By itself
         the background does as much of it as pays. Rowsets that a running upsert of Spark's may have changes for are
         left out; where something was to be done to them, the logger `nyala.compaction` says whose they are.
+        progress: True, or a function that is called with (done, total), in hundredths of the compactions that are to
+                  be done. See `nyala.progress`.
         Raises: StorageError, CorruptionError: what was done up to then stays, and is right.
         """
-        compact_table(self._database._writer(), self._name, self._database._runner())
+        told = teller(
+            progress, lambda done, total: f"compaction of {self._name}: {100 * done // (total or 1)} %"
+        )
+        work = Work(told)
+        compact_table(self._database._writer(), self._name, self._database._runner(work.rows), work.step)
 
     def vacuum(self, dry_run: bool = False) -> dict[str, Any]:
         """Give back the disk that only history out of reach, dead rows and forgotten files take.
@@ -590,6 +621,11 @@ def choice(argument: str, value: str, ignore: str) -> bool:
     if value not in ("error", ignore):
         raise InvalidArgumentError(f"{argument} takes 'error' or {ignore!r}, not {value!r}")
     return value == ignore
+
+
+def _rows_of(result: WriteResult) -> int:
+    """How many rows were given."""
+    return result.inserted + result.updated + result.deleted + result.ignored + len(result.errors)
 
 
 def _sum(left: WriteResult, right: WriteResult, offset: int) -> WriteResult:

@@ -4,16 +4,13 @@
         frame.collect()
 
 Shown on stderr when that is a terminal; in a notebook below its cell, as one line that changes; otherwise as records of
-the logger `nyala.spark` (level INFO). A notebook is told by the IPython that runs the program: it is not imported where
-it is not there already.
+the logger `nyala.spark` (level INFO): see `nyala.progress`.
 A Connect server reports by itself how far it is, to a handler of the session, about everything that the session runs.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nyala import handover
 from nyala.env import SYSTEM
 from nyala.errors import Error
+from nyala.progress import shower
 from nyala.spark.cluster import is_classic
 
 if TYPE_CHECKING:
@@ -29,13 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["renewing", "watching"]
 
 EVERY_S: Final = 2.0
-_log = logging.getLogger("nyala.spark")
 
 
 @contextlib.contextmanager
 def watching(spark: SparkSession, what: str, show: Callable[[str], None] | None = None) -> Iterator[None]:
     """While the body runs jobs, say how many of their tasks are done. show: told each line; None: see the module."""
-    lines = _Lines(what, show or _shower())
+    lines = _Lines(what, show or shower("nyala.spark"))
     with _watching_classic(spark, lines) if is_classic(spark) else _watching_connect(spark, lines):
         yield
 
@@ -104,44 +101,6 @@ def _watching_connect(spark: Any, lines: _Lines) -> Iterator[None]:
         yield
     finally:
         spark.removeProgressHandler(told)
-
-
-def _shower() -> Callable[[str], None]:
-    """What shows a line to whoever runs this program."""
-    if sys.stderr.isatty():
-        return _to_terminal
-    return _NotebookLine() if _in_notebook() else _to_log
-
-
-def _to_terminal(line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
-
-
-def _to_log(line: str) -> None:
-    _log.info("%s", line)
-
-
-def _in_notebook() -> bool:
-    """Whether this program is a kernel of IPython's, whose cells show what is displayed."""
-    ipython = sys.modules.get("IPython")
-    with contextlib.suppress(Exception):  # another module of that name
-        return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
-    return False
-
-
-class _NotebookLine:
-    """One line below the cell, from the first time on that there is something to say."""
-
-    def __init__(self) -> None:
-        self._shown: Any = None
-
-    def __call__(self, line: str) -> None:
-        data = {"text/plain": line}
-        if self._shown is None:
-            self._shown = sys.modules["IPython"].display.display(data, raw=True, display_id=True)
-        else:
-            self._shown.update(data, raw=True)
 
 
 @contextlib.contextmanager

@@ -227,14 +227,23 @@ class Compactor:
 
     # ------------------------------------------------------------------------------------------ where
 
-    def runner(self, store: Store, running: Running | None = None) -> Runner:
-        """Small jobs in this thread, others in a worker process. running: what `status` shows of it meanwhile."""
+    def runner(
+        self,
+        store: Store,
+        running: Running | None = None,
+        told: compaction_run.Progress = lambda done, total: None,
+    ) -> Runner:
+        """Small jobs in this thread, others in a worker process. running: what `status` shows of it meanwhile.
+
+        told: called in this thread with the rows that are done, and those of the whole job.
+        """
         clock = store.env.clock
 
         def run(job: Job, reservation: Reservation) -> Output:
             def progress(done: int, total: int) -> None:
                 if running is not None:
                     running.rows_done, running.rows_total = done, total
+                told(done, total)
 
             # A worker has the system's files and clock, so with others (in tests) it is no use.
             if store.env is not SYSTEM or input_bytes(job) < INLINE_BYTES:

@@ -42,7 +42,7 @@ class Kernel:
 
 
 def tell(*done: int) -> None:
-    lines = progress._Lines("load of t", progress._shower())
+    lines = progress._Lines("load of t", progress.shower("nyala.spark"))
     for number in done:
         lines.tell(number, 3, 1)
 

@@ -1,0 +1,111 @@
+"""How far an upsert or a compaction is: told to a function of the caller's, or shown every two seconds."""
+
+from __future__ import annotations
+
+import logging
+import types
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.support import key_value_table, open_database
+
+import nyala
+from nyala import progress
+from nyala.env import SYSTEM
+
+
+def reader(first: int, batches: int = 3) -> pa.RecordBatchReader:
+    """Record batches of 100 keys each."""
+    rows = pa.table({"k": range(first, first + 100 * batches), "v": [1] * 100 * batches})
+    return rows.to_reader(max_chunksize=100)
+
+
+@pytest.mark.parametrize("operation", ["insert", "upsert", "update", "delete"])
+def test_a_stream_tells_the_rows_after_each_batch(tmp_path: Path, operation: str) -> None:
+    """Of an hour's load nobody knows whether it goes on."""
+    with open_database(tmp_path / "s") as db:
+        table, told = key_value_table(db), list[tuple[int, int | None]]()
+        if operation in ("update", "delete"):
+            table.insert(reader(0))
+        data: Any = reader(0)
+        if operation == "delete":
+            data = data.read_all().select(["k"]).to_reader(max_chunksize=100)
+        getattr(table, operation)(data, progress=lambda *done: told.append(done))
+        assert told == [(100, None), (200, None), (300, None)]
+        told.clear()
+        table.upsert({"k": [1, 2], "v": [1, 2]}, progress=lambda *done: told.append(done))
+        assert told == [(2, None)]
+
+
+def test_what_the_callers_function_raises_ends_the_stream(tmp_path: Path) -> None:
+    """A button that says stop."""
+
+    def stop(done: int, total: int | None) -> None:
+        if done == 200:
+            raise KeyboardInterrupt
+
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        with pytest.raises(KeyboardInterrupt):
+            table.insert(reader(0), progress=stop)
+        assert table.count() == 200
+
+
+@pytest.mark.parametrize("maintenance", [False, True])
+def test_a_compaction_tells_its_rows(tmp_path: Path, maintenance: bool) -> None:
+    """In hundredths of the compactions that are to be done, rising to all of them."""
+    with nyala.connect(tmp_path / "s", maintenance=maintenance, rowset_size="1MB") as db:
+        db.maintenance.pause()
+        table = db.create_table(
+            "t", {"k": "int64", "v": "binary"}, "k", [nyala.hash_partition("k", buckets=2)]
+        )
+        noise = pa.array([SYSTEM.randomness.token_hex(32).encode() for _ in range(40_000)])
+        for _ in range(3):
+            table.upsert({"k": list(range(40_000)), "v": noise})
+            table.flush()
+        told: list[tuple[int, int | None]] = []
+        table.compact(progress=lambda *done: told.append(done))
+        totals = {total for _, total in told}
+        assert totals == {200} and told[0] == (0, 200) and told[-1] == (200, 200)
+        assert told == sorted(told) and len(told) > 4  # between the steps, the rows
+        told.clear()
+        table.compact(progress=lambda *done: told.append(done))
+        assert told == []  # there was nothing to do
+
+
+def test_lines_are_shown_every_two_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is done sooner says nothing; where nobody looks, the log has the lines."""
+    caplog.set_level(logging.INFO, "nyala.progress")
+    now_s = iter([0.0, 1.0, 2.5, 3.0, 5.0])
+    clock = types.SimpleNamespace(monotonic_s=lambda: next(now_s))
+    monkeypatch.setattr(progress, "SYSTEM", types.SimpleNamespace(clock=clock))
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        table.insert(reader(0, 4), progress=True)
+        assert caplog.messages == ["insert into t: 200 rows", "insert into t: 400 rows"]
+        caplog.clear()
+        now_s = iter([0.0, *(2.0 * number for number in range(1, 100))])
+        db.flush()
+        table.insert(reader(100, 4), on_conflict="ignore")
+        db.flush()
+        table.compact(progress=True)
+        assert (
+            caplog.messages[0] == "compaction of t: 0 %" and caplog.messages[-1] == "compaction of t: 100 %"
+        )
+
+
+@pytest.mark.parametrize("wrong", ["yes", 1, object()])
+def test_what_is_no_progress(tmp_path: Path, wrong: Any) -> None:
+    """A bar of some library is no function; said before anything is written."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        for call, given in ((table.insert, [{"k": 1}]), (table.delete, [{"k": 1}]), (table.compact, None)):
+            with pytest.raises(
+                nyala.InvalidArgumentError, match="progress takes True, or a function .*done, total"
+            ):
+                call(*(() if given is None else (given,)), progress=wrong)
+        assert table.count() == 0
