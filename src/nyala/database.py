@@ -14,7 +14,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pyarrow as pa
 
@@ -29,6 +29,7 @@ from nyala.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from nyala.hints import no_attribute
 from nyala.mvcc.timestamp import TIMESTAMP_ZERO, from_physical, naive_note, parse_at, to_datetime
 from nyala.open_store import OpenStore, close_abandoned
 from nyala.partition.levels import HashSpec, RangeSpec, build_partitions
@@ -380,6 +381,11 @@ class Database:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute(self, name)
 
     def __repr__(self) -> str:
         if self._store.closed:

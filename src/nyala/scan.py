@@ -28,6 +28,7 @@ import pyarrow as pa
 from nyala.cfile.physical import narrow_decimal
 from nyala.env import Env
 from nyala.errors import ColumnNotFoundError, HistoryExpiredError, InvalidArgumentError, SchemaError
+from nyala.hints import no_attribute
 from nyala.mvcc.timestamp import to_datetime
 from nyala.schema.alteration import widens
 from nyala.schema.arrow_values import telling_damage
@@ -217,6 +218,11 @@ class PinnedRows(abc.ABC):
 
     def __iter__(self) -> NoReturn:
         raise TypeError(not_looped_over(f"a {self._what}", self._what.split()[-1]))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute(self, name)
 
     def expire_if_unread(self) -> None:
         """Give back the files when nobody read for 15 minutes. Called by maintenance."""
@@ -612,10 +618,9 @@ def resolve_columns(table: TableState, columns: Sequence[str] | None) -> tuple[C
     if columns is None:
         return table.schema.columns
     if isinstance(columns, str):
-        raise InvalidArgumentError(
-            f"columns takes a list of names, not the text {columns!r}: write columns="
-            f"{[name.strip() for name in columns.split(',')]!r}"
-        )
+        names = [name.strip() for name in columns.split(",")]
+        meant = f"where={columns!r}" if any(sign in columns for sign in "=<>") else f"columns={names!r}"
+        raise InvalidArgumentError(f"columns takes a list of names, not the text {columns!r}: write {meant}")
     if len(set(columns)) != len(columns):
         raise InvalidArgumentError(f"columns names a column twice: {list(columns)}")
     return table.schema.project(columns)
@@ -674,7 +679,7 @@ def not_looped_over(what: str, rows: str) -> str:
     """What to write instead of `for row in …`. rows: how its rows are asked for in Python."""
     return (
         f"{what} is not looped over itself: `for batch in {rows}.to_reader():` goes through its record batches in "
-        f"bounded memory, and {rows}.to_arrow().to_pylist() is a list of all rows as dicts"
+        f"bounded memory, {rows}.to_arrow().to_pylist() is a list of all rows as dicts, {rows}.to_pandas() a data frame"
     )
 
 

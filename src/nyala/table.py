@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 import pyarrow as pa
 
 from nyala.errors import Error, InvalidArgumentError, ReadOnlyError
+from nyala.hints import no_attribute
 from nyala.mvcc.timestamp import naive_note, parse_at, to_datetime
 from nyala.partition.describe import describe
 from nyala.progress import Progress, Work, teller
@@ -334,7 +335,9 @@ class Table(_Readable):
             )
         if set is None:
             if where is not None:
-                raise InvalidArgumentError("update(data) finds its rows by key; where= goes with set=")
+                raise InvalidArgumentError(
+                    "update(data) finds its rows by key; where= goes with set=: update(set={'column': value}, where=…)"
+                )
             return self._write("update", data, ignore, errors, progress)
         return where_writes.update_where(
             self._database._writer(), self._name, set, where, collect=_collect(errors)
@@ -355,6 +358,10 @@ class Table(_Readable):
         Raises: KeyNotFoundError for a missing key, unless `on_missing="ignore"`.
         """
         ignore = choice("on_missing", on_missing, "ignore")
+        if isinstance(keys, str) and any(sign in keys for sign in " =<>"):
+            raise InvalidArgumentError(
+                f"delete takes keys; a condition is given with its name: delete(where={keys!r})"
+            )
         if (keys is None) == (where is None):
             raise InvalidArgumentError(
                 "delete takes either keys or where=, and not both; where='TRUE' deletes all rows"
@@ -403,12 +410,10 @@ class Table(_Readable):
             else write(store, [Request(self._name, operation, data.schema.empty_table(), ignore)])[0]
         )
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name in ("merge", "merge_insert"):
-            raise AttributeError(
-                f"Table has no {name}(): use upsert(), which inserts what is new and updates what is there"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute(self, name)
 
     # ---------------------------------------------------------------------------------------- read
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from nyala.cli.base import Command, settings
-from nyala.cli.output import echo_json
+from nyala.cli.output import counted, echo_json
 from nyala.cli.stores import describe_columns, find_table, partition_text, state_of, writer
 from nyala.cli.tables import folder_argument
 
@@ -27,6 +27,17 @@ if TYPE_CHECKING:
 
 __all__ = ["alter"]
 
+_EXAMPLES: Final = {
+    "add": "add NAME TYPE what=value",
+    "drop": "drop NAME",
+    "rename": "rename OLD NEW",
+    "change": "change NAME what=value",
+    "add-range": "add-range LOWER UPPER",
+    "drop-range": "drop-range LOWER UPPER",
+    "rename-table": "rename-table NAME",
+    "comment": "comment 'SOME TEXT'",
+    "history": "history 30d",
+}
 _TRUTH: Final = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -91,8 +102,11 @@ def _take(alteration: Alteration, state: TableState, step: str) -> None:
     takes_pairs = verb in ("add", "change")
     strange = next((word for word in pairs if not takes_pairs or "=" not in word), None)
     if len(names) < count or strange is not None:
-        what = f"{strange!r} is too much" if strange is not None else f"it takes {count} words"
-        raise click.UsageError(f"step {step!r}: {what}; quote what has blanks, and write what=value")
+        what = f"{strange!r} is too much" if strange is not None else f"it takes {counted(count, 'word')}"
+        raise click.UsageError(
+            f"step {step!r}: {what} after {verb!r}; quote the whole step, as in {_EXAMPLES[verb]!r}, and write "
+            "what=value"
+        )
     call(*names, **dict(word.split("=", 1) for word in pairs))
 
 

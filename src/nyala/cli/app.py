@@ -19,7 +19,7 @@ from typing import Any, Final
 import click
 
 from nyala.cli.alter import alter
-from nyala.cli.base import Command, Failure, Group, settings, shared_options
+from nyala.cli.base import Command, Failure, Group, settings, shared_options, with_meant
 from nyala.cli.care import compact, vacuum
 from nyala.cli.demo import demo
 from nyala.cli.fs import fs
@@ -60,7 +60,7 @@ class App(click.Group):
                 raise click.UsageError(
                     f"No such command {args[0]!r}. Did you mean {' or '.join(map(repr, full))}?", ctx
                 ) from error
-            raise
+            raise with_meant(error, args[0]) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         from nyala.errors import Error

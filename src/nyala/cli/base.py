@@ -10,7 +10,16 @@ from typing import Any, Final
 
 import click
 
-__all__ = ["Command", "Failure", "Group", "Settings", "program", "settings", "shared_options"]
+__all__ = [
+    "Command",
+    "Failure",
+    "Group",
+    "Settings",
+    "program",
+    "settings",
+    "shared_options",
+    "with_meant",
+]
 
 
 @dataclass
@@ -71,10 +80,57 @@ class Command(click.Command):
         return super().get_short_help_str(max(limit, _SUMMARY_MAX))
 
 
+# Words that other programs have for commands, and what does it here.
+_SQL: Final = (
+    "SQL is asked in Python: nyala.connect(FOLDER, read_only=True).sql('SELECT …'); `table scan FOLDER TABLE --where` "
+    "reads rows here"
+)
+_MEANT: Final = {
+    **dict.fromkeys(("sql", "shell", "query", "repl"), _SQL),
+    **dict.fromkeys(("ls", "show", "tables"), "`table list FOLDER` lists the tables"),
+    **dict.fromkeys(
+        ("head", "select", "cat", "rows", "get", "read", "preview"), "`table scan FOLDER TABLE --limit 10` shows rows"
+    ),
+    **dict.fromkeys(("count", "size", "du"), "`table stats FOLDER` counts rows and bytes"),
+    **dict.fromkeys(("info", "schema", "columns"), "`table describe FOLDER TABLE` shows the columns"),
+    **dict.fromkeys(("import", "insert", "upsert", "write", "copy"), "`table load FOLDER TABLE FILE` loads a file"),
+    **dict.fromkeys(
+        ("create", "new", "make"), "`table load --create` makes a table from a file, db.create_table(…) in Python"
+    ),
+    **dict.fromkeys(
+        ("drop", "delete", "rm", "truncate"), "that is Python's: db.drop_table(name), table.delete(where=…)"
+    ),
+    **dict.fromkeys(("dump", "save", "unload"), "`table export FOLDER TABLE FILE` writes a file"),
+    **dict.fromkeys(("diff", "log", "history"), "`table changes FOLDER TABLE --since TIME` tells what changed"),
+    "rename": "`table alter FOLDER TABLE 'rename-table NAME'` renames a table",
+    **dict.fromkeys(("repair", "verify", "fsck"), "`fs check FOLDER` looks for damage"),
+}  # fmt: skip
+
+
+def with_meant(error: click.UsageError, word: str) -> click.UsageError:
+    """The error for an unknown command, with what does what it probably means."""
+    if os.path.isdir(word):
+        meant = "A folder comes behind a command, as in `table list FOLDER`."
+    elif word in _MEANT:
+        meant = f"{_MEANT[word][0].upper()}{_MEANT[word][1:]}."
+    else:
+        return error
+    return click.UsageError(f"{error.format_message()} {meant}", error.ctx)
+
+
 class Group(click.Group):
     """A noun; its verbs are commands with the shared options."""
 
     command_class = Command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Raises: click.UsageError, which says of some words what does that here."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            raise with_meant(error, args[0]) from error
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """As of `Command`."""

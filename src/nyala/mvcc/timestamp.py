@@ -92,13 +92,17 @@ def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
             raise InvalidArgumentError(
                 f"{name}={at!r} is neither a timestamp nor ISO time such as '2026-11-20T10:00:00Z'"
             ) from error
-    if isinstance(at, dt.datetime):
+    if isinstance(at, dt.datetime) and at == at:  # pandas' NaT is one, and no moment
         return max(from_physical(microseconds_of(at), LOGICAL_MAX), 0)
-    if isinstance(at, dt.date):
+    if isinstance(at, dt.date) and not isinstance(at, dt.datetime):
         raise InvalidArgumentError(_day_text(at, name))
     stamp = getattr(at, "timestamp", None)
     if isinstance(stamp, int):
         return parse_at(stamp, name=name)
+    if isinstance(at, dt.timedelta):
+        raise InvalidArgumentError(
+            f"{name}=… takes a moment, not a time that went by: write {name}=datetime.now(UTC) - timedelta(…)"
+        )
     if isinstance(at, float) and 0 < at < _YEAR_2100_NS:
         raise InvalidArgumentError(_unix_time_text(at, name))
     raise InvalidArgumentError(

@@ -130,7 +130,8 @@ def build_partitions(
     for spec in specs:
         if not isinstance(spec, HashSpec | RangeSpec):
             raise InvalidArgumentError(
-                f"partition_by takes nyala.hash_partition(...) and nyala.range_partition(...), not {spec!r}"
+                f"partition_by takes nyala.hash_partition(...) and nyala.range_partition(...), not {spec!r}: for "
+                'instance nyala.hash_partition("id", buckets=4)'
             )
     hash_specs = [spec for spec in specs if isinstance(spec, HashSpec)]
     range_specs = [spec for spec in specs if isinstance(spec, RangeSpec)]

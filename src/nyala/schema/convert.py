@@ -25,7 +25,7 @@ import itertools
 import operator
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -287,6 +287,11 @@ def read_input(data: Any) -> InputColumns:
         raise InvalidArgumentError(
             f"{_class_name(data)} is a plan whose rows are not computed yet: collect() it first"
         )
+    if isinstance(data, Iterator):
+        raise InvalidArgumentError(
+            f"{_class_name(data)} is looped over once, and is no data that can be read again: give list(rows), or in "
+            "batches a pyarrow.RecordBatchReader"
+        )
     raise InvalidArgumentError(
         f"{_class_name(data)} is no data that Nyala can read; give a dict of columns, a list of dicts, a pyarrow "
         "Table or RecordBatch, a pandas or polars DataFrame, or anything with __arrow_c_stream__"
@@ -412,7 +417,7 @@ def _read_column(name: str, values: Any) -> Any:
         return list(values)
     if read is None:
         raise InvalidArgumentError(
-            f"column {name!r}: a {_class_name(values)} is no column; give a list, a NumPy or an Arrow array "
+            f"column {name!r}: {_class_name(values)} is no column; give a list, a NumPy or an Arrow array "
             "(for one row: a list of one value, or the row as a dict in a list)"
         )
     try:

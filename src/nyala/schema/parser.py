@@ -107,7 +107,9 @@ class PredicateParser:
         elif token.is_op("||"):
             expected += " (conditions are joined by the word OR)"
         elif token.is_op("-", "+", "*", "/", "%"):
-            expected += " (a predicate has no arithmetic; a date stands in quotes, '2026-01-31')"
+            expected += (
+                " (a predicate has no arithmetic; texts and dates stand in single quotes, '2026-01-31')"
+            )
         elif token.is_op(*_OPS):
             expected += " (comparisons do not chain; write 1 < x AND x < 5)"
         elif token.kind != "end" and source[: token.position].endswith("'"):

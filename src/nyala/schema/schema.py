@@ -246,8 +246,8 @@ class Schema:
         if name not in self:
             text = "'" + name.replace("'", "''") + "'"
             raise ColumnNotFoundError(
-                f"no column {name!r}{find_name(name, self.names)}; if it is a text, write {text}: single quotes are "
-                "for texts, double quotes for columns"
+                f"no column {name!r}; if it is a text, write {text}: single quotes are for texts, double quotes for "
+                f"columns{find_name(name, self.names)}"
             )
         return self._by_name[name]
 
@@ -366,6 +366,15 @@ def build_schema(
     return Schema(columns, key_count=len(key), version=0, next_column_id=FIRST_COLUMN_ID + len(columns))
 
 
+def _schema_of(data: Any) -> str:
+    """The end of a sentence for who gave rows where their schema was asked for."""
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return ": give its .schema"
+    if type(data).__name__ == "DataFrame":
+        return ": give pyarrow.Schema.from_pandas(df), or of polars df.to_arrow().schema"
+    return ": dict(…) makes one of pairs" if isinstance(data, list | tuple) else ""
+
+
 def _read_spec(spec: Any, limits: Limits) -> dict[str, ColumnSpec]:
     if isinstance(spec, pa.Schema):
         for name in spec.names:
@@ -377,7 +386,7 @@ def _read_spec(spec: Any, limits: Limits) -> dict[str, ColumnSpec]:
     else:
         raise SchemaError(
             "schema is a pyarrow.Schema or a dict of column name to type, "
-            f"for instance {{'id': 'int64', 'name': 'string'}}, not {type(spec).__name__}"
+            f"for instance {{'id': 'int64', 'name': 'string'}}, not {type(spec).__name__}{_schema_of(spec)}"
         )
     specs: dict[str, ColumnSpec] = {}
     for name, entry in entries:

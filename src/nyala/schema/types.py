@@ -244,7 +244,7 @@ def _unknown_type(spec: str) -> str:
         return f"there is no column type {spec!r}; use {_INSTEAD[word]}"
     near = difflib.get_close_matches(word, (*TYPE_NAMES, *_ALIASES), n=1)
     hint = f"did you mean {_ALIASES.get(near[0], near[0])}? " if near else ""
-    return f"there is no column type {spec!r}; {hint}The types are {', '.join(TYPE_NAMES)}"
+    return f"there is no column type {spec!r}; {hint}the types are {', '.join(TYPE_NAMES)}"
 
 
 def parse_type(spec: str | pa.DataType | ColumnType) -> ColumnType:
@@ -261,8 +261,11 @@ def parse_type(spec: str | pa.DataType | ColumnType) -> ColumnType:
         return _parse_text(spec)
     if isinstance(spec, pa.DataType):
         return _parse_arrow(spec)
+    python = {int: "int64", float: "double", str: "string", bytes: "binary", bool: "bool"}
+    python |= {dt.datetime: "timestamp", dt.date: "date", decimal.Decimal: "decimal(15,2)"}
+    meant = f": write {python[spec]!r}" if isinstance(spec, type) and spec in python else ""
     raise SchemaError(
-        f"a column's type is a name such as 'int64', a pyarrow.DataType, or nyala.column(...), not {spec!r}"
+        f"a column's type is a name such as 'int64', a pyarrow.DataType, or nyala.column(...), not {spec!r}{meant}"
     )
 
 

@@ -65,9 +65,12 @@ def test_a_step_that_is_refused_changes_nothing(run: Run, store: str) -> None:
     [
         ("", "it takes"),
         ("remove old", "there is no 'remove'; a step begins with add, drop"),
-        ("drop", "it takes 1 words"),
+        ("drop", "it takes 1 word after 'drop'; quote the whole step, as in 'drop NAME'"),
         ("drop old v", "'v' is too much"),
-        ("add x int8 7", "'7' is too much; quote what has blanks, and write what=value"),
+        (
+            "add x int8 7",
+            "'7' is too much after 'add'; quote the whole step, as in 'add NAME TYPE what=value', and write",
+        ),
         ("add x int8 default=seven", "'seven' is no int8"),
         ("add x double default=seven", "'seven' is no double"),
         ("add x bool default=seven", "'seven' is no bool"),

@@ -160,6 +160,25 @@ def test_a_verb_without_its_noun(run: Run) -> None:
         assert run(*line.split(), code=2).stderr.splitlines()[-1].endswith(meant)
 
 
+def test_words_of_other_programs(run: Run, tmp_path: Path) -> None:
+    """Whoever knows another program finds the command that he means, and what is Python's alone."""
+    for line, meant in (
+        (
+            "shell S",
+            "No such command 'shell'. SQL is asked in Python: nyala.connect(FOLDER, read_only=True).sql(",
+        ),
+        ("table sql S", "SQL is asked in Python"),
+        ("table ls S", "`table list FOLDER` lists the tables."),
+        ("table head S t", "`table scan FOLDER TABLE --limit 10` shows rows."),
+        ("table drop S t", "That is Python's: db.drop_table(name)"),
+        ("table create S t", "`table load --create` makes a table"),
+        ("ls S", "`table list FOLDER` lists the tables."),
+        (f"{tmp_path}", "A folder comes behind a command, as in `table list FOLDER`."),
+    ):
+        last = run(*line.split(), code=2).stderr.splitlines()[-1]
+        assert "No such command" in last and meant in last
+
+
 def test_debug_shows_the_traceback(run: Run, example: Example) -> None:
     """Whoever reports an error cannot show where it arose."""
     ran = run("table", "scan", example.path, "nothing", "--debug", code=1)

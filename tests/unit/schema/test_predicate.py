@@ -209,7 +209,7 @@ def test_text_in_double_quotes_is_told_how_to_be_text() -> None:
     """In SQL double quotes name a column, which few remember; a number beside it is no such mistake."""
     schema = build_schema({"host": "string", "n": "int64", "day": "date"}, "host")
     for text in ('host = "a"', '"a" <> host', "host < a", "host BETWEEN \"a\" AND 'b'", 'day = "a"'):
-        with pytest.raises(ColumnNotFoundError, match=r"no column 'a'.*; if it is a text, write 'a'"):
+        with pytest.raises(ColumnNotFoundError, match=r"no column 'a'; if it is a text, write 'a'"):
             bind(text, schema)
     for text in ('n = "a"', '"a" = "b"', '"a" IS NULL'):
         with pytest.raises(ColumnNotFoundError) as error:
