@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import nyala
@@ -76,6 +75,5 @@ def test_what_names_a_table_in_other_words(spark: SparkSession, store: Path, pla
         ("SELECT count(*) FROM (TABLE made)", [(2,)]),
     ):
         assert [tuple(row) for row in nyala.spark.sql(spark, text, store=store).collect()] == wanted, text
-    with pytest.raises(PySparkException, match="TABLE_OR_VIEW_NOT_FOUND") as raised:
+    with pytest.raises(nyala.TableNotFoundError, match=r"SELECT \* FROM t, where you mean TABLE t"):
         nyala.spark.sql(spark, "SELECT count(*) FROM (TABLE t)", store=store)
-    assert raised.value.__notes__ == [f"The store '{store}' has the tables t."]

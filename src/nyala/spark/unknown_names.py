@@ -93,6 +93,11 @@ def _no_table(parts: Sequence[str], folder: str | None, tables: Sequence[str]) -
             f"Spark has no table or view {name!r}; the tables of a store are named with store=folder, as in "
             "nyala.spark.sql(spark, text, store='weather')"
         )
+    if len(parts) == 1 and name.lower() in [table.lower() for table in tables]:
+        return TableNotFoundError(
+            f"Spark has no table or view {name!r}, and the store's table of that name stands in a FROM only: SELECT * "
+            f"FROM {name}, where you mean TABLE {name}"
+        )
     near = _nearest(parts[-1], tables)
     there = ", ".join(tables[:_SHOWN_MAX]) + (", …" if len(tables) > _SHOWN_MAX else "")
     meant = (
