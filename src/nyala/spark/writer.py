@@ -67,7 +67,7 @@ __all__ = [
 # Files of a job that never came to its commit go when its driver has ended, and are kept this long where nobody can
 # tell that.
 STAGING_TTL_S: Final = 24 * 3600
-ERRORS_SHOWN: Final = 5
+ERRORS_SHOWN: Final = 100
 
 _log = logging.getLogger("nyala.spark")
 
@@ -208,7 +208,7 @@ def failure_text(
 
 
 def failures_text(errors: pa.Table, row_text: Callable[[int | None], str] = "row {}".format) -> str:
-    """How many rows failed with which code, and the first few of them, a line each.
+    """How many rows failed with which code, and the first hundred of them, a line each.
 
     row_text: how the number of a row is said; by default it is its place in the job.
     """
