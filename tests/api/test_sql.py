@@ -421,6 +421,24 @@ def test_a_stream_that_is_left_early_holds_nothing(db: Any) -> None:
     assert db.sql("SELECT count(*) FROM t").fetchone() == (ROWS,)
 
 
+def test_a_run_that_is_collected_while_duckdb_reads_for_it_goes_without_a_word(
+    db: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector comes upon runs in any thread, also in the one in which DuckDB asks for the rows of that very run,
+    where it closes no connection."""
+    result = db.sql("SELECT sum(k) FROM t")
+    run = result._bound
+    noting: Any = source_module.ScanSource._noting_failure
+
+    def collected(self: Any, batches: Any) -> Any:
+        run.close()
+        return noting(self, batches)
+
+    monkeypatch.setattr(source_module.ScanSource, "_noting_failure", collected)
+    assert result.fetchall() == [(ROWS * (ROWS - 1) // 2,)]
+    assert not run.close.alive
+
+
 def test_a_scan_as_a_relation_of_your_own_connection(db: Any) -> None:
     """`to_duckdb` reads when a query does, with its columns and predicates; a limit of the scan stays a limit."""
     with duckdb.connect() as con:

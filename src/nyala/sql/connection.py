@@ -40,7 +40,7 @@ class Connection:
         self._lock = threading.Lock()
         self._opened: list[Any] = []  # DuckDB's connection, once there is one
         # DuckDB complains of connections that are still there when the interpreter ends.
-        weakref.finalize(self, _close_all, self._opened)
+        weakref.finalize(self, close_all, self._opened)
 
     def cursor(self) -> Any:
         """A DuckDB connection to the instance; what is registered on it, others don't see."""
@@ -63,12 +63,16 @@ class Connection:
     def close(self) -> None:
         """Let the instance go as soon as no result uses it."""
         with self._lock:
-            _close_all(self._opened)
+            close_all(self._opened)
 
 
-def _close_all(opened: list[Any]) -> None:
-    """A statement that another thread runs meanwhile ends by itself, or by what its scans say of the closed store;
-    DuckDB closes no connection under it, which goes with its last cursor."""
+def close_all(opened: list[Any]) -> None:
+    """Close connections and cursors, and take them out of the list.
+
+    A statement that another thread runs meanwhile ends by itself, or by what its scans say of the closed store; DuckDB
+    closes no connection under it, which goes with its last cursor. Nor does it under this thread, where the collector
+    has come upon a cursor nobody has any more while DuckDB reads a scan of ours for it.
+    """
     if not opened:
         return
     import duckdb

@@ -20,6 +20,7 @@ import pyarrow as pa
 from nyala.mvcc.timestamp import to_datetime
 from nyala.scan import Explanation, Scan, preview
 from nyala.schema.arrow_values import telling_damage
+from nyala.sql.connection import close_all
 from nyala.sql.errors import our_error
 from nyala.sql.source import Planning, ScanSource, duckdb_table
 from nyala.sql.statement import check_statement, columns_named, prepared, tables_named
@@ -224,7 +225,7 @@ class _Run:
         self._has_plan = False
         self.cursor = result._connection.cursor()
         # At the end of the program too: DuckDB complains of connections that are open when the interpreter goes.
-        weakref.finalize(self, self.cursor.close)
+        self.close = weakref.finalize(self, close_all, [self.cursor])
         self.sources = [
             ScanSource(
                 scan,
