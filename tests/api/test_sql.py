@@ -22,7 +22,7 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.parser import parse_predicate
 from nyala.sql import source as source_module
 from nyala.sql.statement import columns_named
-from nyala.tablet import read_path
+from nyala.tablet import parallel, read_path
 from tests.support import open_database
 
 ROWS = 300_000
@@ -421,22 +421,33 @@ def test_a_stream_that_is_left_early_holds_nothing(db: Any) -> None:
     assert db.sql("SELECT count(*) FROM t").fetchone() == (ROWS,)
 
 
-def test_a_run_that_is_collected_while_duckdb_reads_for_it_goes_without_a_word(
-    db: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["reads", "decodes"])
+def test_a_run_that_is_collected_where_duckdb_waits_is_closed_later(
+    db: Any, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """The collector comes upon runs in any thread, also in the one in which DuckDB asks for the rows of that very run,
-    where it closes no connection."""
+    """The collector comes upon runs in any thread: also in one in which DuckDB reads for that very run, or that decodes
+    for it. Closed there, it would wait for itself."""
     result = db.sql("SELECT sum(k) FROM t")
-    run = result._bound
+    run, left = result._bound, result._connection.left
     noting: Any = source_module.ScanSource._noting_failure
+    found: list[int] = []
 
-    def collected(self: Any, batches: Any) -> Any:
+    def collected() -> None:
         run.close()
-        return noting(self, batches)
+        found.append(len(left))
 
-    monkeypatch.setattr(source_module.ScanSource, "_noting_failure", collected)
-    assert result.fetchall() == [(ROWS * (ROWS - 1) // 2,)]
-    assert not run.close.alive
+    def made(self: Any, batches: Any) -> Any:
+        collected() if where == "reads" else parallel._start(lambda _: collected(), None).result()
+        return (yield from noting(self, batches))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(source_module.ScanSource, "_noting_failure", made)
+        assert result.fetchall() == [(ROWS * (ROWS - 1) // 2,)]
+    assert found == [1]
+    assert db.sql("SELECT 1").fetchall() == [(1,)]
+    assert len(left) == 0
+    with pytest.raises(duckdb.ConnectionException):
+        run.cursor.execute("SELECT 1")
 
 
 def test_a_scan_as_a_relation_of_your_own_connection(db: Any) -> None:

@@ -3,6 +3,7 @@
     run(snapshot, text)
         |  statement.py    one SELECT and nothing else; which tables it names
         |  connection.py   a private DuckDB in memory that can reach no file and whose settings are locked
+        |  closing.py      when cursors of it are closed that nobody has any more
         v
     Result                 result.py: runs the statement, whenever its rows are asked for, always at one moment
         |

@@ -12,12 +12,13 @@ Source: shared contract, `db.sql`; DuckDB, "Securing DuckDB".
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 import threading
 import weakref
 from typing import Any, Final
+
+from nyala.sql.closing import LeftCursors, close_all
 
 SETTINGS: Final = {
     "enable_external_access": "false",
@@ -39,14 +40,16 @@ class Connection:
         self._memory_bytes = max(memory_limit_bytes, MEMORY_BYTES_MIN)
         self._lock = threading.Lock()
         self._opened: list[Any] = []  # DuckDB's connection, once there is one
+        self.left = LeftCursors()
         # DuckDB complains of connections that are still there when the interpreter ends.
-        weakref.finalize(self, close_all, self._opened)
+        weakref.finalize(self, close_all, self._opened, self.left)
 
     def cursor(self) -> Any:
         """A DuckDB connection to the instance; what is registered on it, others don't see."""
         import duckdb
 
         with self._lock:
+            self.left.close()
             if not self._opened:
                 spill = os.path.join(tempfile.gettempdir(), f"nyala-sql-{os.getpid()}-{id(self):x}")
                 settings: Any = {
@@ -63,20 +66,4 @@ class Connection:
     def close(self) -> None:
         """Let the instance go as soon as no result uses it."""
         with self._lock:
-            close_all(self._opened)
-
-
-def close_all(opened: list[Any]) -> None:
-    """Close connections and cursors, and take them out of the list.
-
-    A statement that another thread runs meanwhile ends by itself, or by what its scans say of the closed store; DuckDB
-    closes no connection under it, which goes with its last cursor. Nor does it under this thread, where the collector
-    has come upon a cursor nobody has any more while DuckDB reads a scan of ours for it.
-    """
-    if not opened:
-        return
-    import duckdb
-
-    while opened:
-        with contextlib.suppress(duckdb.Error):
-            opened.pop().close()
+            close_all(self._opened, self.left)

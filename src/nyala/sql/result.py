@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,7 +19,6 @@ import pyarrow as pa
 from nyala.mvcc.timestamp import to_datetime
 from nyala.scan import Explanation, Scan, preview
 from nyala.schema.arrow_values import telling_damage
-from nyala.sql.connection import close_all
 from nyala.sql.errors import our_error
 from nyala.sql.source import Planning, ScanSource, duckdb_table
 from nyala.sql.statement import check_statement, columns_named, prepared, tables_named
@@ -225,7 +223,7 @@ class _Run:
         self._has_plan = False
         self.cursor = result._connection.cursor()
         # At the end of the program too: DuckDB complains of connections that are open when the interpreter goes.
-        self.close = weakref.finalize(self, close_all, [self.cursor])
+        self.close = result._connection.left.close_with(self, self.cursor)
         self.sources = [
             ScanSource(
                 scan,
