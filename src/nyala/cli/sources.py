@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 import click
 
 from nyala.cli.base import Failure
+from nyala.cli.csv_bytes import CsvBytes
 from nyala.cli.csv_cells import BadCell, read_cells, text_at, why
 from nyala.cli.output import counted
 
@@ -297,12 +298,13 @@ def _read_csv(
 
     with _csv_bytes(path) as (raw, source):
         total = os.fstat(raw.fileno()).st_size if path != STDIO else 0
-        blocks = _Blocks(raw, source)
-        if total:
-            source = pa.PythonFile(blocks, mode="r")
+        blocks = CsvBytes(source, raw if total else None)
         rows = _Rows(types, key)
         texts = dict.fromkeys(types, pa.string())
-        reader = _csv_reader(path, source, dialect, texts, columns, rows.skip, check_utf8=False)
+        bytes_ = pa.PythonFile(blocks, mode="r")
+        reader = _csv_reader(path, bytes_, dialect, texts, columns, rows.skip, check_utf8=False)
+        names = reader.schema.names if columns is None else _header(path, dialect)
+        last = names[-1] if names and names[-1] in reader.schema.names else None
 
         def parts() -> Iterator[Part]:
             part = None
@@ -310,7 +312,8 @@ def _read_csv(
                 if part is not None:
                     yield part
                 part = rows.read(batch, min(1.0, blocks.end_of(number) / total) if total else None)
-            yield rows.with_rest(part or Part(pa.RecordBatch.from_pylist([], reader.schema), None))
+            part = part or Part(pa.RecordBatch.from_pylist([], reader.schema), None)
+            yield rows.with_rest(part, last if blocks.may_be_open else None)
 
         # Whoever waits for a pipe must be able to give up.
         for part in _one_ahead(parts()) if os.path.isfile(path) else parts():
@@ -368,10 +371,29 @@ class _Rows:
             found, good = found.filter(pa.array(whole)), places[whole]
         return Part(found, done, first, good, bad[:BAD_ROWS_MAX], count)
 
-    def with_rest(self, part: Part) -> Part:
-        """The last part, with what stands behind its last row."""
+    def with_rest(self, part: Part, open_column: str | None) -> Part:
+        """The last part, with what stands behind its last row.
+
+        open_column: the file's last one, if a double quote may be open at its end: where the last value goes on to
+                     there, what stands behind the quote were rows.
+        """
         bad, count = self._take(None)
+        if open_column is not None and not count:
+            part = self._without_open(part, open_column)
         return replace(part, bad=[*part.bad, *bad][:BAD_ROWS_MAX], bad_count=part.bad_count + count)
+
+    def _without_open(self, part: Part, column: str) -> Part:
+        last, texts = part.batch.num_rows - 1, part.batch.column(column)
+        if last < 0 or not _is_text(texts.type) or not texts[last].is_valid:
+            return part
+        text, place = text_at(texts, last), part.place(last)
+        if not text.endswith(("\n", "\r")) or any(row.row > place for row in part.bad):
+            return part
+        bad = BadRow(place, column, text, _OPEN_QUOTE, self._key_of(part.batch, part.batch, last))
+        places = None if part.places is None else part.places[:last]
+        told = [*part.bad, bad][:BAD_ROWS_MAX]
+        batch = part.batch.slice(0, last)
+        return replace(part, batch=batch, places=places, bad=told, bad_count=part.bad_count + 1)
 
     def _take(self, last: int | None) -> tuple[list[BadRow], int]:
         """The rows that Arrow passed over up to that place in the file, None: all; the first of them, and how many."""
@@ -403,6 +425,18 @@ class _Rows:
         return dict(zip(names, values, strict=True))
 
 
+_OPEN_QUOTE: Final = (
+    "a double quote is opened here and never closed, so it takes in all that stands behind it: close it, or double it "
+    "where it belongs to the text"
+)
+
+
+def _is_text(type: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(type))
+
+
 def _place(row: Any) -> int:
     """Of Arrow's InvalidRow, which counts the header."""
     return int(row.number) - 1
@@ -410,39 +444,13 @@ def _place(row: Any) -> int:
 
 def _odd_row(row: Any) -> BadRow:
     wanted, fields = counted(row.expected_columns, "field"), counted(row.actual_columns, "field")
-    meant = (
-        "a field that holds the sign between fields stands in double quotes"
-        if row.actual_columns > row.expected_columns
-        else "is the line cut off?"
-    )
+    if row.actual_columns > row.expected_columns:
+        meant = "a field that holds the sign between fields stands in double quotes"
+    else:
+        meant = _OPEN_QUOTE if row.text.count('"') % 2 else "is the line cut off?"
     shown = row.text if len(row.text) <= _TEXT_SHOWN else row.text[: _TEXT_SHOWN - 1] + "…"
     message = f"{fields}, where the header has {wanted.removesuffix(' fields')}: {shown!r}; {meant}"
     return BadRow(_place(row), None, row.text, message, {})
-
-
-class _Blocks:
-    """A CSV's bytes on their way to Arrow, and where in the file each block ends.
-
-    Arrow reads many blocks ahead of the rows that it hands out, so the file's own position runs to its end at once.
-    But each of its batches is made of one block, in order. Of a packed file, positions are those of the packed bytes.
-    """
-
-    closed = False
-
-    def __init__(self, raw: IO[bytes], source: Any) -> None:
-        self._raw = raw
-        self._source = source
-        self._ends: list[int] = []
-
-    def read(self, size: int) -> bytes:
-        data: bytes = self._source.read(size)
-        if data:
-            self._ends.append(self._raw.tell())
-        return data
-
-    def end_of(self, block: int) -> int:
-        """The position behind the block, counted from 0."""
-        return self._ends[min(block, len(self._ends) - 1)]
 
 
 @contextmanager
@@ -491,10 +499,14 @@ def _csv_reader(
     )
 
 
-def infer_types(path: str, format: Format, dialect: CsvDialect, columns: Sequence[str] | None) -> pa.Schema:
+def infer_types(
+    path: str, format: Format, dialect: CsvDialect, columns: Sequence[str] | None, *, collect: bool = False
+) -> pa.Schema:
     """Columns and types for a new table: those of a Parquet file, or what the first 8 MB of a CSV look like.
 
-    Columns of nothing but NULLs, and times of day, are text then.
+    Columns of nothing but NULLs, and times of day, are text then; so are whole numbers of which one begins with a
+    needless 0, as postcodes and article numbers do.
+    collect: text that is no UTF-8 is text, and its rows fail.
     Raises: Failure naming the file when it cannot be read.
     """
     import pyarrow as pa
@@ -508,13 +520,14 @@ def infer_types(path: str, format: Format, dialect: CsvDialect, columns: Sequenc
                 _check_columns(path, columns, schema.names)
                 schema = pa.schema([schema.field(name) for name in columns])
         else:
-            with _csv_bytes(path) as (_, source):
-                schema = _csv_reader(
-                    path, source, dialect, {}, columns, lambda row: "skip", check_utf8=True
-                ).schema
+            schema = _guessed(path, dialect, columns)
             for name, type in zip(schema.names, schema.types, strict=True):
-                if pa.types.is_binary(type):
+                if not pa.types.is_binary(type):
+                    continue
+                if not collect:
                     raise Failure(f"{path}: column {name!r} is no UTF-8 text; {recode(path)}", "FileError")
+                place = schema.names.index(name)
+                schema = schema.set(place, pa.field(name, pa.string()))
     fields = [
         pa.field(field.name, pa.string(), field.nullable)
         if pa.types.is_null(field.type) or pa.types.is_time(field.type)
@@ -522,6 +535,30 @@ def infer_types(path: str, format: Format, dialect: CsvDialect, columns: Sequenc
         for field in schema
     ]
     return pa.schema(fields)
+
+
+def _guessed(path: str, dialect: CsvDialect, columns: Sequence[str] | None) -> pa.Schema:
+    """What Arrow takes the first block of a CSV for, but for numbers that would not come back as they stand there."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def read(types: Mapping[str, pa.DataType], check_utf8: bool) -> Any:
+        source = pa.PythonFile(CsvBytes(blocks), mode="r")
+        return _csv_reader(path, source, dialect, types, columns, lambda row: "skip", check_utf8=check_utf8)
+
+    with _csv_bytes(path) as (_, blocks):
+        schema = read({}, True).schema
+    whole = [field.name for field in schema if pa.types.is_integer(field.type)]
+    if whole:
+        with _csv_bytes(path) as (_, blocks):
+            texts = read(dict.fromkeys(whole, pa.string()), False).read_next_batch()
+        for name in whole:
+            if pc.any(pc.match_substring_regex(texts.column(name), _NEEDLESS_ZERO)).as_py():
+                schema = schema.set(schema.names.index(name), pa.field(name, pa.string()))
+    return schema
+
+
+_NEEDLESS_ZERO: Final = r"^\s*[+-]?0[0-9]"
 
 
 # -- writing -----------------------------------------------------------------------------------------------

@@ -267,7 +267,7 @@ def load(
     spec = None
     if create:
         assert key is not None
-        schema = infer_types(files[0], formats[0], dialect, columns)
+        schema = infer_types(files[0], formats[0], dialect, columns, collect=errors == "collect")
         spec = _new_table(schema, key, hashes, range_, types)
     with writer(folder, create=create) as database:
         target = _existing(database, table) if spec is None else database.create_table(table, **spec)

@@ -13,7 +13,8 @@ Which of the two a text is, is decided by the column's type (`parse_assignment`)
     number, bool          an expression
     date, timestamp       ISO text is a constant, any other an expression
     text, binary          an expression if it reads as one of text: 'quoted', "column", a || b, f(x), CASE … END;
-                          otherwise the constant itself, so {"status": "done"} needs no quotes inside
+                          otherwise the constant itself, so {"status": "done"} needs no quotes inside. What looks like a
+                          call and is none, as trim(s), is refused: it would be written into every row
 A constant that comes from elsewhere (a form, a file) is given as `pyarrow.scalar(text)`, which is never read.
 
 Values: integers are computed in 64 bits and decimals with all their digits; where a result does not fit, that row
@@ -26,7 +27,8 @@ Source: shared contract, "Write" (`set=`) and "Values"; SQL:2016 part 2, 6.27 to
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import re
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +42,7 @@ from nyala.schema.cast import cast_list
 from nyala.schema.evaluate import Arrays
 from nyala.schema.expression_nodes import ERROR_TEXTS, ColumnNode, Node, is_decimal, number_values, to_double
 from nyala.schema.expression_parser import (
+    FUNCTIONS,
     CallTree,
     CaseTree,
     LiteralTree,
@@ -248,6 +251,13 @@ def parse_assignment(
         return parse_expression(value, schema, target, limits)
     if _is_text_expression(value):
         return parse_expression(value, schema, target, limits)
+    if _looks_like_call(value):
+        try:
+            return parse_expression(value, schema, target, limits)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(
+                f"{error}\nif that text itself is meant: {literal_to_sql(value)!r}, or pyarrow.scalar({value!r})"
+            ) from None
     if value in schema and schema.by_name(value).type.is_text == type.is_text:
         raise InvalidArgumentError(
             f"column {target.name!r}: {value!r} may be the column of that name or the text; write "
@@ -266,6 +276,15 @@ def _is_text_expression(text: str) -> bool:
         case LiteralTree(value=str() | bytes()) | NameTree(quoted=True) | OperationTree(op="||"):
             return True
     return isinstance(tree, CallTree | CaseTree)
+
+
+def _looks_like_call(text: str) -> bool:
+    """A name with a bracket right behind it, which ends with one too, unless the name is one of our functions."""
+    match = _CALL.match(text)
+    return match is not None and (match[1].lower() in FUNCTIONS or text.rstrip().endswith(")"))
+
+
+_CALL: Final = re.compile(r"\s*([A-Za-z_]\w*)\(", re.ASCII)
 
 
 def parse_expression(

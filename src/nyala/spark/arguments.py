@@ -18,11 +18,12 @@ __all__ = ["check_database", "check_frame", "check_table", "folder_of"]
 
 
 def check_table(table: Any, call: str) -> None:
-    """Raises: InvalidArgumentError for what is no Table."""
+    """Raises: InvalidArgumentError for what is no Table; StorageError for one of a closed Database."""
     if not isinstance(table, Table):
         raise InvalidArgumentError(
             f"{call} takes a Table of an open Database, not {_shown(table)}: nyala.connect(folder)[name]"
         )
+    table._database._store.check_open()
 
 
 def check_database(database: Any, call: str) -> None:

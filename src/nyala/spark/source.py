@@ -110,6 +110,13 @@ class NyalaDataSource(Promptly, DataSource):
     @errors_in_options()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         options = WriteOptions.parse(self._with_target(schema))
+        if overwrite and plain_names(self.options).get("operation", "insert") != "insert":
+            raise InvalidArgumentError(
+                f"output mode 'complete' has each micro-batch replace all rows of table {options.table!r}, and "
+                f"operation={options.operation!r} is asked for too: leave operation out for that; to change the rows "
+                "that a micro-batch has and keep the others: .outputMode('update').foreachBatch(function), which calls "
+                "nyala.spark.upsert(batch, table)"
+            )
         return NyalaStreamWriter(options, schema, overwrite)
 
     def _with_identity(self, schema: StructType, names: tuple[str, ...]) -> dict[str, str]:

@@ -156,7 +156,11 @@ class ScanSource:
         if self.scan.rows_held() < _ROWS_MIN:
             return False
         if text not in self.planning.found:
-            self.planning.found[text] = self.scan.estimate(predicate)
+            try:
+                self.planning.found[text] = self.scan.estimate(predicate)
+            except Error as error:  # of which DuckDB hands on the text only
+                self.failure = self.failure or error
+                raise
         found = self.planning.found[text]
         sparing = found.matching <= _OF_THEM_MAX
         if sparing:

@@ -161,6 +161,23 @@ def test_an_assignment_gives_the_value_that_it_says(
     assert assign(target, value, **columns) == (result, {})
 
 
+@pytest.mark.parametrize(
+    "text", ["trim(name)", "uper(name)", "upper(name", "replace(name, 'a', 'b')", "Acme(UK)"]
+)
+def test_text_that_looks_like_a_call_and_is_none_is_not_written_into_every_row(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="if that text itself is meant") as refused:
+        assign("name", text, name=["x"])
+    assert "column 'name': expected" in str(refused.value)
+    quoted = text.replace("'", "''")
+    assert assign("name", f"'{quoted}'", name=["x"]) == ([text], {})
+    assert assign("name", pa.scalar(text), name=["x"]) == ([text], {})
+
+
+@pytest.mark.parametrize("text", ["Acme (UK)", "f(x) is a function", "(n)", "done()x"])
+def test_other_text_with_brackets_is_a_value(text: str) -> None:
+    assert assign("name", text, name=["x"]) == ([text], {})
+
+
 FAILING: list[tuple[str, Any, dict[str, list[Any]], list[Any], dict[int, str]]] = [
     ("n", "n + 1", {"n": [INT64_MAX, 1]}, [None, 2], {0: OUT_OF_RANGE}),
     ("n", "n - 1", {"n": [INT64_MIN, 1]}, [None, 0], {0: OUT_OF_RANGE}),

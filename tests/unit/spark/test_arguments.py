@@ -46,6 +46,20 @@ def test_what_is_mixed_up_is_said(tmp_path: Path, act: Callable[[Any, Any], obje
         assert says in str(error.value)
 
 
+def test_a_table_of_a_closed_database_is_refused(tmp_path: Path) -> None:
+    """Also where the rows would be handed to whoever has the store."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+    for act in (
+        lambda: nyala.spark.load(Frame(), table),
+        lambda: nyala.spark.upsert(Frame(), table, tasks=2),
+        lambda: nyala.spark.compact(None, table),
+        lambda: nyala.spark.backup(None, table, "folder"),
+    ):
+        with pytest.raises(nyala.StorageError, match="is closed: connect"):
+            act()
+
+
 LEASED: dict[str, Callable[[Any, Any], object]] = {
     "nyala.spark.load": lambda table, lease: nyala.spark.load(Frame(), table, lease=lease),
     "nyala.spark.upsert": lambda table, lease: nyala.spark.upsert(Frame(), table, lease=lease),

@@ -77,7 +77,7 @@ def test_workers_of_another_python_are_told_with_the_cure(text: str, said: str) 
 
 def test_a_mode_that_was_forgotten_is_told() -> None:
     """Spark names "Overwrite" as one of two cures, and that throws the table's rows away."""
-    said = r"append.*overwrite'\) replaces all rows"
+    said = r"'errorifexists'.*append.*insert-ignore.*overwrite'\) replaces all rows"
     with pytest.raises(nyala.InvalidArgumentError, match=said), nyala.spark.plain_errors():
         raise RuntimeError('[UNSUPPORTED_DATA_SOURCE_SAVE_MODE] The data source "nyala" cannot be written in')
 

@@ -145,6 +145,18 @@ def test_complete_output_replaces_the_content(store: Path, run_task: Task) -> No
     assert content(store) == [2, 3]
 
 
+def test_complete_output_takes_no_other_operation(store: Path) -> None:
+    """It would be a surprise: an upsert that empties the table."""
+    given = {"path": str(store), "table": "t"}
+    for operation in ("upsert", "delete", "changes"):
+        source = NyalaDataSource({**given, "operation": operation})
+        with pytest.raises(InvalidArgumentError, match="replace all rows of table 't'") as refused:
+            source.streamWriter(SCHEMA, overwrite=True)
+        assert "foreachBatch" in str(refused.value)
+    for options in (given, {**given, "operation": "insert"}):
+        assert NyalaDataSource(options).streamWriter(SCHEMA, overwrite=True)._overwrite
+
+
 @pytest.mark.parametrize("nothing", ["no rows", "no tasks", "rows that are there"])
 def test_a_micro_batch_that_changed_nothing_is_not_done_when_it_is_sent_again(
     store: Path, run_task: Task, nothing: str
