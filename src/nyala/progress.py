@@ -67,11 +67,13 @@ class Work:
 
     def __init__(self, told: Progress | None) -> None:
         self._told = told
-        self._done, self._total = 0, 1
+        self._done, self._total, self._before = 0, 1, 0
 
     def step(self, done: int, total: int) -> None:
-        """done of total compactions are done."""
-        self._done, self._total = done, max(total, 1)
+        """done of total compactions of this round are done; what a round leaves to be done is another's."""
+        if not done:
+            self._before = self._done
+        self._done, self._total = self._before + done, self._before + max(total, 1)
         self._tell(0)
 
     def rows(self, done: int, total: int) -> None:

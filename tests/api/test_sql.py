@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -320,6 +321,22 @@ def test_errors_of_values_and_of_scans_come_through(tmp_path: Path, db: Any) -> 
         other.sql("SELECT max(s) FROM t").fetchall()
 
 
+def test_damage_that_is_met_while_a_statement_is_planned_is_told_as_such(tmp_path: Path) -> None:
+    """DuckDB asks for a guess of how many rows match, and hands on the text only of what is raised there."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64", "a": "int32"}, "k")
+        table.insert(pa.table({"k": np.arange(ROWS), "a": pa.array(np.arange(ROWS) % 1000, pa.int32())}))
+        table.flush()
+        table.update({"k": [5], "a": [-1]})
+        table.flush()
+    (redo,) = (tmp_path / "s").glob("data/*/*.redo")
+    data = bytearray(redo.read_bytes())
+    data[32] ^= 1
+    redo.write_bytes(data)
+    with nyala.connect(tmp_path / "s", read_only=True) as db, pytest.raises(nyala.CorruptionError):
+        db.sql("SELECT count(*) FROM t WHERE a = 7").fetchall()
+
+
 def test_a_closed_store_says_so(tmp_path: Path) -> None:
     """Whatever is read of an old result, and however far it was."""
     db = open_database(tmp_path / "s")
@@ -421,6 +438,25 @@ def test_a_stream_that_is_left_early_holds_nothing(db: Any) -> None:
     assert db.sql("SELECT count(*) FROM t").fetchone() == (ROWS,)
 
 
+def test_a_result_that_is_dropped_goes_at_once(db: Any) -> None:
+    """With its cursor, and what that reads: not when the collector comes, which may be never."""
+    gc.disable()
+    try:
+        for read in (
+            lambda result: None,
+            lambda result: result.fetchone(),
+            lambda result: next(iter(result)),
+        ):
+            result = db.sql("SELECT k FROM t")
+            runs = [result._bound, result._rows]
+            read(result)
+            gone = [weakref.ref(run) for run in (*runs, result._rows) if run is not None]
+            del result, runs
+            assert [run() for run in gone] == [None] * len(gone)
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("where", ["reads", "decodes"])
 def test_a_run_that_is_collected_where_duckdb_waits_is_closed_later(
     db: Any, monkeypatch: pytest.MonkeyPatch, where: str
@@ -428,7 +464,7 @@ def test_a_run_that_is_collected_where_duckdb_waits_is_closed_later(
     """The collector comes upon runs in any thread: also in one in which DuckDB reads for that very run, or that decodes
     for it. Closed there, it would wait for itself."""
     result = db.sql("SELECT sum(k) FROM t")
-    run, left = result._bound, result._connection.left
+    run, left = result._bound, result._question.connection.left
     noting: Any = source_module.ScanSource._noting_failure
     found: list[int] = []
 

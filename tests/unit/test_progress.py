@@ -53,6 +53,38 @@ def test_what_the_callers_function_raises_ends_the_stream(tmp_path: Path) -> Non
         assert table.count() == 200
 
 
+def test_a_compaction_of_several_rounds_never_goes_back(tmp_path: Path) -> None:
+    """What is left for another round is more to be done, and no less that is."""
+    told: list[tuple[int, int | None]] = []
+    work = progress.Work(lambda *done: told.append(done))
+    for step in ((0, 2), (1, 2), (2, 2), (0, 1), (1, 1)):
+        work.step(*step)
+        work.rows(1, 2)
+    shares = [done / (total or 1) for done, total in told]
+    assert told[-2] == (300, 300)
+    assert shares[:4] == sorted(shares[:4]) and [done for done, _ in told[::2]] == [0, 100, 200, 200, 300]
+
+
+@pytest.mark.parametrize("what", ["compact", "vacuum"])
+def test_who_is_told_the_progress_cannot_wait_for_it(tmp_path: Path, what: str) -> None:
+    """It would wait for the very compaction that tells it."""
+    with nyala.connect(tmp_path / "s", maintenance=False) as db:
+        table = key_value_table(db)
+        for value in (1, 2):
+            table.upsert({"k": [1, 2, 3], "v": [value] * 3})
+            table.flush()
+        told = []
+
+        def call(done: int, total: int | None) -> None:
+            with pytest.raises(nyala.InvalidArgumentError, match="call them when it is done"):
+                getattr(table, what)()
+            told.append(table.count())
+
+        table.compact(progress=call)
+        assert told and set(told) == {3}
+        getattr(table, what)()
+
+
 @pytest.mark.parametrize("maintenance", [False, True])
 def test_a_compaction_tells_its_rows(tmp_path: Path, maintenance: bool) -> None:
     """In hundredths of the compactions that are to be done, rising to all of them."""

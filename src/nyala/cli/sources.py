@@ -224,6 +224,7 @@ def lines_of(path: str, dialect: CsvDialect, rows: Sequence[int]) -> dict[int, i
             io.TextIOWrapper(source, "utf-8-sig", "replace", newline=""), delimiter=dialect.delimiter_of(path)
         )
         begin = 1
+        longest = csv.field_size_limit((1 << 31) - 1)
         try:
             for fields in lines:
                 row += bool(fields)  # an empty line is no row
@@ -234,6 +235,8 @@ def lines_of(path: str, dialect: CsvDialect, rows: Sequence[int]) -> dict[int, i
                 begin = lines.line_num + 1
         except csv.Error:
             pass  # what that module does not read has no line
+        finally:
+            csv.field_size_limit(longest)
     return found
 
 

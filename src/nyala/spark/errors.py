@@ -35,8 +35,8 @@ _TABLE: Final = re.compile(r"table (?:'[^']*'|\"[^\"]*\")")
 _NO_MODE_SAID: Final = re.compile(r"UNSUPPORTED_DATA_SOURCE_SAVE_MODE\W[^\n]*nyala")
 _NO_MODE: Final = (
     "df.write.format('nyala') has neither the mode 'errorifexists', which Spark takes where none is said, nor "
-    "'ignore': say .mode('append'), which is for every operation (operation='insert-ignore' passes over keys that are there); "
-    ".mode('overwrite') replaces all rows of the table"
+    "'ignore': say .mode('append'), which is for every operation (operation='insert-ignore' passes over keys that are "
+    "there); .mode('overwrite') replaces all rows of the table"
 )
 
 _E = TypeVar("_E", bound=Error)

@@ -50,9 +50,8 @@ def run(
     names = snapshot.list_tables()
     scans = {name: snapshot[name].scan() for name in tables_named(statement, names)}
     check_open = snapshot._database._store.check_open
-    return Result(
-        connection, check_open, statement, parsed, prepared(parameters), scans, names, snapshot.timestamp
-    )
+    question = _Question(connection, check_open, statement, parsed, prepared(parameters), scans, names)
+    return Result(question, snapshot.timestamp)
 
 
 class SqlExplanation:
@@ -74,8 +73,9 @@ class SqlExplanation:
     __repr__ = __str__
 
 
-class Result:
-    """Rows of a statement at one moment. Made by `Database.sql` and `Snapshot.sql`; thread-safe."""
+class _Question:
+    """What is asked, and of which scans. Results and their runs have it in common: a run knows no result, so one that
+    is dropped goes at once, with its runs, and not when the collector comes."""
 
     def __init__(
         self,
@@ -86,24 +86,38 @@ class Result:
         parameters: Any,
         scans: dict[str, Scan],
         tables: list[str],
-        timestamp: int,
     ) -> None:
-        self._connection = connection
-        self._check_open = check_open
-        self._statement = statement
-        self._parsed = parsed  # which DuckDB takes in the place of the text, and need not parse again
-        self._parameters = parameters
-        self._scans = scans
-        self._tables = tables
+        self.connection = connection
+        self.check_open = check_open
+        self.statement = statement
+        self.parsed = parsed  # which DuckDB takes in the place of the text, and need not parse again
+        self.parameters = parameters
+        self.scans = scans
+        self.tables = tables
         rows = {name: scan.rows_held() for name, scan in scans.items()}
-        self._planning = {name: Planning(largest=count == max(rows.values())) for name, count in rows.items()}
+        self.planning = {name: Planning(largest=count == max(rows.values())) for name, count in rows.items()}
+
+    def refuse(self, error: Any, sources: Sequence[ScanSource], lines_above: int) -> NoReturn:
+        """Raises: ours, for what DuckDB says."""
+        self.check_open()  # what DuckDB says of a closed connection is not what happened
+        columns = [name for scan in self.scans.values() for name in scan.schema.names]
+        failures = [source.failure for source in sources]
+        ours = our_error(error, failures, self.tables, columns, lines_above)
+        raise ours from error
+
+
+class Result:
+    """Rows of a statement at one moment. Made by `Database.sql` and `Snapshot.sql`; thread-safe."""
+
+    def __init__(self, question: _Question, timestamp: int) -> None:
+        self._question = question
         self._lock = threading.RLock()
         self._rows: _Run | None = None  # where fetchone and fetchmany stand
         self.timestamp = timestamp
         """The moment: every batch up to this timestamp is in, none after it."""
         # Binds, so that wrong names are told at once, and plans for the first time (see `Planning`); of the tables it
         # reads samples at most. Who reads first takes this run over.
-        self._bound: _Run | None = _Run(self)
+        self._bound: _Run | None = _Run(question)
         self._bound.plan()
 
     # ---------------------------------------------------------------------------------------- rows
@@ -176,21 +190,21 @@ class Result:
     @functools.cached_property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows."""
-        return _Run(self).reader("SELECT * FROM (\n", "\n) LIMIT 0").schema
+        return _Run(self._question).reader("SELECT * FROM (\n", "\n) LIMIT 0").schema
 
     def explain(self) -> SqlExplanation:
         """Run the statement, throw its rows away, and say what each table was asked for and what it skipped."""
-        run = _Run(self)
+        run = _Run(self._question)
         for _ in run.reader():
             pass
-        plan = _Run(self)
+        plan = _Run(self._question)
         plan.execute("EXPLAIN\n", "")
         text = "\n".join(str(row[-1]).rstrip("\n") for row in plan.fetch("fetchall"))
         asked = [scan for source in run.sources for scan in source.asked]
         return SqlExplanation([scan.explanation_of_last_run() for scan in asked], text)
 
     def __repr__(self) -> str:
-        head = _Run(self).reader("SELECT * FROM (\n", f"\n) LIMIT {_HEAD_ROWS}").read_all()
+        head = _Run(self._question).reader("SELECT * FROM (\n", f"\n) LIMIT {_HEAD_ROWS}").read_all()
         return f"Result at {to_datetime(self.timestamp).isoformat()}\n{preview(head)}"
 
     # ---------------------------------------------------------------------------------------- inside
@@ -198,48 +212,41 @@ class Result:
     def _fresh(self) -> _Run:
         with self._lock:
             run, self._bound = self._bound, None
-        return run or _Run(self)
+        return run or _Run(self._question)
 
     def _started(self) -> _Run:
         run = self._fresh()
         run.execute()
         return run
 
-    def _raise(self, error: Any, sources: Sequence[ScanSource], lines_above: int) -> NoReturn:
-        self._check_open()  # what DuckDB says of a closed connection is not what happened
-        columns = [name for scan in self._scans.values() for name in scan.schema.names]
-        failures = [source.failure for source in sources]
-        ours = our_error(error, failures, self._tables, columns, lines_above)
-        raise ours from error
-
 
 class _Run:
-    """One run of a result's statement, on a cursor of its own with the tables registered on it."""
+    """One run of a statement, on a cursor of its own with the tables registered on it."""
 
-    def __init__(self, result: Result) -> None:
-        result._check_open()
-        self._result = result
+    def __init__(self, question: _Question) -> None:
+        question.check_open()
+        self._question = question
         self._lines_above = 0
         self._has_plan = False
-        self.cursor = result._connection.cursor()
+        self.cursor = question.connection.cursor()
         # At the end of the program too: DuckDB complains of connections that are open when the interpreter goes.
-        self.close = result._connection.left.close_with(self, self.cursor)
+        self.close = question.connection.left.close_with(self, self.cursor)
         self.sources = [
             ScanSource(
                 scan,
                 keep_asked=True,
-                planning=result._planning[name],
-                columns=columns_named(result._statement, scan.schema.names),
+                planning=question.planning[name],
+                columns=columns_named(question.statement, scan.schema.names),
             )
-            for name, scan in result._scans.items()
+            for name, scan in question.scans.items()
         ]
-        for name, source in zip(result._scans, self.sources, strict=True):
+        for name, source in zip(question.scans, self.sources, strict=True):
             with source.planning.apart():
                 self.cursor.register(name, duckdb_table(source))
 
     def plan(self) -> None:
         """Bind and plan the statement without reading it. The plan is kept, if planning again would make no other."""
-        kept = not self._result._parsed.named_parameters
+        kept = not self._question.parsed.named_parameters
         self.execute(_PREPARE if kept else _BIND)
         self._has_plan = kept and not any(source.planning.would_change for source in self.sources)
 
@@ -279,7 +286,7 @@ class _Run:
         for source in self.sources:
             source.planning.begin()
         self._lines_above = before.count("\n")
-        return before + self._result._statement + after if before or after else self._result._parsed
+        return before + self._question.statement + after if before or after else self._question.parsed
 
     def _open_reader(self, statement: Any) -> Any:
         if hasattr(self.cursor, "to_arrow_reader"):  # DuckDB >= 2: only a relation streams
@@ -289,7 +296,7 @@ class _Run:
 
     @property
     def _parameters(self) -> tuple[Any, ...]:
-        return () if self._result._parameters is None else (self._result._parameters,)
+        return () if self._question.parameters is None else (self._question.parameters,)
 
     def _batches(self, made: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         while True:
@@ -310,4 +317,4 @@ class _Run:
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             if any(source.failure is error for source in self.sources):
                 raise
-            self._result._raise(error, self.sources, self._lines_above)
+            self._question.refuse(error, self.sources, self._lines_above)

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import datetime
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from nyala.catalog.leases import open_remote_lease
-from nyala.errors import Error, StorageError
+from nyala.errors import Error, InvalidArgumentError, StorageError
 from nyala.tablet.compaction import Runner, compact, compact_together, missing_room, run_here
 from nyala.tablet.compaction_plans import ExpirePlan, MergePlan, Plan, RowSetLayout
 from nyala.tablet.compaction_policy import choose_expire, choose_minor, plan_full
@@ -68,11 +70,33 @@ def compact_table(
     Raises: TableNotFoundError, StorageError, CorruptionError: what was done up to then stays.
     """
     report = CareReport()
-    for table, plans in _rounds(store, store.root.table(name).id):
-        _carry_out(store, table.id, plans, runner, report, step)
-    report.rowsets_left_out = _left_out(store, name, _everything(store))
-    store.collect_garbage()
+    with _not_within(store):
+        for table, plans in _rounds(store, store.root.table(name).id):
+            _carry_out(store, table.id, plans, runner, report, step)
+        report.rowsets_left_out = _left_out(store, name, _everything(store))
+        store.collect_garbage()
     return report
+
+
+_at_work = threading.local()
+
+
+@contextmanager
+def _not_within(store: Store) -> Iterator[None]:
+    """A function that is told the progress of a compaction, and calls for another, would wait for its own.
+
+    Raises: InvalidArgumentError.
+    """
+    if getattr(_at_work, "store", None) is store:
+        raise InvalidArgumentError(
+            "compact() and vacuum() cannot be called by a function that is told how far compact() is: call them when "
+            "it is done"
+        )
+    before, _at_work.store = getattr(_at_work, "store", None), store
+    try:
+        yield
+    finally:
+        _at_work.store = before
 
 
 def compact_table_together(
@@ -167,11 +191,12 @@ def vacuum_table(
         ) + len(rewritten)
         return answer
     del root  # or what it has could not go
-    _wait_for_others(store, table)
     report = CareReport()
-    _carry_out(store, table_id, expire, runner, report, lambda done, total: None)
-    rewrite = _plans(store, store.root, table_id, _rewriting)
-    _carry_out(store, table_id, rewrite, runner, report, lambda done, total: None)
+    with _not_within(store):
+        _wait_for_others(store, table)
+        _carry_out(store, table_id, expire, runner, report, lambda done, total: None)
+        rewrite = _plans(store, store.root, table_id, _rewriting)
+        _carry_out(store, table_id, rewrite, runner, report, lambda done, total: None)
     answer["rowsets_left_out"] = _left_out(store, name, _giving_back)
     store.collect_garbage()
     after_table = store.root.tables.get(table_id)

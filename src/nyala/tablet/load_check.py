@@ -6,7 +6,8 @@
     idle rows                  the columns that were given, and LIVENESS: no row is there, and none ever was
     changes of a rowset        REDO of rows that the rowset has; the file is named after it
 
-And of each: its size, its columns and where they lie, how many rows or records, the first key and the last one.
+And of each: its size, its columns and where they lie, how many rows or records, the first key and the last one, which
+are at home in the tablet; new rowsets of a tablet lie apart.
 
 So rows that changed nothing when a task looked cannot be taken for new ones, whose keys would be there twice, nor new
 ones for idle ones, which would be lost. The files are immutable and of the job alone, so they are looked at before any
@@ -19,6 +20,7 @@ Source: docs/format/staging.md; docs/decisions/0018.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -53,6 +55,7 @@ def check_staged(store: Store, job: LoadCommit, table: TableState) -> None:
         for made in staged.rowsets:
             _check_rowset(store, table, staged, made)
             _check_undo(store, made)
+        _check_apart(staged.rowsets)
         for made in staged.idle:
             _check_rowset(store, table, staged, made, idle=True)
             if made.undo is not None:
@@ -143,8 +146,21 @@ def _check_rowset(
         if (ends.at(0), ends.at(1)) != (meta.key_min, meta.key_max):
             said = f"keys {meta.key_min.hex()} to {meta.key_max.hex()}"
             raise _refused(meta.path, said, f"keys {ends.at(0).hex()} to {ends.at(1).hex()}")
+        names = [column.name for column in table.schema.key_columns]
+        places = table.router.route(dict(zip(names, table.codec.decode(ends), strict=True)), 2)
+        homes = {table.tablets[place].id if place >= 0 else None for place in places.tolist()}
+        if homes != {staged.tablet_id}:
+            raise _refused(meta.path, f"rows of tablet {staged.tablet_id}", f"rows of {homes}")
     finally:
         rowset.close()
+
+
+def _check_apart(rowsets: Sequence[WrittenRowSet]) -> None:
+    """A task writes a tablet's new rows in the order of their keys, each key once."""
+    ordered = sorted((made.meta for made in rowsets), key=lambda meta: meta.key_min)
+    for one, other in itertools.pairwise(ordered):
+        if other.key_min <= one.key_max:
+            raise _refused(other.path, f"new rows beside those of {one.path}", "keys between the other's")
 
 
 def _check_undo(store: Store, made: WrittenRowSet) -> None:

@@ -80,6 +80,36 @@ def test_new_rows_are_not_taken_for_idle_ones(db: nyala.Database) -> None:
     assert content(db) == {}
 
 
+def test_rowsets_of_two_tablets_are_not_exchanged(db: nyala.Database) -> None:
+    """Their rows would be scanned, and not found by their keys."""
+    with a_job(db, "insert", {"k": list(range(30)), "v": [0] * 30}) as (job, _):
+        fields = json.loads(json.dumps(job.to_json()))
+        one, other = fields["tablets"][:2]
+        one["rowsets"], other["rowsets"] = other["rowsets"], one["rowsets"]
+        for staged in (one, other):
+            first(staged)["meta"]["tablet_id"] = staged["tablet_id"]
+        with pytest.raises(InvalidArgumentError, match="as rows of tablet"):
+            handover.ask(db.path, {"do": "commit load", "job": fields})
+    assert content(db) == {} and db.check().ok
+
+
+def test_a_file_is_not_taken_twice_by_another_name(db: nyala.Database) -> None:
+    """Each of its keys would be there twice."""
+
+    def with_a_copy(staged: dict[str, Any]) -> None:
+        copy = json.loads(json.dumps(first(staged)))
+        folder, path = Path(db.path), copy["meta"]["path"]
+        for what, suffix in (("path", ""), ("undo_path", ".undo")):
+            shutil.copy(folder / (path + suffix), folder / (path + "-2" + suffix))
+            (copy["meta"] if what == "path" else copy)[what] = path + "-2" + suffix
+        copy["meta"]["id"] += 1
+        staged["rowsets"].append(copy)
+
+    with pytest.raises(InvalidArgumentError, match="keys between the other's"):
+        forge(db, "insert", {"k": list(range(30)), "v": [0] * 30}, with_a_copy)
+    assert content(db) == {} and db.check().ok
+
+
 ROWSETS: dict[str, tuple[Change, str]] = {
     "another count": (lambda s: first(s)["meta"].update(row_count=7), "7 rows, and the file has"),
     "another least key": (lambda s: first(s)["meta"].update(key_min="80"), "keys 80 to"),
