@@ -170,3 +170,9 @@ def test_every_row_keeps_its_place(
     assert good == [(n, n - 1) for n, (is_good, _) in enumerate(expected, 1) if is_good]
     assert bad == [n for n, (is_good, _) in enumerate(expected, 1) if not is_good]
     assert lines_of(str(path), CsvDialect(), bad) == {n: expected[n - 1][1] for n in bad}
+
+
+def test_behind_a_long_field_lines_are_still_known(tmp_path: Path) -> None:
+    """Python's csv module stops at fields of 128 kB unless it is told otherwise."""
+    path = csv(tmp_path, f"k,v\n1,{'x' * 200_000}\n2?,y\n")
+    assert lines_of(str(path), CsvDialect(), [2]) == {2: 3}

@@ -98,7 +98,7 @@ cdef Py_ssize_t _size(int bits, Py_ssize_t count) noexcept nogil:
 cdef int _planes_in(Planes* planes, Py_buffer* view, Py_ssize_t start, int bits, Py_ssize_t count) except -1:
     if not 0 <= bits <= 64 or not 0 <= count < 1 << 40 or start < 0:
         raise ValueError(f"expected at most 64 bits, found {bits} of {count} rows at {start}")
-    if start + _size(bits, count) > view.len:
+    if start > view.len - _size(bits, count):
         raise ValueError(f"expected {_size(bits, count)} bytes at {start}, found {view.len} in all")
     planes.data = <const uint8_t*>view.buf + start
     planes.end = planes.data + _size(bits, count)
