@@ -1,46 +1,39 @@
 """When a cursor of DuckDB's is closed that nobody has any more.
 
-    its user is collected ──► in a thread nobody waits for        closed there
-                              in one that reads or decodes rows   left, for the next cursor that is made, or for the
-                              for a statement                     end of the connection
+    its user is gone  ──► with the last name for it       closed there
+                          because the collector came      left, for the next cursor that is made, or for the end of the
+                                                          connection
 
-Who closes a cursor waits for the threads that work on its statement. The collector works in any thread, also in one
-that reads or decodes rows for that very statement: it would wait for itself (DuckDB 1.4), or is refused
-(2.0), and what the statement reads stayed open for ever. A cursor that is left keeps it until it is closed.
+Who closes a cursor waits for the threads that work on its statement. The collector works in any thread, at any
+allocation: also in one that reads rows for that very statement, or that holds what those threads wait for, as a block
+that it is decoding. It would wait for itself (DuckDB 1.4), or is refused (2.0), and what the statement reads
+stayed open for ever. So under the collector nothing is closed. A cursor that is left keeps what its statement reads.
 
-Source: Python, `gc`; decision 0014.
+Cost: a call for each of Python's collections, from the first statement on.
+Source: Python, `gc.callbacks`; decision 0014.
 """
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from nyala.tablet.parallel import is_worker
+__all__ = ["LeftCursors", "close_all"]
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-__all__ = ["LeftCursors", "close_all", "read_for_duckdb"]
-
-# The threads in which DuckDB reads rows of ours now.
-_reading: Final[set[int]] = set()
+# The threads that collect now.
+_collecting: Final[set[int]] = set()
 
 
-def read_for_duckdb(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches, each made in a thread that is known to read for DuckDB."""
-    while True:
-        ident = threading.get_ident()
-        _reading.add(ident)  # before anything is allocated that the collector counts
-        try:
-            batch = next(batches, None)
-        finally:
-            _reading.discard(ident)
-        if batch is None:
-            return
-        yield batch
+def _note(phase: str, info: dict[str, int]) -> None:
+    if phase == "start":
+        _collecting.add(threading.get_ident())
+    else:
+        _collecting.discard(threading.get_ident())
+
+
+gc.callbacks.append(_note)
 
 
 class LeftCursors:
@@ -52,17 +45,17 @@ class LeftCursors:
     def __len__(self) -> int:
         return len(self._left)
 
-    def close_with(self, user: object, cursor: Any) -> weakref.finalize[..., object]:
-        """Have a cursor closed when its user is collected; what is returned does it at once."""
-        return weakref.finalize(user, self._close_or_leave, cursor)
+    def close_with(self, user: object, cursor: Any) -> None:
+        """Have a cursor closed when its user is gone, or soon after."""
+        weakref.finalize(user, self._close_or_leave, cursor)
 
     def close(self) -> None:
-        """Close what was left, in a thread that reads nothing."""
+        """Close what was left."""
         for _ in range(len(self._left)):
             self._close_or_leave(self._left.pop(0))
 
     def _close_or_leave(self, cursor: Any) -> None:
-        if threading.get_ident() in _reading or is_worker() or not _closes(cursor):
+        if threading.get_ident() in _collecting or not _closes(cursor):
             self._left.append(cursor)
 
 

@@ -230,7 +230,7 @@ class _Run:
         self._has_plan = False
         self.cursor = question.connection.cursor()
         # At the end of the program too: DuckDB complains of connections that are open when the interpreter goes.
-        self.close = question.connection.left.close_with(self, self.cursor)
+        question.connection.left.close_with(self, self.cursor)
         self.sources = [
             ScanSource(
                 scan,

@@ -38,7 +38,6 @@ from nyala.errors import Error
 from nyala.schema import nodes
 from nyala.schema.literals import normalise
 from nyala.schema.nodes import Predicate
-from nyala.sql.closing import read_for_duckdb
 
 if TYPE_CHECKING:
     from nyala.scan import Scan
@@ -196,7 +195,7 @@ class ScanSource:
                 self.asked.append(scan)
         # Where little is left of what is decoded, DuckDB does little with it, and would wait for one thread.
         batches = scan.batches() if predicate is None else scan.batches_ahead(_as_it_is, helping=True)
-        return pa.RecordBatchReader.from_batches(scan.schema, read_for_duckdb(self._noting_failure(batches)))
+        return pa.RecordBatchReader.from_batches(scan.schema, self._noting_failure(batches))
 
     def _noting_failure(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-__all__ = ["ahead_max", "in_parallel", "is_worker"]
+__all__ = ["ahead_max", "in_parallel"]
 
 _Item = TypeVar("_Item")
 _Out = TypeVar("_Out")
 
 _pool: ThreadPoolExecutor | None = None
 _pool_pid = 0
-# Not their names: to ask a thread that Python did not make for its name makes an object for it.
-_idents: set[int] = set()
 
 
 def _workers() -> ThreadPoolExecutor:
@@ -32,21 +29,9 @@ def _workers() -> ThreadPoolExecutor:
     """
     global _pool, _pool_pid
     if _pool is None or _pool_pid != os.getpid():
-        _idents.clear()
-        _pool = ThreadPoolExecutor(
-            max(1, (os.cpu_count() or 1) - 1), thread_name_prefix="nyala-scan", initializer=_begin
-        )
+        _pool = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1), thread_name_prefix="nyala-scan")
         _pool_pid = os.getpid()
     return _pool
-
-
-def _begin() -> None:
-    _idents.add(threading.get_ident())
-
-
-def is_worker() -> bool:
-    """Whether this thread is one of those that decode, for whom somebody may wait. Allocates nothing."""
-    return threading.get_ident() in _idents
 
 
 def _start(work: Callable[[_Item], _Out], item: _Item) -> Future[_Out]:
