@@ -475,6 +475,34 @@ def test_a_result_that_the_collector_finds_is_closed_later(db: Any) -> None:
         cursor.execute("SELECT 1")
 
 
+def test_a_stream_that_the_collector_finds_in_its_own_statement_ends_later(
+    db: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB reads on for a stream that nobody has any more, and the collector comes in that very thread."""
+    result = db.sql("SELECT k, v FROM t")
+    reader = result.to_reader()
+    left, real = result._question.connection.left, read_path.read_window
+    dropped, collected = threading.Event(), threading.Event()
+
+    def read(*arguments: Any) -> Any:
+        if dropped.wait(0.3) and not collected.is_set():
+            gc.collect()
+            collected.set()
+        return real(*arguments)
+
+    monkeypatch.setattr(read_path, "read_window", read)
+    reader.read_next_batch()
+    ring: list[Any] = [result, reader]
+    ring.append(ring)
+    del result, reader, ring
+    dropped.set()
+    if not collected.wait(2):  # DuckDB had all that it wanted
+        gc.collect()
+    assert len(left) == 1
+    assert db.sql("SELECT count(*) FROM t").fetchall() == [(ROWS,)]
+    assert len(left) == 0
+
+
 def test_nothing_is_closed_while_the_collector_works() -> None:
     """Whatever else it does there; and what DuckDB refuses to close is tried again."""
 

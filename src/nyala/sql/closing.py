@@ -6,8 +6,9 @@
 
 Who closes a cursor waits for the threads that work on its statement. The collector works in any thread, at any
 allocation: also in one that reads rows for that very statement, or that holds what those threads wait for, as a block
-that it is decoding. It would wait for itself (DuckDB 1.4), or is refused (2.0), and what the statement reads
-stayed open for ever. So under the collector nothing is closed. A cursor that is left keeps what its statement reads.
+that it is decoding. It would wait for itself (DuckDB 1.4), or is refused (2.0), and what the statement reads stayed
+open for ever. So under the collector nothing is closed, and no stream of a cursor ends. A cursor that is left keeps
+what its statement reads.
 
 Cost: a call for each of Python's collections, from the first statement on.
 Source: Python, `gc.callbacks`; decision 0014.
@@ -37,26 +38,33 @@ gc.callbacks.append(_note)
 
 
 class LeftCursors:
-    """The cursors of one connection that are to be closed."""
+    """The cursors of one connection that are to be closed, with what was made by them."""
 
     def __init__(self) -> None:
-        self._left: list[Any] = []
+        self._left: list[tuple[Any, list[Any]]] = []
 
     def __len__(self) -> int:
         return len(self._left)
 
-    def close_with(self, user: object, cursor: Any) -> None:
-        """Have a cursor closed when its user is gone, or soon after."""
-        weakref.finalize(user, self._close_or_leave, cursor)
+    def close_with(self, user: object, cursor: Any) -> list[Any]:
+        """Have a cursor closed when its user is gone, or soon after.
+
+        Returns: a list for what has to stay until then, as streams of the cursor's: the end of one waits too.
+        """
+        made: list[Any] = []
+        weakref.finalize(user, self._close_or_leave, cursor, made)
+        return made
 
     def close(self) -> None:
         """Close what was left."""
         for _ in range(len(self._left)):
-            self._close_or_leave(self._left.pop(0))
+            self._close_or_leave(*self._left.pop(0))
 
-    def _close_or_leave(self, cursor: Any) -> None:
+    def _close_or_leave(self, cursor: Any, made: list[Any]) -> None:
         if threading.get_ident() in _collecting or not _closes(cursor):
-            self._left.append(cursor)
+            self._left.append((cursor, made))
+        else:
+            made.clear()
 
 
 def close_all(opened: list[Any], left: LeftCursors) -> None:

@@ -230,7 +230,7 @@ class _Run:
         self._has_plan = False
         self.cursor = question.connection.cursor()
         # At the end of the program too: DuckDB complains of connections that are open when the interpreter goes.
-        question.connection.left.close_with(self, self.cursor)
+        self._made = question.connection.left.close_with(self, self.cursor)
         self.sources = [
             ScanSource(
                 scan,
@@ -279,6 +279,7 @@ class _Run:
         """The rows as a stream, in which errors are ours."""
         statement = self._begin(before, after)
         made: pa.RecordBatchReader = self._do(lambda: self._open_reader(statement))
+        self._made.append(made)
         return pa.RecordBatchReader.from_batches(made.schema, self._batches(made))
 
     def _begin(self, before: str, after: str) -> Any:
