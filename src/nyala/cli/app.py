@@ -19,7 +19,7 @@ from typing import Any, Final
 import click
 
 from nyala.cli.alter import alter
-from nyala.cli.base import Command, Failure, Group, settings, shared_options, with_meant
+from nyala.cli.base import Failure, Group, settings, shared_options
 from nyala.cli.care import compact, vacuum
 from nyala.cli.demo import demo
 from nyala.cli.fs import fs
@@ -34,10 +34,9 @@ EXIT_ERROR: Final = 1
 EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells count
 
 
-class App(click.Group):
+class App(Group):
     """The root: turns exceptions into messages and exit codes (L2)."""
 
-    command_class = Command
     group_class = Group
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -60,7 +59,7 @@ class App(click.Group):
                 raise click.UsageError(
                     f"No such command {args[0]!r}. Did you mean {' or '.join(map(repr, full))}?", ctx
                 ) from error
-            raise with_meant(error, args[0]) from error
+            raise
 
     def invoke(self, ctx: click.Context) -> Any:
         from nyala.errors import Error

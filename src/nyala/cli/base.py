@@ -18,7 +18,6 @@ __all__ = [
     "program",
     "settings",
     "shared_options",
-    "with_meant",
 ]
 
 
@@ -107,7 +106,7 @@ _MEANT: Final = {
 }  # fmt: skip
 
 
-def with_meant(error: click.UsageError, word: str) -> click.UsageError:
+def _with_meant(error: click.UsageError, word: str) -> click.UsageError:
     """The error for an unknown command, with what does what it probably means."""
     if os.path.isdir(word):
         meant = "A folder comes behind a command, as in `table list FOLDER`."
@@ -130,7 +129,7 @@ class Group(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            raise with_meant(error, args[0]) from error
+            raise _with_meant(error, args[0]) from error
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """As of `Command`."""

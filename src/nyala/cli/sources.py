@@ -381,17 +381,19 @@ class _Rows:
                      there, what stands behind the quote were rows.
         """
         bad, count = self._take(None)
-        if open_column is not None and not count:
+        if open_column is not None:
             part = self._without_open(part, open_column)
         return replace(part, bad=[*part.bad, *bad][:BAD_ROWS_MAX], bad_count=part.bad_count + count)
 
     def _without_open(self, part: Part, column: str) -> Part:
+        import pyarrow as pa
+
         last, texts = part.batch.num_rows - 1, part.batch.column(column)
-        if last < 0 or not _is_text(texts.type) or not texts[last].is_valid:
+        if last < 0 or texts.type != pa.string() or not texts[last].is_valid:
             return part
         text, place = text_at(texts, last), part.place(last)
-        if not text.endswith(("\n", "\r")) or any(row.row > place for row in part.bad):
-            return part
+        if not text.endswith(("\n", "\r")) or place != self._good + self._told:
+            return part  # or there are bad rows behind it
         bad = BadRow(place, column, text, _OPEN_QUOTE, self._key_of(part.batch, part.batch, last))
         places = None if part.places is None else part.places[:last]
         told = [*part.bad, bad][:BAD_ROWS_MAX]
@@ -432,12 +434,6 @@ _OPEN_QUOTE: Final = (
     "a double quote is opened here and never closed, so it takes in all that stands behind it: close it, or double it "
     "where it belongs to the text"
 )
-
-
-def _is_text(type: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_string(type))
 
 
 def _place(row: Any) -> int:
@@ -545,16 +541,16 @@ def _guessed(path: str, dialect: CsvDialect, columns: Sequence[str] | None) -> p
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    def read(types: Mapping[str, pa.DataType], check_utf8: bool) -> Any:
+    def read(blocks: Any, types: Mapping[str, pa.DataType], check_utf8: bool) -> Any:
         source = pa.PythonFile(CsvBytes(blocks), mode="r")
         return _csv_reader(path, source, dialect, types, columns, lambda row: "skip", check_utf8=check_utf8)
 
     with _csv_bytes(path) as (_, blocks):
-        schema = read({}, True).schema
+        schema = read(blocks, {}, True).schema
     whole = [field.name for field in schema if pa.types.is_integer(field.type)]
     if whole:
         with _csv_bytes(path) as (_, blocks):
-            texts = read(dict.fromkeys(whole, pa.string()), False).read_next_batch()
+            texts = read(blocks, dict.fromkeys(whole, pa.string()), False).read_next_batch()
         for name in whole:
             if pc.any(pc.match_substring_regex(texts.column(name), _NEEDLESS_ZERO)).as_py():
                 schema = schema.set(schema.names.index(name), pa.field(name, pa.string()))
