@@ -1,17 +1,17 @@
 """Polars over Nyala (`Scan.to_polars_lazy`) and over the Parquet files of the same rows (`pl.scan_parquet`).
 
-One frame of questions for both: sums of a column, TPC-H's Q1 and Q6, a group by two columns of text, a filter by text,
-a join of two tables, and all columns of lineitem collected. In turns, as in `bench.tpch`: Nyala by a reader that was
-just opened, Nyala by one that stays open, and the files. Collecting is timed, with making the lazy frames; every answer
-is compared with that over Parquet.
+One frame of questions for both: TPC-H's 22 queries (`bench.tpch_polars_queries`), and nine of one step or two: sums of
+a column, TPC-H's Q1 and Q6, a group by two columns of text, a filter by text, a join of two tables, and all columns of
+lineitem collected. In turns, as in `bench.tpch`: Nyala by a reader that was just opened, Nyala by one that stays open,
+and the files. Collecting is timed, with making the lazy frames; every answer is compared with that over Parquet.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import nyala
 from bench.costs import cost
@@ -21,40 +21,24 @@ from bench.questions import Answer, Found, clocked, in_turns
 if TYPE_CHECKING:
     import polars as pl
 
-Tables: TypeAlias = Callable[[str], "pl.LazyFrame"]
+    from bench.tpch_polars_queries import Query, Tables
 
 # An answer with more rows is compared by a hash of each row: their order is nobody's promise.
 _FEW_ROWS: Final = 10_000
 
 
-def questions() -> Mapping[str, Callable[[Tables], pl.LazyFrame]]:
-    """What is asked of a function from a table's name to its lazy frame."""
+def queries(numbers: Iterable[int]) -> Mapping[str, Query]:
+    """Of TPC-H's 22 those of these numbers."""
+    from bench.tpch_polars_queries import QUERIES
+
+    return {name: QUERIES[name] for name in (f"Q{number}" for number in numbers)}
+
+
+def questions() -> Mapping[str, Query]:
+    """Nine of one step or two."""
     import polars as pl
 
-    price, discount = pl.col("l_extendedprice"), pl.col("l_discount")
-
-    def q1(table: Tables) -> pl.LazyFrame:
-        shipped = table("lineitem").filter(pl.col("l_shipdate") <= dt.date(1998, 9, 2))
-        sums = {
-            "sum_qty": pl.col("l_quantity").sum(),
-            "sum_base_price": price.sum(),
-            "sum_disc_price": (price * (1 - discount)).sum(),
-            "sum_charge": (price * (1 - discount) * (1 + pl.col("l_tax"))).sum(),
-            "avg_qty": pl.col("l_quantity").mean(),
-            "avg_price": price.mean(),
-            "avg_disc": discount.mean(),
-            "count_order": pl.len(),
-        }
-        return shipped.group_by("l_returnflag", "l_linestatus").agg(**sums)
-
-    def q6(table: Tables) -> pl.LazyFrame:
-        shipped, year = pl.col("l_shipdate"), (dt.date(1994, 1, 1), dt.date(1995, 1, 1))
-        kept = table("lineitem").filter(
-            shipped.is_between(*year, closed="left"),
-            discount.is_between(0.05, 0.07),
-            pl.col("l_quantity") < 24,
-        )
-        return kept.select((price * discount).sum())
+    from bench.tpch_polars_queries import q1, q6
 
     def group(table: Tables) -> pl.LazyFrame:
         flags = table("lineitem").group_by("l_returnflag", "l_linestatus")
@@ -68,7 +52,7 @@ def questions() -> Mapping[str, Callable[[Tables], pl.LazyFrame]]:
 
     mail = pl.col("l_shipmode") == "MAIL"
     return {
-        "sum of l_extendedprice": lambda table: table("lineitem").select(price.sum()),
+        "sum of l_extendedprice": lambda table: table("lineitem").select(pl.col("l_extendedprice").sum()),
         "sum of l_orderkey": lambda table: table("lineitem").select(pl.col("l_orderkey").sum()),
         "Q1": q1,
         "Q6": q6,
@@ -82,8 +66,14 @@ def questions() -> Mapping[str, Callable[[Tables], pl.LazyFrame]]:
     }
 
 
-def ask_all(files: str, folder: str, repeats: int, memory_limit: str) -> dict[str, Found]:
-    """Raises: AssertionError for an answer that is not that over Parquet."""
+def ask_all(
+    given: Callable[[], Mapping[str, Query]], files: str, folder: str, repeats: int, memory_limit: str
+) -> dict[str, Found]:
+    """Raises: AssertionError for an answer that is not that over Parquet.
+
+    given: makes the questions, `queries` of some numbers or `questions`. It is called here, because what it makes
+    does not travel to another process.
+    """
     import polars as pl
 
     store = os.path.join(folder, "nyala")
@@ -93,7 +83,7 @@ def ask_all(files: str, folder: str, repeats: int, memory_limit: str) -> dict[st
 
     pulls = Pulls()
 
-    def asked(question: Callable[[Tables], pl.LazyFrame], table: Tables) -> Answer:
+    def asked(question: Query, table: Tables) -> Answer:
         with pulls.watching():
             answer = clocked(lambda: [question(table).collect()], pulls)
         return answer._replace(rows=comparable(answer.rows[0]))
@@ -104,13 +94,13 @@ def ask_all(files: str, folder: str, repeats: int, memory_limit: str) -> dict[st
     def of_files(name: str) -> pl.LazyFrame:
         return pl.scan_parquet(os.path.join(files, f"{name}.parquet"))
 
-    def cold(question: Callable[[Tables], pl.LazyFrame]) -> Answer:
+    def cold(question: Query) -> Answer:
         with opened() as db:
             return asked(question, of(db))
 
     found: dict[str, Found] = {}
     with opened() as stays:
-        for name, question in questions().items():
+        for name, question in given().items():
             sources = {
                 "cold": lambda question=question: cold(question),
                 "warm": lambda question=question: asked(question, of(stays)),

@@ -1,11 +1,12 @@
 """The 22 queries of TPC-H, with the parameters of the specification's validation runs, in polars' lazy expressions.
 
-Each is a function from `Tables` to a lazy frame whose columns and order are those of the text in `bench.tpch_queries`.
-Filters stand by their tables, joins begin where few rows are left; a subquery that depends on the row is an aggregation
-that is joined, EXISTS a semi join and NOT EXISTS an anti join. What else can be moved, polars' optimiser moves.
+Each is a function from `Tables`, which gives the lazy frame of a table, to one whose columns and order are those of the
+text in `bench.tpch_queries`. Filters stand by their tables, joins begin where few rows are left; a subquery that
+depends on the row is an aggregation that is joined, EXISTS a semi join and NOT EXISTS an anti join. What else can be
+moved, polars' optimiser moves.
 
-Decimals stay decimals, and exact: a product has in polars as many digits behind the point as the factor with the more,
-and is rounded to them, so one factor is given the digits of both before. Quotients are of doubles.
+Decimals stay decimals, and exact: a product has in polars as many digits behind the point as the factor with more of
+them, and is rounded to these, so one factor is given the digits of both before. Quotients are of doubles.
 
 To import this, polars must be installed.
 Source: TPC Benchmark H, revision 3.0.1, clause 2.4.
@@ -23,6 +24,7 @@ import polars as pl
 from polars import col
 
 Tables: TypeAlias = Callable[[str], pl.LazyFrame]
+Query: TypeAlias = Callable[[Tables], pl.LazyFrame]
 
 _DIGITS_4, _DIGITS_6 = pl.Decimal(38, 4), pl.Decimal(38, 6)
 _PRICE: Final = col("l_extendedprice").cast(_DIGITS_4)
@@ -63,9 +65,7 @@ def q2(table: Tables) -> pl.LazyFrame:
     least = offers.group_by("p_partkey").agg(col("ps_supplycost").min())
     return (
         offers.join(least, on=["p_partkey", "ps_supplycost"])
-        .select(
-            "s_acctbal", "s_name", "n_name", "p_partkey", "p_mfgr", "s_address", "s_phone", "s_comment"
-        )
+        .select("s_acctbal", "s_name", "n_name", "p_partkey", "p_mfgr", "s_address", "s_phone", "s_comment")
         .sort("s_acctbal", "n_name", "s_name", "p_partkey", descending=[True, False, False, False])
         .head(100)
     )
@@ -77,9 +77,7 @@ def q3(table: Tables) -> pl.LazyFrame:
     orders = table("orders").filter(col("o_orderdate") < day)
     return (
         customers.join(orders, left_on="c_custkey", right_on="o_custkey")
-        .join(
-            table("lineitem").filter(col("l_shipdate") > day), left_on="o_orderkey", right_on="l_orderkey"
-        )
+        .join(table("lineitem").filter(col("l_shipdate") > day), left_on="o_orderkey", right_on="l_orderkey")
         .group_by("o_orderkey", "o_orderdate", "o_shippriority")
         .agg(revenue=_REVENUE.sum())
         .select(col("o_orderkey").alias("l_orderkey"), "revenue", "o_orderdate", "o_shippriority")
@@ -141,9 +139,7 @@ def q7(table: Tables) -> pl.LazyFrame:
         suppliers.select("s_suppkey", supp_nation="n_name")
         .join(lines, left_on="s_suppkey", right_on="l_suppkey")
         .join(table("orders"), left_on="l_orderkey", right_on="o_orderkey")
-        .join(
-            customers.select("c_custkey", cust_nation="n_name"), left_on="o_custkey", right_on="c_custkey"
-        )
+        .join(customers.select("c_custkey", cust_nation="n_name"), left_on="o_custkey", right_on="c_custkey")
         .filter(col("supp_nation") != col("cust_nation"))
         .group_by("supp_nation", "cust_nation", l_year=col("l_shipdate").dt.year())
         .agg(revenue=_REVENUE.sum())
@@ -180,9 +176,7 @@ def q9(table: Tables) -> pl.LazyFrame:
         table("part")
         .filter(col("p_name").str.contains("green", literal=True))
         .join(table("partsupp"), left_on="p_partkey", right_on="ps_partkey")
-        .join(
-            table("lineitem"), left_on=["p_partkey", "ps_suppkey"], right_on=["l_partkey", "l_suppkey"]
-        )
+        .join(table("lineitem"), left_on=["p_partkey", "ps_suppkey"], right_on=["l_partkey", "l_suppkey"])
         .join(table("orders"), left_on="l_orderkey", right_on="o_orderkey")
         .join(table("supplier"), left_on="ps_suppkey", right_on="s_suppkey")
         .join(table("nation"), left_on="s_nationkey", right_on="n_nationkey")
@@ -202,9 +196,7 @@ def q10(table: Tables) -> pl.LazyFrame:
         .join(table("nation"), left_on="c_nationkey", right_on="n_nationkey")
         .group_by(customer)
         .agg(revenue=_REVENUE.sum())
-        .select(
-            "c_custkey", "c_name", "revenue", "c_acctbal", "n_name", "c_address", "c_phone", "c_comment"
-        )
+        .select("c_custkey", "c_name", "revenue", "c_acctbal", "n_name", "c_address", "c_phone", "c_comment")
         .sort("revenue", descending=True)
         .head(20)
     )
@@ -259,9 +251,7 @@ def q14(table: Tables) -> pl.LazyFrame:
         table("lineitem")
         .filter(_within("l_shipdate", date(1995, 9, 1), date(1995, 10, 1)))
         .join(table("part"), left_on="l_partkey", right_on="p_partkey")
-        .select(
-            promo_revenue=100.0 * promoted.sum().cast(pl.Float64) / _REVENUE.sum().cast(pl.Float64)
-        )
+        .select(promo_revenue=100.0 * promoted.sum().cast(pl.Float64) / _REVENUE.sum().cast(pl.Float64))
     )
 
 
@@ -414,7 +404,7 @@ def q22(table: Tables) -> pl.LazyFrame:
     )
 
 
-QUERIES: Final[Mapping[str, Callable[[Tables], pl.LazyFrame]]] = {
+QUERIES: Final[Mapping[str, Query]] = {
     f"Q{number}": query
     for number, query in enumerate(
         (q1, q2, q3, q4, q5, q6, q7, q8, q9, q10, q11, q12, q13, q14, q15, q16, q17, q18, q19, q20, q21, q22),
