@@ -81,6 +81,11 @@ class BlockSource:
         """(owner, name) of a block in the cache; no other column of the file has its place."""
         return self._reader._owner, (self._place.offset, form, block)
 
+    def names(self, form: BlockForm, blocks: Sequence[int]) -> list[tuple[int, tuple[int, BlockForm, int]]]:
+        """`name` of each."""
+        owner, offset = self._reader._owner, self._place.offset
+        return [(owner, (offset, form, block)) for block in blocks]
+
     def kept(self, form: BlockForm, block: int) -> Any | None:
         """What the cache has of a block."""
         cache = self._reader._cache

@@ -38,12 +38,14 @@ from nyala.cfile.gathering import (
     Pick,
     Words,
     gathered,
+    joined_columns,
     one_pick,
     picked_words,
     text_pick,
     word_dtype,
 )
-from nyala.cfile.memory import pool
+from nyala.cfile.kernels import Fill, fill
+from nyala.cfile.memory import allocate, pool
 from nyala.cfile.physical import BYTES, Physical, narrow_decimal, narrow_physical
 from nyala.cfile.zonemap import Zone, zone_of
 from nyala.errors import CorruptionError
@@ -64,6 +66,7 @@ _COPIED_TEXT_LOG2: Final = 1
 _COPIED_LOG2: Final = 3
 # So many blocks are held at once, whatever they take.
 _BLOCKS_FEW: Final = 4
+_FRAMES: Final = {Frame}
 # Answers of `excluded_blocks`, and words of a dictionary that satisfy a constraint.
 _EXCLUDED_KEPT: Final = 16
 
@@ -107,6 +110,10 @@ class ColumnReader:
         # So many values at the most are few, wherever they lie.
         self._block_rows = min(self.rows_per_block, footer.row_count)
         self._few_rows = self._block_rows >> _PART_LOG2
+        self._log2 = footer.rows_per_block_log2
+        self._mask = footer.rows_per_block - 1
+        # Whether those few are codewords.
+        self._has_codes = self._few == "packed" and bool(footer.dictionary_length)
         self._copied_log2 = _COPIED_TEXT_LOG2 if self._is_text else _COPIED_LOG2
         self._python = python_value(footer.form.type)
         self.decoded_size = DecodedSize(self._source, footer)
@@ -487,16 +494,18 @@ class ColumnReader:
         Owns: the values, or they lie in frames that the cache has: blocks that were decoded for values of many files
               would be much together, and need not stay until these are joined.
         """
-        count = ordinals.count
+        if not readers:
+            return []
+        cache, count = readers[0]._source.cache, ordinals.count
         asked: list[tuple[int, Any]] = []
         cuts: list[Cut | None] = []
         for reader in readers:
-            cache, cut = reader._source.cache, None
+            cut = None
             if cache is not None and (count <= reader._few_rows or reader._is_few(ordinals)):
                 cut = ordinals.cut(reader._footer.rows_per_block_log2)
-                asked += [reader._source.name(reader._few, block) for block in cut.blocks]
+                asked += reader._source.names(reader._few, cut.blocks)
             cuts.append(cut)
-        kept = cache.get_all(asked) if asked and cache is not None else []
+        kept = cache.get_all(asked) if cache is not None else []
         found: list[Pick] = []
         hits: list[tuple[int, int]] = []
         at = 0
@@ -504,20 +513,74 @@ class ColumnReader:
             if cut is None:
                 found.append(reader.pick(ordinals, stats))
                 continue
-            numbers = cut.blocks
-            begin, at = at, at + len(numbers)
+            begin, at = at, at + len(cut.blocks)
             blocks = kept[begin:at]
             if None in blocks:
                 pick = reader.pick(ordinals, stats)
                 found.append(pick.words() if isinstance(pick, FramePick) else pick)
                 continue
-            if stats is not None:
-                hits += [(id(reader._source), number) for number in numbers]
+            source = id(reader._source)
+            for number in cut.blocks:
+                hits.append((source, number))
             found.append(reader._pick_from(blocks, cut))
         if stats is not None:
             stats.cache_hits += len(hits)
             stats.base_blocks.update(hits)
         return found
+
+    @staticmethod
+    def between(
+        readers: Sequence[ColumnReader], lower: int, upper: int, stats: ReadStats | None
+    ) -> list[pa.Array]:
+        """The ordinals [lower, upper), few, one at least, of several base columns: `pick_all`, made arrays.
+
+        Cost: of a column whose rows lie in one block that the cache has, five calls or so.
+        """
+        cache = readers[0]._source.cache if readers else None
+        arrays: list[Any] = [None] * len(readers)
+        others: list[int] = []
+        near: list[tuple[int, int]] = []  # of the readers, and the block
+        asked: list[tuple[int, Any]] = []
+        for place, reader in enumerate(readers):
+            number = lower >> reader._log2
+            if cache is None or upper - lower > reader._few_rows or (upper - 1) >> reader._log2 != number:
+                others.append(place)
+            else:
+                near.append((place, number))
+                asked.append(reader._source.name(reader._few, number))
+        jobs: list[Fill] = []
+        made: list[tuple[int, pa.DataType, pa.Buffer]] = []
+        kept = cache.get_all(asked) if cache is not None else []
+        for (place, number), block in zip(near, kept, strict=True):
+            reader = readers[place]
+            if reader._packs_frames and type(block) is Frame:
+                width = reader._footer.form.arrow_width_bytes
+                row = lower & reader._mask
+                out = allocate((upper - lower) * width)
+                jobs.append(block.picked_into(out, 0, width, slice(row, row + upper - lower)))
+                made.append((place, reader._arrow, out))
+            elif reader._has_codes and isinstance(block, pa.Array) and not block.null_count:
+                codes = block.slice(lower & reader._mask, upper - lower)
+                arrays[place] = reader._source.dictionary(None).take(codes)
+            elif isinstance(block, pa.Array) and block.type == reader._arrow:
+                # Copied, or the block would stay with it.
+                arrays[place] = pa.concat_arrays([block.slice(lower & reader._mask, upper - lower)])
+            else:
+                others.append(place)
+                continue
+            if stats is not None:
+                stats.cache_hits += 1
+                stats.base_blocks.add((id(reader._source), number))
+        if jobs:
+            fill(jobs)
+        for place, type_, out in made:
+            arrays[place] = pa.Array.from_buffers(type_, upper - lower, [None, out], 0)
+        if others:
+            ordinals = Ordinals(np.arange(lower, upper), is_range=True)
+            picked = ColumnReader.pick_all([readers[place] for place in others], ordinals, stats)
+            for place, array in zip(others, joined_columns([[pick] for pick in picked]), strict=True):
+                arrays[place] = array
+        return arrays
 
     def value(self, ordinal: int) -> Any:
         """One value as `python_at` gives it. Cost: no array is made of a block that is kept as it lies.
@@ -574,7 +637,7 @@ class ColumnReader:
     def _pick_from(self, blocks: Sequence[Any], cut: Cut, *, is_few: bool = True) -> Pick:
         """The values at the cut's rows of these blocks, which are in the form for few values or in that for many."""
         # By the blocks themselves: a footer that knows of no NULL may be wrong.
-        if is_few and self._packs_frames and cut.order is None and set(map(type, blocks)) == {Frame}:
+        if is_few and self._packs_frames and cut.order is None and set(map(type, blocks)) == _FRAMES:
             return FramePick(self._few_kind, self._footer.form, blocks, cut.rows, self._from_words)
         if self._is_text and (text := text_pick(blocks, cut)) is not None:
             return text
@@ -585,6 +648,11 @@ class ColumnReader:
                 return self._plain(gathered(blocks, cut))
             return Words((words.dtype.str, self._arrow), words, None, self._from_words)
         codes = blocks if is_few and self._few == "packed" else [array.indices for array in blocks]
+        if cut.is_range and len(codes) == 1:
+            # Of the only block there is no more to be joined than its dictionary's words.
+            rows = cut.rows[0]
+            assert isinstance(rows, slice)
+            return self._source.dictionary(None).take(codes[0].slice(rows.start, rows.stop - rows.start))
         words = picked_words(codes, cut, dtype)
         if words is None:
             return self._source.dictionary(None).take(gathered(codes, cut))

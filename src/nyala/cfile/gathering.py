@@ -321,12 +321,16 @@ Pick: TypeAlias = "Words | FramePick | TextPick | pa.Array"
 
 def joined_columns(columns: Sequence[Sequence[Pick]]) -> list[pa.Array]:
     """`joined_picks` of several columns. Cost: one call of the kernels for all that lie in frames."""
-    of_frames = [_frames_alike(picks) for picks in columns]
-    filled = iter(_of_frames([frames for frames in of_frames if frames is not None]))
-    return [
-        joined_picks(picks) if frames is None else next(filled)
-        for picks, frames in zip(columns, of_frames, strict=True)
-    ]
+    arrays: list[Any] = []
+    of_frames: list[Sequence[FramePick]] = []
+    for picks in columns:
+        if (frames := _frames_alike(picks)) is None:
+            arrays.append(joined_picks(picks))
+        else:
+            of_frames.append(frames)
+            arrays.append(None)
+    filled = iter(_of_frames(of_frames)) if of_frames else iter(())
+    return [next(filled) if array is None else array for array in arrays]
 
 
 def joined_picks(picks: Sequence[Pick]) -> pa.Array:
@@ -362,8 +366,10 @@ def joined_picks(picks: Sequence[Pick]) -> pa.Array:
 
 def _frames_alike(picks: Sequence[Pick]) -> Sequence[FramePick] | None:
     """The picks, if they are all of frames and of one kind."""
-    kinds = {pick.kind if isinstance(pick, FramePick) else None for pick in picks}
-    return None if len(kinds) != 1 or None in kinds else cast("Sequence[FramePick]", picks)
+    if len(picks) > 1:
+        kinds = {pick.kind if isinstance(pick, FramePick) else None for pick in picks}
+        return None if len(kinds) != 1 or None in kinds else cast("Sequence[FramePick]", picks)
+    return cast("Sequence[FramePick]", picks) if isinstance(picks[0], FramePick) else None
 
 
 def _of_frames(columns: Sequence[Sequence[FramePick]]) -> list[pa.Array]:
@@ -386,6 +392,13 @@ def _of_frames(columns: Sequence[Sequence[FramePick]]) -> list[pa.Array]:
     made: list[tuple[Physical, int, pa.Buffer]] = []
     for picks in columns:
         form, at = picks[0].form, 0
+        if len(picks) == 1 and len(picks[0].frames) == 1:
+            (rows,) = picks[0].rows
+            at = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+            out, width = output(form, at)
+            jobs.append(picks[0].frames[0].picked_into(out, 0, width, rows))
+            made.append((form, at, out))
+            continue
         pieces = [piece for pick in picks for piece in zip(pick.frames, pick.rows, strict=True)]
         counts = [rows.stop - rows.start if isinstance(rows, slice) else len(rows) for _, rows in pieces]
         out, width = output(form, sum(counts))

@@ -73,25 +73,30 @@ class Physical:
     dtype: np.dtype[Any] | None  # of `fixed`
     narrow: bool = False  # decode decimals as they are stored
 
-    @property
+    @functools.cached_property
     def arrow(self) -> pa.DataType:
         """The type of a decoded array."""
         if self.narrow:
             return narrow_decimal(self.type)
         return _BLOOM_ARROW if self.code == format.TYPE_BLOOM else self.type.arrow
 
-    @property
+    @functools.cached_property
     def width_bytes(self) -> int:
         """Bytes of one stored value of kind `fixed`."""
         assert self.dtype is not None
         return self.dtype.itemsize
 
-    @property
+    @functools.cached_property
     def is_narrowed(self) -> bool:
         """Whether Arrow's value (a decimal128) is wider than the stored one."""
         return not self.narrow and self.code in (format.TYPE_DECIMAL32, format.TYPE_DECIMAL64)
 
-    @property
+    @functools.cached_property
+    def arrow_width_bytes(self) -> int:
+        """Bytes of one value of kind `fixed` in Arrow's memory."""
+        return 16 if self.is_narrowed or self.is_wide else self.width_bytes
+
+    @functools.cached_property
     def is_wide(self) -> bool:
         """Whether it is a decimal of 16 bytes, which 64 bits need not hold."""
         return self.code == format.TYPE_DECIMAL128

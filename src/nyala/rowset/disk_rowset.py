@@ -313,6 +313,9 @@ class DiskRowSet(RowSetVersion):
 
         Cost: where the rows lie is worked out once for all columns.
         """
+        plain = self._plain(columns)
+        if len(plain) == len(columns):
+            return ColumnReader.between(plain, lower, upper, stats)
         return joined_columns([[pick] for pick in self.picks_between(columns, snapshot, lower, upper, stats)])
 
     def picks_between(
@@ -346,21 +349,26 @@ class DiskRowSet(RowSetVersion):
         ordinals: Ordinals,
         stats: RowSetStats | None,
     ) -> list[Pick]:
-        touched = self.changes.touched
-        readers = [self.base_column(column.id) for column in columns]
-        plain = [
-            reader
-            for reader, column in zip(readers, columns, strict=True)
-            if reader is not None and column.id not in touched and reader.arrow == column.type.arrow
-        ]
+        plain = self._plain(columns)
         picked = ColumnReader.pick_all(plain, ordinals, stats)
         if len(plain) == len(columns):
             return picked
         of_plain, rest = dict(zip(map(id, plain), picked, strict=True)), []
-        for reader, column in zip(readers, columns, strict=True):
-            pick = of_plain.get(id(reader))
+        for column in columns:
+            pick = of_plain.get(id(self.base_column(column.id)))
             rest.append(self._gather(column, snapshot, ordinals, stats) if pick is None else pick)
         return rest
+
+    def _plain(self, columns: Sequence[ColumnSchema]) -> list[ColumnReader]:
+        """The base columns of those that nothing has changed, and that lie here in their own type."""
+        touched = self.changes.touched
+        return [
+            reader
+            for column in columns
+            if (reader := self.base_column(column.id)) is not None
+            and column.id not in touched
+            and reader.arrow == column.type.arrow
+        ]
 
     def row(self, columns: Sequence[ColumnSchema], snapshot: int, rowid: int) -> list[Any]:
         """One row at `snapshot`, as Python values. Raises: CorruptionError, also for what is no value of its type."""

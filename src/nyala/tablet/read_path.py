@@ -425,7 +425,8 @@ def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCount
             counters.skip(0, (upper - 1) // WINDOW_ROWS + 1 - lower // WINDOW_ROWS, 0, upper - lower)
             alive = rowset.liveness(spec.snapshot, lower, upper, stats)
             if alive is None:
-                found.append(rowset.picks_between(spec.columns, spec.snapshot, lower, upper, stats))
+                read = rowset.rows_between if len(units) == 1 else rowset.picks_between
+                found.append(read(spec.columns, spec.snapshot, lower, upper, stats))
                 count += upper - lower
                 continue
             rowids = np.flatnonzero(alive) + lower

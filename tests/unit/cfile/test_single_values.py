@@ -15,7 +15,7 @@ import pytest
 from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values, same
 from tests.unit.cfile.test_roundtrip import COLUMN, written
 
-from nyala.cfile import BlockCache, CFileReader, ColumnReader, format, kernels, memory, writer
+from nyala.cfile import BlockCache, CFileReader, ColumnReader, ReadStats, format, kernels, memory, writer
 from nyala.cfile.block import encode_block
 from nyala.cfile.column import ColumnWriteSpec
 from nyala.cfile.encoding import PLAIN, frame
@@ -67,8 +67,10 @@ def test_few_rows_are_what_all_of_them_are(files: MemoryFiles, type: str, encodi
             assert same(joined_picks([column.pick(Ordinals(SOME))]), expected)
             assert same(joined_picks(ColumnReader.pick_all([column], Ordinals(SOME), None)), expected)
             assert same(column.gather(SOME[::-1]), array.take(pa.array(SOME[::-1])))
-            for lower in (0, 500, 2990):
-                assert same(column.read(lower, lower + 9), array.slice(lower, 9))
+            for lower in (0, 500, min(column.rows_per_block, 2048) - 4, 2990):
+                expected_rows = array.slice(lower, 9)
+                assert same(column.read(lower, lower + 9), expected_rows)
+                assert same(ColumnReader.between([column], lower, lower + 9, None)[0], expected_rows)
             for row in SOME.tolist():
                 assert exactly(told(column, row)) == exactly(python(array, row))
 
@@ -218,6 +220,27 @@ def test_several_columns_are_the_same_as_each_by_itself(
         assert found == expected
 
 
+@pytest.mark.parametrize("lower", [0, 700, 2040])  # the first: of one block of every column
+def test_neighbouring_rows_of_several_columns(files: MemoryFiles, lower: int) -> None:
+    """A key range reads them so: from the file, then from the cache, where all but the blocks' border is one call."""
+    kinds = {"int16": "for", "string": "dictionary", "varchar(9)": "plain", "double": "plain", "int64": "rle"}
+    kinds |= {"decimal(9,2)": "for", "bool": "rle", "timestamp": "for", "binary": "prefix"}
+    cache = BlockCache(1 << 24)
+    arrays = [make_values(kind, ROWS, null_share=0.3 * (kind == "double")) for kind in kinds]
+    readers = [
+        written(files, array, kind, kinds[kind], block_size_bytes=4096, cache=cache)
+        for kind, array in zip(kinds, arrays, strict=True)
+    ]
+    for _ in range(2):
+        stats = ReadStats()
+        found = ColumnReader.between(readers, lower, lower + 50, stats)
+        for array, expected in zip(found, arrays, strict=True):
+            assert array.type == expected.type and same(array, expected.slice(lower, 50))
+    borders = [lower // reader.rows_per_block != (lower + 49) // reader.rows_per_block for reader in readers]
+    assert stats.reads == 0 and stats.cache_hits == len(stats.base_blocks) == len(readers) + sum(borders)
+    assert any(borders) == (lower == 2040)
+
+
 @pytest.mark.parametrize(
     "kind", ["int8", "int16", "int32", "int64", "date", "timestamp", "decimal(9,2)", "decimal(18,0)"]
 )
@@ -280,6 +303,22 @@ def test_what_was_picked_holds_no_block(
     held = sum(pool.bytes_allocated() for pool in pools) - before
     assert held < 1 << 13, f"{held} bytes for {len(rows)} values"
     assert joined_picks(picked).equals(array.take(pa.array(ordinals.places)))
+
+
+@pytest.mark.parametrize(("type", "encoding"), [("string", "plain"), ("double", "plain"), ("int32", "for")])
+def test_neighbouring_rows_hold_no_block(files: MemoryFiles, type: str, encoding: str) -> None:
+    """A slice of what the cache has would be the block, however little is asked of it."""
+    column = written(
+        files, make_values(type, 40_000), type, encoding, "default", 1 << 16, BlockCache(1 << 24)
+    )
+    for _ in range(2):
+        found = ColumnReader.between([column], 5_000, 5_020, None)
+    blocks = [kept for kept in (column._source.kept(column._few, n) for n in range(9)) if kept is not None]
+    places = [
+        buffer.address for block in blocks if isinstance(block, pa.Array) for buffer in block.buffers()[1:]
+    ]
+    assert len(blocks) == 1 and (places or encoding == "for")
+    assert all(buffer.size < 4096 and buffer.address not in places for buffer in found[0].buffers()[1:])
 
 
 def test_a_look_up_keeps_blocks_as_small_as_they_lie(files: MemoryFiles) -> None:

@@ -466,5 +466,5 @@ def output(form: Physical, rows: int) -> tuple[pa.Buffer, int]:
 
     Arrow's memory, which is used again without the page faults that NumPy's would cost.
     """
-    width = 16 if form.is_narrowed or form.code == format.TYPE_DECIMAL128 else form.width_bytes
+    width = form.arrow_width_bytes
     return allocate(rows * width), width
