@@ -1,0 +1,46 @@
+"""Memory for decoded values is used again: pages that went back to the system cost more than decoding into them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from nyala.cfile import memory
+
+# In a process of its own: which thread was the first to allocate is settled once.
+_PROGRAM = """
+import resource, threading
+import numpy as np
+from nyala.cfile.memory import allocate
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def fill():
+    buffers = [allocate(1 << 20) for _ in range(50)]
+    for buffer in buffers:
+        np.frombuffer(buffer, np.uint8)[::4096] = 1
+
+def again():
+    fill()
+    before = faults()
+    fill()
+    print(faults() - before)
+
+again()
+thread = threading.Thread(target=again)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(memory.pool().backend_name != "jemalloc", reason="this build of Arrow has no jemalloc")
+def test_what_was_freed_is_used_again_without_page_faults() -> None:
+    """In the first thread that allocates as in others: there jemalloc gave everything back at once."""
+    ran = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    pages = 50 * (1 << 20) // 4096
+    assert all(int(faults) < pages / 10 for faults in ran.stdout.split()), ran.stdout
+    assert len(ran.stdout.split()) == 2
