@@ -40,12 +40,12 @@ def pool() -> pa.MemoryPool:
 def _hold_first_arena(pool: pa.MemoryPool) -> None:
     """See to it that no thread that decodes gets jemalloc's arena 0, by a thread that has it and does nothing.
 
-    A thread's arena is settled by its first allocation: the first thread gets arena 0, each later one the next, four for
-    each processor. Arrow builds its jemalloc with `oversize_threshold:0`, which turns off a limit; but arena 0 is made
-    before that is looked at, and takes 0 as the limit: all of 16 KB or more that is freed there goes back to the system
-    at once. 200 buffers of 1 MB, filled and freed again and again, took 33,000 page faults each time in the first thread
-    of a process and none in the second (pyarrow 26.0.1, Linux 6.18; jemalloc 5.3, `extent_record`, `arena_boot`).
-    The thread keeps 4 KB; in a child after a fork its arena still counts as taken.
+    A thread's arena is settled by its first allocation: the first thread gets arena 0, each later one the next, four
+    for each processor. Arrow builds its jemalloc with `oversize_threshold:0`, which turns off a limit; but arena 0 is
+    made before that is looked at, and takes 0 as the limit: all of 16 KB or more that is freed there goes back to the
+    system at once. 200 buffers of 1 MB, filled and freed again and again, took 33,000 page faults each time in the
+    first thread of a process and none in the second (2026-11-23, pyarrow 26.0.1, Linux 6.18; jemalloc 5.3,
+    `extent_record`, `arena_boot`). The thread keeps 4 KB; in a child after a fork its arena still counts as taken.
     """
     held = threading.Event()
 

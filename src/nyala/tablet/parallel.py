@@ -18,26 +18,28 @@ __all__ = ["ahead_max", "in_parallel"]
 _Item = TypeVar("_Item")
 _Out = TypeVar("_Out")
 
-_pool: ThreadPoolExecutor | None = None
-_pool_pid = 0
+_pools: dict[bool, ThreadPoolExecutor] = {}
+_pools_pid = 0
 
 
-def _workers() -> ThreadPoolExecutor:
+def _workers(alone: bool) -> ThreadPoolExecutor:
     """Threads that decode, shared by all scans of the process; made anew after a fork.
 
-    One for each processor but one: who reads a scan decodes too, rather than wait for a thread to be woken.
+    One for each processor; but one less where who reads a scan decodes too, rather than wait for a thread to be woken.
     """
-    global _pool, _pool_pid
-    if _pool is None or _pool_pid != os.getpid():
-        _pool = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1), thread_name_prefix="nyala-scan")
-        _pool_pid = os.getpid()
-    return _pool
+    global _pools, _pools_pid
+    if _pools_pid != os.getpid():
+        _pools, _pools_pid = {}, os.getpid()
+    if alone not in _pools:
+        count = (os.cpu_count() or 1) - (not alone)
+        _pools[alone] = ThreadPoolExecutor(max(1, count), thread_name_prefix="nyala-scan")
+    return _pools[alone]
 
 
-def _start(work: Callable[[_Item], _Out], item: _Item) -> Future[_Out]:
+def _start(work: Callable[[_Item], _Out], item: _Item, alone: bool) -> Future[_Out]:
     """Have a worker do it; or do it here, when there can be none."""
     try:
-        return _workers().submit(work, item)
+        return _workers(alone).submit(work, item)
     except RuntimeError:
         # The main thread has ended, and with it the pool, while this one still reads; or no thread can be started.
         return _done(work, item)
@@ -54,13 +56,19 @@ def _done(work: Callable[[_Item], _Out], item: _Item) -> Future[_Out]:
 
 
 def in_parallel(
-    items: Iterable[_Item], work: Callable[[_Item], _Out], ahead: int | None = None, *, helping: bool = False
+    items: Iterable[_Item],
+    work: Callable[[_Item], _Out],
+    ahead: int | None = None,
+    *,
+    helping: bool = False,
+    alone: bool = False,
 ) -> Iterator[_Out]:
     """Results of `work` in the order of `items`, at most `ahead` of them ahead of the consumer (so memory stays
     bounded); None: two for each processor. What no thread has begun when it is wanted, the consumer does.
 
     helping: while a thread is at what is wanted, the consumer does one that is wanted later; for consumers that
              would do nothing else, of work that threads gain by.
+    alone:   a thread for each processor, for consumers that only pass on what they get.
     """
     iterator = iter(items)
     first = next(iterator, None)
@@ -88,7 +96,7 @@ def in_parallel(
         for item in itertools.chain((first, second), iterator):
             if len(running) >= ahead:
                 yield oldest()
-            running.append((_start(work, item), item))
+            running.append((_start(work, item, alone), item))
         while running:
             yield oldest()
     finally:

@@ -49,7 +49,7 @@ from nyala.tablet.scan_memory import (
     share_bytes,
     windows_that_fit,
 )
-from nyala.tablet.window import ScanCounters, ScanSpec, ScanUnit, count_window, in_twos, read_window
+from nyala.tablet.window import ScanCounters, ScanSpec, ScanUnit, count_window, growing, in_twos, read_window
 
 __all__ = ["GAP_ROWS", "WINDOW_ROWS", "ScanCounters", "ScanSpec", "ScanUnit"]
 __all__ += [
@@ -79,10 +79,13 @@ WINDOW_ROWS: Final = 1 << 17
 GAP_ROWS: Final = WINDOW_ROWS // 32
 # A scan of so few rows is over before another thread has begun with them.
 _INLINE_ROWS: Final = GAP_ROWS
-# Windows that are ready or being read when a reader who does much with each asks for the next: decoded by short calls,
-# more threads would only wait for one another.
-_READY_WINDOWS: Final = 4
-# The same where who asks decodes too.
+# Pieces that are ready or being read when a reader who does much with each asks for the next, and how many windows one
+# of them has at the most: short calls would have the threads wait for one another.
+_READY_PIECES: Final = 3
+_PIECE_WINDOWS: Final = 4
+# What is left of such a piece is about so much: more would come back from memory, not from a cache.
+_PIECE_BYTES: Final = 8 << 20
+# Windows that are where who asks decodes too.
 _READY_WINDOWS_HELPED: Final = 2
 # Rows of so many bytes that are kept are decoded by several threads (decision 0040).
 _KEPT_ROW_BYTES_MIN: Final = 16
@@ -310,7 +313,7 @@ def run_ahead(
     """
     if spec.limit is not None or spec.order_by_key:
         return map(make, run(units, spec, counters))
-    ahead = _READY_WINDOWS_HELPED if helping else _READY_WINDOWS
+    ahead = _READY_WINDOWS_HELPED if helping else _READY_PIECES * _PIECE_WINDOWS
     return _unordered(units, spec, counters, make, ahead=ahead, helping=helping)
 
 
@@ -404,9 +407,19 @@ def _each_piece(
         return in_parallel(items, work, room, helping=ahead is not None or keeping)
     if are_few or ahead is None:
         return map(work, items)
+    if not helping:
+        # Two pieces at once, if there is room for them.
+        fit = max(1, min(_PIECE_WINDOWS, room // 2))
+        ahead = max(1, min(ahead // _PIECE_WINDOWS, room // fit))
+        window_bytes = max(1, _row_bytes(spec)) * WINDOW_ROWS
+
+        def most() -> int:
+            return max(1, min(fit, int(_PIECE_BYTES / (window_bytes * max(counters.share_left, 1 / 64)))))
+
+        return in_parallel(growing(items, WINDOW_ROWS, most), work, ahead, alone=True)
     if spec.predicate is not None and room > 1:
         items, room = in_twos(items, WINDOW_ROWS, counters), room // 2
-    return in_parallel(items, work, min(ahead, room), helping=helping)
+    return in_parallel(items, work, min(ahead, room), helping=True)
 
 
 def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> pa.RecordBatch | None:

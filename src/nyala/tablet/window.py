@@ -38,12 +38,13 @@ from nyala.schema.predicate import BoundPredicate
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.tablet.root import AnyRowSet
 
-__all__ = ["GATHER_SHARE", "ScanCounters", "ScanSpec", "ScanUnit", "count_window", "in_twos", "read_window"]
+__all__ = ["GATHER_SHARE", "ScanCounters", "ScanSpec", "ScanUnit", "count_window", "growing", "in_twos"]
+__all__ += ["read_window"]
 
 # Below this share of selected rows the other columns are gathered row by row instead of read whole.
 GATHER_SHARE: Final = 1 / 32
-# The same for columns whose single values are taken out of frames, which costs the rows that are wanted and no others;
-# and below which share what was sieved is worth it.
+# The same for columns whose single values are taken out of frames, which costs the rows that are wanted and no others,
+# where a predicate had to be evaluated on all of them; and what of a sieved window is little.
 PICK_SHARE: Final = 1 / 4
 # So many columns are decoded at once of which some rows are taken.
 _TAKEN_TOGETHER: Final = 8
@@ -97,18 +98,23 @@ class ScanCounters:
 
     @property
     def sieving_pays(self) -> bool:
-        """Whether what was sieved so far left few rows."""
-        return self.sieved_rows_left <= self.sieved_rows * PICK_SHARE
+        """Whether what was sieved so far left not all of its rows."""
+        return self.sieved_rows_left < self.sieved_rows or not self.sieved_rows
 
     @property
-    def sieving_has_paid(self) -> bool:
+    def sieving_leaves_little(self) -> bool:
         """Whether something was sieved, and few rows of it left."""
-        return self.sieved_rows > 0 and self.sieving_pays
+        return 0 < self.sieved_rows and self.sieved_rows_left <= self.sieved_rows * PICK_SHARE
+
+    @property
+    def share_left(self) -> float:
+        """Which share of the rows that were sieved were left; 1 where none were."""
+        return self.sieved_rows_left / self.sieved_rows if self.sieved_rows else 1.0
 
     @property
     def sieving_leaves_some(self) -> bool:
-        """Whether windows were sieved, and some rows of each left, but few: then all columns of the next are wanted as
-        they lie, too."""
+        """Whether windows were sieved, and some rows of each left, but not all: then all columns of the next are wanted
+        as they lie, too."""
         return self.sieved_rows > 0 and not self.sieved_oddly
 
     def sieved(self, rows: int, left: int) -> None:
@@ -116,7 +122,7 @@ class ScanCounters:
         with self._lock:
             self.sieved_rows += rows
             self.sieved_rows_left += left
-            self.sieved_oddly += not 0 < left < rows * PICK_SHARE
+            self.sieved_oddly += not 0 < left < rows
 
     def add(self, stats: RowSetStats) -> None:
         """What reading one more piece cost."""
@@ -200,7 +206,7 @@ def in_twos(
     pieces: Iterable[tuple[ScanUnit, int, int]], window_rows: int, counters: ScanCounters
 ) -> Iterator[tuple[ScanUnit, int, int]]:
     """Pieces (unit, lower, upper) of windows: an even window and the odd one behind it are one piece, where all between
-    them is read, once sieving was seen to pay.
+    them is read, once sieving was seen to leave little.
 
     Where a predicate leaves little, half of what a window takes is the same for a large one as for a small one. Where
     it leaves much, the first would only come later.
@@ -214,7 +220,7 @@ def in_twos(
             and before[0] is unit
             and before[2] == lower
             and is_odd
-            and counters.sieving_has_paid
+            and counters.sieving_leaves_little
         ):
             yield unit, before[1], upper
             before = None
@@ -222,6 +228,32 @@ def in_twos(
         if before is not None:
             yield before
         before = piece
+    if before is not None:
+        yield before
+
+
+def growing(
+    pieces: Iterable[tuple[ScanUnit, int, int]], window_rows: int, most: Callable[[], int]
+) -> Iterator[tuple[ScanUnit, int, int]]:
+    """Pieces of windows, one after the other joined to larger ones where all between them is read: of one window, of
+    one, of two, of four, as long as `most`, asked anew for each, is not less.
+
+    For who works beside the threads that read: the first comes soon, and the later ones keep these at long calls. They
+    lie at multiples of their size, so no block is decoded for two of them.
+    """
+    before: tuple[ScanUnit, int, int] | None = None
+    size = done = 1
+    for unit, lower, upper in pieces:
+        if before is not None:
+            begin = before[1] // window_rows // size
+            if before[0] is unit and before[2] == lower and begin == lower // window_rows // size:
+                before = unit, before[1], upper
+                continue
+            yield before
+            done += -(-(before[2] - before[1]) // window_rows)
+            # Windows so far: 1, 2 or 3, 4 to 7, …; their highest bit.
+            size = 1 << min(done - 1, most()).bit_length() - 1
+        before = unit, lower, upper
     if before is not None:
         yield before
 
@@ -254,8 +286,10 @@ def _read_window(
             sieve.fetch(columns)
         if sieve.asked(mask):
             counters.sieved(upper - lower, len(sieve.rows))
-            if len(sieve.rows) < (upper - lower) * PICK_SHARE:
+            if len(sieve.rows) < upper - lower:
                 return sieve.read(columns)
+            if sieve.tells_all:
+                predicate = None
     known = _Decoded(unit, spec, lower, upper, stats)
     if predicate is not None:
         known.read_together(map(spec.schema.by_name, predicate.columns), known.predicate_form)
@@ -323,7 +357,7 @@ def _some(
 
 
 class _Sieve(Mapping[str, pa.Array]):
-    """A window of a predicate that leaves few of its rows: told from frames and codewords which they can be.
+    """A window of a predicate that leaves not all of its rows: told from frames and codewords which they can be.
 
     What the predicate demands of single columns is asked of all rows, and the predicate itself of those that are left.
     As a mapping it has the columns of these rows, read when first asked for.
@@ -399,12 +433,18 @@ class _Sieve(Mapping[str, pa.Array]):
         self._encoded |= {column.name: self._fetched[column.name] for column, _ in self._constraints}
         return rows_matching(questions, self._upper - self._lower)
 
+    @property
+    def tells_all(self) -> bool:
+        """Whether the rows that are left are those that the predicate selects."""
+        predicate = self._spec.predicate
+        assert predicate is not None
+        return predicate.is_its_constraints and self._encoded.keys() >= predicate.columns
+
     def read(self, columns: Sequence[ColumnSchema]) -> tuple[np.ndarray, list[pa.Array]]:
         """As `read_window`."""
         predicate = self._spec.predicate
         assert predicate is not None
-        told = predicate.is_its_constraints and self._encoded.keys() >= predicate.columns
-        if len(self.rows) and not told:
+        if len(self.rows) and not self.tells_all:
             keep = predicate.evaluate(self, len(self.rows))
             if not keep.all():
                 kept = np.flatnonzero(keep)

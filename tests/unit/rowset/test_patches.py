@@ -277,5 +277,5 @@ def test_the_first_scan_leaves_nothing_in_the_cache_not_even_of_the_last_few_row
     assert cache.size_bytes > before + 2 * 4 * ROWS
 
 
-def _no_threads() -> Any:
+def _no_threads(alone: bool) -> Any:
     raise RuntimeError("no thread can be started")

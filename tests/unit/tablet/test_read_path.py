@@ -585,7 +585,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """One for each window that another thread is to begin; it is worked on at once."""
     begun: list[None] = []
 
-    def noted(work: Callable[[Any], Any], item: Any) -> Future[Any]:
+    def noted(work: Callable[[Any], Any], item: Any, alone: bool) -> Future[Any]:
         begun.append(None)
         return at_once(work, item)
 
@@ -708,7 +708,7 @@ def test_what_no_thread_has_begun_the_consumer_does(monkeypatch: pytest.MonkeyPa
         def submit(self, *_: object) -> Future[int]:
             return Future()
 
-    monkeypatch.setattr(parallel, "_workers", Asleep)
+    monkeypatch.setattr(parallel, "_workers", lambda alone: Asleep())
     assert list(in_parallel(range(10), lambda item: -item)) == [-number for number in range(10)]
 
 
@@ -735,7 +735,7 @@ def test_a_consumer_that_helps_does_what_is_wanted_later(monkeypatch: pytest.Mon
                 threading.Thread(target=lambda: future.set_result(work(item))).start()
             return future
 
-    monkeypatch.setattr(parallel, "_workers", AtTheFirst)
+    monkeypatch.setattr(parallel, "_workers", lambda alone: AtTheFirst())
     found = []
     with pytest.raises(nyala.CorruptionError, match="damaged"):
         for result in in_parallel(range(10), work, 4, helping=True):
@@ -766,7 +766,7 @@ def test_a_scan_goes_on_where_no_thread_can_be_had(world: World, monkeypatch: py
         def submit(self, *_: object) -> None:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
-    monkeypatch.setattr(parallel, "_workers", None_)
+    monkeypatch.setattr(parallel, "_workers", lambda alone: None_())
     now = world.states[-1][0]
     assert collect(world, make_spec(world.table, now, ("s",), None, None, False)).num_rows == len(
         world.at(now)

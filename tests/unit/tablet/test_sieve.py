@@ -16,7 +16,7 @@ from nyala.cfile.encoding.frame import Frame
 from nyala.schema.predicate import bind
 from nyala.schema.schema import build_schema
 from nyala.tablet import read_path
-from nyala.tablet.window import ScanCounters, ScanUnit, _Sieve, in_twos
+from nyala.tablet.window import ScanCounters, ScanUnit, _Sieve, growing, in_twos
 
 ROWS = 20_000
 DAY = dt.date(2020, 1, 1)
@@ -171,8 +171,12 @@ def test_changes_are_seen(tmp_path: Path) -> None:
         before.close()
 
 
-def test_a_sieve_that_leaves_much_is_given_up(table: nyala.Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each window would be looked at twice for a predicate that most rows match."""
+@pytest.mark.parametrize(("where", "windows"), [("n > -1400 AND n < 1400", 10), ("n > -9999", 1)])
+def test_a_sieve_that_leaves_all_is_given_up(
+    where: str, windows: int, table: nyala.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each window would be looked at twice for a predicate that all rows match; where some do not, the others are taken
+    out as they lie: that costs less than to decode all and take some, also where nearly all are taken."""
     monkeypatch.setattr(read_path, "WINDOW_ROWS", 2048)
     monkeypatch.setattr(read_path, "ahead_max", lambda: 1)
     asked: list[None] = []
@@ -183,8 +187,28 @@ def test_a_sieve_that_leaves_much_is_given_up(table: nyala.Table, monkeypatch: p
         return original(self, mask)
 
     monkeypatch.setattr(_Sieve, "asked", noted)
-    assert len(scanned(table, "n > -1400 AND n < 1400")) > ROWS * 0.9
-    assert len(asked) == 1
+    assert len(scanned(table, where)) > ROWS * 0.9
+    assert len(asked) == windows
+
+
+def test_pieces_grow_at_multiples_of_their_size() -> None:
+    """What the first rows wait for would be long, a block be decoded for two pieces, or rows be lost between them."""
+    one, other = (ScanUnit(cast(Any, object()), 0, 0, 200) for _ in range(2))
+    windows = [(n, n + 10) for n in range(0, 200, 10)]
+
+    def spans(pieces: list[tuple[ScanUnit, int, int]], most: int) -> list[tuple[int, int]]:
+        return [(lower, upper) for _, lower, upper in growing(pieces, 10, lambda: most)]
+
+    whole = [(one, *span) for span in windows]
+    fours = [(0, 10), (10, 20), (20, 40), *((n, n + 40) for n in range(40, 200, 40))]
+    assert spans(whole, 4) == spans(whole, 7) == fours
+    assert spans(whole, 2) == [(0, 10), (10, 20), *((n, n + 20) for n in range(20, 200, 20))]
+    assert spans(whole, 1) == windows
+    gap = [piece for piece in whole if piece[1] != 90]
+    assert spans(gap, 4) == [*fours[:4], (80, 90), (100, 120), *fours[5:]]
+    odd = [*whole[:-1], (one, 190, 193), (other, 0, 10), (other, 10, 20), (other, 24, 30)]
+    assert spans(odd, 4) == [*fours[:-1], (160, 193), (0, 20), (24, 30)]
+    assert spans([], 4) == []
 
 
 def test_windows_are_joined_only_where_all_of_both_is_read() -> None:
