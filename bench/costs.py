@@ -137,13 +137,13 @@ def _new_scan_threads() -> Iterator[None]:
     """Threads that decode windows are kept by the process; those of the action are its own, and end with it."""
     from nyala.tablet import parallel
 
-    kept, parallel._pool = parallel._pool, None
+    kept, parallel._pools = parallel._pools, {}
     try:
         yield
     finally:
-        made, parallel._pool = parallel._pool, kept
-        if made is not None:
-            made.shutdown()
+        made, parallel._pools = parallel._pools, kept
+        for pool in made.values():
+            pool.shutdown()
 
 
 def _function(path: str, line: int, name: str) -> str:

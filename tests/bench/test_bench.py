@@ -424,16 +424,16 @@ def test_a_cost_counts_calls_in_threads_of_engines_and_in_those_that_decode() ->
         _thread.start_new_thread(lambda: (list(costs.seen(made())), ended.set()), ())
         assert ended.wait(60)
 
-    parallel._workers().submit(called).result()
-    kept = parallel._pool
+    parallel._workers(False).submit(called).result()
+    kept = parallel._pools
     for act, times in (
         (by_an_engine, 50),
-        (lambda: parallel._workers().submit(lambda: [called() for _ in range(70)]).result(), 70),
+        (lambda: parallel._workers(False).submit(lambda: [called() for _ in range(70)]).result(), 70),
         (lambda: list(costs.seen(made())), 50),  # in this thread once, not twice
     ):
         found = costs.cost(act, top=1000)
         assert sum(calls for name, calls, _ in found.top if name.endswith(" called")) == times
-    assert parallel._pool is kept
+    assert parallel._pools is kept
 
 
 def test_costs_of_several_actions_add_up_and_what_one_does_not_know_nobody_does() -> None:

@@ -286,9 +286,9 @@ def _read_window(
             sieve.fetch(columns)
         if sieve.asked(mask):
             counters.sieved(upper - lower, len(sieve.rows))
-            if len(sieve.rows) < upper - lower:
+            if len(sieve.rows) < (upper - lower) * (1 if unit.is_scan else PICK_SHARE):
                 return sieve.read(columns)
-            if sieve.tells_all:
+            if len(sieve.rows) == upper - lower and sieve.tells_all:
                 predicate = None
     known = _Decoded(unit, spec, lower, upper, stats)
     if predicate is not None:
