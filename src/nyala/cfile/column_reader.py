@@ -648,11 +648,6 @@ class ColumnReader:
                 return self._plain(gathered(blocks, cut))
             return Words((words.dtype.str, self._arrow), words, None, self._from_words)
         codes = blocks if is_few and self._few == "packed" else [array.indices for array in blocks]
-        if cut.is_range and len(codes) == 1:
-            # Of the only block there is no more to be joined than its dictionary's words.
-            rows = cut.rows[0]
-            assert isinstance(rows, slice)
-            return self._source.dictionary(None).take(codes[0].slice(rows.start, rows.stop - rows.start))
         words = picked_words(codes, cut, dtype)
         if words is None:
             return self._source.dictionary(None).take(gathered(codes, cut))

@@ -311,23 +311,14 @@ class DiskRowSet(RowSetVersion):
     ) -> list[pa.Array]:
         """`column` of several, for a few rows [lower, upper), one at least: single values are taken out of the blocks.
 
-        Cost: where the rows lie is worked out once for all columns.
+        Cost: where the rows lie is worked out once for all columns; of what nothing has changed, as
+              `ColumnReader.between`.
         """
         plain = self._plain(columns)
         if len(plain) == len(columns):
             return ColumnReader.between(plain, lower, upper, stats)
-        return joined_columns([[pick] for pick in self.picks_between(columns, snapshot, lower, upper, stats)])
-
-    def picks_between(
-        self,
-        columns: Sequence[ColumnSchema],
-        snapshot: int,
-        lower: int,
-        upper: int,
-        stats: RowSetStats | None = None,
-    ) -> list[Pick]:
-        """`picks` of the rows [lower, upper), one at least."""
-        return self._picks(columns, snapshot, Ordinals(np.arange(lower, upper), is_range=True), stats)
+        ordinals = Ordinals(np.arange(lower, upper), is_range=True)
+        return joined_columns([[pick] for pick in self._picks(columns, snapshot, ordinals, stats)])
 
     def picks(
         self,

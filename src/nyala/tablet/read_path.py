@@ -425,8 +425,8 @@ def _each_piece(
 def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> pa.RecordBatch | None:
     """The few rows of a key range that lie on disk, in one batch; None: there are none.
 
-    Each is in the range, so nothing is asked of them but whether they are there. Cost: what single values were picked
-    from every rowset is joined once a column, as in a look-up: of four tablets not four times the calls of one.
+    Each is in the range, so nothing is asked of them but whether they are there. Cost: some calls for each column of a
+    rowset; what comes from several rowsets is joined once a column.
     """
     stats = RowSetStats()
     found: list[list[Pick]] = []
@@ -438,8 +438,7 @@ def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCount
             counters.skip(0, (upper - 1) // WINDOW_ROWS + 1 - lower // WINDOW_ROWS, 0, upper - lower)
             alive = rowset.liveness(spec.snapshot, lower, upper, stats)
             if alive is None:
-                read = rowset.rows_between if len(units) == 1 else rowset.picks_between
-                found.append(read(spec.columns, spec.snapshot, lower, upper, stats))
+                found.append(rowset.rows_between(spec.columns, spec.snapshot, lower, upper, stats))
                 count += upper - lower
                 continue
             rowids = np.flatnonzero(alive) + lower
