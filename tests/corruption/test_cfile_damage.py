@@ -42,6 +42,7 @@ from nyala.cfile import (
 )
 from nyala.cfile.block import read_header
 from nyala.cfile.dump import dump
+from nyala.cfile.encoded_rows import picked
 from nyala.cfile.physical import narrow_decimal
 from nyala.cli.cells import json_columns
 from nyala.env import SYSTEM
@@ -396,7 +397,7 @@ def exercise(content: bytes, places: tuple[ColumnPlace, ...] | None) -> None:
 def as_they_lie(column: ColumnReader, lower: int, upper: int) -> pa.Array:
     rows = column.encoded(lower, upper)
     assert rows is not None
-    return rows.pick(np.arange(upper - lower))
+    return picked(rows, np.arange(upper - lower))
 
 
 def other_forms(column: ColumnReader) -> list[Callable[[int, int], pa.Array]]:

@@ -95,23 +95,27 @@ def test_a_line(
     assert numbers(out, width) == untouched * at + sums[lower:upper] + untouched * 2
     rng = np.random.default_rng(seed)
     some = rng.integers(0, count, 17)
-    out = pa.py_buffer(bytearray(17 * width))
-    kernels.fill([job._replace(rows=some, out=out, at=0)])
-    assert numbers(out, width) == [sums[row] for row in some.tolist()], "the same rows, one by one"
+    for first in (0, -3, 1 << 40):  # what the rows count the frame's first as
+        out = pa.py_buffer(bytearray(17 * width))
+        kernels.fill([job._replace(rows=some + first, first=first, out=out, at=0)])
+        assert numbers(out, width) == [sums[row] for row in some.tolist()], "the same rows, one by one"
 
 
-@pytest.mark.parametrize("bits", [0, 3, 12, 32, 33])
+@pytest.mark.parametrize("bits", [0, 1, 3, 12, 23, 32, 33])
 @pytest.mark.parametrize("step", [0, 5])
 def test_rows_that_lie_close_by(kernels: ModuleType, bits: int, step: int) -> None:
-    """A filter that leaves every seventh row, and now and then none for long, gives another row's value."""
+    """A filter that leaves every third or seventh row, and now and then none for long, gives another row's value."""
     count, rng = 20_000, np.random.default_rng(bits)
     deltas = deltas_of(bits, count, 1)
     data = packed(deltas, bits, 0)
-    dense = np.flatnonzero(rng.random(count) < 1 / 7)
+    dense, denser = np.flatnonzero(rng.random(count) < 1 / 7), np.flatnonzero(rng.random(count) < 1 / 3)
     ragged = np.concatenate([np.arange(70), np.arange(9000, 9100), [9500, 9501], np.arange(15_000, count)])
     for rows in (
         dense,
         dense[::-1],
+        denser,
+        denser[::-1],
+        dense[::7],
         ragged,
         np.arange(count),
         np.sort(rng.integers(0, count, 9000)),
@@ -121,6 +125,20 @@ def test_rows_that_lie_close_by(kernels: ModuleType, bits: int, step: int) -> No
         out = pa.py_buffer(bytearray(8 * len(rows)))
         kernels.fill([Fill(data, 0, bits, count, 9, step, 3, None, places, 0, 0, out, 0, 8, False)])
         assert numbers(out, 8) == [9 + step * row + 3 * deltas[row] for row in rows.tolist()]
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_parts_of_a_byte_lie_where_they_do(kernels: ModuleType, bits: int) -> None:
+    """Planes of less than a byte begin anew in the first byte: a row at such a border has its neighbour's value."""
+    for count in (8, 100, 4099, 150_001):
+        deltas = deltas_of(bits, count, count)
+        borders = np.arange(0, count, -(-count * bits // 8))
+        near = np.concatenate([borders - 1, borders, borders + 1])
+        rows = np.sort(near[(0 <= near) & (near < count)])
+        out = pa.py_buffer(bytearray(len(rows)))
+        place = (packed(deltas, bits, 0), 0, bits, count)
+        kernels.fill([Fill(*place, 0, 0, 1, None, rows, 0, 0, out, 0, 1, False)])
+        assert numbers(out, 1) == [deltas[row] for row in rows.tolist()]
 
 
 @given(
@@ -364,6 +382,9 @@ OUTSIDE: dict[str, dict[str, Any]] = {
     "a row of steps before the first": {"anchors": np.array([0]), "rows": np.array([-1], np.int64)},
     "a row behind the last": {"rows": np.array([0, 4], np.int64)},
     "a row before the first": {"rows": np.array([-1], np.int64)},
+    "a row before what counts as the first": {"rows": np.array([6, 7, 8], np.int64), "first": 7},
+    "a row behind the last from what counts as the first": {"rows": np.array([7, 11], np.int64), "first": 7},
+    "a row that is 2^32 rows away": {"rows": np.array([1 << 32], np.int64)},
     "a row behind the last among many": {
         "rows": np.append(np.arange(4).repeat(99), 4),
         "out": pa.py_buffer(bytearray(8000)),

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -21,13 +22,13 @@ import pyarrow.compute as pc
 
 from nyala.cfile import kernels
 from nyala.cfile.encoding.frame import Frame, output
-from nyala.cfile.kernels import Question
+from nyala.cfile.kernels import Fill, Question
 from nyala.cfile.memory import scratch
 from nyala.cfile.physical import Physical
 from nyala.schema.constraint import Constraint, order_key
 
-__all__ = ["CodeRows", "EncodedRows", "FrameRows", "admitted_words", "arrays_of", "rows_matching"]
-__all__ += ["satisfying_codes"]
+__all__ = ["CodeRows", "EncodedRows", "FrameRows", "admitted_words", "arrays_of", "picked"]
+__all__ += ["rows_matching", "satisfying_codes"]
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
@@ -42,10 +43,16 @@ class EncodedRows(Protocol):
         where it cannot be."""
         ...
 
-    def pick(
-        self, rows: npt.NDArray[np.int64], *, narrow: bool = False, satisfying: Constraint | None = None
+    def picking(
+        self,
+        rows: npt.NDArray[np.int64],
+        jobs: list[Fill],
+        *,
+        narrow: bool = False,
+        satisfying: Constraint | None = None,
     ) -> pa.Array:
-        """The values of these rows, which ascend.
+        """An array of these rows, which ascend, that has its values when what is added to `jobs` is done: so several
+        columns need one call of the kernels.
 
         narrow:     of a decimal that has a `narrow_decimal` as that.
         satisfying: what all of these rows are known to satisfy.
@@ -132,7 +139,7 @@ class FrameRows:
                 np.frombuffer(out, f"<i{width}")[rows] = values
         return pa.Array.from_buffers(form.arrow, self.count, [None, out], 0)
 
-    def _filling(self, narrow: bool) -> tuple[Physical, pa.Buffer, int, list[kernels.Fill]]:
+    def _filling(self, narrow: bool) -> tuple[Physical, pa.Buffer, int, list[Fill]]:
         """(the values' form, memory for them, bytes of one, what writes them)."""
         form = self.narrow_form if narrow else self.frames[0].form
         out, width = output(form, self.count)
@@ -143,27 +150,27 @@ class FrameRows:
             start += frame.row_count
         return form, out, width, jobs
 
-    def pick(
-        self, rows: npt.NDArray[np.int64], *, narrow: bool = False, satisfying: Constraint | None = None
+    def picking(
+        self,
+        rows: npt.NDArray[np.int64],
+        jobs: list[Fill],
+        *,
+        narrow: bool = False,
+        satisfying: Constraint | None = None,
     ) -> pa.Array:
-        values = self._picked(rows + self.first if self.first else rows, self.narrow_form if narrow else None)
-        demands_value = satisfying is not None and satisfying.null == "none"
-        if self.valid is None or demands_value or not len(rows):
-            return values
-        valid = self.valid[rows]
-        bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
-        return pa.Array.from_buffers(values.type, len(rows), [bitmap, values.buffers()[1]], -1, values.offset)
-
-    def _picked(self, rows: npt.NDArray[np.int64], form: Physical | None) -> pa.Array:
-        """Values at these rows of the frames; of a NULL any."""
-        if len(self.frames) == 1:
-            return self.frames[0].pick(rows, form)
-        picked, start = [], 0
+        form = self.narrow_form if narrow else self.frames[0].form
+        out, width = output(form, len(rows))
+        starts = [-self.first]  # of the frames, as the rows are counted, and where the last of them ends
         for frame in self.frames:
-            begin, end = np.searchsorted(rows, (start, start + frame.row_count)).tolist()
-            picked.append(frame.pick(rows[begin:end] - start, form))
-            start += frame.row_count
-        return pa.concat_arrays(picked)
+            starts.append(starts[-1] + frame.row_count)
+        borders = [0, len(rows)] if len(self.frames) == 1 else np.searchsorted(rows, starts).tolist()
+        for frame, start, (begin, end) in zip(self.frames, starts[:-1], pairwise(borders), strict=True):
+            jobs.append(frame.picked_into(out, begin, width, rows[begin:end], start))
+        bitmap, null_count = None, 0
+        demands_value = satisfying is not None and satisfying.null == "none"
+        if self.valid is not None and not demands_value:
+            bitmap, null_count = pa.py_buffer(np.packbits(self.valid[rows], bitorder="little")), -1
+        return pa.Array.from_buffers(form.arrow, len(rows), [bitmap, out], null_count)
 
 
 def arrays_of(columns: Sequence[FrameRows], narrow: Sequence[bool]) -> list[pa.Array]:
@@ -190,8 +197,13 @@ class CodeRows:
     def questions(self, constraint: Constraint) -> list[Question] | None:
         return self.codes.questions(self.in_codes(constraint))
 
-    def pick(
-        self, rows: npt.NDArray[np.int64], *, narrow: bool = False, satisfying: Constraint | None = None
+    def picking(
+        self,
+        rows: npt.NDArray[np.int64],
+        jobs: list[Fill],
+        *,
+        narrow: bool = False,
+        satisfying: Constraint | None = None,
     ) -> pa.Array:
         demands_value = satisfying is not None and (self.codes.valid is None or satisfying.null == "none")
         only = self.in_codes(satisfying).values if satisfying is not None and demands_value else None
@@ -200,8 +212,22 @@ class CodeRows:
             codes.fill(only[0])
             indices = pa.Array.from_buffers(pa.int32(), len(rows), [None, pa.py_buffer(codes)], 0)
         else:
-            indices = self.codes.pick(rows, satisfying=satisfying)
+            indices = self.codes.picking(rows, jobs, satisfying=satisfying)
         return pa.DictionaryArray.from_arrays(indices, self.dictionary, safe=False)
+
+
+def picked(
+    encoded: EncodedRows,
+    rows: npt.NDArray[np.int64],
+    *,
+    narrow: bool = False,
+    satisfying: Constraint | None = None,
+) -> pa.Array:
+    """`EncodedRows.picking` of one column, done."""
+    jobs: list[Fill] = []
+    array = encoded.picking(rows, jobs, narrow=narrow, satisfying=satisfying)
+    kernels.fill(jobs)
+    return array
 
 
 def rows_matching(questions: Sequence[Question], count: int) -> npt.NDArray[np.int64]:

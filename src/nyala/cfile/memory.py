@@ -25,9 +25,9 @@ __all__ = ["allocate", "pool", "scratch", "windows"]
 
 WINDOW_ROWS: Final = 1 << 17
 _WINDOW_BYTES: Final = 16 << 20
-# How long freed pages stay with the process. TPC-H's 22 queries by polars, SF 1: with 1 s 274,000 page faults and 3.35 to
-# 3.43 s, with 10 s 147,000 and 3.13 to 3.20, never given back 139,000 and 2.98; peak memory 1,122 MB, 1,239, 1,239
-# (2026-11-23, 2 cores, pyarrow 26.0.1, polars 2.1.0, Linux 6.18).
+# How long freed pages stay with the process. TPC-H's 22 queries by polars, SF 1, cold: with 1 s 274,000 page faults and
+# 3.35 to 3.43 s, with 10 s 147,000 and 3.13 to 3.20, never given back 139,000 and 2.98; peak memory 1,122 MB, 1,239 and
+# 1,239 (2026-11-23, 2 cores, pyarrow 26.0.1, polars 2.1.0, Linux 6.18).
 _DECAY_MS: Final = 10_000
 
 

@@ -31,8 +31,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.encoded_rows import EncodedRows
+from nyala.cfile.encoded_rows import EncodedRows, picked
 from nyala.cfile.encoding.frame import satisfying
+from nyala.cfile.kernels import Fill
 from nyala.cfile.physical import narrow_decimal, physical
 from nyala.cfile.reader import ReadStats
 from nyala.delta.applier import decide, overlay, patch
@@ -165,9 +166,11 @@ class PatchedRows:
     def questions(self, constraint: Constraint) -> None:
         """What has changed lies in no frame."""
 
-    def pick(self, rows: Rows, *, narrow: bool = False, satisfying: Constraint | None = None) -> pa.Array:
-        # Of a row that has changed the base may be any value.
-        base = self.base.pick(rows, narrow=narrow, satisfying=satisfying)
+    def picking(
+        self, rows: Rows, jobs: list[Fill], *, narrow: bool = False, satisfying: Constraint | None = None
+    ) -> pa.Array:
+        # Of a row that has changed the base may be any value. Changes are laid over values, so these are made now.
+        base = picked(self.base, rows, narrow=narrow, satisfying=satisfying)
         if pa.types.is_dictionary(base.type):
             base = base.dictionary_decode()
         return self.patch.picked(rows, self.count, base)

@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 
 from nyala.cfile.block_source import BlockForm
-from nyala.cfile.encoded_rows import EncodedRows, rows_matching
-from nyala.cfile.kernels import Question
+from nyala.cfile.encoded_rows import EncodedRows, picked, rows_matching
+from nyala.cfile.kernels import Fill, Question, fill
 from nyala.cfile.physical import narrow_decimal
 from nyala.keys.codec import KeyCodec
 from nyala.keys.key_range import KeyRange, is_key_range, key_range_of
@@ -346,10 +346,10 @@ def _some(
         if len(rows) < (upper - lower) * PICK_SHARE and rowset.lies_in_frames(column):
             encoded = rowset.encoded(column, spec.snapshot, lower, upper, stats)
             if encoded is not None:
-                return _in_type(encoded.pick(rows, narrow=column.name in spec.types), column, spec)
+                return _in_type(picked(encoded, rows, narrow=column.name in spec.types), column, spec)
         if len(rows) < (upper - lower) * GATHER_SHARE:
-            picked = rowset.gather(column, spec.snapshot, rows + lower, stats, within=(lower, upper))
-            return _in_type(picked, column, spec)
+            some = rowset.gather(column, spec.snapshot, rows + lower, stats, within=(lower, upper))
+            return _in_type(some, column, spec)
     elif len(rows) < (upper - lower) * GATHER_SHARE:
         return _in_type(rowset.gather(column, spec.snapshot, rows + lower, stats), column, spec)
     whole = _read(unit, column, spec, lower, upper, stats)
@@ -453,21 +453,32 @@ class _Sieve(Mapping[str, pa.Array]):
         if not len(self.rows):
             return _NOTHING
         self._fetch(self._in_frames([column for column in columns if column.name not in self._arrays]))
+        self._pick_all(columns)
         return self.rows + self._lower, [self[column.name] for column in columns]
 
-    def __getitem__(self, name: str) -> pa.Array:
-        found = self._arrays.get(name)
-        if found is None:
-            column, spec = self._spec.schema.by_name(name), self._spec
+    def _pick_all(self, columns: Sequence[ColumnSchema]) -> None:
+        """Those of the columns that are there as they lie, at the rows that are left: by one call."""
+        spec, jobs = self._spec, list[Fill]()
+        arrays: dict[str, tuple[ColumnSchema, pa.Array]] = {}
+        for column in columns:
+            name = column.name
             encoded = self._encoded.get(name) or self._fetched.get(name)
-            if encoded is None:
-                found = _some(self._unit, column, spec, self._lower, self._upper, self.rows, self._stats)
-            else:
-                known = spec.constraints.get(name)
-                picked = encoded.pick(self.rows, narrow=name in spec.types, satisfying=known)
-                found = _in_type(picked, column, spec)
-            self._arrays[name] = found
-        return found
+            if encoded is not None and name not in self._arrays:
+                satisfied = spec.constraints.get(name)
+                array = encoded.picking(self.rows, jobs, narrow=name in spec.types, satisfying=satisfied)
+                arrays[name] = column, array
+        fill(jobs)
+        for name, (column, array) in arrays.items():
+            self._arrays[name] = _in_type(array, column, spec)
+
+    def __getitem__(self, name: str) -> pa.Array:
+        if name not in self._arrays:
+            column = self._spec.schema.by_name(name)
+            self._pick_all((column,))
+            if name not in self._arrays:
+                place = (self._lower, self._upper, self.rows)
+                self._arrays[name] = _some(self._unit, column, self._spec, *place, self._stats)
+        return self._arrays[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._spec.schema.arrow_schema().names)

@@ -18,6 +18,7 @@ from tests.unit.cfile.test_roundtrip import COLUMN, written
 from nyala.cfile import BlockCache, CFileReader, ColumnReader, ReadStats, format, kernels, memory, writer
 from nyala.cfile.block import encode_block
 from nyala.cfile.column import ColumnWriteSpec
+from nyala.cfile.encoded_rows import picked
 from nyala.cfile.encoding import PLAIN, frame
 from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.gathering import Cut, Ordinals, gathered, joined_columns, joined_picks
@@ -158,8 +159,8 @@ def test_rows_of_steps_in_any_tile(files: MemoryFiles) -> None:
     ):
         assert column.gather(rows).equals(array.take(pa.array(rows)))
         assert [column.value(row) for row in rows.tolist()] == numbers[rows].tolist()
-        picked = joined_picks([column.pick(Ordinals(rows)), column.pick(Ordinals(rows[:2]))])
-        assert picked.equals(array.take(pa.array(np.concatenate([rows, rows[:2]]))))
+        found = joined_picks([column.pick(Ordinals(rows)), column.pick(Ordinals(rows[:2]))])
+        assert found.equals(array.take(pa.array(np.concatenate([rows, rows[:2]]))))
     for lower, upper in ((0, 9000), (1, tile), (tile, tile + 1), (tile - 1, 2 * tile + 1), (5000, 8999)):
         assert column.read(lower, upper, scanning=True).equals(array.slice(lower, upper - lower))
     frames = column.frames(100, 9000)
@@ -531,10 +532,10 @@ def test_rows_with_nulls_tell_as_they_lie_what_each_value_would(
                 assert np.array_equal(found.matches(constraint), expected), (lower, constraint)
                 some = np.flatnonzero(expected)
                 wanted = array.slice(lower, upper - lower).take(pa.array(some))
-                for picked in (found.pick(some), found.pick(some, satisfying=constraint)):
-                    picked = picked.dictionary_decode() if pa.types.is_dictionary(picked.type) else picked
-                    picked.validate(full=True)
-                    assert picked.equals(wanted), (lower, constraint)
+                for values in (picked(found, some), picked(found, some, satisfying=constraint)):
+                    values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+                    values.validate(full=True)
+                    assert values.equals(wanted), (lower, constraint)
 
 
 @pytest.mark.parametrize("words", [1, 3, 300])
@@ -565,9 +566,9 @@ def test_codewords_as_they_lie_tell_what_the_words_would(
             expected = [constraint.admits(value) for value in texts[lower:upper]]
             assert rows.matches(constraint).tolist() == expected
             some = np.flatnonzero(expected)
-            picked = [texts[lower + row] for row in some.tolist()]
-            assert rows.pick(some).to_pylist() == picked
-            assert rows.pick(some, satisfying=constraint).to_pylist() == picked
+            wanted = [texts[lower + row] for row in some.tolist()]
+            assert picked(rows, some).to_pylist() == wanted
+            assert picked(rows, some, satisfying=constraint).to_pylist() == wanted
 
 
 @pytest.mark.parametrize("is_sorted", [False, True], ids=["planes", "shuffled"])

@@ -167,8 +167,11 @@ class Frame:
             None, lower, upper, out, at, width, width == 16 and self.is_signed, self.anchors,
         )  # fmt: skip
 
-    def picked_into(self, out: pa.Buffer, at: int, width: int, rows: Rows) -> Fill:
-        """`rows_into` of some rows, in their order. Cost: whether one may be below zero is not looked up first."""
+    def picked_into(self, out: pa.Buffer, at: int, width: int, rows: Rows, first: int = 0) -> Fill:
+        """`rows_into` of some rows, in their order; an array of them counts the frame's first as `first`.
+
+        Cost: whether one may be below zero is not looked up first.
+        """
         lower, upper, places = 0, 0, None
         if isinstance(rows, slice):
             lower, upper = rows.start, rows.stop
@@ -176,7 +179,7 @@ class Frame:
             places = np.ascontiguousarray(rows, np.int64)
         return Fill(
             self.data, self.start, self.bits, self.row_count, self.base, self.step, self.unit, self.references,
-            places, lower, upper, out, at, width, True, self.anchors,
+            places, lower, upper, out, at, width, True, self.anchors, first,
         )  # fmt: skip
 
     def matches(self, constraint: Constraint, lower: int, upper: int) -> npt.NDArray[np.bool_]:
@@ -246,12 +249,11 @@ class Frame:
         kernels.in_table(*place, table.view(np.uint8), out)
         return out.view(np.bool_)
 
-    def pick(self, rows: npt.NDArray[np.int64], form: Physical | None = None) -> pa.Array:
-        """The values of these rows, none of them NULL, in their order; of a decimal in another `form` of its type."""
-        form = form or self.form
-        out, width = output(form, len(rows))
+    def pick(self, rows: npt.NDArray[np.int64]) -> pa.Array:
+        """The values of these rows, none of them NULL, in their order."""
+        out, width = output(self.form, len(rows))
         kernels.fill([self.picked_into(out, 0, width, rows)])
-        return pa.Array.from_buffers(form.arrow, len(rows), [None, out], 0)
+        return pa.Array.from_buffers(self.form.arrow, len(rows), [None, out], 0)
 
     def words(self, rows: Rows) -> npt.NDArray[Any]:
         """The values of these rows, none of them NULL, as the numbers that are stored."""

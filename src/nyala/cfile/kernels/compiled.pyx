@@ -34,7 +34,7 @@ cdef extern from *:
     bint _checked "NYALA_CHECKED"
     bint _has_avx2 "NYALA_HAS_AVX2"
 
-REVISION = 4
+REVISION = 5
 CHECKED = bool(_checked)
 HAS_AVX2 = bool(_has_avx2)
 
@@ -50,9 +50,9 @@ ctypedef fused number:
 
 cdef enum:
     TILE = 2048  # rows: of 8 bytes, half of a first-level cache; on disk as well, of steps (format.FOR_TILE_ROWS)
-    # A row by itself takes 4 ns, and 0.2 as one of a tile: worth it from one in sixteen on.
-    MANY = 64
-    CLOSE = 16 * MANY
+    # Rows that are one in four of those they lie among are taken out of a tile, which is unpacked whole.
+    CLOSE = 4
+    CLOSE_MIN = 16
 
 cdef struct Planes:
     # `count` numbers of `bits` bits from `data` on, of which the planes end at `end`.
@@ -72,7 +72,8 @@ cdef struct Job:
     const int64_t* references  # NULL: a line
     Py_ssize_t references_count
     const int64_t* anchors  # NULL: no steps
-    const int64_t* rows  # NULL: the rows [lower, lower + count)
+    const int64_t* rows  # NULL: the rows [lower, lower + count); counted from `first`
+    int64_t first
     Py_ssize_t lower
     Py_ssize_t count
     uint8_t* out
@@ -96,7 +97,7 @@ cdef Py_ssize_t _size(int bits, Py_ssize_t count) noexcept nogil:
 
 
 cdef int _planes_in(Planes* planes, Py_buffer* view, Py_ssize_t start, int bits, Py_ssize_t count) except -1:
-    if not 0 <= bits <= 64 or not 0 <= count < 1 << 40 or start < 0:
+    if not 0 <= bits <= 64 or not 0 <= count <= <Py_ssize_t>0xFFFFFFFF or start < 0:
         raise ValueError(f"expected at most 64 bits, found {bits} of {count} rows at {start}")
     if start > view.len - _size(bits, count):
         raise ValueError(f"expected {_size(bits, count)} bytes at {start}, found {view.len} in all")
@@ -239,28 +240,72 @@ cdef void _unpack(const Planes* planes, Py_ssize_t row, Py_ssize_t n, word* tile
         plane >>= 1
 
 
-cdef uint64_t _one(const Planes* planes, Py_ssize_t row) noexcept nogil:
-    """The delta of one row."""
+cdef void _pick(word* tile, const uint8_t* part, const uint32_t* places, Py_ssize_t n, int plane, int shift) noexcept nogil:
+    """Numbers of a plane of whole bytes beside what is in the tile."""
+    cdef Py_ssize_t i
+    cdef uint16_t two
+    cdef uint32_t four
+    cdef uint64_t eight
+    if plane == 8:
+        for i in range(n):
+            tile[i] |= <word>part[places[i]] << shift
+    elif plane == 16:
+        for i in range(n):
+            memcpy(&two, part + 2 * <size_t>places[i], 2)
+            tile[i] |= <word>two << shift
+    elif plane == 32:
+        for i in range(n):
+            memcpy(&four, part + 4 * <size_t>places[i], 4)
+            tile[i] |= <word>four << shift
+    else:  # of 64 bits there is no other
+        for i in range(n):
+            memcpy(&eight, part + 8 * <size_t>places[i], 8)
+            tile[i] = <word>eight
+
+
+cdef void _pick_bits(
+    word* tile, const uint8_t* part, const uint32_t* places, Py_ssize_t n, int plane, int shift, uint32_t size,
+    uint32_t least, uint32_t greatest,
+) noexcept nogil:
+    """The same of a plane of less than a byte, of `size` bytes: mostly all of them stand equally high in theirs."""
+    cdef Py_ssize_t i
+    cdef uint32_t share = least // size, place
+    cdef int up = <int>share * plane
+    cdef uint8_t mask = (1 << plane) - 1
+    cdef double inverse = 1.0 / size  # half a row up, no product is as near to a whole number as doubles are inexact
+    if share == greatest // size:
+        part -= <size_t>share * size
+        for i in range(n):
+            tile[i] |= <word>((part[places[i]] >> up) & mask) << shift
+    else:
+        for i in range(n):
+            place = places[i]
+            share = <uint32_t>((place + 0.5) * inverse)
+            tile[i] |= <word>((part[place - share * size] >> (share * plane)) & mask) << shift
+
+
+cdef void _pick_planes(
+    const Planes* planes, const uint32_t* places, Py_ssize_t n, uint32_t least, uint32_t greatest, word* tile
+) noexcept nogil:
+    """The deltas of n rows, the least and the greatest of which are given; words as of `_unpack`."""
     cdef const uint8_t* part = planes.data
     cdef Py_ssize_t size
     cdef int plane = 64, shift = 0
-    cdef uint64_t delta = 0, found
+    _prove(least <= greatest and <Py_ssize_t>greatest < planes.count)
+    memset(tile, 0, n * sizeof(word))
     while plane:
         if planes.bits & plane:
             if plane >= 8:
                 size = planes.count * (plane // 8)
-                _prove(part + (row + 1) * (plane // 8) <= planes.end)
-                found = 0
-                memcpy(&found, part + row * (plane // 8), plane // 8)
+                _prove(part + size <= planes.end)
+                _pick(tile, part, places, n, plane, shift)
             else:
                 size = (planes.count * plane + 7) // 8
-                _prove(part + row % size < planes.end)
-                found = (part[row % size] >> (row // size * plane)) & ((1 << plane) - 1)
-            delta |= found << shift
+                _prove(part + size <= planes.end and <Py_ssize_t>greatest // size * plane < 8)
+                _pick_bits(tile, part, places, n, plane, shift, <uint32_t>size, least, greatest)
             part += size
             shift += plane
         plane >>= 1
-    return delta
 
 
 # ------------------------------------------------------------------------------------------------ numbers
@@ -403,7 +448,7 @@ cdef bint _fill_rows_of_steps(const Job* job) noexcept nogil:
     while done < job.count:
         n = min(TILE, job.count - done)
         for i in range(n):
-            row = job.rows[done + i]
+            row = job.rows[done + i] - job.first
             if not 0 <= row < job.planes.count:
                 return False
             if row // TILE != tile_number or row % TILE >= known:
@@ -423,41 +468,85 @@ cdef bint _fill_one(const Job* job) noexcept nogil:
     return _fill_range(job) if job.rows is NULL else _fill_rows(job)
 
 
-cdef bint _fill_rows(const Job* job) noexcept nogil:
-    """Cost: a row by itself is fetched plane by plane; of many that lie close by, all rows between them are unpacked."""
-    cdef uint64_t tile[TILE]
+cdef bint _places_of(
+    const Job* job, Py_ssize_t done, Py_ssize_t n, uint32_t* places, uint32_t* least, uint32_t* greatest
+) noexcept nogil:
+    """Where in the frame n rows lie, the first and the last of these places; False if one lies outside."""
+    cdef uint64_t first = <uint64_t>job.first, place, far = 0
+    cdef uint32_t low = 0xFFFFFFFF, high = 0
+    cdef Py_ssize_t i
+    for i in range(n):
+        place = <uint64_t>job.rows[done + i] - first
+        far |= place >> 32
+        places[i] = <uint32_t>place
+        low, high = min(low, <uint32_t>place), max(high, <uint32_t>place)
+    least[0], greatest[0] = low, high
+    return far == 0 and <Py_ssize_t>high < job.planes.count
+
+
+cdef Py_ssize_t _close_by(const Job* job, Py_ssize_t done, Py_ssize_t n) noexcept nogil:
+    """How many of the next n rows lie in one tile, if they are many there; else 0. Of rows that ascend."""
+    cdef Py_ssize_t some = min(n, <Py_ssize_t>(TILE // CLOSE)), most = n, middle
+    cdef uint64_t row = <uint64_t>job.rows[done]
+    if some < CLOSE_MIN or <uint64_t>job.rows[done + some - 1] - row >= <uint64_t>(CLOSE * some):
+        return 0
+    while some < most:
+        middle = some + (most - some + 1) // 2
+        if <uint64_t>job.rows[done + middle - 1] - row < TILE:
+            some = middle
+        else:
+            most = middle - 1
+    return some
+
+
+cdef bint _pick_deltas(const Job* job, Py_ssize_t done, Py_ssize_t* count, uint32_t* places, word* tile) noexcept nogil:
+    """The deltas of rows from `done` on, `count` of them at the most: how many is told. False if a row lies outside.
+
+    Cost: of rows by themselves a look for each plane, 0.5 ns or so; of many that lie close by, all rows between them are
+    unpacked, 0.2 ns each.
+    """
     cdef uint32_t near[TILE]
-    cdef Py_ssize_t done = 0, n, i, row, first, span
-    while done < job.count:
-        n = min(TILE, job.count - done)
-        first = span = 0
-        for i in range(n):
-            row = job.rows[done + i]
-            if not 0 <= row < job.planes.count:
-                return False
-            if not first <= row < first + span:
-                span = 0
-                if i + MANY < n and job.planes.bits <= 32 and 0 < job.rows[done + i + MANY] - row < CLOSE:
-                    first, span = row, min(TILE, job.planes.count - row)
-                    _unpack(&job.planes, first, span, near)
-            tile[i] = near[row - first] if span else _one(&job.planes, row)
-            if job.line.step:  # the position is the row's, not the place's
-                tile[i] = tile[i] * job.line.unit + <uint64_t>row * job.line.step
-        if job.references is not NULL and not _look_up(job, tile, n):
-            return False
-        _store_rows(job, tile, done, n)
-        done += n
+    cdef uint32_t least, greatest
+    cdef Py_ssize_t i, close = _close_by(job, done, count[0]) if job.planes.bits <= 32 else 0
+    if close:
+        count[0] = close
+    if not _places_of(job, done, count[0], places, &least, &greatest):
+        return False
+    if close and greatest - least < TILE:
+        _unpack(&job.planes, least, greatest - least + 1, near)
+        for i in range(close):
+            tile[i] = near[places[i] - least]
+    else:
+        _pick_planes(&job.planes, places, count[0], least, greatest, tile)
     return True
 
 
-cdef void _store_rows(const Job* job, const uint64_t* tile, Py_ssize_t done, Py_ssize_t n) noexcept nogil:
-    """`_store`, when what the rows' positions add is in the tile already."""
-    cdef Job flat
-    if job.line.step:
-        flat = _flat(job, job.line.base)
-        _store(&flat, tile, done, n)
-    else:
-        _store(job, tile, done, n)
+cdef bint _fill_rows(const Job* job) noexcept nogil:
+    cdef uint64_t large[TILE]
+    cdef uint32_t small[TILE]
+    cdef uint32_t places[TILE]
+    cdef Py_ssize_t done = 0, n, i
+    cdef bint is_plain = job.references is NULL and job.line.step == 0
+    cdef Job flat = _flat(job, job.line.base)
+    while done < job.count:
+        n = min(TILE, job.count - done)
+        if is_plain and job.planes.bits <= 32:
+            if not _pick_deltas(job, done, &n, places, small):
+                return False
+            _store(job, small, done, n)
+        else:
+            if not _pick_deltas(job, done, &n, places, large):
+                return False
+            if job.references is not NULL:
+                if not _look_up(job, large, n):
+                    return False
+                _store(job, large, done, n)
+            else:  # the position is the row's, not the place's
+                for i in range(n):
+                    large[i] = large[i] * job.line.unit + places[i] * job.line.step
+                _store(&flat, large, done, n)
+        done += n
+    return True
 
 
 def fill(jobs):
@@ -487,6 +576,7 @@ cdef int _plan(object asked, Job* job, Views views) except -1:
     cdef int bits
     (
         data, start, bits, block_rows, base, step, unit, references, rows, lower, upper, out, at, width, signed, anchors,
+        first,
     ) = asked
     _planes_in(&job.planes, views.hold(data, PyBUF_SIMPLE), start, bits, block_rows)
     job.references, job.references_count = NULL, 0
@@ -503,7 +593,7 @@ cdef int _plan(object asked, Job* job, Views views) except -1:
             raise ValueError(f"expected an anchor for each tile of {block_rows} rows, found {view.len} bytes")
         job.anchors = <const int64_t*>view.buf
         job.line.step, job.line.unit = <uint64_t><int64_t>step, unit
-    job.rows, job.lower = NULL, lower
+    job.rows, job.first, job.lower = NULL, first, lower
     if rows is None:
         _rows_in(lower, upper, block_rows)
         job.count = upper - lower

@@ -32,7 +32,7 @@ __all__ += ["widen"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 4
+REVISION: Final = 5
 CHECKED: Final = False
 
 
@@ -60,6 +60,7 @@ class Fill(NamedTuple):
     width: int  # of a number in `out`, in bytes: 1, 2, 4, 8, or 16 for decimal128
     is_signed: bool  # whether one may be below zero, which numbers of 16 bytes are told
     anchors: npt.NDArray[np.int64] | None = None
+    first: int = 0  # what `rows` says of the frame's first row
 
 
 class Question(NamedTuple):
@@ -164,6 +165,8 @@ def widen(words: pa.Buffer, width: int, out: npt.NDArray[np.int32]) -> int:
 
 
 def _fill(job: Fill) -> None:
+    if job.rows is not None and job.first:
+        job = job._replace(rows=job.rows - job.first, first=0)
     count = job.upper - job.lower if job.rows is None else len(job.rows)
     if job.width == 16:
         words = np.frombuffer(job.out, "<i8").reshape(-1, 2)[job.at : job.at + count]
