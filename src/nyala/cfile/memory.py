@@ -13,6 +13,7 @@ Arrays over such buffers are Arrow arrays like any other: whoever has one frees 
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any, Final
@@ -29,43 +30,73 @@ _WINDOW_BYTES: Final = 16 << 20
 # 3.35 to 3.43 s, with 10 s 147,000 and 3.13 to 3.20, never given back 139,000 and 2.98; peak memory 1,122 MB, 1,239 and
 # 1,239 (2026-11-23, 2 cores, pyarrow 26.0.1, polars 2.1.0, Linux 6.18).
 _DECAY_MS: Final = 10_000
+# So many threads are started at the most, of which all but two end at once: 3 ms for those of two processors.
+_ARENAS_FEW: Final = 32
+_SETTLING: Final = threading.Lock()
 
 
 @functools.cache
 def pool() -> pa.MemoryPool:
     """Where decoded values lie."""
+    with _SETTLING:  # or two threads that decode the first blocks would each take the arenas apart
+        return _settled_pool()
+
+
+@functools.cache
+def _settled_pool() -> pa.MemoryPool:
     try:
         found = pa.jemalloc_memory_pool()
     except NotImplementedError:
         return pa.default_memory_pool()
     _hold_first_arena(found)
-    pa.jemalloc_set_decay_ms(_DECAY_MS)  # of all arenas, also of those to come
     return found
 
 
 def _hold_first_arena(pool: pa.MemoryPool) -> None:
-    """See to it that no thread that decodes gets jemalloc's arena 0, by a thread that has it and does nothing.
+    """See to it that no thread that decodes gets jemalloc's arena 0, by threads that have it and do nothing; and that
+    the other arenas keep pages for `_DECAY_MS`.
 
     A thread's arena is settled by its first allocation: the first thread gets arena 0, each later one the next, four
-    for each processor. Arrow builds its jemalloc with `oversize_threshold:0`, which turns off a limit; but arena 0 is
-    made before that is looked at, and takes 0 as the limit: all of 16 KB or more that is freed there goes back to the
-    system at once. 200 buffers of 1 MB, filled and freed again and again, took 33,000 page faults each time in the
-    first thread of a process and none in the second (2026-11-23, pyarrow 26.0.1, Linux 6.18; jemalloc 5.3,
-    `extent_record`, `arena_boot`). The thread keeps 4 KB; in a child after a fork its arena still counts as taken.
+    for each processor, and when all have one, the arena that fewest have, arena 0 first. Arrow builds its jemalloc with
+    `oversize_threshold:0`, which turns off a limit; but arena 0 is made before that is looked at, and takes 0 as the
+    limit: all of 16 KB or more that is freed there goes back to the system at once. 200 buffers of 1 MB, filled and
+    freed again and again, took 33,000 page faults each time in the first thread of a process and none in the second
+    (2026-11-23, pyarrow 26.0.1, Linux 6.18; jemalloc 5.3, `extent_record`, `arena_boot`, `arena_choose_hard`).
+
+    So two threads hold it, the first and the first that comes to it again, and those between end. Beside polars there
+    are more than eight threads: with one, 178,000 page faults in its 22 queries, with two 131,000 to 134,000, with four
+    no fewer. Where there are many processors one will do, and with it no crowd has to be started. Each keeps 4 KB; in a
+    child after a fork its arena still counts as taken.
     """
-    held = threading.Event()
+    arenas = 4 * (os.cpu_count() or 1)
+    last = arenas if arenas <= _ARENAS_FEW else 0
+    ended = threading.Event()
+    passing = []
+    for number in range(last + 1):
+        begun = threading.Event()
+        stays = number in (0, last)
+        until = threading.Event() if stays else ended
+        holder = threading.Thread(target=_hold, args=(pool, begun, until), name="nyala-memory", daemon=True)
+        try:
+            holder.start()
+        except RuntimeError:
+            break  # no thread can be started: memory costs more, no more than that
+        begun.wait()
+        if not stays:
+            passing.append(holder)
+    ended.set()
+    for holder in passing:
+        holder.join()
 
-    def hold() -> None:
-        kept = pa.allocate_buffer(1, memory_pool=pool)
-        held.set()
-        threading.Event().wait()
-        del kept
 
-    try:
-        threading.Thread(target=hold, name="nyala-memory", daemon=True).start()
-    except RuntimeError:
-        return  # no thread can be started: memory costs more, no more than that
-    held.wait()
+def _hold(pool: pa.MemoryPool, begun: threading.Event, until: threading.Event) -> None:
+    """Have an arena of the pool's as long as the event is not set."""
+    kept = pa.allocate_buffer(1, memory_pool=pool)
+    # Of arenas that are made from now on; here, as who calls this has an arena from then on, too.
+    pa.jemalloc_set_decay_ms(_DECAY_MS)
+    begun.set()
+    until.wait()
+    del kept
 
 
 def allocate(size_bytes: int) -> pa.Buffer:

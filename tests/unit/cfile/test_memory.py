@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ from nyala.cfile import memory
 
 # In a process of its own: which thread was the first to allocate is settled once.
 _PROGRAM = """
-import resource, sys, threading, time
+import os, resource, sys, threading, time
 import numpy as np
 from nyala.cfile.memory import allocate
 
@@ -31,20 +32,22 @@ def again():
     print(faults() - before)
 
 again()
-thread = threading.Thread(target=again)
-thread.start()
-thread.join()
+for _ in range(int(sys.argv[2])):  # stay until all have been: so none gets another's arena
+    done = threading.Event()
+    threading.Thread(target=lambda: (again(), done.set(), threading.Event().wait()), daemon=True).start()
+    done.wait()
+os._exit(sys.stdout.flush() or 0)
 """
 
 
 @pytest.mark.skipif(memory.pool().backend_name != "jemalloc", reason="this build of Arrow has no jemalloc")
-@pytest.mark.parametrize("later_s", [0, 1.5])
-def test_what_was_freed_is_used_again_without_page_faults(later_s: float) -> None:
-    """In the first thread that allocates as in others: there jemalloc gave everything back at once. And some time
-    after, as long as queries take that join: Arrow gives back what was not used for a second."""
-    command = [sys.executable, "-c", _PROGRAM, str(later_s)]
+@pytest.mark.parametrize(("later_s", "threads"), [(0, 4 * (os.cpu_count() or 1)), (1.5, 0)])
+def test_what_was_freed_is_used_again_without_page_faults(later_s: float, threads: int) -> None:
+    """In the first thread that allocates as in others, as many as there are arenas: there jemalloc gave everything back
+    at once. And some time after, as long as queries take that join: Arrow gives back what was not used for a second."""
+    command = [sys.executable, "-c", _PROGRAM, str(later_s), str(threads)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
     pages = 50 * (1 << 20) // 4096
     assert all(int(faults) < pages / 10 for faults in ran.stdout.split()), ran.stdout
-    assert len(ran.stdout.split()) == 2
+    assert len(ran.stdout.split()) == 1 + threads
