@@ -118,8 +118,7 @@ def _narrowed(
     scan: Scan, wanted: Sequence[str], rest: pl.Expr | None, where: Predicate | None
 ) -> Scan | None:
     """The scan of these columns and of those that `rest` names, narrowed by `where`; None: it cannot be."""
-    needed = {*wanted, *([] if rest is None else rest.meta.root_names())}
-    columns = [name for name in scan.schema.names if name in needed]
+    columns = list(dict.fromkeys([*wanted, *([] if rest is None else rest.meta.root_names())]))
     if where is None:
         return scan.narrowed(columns)
     if scan.limited:
@@ -140,17 +139,15 @@ def _frame(
     import polars
 
     batch = as_text(batch)
-    frame: Any
-    if 0 < as_text.decimals * batch.num_rows <= _FEW_DECIMALS:
-        # Of a batch with decimals polars has its own threads, which are at work, make the columns: that costs two
-        # changes of threads, and a wait. It makes them wide, so of many it takes that work from this thread.
-        columns = zip(batch.schema.names, batch.columns, strict=True)
-        frame = polars.DataFrame([polars.Series(name, column) for name, column in columns])
-    else:  # of rows without columns polars takes the number from a table only
-        frame = polars.from_arrow(batch if batch.num_columns else pa.Table.from_batches([batch]))
+    # Taken by C's structures a batch stays as it lies. What is given to `from_arrow` polars' own threads, which are at
+    # work, make columns of: that costs two changes of threads, and a wait. Of rows without columns it takes the number
+    # from a table only.
+    frame: Any = polars.DataFrame(batch) if batch.num_columns else None
+    if frame is None:
+        frame = polars.from_arrow(pa.Table.from_batches([batch]))
     if rest is not None:
         frame = frame.filter(rest)
-    return frame if frame.columns == wanted else frame.select(wanted)  # type: ignore[no-any-return]
+    return frame if frame.columns == wanted else frame[wanted]  # type: ignore[no-any-return]
 
 
 class _Text:
@@ -161,7 +158,6 @@ class _Text:
         """schema: what the scan gives, before it is asked for dictionaries."""
         views = _views()
         self.schema = pa.schema([field.with_type(views.get(field.type, field.type)) for field in schema])
-        self.decimals = sum(pa.types.is_decimal(field.type) for field in schema)
         self._words: dict[str, _Words] = {}
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -217,8 +213,6 @@ def _cast(column: pa.Array, type: pa.DataType) -> pa.Array:
 _NO_BYTES: Final = pa.py_buffer(b"")
 # Views of a dictionary's words are made where there is a row for so large a share of the words.
 _WORTH_VIEWS: Final = 1 / 4
-# So many decimals are widened in 50 µs.
-_FEW_DECIMALS: Final = 1 << 17
 _VIEW: Final = np.dtype("V16")
 
 
