@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from nyala.cfile import format
-from nyala.cfile.block import decode_block
+from nyala.cfile.block import decode_block, line_of
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import BASE, BLOOM, KEY, ColumnPlace
 from nyala.cfile.encoding.frame import Frame
@@ -194,9 +194,13 @@ class BlockSource:
     ) -> Frame:
         """A block that was read, its CRC compared, for a scan of the ordinals `scan` that counts as a pass for the form
         `counted`: kept until the scan has come to its end, or as long as any. Raises: CorruptionError."""
-        if self._footer.dictionary_length:
+        footer, frame = self._footer, None
+        if footer.dictionary_length:
             self.dictionary(stats)
-        frame: Frame = self.decode(data, block, self.place(block)[0], "frames", is_compared=True)
+        elif footer.lies_in_frames:
+            frame = line_of(footer.form, data, block << footer.rows_per_block_log2, footer.block_rows(block))
+        if frame is None:
+            frame = self.decode(data, block, self.place(block)[0], "frames", is_compared=True)
         if stats is not None:
             stats.reads += 1
             stats.bytes_read += data.size
