@@ -187,7 +187,7 @@ class BlockSource:
 
     def place(self, block: int) -> tuple[int, int]:
         """(offset, length) of a block in the file."""
-        return int(self._footer.block_offsets[block]), int(self._footer.block_lengths[block])
+        return self._footer.block_offsets.item(block), self._footer.block_lengths.item(block)
 
     def landed(
         self, block: int, data: pa.Buffer, counted: BlockForm, scan: tuple[int, int], stats: ReadStats | None

@@ -103,7 +103,8 @@ class ColumnFooter:
 
     def block_rows(self, block: int) -> int:
         """Rows of a block: all have `rows_per_block`, the last one what is left."""
-        return min(self.rows_per_block, self.row_count - (block << self.rows_per_block_log2))
+        log2 = self.rows_per_block_log2
+        return min(1 << log2, self.row_count - (block << log2))
 
     def encode(self, zones: list[Zone] | None) -> bytes:
         """The footer's bytes; `zones` in the place of a zone map that is not built yet."""

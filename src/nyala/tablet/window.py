@@ -128,7 +128,7 @@ class ScanCounters:
         """What reading one more piece cost."""
         with self._lock:
             for name, cost in vars(stats).items():
-                if name != "base_blocks":
+                if cost and name != "base_blocks":
                     setattr(self.stats, name, getattr(self.stats, name) + cost)
             self.stats.base_blocks |= stats.base_blocks
 

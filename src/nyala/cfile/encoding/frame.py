@@ -133,15 +133,6 @@ class Frame:
         """What it keeps in memory."""
         return int(self.data.size) + (0 if self.validity is None else int(self.validity.size))
 
-    @property
-    def is_signed(self) -> bool:
-        """Whether there may be a value below zero."""
-        if self.anchors is not None:
-            return True
-        if self.references is not None:
-            return int(self.references.min(initial=0)) < 0
-        return min(self.base, self.base + self.step * (self.row_count - 1)) < 0
-
     def owning(self) -> Frame:
         """The same over bytes of its own."""
         data = pa.py_buffer(self.data.to_pybytes())
@@ -164,14 +155,11 @@ class Frame:
         """What writes the values of the rows [lower, upper) into `out`, from the number `at` on (see `output`)."""
         return Fill(
             self.data, self.start, self.bits, self.row_count, self.base, self.step, self.unit, self.references,
-            None, lower, upper, out, at, width, width == 16 and self.is_signed, self.anchors,
+            None, lower, upper, out, at, width, True, self.anchors,
         )  # fmt: skip
 
     def picked_into(self, out: pa.Buffer, at: int, width: int, rows: Rows, first: int = 0) -> Fill:
-        """`rows_into` of some rows, in their order; an array of them counts the frame's first as `first`.
-
-        Cost: whether one may be below zero is not looked up first.
-        """
+        """`rows_into` of some rows, in their order; an array of them counts the frame's first as `first`."""
         lower, upper, places = 0, 0, None
         if isinstance(rows, slice):
             lower, upper = rows.start, rows.stop
@@ -331,9 +319,9 @@ class Frame:
         if self.references is not None:
             if (greatest := self._greatest()) >= len(self.references):
                 raise ValueError(f"expected references below {len(self.references)}, found {greatest}")
-            least, most = int(self.references.min()), int(self.references.max())
+            least, most = _ends(self.references)
         lower, upper = value_bounds(self.form)
-        first, last = int(self.anchors.min()), int(self.anchors.max())
+        first, last = _ends(self.anchors)
         steps = min(self.row_count, format.FOR_TILE_ROWS) - 1
         if lower <= first + steps * min(least, 0) and last + steps * max(most, 0) <= upper:
             return
@@ -363,9 +351,15 @@ class Frame:
         if (greatest := self._greatest()) >= len(self.references):
             raise ValueError(f"expected references below {len(self.references)}, found {greatest}")
         lower, upper = value_bounds(self.form)
-        least, most = int(self.references.min()), int(self.references.max())
+        least, most = _ends(self.references)
         if least < lower or most > upper:
             raise ValueError(f"expected references of {self.form.type}, found {least} to {most}")
+
+
+def _ends(numbers: npt.NDArray[np.int64]) -> tuple[int, int]:
+    """The least and the greatest of a few: in Python, as NumPy's two calls cost more."""
+    few = numbers.tolist()
+    return min(few), max(few)
 
 
 _LAYOUTS: Final = (format.FOR_LINE, format.FOR_TABLE, format.FOR_STEPS)
