@@ -467,7 +467,8 @@ class _Sieve(Mapping[str, pa.Array]):
                 satisfied = spec.constraints.get(name)
                 array = encoded.picking(self.rows, jobs, narrow=name in spec.types, satisfying=satisfied)
                 arrays[name] = column, array
-        fill(jobs)
+        if jobs:
+            fill(jobs)
         for name, (column, array) in arrays.items():
             self._arrays[name] = _in_type(array, column, spec)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
@@ -13,9 +13,10 @@ from tests.support import open_database
 
 import nyala
 from nyala.cfile.encoding.frame import Frame
+from nyala.cfile.kernels import Fill, fill
 from nyala.schema.predicate import bind
 from nyala.schema.schema import build_schema
-from nyala.tablet import read_path
+from nyala.tablet import read_path, window
 from nyala.tablet.window import ScanCounters, ScanUnit, _Sieve, growing, in_twos
 
 ROWS = 20_000
@@ -147,6 +148,25 @@ def test_no_value_of_other_rows_is_made(table: nyala.Table, monkeypatch: pytest.
     assert [r["gap"] for r in scanned(table, "gap = 1.00", columns=["n", "gap", "maybe"])]
     with pytest.raises(pytest.fail.Exception, match="decoded whole"):  # as a scan of all rows does
         scanned(table, "n >= 0", columns=["n", "amount", "day"])
+
+
+def test_all_columns_are_picked_by_one_call(table: nyala.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call lets go of the interpreter's lock, which another thread may have then, and must be waited for."""
+    calls: list[set[int]] = []
+
+    def counted(jobs: Sequence[Fill]) -> None:
+        calls.append({job.out.address for job in jobs})
+        fill(jobs)
+
+    monkeypatch.setattr(window, "fill", counted)
+    monkeypatch.setattr(
+        window, "is_scan", lambda rows: True
+    )  # of as few rows as these blocks are read one by one
+    columns = ["day", "amount", "batch", "mode"]
+    found = table.scan(columns, where="n > 1400").to_arrow()
+    expected = [row(k) for k in range(ROWS) if row(k)["n"] > 1400]
+    assert sorted(found["day"].to_pylist()) == sorted(one["day"] for one in expected)
+    assert [len(memory) for memory in calls] == [len(columns)]
 
 
 def test_changes_are_seen(tmp_path: Path) -> None:
