@@ -162,7 +162,7 @@ def test_all_columns_are_picked_by_one_call(table: nyala.Table, monkeypatch: pyt
     monkeypatch.setattr(
         window, "is_scan", lambda rows: True
     )  # of as few rows as these blocks are read one by one
-    columns = ["day", "amount", "batch", "mode"]
+    columns = ["day", "amount", "n", "batch"]
     found = table.scan(columns, where="n > 1400").to_arrow()
     expected = [row(k) for k in range(ROWS) if row(k)["n"] > 1400]
     assert sorted(found["day"].to_pylist()) == sorted(one["day"] for one in expected)
