@@ -142,12 +142,10 @@ def _frame(
     # Taken by C's structures a batch stays as it lies. What is given to `from_arrow` polars' own threads, which are at
     # work, make columns of: that costs two changes of threads, and a wait. Of rows without columns it takes the number
     # from a table only.
-    frame: Any = polars.DataFrame(batch) if batch.num_columns else None
-    if frame is None:
-        frame = polars.from_arrow(pa.Table.from_batches([batch]))
+    frame = polars.DataFrame(batch if batch.num_columns else pa.Table.from_batches([batch]))
     if rest is not None:
         frame = frame.filter(rest)
-    return frame if frame.columns == wanted else frame[wanted]  # type: ignore[no-any-return]
+    return frame if frame.columns == wanted else frame[wanted]
 
 
 class _Text:

@@ -159,9 +159,8 @@ def test_all_columns_are_picked_by_one_call(table: nyala.Table, monkeypatch: pyt
         fill(jobs)
 
     monkeypatch.setattr(window, "fill", counted)
-    monkeypatch.setattr(
-        window, "is_scan", lambda rows: True
-    )  # of as few rows as these blocks are read one by one
+    # Of as few rows as these blocks are read one by one.
+    monkeypatch.setattr(window, "is_scan", lambda rows: True)
     columns = ["day", "amount", "n", "batch"]
     found = table.scan(columns, where="n > 1400").to_arrow()
     expected = [row(k) for k in range(ROWS) if row(k)["n"] > 1400]
