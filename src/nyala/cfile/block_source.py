@@ -225,6 +225,20 @@ class BlockSource:
                 if not self._is_whole(block, scan):
                     self.cache.discard(*self.name("frames", block))
 
+    def passed_at_once(self, blocks: Sequence[int], counted: BlockForm, stats: ReadStats | None) -> None:
+        """The same of blocks that were read and decoded by one call, whole, and of which nothing is kept."""
+        if stats is not None:
+            stats.reads += len(blocks)
+            stats.bytes_read += int(
+                self._footer.block_lengths[blocks[0] : blocks[-1] + 1].sum(dtype=np.int64)
+            )
+            stats.blocks_read += len(blocks)
+            if self._footer.key.role == BASE:
+                stats.base_blocks.update([(id(self), block) for block in blocks])
+        if self.cache is not None:
+            for block in blocks:
+                self._first_pass.note_pass((counted, block))
+
     # -- decoding ------------------------------------------------------------------------------------------
 
     def _is_whole(self, block: int, scan: tuple[int, int]) -> bool:

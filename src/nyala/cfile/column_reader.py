@@ -13,7 +13,7 @@ Trust and threads: as `reader`, which makes these.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -28,7 +28,7 @@ from nyala.cfile.decoded_size import DecodedSize
 from nyala.cfile.encoded_rows import CodeRows, EncodedRows, FrameRows, admitted_words, satisfying_codes
 from nyala.cfile.encoding import encoding_by_code
 from nyala.cfile.encoding.dictionary import CODEWORDS, codeword_dtype
-from nyala.cfile.encoding.frame import Frame
+from nyala.cfile.encoding.frame import Frame, output, value_bounds
 from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.gathering import (
@@ -44,7 +44,7 @@ from nyala.cfile.gathering import (
     text_pick,
     word_dtype,
 )
-from nyala.cfile.kernels import Fill, fill
+from nyala.cfile.kernels import Fill, Stretch, fill
 from nyala.cfile.memory import allocate, pool
 from nyala.cfile.physical import BYTES, Physical, narrow_decimal, narrow_physical
 from nyala.cfile.zonemap import Zone, zone_of
@@ -348,7 +348,7 @@ class ColumnReader:
 
     @property
     def lies_in_frames(self) -> bool:
-        """The same, and there may be NULLs: then `encoded` gives single values at a cost of these alone."""
+        """The same, and there may be NULLs."""
         return self._footer.lies_in_frames
 
     def frames(
@@ -381,7 +381,7 @@ class ColumnReader:
 
     @property
     def tells(self) -> bool:
-        """Whether there is an `encoded`."""
+        """Whether there is an `encoded`, which gives single values at a cost of these alone."""
         return self._footer.lies_in_frames or self.has_code_frames
 
     def encoded_of(self, frames: Sequence[Frame], lower: int, upper: int) -> EncodedRows:
@@ -402,6 +402,32 @@ class ColumnReader:
     def is_new(self, as_: BlockForm, lower: int, upper: int) -> bool:
         """Whether a scan that reads these ordinals in this form to the end leaves nothing in the cache."""
         return self._source.is_new(self.blocks_of(lower, upper), as_)
+
+    def is_whole(self, lower: int, upper: int) -> bool:
+        """Whether the ordinals [lower, upper) are whole blocks."""
+        mask = self._mask
+        return not lower & mask and (not upper & mask or upper == self._footer.row_count)
+
+    def stretch(
+        self, as_: BlockForm, lower: int, upper: int, stats: ReadStats | None
+    ) -> tuple[Stretch, pa.DataType]:
+        """What reads the values of whole blocks in a form that this column `fills`, and the type they have there."""
+        footer, is_codes = self._footer, as_ == "codes"
+        if is_codes:
+            form, (least, greatest) = CODEWORDS, (0, len(self._source.dictionary(stats)) - 1)
+        else:
+            form = self._narrow_form if as_ == "narrow" else footer.form
+            least, greatest = self._bounds
+        out, width = output(form, upper - lower)
+        stretch = Stretch(
+            footer.block_offsets, footer.block_lengths, footer.rows_per_block_log2, footer.row_count, lower, upper,
+            least, greatest, is_codes, out, width,
+        )  # fmt: skip
+        return stretch, form.arrow
+
+    @cached_property
+    def _bounds(self) -> tuple[int, int]:
+        return value_bounds(self._footer.form)
 
     def filled(self, frames: Sequence[Frame], as_: BlockForm, lower: int, upper: int) -> FrameRows:
         """The ordinals of these blocks that a column which `fills` this form is to be written from."""

@@ -33,6 +33,7 @@ from nyala.cfile.cache import BlockCache, new_owner
 from nyala.cfile.column import BASE, BLOOM, DELTA_VALUE, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.column_reader import ColumnReader, ReadStats, SummaryError
 from nyala.cfile.footer import ColumnFooter, refuse_unknown_flags
+from nyala.cfile.kernels import Stretch
 from nyala.cfile.memory import allocate
 from nyala.env.files import Files, RandomFile
 from nyala.errors import CorruptionError, StorageError
@@ -49,6 +50,8 @@ __all__ = [
     "unreadable_keys",
 ]
 
+# Larger blocks are read by themselves: nobody writes them of numbers.
+_READ_STRAIGHT_BYTES_MAX: Final = 1 << 24
 _VALUES: Final = (BASE, DELTA_VALUE)  # roles of columns that are columns of the table's schema
 
 
@@ -234,6 +237,17 @@ class CFileReader:
                 self._expect(block.size, self._opened().read_into(offset, block), offset)
                 compare_crc(block, self.path, offset)
         return blocks
+
+    def read_values(self, stretches: Sequence[Stretch]) -> list[int]:
+        """Numbers of several columns from their blocks, where they are wanted. Returns: which stretches are to be read
+        in another way (see `kernels.read_values`)."""
+        with self._opened().descriptor() as descriptor:
+            if descriptor is None:
+                return list(range(len(stretches)))
+            longest = max(int(of.lengths[of.lower >> of.rows_per_block_log2 :].max()) for of in stretches)
+            return kernels.read_values(
+                descriptor, stretches, allocate(min(longest, _READ_STRAIGHT_BYTES_MAX))
+            )
 
     def _fetched(self, asked: Sequence[tuple[int, pa.Buffer]]) -> bool:
         """Whether all blocks were read by one call, and are whole."""

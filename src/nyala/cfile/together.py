@@ -18,11 +18,13 @@ Source: decision 0040.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from nyala.cfile import kernels
 from nyala.cfile.block_source import BlockForm, ReadStats
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.encoded_rows import EncodedRows, arrays_of
@@ -47,57 +49,101 @@ def arrays_together(
 
     Raises: CorruptionError.
     """
-    arrays: list[pa.Array] = []
-    for part in _parts(asked, lower, upper):
-        frames = _frames(part, lower, upper, stats)
+    arrays: list[pa.Array | None] = [None] * len(asked)
+    kept = _kept(asked, lower, upper, stats)
+    _read_straight(asked, kept, lower, upper, stats, arrays)
+    left = [place for place, array in enumerate(arrays) if array is None]
+    for part in _parts(asked, left, lower, upper):
+        some = [asked[place] for place in part]
+        frames = _frames(some, [kept[place] for place in part], lower, upper, stats)
         rows = [
-            reader.filled(of, form, lower, upper) for (reader, form), of in zip(part, frames, strict=True)
+            reader.filled(of, form, lower, upper) for (reader, form), of in zip(some, frames, strict=True)
         ]
-        made = arrays_of(rows, [form == "narrow" for _, form in part])
-        arrays += [
-            reader.worded(array) if form == "codes" else array
-            for (reader, form), array in zip(part, made, strict=True)
-        ]
-    return arrays
+        made = arrays_of(rows, [form == "narrow" for _, form in some])
+        for place, array in zip(part, made, strict=True):
+            arrays[place] = array
+    return [
+        reader.worded(array) if form == "codes" else array
+        for (reader, form), array in zip(asked, arrays, strict=True)
+    ]
+
+
+def _read_straight(
+    asked: Sequence[Asked],
+    kept: Sequence[list[Any]],
+    lower: int,
+    upper: int,
+    stats: ReadStats | None,
+    arrays: list[pa.Array | None],
+) -> None:
+    """Put those of the columns into `arrays` that are whole blocks of which none is kept: read and decoded by one call
+    for each file."""
+    places: dict[CFileReader, list[int]] = {}
+    if kernels.CAN_FETCH:
+        for place, (reader, _) in enumerate(asked):
+            if reader.is_whole(lower, upper) and not any(kept[place]):
+                places.setdefault(reader.source.file, []).append(place)
+    for file, some in places.items():
+        stretches = [asked[place][0].stretch(asked[place][1], lower, upper, stats) for place in some]
+        declined = file.read_values([stretch for stretch, _ in stretches])
+        for number, place in enumerate(some):
+            if number in declined:
+                continue
+            reader, form = asked[place]
+            stretch, type = stretches[number]
+            arrays[place] = pa.Array.from_buffers(type, upper - lower, [None, stretch.out], 0)
+            reader.source.passed_at_once(reader.blocks_of(lower, upper), form, stats)
 
 
 def encoded_together(
     readers: Sequence[ColumnReader], lower: int, upper: int, stats: ReadStats | None
 ) -> list[EncodedRows]:
     """Columns, each of which `tells`: the same ordinals as they lie. Raises: CorruptionError."""
-    frames = _frames([(reader, "frames") for reader in readers], lower, upper, stats)
+    asked: list[Asked] = [(reader, "frames") for reader in readers]
+    frames = _frames(asked, _kept(asked, lower, upper, stats), lower, upper, stats)
     return [reader.encoded_of(of, lower, upper) for reader, of in zip(readers, frames, strict=True)]
 
 
-def _parts(asked: Sequence[Asked], lower: int, upper: int) -> Iterator[Sequence[Asked]]:
-    """As many columns at a time as `FETCHED_BYTES_MAX` lets there be, one at least."""
-    part: list[Asked] = []
+def _parts(asked: Sequence[Asked], places: Sequence[int], lower: int, upper: int) -> Iterator[list[int]]:
+    """The places, as many at a time as `FETCHED_BYTES_MAX` lets there be columns, one at least."""
+    part: list[int] = []
     size = 0
-    for reader, form in asked:
-        its_size = reader.stored_bytes(lower, upper)
+    for place in places:
+        its_size = asked[place][0].stored_bytes(lower, upper)
         if part and size + its_size > FETCHED_BYTES_MAX:
             yield part
             part, size = [], 0
-        part.append((reader, form))
+        part.append(place)
         size += its_size
     if part:
         yield part
 
 
-def _frames(asked: Sequence[Asked], lower: int, upper: int, stats: ReadStats | None) -> list[list[Frame]]:
-    """Of each column the frames of its blocks with these ordinals: from the cache, or read."""
-    blocks = [(reader.source, form, reader.blocks_of(lower, upper)) for reader, form in asked]
+def _kept(asked: Sequence[Asked], lower: int, upper: int, stats: ReadStats | None) -> list[list[Any]]:
+    """Of each column, of each block with these ordinals, the frame that the cache has of it, or None."""
+    blocks = [reader.blocks_of(lower, upper) for reader, _ in asked]
     cache = asked[0][0].source.cache if asked else None
-    names = [source.name("frames", block) for source, _, of in blocks for block in of]
-    kept = iter([None] * len(names) if cache is None else cache.get_all(names))
-    found: list[list[Any]] = [[next(kept) for _ in of] for _, _, of in blocks]
+    if cache is None:
+        return [[None] * len(of) for of in blocks]
+    names = [reader.source.names("frames", of) for (reader, _), of in zip(asked, blocks, strict=True)]
+    found = iter(cache.get_all(list(itertools.chain.from_iterable(names))))
+    kept = [[next(found) for _ in of] for of in blocks]
+    if stats is not None:
+        stats.cache_hits += sum(frame is not None for of in kept for frame in of)
+    return kept
+
+
+def _frames(
+    asked: Sequence[Asked], kept: Sequence[list[Any]], lower: int, upper: int, stats: ReadStats | None
+) -> list[list[Frame]]:
+    """Of each column the frames of its blocks with these ordinals: those that were `kept`, and the others read."""
+    blocks = [(reader.source, form, reader.blocks_of(lower, upper)) for reader, form in asked]
+    found = [list(of) for of in kept]
     missing: dict[CFileReader, list[tuple[int, int]]] = {}
-    for column, (source, _, of) in enumerate(blocks):
-        lacking = [(column, row) for row in range(len(of)) if found[column][row] is None]
+    for column, (source, _, _) in enumerate(blocks):
+        lacking = [(column, row) for row, frame in enumerate(found[column]) if frame is None]
         if lacking:
             missing.setdefault(source.file, []).extend(lacking)
-        if stats is not None:
-            stats.cache_hits += len(of) - len(lacking)
     scan = (lower, upper)
     for file, places in missing.items():
         datas = file.fetch([blocks[column][0].place(blocks[column][2][row]) for column, row in places])

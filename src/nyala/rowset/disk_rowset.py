@@ -296,10 +296,10 @@ class DiskRowSet(RowSetVersion):
         _count(stats, len(patch))
         return PatchedRows(encoded, patch, upper - lower)
 
-    def lies_in_frames(self, column: ColumnSchema) -> bool:
-        """Whether `encoded` gives single values at a cost of these alone, and of what has changed."""
+    def tells(self, column: ColumnSchema) -> bool:
+        """Whether there is an `encoded`, which gives values at a cost of these alone, and of what has changed."""
         reader = self.base_column(column.id)
-        return reader is not None and reader.lies_in_frames
+        return reader is not None and reader.tells
 
     def rows_between(
         self,

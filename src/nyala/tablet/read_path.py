@@ -84,7 +84,7 @@ _INLINE_ROWS: Final = GAP_ROWS
 _READY_PIECES: Final = 3
 _PIECE_WINDOWS: Final = 4
 # What is left of such a piece is about so much: more would come back from memory, not from a cache.
-_PIECE_BYTES: Final = 8 << 20
+_PIECE_BYTES: Final = 16 << 20
 # Windows that are where who asks decodes too.
 _READY_WINDOWS_HELPED: Final = 2
 # Rows of so many bytes that are kept are decoded by several threads (decision 0040).

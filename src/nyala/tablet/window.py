@@ -343,7 +343,7 @@ def _some(
     many."""
     rowset = unit.rowset
     if isinstance(rowset, DiskRowSet):
-        if len(rows) < (upper - lower) * PICK_SHARE and rowset.lies_in_frames(column):
+        if len(rows) < (upper - lower) * PICK_SHARE and rowset.tells(column):
             encoded = rowset.encoded(column, spec.snapshot, lower, upper, stats)
             if encoded is not None:
                 return _in_type(picked(encoded, rows, narrow=column.name in spec.types), column, spec)
@@ -382,7 +382,7 @@ class _Sieve(Mapping[str, pa.Array]):
 
     def fetch(self, columns: Sequence[ColumnSchema]) -> None:
         """Read what the constraints and these columns need by one call, as far as it can be."""
-        self._fetch([*[column for column, _ in self._constraints], *self._in_frames(columns)])
+        self._fetch([*[column for column, _ in self._constraints], *self._telling(columns)])
 
     def _fetch(self, columns: Iterable[ColumnSchema]) -> None:
         known = self._fetched.keys() | self._encoded.keys()
@@ -391,8 +391,8 @@ class _Sieve(Mapping[str, pa.Array]):
             found = encoded_columns(self._rowset, new.values(), self._lower, self._upper, self._stats)
             self._fetched |= found
 
-    def _in_frames(self, columns: Sequence[ColumnSchema]) -> list[ColumnSchema]:
-        return [column for column in columns if self._rowset.lies_in_frames(column)]
+    def _telling(self, columns: Sequence[ColumnSchema]) -> list[ColumnSchema]:
+        return [column for column in columns if self._rowset.tells(column)]
 
     def asked(self, mask: np.ndarray | None) -> bool:
         """Find the rows of `mask` that may match; False if no column can tell without being decoded."""
@@ -452,7 +452,7 @@ class _Sieve(Mapping[str, pa.Array]):
                 self._arrays = {name: array.take(pa.array(kept)) for name, array in self._arrays.items()}
         if not len(self.rows):
             return _NOTHING
-        self._fetch(self._in_frames([column for column in columns if column.name not in self._arrays]))
+        self._fetch(self._telling([column for column in columns if column.name not in self._arrays]))
         self._pick_all(columns)
         return self.rows + self._lower, [self[column.name] for column in columns]
 

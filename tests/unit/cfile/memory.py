@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from nyala.cfile import CFileReader
+from nyala.cfile.kernels import Stretch
 from nyala.errors import StorageError
 from nyala.schema.types import ColumnType, parse_type
 
@@ -103,13 +105,21 @@ class _Opened:
 def count_fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many blocks each call asked for that reads several."""
     calls: list[int] = []
-    real = CFileReader.fetch
+    fetch, read_values = CFileReader.fetch, CFileReader.read_values
 
     def counted(self: CFileReader, places: Any) -> list[pa.Buffer]:
         calls.append(len(places))
-        return real(self, places)
+        return fetch(self, places)
+
+    def counted_values(self: CFileReader, stretches: Sequence[Stretch]) -> list[int]:
+        declined = read_values(self, stretches)
+        done = [of for place, of in enumerate(stretches) if place not in declined]
+        if done:
+            calls.append(sum(-(-(of.upper - of.lower) >> of.rows_per_block_log2) for of in done))
+        return declined
 
     monkeypatch.setattr(CFileReader, "fetch", counted)
+    monkeypatch.setattr(CFileReader, "read_values", counted_values)
     return calls
 
 

@@ -161,8 +161,13 @@ def test_blocks_of_many_columns_are_not_held_all_at_once(
     reader, calls = on_disk(tmp_path), count_fetches(monkeypatch)
     asked = all_that_fill(reader)
     monkeypatch.setattr(together, "FETCHED_BYTES_MAX", 1)
-    arrays_together(asked, 0, ROWS, None)
+    arrays_together(asked, 1, ROWS, None)
     assert calls == [of.block_count for of, _ in asked], "one column at least"
+    if kernels.CAN_FETCH:
+        calls.clear()
+        asked = [(of, form) for of, form in asked if of.key != column(reader, "small").key]
+        arrays_together(asked, 0, ROWS, None)
+        assert calls == [sum(of.block_count for of, _ in asked)], "whole blocks lie there one at a time"
 
 
 def test_a_block_of_several_windows_is_read_once_and_then_forgotten(

@@ -2,7 +2,8 @@
 
     compiled   `compiled.pyx`, made by Cython and a C compiler when Nyala is installed or a wheel is built; for x86-64
                on Linux once more, as `compiled_avx2`, for processors whose vectors are twice as long
-    plain      `plain.py`, its twin: the same functions, the same answers, a NumPy call for each step; all but `fetch`
+    plain      `plain.py`, its twin: the same functions, the same answers, a NumPy call for each step; all but
+               `fetch` and `read_values`
 
     fill       numbers of frames, of one or of many at once, into the memory of Arrow arrays
     in_range   which rows of a frame have a delta in a range           in_table   the same of any set of deltas
@@ -10,6 +11,7 @@
     greatest   the greatest delta
     widen      codewords as Arrow's indices
     fetch      blocks from a file into memory, with their CRCs compared: of all columns of a window in one call
+    read_values   the same, and at once the numbers of the blocks
 
 A kernel takes the bytes of a block as they lie, goes over them once, and lets go of the interpreter's lock meanwhile.
 Its caller has proved what the block says of them. A kernel proves again that it reads and writes no memory but what it
@@ -27,9 +29,11 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import google_crc32c
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile.kernels.plain import REVISION, Fill, Question
@@ -40,12 +44,14 @@ __all__ = [
     "COMPILED",
     "Fill",
     "Question",
+    "Stretch",
     "described",
     "fetch",
     "fill",
     "greatest",
     "in_range",
     "in_table",
+    "read_values",
     "rows_matching",
     "widen",
 ]
@@ -123,6 +129,36 @@ def fetch(descriptor: int, places: Sequence[tuple[int, pa.Buffer]]) -> int:
     assert CAN_FETCH
     failed: int = _kernels.fetch(descriptor, places, _CRC32C)
     return failed
+
+
+class Stretch(NamedTuple):
+    """The ordinals [lower, upper), at least one, of a column in frames or codewords, that are whole blocks; and where
+    their numbers go."""
+
+    offsets: npt.NDArray[np.uint64]  # in the file, of all blocks of the column; little-endian, as are
+    lengths: npt.NDArray[np.uint32]
+    rows_per_block_log2: int
+    row_count: int  # of the column
+    lower: int
+    upper: int
+    least: int  # value that the type has
+    greatest: int  # or codeword that there is
+    has_codewords: bool
+    out: pa.Buffer  # Arrow's memory
+    width: int  # of a number in `out`, as of `Fill`; of a codeword 4
+
+
+def read_values(descriptor: int, stretches: Sequence[Stretch], room: pa.Buffer) -> list[int]:
+    """Numbers of several columns from an open file, in one call, which lets go of the interpreter's lock once. A block
+    is read into `room`, its CRC compared, what it says proved (FOR-fits), and its values written while it lies in the
+    processor's cache.
+
+    Returns: which stretches it did not do, whose memory may hold anything. That is no verdict: blocks may be larger
+    than `room`, compressed, have NULLs, be bit-shuffled, or damaged. Raises: ValueError for a stretch that is none.
+    """
+    assert CAN_FETCH
+    declined: list[int] = _kernels.read_values(descriptor, stretches, room, _CRC32C)
+    return declined
 
 
 def described() -> str:

@@ -14,7 +14,7 @@ Built with NYALA_KERNEL_CHECKS=1 every range is proved again where it is read or
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport abort, free, malloc
 from libc.string cimport memcpy, memset
 
@@ -34,7 +34,7 @@ cdef extern from *:
     bint _checked "NYALA_CHECKED"
     bint _has_avx2 "NYALA_HAS_AVX2"
 
-REVISION = 5
+REVISION = 6
 CHECKED = bool(_checked)
 HAS_AVX2 = bool(_has_avx2)
 
@@ -404,6 +404,8 @@ cdef bint _sums(const Job* job, Py_ssize_t tile_number, Py_ssize_t n, uint64_t* 
     _unpack(&job.planes, tile_number * TILE, n, deltas)
     sums[0] = value
     if job.references is not NULL:
+        if deltas[0] >= most:  # which says nothing, but no writer wrote it
+            return False
         for i in range(1, n):
             if deltas[i] >= most:
                 return False
@@ -646,67 +648,4 @@ def widen(words, int width, int32_t[::1] out):
     return most
 
 
-# ------------------------------------------------------------------------------------------------ reading
-
-
-cdef extern from *:
-    """
-    #include <errno.h>
-    #if defined(_WIN32)
-    #include <io.h>
-    typedef long long nyala_signed;
-    static nyala_signed nyala_read(int file, void* into, size_t count, long long offset) { return -1; }
-    #else
-    #include <unistd.h>
-    typedef ssize_t nyala_signed;
-    static nyala_signed nyala_read(int file, void* into, size_t count, long long offset)
-    {
-        nyala_signed done;
-        do done = pread(file, into, count, (off_t)offset); while (done < 0 && errno == EINTR);
-        return done;
-    }
-    #endif
-    """
-    int64_t _read "nyala_read"(int file, void* into, size_t count, int64_t offset) noexcept nogil
-
-ctypedef uint32_t (*crc_function)(const uint8_t* data, size_t count) noexcept nogil
-
-cdef enum:
-    CRC_SIZE = 4
-    READ_MAX = 1 << 30  # in one call; Linux takes 2 GiB less a page
-
-
-cdef bint _is_read(int file, Py_ssize_t offset, Py_buffer* view, crc_function crc) noexcept nogil:
-    cdef Py_ssize_t done = 0, size = view.len - CRC_SIZE
-    cdef uint8_t* into = <uint8_t*>view.buf
-    cdef int64_t part
-    cdef uint32_t wanted
-    while done < view.len:
-        part = _read(file, into + done, min(view.len - done, <Py_ssize_t>READ_MAX), offset + done)
-        if part <= 0:
-            return False
-        done += part
-    memcpy(&wanted, into + size, CRC_SIZE)
-    return crc(into, size) == wanted
-
-
-def fetch(int descriptor, places, size_t crc):
-    cdef Py_ssize_t count = len(places), i, failed = -1
-    cdef Views views = Views(count)
-    cdef Py_ssize_t* offsets = <Py_ssize_t*>malloc(count * sizeof(Py_ssize_t) + 1)
-    if offsets is NULL:
-        raise MemoryError
-    try:
-        for i in range(count):
-            offset, into = places[i]
-            offsets[i] = offset
-            if views.hold(into, PyBUF_WRITABLE).len < CRC_SIZE or offsets[i] < 0:
-                raise ValueError(f"expected blocks that end with their CRC, found one of {len(into)} bytes at {offset}")
-        with nogil:
-            for i in range(count):
-                if not _is_read(descriptor, offsets[i], views._held + i, <crc_function>crc):
-                    failed = i
-                    break
-    finally:
-        free(offsets)
-    return failed
+include "reading.pxi"

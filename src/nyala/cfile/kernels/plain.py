@@ -32,7 +32,7 @@ __all__ += ["widen"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 5
+REVISION: Final = 6
 CHECKED: Final = False
 
 
