@@ -368,6 +368,10 @@ def _understood(tree: Any, schema: pa.Schema) -> _Meaning:
             return _compare(column, _TURNED.get(_OPERATORS.get(op, "")), literal, schema)
         case {"BinaryExpr": {"left": column, "op": str(op), "right": {"Literal": literal}}}:
             return _compare(column, _OPERATORS.get(op), literal, schema)
+        case {"BinaryExpr": {"left": {"Column": str(left)}, "op": str(op), "right": {"Column": str(right)}}}:
+            return _compare_columns(left, _OPERATORS.get(op), right, schema)
+        case {"Function": {"input": [column, {"Literal": literal}], "function": {"StringExpr": test}}}:
+            return _like(_name(column, schema), test, literal, schema)
         case {"Function": {"input": [column, *values], "function": {"Boolean": test}}}:
             return _tested(column, values, test, schema)
     return _UNKNOWN
@@ -390,6 +394,25 @@ def _tested(column: Any, values: Sequence[Any], test: Any, schema: pa.Schema) ->
         case {"IsIn": {"nulls_equal": False}}, [{"Literal": {"Scalar": {"List": _}} as literal}]:
             return _in_list(_name(column, schema), literal, schema)
     return _UNKNOWN
+
+
+def _compare_columns(left: str, op: str | None, right: str, schema: pa.Schema) -> _Meaning:
+    """Two columns of one type, in which every value is equal to itself."""
+    kind = schema.field(left).type
+    plain = pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_decimal(kind)
+    if op is None or kind != schema.field(right).type or not (plain or pa.types.is_string(kind)):
+        return _UNKNOWN
+    return _Meaning(nodes.CompareColumns(left, op, right), True)
+
+
+def _like(name: str, test: Any, literal: Any, schema: pa.Schema) -> _Meaning:
+    """A text that begins or ends with another."""
+    ((form, value),) = literal["Scalar"].items() if "Scalar" in literal else literal.items()
+    if form not in ("String", "StringOwned") or not pa.types.is_string(schema.field(name).type):
+        return _UNKNOWN
+    text = "".join("\\" + char if char in "%_\\" else char for char in value)
+    pattern = {"StartsWith": text + "%", "EndsWith": "%" + text}.get(test if isinstance(test, str) else "")
+    return _UNKNOWN if pattern is None else _Meaning(nodes.Like(name, pattern, escape="\\"), True)
 
 
 def _name(column: Any, schema: pa.Schema) -> str:

@@ -521,7 +521,7 @@ def _sorted_windows(
         parts: list[tuple[np.ndarray, pa.RecordBatch]] = []
         for lower, upper in pieces(unit, spec, counters):
             selected, arrays = read_window(unit, spec, lower, upper, spec.columns, counters)
-            rowids = np.arange(lower, upper) if selected is None else selected
+            rowids = np.arange(lower, upper) if selected is None else selected + lower
             if len(rowids):
                 parts.append((rowids, _batch(arrays, spec, len(rowids))))
         if not parts:
@@ -533,7 +533,7 @@ def _sorted_windows(
         return
     for lower, upper in pieces(unit, spec, counters, spec.columns, window_bytes, at_once):
         selected, arrays = read_window(unit, spec, lower, upper, spec.columns, counters)
-        rowids = np.arange(lower, upper) if selected is None else selected
+        rowids = np.arange(lower, upper) if selected is None else selected + lower
         if len(rowids):
             yield keys_of(rowids), _batch(arrays, spec, len(rowids))
 

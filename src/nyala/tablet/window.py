@@ -22,17 +22,19 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nyala.cfile.block_source import BlockForm
-from nyala.cfile.encoded_rows import EncodedRows, picked, rows_matching
+from nyala.cfile.encoded_rows import EncodedRows, picked, rows_matching, rows_of
 from nyala.cfile.kernels import Fill, Question, fill
+from nyala.cfile.memory import pool
 from nyala.cfile.physical import narrow_decimal
 from nyala.keys.codec import KeyCodec
 from nyala.keys.key_range import KeyRange, is_key_range, key_range_of
 from nyala.rowset.disk_rowset import DiskRowSet, is_scan
 from nyala.rowset.stats import RowSetStats
 from nyala.rowset.together import encoded_columns, whole_columns
-from nyala.schema.arrow_values import rows_of
+from nyala.schema.arrow_values import rows_of as values_of
 from nyala.schema.constraint import Constraint
 from nyala.schema.predicate import BoundPredicate
 from nyala.schema.schema import ColumnSchema, Schema
@@ -191,9 +193,9 @@ def read_window(
     columns: Sequence[ColumnSchema],
     counters: ScanCounters,
 ) -> tuple[np.ndarray | None, list[pa.Array]]:
-    """The selected rowids of [lower, upper) (None: all of them) and the columns' values for them.
+    """The selected rows of [lower, upper), counted from `lower` (None: all of them), and the columns' values for them.
 
-    An empty selection comes with no columns.
+    An empty selection comes with no columns. Rows are in memory that is to be used again soon.
     """
     stats = RowSetStats()
     try:
@@ -311,23 +313,43 @@ def _read_window(
             else _in_type(_read(unit, column, spec, lower, upper, stats), column, spec)
             for column in columns
         ]
-    selected = np.flatnonzero(mask)
+    selected = rows_of(mask)
     if not len(selected):
         return nothing
     out: list[pa.Array] = []
-    are_many = len(selected) >= (upper - lower) * PICK_SHARE
     for first in range(0, len(columns), _TAKEN_TOGETHER):
-        some = columns[first : first + _TAKEN_TOGETHER]
-        if are_many:
-            known.read_together(some, known.form)
-        for column in some:
-            # What is taken of it stays, the whole is not needed any more.
-            whole = known.arrays.pop(column.name, None)
-            if whole is None:
-                out.append(_some(unit, column, spec, lower, upper, selected, stats))
-            else:
-                out.append(_in_type(rows_of(whole).take(pa.array(selected)), column, spec))
-    return selected + lower, out
+        out += _some_of_each(columns[first : first + _TAKEN_TOGETHER], known, selected)
+    return selected, out
+
+
+def _some_of_each(columns: Sequence[ColumnSchema], known: _Decoded, rows: np.ndarray) -> list[pa.Array]:
+    """Columns at some rows of the window, counted from its first: taken out of what the predicate had decoded, or
+    picked as they lie, by one call for all, or as `_some`."""
+    unit, spec, lower, upper, stats = known.unit, known.spec, known.lower, known.upper, known.stats
+    jobs: list[Fill] = []
+    made: dict[str, pa.Array] = {}
+    if isinstance(unit.rowset, DiskRowSet) and unit.is_scan:
+        others = [column for column in columns if column.name not in known.arrays]
+        encoded = encoded_columns(unit.rowset, others, lower, upper, stats)
+        made = {name: of.picking(rows, jobs, narrow=name in spec.types) for name, of in encoded.items()}
+        if jobs:
+            fill(jobs)
+    out: list[pa.Array] = []
+    for column in columns:
+        # What is taken of it stays, the whole is not needed any more.
+        whole = known.arrays.pop(column.name, None)
+        if whole is not None:
+            out.append(_in_type(_taken(whole, rows), column, spec))
+        elif column.name in made:
+            out.append(_in_type(made[column.name], column, spec))
+        else:
+            out.append(_some(unit, column, spec, lower, upper, rows, stats))
+    return out
+
+
+def _taken(whole: pa.Array, rows: np.ndarray) -> pa.Array:
+    """Rows of an array, in memory that is used again."""
+    return pc.take(values_of(whole), pa.array(rows), boundscheck=False, memory_pool=pool())
 
 
 def _some(
@@ -353,7 +375,7 @@ def _some(
     elif len(rows) < (upper - lower) * GATHER_SHARE:
         return _in_type(rowset.gather(column, spec.snapshot, rows + lower, stats), column, spec)
     whole = _read(unit, column, spec, lower, upper, stats)
-    return _in_type(rows_of(whole).take(pa.array(rows)), column, spec)
+    return _in_type(_taken(whole, rows), column, spec)
 
 
 class _Sieve(Mapping[str, pa.Array]):
@@ -417,7 +439,7 @@ class _Sieve(Mapping[str, pa.Array]):
                 break
         if left is None:
             return False
-        self.rows = np.flatnonzero(left if mask is None else left & mask)
+        self.rows = rows_of(left if mask is None else left & mask)
         return True
 
     def _asked_at_once(self) -> np.ndarray | None:
@@ -447,14 +469,14 @@ class _Sieve(Mapping[str, pa.Array]):
         if len(self.rows) and not self.tells_all:
             keep = predicate.evaluate(self, len(self.rows))
             if not keep.all():
-                kept = np.flatnonzero(keep)
+                kept = rows_of(keep)
                 self.rows = self.rows[kept]
-                self._arrays = {name: array.take(pa.array(kept)) for name, array in self._arrays.items()}
+                self._arrays = {name: _taken(array, kept) for name, array in self._arrays.items()}
         if not len(self.rows):
             return _NOTHING
         self._fetch(self._telling([column for column in columns if column.name not in self._arrays]))
         self._pick_all(columns)
-        return self.rows + self._lower, [self[column.name] for column in columns]
+        return self.rows, [self[column.name] for column in columns]
 
     def _pick_all(self, columns: Sequence[ColumnSchema]) -> None:
         """Those of the columns that are there as they lie, at the rows that are left: by one call."""
@@ -493,21 +515,21 @@ class _Decoded(Mapping[str, pa.Array]):
 
     def __init__(self, unit: ScanUnit, spec: ScanSpec, lower: int, upper: int, stats: RowSetStats) -> None:
         self.arrays: dict[str, pa.Array] = {}
-        self._unit, self._spec = unit, spec
-        self._lower, self._upper, self._stats = lower, upper, stats
+        self.unit, self.spec = unit, spec
+        self.lower, self.upper, self.stats = lower, upper, stats
 
     def read_together(
         self, columns: Iterable[ColumnSchema], form: Callable[[ColumnSchema], BlockForm]
     ) -> None:
         """Decode those of the columns that can be by one call; the others come when they are asked for."""
-        rowset = self._unit.rowset
-        if isinstance(rowset, DiskRowSet) and self._unit.is_scan:
+        rowset = self.unit.rowset
+        if isinstance(rowset, DiskRowSet) and self.unit.is_scan:
             wanted = [(column, form(column)) for column in columns if column.name not in self.arrays]
-            self.arrays |= whole_columns(rowset, wanted, self._lower, self._upper, self._stats)
+            self.arrays |= whole_columns(rowset, wanted, self.lower, self.upper, self.stats)
 
     def form(self, column: ColumnSchema) -> BlockForm:
         """What a column of the answer is read as."""
-        wanted = self._spec.types.get(column.name)
+        wanted = self.spec.types.get(column.name)
         if wanted is not None and pa.types.is_dictionary(wanted):
             return "codes"
         return "plain" if wanted is None or narrow_decimal(column.type) is None else "narrow"
@@ -516,32 +538,32 @@ class _Decoded(Mapping[str, pa.Array]):
         """What a column of the predicate is read as: where it costs less, in a form that the answer does not want."""
         if narrow_decimal(column.type) is None:
             return "codes" if column.type.is_variable else "plain"
-        is_wide = column.name not in self._spec.types and column.name in self._spec.arrow_schema.names
+        is_wide = column.name not in self.spec.types and column.name in self.spec.arrow_schema.names
         return "plain" if is_wide else "narrow"
 
     def __getitem__(self, name: str) -> pa.Array:
         found = self.arrays.get(name)
         if found is None:
-            column = self._spec.schema.by_name(name)
-            rowset, snapshot, stats = self._unit.rowset, self._spec.snapshot, self._stats
-            lower, upper = self._lower, self._upper
+            column = self.spec.schema.by_name(name)
+            rowset, snapshot, stats = self.unit.rowset, self.spec.snapshot, self.stats
+            lower, upper = self.lower, self.upper
             if isinstance(rowset, DiskRowSet):
                 read = rowset.column
                 if narrow_decimal(column.type) is None:
                     read = rowset.coded
                 elif self.predicate_form(column) == "narrow":
                     read = rowset.narrow
-                found = read(column, snapshot, lower, upper, stats, scanning=self._unit.is_scan)
+                found = read(column, snapshot, lower, upper, stats, scanning=self.unit.is_scan)
             else:
                 found = rowset.column(column, snapshot, lower, upper, stats)
             self.arrays[name] = found
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._spec.schema.arrow_schema().names)
+        return iter(self.spec.schema.arrow_schema().names)
 
     def __len__(self) -> int:
-        return len(self._spec.schema.columns)
+        return len(self.spec.schema.columns)
 
 
 def _read(
@@ -560,7 +582,7 @@ def _read(
 def _in_type(array: pa.Array, column: ColumnSchema, spec: ScanSpec) -> pa.Array:
     """The values in the type that the scan gives, whatever they were read as."""
     wanted = spec.types.get(column.name, column.type.arrow)
-    array = rows_of(array)
+    array = values_of(array)
     if array.type == wanted:
         return array
     if pa.types.is_dictionary(array.type):

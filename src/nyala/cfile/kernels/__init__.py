@@ -8,6 +8,7 @@
     fill       numbers of frames, of one or of many at once, into the memory of Arrow arrays
     in_range   which rows of a frame have a delta in a range           in_table   the same of any set of deltas
     rows_matching   which rows are in such ranges and sets in all of several columns
+    places     the numbers of the rows that a mask has
     greatest   the greatest delta
     widen      codewords as Arrow's indices
     fetch      blocks from a file into memory, with their CRCs compared: of all columns of a window in one call
@@ -51,6 +52,7 @@ __all__ = [
     "greatest",
     "in_range",
     "in_table",
+    "places",
     "read_values",
     "rows_matching",
     "widen",
@@ -91,11 +93,11 @@ COMPILED: Final = not _CHOSEN.endswith(".plain")
 
 _kernels: Final = importlib.import_module(_CHOSEN)
 if TYPE_CHECKING:
-    from nyala.cfile.kernels.plain import fill, greatest, in_range, in_table, rows_matching, widen
+    from nyala.cfile.kernels.plain import fill, greatest, in_range, in_table, places, rows_matching, widen
 else:
     fill, greatest, widen = _kernels.fill, _kernels.greatest, _kernels.widen
     in_range, in_table = _kernels.in_range, _kernels.in_table
-    rows_matching = _kernels.rows_matching
+    places, rows_matching = _kernels.places, _kernels.rows_matching
 
 _CRC_OF_DIGITS: Final = 0xE3069283
 

@@ -38,7 +38,13 @@ REVISION = 6
 CHECKED = bool(_checked)
 HAS_AVX2 = bool(_has_avx2)
 
-ctypedef fused word:
+ctypedef fused word:  # of a tile: the fewer bytes, the more of them a vector has
+    uint8_t
+    uint16_t
+    uint32_t
+    uint64_t
+
+ctypedef fused long_word:  # the same, where few deltas are picked
     uint32_t
     uint64_t
 
@@ -160,10 +166,15 @@ cdef void _lay(word* tile, const uint8_t* part, Py_ssize_t n, int plane, int shi
     cdef uint16_t two[TILE]
     cdef uint32_t four[TILE]
     cdef uint64_t eight[TILE]
+    cdef word scale
     if plane == 8:
         if first:
             for i in range(n):
                 tile[i] = part[i]
+        elif word is uint16_t:  # which compilers multiply as they are, and widen to be shifted
+            scale = 1 << shift
+            for i in range(n):
+                tile[i] |= <word>(<word>part[i] * scale)
         else:
             for i in range(n):
                 tile[i] |= <word>part[i] << shift
@@ -189,58 +200,82 @@ cdef void _lay(word* tile, const uint8_t* part, Py_ssize_t n, int plane, int shi
             tile[i] = <word>eight[i]
 
 
-cdef void _lay_bits(
-    word* tile, const uint8_t* part, Py_ssize_t n, int plane, int place, int shift, bint first
-) noexcept nogil:
-    """The same of a plane of less than a byte: n numbers that stand `place` bits up in their bytes."""
+cdef void _shifted(uint8_t* out, const uint8_t* part, Py_ssize_t n, uint8_t mask, int up, bint first) noexcept nogil:
+    """The bits of a mask in each of n bytes, moved up, or down if that is below 0: as they are, or beside what is there.
+
+    Eight bytes at a time, as processors have no shift of bytes: no bit leaves its own.
+    """
+    cdef uint64_t eight, there, eight_masks = <uint64_t>mask * <uint64_t>0x0101010101010101
+    cdef int down = -up if up < 0 else 0
     cdef Py_ssize_t i
-    cdef uint8_t mask = ((1 << plane) - 1) << place
-    cdef int up = shift - place
+    up = up if up > 0 else 0
     if first:
-        for i in range(n):
-            tile[i] = <word>(part[i] & mask) >> place
-    elif up >= 0:
-        for i in range(n):
-            tile[i] |= <word>(part[i] & mask) << up
+        for i in range(n // 8):
+            memcpy(&eight, part + 8 * i, 8)
+            eight = (eight & eight_masks) >> down << up
+            memcpy(out + 8 * i, &eight, 8)
+        for i in range(n // 8 * 8, n):
+            out[i] = (part[i] & mask) >> down << up
     else:
-        up = -up
-        for i in range(n):
-            tile[i] |= <word>(part[i] & mask) >> up
+        for i in range(n // 8):
+            memcpy(&eight, part + 8 * i, 8)
+            memcpy(&there, out + 8 * i, 8)
+            there |= (eight & eight_masks) >> down << up
+            memcpy(out + 8 * i, &there, 8)
+        for i in range(n // 8 * 8, n):
+            out[i] |= (part[i] & mask) >> down << up
 
 
-cdef void _unpack(const Planes* planes, Py_ssize_t row, Py_ssize_t n, word* tile) noexcept nogil:
-    """The deltas of the rows [row, row + n), at most a tile of them; of 32 bits at most, if the tile's words are so."""
-    cdef const uint8_t* part = planes.data
-    cdef Py_ssize_t size, done, share, inside
-    cdef int plane = 64, shift = 0
-    cdef bint first = True
-    if planes.bits == 0:
-        memset(tile, 0, n * sizeof(word))
-        return
+cdef void _lay_bits(uint8_t* tile, const Planes* planes, const uint8_t* part, Py_ssize_t row, Py_ssize_t n) noexcept nogil:
+    """What the planes of less than a byte, the first of which is `part`, have of the rows [row, row + n)."""
+    cdef Py_ssize_t size, done, share, inside, some
+    cdef int plane = 4, shift = 0
     while plane:
         if planes.bits & plane:
-            if plane >= 8:
-                size = planes.count * (plane // 8)
-                _prove(0 <= n <= TILE and 0 <= row and part + (row + n) * (plane // 8) <= planes.end)
-                _lay(tile, part + row * (plane // 8), n, plane, shift, first)
-            else:
-                # A byte has numbers of several stretches of the block, one stretch after the other.
-                size = (planes.count * plane + 7) // 8
-                done = 0
-                while done < n:
-                    share, inside = (row + done) // size, (row + done) % size
-                    _prove(share * plane < 8 and part + inside + min(n - done, size - inside) <= planes.end)
-                    _lay_bits(
-                        tile + done, part + inside, min(n - done, size - inside), plane, <int>share * plane, shift, first
-                    )
-                    done += min(n - done, size - inside)
+            # A byte has numbers of several stretches of the block, one stretch after the other.
+            size = (planes.count * plane + 7) // 8
+            done = 0
+            while done < n:
+                share, inside = (row + done) // size, (row + done) % size
+                some = min(n - done, size - inside)
+                _prove(share * plane < 8 and part + inside + some <= planes.end)
+                _shifted(
+                    tile + done, part + inside, some, ((1 << plane) - 1) << (share * plane),
+                    shift - <int>share * plane, shift == 0,
+                )
+                done += some
             part += size
             shift += plane
-            first = False
         plane >>= 1
 
 
-cdef void _pick(word* tile, const uint8_t* part, const uint32_t* places, Py_ssize_t n, int plane, int shift) noexcept nogil:
+cdef void _unpack(const Planes* planes, Py_ssize_t row, Py_ssize_t n, word* tile) noexcept nogil:
+    """The deltas of the rows [row, row + n), at most a tile of them; the tile's words have as many bits, or more."""
+    cdef const uint8_t* part = planes.data
+    cdef uint8_t low[TILE]
+    cdef int plane = 64, shift = 0
+    cdef bint first = True
+    _prove(0 <= n <= TILE and 0 <= row and row + n <= planes.count)
+    if planes.bits == 0:
+        memset(tile, 0, n * sizeof(word))
+        return
+    while plane >= 8:
+        if planes.bits & plane:
+            _prove(part + (row + n) * (plane // 8) <= planes.end)
+            _lay(tile, part + row * (plane // 8), n, plane, shift, first)
+            part += planes.count * (plane // 8)
+            shift += plane
+            first = False
+        plane >>= 1
+    if planes.bits & 7:
+        if word is uint8_t:
+            _lay_bits(tile, planes, part, row, n)
+        else:
+            _lay_bits(low, planes, part, row, n)
+            _lay(tile, low, n, 8, shift, first)
+
+
+cdef void _pick(long_word* tile, const uint8_t* part, const uint32_t* places, Py_ssize_t n, int plane, int shift) noexcept nogil:
     """Numbers of a plane of whole bytes beside what is in the tile."""
     cdef Py_ssize_t i
     cdef uint16_t two
@@ -248,23 +283,23 @@ cdef void _pick(word* tile, const uint8_t* part, const uint32_t* places, Py_ssiz
     cdef uint64_t eight
     if plane == 8:
         for i in range(n):
-            tile[i] |= <word>part[places[i]] << shift
+            tile[i] |= <long_word>part[places[i]] << shift
     elif plane == 16:
         for i in range(n):
             memcpy(&two, part + 2 * <size_t>places[i], 2)
-            tile[i] |= <word>two << shift
+            tile[i] |= <long_word>two << shift
     elif plane == 32:
         for i in range(n):
             memcpy(&four, part + 4 * <size_t>places[i], 4)
-            tile[i] |= <word>four << shift
+            tile[i] |= <long_word>four << shift
     else:  # of 64 bits there is no other
         for i in range(n):
             memcpy(&eight, part + 8 * <size_t>places[i], 8)
-            tile[i] = <word>eight
+            tile[i] = <long_word>eight
 
 
 cdef void _pick_bits(
-    word* tile, const uint8_t* part, const uint32_t* places, Py_ssize_t n, int plane, int shift, uint32_t size,
+    long_word* tile, const uint8_t* part, const uint32_t* places, Py_ssize_t n, int plane, int shift, uint32_t size,
     uint32_t least, uint32_t greatest,
 ) noexcept nogil:
     """The same of a plane of less than a byte, of `size` bytes: mostly all of them stand equally high in theirs."""
@@ -276,23 +311,23 @@ cdef void _pick_bits(
     if share == greatest // size:
         part -= <size_t>share * size
         for i in range(n):
-            tile[i] |= <word>((part[places[i]] >> up) & mask) << shift
+            tile[i] |= <long_word>((part[places[i]] >> up) & mask) << shift
     else:
         for i in range(n):
             place = places[i]
             share = <uint32_t>((place + 0.5) * inverse)
-            tile[i] |= <word>((part[place - share * size] >> (share * plane)) & mask) << shift
+            tile[i] |= <long_word>((part[place - share * size] >> (share * plane)) & mask) << shift
 
 
 cdef void _pick_planes(
-    const Planes* planes, const uint32_t* places, Py_ssize_t n, uint32_t least, uint32_t greatest, word* tile
+    const Planes* planes, const uint32_t* places, Py_ssize_t n, uint32_t least, uint32_t greatest, long_word* tile
 ) noexcept nogil:
     """The deltas of n rows, the least and the greatest of which are given; words as of `_unpack`."""
     cdef const uint8_t* part = planes.data
     cdef Py_ssize_t size
     cdef int plane = 64, shift = 0
     _prove(least <= greatest and <Py_ssize_t>greatest < planes.count)
-    memset(tile, 0, n * sizeof(word))
+    memset(tile, 0, n * sizeof(long_word))
     while plane:
         if planes.bits & plane:
             if plane >= 8:
@@ -374,6 +409,8 @@ cdef bint _look_up(const Job* job, uint64_t* tile, Py_ssize_t n) noexcept nogil:
 
 
 cdef bint _fill_range(const Job* job) noexcept nogil:
+    cdef uint8_t tiny[TILE]
+    cdef uint16_t little[TILE]
     cdef uint32_t small[TILE]
     cdef uint64_t large[TILE]
     cdef Py_ssize_t done = 0, n
@@ -384,6 +421,12 @@ cdef bint _fill_range(const Job* job) noexcept nogil:
             if not _look_up(job, large, n):
                 return False
             _store(job, large, done, n)
+        elif job.planes.bits <= 8:
+            _unpack(&job.planes, job.lower + done, n, tiny)
+            _store(job, tiny, done, n)
+        elif job.planes.bits <= 16:
+            _unpack(&job.planes, job.lower + done, n, little)
+            _store(job, little, done, n)
         elif job.planes.bits <= 32:
             _unpack(&job.planes, job.lower + done, n, small)
             _store(job, small, done, n)
@@ -446,19 +489,24 @@ cdef bint _fill_rows_of_steps(const Job* job) noexcept nogil:
     cdef uint64_t sums[TILE]
     cdef uint64_t picked[TILE]
     cdef Py_ssize_t done = 0, n, i, row, tile_number = -1, known = 0
+    cdef int64_t start = 0
     cdef Job flat = _flat(job, 0)
     while done < job.count:
         n = min(TILE, job.count - done)
-        for i in range(n):
+        i = 0
+        while i < n:
             row = job.rows[done + i] - job.first
             if not 0 <= row < job.planes.count:
                 return False
-            if row // TILE != tile_number or row % TILE >= known:
+            if row // TILE != tile_number:
                 tile_number = row // TILE
                 known = min(TILE, job.planes.count - tile_number * TILE)
+                start = tile_number * TILE + job.first
                 if not _sums(job, tile_number, known, sums):
                     return False
-            picked[i] = sums[row % TILE]
+            while i < n and <uint64_t>(job.rows[done + i] - start) < <uint64_t>known:
+                picked[i] = sums[job.rows[done + i] - start]
+                i += 1
         _store(&flat, picked, done, n)
         done += n
     return True
@@ -501,7 +549,7 @@ cdef Py_ssize_t _close_by(const Job* job, Py_ssize_t done, Py_ssize_t n) noexcep
     return some
 
 
-cdef bint _pick_deltas(const Job* job, Py_ssize_t done, Py_ssize_t* count, uint32_t* places, word* tile) noexcept nogil:
+cdef bint _pick_deltas(const Job* job, Py_ssize_t done, Py_ssize_t* count, uint32_t* places, long_word* tile) noexcept nogil:
     """The deltas of rows from `done` on, `count` of them at the most: how many is told. False if a row lies outside.
 
     Cost: of rows by themselves a look for each plane, 0.5 ns or so; of many that lie close by, all rows between them are

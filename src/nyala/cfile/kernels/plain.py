@@ -26,6 +26,7 @@ __all__ = [
     "greatest",
     "in_range",
     "in_table",
+    "places",
     "rows_matching",
 ]
 __all__ += ["widen"]
@@ -112,6 +113,14 @@ def in_table(
         out[:] = table[deltas]
     except IndexError as error:
         raise ValueError(f"expected deltas below {len(table)}, found a greater one") from error
+
+
+def places(mask: npt.NDArray[np.uint8], out: npt.NDArray[np.int64]) -> int:
+    """Where a mask of 1 and 0 has a 1: the numbers of these rows, which ascend, into `out`, which has room for one more
+    than there are rows. Returns: how many there are."""
+    found = np.flatnonzero(mask)
+    out[: len(found)] = found
+    return len(found)
 
 
 def rows_matching(questions: Sequence[Question], count: int, out: npt.NDArray[np.int64]) -> int:

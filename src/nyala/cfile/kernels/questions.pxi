@@ -4,7 +4,7 @@
 cdef void _compare(const word* tile, Py_ssize_t n, word least, word span, uint8_t* out) noexcept nogil:
     cdef Py_ssize_t i
     for i in range(n):
-        out[i] = tile[i] - least <= span  # what is below wraps around to above
+        out[i] = <word>(tile[i] - least) <= span  # what is below wraps around to above
 
 
 def in_range(
@@ -13,18 +13,26 @@ def in_range(
 ):
     cdef Views views = Views(1)
     cdef Planes planes
+    cdef uint8_t tiny[TILE]
+    cdef uint16_t little[TILE]
     cdef uint32_t small[TILE]
     cdef uint64_t large[TILE]
     cdef Py_ssize_t row = lower, n
     _planes_in(&planes, views.hold(data, PyBUF_SIMPLE), start, bits, count)
     _rows_in(lower, upper, count)
-    if out.shape[0] != upper - lower or least > greatest or (bits <= 32 and greatest >> 32):
+    if out.shape[0] != upper - lower or least > greatest or (bits < 64 and greatest >> bits):
         raise ValueError(f"expected {upper - lower} answers about [{least}, {greatest}], found {out.shape[0]}")
     with nogil:
         while row < upper:
             n = min(TILE, upper - row)
             _prove(row - lower + n <= out.shape[0])
-            if bits <= 32:
+            if bits <= 8:
+                _unpack(&planes, row, n, tiny)
+                _compare(tiny, n, <uint8_t>least, <uint8_t>(greatest - least), &out[row - lower])
+            elif bits <= 16:
+                _unpack(&planes, row, n, little)
+                _compare(little, n, <uint16_t>least, <uint16_t>(greatest - least), &out[row - lower])
+            elif bits <= 32:
                 _unpack(&planes, row, n, small)
                 _compare(small, n, <uint32_t>least, <uint32_t>(greatest - least), &out[row - lower])
             else:
@@ -78,6 +86,8 @@ cdef uint64_t _most(const word* tile, Py_ssize_t n) noexcept nogil:
 def greatest(data, Py_ssize_t start, int bits, Py_ssize_t count):
     cdef Views views = Views(1)
     cdef Planes planes
+    cdef uint8_t tiny[TILE]
+    cdef uint16_t little[TILE]
     cdef uint32_t small[TILE]
     cdef uint64_t large[TILE]
     cdef uint64_t most = 0
@@ -86,7 +96,13 @@ def greatest(data, Py_ssize_t start, int bits, Py_ssize_t count):
     with nogil:
         while row < count:
             n = min(TILE, count - row)
-            if bits <= 32:
+            if bits <= 8:
+                _unpack(&planes, row, n, tiny)
+                most = max(most, _most(tiny, n))
+            elif bits <= 16:
+                _unpack(&planes, row, n, little)
+                most = max(most, _most(little, n))
+            elif bits <= 32:
                 _unpack(&planes, row, n, small)
                 most = max(most, _most(small, n))
             else:
@@ -107,7 +123,7 @@ cdef struct Asked:
     Py_ssize_t table_size
 
 
-cdef bint _look_up_answers(const Asked* asked, const uint32_t* tile, Py_ssize_t n, uint8_t* out) noexcept nogil:
+cdef bint _look_up_answers(const Asked* asked, const word* tile, Py_ssize_t n, uint8_t* out) noexcept nogil:
     """False if a delta is not in the table."""
     cdef Py_ssize_t i
     cdef bint inside = True
@@ -121,11 +137,23 @@ cdef bint _look_up_answers(const Asked* asked, const uint32_t* tile, Py_ssize_t 
 
 cdef bint _answer(const Asked* asked, Py_ssize_t row, Py_ssize_t n, uint8_t* out) noexcept nogil:
     """Of n rows of the window, at most a tile, from `row` on; False if a delta is not in the table."""
+    cdef uint8_t tiny[TILE]
+    cdef uint16_t little[TILE]
     cdef uint32_t small[TILE]
     cdef uint64_t large[TILE]
     cdef Py_ssize_t first = asked.lower + row - asked.at
     _prove(asked.at <= row and row + n <= asked.end and first + n <= asked.planes.count)
-    if asked.planes.bits <= 32:
+    if asked.planes.bits <= 8:
+        _unpack(&asked.planes, first, n, tiny)
+        if asked.table is not NULL:
+            return _look_up_answers(asked, tiny, n, out)
+        _compare(tiny, n, <uint8_t>asked.least, <uint8_t>asked.span, out)
+    elif asked.planes.bits <= 16:
+        _unpack(&asked.planes, first, n, little)
+        if asked.table is not NULL:
+            return _look_up_answers(asked, little, n, out)
+        _compare(little, n, <uint16_t>asked.least, <uint16_t>asked.span, out)
+    elif asked.planes.bits <= 32:
         _unpack(&asked.planes, first, n, small)
         if asked.table is not NULL:
             return _look_up_answers(asked, small, n, out)
@@ -146,21 +174,59 @@ cdef bint _any_of(uint8_t* mask, const uint8_t* others, Py_ssize_t n) noexcept n
     return any != 0
 
 
+cdef uint8_t _set_bits[256][8]  # of each byte the places of its bits, the lowest first; behind them 0
+cdef uint8_t _bit_count[256]
+
+
+cdef void _count_bits() noexcept:
+    cdef int byte, place
+    for byte in range(256):
+        for place in range(8):
+            if byte >> place & 1:
+                _set_bits[byte][_bit_count[byte]] = place
+                _bit_count[byte] += 1
+
+
+_count_bits()
+
+
 cdef Py_ssize_t _places(const uint8_t* mask, Py_ssize_t n, int64_t row, int64_t* out) noexcept nogil:
-    """The rows from `row` on that are in the mask; returns how many. Writes one number behind them, too."""
+    """The rows from `row` on that are in the mask, of 1 and 0; returns how many. Writes up to n numbers, whatever they are.
+    """
     cdef Py_ssize_t i = 0, j, found = 0
-    cdef uint64_t eight
+    cdef uint64_t eight, any
+    cdef const uint8_t* places
+    cdef uint8_t byte
     while i + 8 <= n:
-        memcpy(&eight, mask + i, 8)
-        if eight:
+        if i % 64 == 0 and i + 64 <= n:  # whether there is any is asked of many: of few nobody could foretell it
+            any = 0
             for j in range(8):
-                out[found] = row + i + j
-                found += mask[i + j]
+                memcpy(&eight, mask + i + 8 * j, 8)
+                any |= eight
+            if not any:
+                i += 64
+                continue
+        memcpy(&eight, mask + i, 8)
+        byte = (eight * <uint64_t>0x0102040810204080) >> 56  # the lowest bit of each byte
+        places = _set_bits[byte]
+        for j in range(8):  # found + 8 <= i + 8 <= n
+            out[found + j] = row + i + places[j]
+        found += _bit_count[byte]
         i += 8
     while i < n:
         out[found] = row + i
         found += mask[i]
         i += 1
+    return found
+
+
+def places(const uint8_t[::1] mask, int64_t[::1] out):
+    cdef Py_ssize_t count = mask.shape[0], found = 0
+    if out.shape[0] <= count:
+        raise ValueError(f"expected room for {count + 1} rows, found {out.shape[0]}")
+    if count:
+        with nogil:
+            found = _places(&mask[0], count, 0, &out[0])
     return found
 
 
@@ -216,7 +282,7 @@ cdef Py_ssize_t _ask(object question, Asked* asked, Py_ssize_t at, Py_ssize_t co
         raise ValueError(f"expected questions about {count} rows, found one of [{lower}, {upper}) behind {at}")
     asked.lower, asked.at, asked.end = lower, at, at + upper - lower
     asked.least, asked.span, asked.table, asked.table_size = least, greatest - least, NULL, 0
-    if least > greatest or (bits <= 32 and greatest >> 32):
+    if least > greatest or (bits < 64 and greatest >> bits):
         raise ValueError(f"expected bounds of {bits} bits, found [{least}, {greatest}]")
     if table is not None:
         if bits > 32:
