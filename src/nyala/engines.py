@@ -41,6 +41,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nyala.cfile import kernels
 from nyala.cfile.memory import allocate, pool
 from nyala.errors import Error
 from nyala.schema import nodes
@@ -85,9 +86,11 @@ def frames(
 ) -> Iterator[pl.DataFrame]:
     """What polars asks a source for: these columns of the rows that match, at most so many.
 
-    batch_size: rows that polars would like a frame to have. A window with less than twice as many is handed over whole,
-    a larger one in equal parts: each frame more costs polars 50 to 100 µs.
+    batch_size: rows that polars would like a frame to have. A batch with less than twice as many is handed over whole,
+    a larger one in equal parts, one for each of polars' threads at the most: each frame more costs 50 to 100 µs.
     """
+    import polars
+
     wanted = scan.schema.names if with_columns is None else with_columns
     asked = _split(predicate, scan.schema)
     narrowed = _narrowed(scan, wanted, asked.rest, asked.where)
@@ -100,11 +103,12 @@ def frames(
     narrowed = narrowed.with_dictionaries()
     left = n_rows
     few = left is not None and left <= _FEW_ROWS
+    parts_max = polars.thread_pool_size()
     for frame in map(make, narrowed.batches()) if few else narrowed.batches_ahead(make):
         if left is not None:
             frame = frame.head(left)
             left -= frame.height
-        parts = 1 if batch_size is None else frame.height // max(1, batch_size)
+        parts = 1 if batch_size is None else min(frame.height // max(1, batch_size), parts_max)
         yield from [frame] if parts <= 1 else frame.iter_slices(-(-frame.height // parts))
         if left == 0:
             return
@@ -231,15 +235,15 @@ class _Words:
 
     def text(self, indices: pa.Array) -> pa.Array:
         """A value for each index; NULL for NULL."""
-        if indices.offset:
-            indices = pa.concat_arrays(
-                [indices]
-            )  # bits of validity lie with the first value in the first bit
+        if indices.offset:  # bits of validity lie with the first value in the first bit
+            indices = pa.concat_arrays([indices])
+        if indices.type != pa.int32():
+            indices = indices.cast(pa.int32())
         validity, codes = indices.buffers()
-        places = np.frombuffer(codes, indices.type.to_pandas_dtype(), len(indices))
+        places = np.frombuffer(codes, np.int32, len(indices))
         views = allocate(_VIEW.itemsize * len(indices))
-        # What stands where a value is NULL says nothing, so it may point nowhere.
-        self._views.take(places, out=np.frombuffer(views, _VIEW), mode="clip")
+        # What stands where a value is NULL says nothing, so it may point anywhere.
+        kernels.views(places, self._views, views)
         return pa.Array.from_buffers(
             self._type, len(indices), [validity, views, *self._data], indices.null_count
         )

@@ -11,6 +11,7 @@
     places     the numbers of the rows that a mask has
     greatest   the greatest delta
     widen      codewords as Arrow's indices
+    views      codewords as Arrow's views of the words
     fetch      blocks from a file into memory, with their CRCs compared: of all columns of a window in one call
     read_values   the same, and at once the numbers of the blocks
 
@@ -55,6 +56,7 @@ __all__ = [
     "places",
     "read_values",
     "rows_matching",
+    "views",
     "widen",
 ]
 
@@ -93,11 +95,20 @@ COMPILED: Final = not _CHOSEN.endswith(".plain")
 
 _kernels: Final = importlib.import_module(_CHOSEN)
 if TYPE_CHECKING:
-    from nyala.cfile.kernels.plain import fill, greatest, in_range, in_table, places, rows_matching, widen
+    from nyala.cfile.kernels.plain import (
+        fill,
+        greatest,
+        in_range,
+        in_table,
+        places,
+        rows_matching,
+        views,
+        widen,
+    )
 else:
     fill, greatest, widen = _kernels.fill, _kernels.greatest, _kernels.widen
     in_range, in_table = _kernels.in_range, _kernels.in_table
-    places, rows_matching = _kernels.places, _kernels.rows_matching
+    places, rows_matching, views = _kernels.places, _kernels.rows_matching, _kernels.views
 
 _CRC_OF_DIGITS: Final = 0xE3069283
 

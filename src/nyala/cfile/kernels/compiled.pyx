@@ -696,4 +696,29 @@ def widen(words, int width, int32_t[::1] out):
     return most
 
 
+cdef struct Sixteen:
+    uint64_t low
+    uint64_t high
+
+
+cdef void _look_up_words(const int32_t* codes, Py_ssize_t n, const Sixteen* words, uint32_t last, Sixteen* out) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        out[i] = words[min(<uint32_t>codes[i], last)]
+
+
+def views(const int32_t[::1] codes, words, out):
+    cdef Views held = Views(2)
+    cdef Py_buffer* of_words = held.hold(words, PyBUF_SIMPLE)
+    cdef Py_buffer* into = held.hold(out, PyBUF_WRITABLE)
+    cdef Py_ssize_t n = codes.shape[0], count = of_words.len // 16
+    if not 0 < count <= <Py_ssize_t>0x7FFFFFFF or into.len // 16 < n:
+        raise ValueError(f"expected words, and room for {n} of 16 bytes, found {of_words.len} and {into.len} bytes")
+    _aligned(of_words, 8)
+    _aligned(into, 8)
+    if n:
+        with nogil:
+            _look_up_words(&codes[0], n, <const Sixteen*>of_words.buf, <uint32_t>(count - 1), <Sixteen*>into.buf)
+
+
 include "reading.pxi"

@@ -29,7 +29,7 @@ __all__ = [
     "places",
     "rows_matching",
 ]
-__all__ += ["widen"]
+__all__ += ["views", "widen"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
@@ -274,3 +274,9 @@ def _add_base(job: Fill, deltas: npt.NDArray[Any], numbers: npt.NDArray[Any]) ->
         total = scratch(dtype, len(deltas))
         deltas = np.add(deltas, dtype.type(base), out=total, dtype=dtype)
     np.copyto(unsigned, deltas)
+
+
+def views(codes: npt.NDArray[np.int32], words: npt.NDArray[Any], out: pa.Buffer) -> None:
+    """Of each code the word that it names, or any word if there is none, into `out`. words: of 16 bytes each, at least
+    one, as Arrow's views of text."""
+    words.view("V16").take(codes.view(np.uint32), out=np.frombuffer(out, "V16")[: len(codes)], mode="clip")
