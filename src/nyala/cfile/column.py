@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from nyala.cfile import format
 from nyala.schema.types import ColumnType
@@ -19,9 +19,9 @@ DELTA_TIMESTAMP: Final = format.ROLE_DELTA_TIMESTAMP
 DELTA_VALUE: Final = format.ROLE_DELTA_VALUE
 
 
-@dataclass(frozen=True, order=True)
-class ColumnKey:
-    """The name of a column inside one file; unique there."""
+class ColumnKey(NamedTuple):
+    """The name of a column inside one file; unique there. A tuple, as all columns of a file are looked up by it: a
+    dataclass is hashed and compared in Python."""
 
     role: int
     group: int = 0  # delta files: columns of one group share rowids and timestamps
