@@ -43,6 +43,7 @@ from nyala.cfile.first_pass import PASSES
 MEMORY_LIMIT = "4GB"
 # Beside TPC-H's own tables: few columns of lineitem, and one that is sorted as the key is but not part of it.
 LINES = "lines"
+POLARS_QUERIES = "Polars, the 22 queries"
 SOURCES = {"cold": "nyala, cold", "warm": "nyala, warm", "parquet": "parquet", "duckdb": "duckdb"}
 SHARES = (0.0001, 0.01, 0.5)
 
@@ -76,12 +77,14 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
     if importlib.util.find_spec("polars") is None:
         say("polars is not installed: left out")
     else:
-        for title, given in (
-            ("Polars, the 22 queries", partial(tpch_polars.queries, scale.queries)),
-            ("Polars, nine questions", tpch_polars.questions),
+        queries = partial(tpch_polars.queries, scale.queries)
+        for title, given, has_filters in (
+            (POLARS_QUERIES, queries, True),
+            (f"{POLARS_QUERIES}, joins without filters", queries, False),
+            ("Polars, nine questions", tpch_polars.questions, True),
         ):
             by_polars[title] = in_own_process(
-                tpch_polars.ask_all, given, files, folder, scale.repeats, MEMORY_LIMIT
+                tpch_polars.ask_all, given, files, folder, scale.repeats, MEMORY_LIMIT, has_filters
             )
         say("asked polars")
     texts = {f"Q{number}": QUERIES[number] for number in scale.queries} | sums | _predicates(files)

@@ -282,7 +282,8 @@ def test_queries_and_scans_answer_as_over_parquet(tmp_path: Path, monkeypatch: p
     assert tpch.FULL.queries == tpch.QUICK.queries == tuple(range(1, 23))
     if importlib.util.find_spec("polars") is not None:
         for title, asked in (
-            ("Polars, the 22 queries", tpch_polars.queries((6, 13, 15))),
+            (tpch.POLARS_QUERIES, tpch_polars.queries((6, 13, 15))),
+            (f"{tpch.POLARS_QUERIES}, joins without filters", tpch_polars.queries((6, 13, 15))),
             ("Polars, nine questions", tpch_polars.questions()),
         ):
             for text in (
