@@ -14,7 +14,7 @@ BENCH_SPARK_BIN := $(BENCH_SPARK_VENV)/bin
 DEMO_STORE ?= demo-store
 # What installing the project depends on besides the lock.
 BUILD := pyproject.toml hatch_build.py tools/build_kernels.py src/nyala/cfile/kernels/compiled.pyx \
-    src/nyala/cfile/kernels/questions.pxi src/nyala/cfile/kernels/reading.pxi
+    $(wildcard src/nyala/cfile/kernels/*.pxi)
 # Arguments for pytest, e.g. make test ARGS="-k upsert"
 ARGS ?=
 

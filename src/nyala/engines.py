@@ -1,9 +1,10 @@
 """Scans as frames and lazy sources of polars (of DuckDB: `nyala.sql.source`).
 
 polars asks a source for columns, a predicate and a number of rows, and trusts the source to have applied the predicate.
-The columns narrow our scan, and so does what is understood of the predicate: comparisons with constants, lists of them,
-IS NULL, between, AND and OR. Of its conjuncts those that mean the same here as in polars are applied by our scan alone;
-the others by polars itself, batch by batch, so they mean what they mean in polars.
+The columns narrow our scan, and so does what is understood of the predicate: comparisons with constants and of two
+columns, lists, how a text begins or ends, IS NULL, between, AND and OR. Of its conjuncts those that mean the same here
+as in polars are applied by our scan alone; the others by polars itself, batch by batch, so they mean what they mean in
+polars.
 
     windows ──► decoded, text as views, the rest of the predicate    by the threads that read, ahead of polars
                 frames in order, as large as asked  ──► polars       by the one thread that polars pulls with

@@ -199,6 +199,66 @@ def test_a_forged_block_is_left_to_others_or_what_it_says(
 
 
 @pytest.mark.skipif(not nyala.cfile.kernels.CAN_FETCH, reason="nothing was compiled")
+@pytest.mark.parametrize("type", TYPES)
+def test_a_line_ends_where_its_type_does(compiled_kernels: ModuleType, file: int, type: str) -> None:
+    """One further it would wrap around."""
+    least, greatest = value_bounds(form_of(type))
+    rows, deltas = 10, [row % 4 for row in range(10)]
+    room = 3 + 2 * (rows - 1)  # of the greatest delta and the steps
+
+    def found(base: int, step: int) -> list[int] | None:
+        header = format.FOR_HEADER.pack(base, step, 1, format.FOR_LINE, 2, 0, bytes(4))
+        data = header + pack_planes(np.array(deltas, np.uint8), 2)
+        return read_values(compiled_kernels, file, block_of(data, rows), rows, type)
+
+    for base, step in ((least, 2), (greatest - room, 2), (least + room - 3, -2), (greatest - 3, -2)):
+        assert found(base, step) == [base + step * row + delta for row, delta in enumerate(deltas)]
+    for base, step in ((least - 1, 2), (greatest - room + 1, 2), (least + room - 4, -2), (greatest - 2, -2)):
+        if -(1 << 63) <= base < 1 << 63:
+            assert found(base, step) is None
+
+
+@pytest.mark.skipif(not nyala.cfile.kernels.CAN_FETCH, reason="nothing was compiled")
+@given(
+    bits=st.integers(0, 33),
+    base=st.integers(0, 9) | st.sampled_from((1 << 31, (1 << 32) - 1)),
+    rows=st.integers(1, 40) | st.just(TILE + 1),
+    most=st.integers(0, 300),
+    count=st.integers(1, 300),
+    layout=st.sampled_from([format.CODEWORDS_PLANES] * 5 + [format.CODEWORDS_SHUFFLED, 0]),
+)
+def test_a_forged_codeword_is_left_to_others_or_names_a_word(
+    compiled_kernels: ModuleType,
+    file: int,
+    bits: int,
+    base: int,
+    rows: int,
+    most: int,
+    count: int,
+    layout: int,
+) -> None:
+    """It would name memory of somebody else."""
+    deltas = np.arange(rows, dtype=np.uint64) % min(most + 1, 1 << bits)
+    data = format.CODEWORDS_HEADER.pack(layout, bits, bytes(2), base)
+    data += pack_planes(deltas.astype(delta_dtype(bits)), bits)
+    block = block_of(data, rows, encoding=format.ENCODING_DICTIONARY)
+    os.pwrite(file, block, 64)
+    out = pa.allocate_buffer(4 * rows)
+    stretch = Stretch(
+        np.array([64], "<u8"), np.array([len(block)], "<u4"), 13, rows, 0, rows, 0, count - 1, True, out, 4
+    )  # fmt: skip
+    room = pa.allocate_buffer(1 << 17)
+    expected = [base + int(delta) for delta in deltas]
+    is_right = (
+        layout == format.CODEWORDS_PLANES and bits <= format.CODEWORDS_BITS_MAX and max(expected) < count
+    )
+    if compiled_kernels.read_values(file, [stretch], room, nyala.cfile.kernels._CRC32C):
+        assert not is_right or base + (1 << bits) > 1 << 32
+    else:
+        assert is_right and np.frombuffer(out, np.int32).tolist() == expected
+
+
+@pytest.mark.skipif(not nyala.cfile.kernels.CAN_FETCH, reason="nothing was compiled")
 def test_a_block_that_is_another_is_left_to_others(compiled_kernels: ModuleType, file: int) -> None:
     """Its bytes are whole, but not those of this column, or not as they lie: values of nobody."""
     data = format.FOR_HEADER.pack(5, 2, 1, format.FOR_LINE, 8, 0, bytes(4)) + bytes(range(100))

@@ -481,3 +481,47 @@ def test_the_block_is_left_as_it_is(kernels: ModuleType) -> None:
     )
     assert kernels.greatest(data, 0, 8, 2304) == 255
     assert data.to_pybytes() == before
+
+
+@given(
+    mask=st.lists(st.booleans(), max_size=300) | st.sampled_from(([], [True] * 129, [False] * 200 + [True])),
+    offset=st.integers(0, 9),
+)
+def test_the_rows_of_a_mask_are_found(kernels: ModuleType, mask: list[bool], offset: int) -> None:
+    """A row that was selected would be lost, or another come in its place; nothing behind the room is written."""
+    given = np.array([True] * offset + mask, np.bool_)[offset:].view(np.uint8)
+    out = np.full(len(mask) + 3, -7, np.int64)
+    count = kernels.places(given, out[: len(mask) + 1])
+    assert out[:count].tolist() == [row for row, is_set in enumerate(mask) if is_set]
+    assert out[len(mask) + 1 :].tolist() == [-7, -7]
+
+
+def test_rows_need_room_for_one_more(compiled_kernels: ModuleType) -> None:
+    """It is written to."""
+    with pytest.raises(ValueError, match="expected room for 9 rows, found 8"):
+        compiled_kernels.places(np.ones(8, np.uint8), np.empty(8, np.int64))
+
+
+@given(codes=st.lists(st.integers(0, 6), max_size=70))
+def test_views_are_those_of_the_words(kernels: ModuleType, codes: list[int]) -> None:
+    """A text would be another."""
+    words = np.frombuffer(bytes(range(7 * 16)), "V16")
+    out = pa.allocate_buffer(16 * len(codes))
+    kernels.views(np.array(codes, np.int32), words, out)
+    assert out.to_pybytes() == b"".join(words[code].tobytes() for code in codes)
+
+
+def test_a_code_of_no_word_is_any_word(kernels: ModuleType) -> None:
+    """Where a value is NULL the code may be anything, memory of somebody else included."""
+    words = np.frombuffer(bytes(range(32)), "V16")
+    out = pa.allocate_buffer(16 * 4)
+    kernels.views(np.array([-1, 2, 1 << 30, -(1 << 31)], np.int32), words, out)
+    assert set(np.frombuffer(out, "V16").tolist()) <= set(words.tolist())
+
+
+def test_views_need_words_and_room(compiled_kernels: ModuleType) -> None:
+    """What is not there would be copied, or written behind the room."""
+    codes, words = np.zeros(3, np.int32), np.zeros(2, "V16")
+    for some, out in ((words[:0], pa.allocate_buffer(48)), (words, pa.allocate_buffer(47))):
+        with pytest.raises(ValueError, match="expected words, and room for 3"):
+            compiled_kernels.views(codes, some, out)

@@ -1,9 +1,13 @@
-"""Several columns of a window read at once: one call for all their blocks, and one for all their values.
+"""Several columns of a window read at once: a few calls for all their blocks and all their values.
 
-    cache     of all columns the blocks that are there           one call
-    fetch     the others, their CRCs compared                    without the interpreter's lock, a call for each file
-    parse     each block                                         a few calls in Python
-    fill      the values of all frames                           without the interpreter's lock, one call
+    cache        of all columns the blocks that are there           one call
+    read_values  columns that are whole blocks, of which none is    without the interpreter's lock, a call for each
+                 there: read, CRCs compared, parsed, decoded        file: block by block through one piece of memory
+
+    of the other columns
+    fetch        blocks, their CRCs compared                        without the lock, a call for each file
+    parse        each block                                         a few calls in Python
+    fill         the values of all frames                           without the lock, one call
 
 Read one by one, each block lets go of the lock three or four times, and each time another thread may have it and must
 be waited for.
@@ -13,7 +17,7 @@ blocks is what `first_pass` says of scans; but two threads that want one block r
 to wait for one another.
 
 Thread-safety: as `reader`.
-Source: decision 0040.
+Source: decisions 0040, 0043.
 """
 
 from __future__ import annotations
