@@ -32,6 +32,8 @@ from nyala.schema.constraint import Constraint
 
 TYPES = ("int8", "int32", "int64", "date", "decimal(9,2)", "decimal(18,0)")
 TILE = format.FOR_TILE_ROWS
+# Where nothing was compiled there is no such kernel, and blocks are read in the ordinary way.
+needs_fetch = pytest.mark.skipif(not nyala.cfile.kernels.CAN_FETCH, reason="nothing was compiled")
 SMALL = st.integers(-5, 30)
 EDGES = st.sampled_from(
     (0, -1, 127, 10**9 - 1, (1 << 31) - 1, -(1 << 31), 1 << 62, (1 << 63) - 1, -(1 << 63))
@@ -177,7 +179,7 @@ def read_values(kernels: ModuleType, file: int, block: bytes, rows: int, type: s
     return [int(value) for value in form.stored_array(array).to_pylist()]
 
 
-@pytest.mark.skipif(not nyala.cfile.kernels.CAN_FETCH, reason="nothing was compiled")
+@needs_fetch
 @settings(max_examples=500)
 @given(type=st.sampled_from(TYPES), block=forged())
 def test_a_forged_block_is_left_to_others_or_what_it_says(
@@ -198,7 +200,7 @@ def test_a_forged_block_is_left_to_others_or_what_it_says(
     assert not (layout == format.FOR_TABLE and is_allowed and fits), "a table"
 
 
-@pytest.mark.skipif(not nyala.cfile.kernels.CAN_FETCH, reason="nothing was compiled")
+@needs_fetch
 @pytest.mark.parametrize("type", TYPES)
 def test_a_line_ends_where_its_type_does(compiled_kernels: ModuleType, file: int, type: str) -> None:
     """One further it would wrap around."""
@@ -218,7 +220,7 @@ def test_a_line_ends_where_its_type_does(compiled_kernels: ModuleType, file: int
             assert found(base, step) is None
 
 
-@pytest.mark.skipif(not nyala.cfile.kernels.CAN_FETCH, reason="nothing was compiled")
+@needs_fetch
 @given(
     bits=st.integers(0, 33),
     base=st.integers(0, 9) | st.sampled_from((1 << 31, (1 << 32) - 1)),
@@ -258,7 +260,7 @@ def test_a_forged_codeword_is_left_to_others_or_names_a_word(
         assert is_right and np.frombuffer(out, np.int32).tolist() == expected
 
 
-@pytest.mark.skipif(not nyala.cfile.kernels.CAN_FETCH, reason="nothing was compiled")
+@needs_fetch
 def test_a_block_that_is_another_is_left_to_others(compiled_kernels: ModuleType, file: int) -> None:
     """Its bytes are whole, but not those of this column, or not as they lie: values of nobody."""
     data = format.FOR_HEADER.pack(5, 2, 1, format.FOR_LINE, 8, 0, bytes(4)) + bytes(range(100))
@@ -278,7 +280,7 @@ def test_a_block_that_is_another_is_left_to_others(compiled_kernels: ModuleType,
     assert read_values(compiled_kernels, file, right, 101, "int64") is None
 
 
-@pytest.mark.skipif(not nyala.cfile.kernels.CAN_FETCH, reason="nothing was compiled")
+@needs_fetch
 def test_a_stretch_that_is_none_is_refused(compiled_kernels: ModuleType, file: int) -> None:
     """A kernel that trusts its caller writes into memory of somebody else."""
     room, out = pa.allocate_buffer(1 << 12), np.zeros(8 * 64 + 8, np.uint8)

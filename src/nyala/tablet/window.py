@@ -324,16 +324,17 @@ def _read_window(
 
 def _some_of_each(columns: Sequence[ColumnSchema], known: _Decoded, rows: np.ndarray) -> list[pa.Array]:
     """Columns at some rows of the window, counted from its first: taken out of what the predicate had decoded, or
-    picked as they lie, by one call for all, or as `_some`."""
+    picked as they lie, as many by one call as may lie in memory at once, or as `_some`."""
     unit, spec, lower, upper, stats = known.unit, known.spec, known.lower, known.upper, known.stats
-    jobs: list[Fill] = []
     made: dict[str, pa.Array] = {}
     if isinstance(unit.rowset, DiskRowSet) and unit.is_scan:
-        others = [column for column in columns if column.name not in known.arrays]
-        encoded = encoded_columns(unit.rowset, others, lower, upper, stats)
-        made = {name: of.picking(rows, jobs, narrow=name in spec.types) for name, of in encoded.items()}
-        if jobs:
-            fill(jobs)
+        left = [column for column in columns if column.name not in known.arrays]
+        while encoded := encoded_columns(unit.rowset, left, lower, upper, stats):
+            jobs: list[Fill] = []
+            made |= {name: of.picking(rows, jobs, narrow=name in spec.types) for name, of in encoded.items()}
+            if jobs:
+                fill(jobs)
+            left = [column for column in left if column.name not in encoded]
     out: list[pa.Array] = []
     for column in columns:
         # What is taken of it stays, the whole is not needed any more.

@@ -8,14 +8,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from tests.support import open_database
 from tests.unit.cfile.memory import count_fetches
 
 import nyala
+from nyala.cfile import together
 from nyala.cfile.first_pass import PASSES
 from nyala.rowset import disk_rowset
+from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet import read_path, window
 from nyala.tablet.window import ScanCounters
 
@@ -148,18 +149,38 @@ def test_of_columns_of_which_rows_are_taken_few_are_decoded_at_once(
     """A window of 300 columns would lie in memory whole, beside what is taken of it."""
     monkeypatch.setattr(window, "_TAKEN_TOGETHER", 2)
     asked: list[int] = []
-    real = window.whole_columns
+    real = window.encoded_columns
 
-    def counted(rowset: Any, wanted: Any, *rest: Any) -> dict[str, pa.Array]:
+    def counted(rowset: Any, wanted: Any, *rest: Any) -> dict[str, Any]:
         wanted = list(wanted)
         asked.append(len(wanted))
         return real(rowset, wanted, *rest)
 
-    monkeypatch.setattr(window, "whole_columns", counted)
-    columns = ["k", "n", "amount", "even", "word"]
+    monkeypatch.setattr(window, "encoded_columns", counted)
+    columns = ["k", "n", "amount", "word", "even"]
     found = table.scan(columns, where="n > -1000 OR even > 4000").to_arrow()
     assert found.to_pylist() == expected(columns, lambda r: r["n"] > -1000 or r["even"] > 4000)
     assert max(asked) == 2
+
+
+def test_columns_that_may_not_lie_in_memory_at_once_are_picked_in_turns(
+    table: nyala.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that come later would be decoded whole, one by one."""
+    monkeypatch.setattr(together, "FETCHED_BYTES_MAX", 1)
+    whole: list[str] = []
+    for method in ("column", "coded", "narrow", "gather"):
+        real = getattr(DiskRowSet, method)
+
+        def noted(self: Any, column: Any, *rest: Any, real: Any = real, **options: Any) -> Any:
+            whole.append(column.name)
+            return real(self, column, *rest, **options)
+
+        monkeypatch.setattr(DiskRowSet, method, noted)
+    columns = ["k", "amount", "word"]
+    found = table.scan(columns, where="n > -1000 OR even > 4000").to_arrow()
+    assert found.to_pylist() == expected(columns, lambda r: r["n"] > -1000 or r["even"] > 4000)
+    assert not set(columns) & set(whole)
 
 
 def test_a_predicate_that_is_evaluated_reads_its_columns_by_one_call(

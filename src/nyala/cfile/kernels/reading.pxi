@@ -321,10 +321,11 @@ def read_values(int descriptor, stretches, room, size_t crc):
     cdef Py_ssize_t count = len(stretches), i
     cdef Views views = Views(3 * count + 1)
     cdef Stretch* plan = <Stretch*>malloc(count * (sizeof(Stretch) + 1) + 1)
-    cdef uint8_t* done = <uint8_t*>(plan + count)
+    cdef uint8_t* done
     cdef Py_buffer* view
     if plan is NULL:
         raise MemoryError
+    done = <uint8_t*>(plan + count)
     try:
         for i in range(count):
             _plan_stretch(stretches[i], plan + i, views)
