@@ -162,6 +162,7 @@ class _Text:
         views = _views()
         self.schema = pa.schema([field.with_type(views.get(field.type, field.type)) for field in schema])
         self._words: dict[str, _Words] = {}
+        self._same: dict[str, _Same] = {}
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not batch.num_columns:
@@ -178,6 +179,11 @@ class _Text:
                 return column.dictionary_decode()
             words = self._words.get(field.name)
             dictionary = column.dictionary
+            if len(dictionary) == 1 and not column.indices.null_count and not dictionary.null_count:
+                same = self._same.get(field.name)
+                if same is None or not same.has(dictionary, len(column)):
+                    same = self._same[field.name] = _Same(dictionary, field.type, len(column))
+                return same.text(len(column))
             if words is not None and words.are_of(dictionary):
                 return words.text(column.indices)
             if (
@@ -217,6 +223,23 @@ _NO_BYTES: Final = pa.py_buffer(b"")
 # Views of a dictionary's words are made where there is a row for so large a share of the words.
 _WORTH_VIEWS: Final = 1 / 4
 _VIEW: Final = np.dtype("V16")
+
+
+class _Same:
+    """Views of one word, as many as a frame ever had: what a predicate leaves of a text that it compares with one word,
+    which polars wants to have though it seldom looks at it."""
+
+    def __init__(self, dictionary: pa.Array, type: pa.DataType, count: int) -> None:
+        """dictionary: of one word, no NULL. type: of views."""
+        self._dictionary = dictionary
+        codes = pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(np.zeros(count, np.int32))], 0)
+        self._views = _Words(dictionary, type).text(codes)
+
+    def has(self, dictionary: pa.Array, count: int) -> bool:
+        return count <= len(self._views) and self._dictionary.equals(dictionary)
+
+    def text(self, count: int) -> pa.Array:
+        return self._views.slice(0, count)
 
 
 class _Words:

@@ -24,6 +24,7 @@ from polars.testing import assert_frame_equal
 import nyala
 from nyala import engines
 from nyala.cfile.physical import narrow_decimal
+from nyala.rowset import disk_rowset
 from nyala.schema.types import parse_type
 from nyala.tablet import parallel, read_path
 from tests.support import open_database
@@ -521,7 +522,8 @@ def test_who_pulls_helps_where_threads_gain_by_each_other(
 
     monkeypatch.setattr(read_path, "in_parallel", noted)
     monkeypatch.setattr(read_path, "windows_ahead", lambda *_: 7)
-    long_calls = [(7, {"helping": True}), (7, {"helping": False})]
+    # For polars a thread for each processor besides: it filters text by threads of its own, for which ours wait.
+    long_calls = [(7, {"helping": True, "alone": True}), (7, {"helping": False, "alone": False})]
     for long, expected in ((True, long_calls), (False, [(2, {"alone": True})])):
         monkeypatch.setattr(read_path, "decodes_in_long_calls", lambda *_, long=long: long)
         assert (
@@ -579,3 +581,34 @@ def test_a_frame_whose_scan_gave_back_its_files_says_so(tmp_path: Path) -> None:
     for asked in (lazy, lazy.filter(pl.col("k") > 0)):
         with pytest.raises((PolarsError, nyala.Error), match="closed"):
             asked.collect()
+
+
+def test_a_text_that_is_compared_with_one_word_is_that_word_in_every_frame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """polars wants the columns of its predicate, though it seldom looks at them: views of one word are made once, also
+    where rowsets have other dictionaries, and are enough for a longer frame that comes later."""
+    monkeypatch.setattr(read_path, "WINDOW_ROWS", 512)
+    monkeypatch.setattr(disk_rowset, "_SCAN_ROWS_MIN", 512)
+    made: list[int] = []
+    real = engines._Same.__init__
+
+    def noted(self: Any, dictionary: Any, type: Any, count: int) -> None:
+        made.append(count)
+        real(self, dictionary, type, count)
+
+    monkeypatch.setattr(engines._Same, "__init__", noted)
+    with open_database(tmp_path / "s") as db:
+        word = nyala.column("string", encoding="dictionary", nullable=True)
+        table = db.create_table("t", {"k": "int64", "word": word}, ["k"])
+        words = ["a longer word than a view has room for", "b", None]
+        rows = [{"k": k, "word": words[(k * k + k // 4096) % 3]} for k in range(8192)]
+        table.insert(rows[:4096])
+        table.flush()
+        table.insert([{"k": -1, "word": "a"}, *rows[4096:]])  # another dictionary
+        table.flush()
+        for wanted in words[:2]:
+            made.clear()
+            found = table.scan().to_polars_lazy().filter(pl.col("word") == wanted).collect()
+            assert found.rows() == [(row["k"], wanted) for row in rows if row["word"] == wanted]
+            assert made == sorted(made) and len(made) < 8, "not one for each window"

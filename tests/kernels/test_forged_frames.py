@@ -170,10 +170,11 @@ def read_values(kernels: ModuleType, file: int, block: bytes, rows: int, type: s
     os.pwrite(file, block, 64)
     out, width = pa.allocate_buffer(rows * form.arrow_width_bytes), form.arrow_width_bytes
     stretch = Stretch(
-        np.array([64], "<u8"), np.array([len(block)], "<u4"), 13, rows, 0, rows, *value_bounds(form), False, out, width
+        np.array([64], "<u8"), np.array([len(block)], "<u4"), 13, rows, 0, rows, *value_bounds(form), False, out, width,
+        bytearray(1),
     )  # fmt: skip
     room = pa.allocate_buffer(1 << 17)
-    if kernels.read_values(file, [stretch], room, nyala.cfile.kernels._CRC32C):
+    if kernels.read_values(file, [stretch], room, None, nyala.cfile.kernels._CRC32C):
         return None
     array = pa.Array.from_buffers(form.arrow, rows, [None, out], 0)
     return [int(value) for value in form.stored_array(array).to_pylist()]
@@ -247,14 +248,15 @@ def test_a_forged_codeword_is_left_to_others_or_names_a_word(
     os.pwrite(file, block, 64)
     out = pa.allocate_buffer(4 * rows)
     stretch = Stretch(
-        np.array([64], "<u8"), np.array([len(block)], "<u4"), 13, rows, 0, rows, 0, count - 1, True, out, 4
+        np.array([64], "<u8"), np.array([len(block)], "<u4"), 13, rows, 0, rows, 0, count - 1, True, out, 4,
+        bytearray(1),
     )  # fmt: skip
     room = pa.allocate_buffer(1 << 17)
     expected = [base + int(delta) for delta in deltas]
     is_right = (
         layout == format.CODEWORDS_PLANES and bits <= format.CODEWORDS_BITS_MAX and max(expected) < count
     )
-    if compiled_kernels.read_values(file, [stretch], room, nyala.cfile.kernels._CRC32C):
+    if compiled_kernels.read_values(file, [stretch], room, None, nyala.cfile.kernels._CRC32C):
         assert not is_right or base + (1 << bits) > 1 << 32
     else:
         assert is_right and np.frombuffer(out, np.int32).tolist() == expected
@@ -285,9 +287,11 @@ def test_a_stretch_that_is_none_is_refused(compiled_kernels: ModuleType, file: i
     """A kernel that trusts its caller writes into memory of somebody else."""
     room, out = pa.allocate_buffer(1 << 12), np.zeros(8 * 64 + 8, np.uint8)
     out = out[-out.ctypes.data % 8 :]
-    right = Stretch(np.zeros(4, "<u8"), np.full(4, 64, "<u4"), 4, 60, 0, 60, 0, 9, False, out, 8)
-    assert compiled_kernels.read_values(file, [right], room, nyala.cfile.kernels._CRC32C) == [0]
-    assert compiled_kernels.read_values(file, [], room, nyala.cfile.kernels._CRC32C) == []
+    right = Stretch(
+        np.zeros(4, "<u8"), np.full(4, 64, "<u4"), 4, 60, 0, 60, 0, 9, False, out, 8, bytearray(4)
+    )
+    assert compiled_kernels.read_values(file, [right], room, None, nyala.cfile.kernels._CRC32C) == [0]
+    assert compiled_kernels.read_values(file, [], room, None, nyala.cfile.kernels._CRC32C) == []
     wrong: dict[str, dict[str, Any]] = {
         "expected ordinals": {"lower": -16}, "expected ordinals of": {"upper": 61},
         "expected ordinals of 60": {"lower": 60},
@@ -295,15 +299,16 @@ def test_a_stretch_that_is_none_is_refused(compiled_kernels: ModuleType, file: i
         "expected whole blocks of": {"upper": 40}, "expected numbers": {"width": 3},
         "expected numbers of": {"has_codewords": True}, "expected an offset": {"offsets": np.zeros(3, "<u8")},
         "expected an offset and": {"lengths": np.zeros(3, "<u4")}, "expected room": {"width": 16},
+        "expected a byte": {"touched": bytearray(3)}, "expected memory": {"held": out[4:]},
         "expected memory for numbers": {"out": out[4:]},
     }  # fmt: skip
     for message, fields in wrong.items():
         with pytest.raises(ValueError, match=message):
             stretch = right._replace(**fields)
-            compiled_kernels.read_values(file, [right, stretch], room, nyala.cfile.kernels._CRC32C)
+            compiled_kernels.read_values(file, [right, stretch], room, None, nyala.cfile.kernels._CRC32C)
     with pytest.raises(BufferError):
         compiled_kernels.read_values(
-            file, [right._replace(out=pa.py_buffer(bytes(512)))], room, nyala.cfile.kernels._CRC32C
+            file, [right._replace(out=pa.py_buffer(bytes(512)))], room, None, nyala.cfile.kernels._CRC32C
         )
 
 

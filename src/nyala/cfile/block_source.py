@@ -226,18 +226,16 @@ class BlockSource:
                     self.cache.discard(*self.name("frames", block))
 
     def passed_at_once(self, blocks: Sequence[int], counted: BlockForm, stats: ReadStats | None) -> None:
-        """The same of blocks that were read and decoded by one call, whole, and of which nothing is kept."""
+        """The same of blocks that were read by one call, whole, and of which nothing is kept."""
         if stats is not None:
+            lengths = self._footer.block_lengths
             stats.reads += len(blocks)
-            stats.bytes_read += int(
-                self._footer.block_lengths[blocks[0] : blocks[-1] + 1].sum(dtype=np.int64)
-            )
+            stats.bytes_read += sum([lengths.item(block) for block in blocks])
             stats.blocks_read += len(blocks)
             if self._footer.key.role == BASE:
                 stats.base_blocks.update([(id(self), block) for block in blocks])
         if self.cache is not None:
-            for block in blocks:
-                self._first_pass.note_pass((counted, block))
+            self._first_pass.note_passes([(counted, block) for block in blocks])
 
     # -- decoding ------------------------------------------------------------------------------------------
 

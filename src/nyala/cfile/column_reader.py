@@ -20,12 +20,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile import format
+from nyala.cfile import format, kernels
 from nyala.cfile.block_source import BlockForm, BlockSource, ReadStats
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
 from nyala.cfile.decoded_size import DecodedSize
-from nyala.cfile.encoded_rows import CodeRows, EncodedRows, FrameRows, admitted_words, satisfying_codes
+from nyala.cfile.encoded_rows import (
+    CodeRows,
+    EncodedRows,
+    FrameRows,
+    admitted_words,
+    one_word,
+    satisfying_codes,
+)
 from nyala.cfile.encoding import encoding_by_code
 from nyala.cfile.encoding.dictionary import CODEWORDS, codeword_dtype
 from nyala.cfile.encoding.frame import Frame, output, value_bounds
@@ -67,6 +74,7 @@ _COPIED_LOG2: Final = 3
 # So many blocks are held at once, whatever they take.
 _BLOCKS_FEW: Final = 4
 _FRAMES: Final = {Frame}
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 # Answers of `excluded_blocks`, and words of a dictionary that satisfy a constraint.
 _EXCLUDED_KEPT: Final = 16
 
@@ -84,6 +92,9 @@ class ColumnReader:
         self._column_zone: Zone | None = None
         self._excluded: dict[Constraint, npt.NDArray[np.bool_]] = {}
         self._in_codes: dict[Constraint, Constraint] = {}
+        self._demanded: dict[Constraint, tuple[int, int, npt.NDArray[np.int64] | None]] = {}
+        self.is_odd = False
+        """Whether `straight` met a block that it does not read."""
         self._arrow = pa.large_binary() if footer.key.role == KEY else footer.form.arrow
         self._source = BlockSource(reader, footer, place, self._arrow)
         # The form to take many values of a block from, and that for few, which takes the least room in the cache.
@@ -403,27 +414,51 @@ class ColumnReader:
         """Whether a scan that reads these ordinals in this form to the end leaves nothing in the cache."""
         return self._source.is_new(self.blocks_of(lower, upper), as_)
 
-    def is_whole(self, lower: int, upper: int) -> bool:
-        """Whether the ordinals [lower, upper) are whole blocks."""
+    def goes_straight(self, lower: int, upper: int) -> bool:
+        """Whether `straight` may read these ordinals in a form that this column `fills`: whole blocks, which no scan
+        before found to be others than most are."""
         mask = self._mask
-        return not lower & mask and (not upper & mask or upper == self._footer.row_count)
+        is_whole = not lower & mask and (not upper & mask or upper == self._footer.row_count)
+        return kernels.CAN_FETCH and is_whole and not self.is_odd
 
     def stretch(
-        self, as_: BlockForm, lower: int, upper: int, stats: ReadStats | None
+        self,
+        as_: BlockForm,
+        lower: int,
+        upper: int,
+        stats: ReadStats | None,
+        *,
+        rows: int | None = None,
+        held: pa.Buffer | None = None,
     ) -> tuple[Stretch, pa.DataType]:
-        """What reads the values of whole blocks in a form that this column `fills`, and the type they have there."""
+        """What reads whole blocks in a form that this column `fills`, and the type that the values have there: of all
+        rows, or of so many; of none, no room for any."""
         footer, is_codes = self._footer, as_ == "codes"
         if is_codes:
             form, (least, greatest) = CODEWORDS, (0, len(self._source.dictionary(stats)) - 1)
         else:
             form = self._narrow_form if as_ == "narrow" else footer.form
             least, greatest = self._bounds
-        out, width = output(form, upper - lower)
+        out, width = (None, 0) if rows == 0 else output(form, upper - lower if rows is None else rows)
+        touched = bytearray(len(self.blocks_of(lower, upper)))
         stretch = Stretch(
             footer.block_offsets, footer.block_lengths, footer.rows_per_block_log2, footer.row_count, lower, upper,
-            least, greatest, is_codes, out, width,
+            least, greatest, is_codes, out, width, touched, held,
         )  # fmt: skip
         return stretch, form.arrow
+
+    def demanded(self, constraint: Constraint) -> tuple[int, int, npt.NDArray[np.int64] | None] | None:
+        """What a constraint demands of the numbers that lie in the blocks, as of `kernels.Demand`; None: no number
+        satisfies it. Of a column that has no NULL and lies in frames or codewords. Not to be changed."""
+        found = self._demanded.get(constraint)
+        if found is None:
+            if len(self._demanded) >= _EXCLUDED_KEPT:
+                self._demanded = {}
+            asked = constraint
+            if self._footer.dictionary_length:
+                asked = self._constraint_in_codes(self._source.dictionary(None), constraint)
+            found = self._demanded[constraint] = _demanded(asked)
+        return found if found[0] <= found[1] else None
 
     @cached_property
     def _bounds(self) -> tuple[int, int]:
@@ -436,6 +471,10 @@ class ColumnReader:
     def worded(self, codes: pa.Array) -> pa.DictionaryArray:
         """Codewords with the column's words."""
         return pa.DictionaryArray.from_arrays(codes, self._source.dictionary(None), safe=False)
+
+    def word(self, codeword: int, count: int) -> pa.DictionaryArray:
+        """One of the column's words, so many times."""
+        return one_word(self._source.dictionary(None), codeword, count)
 
     def stored_bytes(self, lower: int, upper: int) -> int:
         """Bytes of the file that the blocks with these ordinals are."""
@@ -732,6 +771,18 @@ class ColumnReader:
             raise SummaryError(
                 f"expected {footer.null_count} NULLs, found {null_count}", path, self.place.offset
             )
+
+
+def _demanded(constraint: Constraint) -> tuple[int, int, npt.NDArray[np.int64] | None]:
+    """Bounds, of which the upper one is below the other if nothing satisfies the constraint, and the values."""
+    if constraint.empty or constraint.null == "only":
+        return 1, 0, None
+    if constraint.values is not None:
+        values = np.array([v for v in constraint.values if _INT64_MIN <= v <= _INT64_MAX], np.int64)
+        return (int(values[0]), int(values[-1]), values) if len(values) else (1, 0, None)
+    least = _INT64_MIN if constraint.lower is None else max(constraint.lower, _INT64_MIN)
+    greatest = _INT64_MAX if constraint.upper is None else min(constraint.upper, _INT64_MAX)
+    return least, greatest, None
 
 
 def _codewords(words: npt.NDArray[Any]) -> pa.Array:

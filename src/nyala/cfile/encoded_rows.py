@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from nyala.cfile.memory import scratch
 from nyala.cfile.physical import Physical
 from nyala.schema.constraint import Constraint, order_key
 
-__all__ = ["CodeRows", "EncodedRows", "FrameRows", "admitted_words", "arrays_of", "picked"]
+__all__ = ["CodeRows", "EncodedRows", "FrameRows", "admitted_words", "arrays_of", "one_word", "picked"]
 __all__ += ["rows_matching", "rows_of", "satisfying_codes"]
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -208,12 +208,23 @@ class CodeRows:
         demands_value = satisfying is not None and (self.codes.valid is None or satisfying.null == "none")
         only = self.in_codes(satisfying).values if satisfying is not None and demands_value else None
         if only is not None and len(only) == 1:  # one word, whatever lies there
-            codes = scratch(np.int32, len(rows))
-            codes.fill(only[0])
-            indices = pa.Array.from_buffers(pa.int32(), len(rows), [None, pa.py_buffer(codes)], 0)
-        else:
-            indices = self.codes.picking(rows, jobs, satisfying=satisfying)
+            return one_word(self.dictionary, only[0], len(rows))
+        indices = self.codes.picking(rows, jobs, satisfying=satisfying)
         return pa.DictionaryArray.from_arrays(indices, self.dictionary, safe=False)
+
+
+# Room that is never written costs no memory: the system has one page of zeros for all of it.
+_SAME: Final = pa.py_buffer(np.zeros(1 << 20, np.int32))
+
+
+def one_word(words: pa.Array, codeword: int, count: int) -> pa.DictionaryArray:
+    """One word of a dictionary, so many times: with a dictionary of this word alone, which tells that it is the same.
+
+    Cost: a few calls, whatever the count; beyond a million rows memory for their codewords.
+    """
+    zeros = _SAME if 4 * count <= _SAME.size else pa.py_buffer(np.zeros(count, np.int32))
+    indices = pa.Array.from_buffers(pa.int32(), count, [None, zeros], 0)
+    return pa.DictionaryArray.from_arrays(indices, words.slice(codeword, 1), safe=False)
 
 
 def picked(

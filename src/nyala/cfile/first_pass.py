@@ -63,6 +63,12 @@ class FirstPass(Generic[_Block]):
         """A scan was given all of the block. Threads may lose a pass of another's, which does no harm."""
         self._passes[name] = self._passes.get(name, 0) + 1
 
+    def note_passes(self, names: Iterable[Hashable]) -> None:
+        """The same of several."""
+        passes = self._passes
+        for name in names:
+            passes[name] = passes.get(name, 0) + 1
+
     def note_look_up(self, name: Hashable) -> None:
         """A look-up asked for the block: from now on it is kept."""
         self._passes[name] = PASSES

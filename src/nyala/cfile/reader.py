@@ -33,7 +33,7 @@ from nyala.cfile.cache import BlockCache, new_owner
 from nyala.cfile.column import BASE, BLOOM, DELTA_VALUE, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.column_reader import ColumnReader, ReadStats, SummaryError
 from nyala.cfile.footer import ColumnFooter, refuse_unknown_flags
-from nyala.cfile.kernels import Stretch
+from nyala.cfile.kernels import Demand, Stretch
 from nyala.cfile.memory import allocate
 from nyala.env.files import Files, RandomFile
 from nyala.errors import CorruptionError, StorageError
@@ -238,16 +238,30 @@ class CFileReader:
                 compare_crc(block, self.path, offset)
         return blocks
 
-    def read_values(self, stretches: Sequence[Stretch]) -> list[int]:
-        """Numbers of several columns from their blocks, where they are wanted. Returns: which stretches are to be read
-        in another way (see `kernels.read_values`)."""
+    def read_values(
+        self, stretches: Sequence[Stretch], rows: npt.NDArray[np.int64] | None = None
+    ) -> list[int]:
+        """Numbers of several columns from their blocks, where they are wanted, of all rows or of some. Returns: which
+        stretches are to be read in another way (see `kernels.read_values`)."""
         with self._opened().descriptor() as descriptor:
             if descriptor is None:
                 return list(range(len(stretches)))
-            longest = max(int(of.lengths[of.lower >> of.rows_per_block_log2 :].max()) for of in stretches)
-            return kernels.read_values(
-                descriptor, stretches, allocate(min(longest, _READ_STRAIGHT_BYTES_MAX))
-            )
+            return kernels.read_values(descriptor, stretches, _room(stretches), rows)
+
+    def sieve(
+        self,
+        demands: Sequence[Demand],
+        given: npt.NDArray[np.bool_] | None,
+        mask: npt.NDArray[np.uint8],
+        out: npt.NDArray[np.int64],
+    ) -> int:
+        """Which rows, of those that are given, satisfy all demands. Returns: how many; or -1 - i: demand i is to be
+        asked in another way (see `kernels.sieve`)."""
+        with self._opened().descriptor() as descriptor:
+            if descriptor is None:
+                return -1
+            room = _room([of.stretch for of in demands])
+            return kernels.sieve(descriptor, demands, given, mask, out, room)
 
     def _fetched(self, asked: Sequence[tuple[int, pa.Buffer]]) -> bool:
         """Whether all blocks were read by one call, and are whole."""
@@ -399,3 +413,9 @@ class CFileReader:
                 path=self.path,
             )
         refuse_unknown_flags(incompatible, format.FILE_INCOMPATIBLE_KNOWN, self.path)
+
+
+def _room(stretches: Sequence[Stretch]) -> pa.Buffer:
+    """Memory for any one of their blocks."""
+    sizes = [of.lengths[of.lower >> of.rows_per_block_log2 :].max() for of in stretches if of.held is None]
+    return allocate(min(max(map(int, sizes), default=0), _READ_STRAIGHT_BYTES_MAX))

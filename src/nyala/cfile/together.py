@@ -1,7 +1,7 @@
 """Several columns of a window read at once: a few calls for all their blocks and all their values.
 
     cache        of all columns the blocks that are there           one call
-    read_values  columns that are whole blocks, of which none is    without the interpreter's lock, a call for each
+    straight     columns that are whole blocks, of which none is    without the interpreter's lock, a call for each
                  there: read, CRCs compared, parsed, decoded        file: block by block through one piece of memory
 
     of the other columns
@@ -24,15 +24,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from nyala.cfile import kernels
-from nyala.cfile.block_source import BlockForm, ReadStats
+from nyala.cfile import straight
+from nyala.cfile.block_source import ReadStats
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.encoded_rows import EncodedRows, arrays_of
 from nyala.cfile.encoding.frame import Frame
+from nyala.cfile.straight import Asked
 
 if TYPE_CHECKING:
     from nyala.cfile.reader import CFileReader
@@ -42,8 +43,6 @@ __all__ = ["FETCHED_BYTES_MAX", "arrays_together", "encoded_together"]
 # Bytes of blocks that lie in memory beside the values that are made of them. A window of eight columns has two or three
 # million; for one of hundreds a call for each so many is little.
 FETCHED_BYTES_MAX: Final = 4 << 20
-
-Asked: TypeAlias = tuple[ColumnReader, BlockForm]
 
 
 def arrays_together(
@@ -64,12 +63,9 @@ def arrays_together(
             reader.filled(of, form, lower, upper) for (reader, form), of in zip(some, frames, strict=True)
         ]
         made = arrays_of(rows, [form == "narrow" for _, form in some])
-        for place, array in zip(part, made, strict=True):
-            arrays[place] = array
-    return [
-        reader.worded(array) if form == "codes" else array
-        for (reader, form), array in zip(asked, arrays, strict=True)
-    ]
+        for place, (reader, form), array in zip(part, some, made, strict=True):
+            arrays[place] = reader.worded(array) if form == "codes" else array
+    return arrays
 
 
 def _read_straight(
@@ -80,23 +76,15 @@ def _read_straight(
     stats: ReadStats | None,
     arrays: list[pa.Array | None],
 ) -> None:
-    """Put those of the columns into `arrays` that are whole blocks of which none is kept: read and decoded by one call
-    for each file."""
-    places: dict[CFileReader, list[int]] = {}
-    if kernels.CAN_FETCH:
-        for place, (reader, _) in enumerate(asked):
-            if reader.is_whole(lower, upper) and not any(kept[place]):
-                places.setdefault(reader.source.file, []).append(place)
-    for file, some in places.items():
-        stretches = [asked[place][0].stretch(asked[place][1], lower, upper, stats) for place in some]
-        declined = file.read_values([stretch for stretch, _ in stretches])
-        for number, place in enumerate(some):
-            if number in declined:
-                continue
-            reader, form = asked[place]
-            stretch, type = stretches[number]
-            arrays[place] = pa.Array.from_buffers(type, upper - lower, [None, stretch.out], 0)
-            reader.source.passed_at_once(reader.blocks_of(lower, upper), form, stats)
+    """Put those of the columns into `arrays` that go straight and of which nothing is kept."""
+    places = [
+        place
+        for place, (reader, _) in enumerate(asked)
+        if reader.goes_straight(lower, upper) and not any(kept[place])
+    ]
+    found = straight.values_of([asked[place] for place in places], lower, upper, stats)
+    for place, array in zip(places, found, strict=True):
+        arrays[place] = array
 
 
 def encoded_together(

@@ -2,23 +2,31 @@
 
 Those that nothing has changed since they were written, that lie as that can read them, in the type that the schema has,
 and that the cache is not to keep yet. All others are read one by one, as they are by who reads little.
+
+    whole_columns, picked_columns    values, of all rows or of some
+    encoded_columns                  as they lie
+    sieved_rows                      which rows satisfy what is asked of columns, told as they are read
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile import together
+from nyala.cfile import straight, together
 from nyala.cfile.block_source import BlockForm
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.encoded_rows import EncodedRows
+from nyala.cfile.straight import Sieved
 from nyala.rowset.stats import RowSetStats
 from nyala.rowset.version import RowSetVersion
+from nyala.schema.constraint import Constraint
 from nyala.schema.schema import ColumnSchema
 
-__all__ = ["encoded_columns", "whole_columns"]
+__all__ = ["encoded_columns", "picked_columns", "sieved_rows", "whole_columns"]
 
 
 def whole_columns(
@@ -57,6 +65,72 @@ def encoded_columns(
             readers[column.name] = reader
     found = together.encoded_together(list(readers.values()), lower, upper, stats)
     return dict(zip(readers, found, strict=True))
+
+
+def sieved_rows(
+    rowset: RowSetVersion,
+    asked: Sequence[tuple[ColumnSchema, Constraint]],
+    wanted: Collection[str],
+    lower: int,
+    upper: int,
+    mask: npt.NDArray[np.bool_] | None,
+    stats: RowSetStats,
+) -> tuple[Sieved, set[str]] | None:
+    """Which of the rows [lower, upper), of these those of the mask, satisfy what is asked of columns, and of which of
+    these that is told; None: of none. wanted: the columns whose values are wanted of them, by name.
+
+    Raises: CorruptionError.
+    """
+    names: set[str] = set()
+    kept: set[ColumnReader] = set()
+    of: list[tuple[ColumnReader, Constraint]] = []
+    for column, constraint in asked:
+        reader = _straight(rowset, column, lower, upper)
+        if reader is not None:
+            names.add(column.name)
+            of.append((reader, constraint))
+            if column.name in wanted:
+                kept.add(reader)
+    if not of:
+        return None
+    found = straight.sieved(of, kept, lower, upper, mask, stats)
+    return None if found is None else (found, names)
+
+
+def picked_columns(
+    rowset: RowSetVersion,
+    columns: Iterable[ColumnSchema],
+    narrow: Collection[str],
+    lower: int,
+    upper: int,
+    rows: npt.NDArray[np.int64],
+    known: Sieved | None,
+    stats: RowSetStats,
+) -> dict[str, pa.Array]:
+    """Columns at some of the rows [lower, upper), counted from `lower`, ascending, by name; fewer than were asked for.
+
+    narrow: those that come in the narrow form of their type, where it has one. known: what told of these rows.
+    Raises: CorruptionError.
+    """
+    names: list[str] = []
+    asked: list[straight.Asked] = []
+    for column in columns:
+        reader = _straight(rowset, column, lower, upper)
+        if reader is not None:
+            names.append(column.name)
+            is_narrow = column.name in narrow and reader.fills("narrow")
+            asked.append((reader, "codes" if reader.has_dictionary else "narrow" if is_narrow else "plain"))
+    if not asked or not len(rows):
+        return {}
+    found = straight.picked(asked, lower, upper, rows, known, stats)
+    return {name: array for name, array in zip(names, found, strict=True) if array is not None}
+
+
+def _straight(rowset: RowSetVersion, column: ColumnSchema, lower: int, upper: int) -> ColumnReader | None:
+    reader = _untouched(rowset, column)
+    if reader is None or not reader.goes_straight(lower, upper) or not reader.is_new("frames", lower, upper):
+        return None
+    return reader if reader.fills("codes" if reader.has_dictionary else "plain") else None
 
 
 def _untouched(rowset: RowSetVersion, column: ColumnSchema) -> ColumnReader | None:

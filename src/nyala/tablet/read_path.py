@@ -404,7 +404,9 @@ def _each_piece(
     if is_long:
         # Who has windows made ahead of himself has others that work on them, and who keeps them has nothing else to
         # do: he helps.
-        return in_parallel(items, work, room, helping=ahead is not None or keeping)
+        # What is made of text may be a call of the reader's own threads, for which ours waits: then another decodes.
+        makes = ahead is not None and not helping
+        return in_parallel(items, work, room, helping=ahead is not None or keeping, alone=makes)
     if are_few or ahead is None:
         return map(work, items)
     if not helping:

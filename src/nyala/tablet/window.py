@@ -3,8 +3,8 @@
     spec        columns, moment, predicate            unit      one rowset's part of a scan
     window      `WINDOW_ROWS` rows of a unit at most:
                   1. liveness at the snapshot
-                  2. what the predicate demands of single columns, told from frames and codewords (`_Sieve`); where that
-                     leaves few rows, all that follows is done for these alone
+                  2. what the predicate demands of single columns, told as blocks are read, or from frames and codewords
+                     (`_Sieve`); where that leaves few rows, all that follows is done for these alone
                   3. the predicate's columns: decode, patch with UNDO and REDO, evaluate
                   4. only then the other columns, and only the rows that are left
                 in each of these steps the columns that nothing has changed by one call for all (`rowset.together`)
@@ -29,11 +29,12 @@ from nyala.cfile.encoded_rows import EncodedRows, picked, rows_matching, rows_of
 from nyala.cfile.kernels import Fill, Question, fill
 from nyala.cfile.memory import pool
 from nyala.cfile.physical import narrow_decimal
+from nyala.cfile.straight import Sieved
 from nyala.keys.codec import KeyCodec
 from nyala.keys.key_range import KeyRange, is_key_range, key_range_of
 from nyala.rowset.disk_rowset import DiskRowSet, is_scan
 from nyala.rowset.stats import RowSetStats
-from nyala.rowset.together import encoded_columns, whole_columns
+from nyala.rowset.together import encoded_columns, picked_columns, sieved_rows, whole_columns
 from nyala.schema.arrow_values import rows_of as values_of
 from nyala.schema.constraint import Constraint
 from nyala.schema.predicate import BoundPredicate
@@ -284,9 +285,7 @@ def _read_window(
     predicate = None if isinstance(rowset, DiskRowSet) and spec.is_key_range else spec.predicate
     if isinstance(rowset, DiskRowSet) and predicate is not None and counters.sieving_pays:
         sieve = _Sieve(unit, rowset, spec, lower, upper, stats)
-        if counters.sieving_leaves_some:
-            sieve.fetch(columns)
-        if sieve.asked(mask):
+        if sieve.asked(mask, columns, all_at_once=counters.sieving_leaves_some):
             counters.sieved(upper - lower, len(sieve.rows))
             if len(sieve.rows) < (upper - lower) * (1 if unit.is_scan else PICK_SHARE):
                 return sieve.read(columns)
@@ -329,6 +328,8 @@ def _some_of_each(columns: Sequence[ColumnSchema], known: _Decoded, rows: np.nda
     made: dict[str, pa.Array] = {}
     if isinstance(unit.rowset, DiskRowSet) and unit.is_scan:
         left = [column for column in columns if column.name not in known.arrays]
+        made |= picked_columns(unit.rowset, left, spec.types, lower, upper, rows, None, stats)
+        left = [column for column in left if column.name not in made]
         while encoded := encoded_columns(unit.rowset, left, lower, upper, stats):
             jobs: list[Fill] = []
             made |= {name: of.picking(rows, jobs, narrow=name in spec.types) for name, of in encoded.items()}
@@ -396,64 +397,92 @@ class _Sieve(Mapping[str, pa.Array]):
         stats: RowSetStats,
     ) -> None:
         self.rows: np.ndarray = np.empty(0, np.int64)  # that are left, counted from `lower`
+        self._sieved: Sieved | None = None
+        self._told: set[str] = set()  # columns whose constraints `rows` satisfy
         self._encoded: dict[str, EncodedRows] = {}
         self._arrays: dict[str, pa.Array] = {}
-        self._fetched: dict[str, EncodedRows] = {}
         self._unit, self._rowset, self._spec = unit, rowset, spec
         self._lower, self._upper, self._stats = lower, upper, stats
         self._constraints = [(spec.schema.by_name(name), of) for name, of in spec.constraints.items()]
 
-    def fetch(self, columns: Sequence[ColumnSchema]) -> None:
-        """Read what the constraints and these columns need by one call, as far as it can be."""
-        self._fetch([*[column for column, _ in self._constraints], *self._telling(columns)])
+    def asked(
+        self, mask: np.ndarray | None, columns: Sequence[ColumnSchema], *, all_at_once: bool = False
+    ) -> bool:
+        """Find the rows of `mask` that may match; False if no column can tell without being decoded.
+
+        columns:     whose values will be wanted of the rows that are left.
+        all_at_once: read what these and the constraints need by one call, as far as it can be.
+        """
+        mask = self._asked_straight(mask, columns)
+        constraints = [(column, of) for column, of in self._constraints if column.name not in self._told]
+        if constraints and (len(self.rows) or not self._told):
+            if all_at_once:
+                self._fetch([*[column for column, _ in constraints], *self._telling(columns)])
+            self._ask(mask, constraints)
+        return bool(self._told)
+
+    def _asked_straight(self, mask: np.ndarray | None, columns: Sequence[ColumnSchema]) -> np.ndarray | None:
+        """Ask those of the constraints that can be as blocks are read; the mask that is left."""
+        predicate = self._spec.predicate
+        assert predicate is not None
+        if not self._unit.is_scan:
+            return mask
+        wanted = {column.name for column in columns}
+        if not predicate.is_its_constraints:
+            wanted |= predicate.columns
+        place = (self._lower, self._upper, mask, self._stats)
+        found = sieved_rows(self._rowset, self._constraints, wanted, *place)
+        if found is None:
+            return mask
+        self._sieved, self._told = found
+        self.rows = self._sieved.rows
+        return self._sieved.mask.view(np.bool_)
 
     def _fetch(self, columns: Iterable[ColumnSchema]) -> None:
-        known = self._fetched.keys() | self._encoded.keys()
-        new = {column.name: column for column in columns if column.name not in known}
+        new = {column.name: column for column in columns if column.name not in self._encoded}
         if new and self._unit.is_scan:
             found = encoded_columns(self._rowset, new.values(), self._lower, self._upper, self._stats)
-            self._fetched |= found
+            self._encoded |= found
 
     def _telling(self, columns: Sequence[ColumnSchema]) -> list[ColumnSchema]:
         return [column for column in columns if self._rowset.tells(column)]
 
-    def asked(self, mask: np.ndarray | None) -> bool:
-        """Find the rows of `mask` that may match; False if no column can tell without being decoded."""
-        told = self._asked_at_once()
+    def _ask(self, mask: np.ndarray | None, constraints: Sequence[tuple[ColumnSchema, Constraint]]) -> None:
+        """Find the rows of `mask` that satisfy the constraints of columns that tell."""
+        told = self._asked_at_once(constraints)
         if told is not None:
             self.rows = told if mask is None else told[mask[told]]
-            return True
+            self._told |= {column.name for column, _ in constraints}
+            return
         left: np.ndarray | None = None
-        for column, constraint in self._constraints:
-            if len(self._encoded) == 1:  # of which it may be that nothing is left
-                self._fetch([others for others, _ in self._constraints])
-            encoded = self._fetched.get(column.name)
+        for column, constraint in constraints:
+            if left is not None and len(self._encoded) == 1:  # of which it may be that nothing is left
+                self._fetch([others for others, _ in constraints])
+            encoded = self._encoded.get(column.name)
             if encoded is None:
                 rows = (self._lower, self._upper)
                 encoded = self._rowset.encoded(column, self._spec.snapshot, *rows, self._stats)
             if encoded is None:
                 continue
             self._encoded[column.name] = encoded
+            self._told.add(column.name)
             matching = encoded.matches(constraint)
             left = matching if left is None else np.logical_and(left, matching, out=left)
             if not left.any():
                 break
-        if left is None:
-            return False
-        self.rows = rows_of(left if mask is None else left & mask)
-        return True
+        if left is not None:
+            self.rows = rows_of(left if mask is None else left & mask)
 
-    def _asked_at_once(self) -> np.ndarray | None:
+    def _asked_at_once(self, constraints: Sequence[tuple[ColumnSchema, Constraint]]) -> np.ndarray | None:
         """What satisfies all constraints, told by one call; None where the columns are not all there, or not all can be
         asked so."""
         questions: list[Question] = []
-        for column, constraint in self._constraints:
-            encoded = self._fetched.get(column.name)
+        for column, constraint in constraints:
+            encoded = self._encoded.get(column.name)
             asked = None if encoded is None else encoded.questions(constraint)
             if asked is None:
                 return None
             questions += asked
-        self._encoded |= {column.name: self._fetched[column.name] for column, _ in self._constraints}
         return rows_matching(questions, self._upper - self._lower)
 
     @property
@@ -461,7 +490,7 @@ class _Sieve(Mapping[str, pa.Array]):
         """Whether the rows that are left are those that the predicate selects."""
         predicate = self._spec.predicate
         assert predicate is not None
-        return predicate.is_its_constraints and self._encoded.keys() >= predicate.columns
+        return predicate.is_its_constraints and self._told >= predicate.columns
 
     def read(self, columns: Sequence[ColumnSchema]) -> tuple[np.ndarray, list[pa.Array]]:
         """As `read_window`."""
@@ -475,9 +504,20 @@ class _Sieve(Mapping[str, pa.Array]):
                 self._arrays = {name: _taken(array, kept) for name, array in self._arrays.items()}
         if not len(self.rows):
             return _NOTHING
+        self._pick_straight(columns)
         self._fetch(self._telling([column for column in columns if column.name not in self._arrays]))
         self._pick_all(columns)
         return self.rows, [self[column.name] for column in columns]
+
+    def _pick_straight(self, columns: Sequence[ColumnSchema]) -> None:
+        """Those of the columns that are read straight from their blocks, at the rows that are left."""
+        left = [of for of in columns if of.name not in self._arrays and of.name not in self._encoded]
+        if left and self._unit.is_scan:
+            place = (self._lower, self._upper, self.rows, self._sieved, self._stats)
+            found = picked_columns(self._rowset, left, self._spec.types, *place)
+            for column in left:
+                if column.name in found:
+                    self._arrays[column.name] = _in_type(found[column.name], column, self._spec)
 
     def _pick_all(self, columns: Sequence[ColumnSchema]) -> None:
         """Those of the columns that are there as they lie, at the rows that are left: by one call."""
@@ -485,7 +525,7 @@ class _Sieve(Mapping[str, pa.Array]):
         arrays: dict[str, tuple[ColumnSchema, pa.Array]] = {}
         for column in columns:
             name = column.name
-            encoded = self._encoded.get(name) or self._fetched.get(name)
+            encoded = self._encoded.get(name)
             if encoded is not None and name not in self._arrays:
                 satisfied = spec.constraints.get(name)
                 array = encoded.picking(self.rows, jobs, narrow=name in spec.types, satisfying=satisfied)
@@ -498,6 +538,7 @@ class _Sieve(Mapping[str, pa.Array]):
     def __getitem__(self, name: str) -> pa.Array:
         if name not in self._arrays:
             column = self._spec.schema.by_name(name)
+            self._pick_straight((column,))
             self._pick_all((column,))
             if name not in self._arrays:
                 place = (self._lower, self._upper, self.rows)

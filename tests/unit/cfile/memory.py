@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from nyala.cfile import CFileReader
-from nyala.cfile.kernels import Stretch
+from nyala.cfile.kernels import Demand, Stretch
 from nyala.errors import StorageError
 from nyala.schema.types import ColumnType, parse_type
 
@@ -105,21 +105,28 @@ class _Opened:
 def count_fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many blocks each call asked for that reads several."""
     calls: list[int] = []
-    fetch, read_values = CFileReader.fetch, CFileReader.read_values
+    fetch, read_values, sieve = CFileReader.fetch, CFileReader.read_values, CFileReader.sieve
 
     def counted(self: CFileReader, places: Any) -> list[pa.Buffer]:
         calls.append(len(places))
         return fetch(self, places)
 
-    def counted_values(self: CFileReader, stretches: Sequence[Stretch]) -> list[int]:
-        declined = read_values(self, stretches)
+    def counted_values(self: CFileReader, stretches: Sequence[Stretch], rows: Any = None) -> list[int]:
+        declined = read_values(self, stretches, rows)
         done = [of for place, of in enumerate(stretches) if place not in declined]
         if done:
-            calls.append(sum(-(-(of.upper - of.lower) >> of.rows_per_block_log2) for of in done))
+            calls.append(sum(sum(of.touched) for of in done))
         return declined
+
+    def counted_sieve(self: CFileReader, demands: Sequence[Demand], *rest: Any) -> int:
+        found = sieve(self, demands, *rest)
+        if found >= 0:
+            calls.append(sum(sum(of.stretch.touched) for of in demands))
+        return found
 
     monkeypatch.setattr(CFileReader, "fetch", counted)
     monkeypatch.setattr(CFileReader, "read_values", counted_values)
+    monkeypatch.setattr(CFileReader, "sieve", counted_sieve)
     return calls
 
 

@@ -112,15 +112,30 @@ def test_a_changed_column_is_read_with_its_changes(tmp_path: Path, fetches: list
     assert fetches
 
 
-def test_a_predicate_reads_all_columns_at_once_as_long_as_it_leaves_rows_of_each_window(
+def test_a_predicate_is_asked_by_one_call_and_what_it_leaves_is_picked_by_another(
     table: nyala.Table, fetches: list[int]
 ) -> None:
-    """Of the first window nobody knows: its predicate's first column may leave nothing of it."""
-    columns = ["k", "amount"]
-    found = table.scan(columns, where="n BETWEEN 100 AND 300 AND word = 'm3'").to_arrow()
-    assert found.to_pylist() == expected(columns, lambda r: 100 <= r["n"] <= 300 and r["word"] == "m3")
+    """Each call is a turn at the interpreter's lock. Of a column that is asked and wanted the blocks are read once."""
+    columns = ["k", "n", "amount"]
+    found = table.scan(columns, where="n BETWEEN 100 AND 300 AND even > 1000").to_arrow()
+    assert found.to_pylist() == expected(columns, lambda r: 100 <= r["n"] <= 300 and r["even"] > 1000)
     windows = -(-ROWS // WINDOW)
-    assert windows <= len(fetches) <= windows + 1
+    assert len(fetches) == 2 * windows
+    whole = table.scan(["k", "n", "amount", "even"])
+    whole.to_arrow()
+    assert sum(fetches[: 2 * windows]) == whole.explain().to_dict()["blocks_decoded"]
+
+
+def test_blocks_of_which_no_row_is_left_are_not_read(table: nyala.Table) -> None:
+    """A predicate that leaves a row would read all columns."""
+    columns, one = ["k", "amount"], row(20_000)
+    scan = table.scan(columns, where=f"n = {one['n']} AND even = {one['even']}")
+    rows = expected(columns, lambda r: (r["n"], r["even"]) == (one["n"], one["even"]))
+    assert scan.to_arrow().to_pylist() == rows and 0 < len(rows) < 4
+    whole, first = table.scan([*columns, "even", "n"]), table.scan(["n"])
+    assert whole.to_arrow().num_rows == first.to_arrow().num_rows == ROWS
+    decoded = [of.explain().to_dict()["blocks_decoded"] for of in (first, scan, whole)]
+    assert decoded[0] < decoded[1] < decoded[2] / 2
 
 
 def test_a_predicate_that_leaves_nothing_of_a_window_reads_no_other_column(table: nyala.Table) -> None:
@@ -149,14 +164,16 @@ def test_of_columns_of_which_rows_are_taken_few_are_decoded_at_once(
     """A window of 300 columns would lie in memory whole, beside what is taken of it."""
     monkeypatch.setattr(window, "_TAKEN_TOGETHER", 2)
     asked: list[int] = []
-    real = window.encoded_columns
+    for name in ("encoded_columns", "picked_columns"):
+        real = getattr(window, name)
 
-    def counted(rowset: Any, wanted: Any, *rest: Any) -> dict[str, Any]:
-        wanted = list(wanted)
-        asked.append(len(wanted))
-        return real(rowset, wanted, *rest)
+        def counted(rowset: Any, wanted: Any, *rest: Any, real: Any = real) -> dict[str, Any]:
+            wanted = list(wanted)
+            asked.append(len(wanted))
+            found: dict[str, Any] = real(rowset, wanted, *rest)
+            return found
 
-    monkeypatch.setattr(window, "encoded_columns", counted)
+        monkeypatch.setattr(window, name, counted)
     columns = ["k", "n", "amount", "word", "even"]
     found = table.scan(columns, where="n > -1000 OR even > 4000").to_arrow()
     assert found.to_pylist() == expected(columns, lambda r: r["n"] > -1000 or r["even"] > 4000)

@@ -3,7 +3,7 @@
     compiled   `compiled.pyx`, made by Cython and a C compiler when Nyala is installed or a wheel is built; for x86-64
                on Linux once more, as `compiled_avx2`, for processors whose vectors are twice as long
     plain      `plain.py`, its twin: the same functions, the same answers, a NumPy call for each step; all but
-               `fetch` and `read_values`
+               `fetch`, `read_values` and `sieve`
 
     fill       numbers of frames, of one or of many at once, into the memory of Arrow arrays
     in_range   which rows of a frame have a delta in a range           in_table   the same of any set of deltas
@@ -13,7 +13,8 @@
     widen      codewords as Arrow's indices
     views      codewords as Arrow's views of the words
     fetch      blocks from a file into memory, with their CRCs compared: of all columns of a window in one call
-    read_values   the same, and at once the numbers of the blocks
+    read_values   the same, and at once the numbers of the blocks, or of some of their rows
+    sieve      the same, and which of the rows satisfy what is asked of several columns
 
 A kernel takes the bytes of a block as they lie, goes over them once, and lets go of the interpreter's lock meanwhile.
 Its caller has proved what the block says of them. A kernel proves again that it reads and writes no memory but what it
@@ -44,6 +45,7 @@ from nyala.errors import InvalidArgumentError
 __all__ = [
     "CAN_FETCH",
     "COMPILED",
+    "Demand",
     "Fill",
     "Question",
     "Stretch",
@@ -56,6 +58,7 @@ __all__ = [
     "places",
     "read_values",
     "rows_matching",
+    "sieve",
     "views",
     "widen",
 ]
@@ -157,21 +160,61 @@ class Stretch(NamedTuple):
     least: int  # value that the type has
     greatest: int  # or codeword that there is
     has_codewords: bool
-    out: pa.Buffer  # Arrow's memory
+    out: pa.Buffer | None  # Arrow's memory; None: of `sieve`, which makes none
     width: int  # of a number in `out`, as of `Fill`; of a codeword 4
+    touched: bytearray  # of each of the blocks becomes 1 when it is read
+    held: pa.Buffer | None = None  # as long as all of the blocks: `sieve` leaves those here that it reads
 
 
-def read_values(descriptor: int, stretches: Sequence[Stretch], room: pa.Buffer) -> list[int]:
+class Demand(NamedTuple):
+    """What is asked of the rows of a stretch: a number in [least, greatest], or, where there are any, one of `values`,
+    which ascend."""
+
+    stretch: Stretch
+    least: int
+    greatest: int
+    values: npt.NDArray[np.int64] | None
+
+
+def read_values(
+    descriptor: int,
+    stretches: Sequence[Stretch],
+    room: pa.Buffer,
+    rows: npt.NDArray[np.int64] | None = None,
+) -> list[int]:
     """Numbers of several columns from an open file, in one call, which lets go of the interpreter's lock once. A block
     is read into `room`, its CRC compared, what it says proved (FOR-fits), and its values written while it lies in the
     processor's cache.
 
+    rows: those whose numbers are wanted, counted from where the stretches begin; they ascend. Blocks that have none of
+          them are not read; nor those of a stretch that holds what `sieve` left there of the blocks of these rows.
     Returns: which stretches it did not do, whose memory may hold anything. That is no verdict: blocks may be larger
     than `room`, compressed, have NULLs, be bit-shuffled, or damaged. Raises: ValueError for a stretch that is none.
     """
     assert CAN_FETCH
-    declined: list[int] = _kernels.read_values(descriptor, stretches, room, _CRC32C)
+    declined: list[int] = _kernels.read_values(descriptor, stretches, room, rows, _CRC32C)
     return declined
+
+
+def sieve(
+    descriptor: int,
+    demands: Sequence[Demand],
+    given: npt.NDArray[np.bool_] | None,
+    mask: npt.NDArray[np.uint8],
+    out: npt.NDArray[np.int64],
+    room: pa.Buffer,
+) -> int:
+    """Which rows satisfy all demands, on stretches of as many rows as `mask` has, of which those count that are
+    `given`: their numbers, which ascend, into `out`, which has room for one more than there are rows; the mask becomes
+    1 for these and 0 for others. Blocks are read as by `read_values`, but only those that have a row which the demands
+    before left.
+
+    given: None: all. Returns: how many rows there are; or -1 - i if it did not do demand i, which is as little a
+    verdict, and has written anything into the mask. Raises: ValueError, likewise.
+    """
+    assert CAN_FETCH
+    found: int = _kernels.sieve(descriptor, demands, given, mask, out, room, _CRC32C)
+    return found
 
 
 def described() -> str:

@@ -83,32 +83,38 @@ cdef uint64_t _most(const word* tile, Py_ssize_t n) noexcept nogil:
         return most
 
 
-def greatest(data, Py_ssize_t start, int bits, Py_ssize_t count):
-    cdef Views views = Views(1)
-    cdef Planes planes
+cdef uint64_t _greatest_delta(const Planes* planes) noexcept nogil:
     cdef uint8_t tiny[TILE]
     cdef uint16_t little[TILE]
     cdef uint32_t small[TILE]
     cdef uint64_t large[TILE]
     cdef uint64_t most = 0
     cdef Py_ssize_t row = 0, n
+    while row < planes.count:
+        n = min(TILE, planes.count - row)
+        if planes.bits <= 8:
+            _unpack(planes, row, n, tiny)
+            most = max(most, _most(tiny, n))
+        elif planes.bits <= 16:
+            _unpack(planes, row, n, little)
+            most = max(most, _most(little, n))
+        elif planes.bits <= 32:
+            _unpack(planes, row, n, small)
+            most = max(most, _most(small, n))
+        else:
+            _unpack(planes, row, n, large)
+            most = max(most, _most(large, n))
+        row += n
+    return most
+
+
+def greatest(data, Py_ssize_t start, int bits, Py_ssize_t count):
+    cdef Views views = Views(1)
+    cdef Planes planes
+    cdef uint64_t most
     _planes_in(&planes, views.hold(data, PyBUF_SIMPLE), start, bits, count)
     with nogil:
-        while row < count:
-            n = min(TILE, count - row)
-            if bits <= 8:
-                _unpack(&planes, row, n, tiny)
-                most = max(most, _most(tiny, n))
-            elif bits <= 16:
-                _unpack(&planes, row, n, little)
-                most = max(most, _most(little, n))
-            elif bits <= 32:
-                _unpack(&planes, row, n, small)
-                most = max(most, _most(small, n))
-            else:
-                _unpack(&planes, row, n, large)
-                most = max(most, _most(large, n))
-            row += n
+        most = _greatest_delta(&planes)
     return most
 
 # ------------------------------------------------------------------------------------------------ of several columns
@@ -215,7 +221,7 @@ cdef Py_ssize_t _places(const uint8_t* mask, Py_ssize_t n, int64_t row, int64_t*
         i += 8
     while i < n:
         out[found] = row + i
-        found += mask[i]
+        found += mask[i] & 1
         i += 1
     return found
 

@@ -1,7 +1,8 @@
 """Blocks from a file: a part of `compiled.pyx`, which includes it and writes the numbers of what is read here.
 
     fetch          blocks into memory, their CRCs compared
-    read_values    the same of whole columns, block by block through one piece of memory, and at once their numbers
+    read_values    the same of whole columns, or of some rows of them, and at once their numbers: block by block through one
+                   piece of memory, or out of one where `sieve` left them (sieving.pxi)
 
 `read_values` takes what most blocks are and declines every other, and each of which anything is not as a writer writes it:
 who calls it then goes the long way, which knows what else there is, and says what is wrong.
@@ -129,6 +130,9 @@ cdef struct Stretch:
     bint has_codewords
     uint8_t* out
     int width
+    uint8_t* held  # NULL: one block after the other lies in the same room; else one behind the other from here on
+    Py_ssize_t held_size
+    uint8_t* touched  # of each block that was read becomes 1
 
 
 cdef bint _is_product(uint64_t count, uint64_t unit, uint64_t* product) noexcept nogil:
@@ -155,11 +159,11 @@ cdef uint64_t _delta_max(int bits) noexcept nogil:
     return <uint64_t>-1 if bits == 64 else (<uint64_t>1 << bits) - 1
 
 
-cdef bint _line_fits(const ForHeader* header, int64_t rows, const Stretch* stretch) noexcept nogil:
-    """FOR-fits, with all deltas that so many bits can be."""
+cdef bint _line_fits(const ForHeader* header, int64_t rows, uint64_t most, const Stretch* stretch) noexcept nogil:
+    """FOR-fits, with deltas up to `most`."""
     cdef uint64_t spread
     cdef int64_t end, low, high
-    if not header.unit or not _is_product(_delta_max(header.bits), header.unit, &spread):
+    if not header.unit or not _is_product(most, header.unit, &spread):
         return False
     if not _is_sum(header.base, rows - 1, header.step, &end):
         return False
@@ -220,7 +224,13 @@ cdef bint _frame_in(const uint8_t* data, Py_ssize_t size, int64_t rows, const St
     if header.reference_count:
         job.references = <const int64_t*>(data + FOR_HEADER_SIZE)
     if header.layout == FOR_LINE:
-        return not header.reference_count and _line_fits(&header, rows, stretch)
+        if header.reference_count:
+            return False
+        # With all deltas that so many bits can be, or else with those that there are.
+        return (
+            _line_fits(&header, rows, _delta_max(header.bits), stretch)
+            or _line_fits(&header, rows, _greatest_delta(&job.planes), stretch)
+        )
     if header.layout == FOR_STEPS:
         job.anchors = <const int64_t*>(data + FOR_HEADER_SIZE) + header.reference_count
         return header.bits <= FOR_STEPS_BITS_MAX and _steps_fit(&header, rows, job, stretch)
@@ -276,36 +286,87 @@ cdef bint _block_in(
 # ------------------------------------------------------------------------------------------------ values
 
 
-cdef bint _stretch_is_read(
-    int file, const Stretch* stretch, uint8_t* room, Py_ssize_t room_size, crc_function crc
-) noexcept nogil:
-    cdef int64_t block = stretch.lower >> stretch.rows_log2, first, rows
-    cdef uint64_t offset
+cdef struct Source:
+    # A file, and memory for any one block of it.
+    int file
+    uint8_t* room
+    Py_ssize_t room_size
+    crc_function crc
+
+
+cdef int64_t _rows_of_block(const Stretch* stretch, int64_t block) noexcept nogil:
+    return min(<int64_t>1 << stretch.rows_log2, stretch.row_count - (block << stretch.rows_log2))
+
+
+cdef Py_ssize_t _length_of_block(const Stretch* stretch, int64_t block) noexcept nogil:
     cdef uint32_t length
+    memcpy(&length, stretch.lengths + 4 * block, 4)
+    return length
+
+
+cdef bint _block_is_there(
+    const Source* source, const Stretch* stretch, int64_t block, Py_ssize_t at, bint is_held, Job* job
+) noexcept nogil:
+    """The job of all rows of a block, which lies at `at` of what is held, or is read to there. False: declined."""
+    cdef Py_ssize_t length = _length_of_block(stretch, block), size = source.room_size
+    cdef uint8_t* into = source.room
+    cdef uint64_t offset
+    memcpy(&offset, stretch.offsets + 8 * block, 8)
+    if stretch.held is not NULL:
+        into, size = stretch.held + at, stretch.held_size - at
+    if length < CRC_SIZE or length > size or at % 8 or offset > <uint64_t>(INT64_MAX - length):
+        return False
+    if not is_held:
+        if not _is_read(source.file, <Py_ssize_t>offset, into, length, source.crc):
+            return False
+        stretch.touched[block - (stretch.lower >> stretch.rows_log2)] = 1
+    return _block_in(into, length, block << stretch.rows_log2, _rows_of_block(stretch, block), stretch, job)
+
+
+cdef Py_ssize_t _rows_below(const int64_t* rows, Py_ssize_t begin, Py_ssize_t end, int64_t limit) noexcept nogil:
+    """Where in rows [begin, end), which ascend, the first is that is not below the limit."""
+    cdef Py_ssize_t middle
+    while begin < end:
+        middle = begin + (end - begin) // 2
+        if rows[middle] < limit:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+cdef bint _stretch_is_read(
+    const Source* source, const Stretch* stretch, const int64_t* rows, Py_ssize_t row_count
+) noexcept nogil:
+    """rows: which, counted from `lower`; NULL: all. Blocks without any are not looked at."""
+    cdef int64_t block = stretch.lower >> stretch.rows_log2, first, block_rows
+    cdef Py_ssize_t at = 0, done = 0, end
+    cdef bint is_held = stretch.held is not NULL
     cdef Job job
-    job.rows, job.first, job.lower = NULL, 0, 0
-    job.width, job.is_signed = stretch.width, True
+    job.width, job.is_signed, job.lower = stretch.width, True, 0
     while block << stretch.rows_log2 < stretch.upper:
-        first = block << stretch.rows_log2
-        rows = min(<int64_t>1 << stretch.rows_log2, stretch.row_count - first)
-        memcpy(&offset, stretch.offsets + 8 * block, 8)
-        memcpy(&length, stretch.lengths + 4 * block, 4)
-        if length < CRC_SIZE or length > <size_t>room_size or offset > <uint64_t>INT64_MAX - length:
-            return False
-        if not _is_read(file, <Py_ssize_t>offset, room, length, crc):
-            return False
-        if not _block_in(room, length, first, rows, stretch, &job):
-            return False
-        job.count = rows
-        job.out = stretch.out + (first - stretch.lower) * stretch.width
-        job.out_size = rows * stretch.width
-        _prove(stretch.lower <= first and first + rows <= stretch.upper)
-        if not _fill_one(&job):
-            return False
-        if stretch.has_codewords and _greatest_of(<const uint32_t*>job.out, rows) > <uint64_t>stretch.greatest:
-            return False
+        first = (block << stretch.rows_log2) - stretch.lower
+        block_rows = _rows_of_block(stretch, block)
+        end = done + block_rows
+        if rows is not NULL:
+            end = _rows_below(rows, done, row_count, first + block_rows)
+        if end > done:
+            if not _block_is_there(source, stretch, block, at, is_held, &job):
+                return False
+            job.rows, job.first, job.count = NULL, first, end - done
+            if rows is not NULL and end - done != block_rows:
+                job.rows = rows + done
+            job.out = stretch.out + done * stretch.width
+            job.out_size = job.count * stretch.width
+            _prove(0 <= first and end <= row_count)
+            if not _fill_one(&job):
+                return False
+            if stretch.has_codewords and _greatest_of(<const uint32_t*>job.out, job.count) > <uint64_t>stretch.greatest:
+                return False
+        done = end
+        at += _length_of_block(stretch, block)
         block += 1
-    return True
+    return done == row_count
 
 
 cdef uint32_t _greatest_of(const uint32_t* numbers, Py_ssize_t n) noexcept nogil:
@@ -317,37 +378,53 @@ cdef uint32_t _greatest_of(const uint32_t* numbers, Py_ssize_t n) noexcept nogil
     return most
 
 
-def read_values(int descriptor, stretches, room, size_t crc):
-    cdef Py_ssize_t count = len(stretches), i
-    cdef Views views = Views(3 * count + 1)
+def read_values(int descriptor, stretches, room, rows, size_t crc):
+    cdef Py_ssize_t count = len(stretches), i, row_count = 0
+    cdef Views views = Views(5 * count + 2)
     cdef Stretch* plan = <Stretch*>malloc(count * (sizeof(Stretch) + 1) + 1)
+    cdef const int64_t* some = NULL
+    cdef Source source
     cdef uint8_t* done
     cdef Py_buffer* view
     if plan is NULL:
         raise MemoryError
     done = <uint8_t*>(plan + count)
     try:
+        _plan_source(&source, descriptor, room, crc, views)
+        if rows is not None:
+            view = views.hold(rows, PyBUF_SIMPLE)
+            _aligned(view, 8)
+            some, row_count = <const int64_t*>view.buf, view.len // 8
         for i in range(count):
             _plan_stretch(stretches[i], plan + i, views)
-        view = views.hold(room, PyBUF_WRITABLE)
-        _aligned(view, 8)
+            _plan_out(stretches[i], plan + i, row_count if some is not NULL else plan[i].upper - plan[i].lower, views)
         with nogil:
             for i in range(count):
-                done[i] = _stretch_is_read(descriptor, plan + i, <uint8_t*>view.buf, view.len, <crc_function>crc)
+                done[i] = _stretch_is_read(
+                    &source, plan + i, some, row_count if some is not NULL else plan[i].upper - plan[i].lower
+                )
         return [i for i in range(count) if not done[i]]
     finally:
         free(plan)
 
 
+cdef int _plan_source(Source* source, int descriptor, object room, size_t crc, Views views) except -1:
+    cdef Py_buffer* view = views.hold(room, PyBUF_WRITABLE)
+    _aligned(view, 8)
+    source.file, source.room, source.room_size = descriptor, <uint8_t*>view.buf, view.len
+    source.crc = <crc_function>crc
+    return 0
+
+
 cdef int _plan_stretch(object asked, Stretch* stretch, Views views) except -1:
-    """A stretch of which every place is proved."""
+    """A stretch of which every place is proved, but for where its numbers go."""
     cdef Py_buffer* view
     cdef Py_ssize_t blocks
-    offsets, lengths, rows_log2, row_count, lower, upper, least, greatest, has_codewords, out, width = asked
+    offsets, lengths, rows_log2, row_count, lower, upper, least, greatest, has_codewords, _, _, touched, held = asked
     stretch.rows_log2, stretch.row_count = rows_log2, row_count
     stretch.lower, stretch.upper = lower, upper
     stretch.least, stretch.greatest = least, greatest
-    stretch.has_codewords, stretch.width = has_codewords, width
+    stretch.has_codewords, stretch.out, stretch.width = has_codewords, NULL, 0
     if not 0 <= stretch.rows_log2 <= 32 or not 0 <= stretch.lower < stretch.upper <= stretch.row_count <= 1 << 48:
         raise ValueError(f"expected ordinals of {row_count} in blocks of 2^{rows_log2}, found [{lower}, {upper})")
     blocks = ((stretch.upper - 1) >> stretch.rows_log2) + 1
@@ -355,16 +432,32 @@ cdef int _plan_stretch(object asked, Stretch* stretch, Views views) except -1:
         stretch.upper != stretch.row_count and stretch.upper & ((<int64_t>1 << stretch.rows_log2) - 1)
     ):
         raise ValueError(f"expected whole blocks of 2^{rows_log2} rows, found [{lower}, {upper}) of {row_count}")
-    if stretch.width not in (1, 2, 4, 8, 16) or (stretch.has_codewords and stretch.width != 4):
-        raise ValueError(f"expected numbers of 1, 2, 4, 8 or 16 bytes, codewords of 4, found {width}")
     view = views.hold(offsets, PyBUF_SIMPLE)
     stretch.offsets = <const uint8_t*>view.buf
     if view.len // 8 < blocks or views.hold(lengths, PyBUF_SIMPLE).len // 4 < blocks:
         raise ValueError(f"expected an offset and a length of {blocks} blocks, found fewer")
     stretch.lengths = <const uint8_t*>views._held[views._count - 1].buf
-    view = views.hold(out, PyBUF_WRITABLE)
-    if view.len // stretch.width < stretch.upper - stretch.lower:
-        raise ValueError(f"expected room for {upper - lower} numbers of {width} bytes, found {view.len} bytes")
+    view = views.hold(touched, PyBUF_WRITABLE)
+    blocks -= stretch.lower >> stretch.rows_log2
+    if view.len < blocks:
+        raise ValueError(f"expected a byte for each of {blocks} blocks, found {view.len}")
+    stretch.touched = <uint8_t*>view.buf
+    stretch.held, stretch.held_size = NULL, 0
+    if held is not None:
+        view = views.hold(held, PyBUF_WRITABLE)
+        _aligned(view, 8)
+        stretch.held, stretch.held_size = <uint8_t*>view.buf, view.len
+    return 0
+
+
+cdef int _plan_out(object asked, Stretch* stretch, Py_ssize_t count, Views views) except -1:
+    """Where `count` numbers of a stretch go."""
+    cdef Py_buffer* view = views.hold(asked[9], PyBUF_WRITABLE)
+    stretch.width = asked[10]
+    if stretch.width not in (1, 2, 4, 8, 16) or (stretch.has_codewords and stretch.width != 4):
+        raise ValueError(f"expected numbers of 1, 2, 4, 8 or 16 bytes, codewords of 4, found {stretch.width}")
+    if view.len // stretch.width < count:
+        raise ValueError(f"expected room for {count} numbers of {stretch.width} bytes, found {view.len} bytes")
     _aligned(view, min(stretch.width, 8))
     stretch.out = <uint8_t*>view.buf
     return 0
