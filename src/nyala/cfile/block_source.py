@@ -153,6 +153,24 @@ class BlockSource:
                     self._first_pass.note_look_up((as_, block))
         return [found[block] for block in blocks]
 
+    def between(
+        self,
+        lower: int,
+        upper: int,
+        stats: ReadStats | None,
+        fill_cache: bool,
+        as_: BlockForm,
+        scanning: bool,
+    ) -> list[pa.Array]:
+        """The blocks of ordinals [lower, upper), at least one, the first and the last cut to them."""
+        shift = self._footer.rows_per_block_log2
+        first, last = lower >> shift, (upper - 1) >> shift
+        scan = (lower, upper) if self.is_pass(scanning, fill_cache) else None
+        arrays = self.blocks(range(first, last + 1), stats, fill_cache, as_, scan)
+        arrays[-1] = arrays[-1].slice(0, upper - (last << shift))
+        arrays[0] = arrays[0].slice(lower - (first << shift))
+        return arrays
+
     def _decode_for_scan(
         self,
         missing: Sequence[int],

@@ -1,7 +1,7 @@
 """One column of a column file: its footer, and its values as Arrow arrays, block by block.
 
     read, read_codes, read_narrow, read_runs     ordinals [lower, upper) in one of the forms that the blocks have
-    gather, pick, value                          scattered ordinals; single ones
+    gather, value; singles                       scattered ordinals; single ones: `single_values`
     encoded                                      a range as it lies, which tells what satisfies a constraint
                      |
                      v
@@ -34,29 +34,17 @@ from nyala.cfile.encoded_rows import (
     satisfying_codes,
 )
 from nyala.cfile.encoding import encoding_by_code
-from nyala.cfile.encoding.dictionary import CODEWORDS, codeword_dtype
+from nyala.cfile.encoding.dictionary import CODEWORDS
 from nyala.cfile.encoding.frame import Frame, output, value_bounds
-from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.footer import ColumnFooter
-from nyala.cfile.gathering import (
-    Cut,
-    FramePick,
-    Ordinals,
-    Pick,
-    Words,
-    gathered,
-    joined_columns,
-    one_pick,
-    picked_words,
-    text_pick,
-    word_dtype,
-)
-from nyala.cfile.kernels import Fill, Stretch, fill
-from nyala.cfile.memory import allocate, pool
+from nyala.cfile.gathering import Ordinals
+from nyala.cfile.kernels import Stretch
+from nyala.cfile.memory import pool
 from nyala.cfile.physical import BYTES, Physical, narrow_decimal, narrow_physical
+from nyala.cfile.single_values import PART_LOG2, SingleValues
 from nyala.cfile.zonemap import Zone, zone_of
 from nyala.errors import CorruptionError
-from nyala.schema.arrow_values import is_sound, python_at, python_value, rows_of
+from nyala.schema.arrow_values import is_sound, rows_of
 from nyala.schema.constraint import Constraint
 from nyala.schema.types import ColumnType
 
@@ -65,15 +53,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ColumnReader", "ReadStats", "SummaryError"]
 
-# A read of fewer rows than this part of a block is a look-up: it takes single values from what lies there.
-_PART_LOG2: Final = 4
 # Of a block that holds so many times the rows that are asked for, these are copied: the rest of it need not stay.
 # Windows are cut down to an eighth of a block (`scan_memory`); one that is whole is a quarter of the largest.
 _COPIED_TEXT_LOG2: Final = 1
 _COPIED_LOG2: Final = 3
-# So many blocks are held at once, whatever they take.
-_BLOCKS_FEW: Final = 4
-_FRAMES: Final = {Frame}
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 # Answers of `excluded_blocks`, and words of a dictionary that satisfy a constraint.
 _EXCLUDED_KEPT: Final = 16
@@ -97,36 +80,12 @@ class ColumnReader:
         """Whether `straight` met a block that it does not read."""
         self._arrow = pa.large_binary() if footer.key.role == KEY else footer.form.arrow
         self._source = BlockSource(reader, footer, place, self._arrow)
-        # The form to take many values of a block from, and that for few, which takes the least room in the cache.
-        self._small: BlockForm = "plain"
-        self._words = word_dtype(self._arrow)
         self._has_narrow = footer.key.role != BLOOM and narrow_decimal(footer.form.type) is not None
         self._narrow_form = narrow_physical(footer.form.type) if self._has_narrow else footer.form
-        if footer.dictionary_length:
-            self._small, self._words = "codes", word_dtype(pa.int32())
-        elif self._has_narrow:
-            self._small, self._words = "narrow", word_dtype(narrow_decimal(footer.form.type))
-        self._few: BlockForm = self._small
-        self._few_words = self._words
-        if footer.dictionary_length:
-            self._few, self._few_words = "packed", codeword_dtype(footer.dictionary_count)
-        elif footer.encoding == format.ENCODING_FOR and not footer.form.is_wide:
-            self._few, self._few_words = "packed", np.dtype(f"<u{footer.form.width_bytes}")
-        elif self.has_runs and not footer.null_count and self._words is not None:
-            self._few = "packed"
-        self._few_kind = ("" if self._few_words is None else self._few_words.str, self._arrow)
-        self._packs_frames = self._few == "packed" and self.has_frames
-        # Keys of many blocks may have offsets of 64 bits.
-        self._is_text = footer.form.kind == BYTES and not footer.dictionary_length and footer.key.role != KEY
-        # So many values at the most are few, wherever they lie.
         self._block_rows = min(self.rows_per_block, footer.row_count)
-        self._few_rows = self._block_rows >> _PART_LOG2
-        self._log2 = footer.rows_per_block_log2
         self._mask = footer.rows_per_block - 1
-        # Whether those few are codewords.
-        self._has_codes = self._few == "packed" and bool(footer.dictionary_length)
-        self._copied_log2 = _COPIED_TEXT_LOG2 if self._is_text else _COPIED_LOG2
-        self._python = python_value(footer.form.type)
+        is_text = footer.form.kind == BYTES and not footer.dictionary_length and footer.key.role != KEY
+        self._copied_log2 = _COPIED_TEXT_LOG2 if is_text else _COPIED_LOG2
         self.decoded_size = DecodedSize(self._source, footer)
 
     # -- what the footer says ------------------------------------------------------------------------------
@@ -271,16 +230,10 @@ class ColumnReader:
         assert 0 <= lower <= upper <= self.row_count, (lower, upper, self.row_count)
         if lower == upper:
             return pa.nulls(0, self._arrow)
-        if scanning or upper - lower > self.rows_per_block >> _PART_LOG2:
-            return self._joined(self._within(lower, upper, stats, fill_cache, "plain", scanning))
-        if self._few == "packed":
-            ordinals = Ordinals(np.arange(lower, upper), is_range=True)
-            return self.gather(ordinals, stats=stats, fill_cache=fill_cache)
-        # Of a look-up, which keeps small blocks and widens what it needs, as `gather` does.
-        arrays = [
-            self._plain(array) for array in self._within(lower, upper, stats, fill_cache, self._small, False)
-        ]
-        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+        if scanning or upper - lower > self.rows_per_block >> PART_LOG2:
+            return self._joined(self._source.between(lower, upper, stats, fill_cache, "plain", scanning))
+        # Of a look-up, which keeps small blocks and widens what it needs.
+        return self.singles.between(lower, upper, stats, fill_cache)
 
     def read_keys(self, block: int, stats: ReadStats | None = None) -> npt.NDArray[np.uint8] | pa.Array:
         """Of a KEY column one block, past the cache: a row of bytes for each key where they are equally long, which
@@ -301,7 +254,7 @@ class ColumnReader:
         Only of a column that has one. Costs and raises as `read`; no value is copied, only indices.
         """
         assert self.has_dictionary and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
-        arrays = self._within(lower, upper, stats, True, "codes", scanning)
+        arrays = self._source.between(lower, upper, stats, True, "codes", scanning)
         if len(arrays) == 1 and len(arrays[0]) << self._copied_log2 > self._block_rows:
             return arrays[0]
         indices = pa.concat_arrays([array.indices for array in arrays], memory_pool=pool())
@@ -320,7 +273,7 @@ class ColumnReader:
         Where a block has short runs, the rows of all. Only of a column that `has_runs`. Costs and raises as `read`.
         """
         assert self.has_runs and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
-        arrays = self._within(lower, upper, stats, True, "runs", scanning)
+        arrays = self._source.between(lower, upper, stats, True, "runs", scanning)
         if len({array.type for array in arrays}) > 1:
             arrays = [rows_of(array) for array in arrays]
         return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
@@ -336,7 +289,7 @@ class ColumnReader:
     ) -> pa.Array:
         """`read` of a decimal column whose type has a `narrow_decimal`, as that: no value is widened."""
         assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
-        return self._joined(self._within(lower, upper, stats, fill_cache, "narrow", scanning))
+        return self._joined(self._source.between(lower, upper, stats, fill_cache, "narrow", scanning))
 
     def _joined(self, arrays: list[pa.Array]) -> pa.Array:
         """Parts of neighbouring blocks as one array, which does not hold much more memory than its rows take."""
@@ -504,23 +457,12 @@ class ColumnReader:
             found = self._in_codes[constraint] = satisfying_codes(admitted_words(words, constraint))
         return found
 
-    def _within(
-        self,
-        lower: int,
-        upper: int,
-        stats: ReadStats | None,
-        fill_cache: bool,
-        as_: BlockForm,
-        scanning: bool,
-    ) -> list[pa.Array]:
-        """The blocks of ordinals [lower, upper), at least one, the first and the last cut to them."""
-        shift = self._footer.rows_per_block_log2
-        first, last = lower >> shift, (upper - 1) >> shift
-        scan = (lower, upper) if self._source.is_pass(scanning, fill_cache) else None
-        arrays = self._source.blocks(range(first, last + 1), stats, fill_cache, as_, scan)
-        arrays[-1] = arrays[-1].slice(0, upper - (last << shift))
-        arrays[0] = arrays[0].slice(lower - (first << shift))
-        return arrays
+    # -- look-ups ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def singles(self) -> SingleValues:
+        """For `single_values.pick_all` and `few_between`, which take values of several columns."""
+        return SingleValues(self._source, self._footer, self._arrow, self.decoded_size)
 
     def gather(
         self,
@@ -530,212 +472,14 @@ class ColumnReader:
         fill_cache: bool = True,
         scanning: bool = False,
     ) -> pa.Array:
-        """The values at these ordinals, in their order; an ordinal may come twice. `scanning`: as `read`.
-
-        Cost: few values of a block are taken from it as it lies, if its encoding has a place for each: no other value
-              is made, and the block that is kept in the cache is as small. Of other encodings, or for many values, each
-              touched block is decoded once, to the form that takes the least room; only what is asked for is widened.
-        """
-        if not isinstance(ordinals, Ordinals):
-            ordinals = Ordinals(ordinals)
-        if not ordinals.count:
-            return pa.nulls(0, self._arrow)
-        # A scan that picks a few rows asks for the whole block, as far as keeping it goes.
-        scan = (0, self.row_count) if scanning and self._source.is_pass(scanning, fill_cache) else None
-        picked = self._pick(ordinals, stats, fill_cache, scan, is_few=not scanning and self._is_few(ordinals))
-        return picked if isinstance(picked, pa.Array) else picked.array()
-
-    def pick(self, ordinals: Ordinals, stats: ReadStats | None = None) -> Pick:
-        """The values at these ordinals, of which there is one at least, to be joined with those of other files.
-
-        Cost: as `gather`, but that words are neither made an array nor widened here.
-        """
-        return self._pick(ordinals, stats, True, None, is_few=self._is_few(ordinals))
-
-    @staticmethod
-    def pick_all(readers: Sequence[ColumnReader], ordinals: Ordinals, stats: ReadStats | None) -> list[Pick]:
-        """`pick` of several base columns. Cost: the cache is asked once for the blocks of all of them.
-
-        Owns: the values, or they lie in frames that the cache has: blocks that were decoded for values of many files
-              would be much together, and need not stay until these are joined.
-        """
-        if not readers:
-            return []
-        cache, count = readers[0]._source.cache, ordinals.count
-        asked: list[tuple[int, Any]] = []
-        cuts: list[Cut | None] = []
-        for reader in readers:
-            cut = None
-            if cache is not None and (count <= reader._few_rows or reader._is_few(ordinals)):
-                cut = ordinals.cut(reader._footer.rows_per_block_log2)
-                asked += reader._source.names(reader._few, cut.blocks)
-            cuts.append(cut)
-        kept = cache.get_all(asked) if cache is not None else []
-        found: list[Pick] = []
-        hits: list[tuple[int, int]] = []
-        at = 0
-        for reader, cut in zip(readers, cuts, strict=True):
-            if cut is None:
-                found.append(reader.pick(ordinals, stats))
-                continue
-            begin, at = at, at + len(cut.blocks)
-            blocks = kept[begin:at]
-            if None in blocks:
-                pick = reader.pick(ordinals, stats)
-                found.append(pick.words() if isinstance(pick, FramePick) else pick)
-                continue
-            source = id(reader._source)
-            for number in cut.blocks:
-                hits.append((source, number))
-            found.append(reader._pick_from(blocks, cut))
-        if stats is not None:
-            stats.cache_hits += len(hits)
-            stats.base_blocks.update(hits)
-        return found
-
-    @staticmethod
-    def between(
-        readers: Sequence[ColumnReader], lower: int, upper: int, stats: ReadStats | None
-    ) -> list[pa.Array]:
-        """The ordinals [lower, upper), few, one at least, of several base columns: `pick_all`, made arrays.
-
-        Cost: of a column whose rows lie in one block that the cache has, five calls or so.
-        """
-        cache = readers[0]._source.cache if readers else None
-        arrays: list[Any] = [None] * len(readers)
-        others: list[int] = []
-        near: list[tuple[int, int]] = []  # of the readers, and the block
-        asked: list[tuple[int, Any]] = []
-        for place, reader in enumerate(readers):
-            number = lower >> reader._log2
-            if cache is None or upper - lower > reader._few_rows or (upper - 1) >> reader._log2 != number:
-                others.append(place)
-            else:
-                near.append((place, number))
-                asked.append(reader._source.name(reader._few, number))
-        jobs: list[Fill] = []
-        made: list[tuple[int, pa.DataType, pa.Buffer]] = []
-        kept = cache.get_all(asked) if cache is not None else []
-        for (place, number), block in zip(near, kept, strict=True):
-            reader = readers[place]
-            if reader._packs_frames and type(block) is Frame:
-                width = reader._footer.form.arrow_width_bytes
-                row = lower & reader._mask
-                out = allocate((upper - lower) * width)
-                jobs.append(block.picked_into(out, 0, width, slice(row, row + upper - lower)))
-                made.append((place, reader._arrow, out))
-            elif reader._has_codes and isinstance(block, pa.Array) and not block.null_count:
-                codes = block.slice(lower & reader._mask, upper - lower)
-                arrays[place] = reader._source.dictionary(None).take(codes)
-            elif isinstance(block, pa.Array) and block.type == reader._arrow:
-                # Copied, or the block would stay with it.
-                arrays[place] = pa.concat_arrays([block.slice(lower & reader._mask, upper - lower)])
-            else:
-                others.append(place)
-                continue
-            if stats is not None:
-                stats.cache_hits += 1
-                stats.base_blocks.add((id(reader._source), number))
-        if jobs:
-            fill(jobs)
-        for place, type_, out in made:
-            arrays[place] = pa.Array.from_buffers(type_, upper - lower, [None, out], 0)
-        if others:
-            ordinals = Ordinals(np.arange(lower, upper), is_range=True)
-            picked = ColumnReader.pick_all([readers[place] for place in others], ordinals, stats)
-            for place, array in zip(others, joined_columns([[pick] for pick in picked]), strict=True):
-                arrays[place] = array
-        return arrays
+        """The values at these ordinals, as `SingleValues.gather`."""
+        return self.singles.gather(ordinals, stats=stats, fill_cache=fill_cache, scanning=scanning)
 
     def value(self, ordinal: int) -> Any:
-        """One value as `python_at` gives it. Cost: no array is made of a block that is kept as it lies.
+        """One value, as `SingleValues.value`."""
+        return self.singles.value(ordinal)
 
-        Raises: CorruptionError, also for what is no value of the type.
-        """
-        assert 0 <= ordinal < self._footer.row_count
-        shift = self._footer.rows_per_block_log2
-        block, row = ordinal >> shift, ordinal & (1 << shift) - 1
-        kept = self._source.kept(self._few, block)
-        if kept is None:
-            kept = self._source.blocks((block,), None, True, self._few)[0]
-        try:
-            found = self._python(kept.number(row)) if isinstance(kept, Frame | Runs) else python_at(kept, row)
-        except CorruptionError as error:
-            offset = int(self._footer.block_offsets[block])
-            raise CorruptionError(error.reason, self._source.path, offset) from error.__cause__
-        if self._footer.dictionary_length and found is not None:
-            return self._source.dictionary(None)[found].as_py()
-        return found
-
-    def _is_few(self, ordinals: Ordinals) -> bool:
-        blocks = len(ordinals.cut(self._footer.rows_per_block_log2).blocks)
-        block_rows = min(self.rows_per_block, self._footer.row_count)
-        return self.has_dictionary or ordinals.count <= blocks * block_rows >> _PART_LOG2
-
-    def _pick(
-        self,
-        ordinals: Ordinals,
-        stats: ReadStats | None,
-        fill_cache: bool,
-        scan: tuple[int, int] | None,
-        *,
-        is_few: bool,
-    ) -> Pick:
-        assert ordinals.least >= 0 and ordinals.greatest < self._footer.row_count
-        cut = ordinals.cut(self._footer.rows_per_block_log2)
-        form = self._few if is_few else self._small
-
-        def picked(part: Cut) -> Pick:
-            blocks = self._source.blocks(part.blocks, stats, fill_cache, form, scan)
-            return self._pick_from(blocks, part, is_few=is_few)
-
-        most = len(cut.blocks)
-        if most > _BLOCKS_FEW and cut.order is None and self._source.cache is not None:
-            # Of a few rows in each of many blocks, not all of these are held at once.
-            block_bytes = self._block_rows * (4 if self.has_dictionary else self.row_bytes)
-            most = max(_BLOCKS_FEW, int(self._source.cache.limit_bytes // max(1, block_bytes)))
-        if len(cut.blocks) <= most:
-            return picked(cut)
-        found = [picked(part) for part in cut.parts(most)]
-        return one_pick([pick.words() if isinstance(pick, FramePick) else pick for pick in found])
-
-    def _pick_from(self, blocks: Sequence[Any], cut: Cut, *, is_few: bool = True) -> Pick:
-        """The values at the cut's rows of these blocks, which are in the form for few values or in that for many."""
-        # By the blocks themselves: a footer that knows of no NULL may be wrong.
-        if is_few and self._packs_frames and cut.order is None and set(map(type, blocks)) == _FRAMES:
-            return FramePick(self._few_kind, self._footer.form, blocks, cut.rows, self._from_words)
-        if self._is_text and (text := text_pick(blocks, cut)) is not None:
-            return text
-        dtype = self._few_words if is_few else self._words
-        if not self._footer.dictionary_length:
-            words = picked_words(blocks, cut, dtype)
-            if words is None:
-                return self._plain(gathered(blocks, cut))
-            return Words((words.dtype.str, self._arrow), words, None, self._from_words)
-        codes = blocks if is_few and self._few == "packed" else [array.indices for array in blocks]
-        words = picked_words(codes, cut, dtype)
-        if words is None:
-            return self._source.dictionary(None).take(gathered(codes, cut))
-        return Words(("codes", self._arrow), words, self._source.dictionary(None), _codewords)
-
-    def _from_words(self, words: npt.NDArray[Any]) -> pa.Array:
-        """Words, codewords excepted, in the type's own Arrow form."""
-        data, form = pa.py_buffer(words), self._footer.form
-        if form.is_narrowed and words.itemsize == form.width_bytes:
-            return form.fixed_array(data, len(words), None, 0)
-        return pa.Array.from_buffers(self._arrow, len(words), [None, data], 0)
-
-    def _plain(self, array: pa.Array) -> pa.Array:
-        """Values of a smaller form in the type's own Arrow form."""
-        if isinstance(array, pa.DictionaryArray):
-            return array.dictionary_decode()
-        if self._has_narrow and array.type != self._arrow:
-            if array.null_count:
-                return array.cast(self._arrow)
-            width = self._footer.form.width_bytes
-            values = array.buffers()[1].slice(array.offset * width, len(array) * width)
-            return self._footer.form.fixed_array(values, len(array), None, 0)
-        return array
+    # -- the whole of it -----------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Read every block from the file, past the cache, and compare it with what the footer says of it."""
@@ -783,7 +527,3 @@ def _demanded(constraint: Constraint) -> tuple[int, int, npt.NDArray[np.int64] |
     least = _INT64_MIN if constraint.lower is None else max(constraint.lower, _INT64_MIN)
     greatest = _INT64_MAX if constraint.upper is None else min(constraint.upper, _INT64_MAX)
     return least, greatest, None
-
-
-def _codewords(words: npt.NDArray[Any]) -> pa.Array:
-    return pa.Array.from_buffers(pa.from_numpy_dtype(words.dtype), len(words), [None, pa.py_buffer(words)], 0)

@@ -29,7 +29,8 @@ import pyarrow as pa
 from nyala.cfile.encoded_rows import EncodedRows
 from nyala.cfile.gathering import Ordinals, Pick, joined_columns
 from nyala.cfile.physical import narrow_decimal
-from nyala.cfile.reader import ColumnReader, ReadStats
+from nyala.cfile.reader import ReadStats
+from nyala.cfile.single_values import SingleValues, few_between, pick_all
 from nyala.cfile.zonemap import Zone
 from nyala.delta import applier
 from nyala.delta.applier import decide, resolve_at
@@ -312,11 +313,11 @@ class DiskRowSet(RowSetVersion):
         """`column` of several, for a few rows [lower, upper), one at least: single values are taken out of the blocks.
 
         Cost: where the rows lie is worked out once for all columns; of what nothing has changed, as
-              `ColumnReader.between`.
+              `few_between`.
         """
         plain = self._plain(columns)
         if len(plain) == len(columns):
-            return ColumnReader.between(plain, lower, upper, stats)
+            return few_between(plain, lower, upper, stats)
         ordinals = Ordinals(np.arange(lower, upper), is_range=True)
         return joined_columns([[pick] for pick in self._picks(columns, snapshot, ordinals, stats)])
 
@@ -341,20 +342,21 @@ class DiskRowSet(RowSetVersion):
         stats: RowSetStats | None,
     ) -> list[Pick]:
         plain = self._plain(columns)
-        picked = ColumnReader.pick_all(plain, ordinals, stats)
+        picked = pick_all(plain, ordinals, stats)
         if len(plain) == len(columns):
             return picked
         of_plain, rest = dict(zip(map(id, plain), picked, strict=True)), []
         for column in columns:
-            pick = of_plain.get(id(self.base_column(column.id)))
+            reader = self.base_column(column.id)
+            pick = None if reader is None else of_plain.get(id(reader.singles))
             rest.append(self._gather(column, snapshot, ordinals, stats) if pick is None else pick)
         return rest
 
-    def _plain(self, columns: Sequence[ColumnSchema]) -> list[ColumnReader]:
+    def _plain(self, columns: Sequence[ColumnSchema]) -> list[SingleValues]:
         """The base columns of those that nothing has changed, and that lie here in their own type."""
         touched = self.changes.touched
         return [
-            reader
+            reader.singles
             for column in columns
             if (reader := self.base_column(column.id)) is not None
             and column.id not in touched
@@ -376,7 +378,7 @@ class DiskRowSet(RowSetVersion):
                         f"column {column.name!r}: {error.reason}", self.reader.path
                     ) from error
             else:
-                found.append(reader.value(rowid))
+                found.append(reader.singles.value(rowid))
         return found
 
     def _gather(

@@ -34,6 +34,7 @@ from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import KEY
 from nyala.cfile.gathering import Ordinals, joined_columns
 from nyala.cfile.reader import ColumnReader, ReadStats, SummaryError, unreadable_keys
+from nyala.cfile.single_values import pick_all
 from nyala.delta.run import Rowids
 from nyala.errors import CorruptionError
 from nyala.keys.arrow_memory import large_binary_array
@@ -226,6 +227,7 @@ class SparseKeys:
         self._owner = owner
         self._samples = samples
         self._columns = columns
+        self._singles = [column.singles for column in columns]
         self._codec = codec
         self._row_count = columns[0].row_count
         self._log2 = samples.column.key.group
@@ -363,7 +365,7 @@ class SparseKeys:
         return found
 
     def _gather(self, rows: Ordinals, stats: ReadStats | None) -> EncodedKeys:
-        picks = ColumnReader.pick_all(self._columns, rows, stats)
+        picks = pick_all(self._singles, rows, stats)
         return self._codec.encode(joined_columns([[pick] for pick in picks]))
 
 

@@ -24,6 +24,7 @@ from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.gathering import Cut, Ordinals, gathered, joined_columns, joined_picks
 from nyala.cfile.physical import physical
 from nyala.cfile.planes import pack_planes
+from nyala.cfile.single_values import few_between, pick_all
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import python_value
 from nyala.schema.constraint import EMPTY, NULL_ONLY, Constraint
@@ -65,13 +66,13 @@ def test_few_rows_are_what_all_of_them_are(files: MemoryFiles, type: str, encodi
         expected = array.take(pa.array(SOME))
         for _ in range(2):  # from the file, and from the cache
             assert same(column.gather(SOME), expected)
-            assert same(joined_picks([column.pick(Ordinals(SOME))]), expected)
-            assert same(joined_picks(ColumnReader.pick_all([column], Ordinals(SOME), None)), expected)
+            assert same(joined_picks([column.singles.pick(Ordinals(SOME))]), expected)
+            assert same(joined_picks(pick_all([column.singles], Ordinals(SOME), None)), expected)
             assert same(column.gather(SOME[::-1]), array.take(pa.array(SOME[::-1])))
             for lower in (0, 500, min(column.rows_per_block, 2048) - 4, 2990):
                 expected_rows = array.slice(lower, 9)
                 assert same(column.read(lower, lower + 9), expected_rows)
-                assert same(ColumnReader.between([column], lower, lower + 9, None)[0], expected_rows)
+                assert same(few_between([column.singles], lower, lower + 9, None)[0], expected_rows)
             for row in SOME.tolist():
                 assert exactly(told(column, row)) == exactly(python(array, row))
 
@@ -159,7 +160,7 @@ def test_rows_of_steps_in_any_tile(files: MemoryFiles) -> None:
     ):
         assert column.gather(rows).equals(array.take(pa.array(rows)))
         assert [column.value(row) for row in rows.tolist()] == numbers[rows].tolist()
-        found = joined_picks([column.pick(Ordinals(rows)), column.pick(Ordinals(rows[:2]))])
+        found = joined_picks([column.singles.pick(Ordinals(rows)), column.singles.pick(Ordinals(rows[:2]))])
         assert found.equals(array.take(pa.array(np.concatenate([rows, rows[:2]]))))
     for lower, upper in ((0, 9000), (1, tile), (tile, tile + 1), (tile - 1, 2 * tile + 1), (5000, 8999)):
         assert column.read(lower, upper, scanning=True).equals(array.slice(lower, upper - lower))
@@ -179,13 +180,13 @@ def test_frames_of_several_files_are_put_together_at_once(
     arrays += [pa.array([n * n * 37 % 200_003 + 9 for n in range(ROWS)], pa.int64())]
     columns = [written(files, array, "int64", "for", block_size_bytes=2048) for array in arrays]
     expected = pa.concat_arrays([array.take(pa.array(SOME)) for array in arrays])
-    assert joined_picks([column.pick(Ordinals(SOME)) for column in columns]).equals(expected)
+    assert joined_picks([column.singles.pick(Ordinals(SOME)) for column in columns]).equals(expected)
     alike = [columns[1], columns[-1]]
     made = []
     module, name = (kernels, "fill") if compiled else (frame, "fetch_planes")
     call = getattr(module, name)
     monkeypatch.setattr(module, name, lambda *given: made.append(1) or call(*given))
-    joined_picks([column.pick(Ordinals(SOME)) for column in alike])
+    joined_picks([column.singles.pick(Ordinals(SOME)) for column in alike])
     assert len(made) == 1
 
 
@@ -212,7 +213,7 @@ def test_several_columns_are_the_same_as_each_by_itself(
             parts = [array, array.slice(0, 1000).take(pa.array(np.arange(1000)[::-1]))]
             readers = [written(files, part, kind, encoding, block_size_bytes=2048) for part in parts]
             rows = [Ordinals(places, is_range=is_range), Ordinals(np.array([5, 999]))]
-            columns.append([reader.pick(some) for reader, some in zip(readers, rows, strict=True)])
+            columns.append([reader.singles.pick(some) for reader, some in zip(readers, rows, strict=True)])
             expected.append(
                 pa.concat_arrays([parts[0].take(pa.array(places)), parts[1].take(pa.array([5, 999]))])
             )
@@ -234,7 +235,7 @@ def test_neighbouring_rows_of_several_columns(files: MemoryFiles, lower: int) ->
     ]
     for _ in range(2):
         stats = ReadStats()
-        found = ColumnReader.between(readers, lower, lower + 50, stats)
+        found = few_between([reader.singles for reader in readers], lower, lower + 50, stats)
         for array, expected in zip(found, arrays, strict=True):
             assert array.type == expected.type and same(array, expected.slice(lower, 50))
     borders = [lower // reader.rows_per_block != (lower + 49) // reader.rows_per_block for reader in readers]
@@ -259,7 +260,10 @@ def test_few_values_of_one_file_and_many_of_another(files: MemoryFiles, kind: st
         columns = [written(files, array, kind, code) for array, code in zip(arrays, encodings, strict=True)]
         for rows in (np.array([3, 900, 2999]), np.array([4])):
             expected = pa.concat_arrays([whole.take(pa.array(rows)), arrays[1]])
-            picks = [columns[0].pick(Ordinals(rows)), columns[1].pick(Ordinals(np.arange(20)))]
+            picks = [
+                columns[0].singles.pick(Ordinals(rows)),
+                columns[1].singles.pick(Ordinals(np.arange(20))),
+            ]
             found = joined_picks(picks)
             assert found.type == type.arrow and found.equals(expected), encodings
             assert joined_picks(picks[::-1]).equals(pa.concat_arrays([arrays[1], whole.take(pa.array(rows))]))
@@ -270,7 +274,7 @@ def test_text_of_several_files_is_cut_out_once(files: MemoryFiles) -> None:
     arrays = [pa.array([f"{prefix}{n}" * (n % 5) for n in range(ROWS)]) for prefix in ("é", "b")]
     columns = [written(files, array, "string", "plain", block_size_bytes=2048) for array in arrays]
     for rows in (SOME, np.arange(300, 500), np.array([2999, 0])):
-        found = joined_picks([column.pick(Ordinals(rows)) for column in columns])
+        found = joined_picks([column.singles.pick(Ordinals(rows)) for column in columns])
         found.validate(full=True)
         assert found.equals(pa.concat_arrays([array.take(pa.array(rows)) for array in arrays]))
 
@@ -299,7 +303,7 @@ def test_what_was_picked_holds_no_block(
     pools = [memory.pool(), pa.default_memory_pool()]
     gc.collect()
     before = sum(pool.bytes_allocated() for pool in pools)
-    picked = ColumnReader.pick_all([column], ordinals, None)
+    picked = pick_all([column.singles], ordinals, None)
     gc.collect()
     held = sum(pool.bytes_allocated() for pool in pools) - before
     assert held < 1 << 13, f"{held} bytes for {len(rows)} values"
@@ -313,8 +317,10 @@ def test_neighbouring_rows_hold_no_block(files: MemoryFiles, type: str, encoding
         files, make_values(type, 40_000), type, encoding, "default", 1 << 16, BlockCache(1 << 24)
     )
     for _ in range(2):
-        found = ColumnReader.between([column], 5_000, 5_020, None)
-    blocks = [kept for kept in (column._source.kept(column._few, n) for n in range(9)) if kept is not None]
+        found = few_between([column.singles], 5_000, 5_020, None)
+    blocks = [
+        kept for kept in (column._source.kept(column.singles._few, n) for n in range(9)) if kept is not None
+    ]
     places = [
         buffer.address for block in blocks if isinstance(block, pa.Array) for buffer in block.buffers()[1:]
     ]
@@ -374,7 +380,7 @@ def test_a_damaged_block_is_refused_before_a_value_is_taken_from_it(
         for look_up in (
             lambda c: c.value(3),
             lambda c: c.gather(np.array([3])),
-            lambda c: c.pick(Ordinals(np.array([3]))),
+            lambda c: c.singles.pick(Ordinals(np.array([3]))),
         ):
             with pytest.raises(CorruptionError) as raised:
                 look_up(damaged)
@@ -469,7 +475,7 @@ def test_a_block_of_a_dictionary_has_codewords_and_the_nulls_that_the_footer_say
     for look_up in (
         lambda: column.gather(np.array([0, 1, 2])),
         lambda: column.value(1),
-        lambda: column.pick(Ordinals(np.array([1]))),
+        lambda: column.singles.pick(Ordinals(np.array([1]))),
         lambda: column.read_codes(0, 40),
     ):
         with pytest.raises(
@@ -481,7 +487,9 @@ def test_a_block_of_a_dictionary_has_codewords_and_the_nulls_that_the_footer_say
     stretches = pa.array([None if n // 20 % 2 else 7 for n in range(400)], pa.int64())
     for array, type, encoding in (some, "string", "dictionary"), (numbers, "int64", "for"):
         column = written(files, array, type, encoding, "none")
-        column._footer = column._source._footer = dataclasses.replace(column.footer, null_count=0)
+        column._footer = column._source._footer = column.singles._footer = dataclasses.replace(
+            column.footer, null_count=0
+        )
         with pytest.raises(CorruptionError, match="expected no NULLs, as the column's footer says, found 8"):
             column.encoded(0, 40)
     column = written(files, stretches, "int64", "rle", "none")
