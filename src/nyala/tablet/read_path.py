@@ -410,9 +410,9 @@ def _each_piece(
     if are_few or ahead is None:
         return map(work, items)
     if not helping:
-        # Two pieces at once, if there is room for them.
-        fit = max(1, min(_PIECE_WINDOWS, room // 2))
-        ahead = max(1, min(ahead // _PIECE_WINDOWS, room // fit))
+        # Two pieces at once, if there is room for them; the last of a rowset may be a quarter larger.
+        fit = max(1, min(_PIECE_WINDOWS, room * 2 // 5))
+        ahead = max(1, min(ahead // _PIECE_WINDOWS, room * 4 // (5 * fit)))
         window_bytes = max(1, _row_bytes(spec)) * WINDOW_ROWS
 
         def most() -> int:

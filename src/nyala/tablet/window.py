@@ -239,24 +239,31 @@ def growing(
     pieces: Iterable[tuple[ScanUnit, int, int]], window_rows: int, most: Callable[[], int]
 ) -> Iterator[tuple[ScanUnit, int, int]]:
     """Pieces of windows, one after the other joined to larger ones where all between them is read: of one window, of
-    one, of two, of four, as long as `most`, asked anew for each, is not less.
+    one, of two, of four, as long as `most`, asked anew for each, is not less. The last of a unit may have so many and a
+    quarter, so that none is short.
 
     For who works beside the threads that read: the first comes soon, and the later ones keep these at long calls. They
-    lie at multiples of their size, so no block is decoded for two of them.
+    lie at multiples of their size, so no block is decoded for two of them. Windows that were cut, so that what is held
+    at once is less, stay so.
     """
     before: tuple[ScanUnit, int, int] | None = None
-    size = done = 1
+    size, done, end, is_cut = 1, 0, 0, False
     for unit, lower, upper in pieces:
+        goes_on = before is not None and before[0] is unit and before[2] == lower
+        is_inside = goes_on and lower % window_rows != 0
         if before is not None:
-            begin = before[1] // window_rows // size
-            if before[0] is unit and before[2] == lower and begin == lower // window_rows // size:
+            if goes_on and lower < end and not is_cut and not is_inside:
                 before = unit, before[1], upper
                 continue
             yield before
             done += -(-(before[2] - before[1]) // window_rows)
             # Windows so far: 1, 2 or 3, 4 to 7, …; their highest bit.
-            size = 1 << min(done - 1, most()).bit_length() - 1
-        before = unit, lower, upper
+            size = 1 << min(done, most()).bit_length() - 1
+        before, is_cut = (unit, lower, upper), is_inside
+        rows = size * window_rows
+        end = (lower // rows + 1) * rows
+        if unit.upper - end <= rows // 4:
+            end = unit.upper
     if before is not None:
         yield before
 

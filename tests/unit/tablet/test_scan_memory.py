@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -345,3 +346,30 @@ def test_windows_of_many_rowsets_that_overlap_are_together_what_one_is(tmp_path:
         rows, most = most_held(iter(table.scan(order_by_key=True).to_reader()), 2 * SHARE)
     assert rows == 120_000
     assert most <= LIMIT, f"{most / 1e6:.1f} MB"
+
+
+def test_windows_that_were_cut_are_read_one_by_one_for_polars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Joined to longer calls, as others are, they would take what they were cut to avoid."""
+    pytest.importorskip("polars")
+    rows, names = 40_000, [f"c{i}" for i in range(60)]
+    values = np.random.default_rng(1).random(rows)
+    with nyala.connect(tmp_path / "s", maintenance=False, memory_limit="1GB") as db:
+        table = db.create_table("t", {"k": "int64", **dict.fromkeys(names, "double")}, "k")
+        table.insert(pa.table({"k": range(rows), **{name: values + i for i, name in enumerate(names)}}))
+        db.flush()
+    read: list[int] = []
+    real = read_path.read_window
+
+    def noted(unit: Any, spec: Any, lower: int, upper: int, *others: Any) -> Any:
+        read.append(upper - lower)
+        return real(unit, spec, lower, upper, *others)
+
+    monkeypatch.setattr(read_path, "read_window", noted)
+    with nyala.connect(tmp_path / "s", read_only=True, memory_limit=LIMIT) as db:
+        cut = [batch.num_rows for batch in db["t"].scan().to_reader()]
+        assert max(cut) * 8 * len(names) <= SHARE < rows * 8 * len(names)
+        read.clear()
+        assert len(db["t"].scan().to_polars_lazy().collect()) == rows
+    assert read and max(read) <= max(cut)

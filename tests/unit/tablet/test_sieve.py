@@ -212,7 +212,7 @@ def test_a_sieve_that_leaves_all_is_given_up(
 
 def test_pieces_grow_at_multiples_of_their_size() -> None:
     """What the first rows wait for would be long, a block be decoded for two pieces, or rows be lost between them."""
-    one, other = (ScanUnit(cast(Any, object()), 0, 0, 200) for _ in range(2))
+    one, other = (ScanUnit(cast(Any, object()), 0, 0, 1_000) for _ in range(2))
     windows = [(n, n + 10) for n in range(0, 200, 10)]
 
     def spans(pieces: list[tuple[ScanUnit, int, int]], most: int) -> list[tuple[int, int]]:
@@ -228,6 +228,40 @@ def test_pieces_grow_at_multiples_of_their_size() -> None:
     odd = [*whole[:-1], (one, 190, 193), (other, 0, 10), (other, 10, 20), (other, 24, 30)]
     assert spans(odd, 4) == [*fours[:-1], (160, 193), (0, 20), (24, 30)]
     assert spans([], 4) == []
+
+
+@pytest.mark.parametrize(
+    ("upper", "last"),
+    [
+        (160, [(120, 160)]),
+        (164, [(120, 164)]),
+        (170, [(120, 170)]),
+        (171, [(120, 160), (160, 171)]),
+        (200, [(120, 160), (160, 200)]),
+    ],
+)
+def test_the_last_piece_of_a_rowset_may_be_a_quarter_larger(upper: int, last: list[tuple[int, int]]) -> None:
+    """A short call would come at the end of each rowset; a piece of any size would be more than there is room for."""
+    unit = ScanUnit(cast(Any, object()), 0, 0, upper)
+    windows = [(unit, n, min(n + 10, upper)) for n in range(0, upper, 10)]
+    found = [(lower, upper) for _, lower, upper in growing(windows, 10, lambda: 4)]
+    assert found == [(0, 10), (10, 20), (20, 40), (40, 80), (80, 120), *last]
+    few = [(lower, upper) for _, lower, upper in growing(windows[:2], 10, lambda: 4)]
+    assert few == [(0, 10), (10, 20)]
+    small = ScanUnit(cast(Any, object()), 0, 0, 12)
+    assert [piece[1:] for piece in growing([(small, 0, 10), (small, 10, 12)], 10, lambda: 4)] == [(0, 12)]
+
+
+def test_windows_that_were_cut_for_memory_are_not_joined_again() -> None:
+    """What was cut so that it fits `memory_limit` would be read at once all the same."""
+    unit = ScanUnit(cast(Any, object()), 0, 0, 66)
+    cut = [(n, n + 5) for n in range(0, 60, 5)]
+    pieces = [(unit, *span) for span in [*cut, (60, 66)]]
+    found = [(lower, upper) for _, lower, upper in growing(pieces, 10, lambda: 4)]
+    assert found == [*cut, (60, 66)]
+    partly = [(unit, *span) for span in [(0, 10), (10, 20), *cut[4:8], (40, 50), (50, 60), (60, 66)]]
+    found = [(lower, upper) for _, lower, upper in growing(partly, 10, lambda: 4)]
+    assert found == [(0, 10), (10, 20), (20, 25), (25, 30), (30, 35), (35, 40), (40, 66)]
 
 
 def test_windows_are_joined_only_where_all_of_both_is_read() -> None:
