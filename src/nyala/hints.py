@@ -54,6 +54,9 @@ _HINTS: Final[Mapping[str, Mapping[str, str]]] = {
         "drop": "db.drop_table(name)",
         "create": "db.create_table(name, schema, primary_key)",
         **dict.fromkeys(("open_table", "get_table"), "db['name'], or db.table('name')"),
+        **dict.fromkeys(
+            ("read_table", "read", "load_table"), "db['name'].scan() has its rows, db['name'] is the table"
+        ),
         **dict.fromkeys(("insert", "upsert", "update", "delete", "scan", "get"), "db['table'].{name}(…)"),
         **dict.fromkeys(
             ("begin", "transaction", "commit"), "`with db.batch() as b:` is one commit of several writes"

@@ -221,6 +221,10 @@ class PinnedRows(abc.ABC):
 
     if not TYPE_CHECKING:
 
+        def __getitem__(self, item: object) -> NoReturn:
+            rows = self._what.split()[-1]
+            raise TypeError(not_indexed(f"a {self._what}", item, rows, rows))
+
         def __getattr__(self, name: str) -> NoReturn:
             raise no_attribute(self, name)
 
@@ -681,6 +685,13 @@ def not_looped_over(what: str, rows: str) -> str:
         f"{what} is not looped over itself: `for batch in {rows}.to_reader():` goes through its record batches in "
         f"bounded memory, {rows}.to_arrow().to_pylist() is a list of all rows as dicts, {rows}.to_pandas() a data frame"
     )
+
+
+def not_indexed(what: str, item: object, rows: str, column: str) -> str:
+    """What to write instead of `…[item]`. rows, column: how rows are asked for in Python, and those of one column."""
+    if isinstance(item, str):
+        return f"{what} is not indexed: {column}.to_arrow()[{item!r}] is that column, as Arrow has it"
+    return f"{what} is not indexed: {rows}.to_arrow() and {rows}.to_pandas() are, and table.get(key) is a row by its key"
 
 
 def need(module: str, extra: str) -> Any:

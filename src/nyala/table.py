@@ -24,7 +24,7 @@ from nyala.hints import no_attribute
 from nyala.mvcc.timestamp import naive_note, parse_at, to_datetime
 from nyala.partition.describe import describe
 from nyala.progress import Progress, Work, teller
-from nyala.scan import Scan, not_looped_over, preview, resolve_columns
+from nyala.scan import Scan, not_indexed, not_looped_over, preview, resolve_columns
 from nyala.tablet import read_path, where_writes
 from nyala.tablet.care import compact_table, vacuum_table
 from nyala.tablet.diff_spec import make_diff_spec
@@ -219,6 +219,11 @@ class _Readable:
 
     def __iter__(self) -> NoReturn:
         raise TypeError(not_looped_over("a table", "table.scan()"))
+
+    if not TYPE_CHECKING:
+
+        def __getitem__(self, item: object) -> NoReturn:
+            raise TypeError(not_indexed("a table", item, "table.scan()", f"table.scan([{item!r}])"))
 
 
 class TableView(_Readable):

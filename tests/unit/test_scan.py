@@ -118,3 +118,28 @@ def test_what_is_not_looped_over_says_what_is(tmp_path: Path) -> None:
             assert f"for batch in {how}.to_reader():" in str(error.value)
             assert f"{how}.to_arrow().to_pylist()" in str(error.value)
             assert pa.table(rows).num_rows == 2
+
+
+def test_what_is_not_indexed_says_what_is(tmp_path: Path) -> None:
+    """`table["v"]` is what a data frame gives a column for; here it was "not subscriptable"."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        before = db.now()
+        table.insert({"k": [1, 2], "v": [1, 2]})
+        for rows, column, all_rows in (
+            (table, "table.scan(['v']).to_arrow()['v']", "table.scan().to_arrow()"),
+            (table.at(db.now()), "table.scan(['v']).to_arrow()['v']", "table.scan().to_arrow()"),
+            (table.scan(), "scan.to_arrow()['v']", "scan.to_arrow()"),
+            (table.changes(since=before), "feed.to_arrow()['v']", "feed.to_arrow()"),
+        ):
+            with pytest.raises(TypeError, match="is not indexed") as error:
+                rows["v"]
+            assert column in str(error.value)
+            names = {"table": table, "scan": rows, "feed": rows}
+            assert eval(column, names).to_pylist() == [1, 2]
+            for item in (0, slice(0, 1), -1):
+                with pytest.raises(TypeError, match="is not indexed") as error:
+                    rows[item]
+                assert all_rows in str(error.value) and "table.get(key)" in str(error.value)
+        with pytest.raises(AttributeError, match=r"db\['name'\].scan\(\) has its rows"):
+            db.read_table("t")  # type: ignore[attr-defined]
