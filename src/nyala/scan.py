@@ -691,7 +691,7 @@ def not_indexed(what: str, item: object, rows: str, column: str) -> str:
     """What to write instead of `…[item]`. rows, column: how rows are asked for in Python, and those of one column."""
     if isinstance(item, str):
         return f"{what} is not indexed: {column}.to_arrow()[{item!r}] is that column, as Arrow has it"
-    return f"{what} is not indexed: {rows}.to_arrow() and {rows}.to_pandas() are, and table.get(key) is a row by its key"
+    return f"{what} is not indexed: {rows}.to_arrow() and {rows}.to_pandas() are, table.get(key) is a row by its key"
 
 
 def need(module: str, extra: str) -> Any:
