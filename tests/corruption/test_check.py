@@ -366,6 +366,25 @@ def test_what_is_calculated_from_rows_is_found_and_made_anew(
         assert db.check().ok
 
 
+def test_a_damaged_bloom_filter_is_told_once_and_made_anew(tmp_path: Path) -> None:
+    """The file's check reads it, and so does that of the keys."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64"}, "k")
+        table.insert({"k": range(20_000)})
+        db.flush()
+    base = some(tmp_path / "s", ".base")
+    with CFileReader(SYSTEM.files, str(base)) as reader:
+        (offset, length), *_ = reader.column(ColumnKey(BLOOM)).extents()
+    data = bytearray(base.read_bytes())
+    data[offset + length // 2] ^= 1
+    base.write_bytes(data)
+    (problem,) = nyala.check(tmp_path / "s").problems
+    assert problem.kind == "index" and problem.repairable and problem.offset == offset
+    assert "the bloom filter cannot be read" in problem.message
+    mended = nyala.check(tmp_path / "s", repair=True)
+    assert mended.ok and "wrote rowset 1 of table 't' anew" in mended.repairs[0]
+
+
 def test_what_the_repair_mends_is_mended_before_the_log_is_replayed(tmp_path: Path) -> None:
     """Else a bloom filter that misses would make the replay take an update for one that is on disk already."""
     with open_database(tmp_path / "s") as db:

@@ -78,7 +78,11 @@ def findings(rowset: DiskRowSet, history_start: int = MAX_TIMESTAMP) -> Iterator
     yield from deltas
     if all(finding.derived or finding.surplus for finding in base):
         if not any(finding.keyless for finding in base):
-            yield from _of_keys(rowset)
+            # Of the bloom filter the keys' own check says what that of the file said.
+            told = {(str(finding.error), finding.derived, finding.keyless) for finding in base}
+            for finding in _of_keys(rowset):
+                if (str(finding.error), finding.derived, finding.keyless) not in told:
+                    yield finding
         if all(finding.surplus for finding in deltas):
             yield from _of_deltas(rowset, bounds)
             yield from _of_lives(rowset, history_start)
