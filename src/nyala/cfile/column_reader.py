@@ -39,7 +39,7 @@ from nyala.cfile.encoding.frame import Frame, output, value_bounds
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.gathering import Ordinals
 from nyala.cfile.kernels import Stretch
-from nyala.cfile.memory import pool
+from nyala.cfile.memory import WINDOW_ROWS, pool
 from nyala.cfile.physical import BYTES, Physical, narrow_decimal, narrow_physical
 from nyala.cfile.single_values import PART_LOG2, SingleValues
 from nyala.cfile.zonemap import Zone, zone_of
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ColumnReader", "ReadStats", "SummaryError"]
 
-# Of a block that holds so many times the rows that are asked for, these are copied: the rest of it need not stay.
-# Windows are cut down to an eighth of a block (`scan_memory`); one that is whole is a quarter of the largest.
-_COPIED_TEXT_LOG2: Final = 1
-_COPIED_LOG2: Final = 3
+# Of a block that holds so many times the rows that are asked for, these are copied: the rest of it need not stay. A
+# window that is whole is a quarter of the largest block; one that was cut, as its rows take much, down to an eighth.
+_COPIED_LOG2: Final = 1
+_COPIED_WINDOW_LOG2: Final = 3
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 # Answers of `excluded_blocks`, and words of a dictionary that satisfy a constraint.
 _EXCLUDED_KEPT: Final = 16
@@ -84,8 +84,7 @@ class ColumnReader:
         self._narrow_form = narrow_physical(footer.form.type) if self._has_narrow else footer.form
         self._block_rows = min(self.rows_per_block, footer.row_count)
         self._mask = footer.rows_per_block - 1
-        is_text = footer.form.kind == BYTES and not footer.dictionary_length and footer.key.role != KEY
-        self._copied_log2 = _COPIED_TEXT_LOG2 if is_text else _COPIED_LOG2
+        self._is_text = footer.form.kind == BYTES and not footer.dictionary_length and footer.key.role != KEY
         self.decoded_size = DecodedSize(self._source, footer)
 
     # -- what the footer says ------------------------------------------------------------------------------
@@ -255,7 +254,7 @@ class ColumnReader:
         """
         assert self.has_dictionary and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
         arrays = self._source.between(lower, upper, stats, True, "codes", scanning)
-        if len(arrays) == 1 and len(arrays[0]) << self._copied_log2 > self._block_rows:
+        if len(arrays) == 1 and self._is_most(arrays[0]):
             return arrays[0]
         indices = pa.concat_arrays([array.indices for array in arrays], memory_pool=pool())
         return pa.DictionaryArray.from_arrays(indices, arrays[0].dictionary, safe=False)
@@ -295,10 +294,14 @@ class ColumnReader:
         """Parts of neighbouring blocks as one array, which does not hold much more memory than its rows take."""
         if len(arrays) > 1:
             return pa.concat_arrays(arrays)
-        if len(arrays[0]) << self._copied_log2 > self._block_rows:
+        if self._is_most(arrays[0]):
             return arrays[0]
-        # Of a part that is a few rows of a window's end, or of a window that was cut because its rows take much.
         return pa.concat_arrays(arrays, memory_pool=pool())
+
+    def _is_most(self, array: pa.Array) -> bool:
+        """Whether a part of a block is so much of it that the rest may stay with it."""
+        is_whole = len(array) >= WINDOW_ROWS and not self._is_text
+        return len(array) << (_COPIED_WINDOW_LOG2 if is_whole else _COPIED_LOG2) > self._block_rows
 
     @property
     def decodes_in_long_calls(self) -> bool:
@@ -362,6 +365,13 @@ class ColumnReader:
         if as_ == "codes":
             return self._footer.dictionary_length > 0 and not self._footer.null_count
         return self._footer.has_frames and (as_ == "plain" or (as_ == "narrow" and self._has_narrow))
+
+    def filled_bytes(self, as_: BlockForm, lower: int, upper: int) -> int:
+        """What the blocks with these ordinals take in a form that this column `fills`."""
+        form = CODEWORDS if as_ == "codes" else self._narrow_form if as_ == "narrow" else self._footer.form
+        blocks, shift = self.blocks_of(lower, upper), self._footer.rows_per_block_log2
+        rows = min(blocks.stop << shift, self._footer.row_count) - (blocks.start << shift)
+        return rows * form.arrow_width_bytes
 
     def is_new(self, as_: BlockForm, lower: int, upper: int) -> bool:
         """Whether a scan that reads these ordinals in this form to the end leaves nothing in the cache."""

@@ -1,7 +1,8 @@
 """Columns of a rowset that a window of a scan reads by one call for all of them: see `nyala.cfile.together`.
 
 Those that nothing has changed since they were written, that lie as that can read them, in the type that the schema has,
-and that the cache is not to keep yet. All others are read one by one, as they are by who reads little.
+and that the cache is not to keep yet, or cannot: where the blocks of one window are more than it holds, none would be
+there when it is asked for again. All others are read one by one, as they are by who reads little.
 
     whole_columns, picked_columns    values, of all rows or of some
     encoded_columns                  as they lie
@@ -41,11 +42,16 @@ def whole_columns(
     Raises: CorruptionError.
     """
     names, asked = [], []
+    size = 0
     for column, form in wanted:
         reader = _untouched(rowset, column)
-        if reader is not None and reader.fills(form) and reader.is_new(form, lower, upper):
+        if reader is not None and reader.fills(form):
             names.append(column.name)
             asked.append((reader, form))
+            size += reader.filled_bytes(form, lower, upper)
+    if size <= (rowset.cache_limit_bytes or 0):
+        new = [place for place, (reader, form) in enumerate(asked) if reader.is_new(form, lower, upper)]
+        names, asked = [names[place] for place in new], [asked[place] for place in new]
     return dict(zip(names, together.arrays_together(asked, lower, upper, stats), strict=True))
 
 

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from nyala.cfile.block_source import BlockForm
 from nyala.cfile.encoded_rows import EncodedRows, picked, rows_matching, rows_of
 from nyala.cfile.kernels import Fill, Question, fill
-from nyala.cfile.memory import pool
+from nyala.cfile.memory import of_columns, pool
 from nyala.cfile.physical import narrow_decimal
 from nyala.cfile.straight import Sieved
 from nyala.keys.codec import KeyCodec
@@ -200,7 +200,8 @@ def read_window(
     """
     stats = RowSetStats()
     try:
-        return _read_window(unit, spec, lower, upper, columns, counters, stats)
+        with of_columns(len(columns)):
+            return _read_window(unit, spec, lower, upper, columns, counters, stats)
     finally:
         counters.add(stats)
 

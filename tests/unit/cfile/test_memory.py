@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
 import pytest
 
 from nyala.cfile import memory
@@ -51,3 +53,53 @@ def test_what_was_freed_is_used_again_without_page_faults(later_s: float, thread
     pages = 50 * (1 << 20) // 4096
     assert all(int(faults) < pages / 10 for faults in ran.stdout.split()), ran.stdout
     assert len(ran.stdout.split()) == 1 + threads
+
+
+# A window of as many columns, again and again; how much memory the process had at the most.
+_WIDE = """
+import resource, sys
+import numpy as np
+from nyala.cfile.memory import allocate, of_columns
+
+def most():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+before, window = most(), []
+for _ in range(60):
+    with of_columns(200):
+        read = [allocate(1 << 17) for _ in range(200)]
+    for buffer in read:
+        np.frombuffer(buffer, np.uint8)[::4096] = 1
+    window = read
+    del read
+print(most() - before)
+"""
+
+
+def test_windows_of_very_many_columns_take_the_memory_of_some() -> None:
+    """Two of 25 MB are held at once; in jemalloc each lay in pages of its own, and those stayed."""
+    ran = subprocess.run([sys.executable, "-c", _WIDE], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    assert int(ran.stdout) < 200, f"{ran.stdout} MB"
+
+
+def test_only_who_reads_very_many_columns_has_them_elsewhere() -> None:
+    usual, other = memory.pool().backend_name, pa.default_memory_pool().backend_name
+    with memory.of_columns(33):
+        assert _backend() == other
+        with ThreadPoolExecutor(1) as thread:
+            assert thread.submit(_backend).result() == usual
+        with memory.of_columns(2):
+            assert _backend() == usual
+        assert _backend() == other
+    assert _backend() == usual
+    with pytest.raises(KeyError), memory.of_columns(33):
+        raise KeyError
+    assert _backend() == usual
+    with memory.of_columns(32):
+        assert _backend() == usual
+
+
+def _backend() -> str:
+    name: str = memory.pool().backend_name
+    return name

@@ -373,3 +373,23 @@ def test_windows_that_were_cut_are_read_one_by_one_for_polars(
         read.clear()
         assert len(db["t"].scan().to_polars_lazy().collect()) == rows
     assert read and max(read) <= max(cut)
+
+
+@pytest.mark.parametrize("kind", ["int64", "double"])
+def test_scans_again_hold_no_more_than_the_first(tmp_path: Path, kind: str) -> None:
+    """From the fourth on the cache is offered what they decode: of windows that do not fit it these were whole blocks,
+    each decoded for every part of it, and it stayed with that."""
+    rows, names = 70_000, [f"c{i}" for i in range(60)]
+    values = np.random.default_rng(1).integers(0, 1000, rows) / (1 if kind == "int64" else 7)
+    with nyala.connect(tmp_path / "s", maintenance=False, memory_limit="1GB") as db:
+        table = db.create_table("t", {"k": "int64", **dict.fromkeys(names, kind)}, "k")
+        columns = {name: pa.array(values + i).cast(kind) for i, name in enumerate(names)}
+        table.insert(pa.table({"k": range(rows), **columns}))
+        db.flush()
+    found = []
+    with nyala.connect(tmp_path / "s", read_only=True, memory_limit=LIMIT) as db:
+        for _ in range(6):
+            seen, most = most_held(iter(db["t"].scan().to_reader()), LIMIT)
+            assert seen == rows
+            found.append(most)
+    assert max(found[3:]) <= max(found[:3]) + SHARE, [f"{most / 1e6:.1f} MB" for most in found]
