@@ -86,8 +86,6 @@ class Explanation:
         columns are not among them: these are decoded to runs, each of which is asked once.
         """
         counters = self._counters
-        windows_read = counters.windows_total - counters.windows_skipped
-        rows_read = counters.rows_total - counters.rows_skipped
         return {
             "table": self._table,
             "timestamp": self._spec.snapshot,
@@ -99,10 +97,10 @@ class Explanation:
             "rowsets_total": counters.rowsets_total,
             "rowsets_read": counters.rowsets_read,
             "windows_total": self._windows_total,
-            "windows_skipped": self._windows_total - windows_read,
+            "windows_skipped": self._windows_total - counters.windows_read,
             "rows_total": self._rows_total,
             "rows_in_range": counters.rows_in_range,
-            "rows_skipped": self._rows_total - rows_read,
+            "rows_skipped": self._rows_total - counters.rows_read,
             "rows_sieved": counters.sieved_rows,
             "rows_sieved_left": counters.sieved_rows_left,
             "blocks_total": self._blocks_total,

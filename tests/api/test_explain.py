@@ -44,6 +44,19 @@ def test_a_key_range_is_seen_beside_the_whole_table(table: Any) -> None:
     assert "windows   1 of 4\n" in str(told)
 
 
+def test_a_limit_is_seen_in_windows_and_rows(table: Any) -> None:
+    """Blocks alone told it, beside "windows 4 of 4"."""
+    told = table.scan(limit=5).explain()
+    facts = told.to_dict()
+    assert (facts["windows_total"], facts["windows_skipped"]) == (4, 3)
+    assert (facts["rows_total"], facts["rows_skipped"]) == (ROWS + 1, ROWS + 1 - 5)
+    assert "windows   1 of 4\n" in str(told) and "rows      5 of 300,001\n" in str(told)
+    some = table.scan(where="v < 900", limit=5).explain().to_dict()
+    assert some["windows_total"] - some["windows_skipped"] == 1
+    whole = table.scan().explain().to_dict()
+    assert whole["windows_skipped"] == whole["rows_skipped"] == 0
+
+
 def test_a_predicate_that_no_key_bounds_has_all_rows_in_range(table: Any) -> None:
     told = table.scan(columns=["k"], where="v = 5 AND s = 'b'").explain()
     facts = told.to_dict()

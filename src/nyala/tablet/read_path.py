@@ -180,14 +180,9 @@ def pieces(
     columns, window_bytes, at_once: what is decoded besides the predicate's columns, what a window may take, and how
     many rowsets have one at once (`scan_memory`). It is asked when the scan comes to it.
     """
-    rowset, of_rows = unit.rowset, unit.upper - unit.lower
-    left = parts_left(unit, spec)
-    # Counted as whole ones, however they are cut.
-    of_windows = (unit.upper - 1) // WINDOW_ROWS + 1 - unit.lower // WINDOW_ROWS
-    whole = [piece for lower, upper in left for piece in windows(lower, upper, WINDOW_ROWS)]
-    windows_left = len({lower // WINDOW_ROWS for lower, _ in whole})
-    counters.skip(of_windows - windows_left, of_windows, of_rows - _row_count(left), of_rows)
-    if not left:
+    rowset = unit.rowset
+    whole = [piece for lower, upper in parts_left(unit, spec) for piece in windows(lower, upper, WINDOW_ROWS)]
+    if not whole:
         return
     fitting = None
     if window_bytes is not None and isinstance(rowset, DiskRowSet):
@@ -198,15 +193,19 @@ def pieces(
         (lower, upper), middle = whole[0], whole[0][0] + max(spec.limit or 0, 1)
         if middle < upper:
             groups[:1] = [[(lower, middle)], [(middle, upper)]]
+    last = -1
     for parts in groups:
         rows = WINDOW_ROWS
         if fitting is not None:
             for lower, upper in _joined(parts, rows):
                 rows = fitting.rows(lower, upper, rows)
-        found = list(_joined(parts, rows))
-        counters.skip(0, 0, _row_count(parts) - _row_count(found), 0)  # those between are read all the same
-        for lower, upper in found:
-            yield from windows(lower, upper, rows)
+        for lower, upper in _joined(parts, rows):
+            for piece in windows(lower, upper, rows):
+                # Counted as whole ones, however they are cut.
+                window = piece[0] // WINDOW_ROWS
+                counters.came_to(window != last, piece[1] - piece[0])
+                last = window
+                yield piece
 
 
 def _joined(parts: Sequence[tuple[int, int]], rows: int) -> Iterator[tuple[int, int]]:
@@ -218,10 +217,6 @@ def _joined(parts: Sequence[tuple[int, int]], rows: int) -> Iterator[tuple[int, 
             begin = lower
         end = upper
     yield begin, end
-
-
-def _row_count(parts: Sequence[tuple[int, int]]) -> int:
-    return sum(upper - lower for lower, upper in parts)
 
 
 def _is_little(spec: ScanSpec) -> bool:
@@ -437,7 +432,7 @@ def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCount
         for unit in units:
             rowset, lower, upper = unit.rowset, unit.lower, unit.upper
             assert isinstance(rowset, DiskRowSet)
-            counters.skip(0, (upper - 1) // WINDOW_ROWS + 1 - lower // WINDOW_ROWS, 0, upper - lower)
+            counters.came_to((upper - 1) // WINDOW_ROWS + 1 - lower // WINDOW_ROWS, upper - lower)
             alive = rowset.liveness(spec.snapshot, lower, upper, stats)
             if alive is None:
                 found.append(rowset.rows_between(spec.columns, spec.snapshot, lower, upper, stats))

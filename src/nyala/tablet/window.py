@@ -80,24 +80,20 @@ class ScanCounters:
         self.tablets_read = 0
         self.rowsets_total = 0
         self.rowsets_read = 0
-        self.windows_total = 0
-        self.windows_skipped = 0
         self.rows_in_range = 0  # that partitions and bounds on the key left
-        self.rows_total = 0  # of these so many as the run has come to
-        self.rows_skipped = 0
+        self.windows_read = 0  # that the run has come to, and that zone maps did not exclude
+        self.rows_read = 0  # of these
         self.stats = RowSetStats()
         self.sieved_rows = 0
         self.sieved_rows_left = 0
         self.sieved_oddly = 0  # windows of which nothing was left, or much
         self._lock = threading.Lock()
 
-    def skip(self, windows: int, of_windows: int, rows: int, of_rows: int) -> None:
-        """So much of a rowset is not looked at, by zone maps."""
+    def came_to(self, windows: int, rows: int) -> None:
+        """So many more windows, and rows of windows, are to be read now."""
         with self._lock:
-            self.windows_total += of_windows
-            self.windows_skipped += windows
-            self.rows_total += of_rows
-            self.rows_skipped += rows
+            self.windows_read += windows
+            self.rows_read += rows
 
     @property
     def sieving_pays(self) -> bool:
