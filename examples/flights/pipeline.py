@@ -187,7 +187,7 @@ class Pipeline:
                 self._bring_in(day)
                 bar.advance(day)
                 if reader.looks:
-                    bar.note(f"reader sees {reader.looks[-1]['departures']:,}")
+                    bar.note(f"reader sees {reader.looks[-1]['departures']:,} departures")
         self._check_looks(reader.looks)
         self._check_rows("flights at the end of the year")
         self._remember(f"{days[-1].date:%-d %b}")

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from nyala.mvcc.timestamp import to_datetime
 from nyala.partition.describe import describe_range
-from nyala.scan import PinnedRows, ScannedStore, preview
+from nyala.previews import preview, told
+from nyala.scan import PinnedRows, ScannedStore
 from nyala.tablet import diff_scan
 from nyala.tablet.diff_spec import DiffSpec, Versions
 from nyala.tablet.root import Root, TableState
@@ -85,6 +86,7 @@ class ChangeFeed(PinnedRows):
     def _again(self) -> str:
         return f"ask again, with since={self.since}, until={self.until} for the same changes"
 
+    @told
     def __repr__(self) -> str:
         shown: list[pa.RecordBatch] = []
         for batch in self._batches():

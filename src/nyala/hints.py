@@ -27,6 +27,8 @@ _HINTS: Final[Mapping[str, Mapping[str, str]]] = {
     "Scan": {
         **_OF_SCANS,
         **dict.fromkeys(("filter", "where", "select", "query", "sort", "order_by", "limit"), _CHOOSE),
+        **dict.fromkeys(("columns", "column_names"), "the names are scan.schema.names"),
+        "count": "len(table), or table.count(where)",
     },
     "ChangeFeed": _OF_SCANS,
     "Table": {
@@ -34,6 +36,13 @@ _HINTS: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("filter", "where", "select", "query", "find"), _CHOOSE),
         **dict.fromkeys(("columns", "column_names"), "the names are table.schema.names"),
         "sql": "db.sql('SELECT …') asks in SQL",
+        **dict.fromkeys(
+            ("to_polars_lazy", "to_duckdb", "to_reader", "batches", "to_spark"), "table.scan().{name}()"
+        ),
+        **dict.fromkeys(
+            ("describe", "info", "dtypes"), "table.schema has columns and types, table.stats() figures"
+        ),
+        **dict.fromkeys(("value", "lookup", "row"), "table.get(key) is a row by its key"),
         **dict.fromkeys(("drop", "remove"), "db.drop_table(name)"),
         **dict.fromkeys(("truncate", "clear"), 'table.delete(where="TRUE") deletes all rows'),
         **dict.fromkeys(("write", "save", "put", "add"), "table.upsert(data) or table.insert(data)"),
@@ -62,6 +71,16 @@ _HINTS: Final[Mapping[str, Mapping[str, str]]] = {
             ("begin", "transaction", "commit"), "`with db.batch() as b:` is one commit of several writes"
         ),
         "compact": "db['table'].compact()",
+        **dict.fromkeys(("metrics", "info", "status"), "db.stats() has figures, db.check() looks for damage"),
+    },
+    "Result": {
+        **dict.fromkeys(("pl", "polars"), "result.to_polars()"),
+        **dict.fromkeys(("fetchdf", "fetch_df", "pandas"), "result.to_pandas()"),
+        **dict.fromkeys(("fetch_arrow_table", "to_table", "read_all"), "result.to_arrow()"),
+        **dict.fromkeys(
+            ("show", "head"), "print(result) shows the first rows, result.fetchmany(n) gives some"
+        ),
+        **dict.fromkeys(("rows", "to_list", "to_pylist", "to_dicts"), "result.to_arrow().to_pylist()"),
     },
 }
 

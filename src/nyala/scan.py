@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import datetime as dt
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol, TypeVar
@@ -30,6 +29,7 @@ from nyala.env import Env
 from nyala.errors import ColumnNotFoundError, HistoryExpiredError, InvalidArgumentError, SchemaError
 from nyala.hints import no_attribute
 from nyala.mvcc.timestamp import to_datetime
+from nyala.previews import preview, told
 from nyala.schema.alteration import widens
 from nyala.schema.arrow_values import telling_damage
 from nyala.schema.nodes import Predicate, all_of
@@ -557,6 +557,7 @@ class Scan(PinnedRows):
     def _again(self) -> str:
         return f"scan again, with at={self.timestamp} for the same moment"
 
+    @told
     def __repr__(self) -> str:
         root, table = self._take()
         counters = ScanCounters()
@@ -570,37 +571,6 @@ class Scan(PinnedRows):
         if not head.num_rows and (why := self.why_empty()):
             lines.append(f"({why})")
         return "\n".join(lines)
-
-
-def preview(table: pa.Table, width: int = 24) -> str:
-    """A few rows as text, a line each, cells cut at `width`; not so times, whose end is their fraction and zone."""
-
-    def cut(text: str) -> str:
-        return text if len(text) <= width else text[: width - 1] + "…"
-
-    columns = []
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if pa.types.is_timestamp(column.type):
-            cells = [_time_text(value) for value in column.cast(pa.int64()).to_pylist()]
-        else:
-            with telling_damage(table):
-                cells = ["NULL" if value is None else cut(str(value)) for value in column.to_pylist()]
-        columns.append([cut(name), *cells])
-    widths = [max(map(len, column)) for column in columns]
-    return "\n".join(
-        "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
-        for row in zip(*columns, strict=True)
-    )
-
-
-def _time_text(microseconds: int | None) -> str:
-    """ISO text; a year that Python has no dates for: microseconds since 1970."""
-    if microseconds is None:
-        return "NULL"
-    try:
-        return (dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=microseconds)).isoformat() + "Z"
-    except OverflowError:
-        return str(microseconds)
 
 
 def read_token(

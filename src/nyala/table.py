@@ -23,8 +23,9 @@ from nyala.errors import Error, InvalidArgumentError, ReadOnlyError
 from nyala.hints import no_attribute
 from nyala.mvcc.timestamp import naive_note, parse_at, to_datetime
 from nyala.partition.describe import describe
+from nyala.previews import preview, told
 from nyala.progress import Progress, Work, teller
-from nyala.scan import Scan, not_indexed, not_looped_over, preview, resolve_columns
+from nyala.scan import Scan, not_indexed, not_looped_over, resolve_columns
 from nyala.tablet import read_path, where_writes
 from nyala.tablet.care import compact_table, vacuum_table
 from nyala.tablet.diff_spec import make_diff_spec
@@ -584,6 +585,7 @@ class Table(_Readable):
             "timestamp": snapshot,
         }
 
+    @told
     def __repr__(self) -> str:
         _, table, snapshot = self._view(None)
         stats = self.stats()

@@ -397,3 +397,18 @@ def test_messages_are_sentences_for_people(db: Database) -> None:
             act(db["t"])
         text = str(error.value)
         assert len(text) > 20 and " object at 0x" not in text and "ArrowInvalid" not in text, text
+
+
+def test_a_data_file_that_was_removed_is_told_with_what_to_do(tmp_path: Path) -> None:
+    """ "check the path" was said of a path that nobody had given."""
+    with nyala.connect(tmp_path / "s", maintenance=False) as db:
+        table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
+        table.insert({"k": range(10), "v": range(10)})
+        table.flush()
+    (gone,) = (tmp_path / "s").rglob("*.base")
+    gone.unlink()
+    with nyala.connect(tmp_path / "s", read_only=True) as db:
+        for read in (lambda: db["t"].scan().to_arrow(), lambda: db["t"].get({"k": 1})):
+            with pytest.raises(nyala.StorageError, match=r"1\.base is gone.*nyala fs check.*backup") as error:
+                read()
+            assert isinstance(error.value, FileNotFoundError) and error.value.path == str(gone)

@@ -10,7 +10,7 @@ import pytest
 from tests.support import key_value_table, open_database
 
 import nyala
-from nyala.scan import preview
+from nyala.previews import preview
 
 
 def test_a_preview_shows_times_whole(tmp_path: Path) -> None:
@@ -143,3 +143,33 @@ def test_what_is_not_indexed_says_what_is(tmp_path: Path) -> None:
                 assert all_rows in str(error.value) and "table.get(key)" in str(error.value)
         with pytest.raises(AttributeError, match=r"db\['name'\].scan\(\) has its rows"):
             db.read_table("t")  # type: ignore[attr-defined]
+
+
+def test_what_can_not_be_shown_says_why(tmp_path: Path) -> None:
+    """`print`, a notebook or a debugger would end in the error, and hide the one that is looked for."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        before = db.now()
+        table.insert({"k": [1], "v": [2]})
+        gone = db.create_table("gone", {"k": "int64"}, "k")
+        db.drop_table("gone")
+        shown = [table, table.scan(), table.changes(since=before), db.sql("SELECT * FROM t")]
+        assert all("(" not in repr(rows).splitlines()[0] or rows is table for rows in shown)
+        assert repr(gone).startswith("Table (no table 'gone' in this store")
+    for rows in shown:
+        assert repr(rows).startswith(f"{type(rows).__name__} (the store '") and "is closed" in repr(rows)
+
+
+def test_names_that_other_objects_have_are_told(tmp_path: Path) -> None:
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        for rows, name, how in (
+            (table, "to_polars_lazy", r"table\.scan\(\)\.to_polars_lazy\(\)"),
+            (table, "describe", r"table\.schema"),
+            (table.scan(), "columns", r"scan\.schema\.names"),
+            (db.sql("SELECT 1"), "pl", r"result\.to_polars\(\)"),
+            (db.sql("SELECT 1"), "show", r"print\(result\)"),
+            (db, "metrics", r"db\.stats\(\)"),
+        ):
+            with pytest.raises(AttributeError, match=how):
+                getattr(rows, name)

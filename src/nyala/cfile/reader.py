@@ -35,7 +35,7 @@ from nyala.cfile.column_reader import ColumnReader, ReadStats, SummaryError
 from nyala.cfile.footer import ColumnFooter, refuse_unknown_flags
 from nyala.cfile.kernels import Demand, Stretch
 from nyala.cfile.memory import allocate
-from nyala.env.files import Files, RandomFile
+from nyala.env.files import Files, MissingFileError, RandomFile
 from nyala.errors import CorruptionError, StorageError
 from nyala.schema.adapter import are_versions
 
@@ -274,8 +274,19 @@ class CFileReader:
         file = self._file
         if file is None:
             with self._lock:
-                file = self._file = self._file or self._files.open(self.path)
+                file = self._file = self._file or self._open()
         return file
+
+    def _open(self) -> RandomFile:
+        try:
+            return self._files.open(self.path)
+        except MissingFileError as error:
+            raise MissingFileError(
+                f"the data file {self.path} is gone, and rows with it: `nyala fs check` says what else is; bring it "
+                "back, or restore a backup",
+                path=self.path,
+                errno=error.errno,
+            ) from error
 
     def _expect(self, length: int, found: int, offset: int) -> None:
         if found != length:

@@ -66,11 +66,15 @@ def _require_store(folder: str) -> None:
         there = "" if os.path.isdir(folder) else " (there is no such folder)"
         if there and os.sep not in folder:
             there = " (there is no such folder; FOLDER comes first, then TABLE)"
-        raise StorageError(
-            f"there is no Nyala store at {folder!r}{there}: `{program()} demo {shlex.quote(folder)}` would make "
-            "one to look at, `table load --create` one of your own data",
-            path=folder,
-        )
+        others = [] if there else sorted(os.listdir(folder))
+        if others:
+            how = f"it has other files ({', '.join(others[:3])}); give the folder that connect() was given"
+        else:
+            how = (
+                f"`{program()} demo {shlex.quote(folder)}` would make one to look at, `table load --create` one of "
+                "your own data"
+            )
+        raise StorageError(f"there is no Nyala store at {folder!r}{there}: {how}", path=folder)
 
 
 def find_table(database: Database, name: str | None) -> Table:

@@ -249,7 +249,8 @@ def _nothing_in_common(source: pa.DataType, type: ColumnType) -> str:
             else f"round it and cast it to {type} first, for a double has no digits of a fraction that are exact"
         )
     elif kind == "text":
-        how = f"cast it to {type} first, which parses it"
+        call = {"int": "int(…)", "float": "float(…)", "decimal": "decimal.Decimal(…)"}.get(target)
+        how = f"cast it to {type} first, which parses it" + (f"; a value in Python by {call}" if call else "")
     elif kind in ("int", "decimal", "timestamp", "date", "bool", "float", "binary"):
         how = f"cast it to {type} first"
     else:

@@ -277,6 +277,13 @@ class ColumnRef:
     def __or__(self, other: Any) -> Predicate:
         return any_of((as_predicate(self), as_predicate(other)))
 
+    # Of `col("a") > 0 & col("b") > 1`, where & comes first.
+    def __rand__(self, other: Any) -> Predicate:
+        return all_of((as_predicate(other), as_predicate(self)))
+
+    def __ror__(self, other: Any) -> Predicate:
+        return any_of((as_predicate(other), as_predicate(self)))
+
     def __invert__(self) -> Predicate:
         return ~as_predicate(self)
 

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
+from nyala.hints import no_attribute
 from nyala.mvcc.timestamp import to_datetime
-from nyala.scan import Explanation, Scan, preview
+from nyala.previews import preview, told
+from nyala.scan import Explanation, Scan
 from nyala.schema.arrow_values import telling_damage
 from nyala.sql.errors import our_error
 from nyala.sql.source import Planning, ScanSource, duckdb_table
@@ -203,9 +205,15 @@ class Result:
         asked = [scan for source in run.sources for scan in source.asked]
         return SqlExplanation([scan.explanation_of_last_run() for scan in asked], text)
 
+    @told
     def __repr__(self) -> str:
         head = _Run(self._question).reader("SELECT * FROM (\n", f"\n) LIMIT {_HEAD_ROWS}").read_all()
         return f"Result at {to_datetime(self.timestamp).isoformat()}\n{preview(head)}"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute(self, name)
 
     # ---------------------------------------------------------------------------------------- inside
 

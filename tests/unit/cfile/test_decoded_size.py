@@ -89,6 +89,7 @@ def test_numbers_of_a_small_part_are_copied_out(files: MemoryFiles) -> None:
     assert column.read(16_384, 32_768, scanning=True).get_total_buffer_size() == 8 * 16_384, (
         "the least window"
     )
-    assert column.read(65_536, 131_072, scanning=True).get_total_buffer_size() == 8 * 131_072, (
+    assert column.read(65_536, 131_072, scanning=True).get_total_buffer_size() == 8 * 65_536, "half of it"
+    assert column.read(65_535, 131_072, scanning=True).get_total_buffer_size() == 8 * 131_072, (
         "no copy of much"
     )

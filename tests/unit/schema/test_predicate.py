@@ -401,6 +401,8 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: 1 < col("n") < 5, "chain of comparisons"),
     (lambda: bool(col("n")), "combine conditions with & | ~"),
     (lambda: (col("n") == 1) & 5, "is no condition; put comparisons in parentheses"),
+    (lambda: col("n") > 0 & col("a") > 1, "0 is no condition; put comparisons in parentheses"),
+    (lambda: col("n") > 0 | col("a") > 1, "0 is no condition; put comparisons in parentheses"),
     (lambda: col(5), "takes a text"),  # type: ignore[arg-type]
     (lambda: col("host").like(5), "takes a text"),  # type: ignore[arg-type]
 ]  # fmt: skip
