@@ -275,7 +275,7 @@ class ColumnReader:
         arrays = self._source.between(lower, upper, stats, True, "runs", scanning)
         if len({array.type for array in arrays}) > 1:
             arrays = [rows_of(array) for array in arrays]
-        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays, memory_pool=pool())
 
     def read_narrow(
         self,
@@ -293,7 +293,7 @@ class ColumnReader:
     def _joined(self, arrays: list[pa.Array]) -> pa.Array:
         """Parts of neighbouring blocks as one array, which does not hold much more memory than its rows take."""
         if len(arrays) > 1:
-            return pa.concat_arrays(arrays)
+            return pa.concat_arrays(arrays, memory_pool=pool())
         if self._is_most(arrays[0]):
             return arrays[0]
         return pa.concat_arrays(arrays, memory_pool=pool())
