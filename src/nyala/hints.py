@@ -28,7 +28,6 @@ _HINTS: Final[Mapping[str, Mapping[str, str]]] = {
         **_OF_SCANS,
         **dict.fromkeys(("filter", "where", "select", "query", "sort", "order_by", "limit"), _CHOOSE),
         **dict.fromkeys(("columns", "column_names"), "the names are scan.schema.names"),
-        "count": "len(table), or table.count(where)",
     },
     "ChangeFeed": _OF_SCANS,
     "Table": {

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from nyala.errors import Error
+from nyala.errors import StorageError, TableNotFoundError
 from nyala.schema.arrow_values import telling_damage
 
 __all__ = ["preview", "told"]
@@ -19,13 +19,13 @@ _Object = TypeVar("_Object")
 
 def told(show: Callable[[_Object], str]) -> Callable[[_Object], str]:
     """A `__repr__` that reads: a debugger, a notebook or a log that shows the object of a closed store, or of a table
-    that was dropped, is told so, and not stopped."""
+    that was dropped, is told so, and not stopped. Damage is an error here as anywhere."""
 
     @functools.wraps(show)
     def shown(self: _Object) -> str:
         try:
             return show(self)
-        except Error as error:
+        except (StorageError, TableNotFoundError) as error:
             return f"{type(self).__name__} ({error})"
 
     return shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import subprocess
 import sys
 import threading
@@ -350,10 +351,10 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
         begun.fetchall,
         fresh.to_arrow,
         lambda: db.sql("SELECT 1"),
-        lambda: repr(fresh),
     ):
         with pytest.raises(nyala.StorageError, match="closed"):
             act()
+    assert re.fullmatch(r"Result \(the store '.*' is closed.*\)", repr(fresh)), "who prints it is not stopped"
 
 
 def test_a_store_that_is_closed_beside_a_statement(tmp_path: Path) -> None:

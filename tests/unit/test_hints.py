@@ -17,12 +17,18 @@ from nyala import hints
 def objects(tmp_path: Path) -> Any:
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
-        yield {"Database": db, "Table": table, "Scan": table.scan(), "ChangeFeed": table.changes(since=0)}
+        yield {
+            "Database": db,
+            "Table": table,
+            "Scan": table.scan(),
+            "ChangeFeed": table.changes(since=0),
+            "Result": db.sql("SELECT 1"),
+        }
 
 
 def test_each_hint_names_what_is_there(objects: dict[str, Any]) -> None:
     """A hint that leads to the next error is worse than none; and none stands for what there is."""
-    variables = {"db": "Database", "table": "Table", "scan": "Scan", "feed": "ChangeFeed"}
+    variables = {"db": "Database", "table": "Table", "scan": "Scan", "feed": "ChangeFeed", "result": "Result"}
     seen = 0
     for kind, known in hints._HINTS.items():
         for name in known:
@@ -30,7 +36,7 @@ def test_each_hint_names_what_is_there(objects: dict[str, Any]) -> None:
                 getattr(objects[kind], name)
             said = str(error.value)
             assert said.startswith(f"{kind!r} object has no attribute {name!r}: ") and "{" not in said
-            for variable, method in re.findall(r"\b(db|table|scan|feed)\.(\w+)", said):
+            for variable, method in re.findall(r"\b(db|table|scan|feed|result)\.(\w+)", said):
                 assert hasattr(objects[variables[variable]], method), said
                 seen += 1
             for method in re.findall(r"db\[.*?\]\.(\w+)", said):

@@ -42,7 +42,7 @@ from nyala.cfile.gathering import (
     word_dtype,
 )
 from nyala.cfile.kernels import Fill, fill
-from nyala.cfile.memory import allocate
+from nyala.cfile.memory import allocate, pool
 from nyala.cfile.physical import BYTES, narrow_decimal
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import python_at, python_value
@@ -135,8 +135,11 @@ class SingleValues:
             ordinals = Ordinals(np.arange(lower, upper), is_range=True)
             return self.gather(ordinals, stats=stats, fill_cache=fill_cache)
         blocks = self._source.between(lower, upper, stats, fill_cache, self._small, False)
-        arrays = [self._plain(array) for array in blocks]
-        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+        arrays = [self._plain(block) for block in blocks]
+        if len(arrays) == 1 and (arrays[0] is not blocks[0] or len(arrays[0]) << 1 > self._block_rows):
+            return arrays[0]
+        # Copied, or the rest of a block would stay with a part of it.
+        return pa.concat_arrays(arrays, memory_pool=pool())
 
     def value(self, ordinal: int) -> Any:
         """One value as `python_at` gives it. Cost: no array is made of a block that is kept as it lies.

@@ -393,3 +393,18 @@ def test_scans_again_hold_no_more_than_the_first(tmp_path: Path, kind: str) -> N
             assert seen == rows
             found.append(most)
     assert max(found[3:]) <= max(found[:3]) + SHARE, [f"{most / 1e6:.1f} MB" for most in found]
+
+
+def test_rowsets_of_a_few_rows_give_no_batch_that_holds_whole_blocks(tmp_path: Path) -> None:
+    """They are read as look-ups are; all batches together held eight times what they were."""
+    names = [f"c{i}" for i in range(60)]
+    values = np.random.default_rng(1).integers(0, 3, 60_000) * 0.1
+    with nyala.connect(tmp_path / "s", maintenance=False, memory_limit="1GB") as db:
+        form = nyala.column("double", encoding="bitshuffle")
+        table = db.create_table("t", {"k": "int64", **dict.fromkeys(names, form)}, "k")
+        table.insert(pa.table({"k": range(60_000), **{name: values + i for i, name in enumerate(names)}}))
+        db.flush()
+    with nyala.connect(tmp_path / "s", read_only=True, memory_limit=LIMIT) as db:
+        batches = list(db["t"].scan().to_reader())
+    assert len(batches) > 4, "cut"
+    assert sum(b.get_total_buffer_size() for b in batches) <= 1.1 * sum(b.nbytes for b in batches)
