@@ -85,8 +85,10 @@ def frames(
     n_rows: int | None,
     batch_size: int | None,
 ) -> Iterator[pl.DataFrame]:
-    """What polars asks a source for: these columns of the rows that match, at most so many.
+    """What polars asks a source for: these columns of the rows that match, of the first `n_rows` if it says so.
 
+    n_rows: comes before the predicate, as polars means it: with both, `head(n).filter(…)` was asked, and `filter(…)`
+    before a `head` has no `n_rows`.
     batch_size: rows that polars would like a frame to have. A batch with less than twice as many is handed over whole,
     a larger one in equal parts, one for each of polars' threads at the most: each frame more costs 50 to 100 µs.
     """
@@ -94,13 +96,15 @@ def frames(
 
     wanted = scan.schema.names if with_columns is None else with_columns
     asked = _split(predicate, scan.schema)
-    narrowed = _narrowed(scan, wanted, asked.rest, asked.where)
-    rest = asked.rest
+    rest, where, later = asked.rest, asked.where, None
+    if n_rows is not None and predicate is not None:
+        rest, where, later = None, None, asked.whole
+    narrowed = _narrowed(scan, wanted, rest if later is None else later, where)
     if narrowed is None:
         rest = asked.whole
         narrowed = _narrowed(scan, wanted, rest, None)
         assert narrowed is not None
-    make = partial(_frame, _Text(narrowed.schema), rest, wanted)
+    make = partial(_frame, _Text(narrowed.schema), rest, wanted if later is None else narrowed.schema.names)
     narrowed = narrowed.with_dictionaries()
     left = n_rows
     few = left is not None and left <= _FEW_ROWS
@@ -109,6 +113,8 @@ def frames(
         if left is not None:
             frame = frame.head(left)
             left -= frame.height
+            if later is not None:
+                frame = _matching(frame, later, wanted)
         parts = 1 if batch_size is None else min(frame.height // max(1, batch_size), parts_max)
         yield from [frame] if parts <= 1 else frame.iter_slices(-(-frame.height // parts))
         if left == 0:
@@ -148,6 +154,10 @@ def _frame(
     # work, make columns of: that costs two changes of threads, and a wait. Of rows without columns it takes the number
     # from a table only.
     frame = polars.DataFrame(batch if batch.num_columns else pa.Table.from_batches([batch]))
+    return _matching(frame, rest, wanted)
+
+
+def _matching(frame: pl.DataFrame, rest: pl.Expr | None, wanted: Sequence[str]) -> pl.DataFrame:
     if rest is not None:
         frame = frame.filter(rest)
     return frame if frame.columns == wanted else frame[wanted]

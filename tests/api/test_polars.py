@@ -612,3 +612,37 @@ def test_a_text_that_is_compared_with_one_word_is_that_word_in_every_frame(
             found = table.scan().to_polars_lazy().filter(pl.col("word") == wanted).collect()
             assert found.rows() == [(row["k"], wanted) for row in rows if row["word"] == wanted]
             assert made == sorted(made) and len(made) < 8, "not one for each window"
+
+
+@pytest.mark.parametrize("engine", ["in-memory", "streaming"])
+@pytest.mark.parametrize("flushed", [False, True])
+def test_the_first_rows_are_taken_before_they_are_filtered(
+    tmp_path: Path, flushed: bool, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """polars hands a source both, and means the number first: it was taken for how many rows shall match."""
+    monkeypatch.setattr(read_path, "WINDOW_ROWS", 512)
+    rows = 5_000
+    data = {"k": np.arange(rows), "v": np.arange(rows) % 100, "s": [f"w{n % 7}" for n in range(rows)]}
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64", "v": "int64", "s": "string"}, "k")
+        table.insert(data)
+        if flushed:
+            table.flush()
+        lazy, plain = table.scan(order_by_key=True).to_polars_lazy(), pl.DataFrame(data)
+        for first in (0, 1, 10, 511, 512, 700, 4_999, 6_000):
+            for asked in (
+                pl.col("v") == 0,
+                pl.col("s") == "w3",
+                (pl.col("v") > 90) & (pl.col("k") % 3 == 0),
+                pl.col("s").str.starts_with("w1"),
+                pl.col("v") == 1_000,
+            ):
+                for query in (
+                    lambda rows, f=first, p=asked: rows.head(f).filter(p),
+                    lambda rows, f=first, p=asked: rows.filter(p).head(f),
+                    lambda rows, f=first, p=asked: rows.head(f).filter(p).select("k"),
+                    lambda rows, f=first, p=asked: rows.slice(3, f).filter(p).select(pl.len()),
+                    lambda rows, f=first, p=asked: rows.head(f).filter(p).select(pl.len()),
+                ):
+                    found = query(lazy).collect(engine=engine)
+                    assert found.equals(query(plain.lazy()).collect()), (first, asked)
