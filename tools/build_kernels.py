@@ -15,7 +15,13 @@ import tempfile
 _HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(os.path.dirname(_HERE), "src", "nyala", "cfile", "kernels")
 NAME = "nyala.cfile.kernels.compiled"
-PARTS = ("codewords.pxi", "questions.pxi", "reading.pxi", "sieving.pxi")  # what the source includes
+PARTS = (
+    "codewords.pxi",
+    "picking.pxi",
+    "questions.pxi",
+    "reading.pxi",
+    "sieving.pxi",
+)  # what the source includes
 
 
 def build(folder: str = PACKAGE) -> list[str]:

@@ -96,15 +96,16 @@ def frames(
 
     wanted = scan.schema.names if with_columns is None else with_columns
     asked = _split(predicate, scan.schema)
-    rest, where, later = asked.rest, asked.where, None
-    if n_rows is not None and predicate is not None:
-        rest, where, later = None, None, asked.whole
-    narrowed = _narrowed(scan, wanted, rest if later is None else later, where)
+    rest = asked.rest if n_rows is None else asked.whole
+    narrowed = _narrowed(scan, wanted, rest, asked.where if n_rows is None else None)
     if narrowed is None:
         rest = asked.whole
         narrowed = _narrowed(scan, wanted, rest, None)
         assert narrowed is not None
-    make = partial(_frame, _Text(narrowed.schema), rest, wanted if later is None else narrowed.schema.names)
+    text = _Text(narrowed.schema)
+    make = partial(_frame, text, rest, wanted)
+    if n_rows is not None:
+        make = partial(_frame, text, None, narrowed.schema.names)
     narrowed = narrowed.with_dictionaries()
     left = n_rows
     few = left is not None and left <= _FEW_ROWS
@@ -113,8 +114,7 @@ def frames(
         if left is not None:
             frame = frame.head(left)
             left -= frame.height
-            if later is not None:
-                frame = _matching(frame, later, wanted)
+            frame = _matching(frame, rest, wanted)
         parts = 1 if batch_size is None else min(frame.height // max(1, batch_size), parts_max)
         yield from [frame] if parts <= 1 else frame.iter_slices(-(-frame.height // parts))
         if left == 0:

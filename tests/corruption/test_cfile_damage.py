@@ -182,7 +182,7 @@ def reads(content: bytes, places: tuple[ColumnPlace, ...] | None) -> dict[Column
         if column is None or column.row_count != ROWS or not column.read(0, ROWS).equals(expected):
             return False
         scattered = np.array([ROWS - 1, 0, 5, 64, 5])
-        return column.gather(scattered).equals(expected.take(pa.array(scattered))) and right_footer(
+        return column.singles.gather(scattered).equals(expected.take(pa.array(scattered))) and right_footer(
             column, expected
         )
 
@@ -359,11 +359,11 @@ def whole(reader: CFileReader, key: ColumnKey) -> None:
     array.validate(full=is_looked_at(column))
     assert len(array) == column.row_count
     if column.row_count:
-        assert len(column.gather(np.array([0, column.row_count - 1, 0]))) == 3
+        assert len(column.singles.gather(np.array([0, column.row_count - 1, 0]))) == 3
         for read in other_forms(column):
             read(0, column.row_count).validate(full=is_looked_at(column))
         for ordinal in {0, column.row_count // 2, column.row_count - 1}:
-            column.value(ordinal)
+            column.singles.value(ordinal)
     if column.has_zones:
         column.column_zone()
         column.zones  # noqa: B018
@@ -445,7 +445,7 @@ def test_every_flip_that_the_crc_does_not_see(
                         array.validate(full=is_looked_at(column))
                         array = rows_of(array)
                         assert len(array) == rows and array.null_count == EVERY[key][3].null_count
-                        column.gather(last)  # so few are picked from the block as it lies
+                        column.singles.gather(last)  # so few are picked from the block as it lies
                         found.add("values")
                     except CorruptionError as error:
                         assert error.path == PATH and error.offset == offset, (place, bit, error)
@@ -455,7 +455,7 @@ def test_every_flip_that_the_crc_does_not_see(
                             error,
                         )
                         found.add("damage")
-                tolerated(lambda column=column: column.value(rows - 1))  # type: ignore[misc]
+                tolerated(lambda column=column: column.singles.value(rows - 1))  # type: ignore[misc]
     assert "damage" in found
 
 

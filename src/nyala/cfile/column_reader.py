@@ -1,7 +1,7 @@
 """One column of a column file: its footer, and its values as Arrow arrays, block by block.
 
     read, read_codes, read_narrow, read_runs     ordinals [lower, upper) in one of the forms that the blocks have
-    gather, value; singles                       scattered ordinals; single ones: `single_values`
+    singles                                      scattered ordinals, single ones: `single_values`
     encoded                                      a range as it lies, which tells what satisfies a constraint
                      |
                      v
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,6 @@ from nyala.cfile.encoding import encoding_by_code
 from nyala.cfile.encoding.dictionary import CODEWORDS
 from nyala.cfile.encoding.frame import Frame, output, value_bounds
 from nyala.cfile.footer import ColumnFooter
-from nyala.cfile.gathering import Ordinals
 from nyala.cfile.kernels import Stretch
 from nyala.cfile.memory import WINDOW_ROWS, pool
 from nyala.cfile.physical import BYTES, Physical, narrow_decimal, narrow_physical
@@ -471,23 +470,8 @@ class ColumnReader:
 
     @cached_property
     def singles(self) -> SingleValues:
-        """For `single_values.pick_all` and `few_between`, which take values of several columns."""
+        """Single values: of this column, and for `single_values.pick_all` and `few_between`, of several."""
         return SingleValues(self._source, self._footer, self._arrow, self.decoded_size)
-
-    def gather(
-        self,
-        ordinals: npt.NDArray[np.int64] | Ordinals,
-        *,
-        stats: ReadStats | None = None,
-        fill_cache: bool = True,
-        scanning: bool = False,
-    ) -> pa.Array:
-        """The values at these ordinals, as `SingleValues.gather`."""
-        return self.singles.gather(ordinals, stats=stats, fill_cache=fill_cache, scanning=scanning)
-
-    def value(self, ordinal: int) -> Any:
-        """One value, as `SingleValues.value`."""
-        return self.singles.value(ordinal)
 
     # -- the whole of it -----------------------------------------------------------------------------------
 

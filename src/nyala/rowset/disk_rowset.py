@@ -141,7 +141,7 @@ class DiskRowSet(RowSetVersion):
         if base is None:
             alive = np.ones(len(rowids), np.bool_)
         else:
-            alive = base.gather(rowids, stats=stats).to_numpy(zero_copy_only=False)
+            alive = base.singles.gather(rowids, stats=stats).to_numpy(zero_copy_only=False)
         undo, redo = self.changes.runs(LIVENESS, snapshot, stats)
         if not undo and not redo:
             return alive
@@ -276,7 +276,7 @@ class DiskRowSet(RowSetVersion):
         if reader is None:
             base = default_array(column, len(rowids), "read")
         else:
-            base = _as(reader.gather(rowids, stats=stats, scanning=True), column)
+            base = _as(reader.singles.gather(rowids, stats=stats, scanning=True), column)
         patch = self._patch(column, snapshot, lower, upper, stats, True)
         return base if patch is None else patch.picked(rowids - lower, upper - lower, base)
 
@@ -392,7 +392,7 @@ class DiskRowSet(RowSetVersion):
         if reader is None:
             base = default_array(column, ordinals.count, "read")
         else:
-            base = _as(reader.gather(ordinals, stats=stats), column)
+            base = _as(reader.singles.gather(ordinals, stats=stats), column)
         undo, redo = self.changes.runs(column.id, snapshot, stats)
         if not undo and not redo:
             return base

@@ -116,7 +116,7 @@ class DenseKeys:
         return self._encoded(self.column.read(lower, upper, stats=stats, fill_cache=fill_cache))
 
     def gather(self, ordinals: Rowids, stats: ReadStats | None = None) -> EncodedKeys:
-        return self._encoded(self.column.gather(ordinals, stats=stats))
+        return self._encoded(self.column.singles.gather(ordinals, stats=stats))
 
     def read_all(self, stats: ReadStats | None) -> SearchedKeys:
         """All keys, past the cache."""

@@ -41,18 +41,16 @@ def whole_columns(
 
     Raises: CorruptionError.
     """
-    names, asked = [], []
-    size = 0
+    asked: dict[str, straight.Asked] = {}
     for column, form in wanted:
         reader = _untouched(rowset, column)
         if reader is not None and reader.fills(form):
-            names.append(column.name)
-            asked.append((reader, form))
-            size += reader.filled_bytes(form, lower, upper)
+            asked[column.name] = reader, form
+    size = sum(reader.filled_bytes(form, lower, upper) for reader, form in asked.values())
     if size <= (rowset.cache_limit_bytes or 0):
-        new = [place for place, (reader, form) in enumerate(asked) if reader.is_new(form, lower, upper)]
-        names, asked = [names[place] for place in new], [asked[place] for place in new]
-    return dict(zip(names, together.arrays_together(asked, lower, upper, stats), strict=True))
+        asked = {name: of for name, of in asked.items() if of[0].is_new(of[1], lower, upper)}
+    made = together.arrays_together(list(asked.values()), lower, upper, stats)
+    return dict(zip(asked, made, strict=True))
 
 
 def encoded_columns(

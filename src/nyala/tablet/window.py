@@ -237,7 +237,7 @@ def growing(
 ) -> Iterator[tuple[ScanUnit, int, int]]:
     """Pieces of windows, one after the other joined to larger ones where all between them is read: of one window, of
     one, of two, of four, as long as `most`, asked anew for each, is not less. The last of a unit may have so many and a
-    quarter, so that none is short.
+    quarter: a short one would cost as many turns at the interpreter's lock.
 
     For who works beside the threads that read: the first comes soon, and the later ones keep these at long calls. They
     lie at multiples of their size, so no block is decoded for two of them. Windows that were cut, so that what is held

@@ -72,7 +72,7 @@ def test_a_block_that_is_scanned_in_parts_is_decoded_once(column: ColumnReader, 
 
 def test_what_a_look_up_read_stays_when_a_scan_comes_by(column: ColumnReader, cache: BlockCache) -> None:
     """A scan would throw out the blocks that `get` lives on."""
-    assert column.gather(np.array([70])).to_pylist() == [70]
+    assert column.singles.gather(np.array([70])).to_pylist() == [70]
     assert len(cache) == 1
     for lower in range(64, 128, 16):
         assert scan(column, lower, lower + 16) == ReadStats(cache_hits=1)
@@ -90,9 +90,9 @@ def test_a_scan_that_picks_rows_keeps_nothing_either(column: ColumnReader, cache
     """A selective scan of everything decodes everything: that is no reason to keep it."""
     rows = np.array([3, 500, 501])
     for _ in range(PASSES):
-        assert column.gather(rows, scanning=True).to_pylist() == [3, 500, 501]
+        assert column.singles.gather(rows, scanning=True).to_pylist() == [3, 500, 501]
         assert len(cache) == 0
-    assert column.gather(rows, scanning=True).to_pylist() == [3, 500, 501]
+    assert column.singles.gather(rows, scanning=True).to_pylist() == [3, 500, 501]
     assert len(cache) == 2
 
 

@@ -70,7 +70,7 @@ def test_neighbouring_blocks_are_one_read(files: MemoryFiles, places: tuple[Colu
     assert (stats.reads, stats.blocks_read, stats.cache_hits) == (1, 16, 0)
     assert stats.bytes_read == 16 * (32 + 16) + 16_000
     stats = ReadStats()
-    column.gather(np.array([0, 130, 1999, 131, 0]), stats=stats)
+    column.singles.gather(np.array([0, 130, 1999, 131, 0]), stats=stats)
     assert (stats.reads, stats.blocks_read) == (2, 3), "the first two are neighbours, the last is not"
 
 
@@ -210,10 +210,10 @@ def test_look_ups_keep_blocks_in_the_form_that_takes_least_room(
     cache = BlockCache(1 << 30)
     column = column_of(CFileReader(files, "f", cache), 7)
     rows = np.array([49_000, 3, 3])
-    assert column.gather(rows).equals(values.take(pa.array(rows)))
+    assert column.singles.gather(rows).equals(values.take(pa.array(rows)))
     assert column.read(100, 130).equals(values.slice(100, 30))
     assert cache.size_bytes < 50_000 * bytes_per_row + 2000
     stats = ReadStats()
-    column.gather(rows, stats=stats)
+    column.singles.gather(rows, stats=stats)
     column.read(100, 130, stats=stats)
     assert (stats.cache_hits, stats.reads) == (2, 0)

@@ -111,7 +111,7 @@ def test_any_part_of_any_column(column_of: tuple[str, pa.Array, str, str, int], 
             if data.draw(st.booleans()):
                 ordinals.sort()
             rows = np.array(ordinals, np.int64)
-            assert same(column.gather(rows), array.take(pa.array(rows)))
+            assert same(column.singles.gather(rows), array.take(pa.array(rows)))
     if cache is not None:
         cache.check()
 
@@ -138,7 +138,7 @@ def test_keys_come_back_with_64_bit_offsets(files: MemoryFiles) -> None:
     column = CFileReader(files, "keys").column(ColumnKey(KEY))
     assert column is not None
     assert column.read(0, 3).equals(keys)
-    assert column.gather(np.array([2, 0])).equals(keys.take(pa.array([2, 0])))
+    assert column.singles.gather(np.array([2, 0])).equals(keys.take(pa.array([2, 0])))
     assert column.read(1, 1).type == pa.large_binary()
 
 

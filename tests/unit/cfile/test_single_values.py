@@ -44,7 +44,7 @@ def python(array: pa.Array, row: int) -> Any:
 
 def told(column: ColumnReader, row: int) -> Any:
     try:
-        return column.value(row)
+        return column.singles.value(row)
     except (OverflowError, ValueError):
         return OverflowError
 
@@ -65,10 +65,10 @@ def test_few_rows_are_what_all_of_them_are(files: MemoryFiles, type: str, encodi
         column = written(files, array, type, encoding, compression, 2048, BlockCache(1 << 24))
         expected = array.take(pa.array(SOME))
         for _ in range(2):  # from the file, and from the cache
-            assert same(column.gather(SOME), expected)
+            assert same(column.singles.gather(SOME), expected)
             assert same(joined_picks([column.singles.pick(Ordinals(SOME))]), expected)
             assert same(joined_picks(pick_all([column.singles], Ordinals(SOME), None)), expected)
-            assert same(column.gather(SOME[::-1]), array.take(pa.array(SOME[::-1])))
+            assert same(column.singles.gather(SOME[::-1]), array.take(pa.array(SOME[::-1])))
             for lower in (0, 500, min(column.rows_per_block, 2048) - 4, 2990):
                 expected_rows = array.slice(lower, 9)
                 assert same(column.read(lower, lower + 9), expected_rows)
@@ -98,8 +98,8 @@ def test_frames_of_every_layout(files: MemoryFiles, layout: str) -> None:
     array = pa.array([LAYOUTS[layout](n) for n in range(ROWS)], pa.int64())
     column = written(files, array, "int64", "for", block_size_bytes=2048, cache=BlockCache(1 << 24))
     assert column.has_frames and column.block_count > 1
-    assert column.gather(SOME).equals(array.take(pa.array(SOME)))
-    assert [column.value(row) for row in range(ROWS)] == array.to_pylist()
+    assert column.singles.gather(SOME).equals(array.take(pa.array(SOME)))
+    assert [column.singles.value(row) for row in range(ROWS)] == array.to_pylist()
     shift = column.rows_per_block
     for lower, upper in (
         (0, 9),
@@ -117,10 +117,10 @@ def test_long_runs_are_kept_as_runs(files: MemoryFiles) -> None:
     column = written(files, array, "int32", "rle", block_size_bytes=8192, cache=cache)
     assert column.has_runs and column.block_count > 1
     rows = np.array([0, 19, 20, 40, 41, 1023, 1024, len(array) - 1])
-    assert column.gather(rows).equals(array.take(pa.array(rows)))
-    assert column.gather(rows[::-1]).equals(array.take(pa.array(rows[::-1])))
+    assert column.singles.gather(rows).equals(array.take(pa.array(rows)))
+    assert column.singles.gather(rows[::-1]).equals(array.take(pa.array(rows[::-1])))
     assert column.read(1020, 1030).equals(array.slice(1020, 10))
-    assert [column.value(row) for row in range(len(array))] == numbers.tolist()
+    assert [column.singles.value(row) for row in range(len(array))] == numbers.tolist()
     assert 0 < cache.size_bytes < array.nbytes / 2
 
 
@@ -141,7 +141,7 @@ def test_runs_are_kept_where_they_are_smaller_than_rows(files: MemoryFiles, run:
     array, cache = pa.array(np.repeat(np.arange(9000 // run), run)), BlockCache(1 << 24)
     column = written(files, array, "int64", "rle", cache=cache)
     rows = np.array([0, 1, 2, 3, 4, 5, 8000, len(array) - 1])
-    assert column.gather(rows).equals(array.take(pa.array(rows)))
+    assert column.singles.gather(rows).equals(array.take(pa.array(rows)))
     assert (cache.size_bytes < array.nbytes) == are_runs
 
 
@@ -158,8 +158,8 @@ def test_rows_of_steps_in_any_tile(files: MemoryFiles) -> None:
         np.arange(tile - 20, tile + 20),
         np.arange(8900, 9000),
     ):
-        assert column.gather(rows).equals(array.take(pa.array(rows)))
-        assert [column.value(row) for row in rows.tolist()] == numbers[rows].tolist()
+        assert column.singles.gather(rows).equals(array.take(pa.array(rows)))
+        assert [column.singles.value(row) for row in rows.tolist()] == numbers[rows].tolist()
         found = joined_picks([column.singles.pick(Ordinals(rows)), column.singles.pick(Ordinals(rows[:2]))])
         assert found.equals(array.take(pa.array(np.concatenate([rows, rows[:2]]))))
     for lower, upper in ((0, 9000), (1, tile), (tile, tile + 1), (tile - 1, 2 * tile + 1), (5000, 8999)):
@@ -335,10 +335,10 @@ def test_a_look_up_keeps_blocks_as_small_as_they_lie(files: MemoryFiles) -> None
     for type, encoding, array in (("int64", "for", numbers), ("string", "dictionary", words)):
         cache = BlockCache(1 << 26)
         column = written(files, array, type, encoding, cache=cache)
-        column.gather(SOME)
+        column.singles.gather(SOME)
         assert 0 < cache.size_bytes <= 2 * len(array)  # of which Arrow's have 8 and 4 + words
         before = cache.size_bytes
-        column.value(9)
+        column.singles.value(9)
         column.read(5, 30)
         assert cache.size_bytes == before
 
@@ -349,7 +349,7 @@ def test_many_rows_of_a_block_are_decoded(files: MemoryFiles, monkeypatch: pytes
     column = written(files, array, "int64", "for")
     rows = np.arange(0, 5000, 2)
     monkeypatch.setattr(frame.Frame, "words", None)
-    assert column.gather(rows).equals(array.take(pa.array(rows)))
+    assert column.singles.gather(rows).equals(array.take(pa.array(rows)))
 
 
 def test_a_footer_that_knows_of_no_null_is_not_believed(files: MemoryFiles) -> None:
@@ -359,8 +359,8 @@ def test_a_footer_that_knows_of_no_null_is_not_believed(files: MemoryFiles) -> N
     footer = dataclasses.replace(honest.footer, null_count=0)
     column = ColumnReader(honest._source._reader, footer, honest.place)
     assert column.has_frames
-    assert same(column.gather(SOME), array.take(pa.array(SOME)))
-    assert [column.value(row) for row in SOME.tolist()] == array.take(pa.array(SOME)).to_pylist()
+    assert same(column.singles.gather(SOME), array.take(pa.array(SOME)))
+    assert [column.singles.value(row) for row in SOME.tolist()] == array.take(pa.array(SOME)).to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -378,8 +378,8 @@ def test_a_damaged_block_is_refused_before_a_value_is_taken_from_it(
         damaged = CFileReader(files, path, BlockCache(1 << 20)).column(COLUMN)
         assert damaged is not None
         for look_up in (
-            lambda c: c.value(3),
-            lambda c: c.gather(np.array([3])),
+            lambda c: c.singles.value(3),
+            lambda c: c.singles.gather(np.array([3])),
             lambda c: c.singles.pick(Ordinals(np.array([3]))),
         ):
             with pytest.raises(CorruptionError) as raised:
@@ -416,7 +416,7 @@ def test_what_no_encoder_writes_is_refused_though_its_crc_is_right(files: Memory
     values = bytes(lying.data)
     broken = with_values("file-0", files, column, values[:-1] + b"\xff")
     with pytest.raises(CorruptionError, match="expected references below 3"):
-        broken.value(0)
+        broken.singles.value(0)
     codes = np.random.default_rng(7).integers(0, 7, 4096)
     words = pa.array([f"word {n}" for n in codes])
     column = written(files, words, "string", "dictionary", "none")
@@ -424,7 +424,7 @@ def test_what_no_encoder_writes_is_refused_though_its_crc_is_right(files: Memory
     codes[-1] = 7
     broken = with_values("file-1", files, column, header + pack_planes(codes, 3))
     with pytest.raises(CorruptionError, match="expected codewords below 7, found 7"):
-        broken.value(0)
+        broken.singles.value(0)
 
 
 @pytest.mark.parametrize("nulls", [[0], [0, 2], [0, 1, 2]])
@@ -449,10 +449,10 @@ def test_a_dictionary_without_a_word_is_refused_though_its_crc_is_right(
     column = CFileReader(files, "file-0").column(COLUMN)
     assert column is not None
     for look_up in (
-        lambda: column.value(0),
+        lambda: column.singles.value(0),
         lambda: column.read(0, 300),
         lambda: column.read_codes(0, 300, scanning=True),
-        lambda: column.gather(SOME[:3]),
+        lambda: column.singles.gather(SOME[:3]),
         lambda: column.encoded(0, 300),
         lambda: column.check(),
     ):
@@ -473,8 +473,8 @@ def test_a_block_of_a_dictionary_has_codewords_and_the_nulls_that_the_footer_say
     forged = dataclasses.replace(footer, block_lengths=np.array([block.size], np.uint32))
     column._source._footer = forged
     for look_up in (
-        lambda: column.gather(np.array([0, 1, 2])),
-        lambda: column.value(1),
+        lambda: column.singles.gather(np.array([0, 1, 2])),
+        lambda: column.singles.value(1),
         lambda: column.singles.pick(Ordinals(np.array([1]))),
         lambda: column.read_codes(0, 40),
     ):

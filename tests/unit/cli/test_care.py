@@ -140,6 +140,11 @@ def test_a_store_that_another_process_writes_in_the_words_of_a_shell(
 def test_mistakes(run: Run, store: Path, verb: str, tmp_path: Path) -> None:
     """A mistyped name makes a store, or looks as if there was nothing to do."""
     assert "there is no Nyala store at" in run("table", verb, tmp_path / "no", code=1).stderr
+    (tmp_path / "other").mkdir()
+    assert "demo" in run("table", verb, tmp_path / "other", code=1).stderr
+    (tmp_path / "other" / "mine.txt").touch()
+    refused = run("table", verb, tmp_path / "other", code=1).stderr
+    assert "it has other files (mine.txt)" in refused and "demo" not in refused, "which would refuse it, too"
     assert "no table 'x' in this store" in run("table", verb, store, "x", code=1).stderr
     assert not (tmp_path / "no").exists()
     nyala.connect(tmp_path / "empty").close()

@@ -259,7 +259,12 @@ NOTHING_IN_COMMON: list[tuple[Any, str, str]] = [
     (pa.array([0], pa.decimal256(76, -1)), "int64", "given decimal256"),
     (pa.array([1.0]), "int8", "given double, wanted int8"),
     (pa.array([1.0]), "decimal(5,2)", r"given double, wanted decimal\(5,2\)"),
-    (pa.array(["1"]), "int64", "given string, wanted int64; cast it to int64 first, which parses it"),
+    (
+        pa.array(["1"]),
+        "int64",
+        "given string, wanted int64; cast it to int64 first, which parses it; .* by int",
+    ),
+    (["1.5"], "decimal(9,2)", "given string.*which parses it; a value in Python by decimal.Decimal"),
     (pa.array(["1.5"]), "double", "given string, wanted double"),
     (pa.array(["true"]), "bool", "given string, wanted bool"),
     (pa.array([1]), "bool", "given int64, wanted bool"),
