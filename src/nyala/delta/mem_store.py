@@ -4,14 +4,14 @@
 a short row of *nodes*, each the records of some appends that follow one another, and a node's run of one column
 is built when that column is first asked for. Appending merges nodes as a binary counter does, in name only:
 
-    append    nodes (records)                a run is built on demand, from the runs of the two parts;
+    append    nodes (records)                a run is built on demand (`node`), from what its two parts have;
     a         a(1)                           the parts' own are let go
     b         ab(2)
     c         ab(2) c(1) -> abc(3)               abcd... = merge(ab.run, c.run), and so on
     ...       [ 60,000 ][ 4,000 ][ 300 ][ 12 ]
 
 so a record takes part in O(log records) merges of a column that is read, in none of a column that is not, and a
-reader applies O(log records) runs, one after the other.
+reader applies O(log records) runs, one after the other. Who asks for one row builds none of them.
 
 Invariants
     M1  Nodes follow one another in time: the greatest timestamp of one is at most the least of the next. An append
@@ -31,7 +31,8 @@ Source: Kudu docs/design-docs/tablet.md, "Handling mutations against on-disk fil
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Set
+from functools import reduce
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -39,8 +40,8 @@ import numpy as np
 import pyarrow as pa
 
 from nyala.delta.batch import DeltaBatch, SharedBatch
-from nyala.delta.run import MAX_TIMESTAMP, DeltaRun, Rowids, Timestamps, build_run, merge_runs
-from nyala.schema.adapter import joined
+from nyala.delta.node import Append, Cell, Node
+from nyala.delta.run import MAX_TIMESTAMP, DeltaRun, Rowids, Timestamps, merge_runs
 
 __all__ = ["DeltaMemStore"]
 
@@ -61,181 +62,8 @@ _TURNS: Final = (1.0, 1.25, 1.5625, 1.953125)
 _serials: Final = itertools.count(1)
 
 
-class _Append:
-    """One call of `append`, as it came."""
-
-    __slots__ = ("batch", "offset", "rowids", "timestamps")
-
-    def __init__(self, rowids: Rowids, timestamps: int | Timestamps, batch: SharedBatch, offset: int) -> None:
-        self.rowids = rowids
-        self.timestamps = timestamps
-        self.batch = batch
-        self.offset = offset
-
-    @property
-    def times(self) -> Timestamps:
-        """A timestamp for each row."""
-        times = self.timestamps
-        return times if isinstance(times, np.ndarray) else np.full(len(self.rowids), times, np.int64)
-
-    def run(self, column_id: int) -> DeltaRun:
-        values = self.batch.columns[column_id].slice(self.offset, len(self.rowids))
-        return build_run("redo", self.rowids, self.timestamps, values)
-
-
-class _Node:
-    """The records of some appends that follow one another.
-
-    `content` is the one append or the two nodes that it was made of and, once every column was built, all their runs.
-    `cache` has the runs built before that; whatever is in it can be built again from `content`.
-    """
-
-    __slots__ = (
-        "append_count", "cache", "column_ids", "content", "record_count", "timestamp_max", "timestamp_min",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        content: _Append | tuple[_Node, _Node],
-        column_ids: frozenset[int],
-        record_count: int,
-        append_count: int,
-        timestamp_min: int,
-        timestamp_max: int,
-    ) -> None:
-        self.content: _Append | tuple[_Node, _Node] | dict[int, DeltaRun] = content
-        self.cache: dict[int, DeltaRun] = {}
-        self.column_ids = column_ids
-        self.record_count = record_count
-        self.append_count = append_count
-        self.timestamp_min = timestamp_min
-        self.timestamp_max = timestamp_max
-
-    @staticmethod
-    def of_append(append: _Append) -> _Node:
-        times = append.timestamps
-        if isinstance(times, np.ndarray):
-            low, high = int(times.min()), int(times.max())
-        else:
-            low = high = times
-        return _Node(append, append.batch.column_ids, len(append.rowids), 1, low, high)
-
-    @staticmethod
-    def of_nodes(left: _Node, right: _Node) -> _Node:
-        same = left.column_ids == right.column_ids
-        return _Node(
-            (left, right),
-            left.column_ids if same else left.column_ids | right.column_ids,
-            left.record_count + right.record_count,
-            left.append_count + right.append_count,
-            min(left.timestamp_min, right.timestamp_min),
-            max(left.timestamp_max, right.timestamp_max),
-        )
-
-    def run(self, column_id: int) -> DeltaRun:
-        """The sorted run of one of `column_ids`."""
-        run = self.cache.get(column_id)
-        if run is not None:
-            return run
-        content = self.content
-        if isinstance(content, dict):
-            return content[column_id]
-        if isinstance(content, _Append):
-            run = content.run(column_id)
-        else:
-            run = merge_runs(self._parts(column_id))
-            for half in content:
-                # The run here has it all. A reader of an older state, who still has the half, builds it again.
-                half.cache.pop(column_id, None)
-        self.cache[column_id] = run
-        if len(self.cache) == len(self.column_ids):
-            complete = dict(self.cache)  # may have lost a run since, to the node above in another thread
-            if len(complete) == len(self.column_ids):
-                self.content = complete
-                self.append_count = 1
-        return run
-
-    def _parts(self, column_id: int) -> list[DeltaRun]:
-        """The runs in which the column is built already, and one for each append in which it is not.
-
-        Merging many small appends is one merge this way, not one for each of those that were put off.
-        """
-        runs: list[DeltaRun] = []
-        waiting: list[_Node] = [self]
-        while waiting:
-            node = waiting.pop()
-            if column_id not in node.column_ids:
-                continue
-            run, content = node.cache.get(column_id), node.content
-            if run is not None:
-                runs.append(run)
-            elif isinstance(content, dict):
-                runs.append(content[column_id])
-            elif isinstance(content, _Append):
-                runs.append(content.run(column_id))
-            else:
-                waiting += content[::-1]
-        return runs
-
-    def build(self) -> None:
-        """Build every column, so that the appends are let go. Cost: one sort for all columns of the appends."""
-        groups: list[dict[int, DeltaRun]] = []
-        appends: list[_Append] = []
-
-        def gather_appends() -> None:
-            if appends:
-                groups.append(_runs_of(appends))
-                appends.clear()
-
-        waiting: list[_Node] = [self]
-        while waiting:
-            content = waiting.pop().content
-            if isinstance(content, tuple):
-                waiting += content[::-1]
-            elif isinstance(content, dict):
-                gather_appends()
-                groups.append(content)
-            else:
-                if appends and appends[0].batch.column_ids != content.batch.column_ids:
-                    gather_appends()
-                appends.append(content)
-        gather_appends()
-        if len(groups) == 1:
-            runs = groups[0]
-        else:
-            runs = {
-                column_id: merge_runs([group[column_id] for group in groups if column_id in group])
-                for column_id in self.column_ids
-            }
-        self.content = runs  # readers look here last: whoever has not seen it builds from what was here
-        self.cache = {}
-        self.append_count = 1
-
-
-def _runs_of(appends: Sequence[_Append]) -> dict[int, DeltaRun]:
-    """All columns of appends that have the same ones."""
-    if len(appends) == 1:
-        return {column_id: appends[0].run(column_id) for column_id in appends[0].batch.column_ids}
-    rowids = np.concatenate([append.rowids for append in appends])
-    times = np.concatenate([append.times for append in appends])
-    order = None
-    if not ((rowids[1:] > rowids[:-1]) | ((rowids[1:] == rowids[:-1]) & (times[1:] > times[:-1]))).all():
-        # In time order mostly, and then a stable sort by rowid keeps it (D1).
-        in_time = bool((times[1:] >= times[:-1]).all())
-        order = np.argsort(rowids, kind="stable") if in_time else np.lexsort((times, rowids))
-        rowids, times = rowids[order], times[order]
-    pick = None if order is None else pa.array(order)
-    runs = {}
-    for column_id in appends[0].batch.column_ids:
-        values = joined(
-            [append.batch.columns[column_id].slice(append.offset, len(append.rowids)) for append in appends]
-        )
-        runs[column_id] = DeltaRun("redo", rowids, times, values if pick is None else values.take(pick))
-    return runs
-
-
 class _State(NamedTuple):
-    nodes: tuple[_Node, ...]
+    nodes: tuple[Node, ...]
     record_count: int
     data_bytes: int
     timestamp_min: int
@@ -276,14 +104,14 @@ class DeltaMemStore:
             return
         batch = columns if isinstance(columns, SharedBatch) else SharedBatch(columns)
         old = self._state
-        node = _Node.of_append(_Append(rowids, timestamps, batch, offset))
+        node = Node.of_append(Append(rowids, timestamps, batch, offset))
         nodes = list(old.nodes)
         low, high = node.timestamp_min, node.timestamp_max
         while nodes and (
             nodes[-1].timestamp_max > node.timestamp_min
             or nodes[-1].record_count <= MERGE_RATIO * node.record_count
         ):
-            node = _Node.of_nodes(nodes.pop(), node)
+            node = Node.of_nodes(nodes.pop(), node)
         if (
             node.append_count >= self._small_appends
             and node.record_count < _SMALL_RECORDS * node.append_count
@@ -337,6 +165,18 @@ class DeltaMemStore:
             return ()
         return tuple(node.run(column_id) for node in state.nodes if column_id in node.column_ids)
 
+    def cells(self, rowid: int, column_ids: Set[int], snapshot: int) -> dict[int, Cell]:
+        """What the store says of one row at `snapshot`: the value of each of these columns of which a record applies.
+
+        Cost: a look into each append that no run has taken up yet, and a search in each run.
+        """
+        found: dict[int, Cell] = {}
+        for node in reversed(self._state.nodes):
+            if len(found) == len(column_ids):
+                break
+            found |= node.cells(rowid, column_ids - found.keys(), snapshot)
+        return found
+
     def run(self, column_id: int) -> DeltaRun | None:
         """All records of the column as one run; None when it has none.
 
@@ -355,9 +195,13 @@ class DeltaMemStore:
         return run
 
     def runs(self) -> dict[int, DeltaRun]:
-        """All records, per column: what a flush writes."""
-        found = ((column_id, self.run(column_id)) for column_id in sorted(self.column_ids))
-        return {column_id: run for column_id, run in found if run is not None}
+        """All records, per column: what a flush writes. Cost: of what changed together, one sort for all columns."""
+        nodes = self._state.nodes
+        if not nodes:
+            return {}
+        whole = reduce(Node.of_nodes, nodes)
+        whole.build()
+        return {column_id: whole.run(column_id) for column_id in sorted(whole.column_ids)}
 
     def batches_after(self, timestamp: int) -> list[DeltaBatch]:
         """The records newer than `timestamp`, for carrying them over to another rowset.

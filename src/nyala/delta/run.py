@@ -175,6 +175,14 @@ class DeltaRun:
             owner, at = owner[last], at[last]
         return owner, take(self.values, at)
 
+    def last_of(self, rowid: int, snapshot: int) -> int:
+        """Place of the record of REDO that decides about one row at `snapshot`; -1: none does."""
+        begin, end = np.searchsorted(self.rowids, (rowid, rowid + 1)).tolist()
+        if begin == end:
+            return -1
+        applied = int(np.searchsorted(self.timestamps[begin:end], snapshot, "right"))
+        return begin + applied - 1 if applied else -1
+
     def touched(self, snapshot: int, lower: int = 0, upper: int | None = None) -> Rowids:
         """Ascending rowids in [lower, upper) of the records that apply at `snapshot`; a row may stand twice."""
         if not self.relevant(snapshot):

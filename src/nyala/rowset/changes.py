@@ -10,7 +10,7 @@ Immutable but for the newest DeltaMemStore, which grows at its end (X2 of `versi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -22,6 +22,7 @@ from nyala.cfile.cache import Memo
 from nyala.cfile.reader import ReadStats
 from nyala.delta.delta_file import DeltaFile
 from nyala.delta.mem_store import DeltaMemStore
+from nyala.delta.node import Cell
 from nyala.delta.run import DeltaRun, Rowids, merge_runs
 from nyala.errors import CorruptionError
 
@@ -81,15 +82,37 @@ class Changes:
 
         Of the rows [lower, upper) at least. Without them everything, and kept: look-ups come back for other rows.
         """
-        rows = None if upper is None else (lower, upper)
-        undo = list(self._relevant(self.undo, column_id, snapshot, stats, rows)) if self.undo else []
-        if len(undo) > 1:  # newest first, which their files as a whole need not be (X2)
-            undo.sort(key=lambda run: -run.timestamp_min)
-        redo = self._redo_runs(column_id, snapshot, stats, rows) if self.redo else []
+        undo, redo = self.runs_of_files(column_id, snapshot, stats, lower, upper)
         for store in self.memory if self.frozen else (self.deltas,):
             if column_id in store.column_ids:
                 redo += [run for run in store.levels(column_id) if run.relevant(snapshot)]
         return undo, redo
+
+    def runs_of_files(
+        self,
+        column_id: int,
+        snapshot: int,
+        stats: ReadStats | None,
+        lower: int = 0,
+        upper: int | None = None,
+    ) -> tuple[list[DeltaRun], list[DeltaRun]]:
+        """`runs` without what is in memory, which is newer than all of it (D4)."""
+        rows = None if upper is None else (lower, upper)
+        undo = list(self._relevant(self.undo, column_id, snapshot, stats, rows)) if self.undo else []
+        if len(undo) > 1:  # newest first, which their files as a whole need not be (X2)
+            undo.sort(key=lambda run: -run.timestamp_min)
+        return undo, self._redo_runs(column_id, snapshot, stats, rows) if self.redo else []
+
+    def cells(self, column_ids: Set[int], snapshot: int, rowid: int) -> dict[int, Cell]:
+        """What memory says of one row at `snapshot`: the value of each of these columns of which a record applies.
+
+        It has the last word: all of it is newer than what files say (D4).
+        """
+        found: dict[int, Cell] = {}
+        for store in reversed(self.memory):
+            if store.record_count:
+                found = store.cells(rowid, column_ids - found.keys(), snapshot) | found
+        return found
 
     def newest(
         self, column_id: int, snapshot: int, stats: ReadStats | None, lower: int, upper: int

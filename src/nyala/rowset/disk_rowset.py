@@ -36,7 +36,7 @@ from nyala.delta import applier
 from nyala.delta.applier import decide, resolve_at
 from nyala.delta.delta_file import DeltaFile
 from nyala.delta.mem_store import DeltaMemStore
-from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, Rowids
+from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids
 from nyala.errors import CorruptionError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
@@ -49,7 +49,7 @@ from nyala.rowset.skipping import rows_left
 from nyala.rowset.stats import RowSetStats
 from nyala.rowset.version import RowSetVersion
 from nyala.schema.adapter import adapt
-from nyala.schema.arrow_values import python_at
+from nyala.schema.arrow_values import adapted_at
 from nyala.schema.constraint import Constraint
 from nyala.schema.convert import default_array
 from nyala.schema.schema import ColumnSchema, Schema
@@ -164,9 +164,17 @@ class DiskRowSet(RowSetVersion):
 
     def is_live(self, snapshot: int, rowid: int) -> bool:
         """`gather_liveness` of one row."""
-        if self.base_column(LIVENESS) is None and not self.changes.touch(LIVENESS, snapshot):
-            return True
-        return bool(self.gather_liveness(snapshot, np.array([rowid]))[0])
+        if LIVENESS in self.changes.touched:
+            said = self.changes.cells({LIVENESS}, snapshot, rowid).get(LIVENESS)
+            if said is not None:
+                values, at = said
+                return bool(values[at].as_py())
+            undo, redo = self.changes.runs_of_files(LIVENESS, snapshot, None)
+            _, values = resolve_at(undo, redo, snapshot, np.array([rowid]))
+            if values is not None:
+                return bool(values[0].as_py())
+        base = self.base_column(LIVENESS)
+        return base is None or bool(base.singles.value(rowid))
 
     def column(
         self,
@@ -366,20 +374,29 @@ class DiskRowSet(RowSetVersion):
     def row(self, columns: Sequence[ColumnSchema], snapshot: int, rowid: int) -> list[Any]:
         """One row at `snapshot`, as Python values. Raises: CorruptionError, also for what is no value of its type."""
         touched = self.changes.touched
-        found = []
-        for column in columns:
-            reader = self.base_column(column.id)
-            if reader is None or column.id in touched or reader.arrow != column.type.arrow:
-                array = self._gather(column, snapshot, Ordinals(np.array([rowid])), None)
-                try:
-                    found.append(python_at(array, 0))
-                except CorruptionError as error:
-                    raise CorruptionError(
-                        f"column {column.name!r}: {error.reason}", self.reader.path
-                    ) from error
-            else:
-                found.append(reader.singles.value(rowid))
-        return found
+        changed = {column.id for column in columns if column.id in touched}
+        cells = self.changes.cells(changed, snapshot, rowid) if changed else {}
+        return [
+            self._value(column, snapshot, rowid)
+            if (cell := cells.get(column.id)) is None
+            else self._python(column, *cell)
+            for column in columns
+        ]
+
+    def _value(self, column: ColumnSchema, snapshot: int, rowid: int) -> Any:
+        """One value of a row of which memory says nothing."""
+        undo, redo = self.changes.runs_of_files(column.id, snapshot, None)
+        reader = self.base_column(column.id)
+        if not undo and not redo and reader is not None and reader.arrow == column.type.arrow:
+            return reader.singles.value(rowid)
+        rows = Ordinals(np.array([rowid]))
+        return self._python(column, self._laid_over(column, snapshot, rows, None, undo, redo), 0)
+
+    def _python(self, column: ColumnSchema, array: pa.Array, at: int) -> Any:
+        try:
+            return adapted_at(array, at, column.type.arrow)
+        except CorruptionError as error:
+            raise CorruptionError(f"column {column.name!r}: {error.reason}", self.reader.path) from error
 
     def _gather(
         self,
@@ -388,12 +405,25 @@ class DiskRowSet(RowSetVersion):
         ordinals: Ordinals,
         stats: RowSetStats | None,
     ) -> pa.Array:
+        return self._laid_over(
+            column, snapshot, ordinals, stats, *self.changes.runs(column.id, snapshot, stats)
+        )
+
+    def _laid_over(
+        self,
+        column: ColumnSchema,
+        snapshot: int,
+        ordinals: Ordinals,
+        stats: RowSetStats | None,
+        undo: Sequence[DeltaRun],
+        redo: Sequence[DeltaRun],
+    ) -> pa.Array:
+        """The column at these rows, with what the runs say of them."""
         reader = self.base_column(column.id)
         if reader is None:
             base = default_array(column, ordinals.count, "read")
         else:
             base = _as(reader.singles.gather(ordinals, stats=stats), column)
-        undo, redo = self.changes.runs(column.id, snapshot, stats)
         if not undo and not redo:
             return base
         places, values = resolve_at(undo, redo, snapshot, ordinals.places)

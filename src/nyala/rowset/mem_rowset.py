@@ -54,7 +54,7 @@ from nyala.rowset.key_runs import KeyRuns, SharedKeys
 from nyala.rowset.meta import NO_ROWID
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.adapter import adapt
-from nyala.schema.arrow_values import python_at
+from nyala.schema.arrow_values import adapted_at
 from nyala.schema.convert import default_array
 from nyala.schema.schema import ColumnSchema, Schema
 
@@ -488,19 +488,30 @@ class MemRowSet:
             arrays.append(array)
         return arrays
 
+    def is_live(self, snapshot: int, rowid: int) -> bool:
+        """`gather_liveness` of one row."""
+        if LIVENESS in self.deltas.column_ids:
+            said = self.deltas.cells(rowid, {LIVENESS}, snapshot).get(LIVENESS)
+            if said is not None:
+                values, at = said
+                return bool(values[at].as_py())
+        state = self._state
+        return state.timestamp_max <= snapshot or bool(self.insertion_times(rowid, rowid + 1)[0] <= snapshot)
+
     def row(self, columns: Sequence[ColumnSchema], snapshot: int, rowid: int) -> list[Any]:
         """One row at `snapshot`, as Python values. Cost: no array is made of what was not changed."""
-        state, changed = self._state, self.deltas.column_ids
+        state, touched = self._state, self.deltas.column_ids
         number = bisect_right(state.starts, rowid) - 1
         chunk, inside = state.chunks[number], rowid - state.starts[number]
+        changed = {column.id for column in columns if column.id in touched}
+        cells = self.deltas.cells(rowid, changed, snapshot) if changed else {}
         found = []
         for column in columns:
-            array, at = None, inside
-            if column.id not in changed and column.id in chunk.column_ids:
-                array = chunk.column(column.id)
-            if array is None or array.type != column.type.arrow:
-                array, at = self.gather(column, snapshot, np.array([rowid])), 0
-            found.append(python_at(array, at))
+            cell = cells.get(column.id)
+            if cell is None:
+                known = column.id in chunk.column_ids
+                cell = (chunk.column(column.id), inside) if known else (default_array(column, 1, "read"), 0)
+            found.append(adapted_at(*cell, column.type.arrow))
         return found
 
     # --- flushing ---------------------------------------------------------------------------------

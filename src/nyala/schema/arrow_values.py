@@ -21,11 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.errors import CorruptionError
+from nyala.schema.adapter import adapt
 from nyala.schema.types import DATE_MAX_DAYS, DATE_MIN_DAYS, ColumnType
 
 __all__ = [
     "STORAGE",
     "Mask",
+    "adapted_at",
     "decimal_doubles",
     "false_mask",
     "fixed_values",
@@ -91,6 +93,13 @@ def python_at(array: pa.Array | pa.ChunkedArray, row: int) -> Any:
         return value.value
     except UnicodeDecodeError as error:
         raise CorruptionError(f"expected text in UTF-8, found {value.as_buffer().to_pybytes()!r}") from error
+
+
+def adapted_at(array: pa.Array, row: int, wanted: pa.DataType) -> Any:
+    """`python_at`, of the value in another type of its column (`adapter.adapt`)."""
+    if array.type == wanted:
+        return python_at(array, row)
+    return python_at(adapt(array.slice(row, 1), wanted), 0)
 
 
 def _day(days: int) -> Any:

@@ -580,10 +580,8 @@ def get_row(
     for memory in (tablet.memory, *tablet.frozen):
         if memory.row_count:
             rowid = memory.find_one(key)
-            if rowid >= 0:
-                rowids = np.array([rowid])
-                if memory.gather_liveness(snapshot, rowids)[0]:
-                    return memory.row(columns, snapshot, rowid)
+            if rowid >= 0 and memory.is_live(snapshot, rowid):
+                return memory.row(columns, snapshot, rowid)
     if tablet.rowsets:
         canonical = key.at(0)
         for rowset in tablet.tree.holding(canonical):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nyala.delta import mem_store
+from nyala.delta import mem_store, node
 from nyala.delta.applier import decide
 from nyala.delta.batch import SharedBatch
 from nyala.delta.mem_store import DeltaMemStore
+from nyala.delta.node import Node
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
 
 ROWS = 8
@@ -51,6 +53,20 @@ def arrays(column_ids: set[int], rows: list[int], times: list[int]) -> dict[int,
     }
 
 
+def check_cells(store: DeltaMemStore, expected: Mapping[tuple[int, int, int], object], snapshot: int) -> None:
+    """Each row by itself: what `get` asks for. expected: cells by column, time and row."""
+    for row in range(ROWS):
+        latest = {}
+        for (column, time, changed), cell in sorted(expected.items(), key=lambda item: item[0][1]):
+            if changed == row and time <= snapshot:
+                latest[column] = cell
+        for asked in ({10, 11, LIVENESS}, {11}):
+            found = store.cells(row, asked, snapshot)
+            assert {column: array[at].as_py() for column, (array, at) in found.items()} == {
+                column: cell for column, cell in latest.items() if column in asked
+            }
+
+
 @given(appends, st.data())
 @settings(max_examples=80, deadline=None)
 def test_what_was_appended_is_read_at_every_snapshot(history, data):
@@ -73,6 +89,10 @@ def test_what_was_appended_is_read_at_every_snapshot(history, data):
             expected |= {(column_id, time, row): value(column_id, row, time) for row in rows}
         if data.draw(st.booleans()):
             store.levels(data.draw(st.sampled_from([10, 11, LIVENESS])))
+        if data.draw(st.booleans()):
+            check_cells(store, expected, data.draw(st.integers(0, time)))
+    for snapshot in range(len(history) + 1):
+        check_cells(store, expected, snapshot)
     store.check()
     for snapshot in range(len(history) + 1):
         for column_id in (10, 11, LIVENESS):
@@ -110,10 +130,68 @@ def test_m1_appends_out_of_time_order_are_sorted():
     store = DeltaMemStore()
     store.append(np.array([0, 1]), np.array([5, 9]), {10: pa.array([50, 90])})
     store.append(np.array([0, 1]), np.array([7, 3]), {10: pa.array([70, 30])})
+    for rowid, snapshot, value in ((0, 4, None), (0, 6, 50), (0, 9, 70), (1, 3, 30), (1, 8, 30), (1, 9, 90)):
+        cell = store.cells(rowid, {10}, snapshot).get(10)
+        assert (None if cell is None else cell[0][cell[1]].as_py()) == value
     store.check()
     assert contents(store, 10) == {0: 70, 1: 90}
     assert contents(store, 10, 4) == {1: 30}
     assert (store.timestamp_min, store.timestamp_max) == (3, 9)
+
+
+def test_a_row_that_was_changed_twice_in_one_append_has_its_last_value():
+    """Changes that are carried over to another rowset, or found in the log, come with a moment for each."""
+    store = DeltaMemStore()
+    store.append(np.array([7, 3, 7, 7]), np.array([2, 4, 5, 9]), {10: pa.array([20, 40, 50, 90])})
+    for snapshot, value in ((1, None), (2, 20), (4, 20), (5, 50), (8, 50), (9, 90)):
+        cell = store.cells(7, {10}, snapshot).get(10)
+        assert (None if cell is None else cell[0][cell[1]].as_py()) == value
+
+
+def test_who_asks_for_one_row_has_nothing_built_until_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `get` after each write of a feed would sort what came since the last, for every column: 18 ms after fifty
+    writes of a hundred rows, where a look through them takes a fifth of one."""
+    sorts: list[int] = []
+    ordered = node._ordered
+
+    def note(nodes: Sequence[Node]) -> Any:
+        sorts.append(sum(node.record_count for node in nodes))
+        return ordered(nodes)
+
+    monkeypatch.setattr(node, "_ordered", note)
+    store = DeltaMemStore()
+    for time in range(1, 51):
+        rows = np.random.default_rng(time).permutation(1000)[:100]
+        store.append(rows, time, {c: pa.array(rows * time) for c in range(8)})
+        if time % 10 == 0:
+            store.cells(5, set(range(8)), time)
+    for _ in range(4):
+        store.cells(1000, set(range(8)), 50)
+    assert not sorts
+    for _ in range(1000):
+        store.cells(1000, set(range(8)), 50)
+    assert 0 < sum(sorts) <= 50 * 100, "then each record once, for all columns"
+
+
+def test_columns_that_changed_together_are_sorted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan of eight columns after many small upserts would sort eight times what one order serves for."""
+    sorted_records: list[int] = []
+    ordered = node._ordered
+
+    def note(nodes: Sequence[Node]) -> Any:
+        made = ordered(nodes)
+        sorted_records.append(len(made.rowids))
+        return made
+
+    monkeypatch.setattr(node, "_ordered", note)
+    store = DeltaMemStore()
+    for time in range(1, 51):
+        rows = np.random.default_rng(time).permutation(1000)[:100]
+        store.append(rows, time, SharedBatch({c: pa.array(rows * time + c) for c in range(8)}))
+    for c in range(8):
+        store.levels(c)
+    assert sum(sorted_records) == 50 * 100
+    store.check()
 
 
 def test_m2_a_hundred_thousand_records_make_few_levels():
@@ -246,13 +324,13 @@ def test_stores_that_get_the_same_appends_are_not_all_built_in_one_of_them(
 ) -> None:
     """One upsert in sixty-four would take ten times as long as the others."""
     built: list[int] = []
-    build = mem_store._Node.build
+    build = Node.build
 
     def note(node: Any) -> None:
         built[-1] += 1
         build(node)
 
-    monkeypatch.setattr(mem_store._Node, "build", note)
+    monkeypatch.setattr(Node, "build", note)
     stores = [DeltaMemStore() for _ in range(16)]
     count = 4 * mem_store._SMALL_APPENDS
     for number in range(count):

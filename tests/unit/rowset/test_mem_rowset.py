@@ -207,12 +207,15 @@ def test_a_row_by_itself_is_the_row_among_others(groups: list[list[int]], data: 
         rows.insert(keys(*numbers), batch(numbers), 0, len(numbers), 2 * number + 1)
         for at in data.draw(st.sets(st.integers(0, rows.row_count - 1), max_size=2)):
             rows.deltas.append(np.array([at]), 2 * number + 2, {VAL.id: pa.array([-number])})
+        for at in data.draw(st.sets(st.integers(0, rows.row_count - 1), max_size=1)):
+            rows.deltas.append(np.array([at]), 2 * number + 3, {LIVENESS: pa.array([False])})
     narrow = dataclasses.replace(VAL, type=parse_type("int32"))
     columns = [TEXT, VAL, narrow, added]
     for snapshot in (1, 4, MAX_TIMESTAMP):
         for rowid in range(rows.row_count):
             expected = [array[0].as_py() for array in rows.rows(columns, snapshot, np.array([rowid]))]
             assert rows.row(columns, snapshot, rowid) == expected
+            assert rows.is_live(snapshot, rowid) == rows.gather_liveness(snapshot, np.array([rowid]))[0]
 
 
 def test_dead_rows_are_found_but_not_live():
