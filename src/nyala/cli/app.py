@@ -99,8 +99,13 @@ def _print_version(context: click.Context, parameter: click.Parameter, value: bo
     if not value or context.resilient_parsing:
         return
     from nyala import __version__
-    from nyala.cfile import kernels
+    from nyala.errors import Error
 
+    try:
+        from nyala.cfile import kernels
+    except Error as error:  # options are read before `App.invoke`, which would report it
+        _report(error, settings(context).json)
+        context.exit(EXIT_ERROR)
     if settings(context).json:
         click.echo(json.dumps({"version": __version__, "kernels": kernels.described()}))
     else:

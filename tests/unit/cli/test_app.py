@@ -72,6 +72,20 @@ def test_version(run: Run) -> None:
     assert run("--json", "--version").json == run("--version", "--json").json == expected
 
 
+@pytest.mark.parametrize("line", ["--version", "table list x"])
+def test_a_setting_that_is_none_is_told_by_every_command(line: str) -> None:
+    """What is wrong is the environment: a traceback of imports would have it look like a broken installation."""
+    code = f"import sys; from nyala.cli import main; sys.argv = ['nyala', *{line.split()!r}]; main()"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+        env={**ENVIRONMENT, "NYALA_KERNELS": "fast"},
+    )  # fmt: skip
+    assert (found.returncode, found.stdout) == (1, "")
+    assert found.stderr == (
+        "Error: the environment variable NYALA_KERNELS is 'fast': set it to 'plain' or 'compiled', or leave it out\n"
+    )
+
+
 @pytest.mark.parametrize(
     "line",
     [
