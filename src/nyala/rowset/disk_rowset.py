@@ -374,14 +374,18 @@ class DiskRowSet(RowSetVersion):
     def row(self, columns: Sequence[ColumnSchema], snapshot: int, rowid: int) -> list[Any]:
         """One row at `snapshot`, as Python values. Raises: CorruptionError, also for what is no value of its type."""
         touched = self.changes.touched
-        changed = {column.id for column in columns if column.id in touched}
+        changed = {column.id for column in columns if column.id in touched} if touched else touched
         cells = self.changes.cells(changed, snapshot, rowid) if changed else {}
-        return [
-            self._value(column, snapshot, rowid)
-            if (cell := cells.get(column.id)) is None
-            else self._python(column, *cell)
-            for column in columns
-        ]
+        found = []
+        for column in columns:
+            reader = self.base_column(column.id)
+            if column.id not in changed and reader is not None and reader.arrow == column.type.arrow:
+                found.append(reader.singles.value(rowid))
+            elif (cell := cells.get(column.id)) is not None:
+                found.append(self._python(column, *cell))
+            else:
+                found.append(self._value(column, snapshot, rowid))
+        return found
 
     def _value(self, column: ColumnSchema, snapshot: int, rowid: int) -> Any:
         """One value of a row of which memory says nothing."""
