@@ -32,10 +32,9 @@ __all__ = ["Append", "Cell", "Node"]
 
 # A look for a row in an append, or in what was built, costs 2 us, and in an append as much again for so many records.
 _LOOK_RECORDS: Final = 4096
-# What building a node costs, in looks: so many for each append, and one for so many records. 64 appends of 1 row and 8
-# columns take 0.6 ms, of 100 rows 1.1, of 1,000 rows 7.5 (2026-11-23). They are looked into for as long before it is.
-_LOOKS_OF_APPEND: Final = 4
-_RECORDS_OF_LOOK: Final = 16
+# What building costs, in looks: one for so many cells, and one for two columns of an append. 64 appends of 8 columns
+# take 0.6 ms if they have 1 row, of 100 rows 1.1, of 1,000 rows 7.5 (2026-11-23). They are looked into as long first.
+_CELLS_OF_LOOK: Final = 128
 
 Cell: TypeAlias = tuple[pa.Array, int]
 """A value of one row: an array that has it, and its place in there."""
@@ -254,8 +253,9 @@ class Node:
         column_ids = column_ids & self.column_ids
         if not column_ids or self.timestamp_min > snapshot:
             return {}
-        if self._is_to_be_built(column_ids):
-            return _last_of(self._built(column_ids), rowid, snapshot)
+        runs = self._worth_building(column_ids)
+        if runs is not None:
+            return _last_of(runs, rowid, snapshot)
         found: dict[int, Cell] = {}
         waiting: list[tuple[Node, Set[int]]] = [(self, column_ids)]
         while waiting:  # newest first
@@ -281,18 +281,18 @@ class Node:
                     found |= {column_id: (content.batch.columns[column_id], place) for column_id in wanted}
         return found
 
-    def _is_to_be_built(self, column_ids: Set[int]) -> bool:
-        """Whether a row is looked for in runs of these columns: they are there, or were worth building by now."""
-        if isinstance(self.content, dict) or not self.in_time:
-            return True
-        if all(column_id in self.cache for column_id in column_ids):
-            return True
-        return self.looks >= _LOOKS_OF_APPEND * self.append_count + self.record_count // _RECORDS_OF_LOOK
-
-    def _built(self, column_ids: Set[int]) -> _Runs:
-        missing = [column_id for column_id in column_ids if column_id not in self.cache]
-        if 2 * len(missing) > len(self.column_ids) and not isinstance(self.content, dict):
-            self.build()
+    def _worth_building(self, column_ids: Set[int]) -> _Runs | None:
+        """The runs of these columns in which to look for a row: they are there, or have to be, or were worth building
+        by now; None where the parts are to be looked into."""
+        if not isinstance(self.content, dict):
+            missing = [column_id for column_id in column_ids if column_id not in self.cache]
+            as_one = 2 * len(missing) > len(self.column_ids)
+            count = len(self.column_ids) if as_one else len(missing)
+            cost_looks = count * (self.record_count / _CELLS_OF_LOOK + self.append_count / 2)
+            if missing and self.in_time and self.looks < cost_looks:
+                return None
+            if as_one:
+                self.build()
         return {column_id: self.run(column_id) for column_id in column_ids}
 
 
