@@ -3,6 +3,7 @@ a value in them, another encoding is taken up, and what a dropped column held is
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +137,36 @@ def test_encodings_change_what_is_written_from_then_on(db: Database) -> None:
         a.alter_column("w", comment="c", default=3)
     t.compact()
     assert files() == before
+
+
+@pytest.mark.parametrize("nullable", [False, True])
+@pytest.mark.parametrize(("before", "after"), [(7, 9), (7, 15), (7, 30), (15, 18), (15, 30)])
+def test_a_moment_before_a_decimal_was_widened_is_read_beside_longer_ones_that_came_later(
+    db: Database, before: int, after: int, nullable: bool
+) -> None:
+    """Rows that were not there yet lie in the same rowset, with values that the type of then does not hold: nobody sees
+    them, so they must not be the end of the scan."""
+    polars = pytest.importorskip("polars")
+    none = None if nullable else Decimal(-1)
+    t = db.create_table("t", {"k": "int64", "v": nyala.column(f"decimal({before},2)", nullable=True)}, "k")
+    then = {k: none if k % 3 == 0 else Decimal(k) for k in range(0, 300, 10)}
+    moment = t.insert([{"k": k, "v": v} for k, v in then.items()])
+    t.upsert([{"k": k, "v": v} for k, v in ((0, Decimal(7)), (10, none), (20, Decimal(6)))])
+    with t.alter() as a:
+        a.alter_column("v", type=f"decimal({after},2)")
+    long = Decimal(10) ** (after - 3)
+    t.insert([{"k": k, "v": long} for k in (1, 101, 201)])
+    t.upsert([{"k": k, "v": -long} for k in (1, 101, 201)])
+    t.flush()
+    t.compact()
+    assert len(base_columns(t, "v")) == 1
+    expected = list(then.items())
+    scan = t.scan(at=moment)
+    assert rows(t, at=moment) == expected
+    assert scan.to_polars().rows() == expected
+    assert sorted(scan.to_polars_lazy().filter(polars.col("k") >= 0).collect().rows()) == expected
+    few = t.scan(at=moment, where="v is null or v < 200").to_arrow().to_pylist()
+    assert few == [{"k": k, "v": v} for k, v in expected if v is None or v < 200]
+    found = t.get_many([{"k": k} for k in then], at=moment).to_pylist()
+    assert found == [{"k": k, "v": v} for k, v in expected]
+    assert [t.get({"k": k}, at=moment) for k in then] == found

@@ -143,11 +143,16 @@ def _in(values: pa.Array, type: ColumnType, wanted: pa.DataType) -> pa.Array:
     """Values of a patch in the type itself, or narrow."""
     if values.type == wanted:
         return values
-    if values.null_count:
-        return values.cast(wanted)
+    # Not by a cast: of rows that are not there values may be of anything, of more digits than the type has, too (A2 of
+    # `adapter`).
     form = physical(type)
     data = values.buffers()[1].slice(values.offset * form.width_bytes, len(values) * form.width_bytes)
-    return form.fixed_array(data, len(values), None, 0)
+    return form.fixed_array(data, len(values), _validity(values), values.null_count)
+
+
+def _validity(values: pa.Array) -> pa.Buffer | None:
+    """The bits of a slice, from its first value on."""
+    return values.is_valid().buffers()[1] if values.null_count else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,5 +254,5 @@ def _stored(values: pa.Array, type: ColumnType) -> pa.Array:
         return values
     # The low halves of Arrow's 16 bytes; of rows that are not there they may be of anything (A2 of `adapter`).
     words = fixed_values(values, type).astype(f"<i{narrow.bit_width // 8}")
-    validity = values.is_valid().buffers()[1] if values.null_count else None
-    return pa.Array.from_buffers(narrow, len(values), [validity, pa.py_buffer(words)], values.null_count)
+    data = pa.py_buffer(words)
+    return pa.Array.from_buffers(narrow, len(values), [_validity(values), data], values.null_count)
