@@ -11,7 +11,8 @@ is built when that column is first asked for. Appending merges nodes as a binary
     ...       [ 60,000 ][ 4,000 ][ 300 ][ 12 ]
 
 so a record takes part in O(log records) merges of a column that is read, in none of a column that is not, and a
-reader applies O(log records) runs, one after the other. Who asks for one row builds none of them.
+reader applies O(log records) runs, one after the other. Who asks for one row looks for it in
+what is there (`node`), and builds none of them unless he keeps asking.
 
 Invariants
     M1  Nodes follow one another in time: the greatest timestamp of one is at most the least of the next. An append

@@ -170,7 +170,10 @@ class Node:
         if self.is_even:
             run = self._ordered().run(column_id)
         else:
-            run = merge_runs([part.run(column_id) for part in self._parts(column_id)])
+            parts = [*self._parts(column_id)]
+            run = merge_runs([part.run(column_id) for part in parts])
+            for part in parts:
+                part.cache.pop(column_id, None)
         if isinstance(content, tuple):
             for half in content:
                 # The run here has it all. A reader of an older state, who still has the half, builds it again.
@@ -210,9 +213,8 @@ class Node:
 
     def build(self) -> None:
         """Build every column, so that the appends are let go. Cost: one sort for all columns that changed together."""
-        groups: list[
-            list[Node]
-        ] = []  # nodes that follow one another; even ones with the same columns, or one other
+        # Nodes that follow one another: even ones with the same columns, or one other.
+        groups: list[list[Node]] = []
         waiting: list[Node] = [self]
         while waiting:
             node = waiting.pop()
@@ -331,11 +333,12 @@ def _ordered(nodes: Sequence[Node]) -> _Order:
             order = _Order(run.rowids, run.timestamps, None, (content,))
         parts.append(order)
         of_parts.append(node)
-    if len(parts) == 1 and not isinstance(parts[0].leaves[0], Append):
-        return parts[0]
-    rowids = np.concatenate([part.rowids for part in parts])
-    times = np.concatenate([part.timestamps for part in parts])
-    places = _places(parts)
+    if len(parts) == 1:
+        rowids, times, places, _ = parts[0]
+    else:
+        rowids = np.concatenate([part.rowids for part in parts])
+        times = np.concatenate([part.timestamps for part in parts])
+        places = _places(parts)
     if not _ascend(rowids, times):
         # In time order mostly, and then a stable sort by rowid keeps it (D1).
         in_time = all(node.in_time for node in of_parts) and all(

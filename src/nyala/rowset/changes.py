@@ -103,7 +103,7 @@ class Changes:
             undo.sort(key=lambda run: -run.timestamp_min)
         return undo, self._redo_runs(column_id, snapshot, stats, rows) if self.redo else []
 
-    def cells(self, column_ids: Set[int], snapshot: int, rowid: int) -> dict[int, Cell]:
+    def cells(self, rowid: int, column_ids: Set[int], snapshot: int) -> dict[int, Cell]:
         """What memory says of one row at `snapshot`: the value of each of these columns of which a record applies.
 
         It has the last word: all of it is newer than what files say (D4).

@@ -165,7 +165,7 @@ class DiskRowSet(RowSetVersion):
     def is_live(self, snapshot: int, rowid: int) -> bool:
         """`gather_liveness` of one row."""
         if LIVENESS in self.changes.touched:
-            said = self.changes.cells({LIVENESS}, snapshot, rowid).get(LIVENESS)
+            said = self.changes.cells(rowid, {LIVENESS}, snapshot).get(LIVENESS)
             if said is not None:
                 values, at = said
                 return bool(values[at].as_py())
@@ -373,9 +373,8 @@ class DiskRowSet(RowSetVersion):
 
     def row(self, columns: Sequence[ColumnSchema], snapshot: int, rowid: int) -> list[Any]:
         """One row at `snapshot`, as Python values. Raises: CorruptionError, also for what is no value of its type."""
-        touched = self.changes.touched
-        changed = {column.id for column in columns if column.id in touched} if touched else touched
-        cells = self.changes.cells(changed, snapshot, rowid) if changed else {}
+        changed = self.changes.touched.intersection(column.id for column in columns)
+        cells = self.changes.cells(rowid, changed, snapshot) if changed else {}
         found = []
         for column in columns:
             reader = self.base_column(column.id)
@@ -397,6 +396,7 @@ class DiskRowSet(RowSetVersion):
         return self._python(column, self._laid_over(column, snapshot, rows, None, undo, redo), 0)
 
     def _python(self, column: ColumnSchema, array: pa.Array, at: int) -> Any:
+        """One value of the column. Raises: CorruptionError, which names column and file."""
         try:
             return adapted_at(array, at, column.type.arrow)
         except CorruptionError as error:

@@ -500,10 +500,10 @@ class MemRowSet:
 
     def row(self, columns: Sequence[ColumnSchema], snapshot: int, rowid: int) -> list[Any]:
         """One row at `snapshot`, as Python values. Cost: no array is made of what was not changed."""
-        state, touched = self._state, self.deltas.column_ids
+        state = self._state
         number = bisect_right(state.starts, rowid) - 1
         chunk, inside = state.chunks[number], rowid - state.starts[number]
-        changed = {column.id for column in columns if column.id in touched}
+        changed = self.deltas.column_ids.intersection(column.id for column in columns)
         cells = self.deltas.cells(rowid, changed, snapshot) if changed else {}
         found = []
         for column in columns:

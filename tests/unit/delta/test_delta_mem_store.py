@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from nyala.delta.applier import decide
 from nyala.delta.batch import SharedBatch
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.node import Node
-from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
+from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun
 
 ROWS = 8
 
@@ -255,6 +256,20 @@ def test_columns_that_were_all_read_let_the_batch_go():
     store.levels(11)
     assert all(ref() is None for ref in gone)
     assert contents(store, 10) == {0: 2} and contents(store, 11) == {0: "x"}
+
+
+def test_a_run_that_was_merged_of_others_is_there_alone():
+    """Of updates of changing columns each part is sorted by itself: kept, they would be as much again."""
+    store = DeltaMemStore()
+    for time in range(1, 41):
+        store.append(
+            np.arange(9, -1, -1), time, {10: pa.array([time] * 10), 11 + time % 2: pa.array([1] * 10)}
+        )
+    gc.collect()
+    before = sum(isinstance(one, DeltaRun) for one in gc.get_objects())
+    runs = store.levels(10)
+    gc.collect()
+    assert sum(isinstance(one, DeltaRun) for one in gc.get_objects()) == before + len(runs)
 
 
 def test_an_empty_store_has_nothing():
