@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 from pathlib import Path
 from statistics import median
+from typing import Final
 
 from bench.measure import synced_append_s
 
@@ -50,17 +51,25 @@ def _versions() -> list[str]:
 
 
 def _commit() -> str:
-    try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+    """The code's commit, with "-dirty" if it was changed since; what a part before this one wrote is no such change."""
+    described = _git("describe", "--always")
+    if described is None or described.returncode:
         return ""
-    return f" (commit {done.stdout.strip()})" if done.returncode == 0 else ""
+    changed = _git("diff", "--quiet", "HEAD", "--", ":/", *(f":(top,exclude){name}" for name in _WRITTEN))
+    dirty = "-dirty" if changed is None or changed.returncode else ""
+    return f" (commit {described.stdout.strip()}{dirty})"
+
+
+# By the bench itself.
+_WRITTEN: Final = ("bench/RESULTS.md", "bench/*.svg")
+_HERE: Final = Path(__file__).parent
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[str] | None:
+    try:
+        return subprocess.run(["git", *arguments], cwd=_HERE, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
 
 
 def _processor() -> str:

