@@ -16,6 +16,9 @@ from bench.measure import synced_append_s
 PACKAGES = (
     "nyala", "pyarrow", "numpy", "duckdb", "polars", "pyspark", "deltalake", "pyiceberg", "pylance", "tpchgen-cli",
 )  # fmt: skip
+_HERE: Final = Path(__file__).parent
+# What the bench itself writes.
+_WRITTEN: Final = ("bench/RESULTS.md", "bench/*.svg")
 
 
 def describe(folder: str) -> list[str]:
@@ -58,11 +61,6 @@ def _commit() -> str:
     changed = _git("diff", "--quiet", "HEAD", "--", ":/", *(f":(top,exclude){name}" for name in _WRITTEN))
     dirty = "-dirty" if changed is None or changed.returncode else ""
     return f" (commit {described.stdout.strip()}{dirty})"
-
-
-# By the bench itself.
-_WRITTEN: Final = ("bench/RESULTS.md", "bench/*.svg")
-_HERE: Final = Path(__file__).parent
 
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[str] | None:

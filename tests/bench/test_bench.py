@@ -505,7 +505,7 @@ def test_figures_that_a_part_wrote_do_not_make_the_next_ones_code_another(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("as it was")
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
-        who = ["-c", "user.name=n", "-c", "user.email=n@n"]
+        who = ["-c", "user.name=n", "-c", "user.email=n@n", "-c", "commit.gpgsign=false"]
         subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True)
     monkeypatch.setattr(machine, "_HERE", tmp_path / "bench")
     clean = machine._commit()

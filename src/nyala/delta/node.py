@@ -170,14 +170,14 @@ class Node:
         if self.is_even:
             run = self._ordered().run(column_id)
         else:
-            parts = [*self._parts(column_id)]
-            run = merge_runs([part.run(column_id) for part in parts])
-            for part in parts:
-                part.cache.pop(column_id, None)
-        if isinstance(content, tuple):
-            for half in content:
-                # The run here has it all. A reader of an older state, who still has the half, builds it again.
-                half.cache.pop(column_id, None)
+            run = merge_runs([part.run(column_id) for part in self._parts(column_id)])
+        below = [*content] if isinstance(content, tuple) else []
+        while below:
+            # The run here has it all. A reader of an older state, who still has a part, builds it again.
+            part = below.pop()
+            within = part.content
+            if part.cache.pop(column_id, None) is None and isinstance(within, tuple):
+                below += within
         self.cache[column_id] = run
         if len(self.cache) == len(self.column_ids):
             complete = dict(self.cache)  # may have lost a run since, to the node above in another thread

@@ -258,15 +258,18 @@ def test_columns_that_were_all_read_let_the_batch_go():
     assert contents(store, 10) == {0: 2} and contents(store, 11) == {0: "x"}
 
 
-def test_a_run_that_was_merged_of_others_is_there_alone():
-    """Of updates of changing columns each part is sorted by itself: kept, they would be as much again."""
-    store = DeltaMemStore()
-    for time in range(1, 41):
-        store.append(
-            np.arange(9, -1, -1), time, {10: pa.array([time] * 10), 11 + time % 2: pa.array([1] * 10)}
-        )
+@pytest.mark.parametrize(("columns", "reading"), [(2, "at the end"), (2, "always"), (1, "always")])
+def test_a_run_that_was_merged_of_others_is_there_alone(columns: int, reading: str):
+    """Of updates of changing columns each part is sorted by itself, and what was read before is there too: kept, they
+    would be as much again."""
     gc.collect()
     before = sum(isinstance(one, DeltaRun) for one in gc.get_objects())
+    store = DeltaMemStore()
+    for time in range(1, 41):
+        changed = {10: pa.array([time] * 10), 11 + time % columns: pa.array([1] * 10)}
+        store.append(np.arange(9, -1, -1), time, changed)
+        if reading == "always":
+            store.levels(10)
     runs = store.levels(10)
     gc.collect()
     assert sum(isinstance(one, DeltaRun) for one in gc.get_objects()) == before + len(runs)
