@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-import io
 import json
 import math
 import operator
@@ -395,7 +394,15 @@ def _is_dynamic(tree: Any) -> bool:
 def _meaning(tree: Any, schema: pa.Schema) -> _Meaning:
     try:
         return _understood(tree, schema)
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+        pa.ArrowException,
+    ):
         return _UNKNOWN  # the form of the tree is polars' own and changes
 
 
@@ -471,17 +478,17 @@ def _name(column: Any, schema: pa.Schema) -> str:
 
 
 def _in_list(name: str, literal: Any, schema: pa.Schema) -> _Meaning:
-    """Of texts, integers and dates only, in the column's own type; NULL in the list makes no row match."""
-    import polars
+    """Of texts, integers and dates only, in the column's own type; NULL in the list makes no row match.
 
+    polars writes the list as Arrow's stream of one column. Its own way back from there takes threads that are at work
+    already: some 0.4 ms in a query, where this takes 0.01.
+    """
     kind = schema.field(name).type
-    text = io.BytesIO(json.dumps({"Literal": literal}).encode())
-    listed: Any = polars.select(polars.Expr.deserialize(text, format="json")).to_series()
-    own: Any = polars.from_arrow(pa.array([], kind))
     plain = pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_date32(kind)
-    if not plain or listed.dtype != polars.List(own.dtype) or len(listed) != 1 or listed[0] is None:
+    (listed,) = pa.ipc.open_stream(bytes(literal["Scalar"]["List"])).read_all().columns
+    if not plain or listed.type != (pa.string_view() if pa.types.is_string(kind) else kind):
         return _UNKNOWN
-    values = [normalise(value) for value in listed[0].to_list() if value is not None]
+    values = [normalise(value) for value in listed.to_pylist() if value is not None]
     return _Meaning(nodes.InList(name, tuple(values)), True) if values else _UNKNOWN
 
 

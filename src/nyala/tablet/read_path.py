@@ -81,7 +81,7 @@ GAP_ROWS: Final = WINDOW_ROWS // 32
 _INLINE_ROWS: Final = GAP_ROWS
 # Pieces that are ready or being read when a reader who does much with each asks for the next, and how many windows one
 # of them has at the most: short calls would have the threads wait for one another.
-_READY_PIECES: Final = 3
+_READY_PIECES: Final = 5
 _PIECE_WINDOWS: Final = 8
 # What is left of such a piece is about so much: more would come back from memory, not from a cache.
 _PIECE_BYTES: Final = 16 << 20

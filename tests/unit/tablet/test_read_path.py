@@ -10,7 +10,6 @@ import gc
 import math
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -575,30 +574,30 @@ def test_results_come_in_order_and_a_few_ahead() -> None:
     assert len(begun) <= 100 + ahead
 
 
-def at_once(work: Callable[[Any], Any], item: Any) -> Future[Any]:
-    """In the place of the threads: whatever may be in memory before its turn is."""
-    done: Future[Any] = Future()
-    done.set_result(work(item))
-    return done
+class AtOnce:
+    """In the place of the threads: whatever may be in memory before its turn is. `called` has one for each that was
+    to come."""
+
+    def __init__(self) -> None:
+        self.called: list[None] = []
+
+    def submit(self, run: Callable[[], None]) -> None:
+        self.called.append(None)
+        run()
 
 
 def starts(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """One for each window that another thread is to begin; it is worked on at once."""
-    begun: list[None] = []
-
-    def noted(work: Callable[[Any], Any], item: Any, alone: bool) -> Future[Any]:
-        begun.append(None)
-        return at_once(work, item)
-
-    monkeypatch.setattr(parallel, "_start", noted)
-    return begun
+    """One for each time that another thread is to come."""
+    threads = AtOnce()
+    monkeypatch.setattr(parallel, "_workers", lambda alone: threads)
+    return threads.called
 
 
 def test_a_scan_of_more_than_memory_limit_holds_a_part_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wide windows, two ahead for each processor, would be all of the table, however slowly it is read."""
-    begun = starts(monkeypatch)
+    starts(monkeypatch)
     monkeypatch.setattr(parallel.os, "cpu_count", lambda: 8)  # type: ignore[attr-defined]
     monkeypatch.setattr(read_path, "WINDOW_ROWS", 1 << 15)
     windows, rows, limit_bytes = 12, 12 << 15, 16_000_000
@@ -617,13 +616,13 @@ def test_a_scan_of_more_than_memory_limit_holds_a_part_of_it(
         for _ in range(PASSES + 1):  # the last time blocks go to the cache, which has a quarter of the limit
             gc.collect()
             before = sum(each.bytes_allocated() for each in pools)
-            most = seen = 0
-            begun.clear()
+            most = seen = count = 0
             for batch in table.scan().batches():
                 most = max(most, sum(each.bytes_allocated() for each in pools) - before)
                 seen += batch.num_rows
+                count += 1
                 del batch
-            assert seen == rows and len(begun) == windows
+            assert seen == rows and count == windows
             assert most <= limit_bytes, f"{most:,} bytes of {total_bytes:,}"
             assert db.stats()["cache_bytes"] <= limit_bytes // 4
 
@@ -706,43 +705,127 @@ def test_what_no_thread_has_begun_the_consumer_does(monkeypatch: pytest.MonkeyPa
     """Who reads a scan would wait until a busy machine wakes a thread for it."""
 
     class Asleep:
-        def submit(self, *_: object) -> Future[int]:
-            return Future()
+        def submit(self, run: Callable[[], None]) -> None:
+            """It is never woken."""
 
     monkeypatch.setattr(parallel, "_workers", lambda alone: Asleep())
-    assert list(in_parallel(range(10), lambda item: -item)) == [-number for number in range(10)]
+    for how in ({}, {"helping": True}, {"alone": True}):
+        for ahead in (1, 3, None):
+            assert list(in_parallel(range(10), lambda item: -item, ahead, **how)) == [-n for n in range(10)]
+
+
+class Together:
+    """Threads of which each has begun with something, or found nothing to do, when who called it goes on."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.threads: list[threading.Thread] = []
+
+    def submit(self, run: Callable[[], None]) -> None:
+        self.begun.clear()
+        self.threads.append(threading.Thread(target=run, daemon=True))
+        self.threads[-1].start()
+        while self.threads[-1].is_alive() and not self.begun.wait(0.01):
+            pass
 
 
 def test_a_consumer_that_helps_does_what_is_wanted_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two threads one would wait for the other all the time. Results and errors still come in their order."""
+    threads, others, here = Together(), threading.Event(), threading.get_ident()
     done: dict[int, int] = {}
-    others = threading.Event()
 
     def work(item: int) -> int:
-        if item == 0:
-            assert others.wait(30), "who waits for the first does the others"
+        if threading.get_ident() != here:
+            threads.begun.set()
+        if item == 1:
+            assert others.wait(30), "who waits for the second does the others"
         done[item] = threading.get_ident()
-        if item == 3:
+        if item == 4:
             others.set()
-        if item == 2:
+        if item == 3:
             raise nyala.CorruptionError("a block is damaged")
         return -item
 
-    class AtTheFirst:
-        def submit(self, work: Callable[[int], int], item: int) -> Future[int]:
-            future: Future[int] = Future()
-            if item == 0:
-                future.set_running_or_notify_cancel()
-                threading.Thread(target=lambda: future.set_result(work(item))).start()
-            return future
-
-    monkeypatch.setattr(parallel, "_workers", lambda alone: AtTheFirst())
+    monkeypatch.setattr(parallel, "_worker_count", lambda alone: 1)
+    monkeypatch.setattr(parallel, "_workers", lambda alone: threads)
     found = []
     with pytest.raises(nyala.CorruptionError, match="damaged"):
         for result in in_parallel(range(10), work, 4, helping=True):
             found.append(result)
-    assert found == [0, -1]
-    assert done[0] != done[1] == done[2] == done[3] == threading.get_ident()
+    assert found == [0, -1, -2]
+    assert done[1] != here and {done[item] for item in (0, 2, 3, 4)} == {here}
+    threads.threads[0].join(30)
+
+
+def test_a_thread_goes_on_with_a_scan_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To be woken for each window costs as long as half of it. When all places are taken it is there for others; when
+    one is free again it is called again."""
+    threads = Together()
+    done: dict[int, int] = {}
+    full = threading.Semaphore(0)
+
+    def work(item: int) -> int:
+        threads.begun.set()
+        done[item] = threading.get_ident()
+        full.release()
+        return -item
+
+    monkeypatch.setattr(parallel, "_worker_count", lambda alone: 1)
+    monkeypatch.setattr(parallel, "_workers", lambda alone: threads)
+    results = in_parallel(range(10), work, 4)
+    assert next(results) == 0
+    for _ in range(4):
+        assert full.acquire(timeout=30)
+    threads.threads[0].join(30)
+    assert sorted(done) == [0, 1, 2, 3], "what the consumer has is one of the four"
+    assert len({done[item] for item in (1, 2, 3)}) == 1 and done[1] != done[0]
+    assert next(results) == -1
+    threads.threads[-1].join(30)
+    assert len(threads.threads) == 2 and sorted(done) == [0, 1, 2, 3, 4]
+    assert list(results) == [-n for n in range(2, 10)]
+
+
+def test_nothing_is_begun_for_who_stopped_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the collector ends the scan in a thread that is about to take the next window of it."""
+    threads, has_first = Together(), threading.Event()
+    begun: list[int] = []
+
+    def items() -> Iterator[int]:
+        for item in range(100):
+            if item == 5:
+                assert has_first.wait(30)
+                results.close()
+            yield item
+
+    def work(item: int) -> int:
+        begun.append(item)
+        threads.begun.set()
+        return item
+
+    monkeypatch.setattr(parallel, "_workers", lambda alone: threads)
+    results: Any = in_parallel(items(), work, 50)
+    assert next(results) == 0
+    has_first.set()
+    for thread in threads.threads:
+        thread.join(30)
+        assert not thread.is_alive(), "it waits for itself"
+    assert max(begun) <= 5
+
+
+@pytest.mark.parametrize("how", [{}, {"helping": True}, {"alone": True}])
+def test_an_error_between_windows_reaches_the_consumer(how: dict[str, bool]) -> None:
+    """A footer that is read when the scan comes to it may be damaged, too: in its turn, after what came before it."""
+
+    def items() -> Iterator[int]:
+        yield from range(7)
+        raise nyala.CorruptionError("a footer is damaged")
+
+    for _ in range(20):
+        found = []
+        with pytest.raises(nyala.CorruptionError, match="damaged"):
+            for result in in_parallel(items(), lambda item: item, **how):
+                found.append(result)
+        assert found == list(range(7))
 
 
 def test_an_error_in_a_window_reaches_the_consumer() -> None:
