@@ -46,6 +46,7 @@ from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import is_sound, rows_of
 from nyala.schema.constraint import Constraint
 from nyala.schema.types import ColumnType
+from nyala.schema.word_test import Demanded
 
 if TYPE_CHECKING:
     from nyala.cfile.reader import CFileReader
@@ -73,8 +74,8 @@ class ColumnReader:
         self.place = place
         self._column_zone: Zone | None = None
         self._excluded: dict[Constraint, npt.NDArray[np.bool_]] = {}
-        self._in_codes: dict[Constraint, Constraint] = {}
-        self._demanded: dict[Constraint, tuple[int, int, npt.NDArray[np.int64] | None]] = {}
+        self._in_codes: dict[Demanded, Constraint] = {}
+        self._demanded: dict[Demanded, tuple[int, int, npt.NDArray[np.int64] | None]] = {}
         self.is_odd = False
         """Whether `straight` met a block that it does not read."""
         self._arrow = pa.large_binary() if footer.key.role == KEY else footer.form.arrow
@@ -409,17 +410,18 @@ class ColumnReader:
         )  # fmt: skip
         return stretch, form.arrow
 
-    def demanded(self, constraint: Constraint) -> tuple[int, int, npt.NDArray[np.int64] | None] | None:
-        """What a constraint demands of the numbers that lie in the blocks, as of `kernels.Demand`; None: no number
-        satisfies it. Of a column that has no NULL and lies in frames or codewords. Not to be changed."""
-        found = self._demanded.get(constraint)
+    def demanded(self, asked: Demanded) -> tuple[int, int, npt.NDArray[np.int64] | None] | None:
+        """What is demanded of the numbers that lie in the blocks, as of `kernels.Demand`; None: no number satisfies it.
+        Of a column that has no NULL and lies in frames or codewords. Not to be changed."""
+        found = self._demanded.get(asked)
         if found is None:
             if len(self._demanded) >= _EXCLUDED_KEPT:
                 self._demanded = {}
-            asked = constraint
+            of_numbers = asked
             if self._footer.dictionary_length:
-                asked = self._constraint_in_codes(self._source.dictionary(None), constraint)
-            found = self._demanded[constraint] = _demanded(asked)
+                of_numbers = self._constraint_in_codes(self._source.dictionary(None), asked)
+            assert isinstance(of_numbers, Constraint)
+            found = self._demanded[asked] = _demanded(of_numbers)
         return found if found[0] <= found[1] else None
 
     @cached_property
@@ -458,12 +460,12 @@ class ColumnReader:
         """Whether `encoded` tells of words by their codewords."""
         return self._footer.dictionary_count > 0
 
-    def _constraint_in_codes(self, words: pa.Array, constraint: Constraint) -> Constraint:
-        found = self._in_codes.get(constraint)
+    def _constraint_in_codes(self, words: pa.Array, demanded: Demanded) -> Constraint:
+        found = self._in_codes.get(demanded)
         if found is None:
             if len(self._in_codes) >= _EXCLUDED_KEPT:
                 self._in_codes = {}
-            found = self._in_codes[constraint] = satisfying_codes(admitted_words(words, constraint))
+            found = self._in_codes[demanded] = satisfying_codes(admitted_words(words, demanded))
         return found
 
     # -- look-ups ------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from nyala.cfile.kernels import Fill, Question
 from nyala.cfile.memory import scratch
 from nyala.cfile.physical import Physical
 from nyala.schema.constraint import Constraint, order_key
+from nyala.schema.word_test import Demanded, WordTest
 
 __all__ = ["CodeRows", "EncodedRows", "FrameRows", "admitted_words", "arrays_of", "one_word", "picked"]
 __all__ += ["rows_matching", "rows_of", "satisfying_codes"]
@@ -34,11 +35,11 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
 class EncodedRows(Protocol):
-    def matches(self, constraint: Constraint) -> Bools:
-        """Which rows satisfy the constraint."""
+    def matches(self, demanded: Demanded) -> Bools:
+        """Which rows satisfy what is demanded; a word test is of text only."""
         ...
 
-    def questions(self, constraint: Constraint) -> list[Question] | None:
+    def questions(self, demanded: Demanded) -> list[Question] | None:
         """`matches`, to be asked of several columns at once (`rows_matching`): none where all rows satisfy it. None
         where it cannot be."""
         ...
@@ -49,7 +50,7 @@ class EncodedRows(Protocol):
         jobs: list[Fill],
         *,
         narrow: bool = False,
-        satisfying: Constraint | None = None,
+        satisfying: Demanded | None = None,
     ) -> pa.Array:
         """An array of these rows, which ascend, that has its values when what is added to `jobs` is done: so several
         columns need one call of the kernels.
@@ -69,27 +70,29 @@ class FrameRows:
     count: int
     narrow_form: Physical
 
-    def matches(self, constraint: Constraint) -> Bools:
-        return self.with_nulls(self.values_match(constraint), constraint)
+    def matches(self, demanded: Demanded) -> Bools:
+        assert isinstance(demanded, Constraint)
+        return self.with_nulls(self.values_match(demanded), demanded)
 
     def values_match(self, constraint: Constraint) -> Bools:
         """`matches` of rows that have a value; of others anything."""
         found = [frame.matches(constraint, begin, end) for frame, begin, end in self._parts]
         return found[0] if len(found) == 1 else np.concatenate(found)
 
-    def questions(self, constraint: Constraint) -> list[Question] | None:
-        found = [frame.question(constraint, begin, end) for frame, begin, end in self._parts]
+    def questions(self, demanded: Demanded) -> list[Question] | None:
+        assert isinstance(demanded, Constraint)
+        found = [frame.question(demanded, begin, end) for frame, begin, end in self._parts]
         asked = [question for question in found if question is not None]
         if len(asked) < len(found):
             return None
         return [] if all(map(_is_about_nothing, asked)) else asked
 
-    def with_nulls(self, matching: Bools, constraint: Constraint) -> Bools:
-        """`matching`, which is written, of rows that have a value, and what NULLs are to the constraint."""
+    def with_nulls(self, matching: Bools, demanded: Demanded) -> Bools:
+        """`matching`, which is written, of rows that have a value, and what NULLs are to the demand."""
         valid = self.valid
         if valid is None:
             return matching
-        if constraint.null == "none" or constraint.empty:
+        if demanded.null == "none" or demanded.empty:
             return np.logical_and(matching, valid, out=matching)
         return np.logical_or(matching, ~valid, out=matching)
 
@@ -156,7 +159,7 @@ class FrameRows:
         jobs: list[Fill],
         *,
         narrow: bool = False,
-        satisfying: Constraint | None = None,
+        satisfying: Demanded | None = None,
     ) -> pa.Array:
         form = self.narrow_form if narrow else self.frames[0].form
         out, width = output(form, len(rows))
@@ -185,17 +188,17 @@ def arrays_of(columns: Sequence[FrameRows], narrow: Sequence[bool]) -> list[pa.A
 
 @dataclass(frozen=True, eq=False)
 class CodeRows:
-    """codes: the rows' codewords. in_codes: what a constraint on the words demands of these."""
+    """codes: the rows' codewords. in_codes: what a demand on the words is of these."""
 
     codes: FrameRows
     dictionary: pa.Array
-    in_codes: Callable[[Constraint], Constraint]
+    in_codes: Callable[[Demanded], Constraint]
 
-    def matches(self, constraint: Constraint) -> Bools:
-        return self.codes.with_nulls(self.codes.values_match(self.in_codes(constraint)), constraint)
+    def matches(self, demanded: Demanded) -> Bools:
+        return self.codes.with_nulls(self.codes.values_match(self.in_codes(demanded)), demanded)
 
-    def questions(self, constraint: Constraint) -> list[Question] | None:
-        return self.codes.questions(self.in_codes(constraint))
+    def questions(self, demanded: Demanded) -> list[Question] | None:
+        return self.codes.questions(self.in_codes(demanded))
 
     def picking(
         self,
@@ -203,7 +206,7 @@ class CodeRows:
         jobs: list[Fill],
         *,
         narrow: bool = False,
-        satisfying: Constraint | None = None,
+        satisfying: Demanded | None = None,
     ) -> pa.Array:
         demands_value = satisfying is not None and (self.codes.valid is None or satisfying.null == "none")
         only = self.in_codes(satisfying).values if satisfying is not None and demands_value else None
@@ -232,7 +235,7 @@ def picked(
     rows: npt.NDArray[np.int64],
     *,
     narrow: bool = False,
-    satisfying: Constraint | None = None,
+    satisfying: Demanded | None = None,
 ) -> pa.Array:
     """`EncodedRows.picking` of one column, done."""
     jobs: list[Fill] = []
@@ -267,11 +270,14 @@ def _is_about_nothing(question: Question) -> bool:
     return question.table is None and wants_all
 
 
-def admitted_words(words: pa.Array, constraint: Constraint) -> Bools:
-    """Of each word of a dictionary whether it satisfies the constraint, as `Constraint.admits` says of it.
+def admitted_words(words: pa.Array, demanded: Demanded) -> Bools:
+    """Of each word of a dictionary whether it satisfies what is demanded, as `Constraint.admits` says of it.
 
-    Cost: one or two of Arrow's calls: bytes are compared, as text is.
+    Cost: one or two of Arrow's calls, for each comparison of a word test: bytes are compared, as text is.
     """
+    if isinstance(demanded, WordTest):
+        return demanded.admitted(words)
+    constraint = demanded
     if constraint.empty or constraint.null == "only":
         return np.zeros(len(words), np.bool_)
     words = words.cast(pa.binary())

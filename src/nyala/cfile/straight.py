@@ -27,7 +27,7 @@ from nyala.cfile.block_source import BlockForm, ReadStats
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.kernels import Demand, Stretch
 from nyala.cfile.memory import allocate, scratch
-from nyala.schema.constraint import Constraint
+from nyala.schema.word_test import Demanded
 
 if TYPE_CHECKING:
     from nyala.cfile.reader import CFileReader
@@ -109,7 +109,7 @@ def _read(
 
 
 def sieved(
-    asked: Sequence[tuple[ColumnReader, Constraint]],
+    asked: Sequence[tuple[ColumnReader, Demanded]],
     wanted: Collection[ColumnReader],
     lower: int,
     upper: int,
@@ -125,8 +125,8 @@ def sieved(
     left, out = scratch(np.uint8, count), scratch(np.int64, count + 1)
     found = Sieved(out, left)
     demands: list[Demand] = []
-    for reader, constraint in asked:
-        demanded = reader.demanded(constraint)
+    for reader, what in asked:
+        demanded = reader.demanded(what)
         if demanded is None:
             left.fill(0)
             return Sieved(out[:0], left)

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.encoded_rows import EncodedRows, picked
+from nyala.cfile.encoded_rows import EncodedRows, admitted_words, picked
 from nyala.cfile.encoding.frame import satisfying
 from nyala.cfile.kernels import Fill
 from nyala.cfile.physical import narrow_decimal, physical
@@ -44,12 +44,13 @@ from nyala.schema.arrow_values import fixed_values, is_narrow
 from nyala.schema.constraint import Constraint
 from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import ColumnType
+from nyala.schema.word_test import Demanded
 
 __all__ = ["Patch", "PatchedRows", "find_patch"]
 
 Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
-# Distinct texts of a patch that are compared in Python, once for each constraint and window.
+# Distinct texts of a patch that are compared, once for each demand and window.
 _WORDS_COMPARED_MAX: Final = 1 << 10
 # Rows that are fewer than this part of the window are searched among the positions; else they are marked in it.
 _SEARCHED_SHARE: Final = 1 / 64
@@ -127,15 +128,15 @@ class Patch:
         encoded = self.values.dictionary_encode()
         return encoded.indices.to_numpy(), encoded.dictionary
 
-    def matches(self, constraint: Constraint) -> Bools:
-        """Which of the values satisfy the constraint."""
-        if constraint.empty or constraint.null == "only":
+    def matches(self, demanded: Demanded) -> Bools:
+        """Which of the values satisfy what is demanded."""
+        if demanded.empty or demanded.null == "only":
             return np.zeros(len(self), np.bool_)
         if self.is_numbers:
-            return satisfying(self.numbers.astype(np.int64, copy=False), constraint)
+            assert isinstance(demanded, Constraint)
+            return satisfying(self.numbers.astype(np.int64, copy=False), demanded)
         which, words = self._words
-        admitted = np.fromiter((constraint.admits(word) for word in words.to_pylist()), np.bool_, len(words))
-        found: Bools = admitted[which]
+        found: Bools = admitted_words(words, demanded)[which]
         return found
 
 
@@ -163,16 +164,16 @@ class PatchedRows:
     patch: Patch
     count: int
 
-    def matches(self, constraint: Constraint) -> Bools:
-        mask = self.base.matches(constraint)
-        mask[self.patch.positions] = self.patch.matches(constraint)
+    def matches(self, demanded: Demanded) -> Bools:
+        mask = self.base.matches(demanded)
+        mask[self.patch.positions] = self.patch.matches(demanded)
         return mask
 
-    def questions(self, constraint: Constraint) -> None:
+    def questions(self, demanded: Demanded) -> None:
         """What has changed lies in no frame."""
 
     def picking(
-        self, rows: Rows, jobs: list[Fill], *, narrow: bool = False, satisfying: Constraint | None = None
+        self, rows: Rows, jobs: list[Fill], *, narrow: bool = False, satisfying: Demanded | None = None
     ) -> pa.Array:
         # Of a row that has changed the base may be any value. Changes are laid over values, so these are made now.
         base = picked(self.base, rows, narrow=narrow, satisfying=satisfying)

@@ -24,8 +24,8 @@ from nyala.cfile.encoded_rows import EncodedRows
 from nyala.cfile.straight import Sieved
 from nyala.rowset.stats import RowSetStats
 from nyala.rowset.version import RowSetVersion
-from nyala.schema.constraint import Constraint
 from nyala.schema.schema import ColumnSchema
+from nyala.schema.word_test import Demanded
 
 __all__ = ["encoded_columns", "picked_columns", "sieved_rows", "whole_columns"]
 
@@ -73,7 +73,7 @@ def encoded_columns(
 
 def sieved_rows(
     rowset: RowSetVersion,
-    asked: Sequence[tuple[ColumnSchema, Constraint]],
+    asked: Sequence[tuple[ColumnSchema, Demanded]],
     wanted: Collection[str],
     lower: int,
     upper: int,
@@ -87,12 +87,12 @@ def sieved_rows(
     """
     names: set[str] = set()
     kept: set[ColumnReader] = set()
-    of: list[tuple[ColumnReader, Constraint]] = []
-    for column, constraint in asked:
+    of: list[tuple[ColumnReader, Demanded]] = []
+    for column, demanded in asked:
         reader = _straight(rowset, column, lower, upper)
         if reader is not None:
             names.add(column.name)
-            of.append((reader, constraint))
+            of.append((reader, demanded))
             if column.name in wanted:
                 kept.add(reader)
     if not of:

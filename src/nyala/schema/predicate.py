@@ -7,6 +7,7 @@
         |
         |- .evaluate(arrays, n)      which rows are TRUE (evaluate.py, like.py)
         |- .constraints()            what partitions, rowsets and blocks are skipped by (constraint.py)
+        |- .word_tests               what else is told of text by the words of its dictionary (word_test.py)
         '- str(), .to_json()         how it goes to another process (nodes.py, nodes_json.py)
 
 Invariants
@@ -30,7 +31,7 @@ from nyala.errors import InvalidArgumentError
 from nyala.schema import binding, nodes
 from nyala.schema.arrow_values import Mask
 from nyala.schema.constraint import EMPTY, Constraint
-from nyala.schema.evaluate import Arrays, Bound, BoundAnd, BoundArrow, BoundCompare, BoundConstant, BoundIn
+from nyala.schema.evaluate import Arrays, Bound, BoundAnd, BoundArrow, BoundConstant
 from nyala.schema.nodes import (
     And,
     ArrowExpression,
@@ -49,6 +50,7 @@ from nyala.schema.nodes import (
 from nyala.schema.nodes_json import from_json, to_json
 from nyala.schema.parser import parse_predicate
 from nyala.schema.schema import Schema
+from nyala.schema.word_test import WordTest, is_its_constraint, is_of_words, word_tests
 
 __all__ = [
     "And",
@@ -131,12 +133,23 @@ class BoundPredicate:
     def is_its_constraints(self) -> bool:
         """Whether a row is selected exactly when each column satisfies its constraint: ranges and lists of values of
         single columns, all of which hold."""
-        parts = self._bound.parts if isinstance(self._bound, BoundAnd) else (self._bound,)
-        return all(
-            (isinstance(part, BoundCompare) and part.op != "<>" and not part.column.type.is_floating)
-            or (isinstance(part, BoundIn) and not part.negated and not part.column.type.is_floating)
-            for part in parts
-        )
+        return all(map(is_its_constraint, self._terms))
+
+    @functools.cached_property
+    def word_tests(self) -> Mapping[str, WordTest]:
+        """Of columns of text what constraints do not say."""
+        return word_tests(self._terms)
+
+    @functools.cached_property
+    def is_told(self) -> bool:
+        """Whether a row is selected exactly when each column satisfies its word test, or if it has none its
+        constraint."""
+        return all(is_its_constraint(term) or is_of_words(term) for term in self._terms)
+
+    @property
+    def _terms(self) -> tuple[Bound, ...]:
+        """All of these hold."""
+        return self._bound.parts if isinstance(self._bound, BoundAnd) else (self._bound,)
 
     @functools.cached_property
     def empty(self) -> bool:

@@ -39,6 +39,7 @@ from nyala.schema.arrow_values import rows_of as values_of
 from nyala.schema.constraint import Constraint
 from nyala.schema.predicate import BoundPredicate
 from nyala.schema.schema import ColumnSchema, Schema
+from nyala.schema.word_test import Demanded
 from nyala.tablet.root import AnyRowSet
 
 __all__ = ["GATHER_SHARE", "ScanCounters", "ScanSpec", "ScanUnit", "count_window", "growing", "in_twos"]
@@ -150,6 +151,13 @@ class ScanSpec:
     @cached_property
     def constraints(self) -> Mapping[str, Constraint]:
         return {} if self.predicate is None else self.predicate.constraints()
+
+    @cached_property
+    def demands(self) -> Mapping[str, Demanded]:
+        """What rows as they lie are asked: of text that lies in a dictionary all that the predicate says."""
+        return (
+            self.constraints if self.predicate is None else {**self.constraints, **self.predicate.word_tests}
+        )
 
     @cached_property
     def key_range(self) -> KeyRange:
@@ -402,12 +410,14 @@ class _Sieve(Mapping[str, pa.Array]):
     ) -> None:
         self.rows: np.ndarray = np.empty(0, np.int64)  # that are left, counted from `lower`
         self._sieved: Sieved | None = None
-        self._told: set[str] = set()  # columns whose constraints `rows` satisfy
+        self._told: set[str] = set()  # columns whose demands `rows` satisfy
         self._encoded: dict[str, EncodedRows] = {}
         self._arrays: dict[str, pa.Array] = {}
         self._unit, self._rowset, self._spec = unit, rowset, spec
         self._lower, self._upper, self._stats = lower, upper, stats
-        self._constraints = [(spec.schema.by_name(name), of) for name, of in spec.constraints.items()]
+        # Of few rows no dictionary is asked word by word.
+        self._demands = spec.demands if unit.is_scan else dict[str, Demanded](spec.constraints)
+        self._asks = [(spec.schema.by_name(name), of) for name, of in self._demands.items()]
 
     def asked(
         self, mask: np.ndarray | None, columns: Sequence[ColumnSchema], *, all_at_once: bool = False
@@ -418,24 +428,24 @@ class _Sieve(Mapping[str, pa.Array]):
         all_at_once: read what these and the constraints need by one call, as far as it can be.
         """
         mask = self._asked_straight(mask, columns)
-        constraints = [(column, of) for column, of in self._constraints if column.name not in self._told]
-        if constraints and (len(self.rows) or not self._told):
+        left = [(column, of) for column, of in self._asks if column.name not in self._told]
+        if left and (len(self.rows) or not self._told):
             if all_at_once:
-                self._fetch([*[column for column, _ in constraints], *self._telling(columns)])
-            self._ask(mask, constraints)
+                self._fetch([*[column for column, _ in left], *self._telling(columns)])
+            self._ask(mask, left)
         return bool(self._told)
 
     def _asked_straight(self, mask: np.ndarray | None, columns: Sequence[ColumnSchema]) -> np.ndarray | None:
-        """Ask those of the constraints that can be as blocks are read; the mask that is left."""
+        """Ask those of the demands that can be as blocks are read; the mask that is left."""
         predicate = self._spec.predicate
         assert predicate is not None
         if not self._unit.is_scan:
             return mask
         wanted = {column.name for column in columns}
-        if not predicate.is_its_constraints:
+        if not predicate.is_told:
             wanted |= predicate.columns
         place = (self._lower, self._upper, mask, self._stats)
-        found = sieved_rows(self._rowset, self._constraints, wanted, *place)
+        found = sieved_rows(self._rowset, self._asks, wanted, *place)
         if found is None:
             return mask
         self._sieved, self._told = found
@@ -451,17 +461,17 @@ class _Sieve(Mapping[str, pa.Array]):
     def _telling(self, columns: Sequence[ColumnSchema]) -> list[ColumnSchema]:
         return [column for column in columns if self._rowset.tells(column)]
 
-    def _ask(self, mask: np.ndarray | None, constraints: Sequence[tuple[ColumnSchema, Constraint]]) -> None:
-        """Find the rows of `mask` that satisfy the constraints of columns that tell."""
-        told = self._asked_at_once(constraints)
+    def _ask(self, mask: np.ndarray | None, asks: Sequence[tuple[ColumnSchema, Demanded]]) -> None:
+        """Find the rows of `mask` that satisfy what is demanded of columns that tell."""
+        told = self._asked_at_once(asks)
         if told is not None:
             self.rows = told if mask is None else told[mask[told]]
-            self._told |= {column.name for column, _ in constraints}
+            self._told |= {column.name for column, _ in asks}
             return
         left: np.ndarray | None = None
-        for column, constraint in constraints:
+        for column, demanded in asks:
             if left is not None and len(self._encoded) == 1:  # of which it may be that nothing is left
-                self._fetch([others for others, _ in constraints])
+                self._fetch([others for others, _ in asks])
             encoded = self._encoded.get(column.name)
             if encoded is None:
                 rows = (self._lower, self._upper)
@@ -470,20 +480,20 @@ class _Sieve(Mapping[str, pa.Array]):
                 continue
             self._encoded[column.name] = encoded
             self._told.add(column.name)
-            matching = encoded.matches(constraint)
+            matching = encoded.matches(demanded)
             left = matching if left is None else np.logical_and(left, matching, out=left)
             if not left.any():
                 break
         if left is not None:
             self.rows = rows_of(left if mask is None else left & mask)
 
-    def _asked_at_once(self, constraints: Sequence[tuple[ColumnSchema, Constraint]]) -> np.ndarray | None:
-        """What satisfies all constraints, told by one call; None where the columns are not all there, or not all can be
-        asked so."""
+    def _asked_at_once(self, asks: Sequence[tuple[ColumnSchema, Demanded]]) -> np.ndarray | None:
+        """What satisfies all that is demanded, told by one call; None where the columns are not all there, or not all
+        can be asked so."""
         questions: list[Question] = []
-        for column, constraint in constraints:
+        for column, demanded in asks:
             encoded = self._encoded.get(column.name)
-            asked = None if encoded is None else encoded.questions(constraint)
+            asked = None if encoded is None else encoded.questions(demanded)
             if asked is None:
                 return None
             questions += asked
@@ -494,7 +504,8 @@ class _Sieve(Mapping[str, pa.Array]):
         """Whether the rows that are left are those that the predicate selects."""
         predicate = self._spec.predicate
         assert predicate is not None
-        return predicate.is_its_constraints and self._told >= predicate.columns
+        is_told = predicate.is_told if self._unit.is_scan else predicate.is_its_constraints
+        return is_told and self._told >= predicate.columns
 
     def read(self, columns: Sequence[ColumnSchema]) -> tuple[np.ndarray, list[pa.Array]]:
         """As `read_window`."""
@@ -531,7 +542,7 @@ class _Sieve(Mapping[str, pa.Array]):
             name = column.name
             encoded = self._encoded.get(name)
             if encoded is not None and name not in self._arrays:
-                satisfied = spec.constraints.get(name)
+                satisfied = self._demands.get(name)
                 array = encoded.picking(self.rows, jobs, narrow=name in spec.types, satisfying=satisfied)
                 arrays[name] = column, array
         if jobs:

@@ -1,0 +1,214 @@
+"""Predicates on text that lies in a dictionary: each word is asked once, rows by their codewords, and nothing twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from tests.support import open_database
+
+import nyala
+from nyala.rowset import disk_rowset
+from nyala.schema.predicate import BoundPredicate, bind
+from nyala.schema.schema import build_schema
+from nyala.schema.word_test import WordTest
+from nyala.tablet import read_path
+
+ROWS = 12_000
+WINDOW = 4096
+MODES = ["AIR", "FOB", "MAIL", "RAIL", "REG AIR", "SHIP", "TRÜCK"]
+TYPES = {
+    "k": nyala.column("int64", block_size=4096),
+    "n": nyala.column("int32", encoding="for", block_size=4096),
+    "mode": nyala.column("string", encoding="dictionary", block_size=4096),
+    "kind": nyala.column("binary", encoding="dictionary", block_size=4096),
+    "maybe": nyala.column("string", encoding="dictionary", nullable=True, block_size=4096),
+    "text": nyala.column("string", encoding="plain"),
+}
+
+
+def row(k: int) -> dict[str, Any]:
+    return {
+        "k": k,
+        "n": k**3 % 2999 - 1500,
+        "mode": MODES[k**3 % 2999 % 7],
+        "kind": b"k%d" % (k % 11),
+        "maybe": None if k % 5 == 0 else f"w{k % 13}",
+        "text": f"text {k % 100}",
+    }
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("words") / "s"
+    with open_database(folder) as db:
+        table = db.create_table("t", TYPES, "k")
+        table.insert([row(k) for k in range(ROWS)])
+        table.flush()
+    return folder
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows are small, and so is what is read as scans read."""
+    monkeypatch.setattr(read_path, "WINDOW_ROWS", WINDOW)
+    monkeypatch.setattr(disk_rowset, "_SCAN_ROWS_MIN", 2048)
+
+
+@pytest.fixture
+def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of each time that a predicate was asked of values, how many rows."""
+    found: list[int] = []
+    original = BoundPredicate.evaluate
+
+    def noted(self: BoundPredicate, arrays: Any, n: int) -> npt.NDArray[np.bool_]:
+        found.append(n)
+        return original(self, arrays, n)
+
+    monkeypatch.setattr(BoundPredicate, "evaluate", noted)
+    return found
+
+
+def scanned(table: nyala.Table, where: str) -> list[dict[str, Any]]:
+    return table.scan(where=where, order_by_key=True).to_arrow().to_pylist()
+
+
+TOLD = {
+    "mode <> 'MAIL'": lambda r: r["mode"] != "MAIL",
+    "mode NOT IN ('MAIL', 'AIR', 'x')": lambda r: r["mode"] not in ("MAIL", "AIR", "x"),
+    "mode LIKE '%AIR'": lambda r: r["mode"].endswith("AIR"),
+    "mode NOT LIKE '%AIR' AND n < -1000": lambda r: not r["mode"].endswith("AIR") and r["n"] < -1000,
+    "mode LIKE '_R_CK'": lambda r: r["mode"] == "TRÜCK",
+    "mode LIKE 'x%'": lambda r: r["mode"] == "x",
+    "mode LIKE '%A%' AND mode <> 'RAIL' AND mode >= 'B'": lambda r: (
+        "A" in r["mode"] and r["mode"] != "RAIL" and r["mode"] >= "B"
+    ),
+    "mode <> 'x' AND n = 7": lambda r: r["mode"] != "x" and r["n"] == 7,
+    "(mode LIKE 'R%' OR mode = 'FOB') AND kind <> X'6B33'": lambda r: (
+        r["mode"] in ("RAIL", "REG AIR", "FOB") and r["kind"] != b"k3"
+    ),
+    "kind NOT IN (X'6B30', X'6B31') AND mode = 'AIR'": lambda r: (
+        r["kind"] not in (b"k0", b"k1") and r["mode"] == "AIR"
+    ),
+    "maybe <> 'w3'": lambda r: r["maybe"] not in (None, "w3"),
+    "maybe NOT LIKE 'w1%' AND mode NOT LIKE 'F%'": lambda r: (
+        r["maybe"] is not None and not r["maybe"].startswith("w1") and r["mode"] != "FOB"
+    ),
+}
+NOT_TOLD = {
+    "(maybe <> 'w3' OR maybe IS NULL) AND n < 0": lambda r: r["maybe"] != "w3" and r["n"] < 0,
+    "maybe IS NULL AND mode <> 'AIR'": lambda r: r["maybe"] is None and r["mode"] != "AIR",
+    "text LIKE '%7' AND mode NOT LIKE '%A%'": lambda r: r["text"][-1] == "7" and "A" not in r["mode"],
+    "mode <> text AND mode LIKE 'S%'": lambda r: r["mode"] == "SHIP",
+    "(mode <> 'AIR' OR n < 0) AND mode NOT LIKE 'M%'": lambda r: (
+        (r["mode"] != "AIR" or r["n"] < 0) and r["mode"] != "MAIL"
+    ),
+    "n <> 7 AND mode <> 'AIR'": lambda r: r["n"] != 7 and r["mode"] != "AIR",
+}
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("where", [*TOLD, *NOT_TOLD])
+def test_the_same_rows(where: str, path: Path, evaluated: list[int]) -> None:
+    """As blocks are read, of blocks that are kept, and of values."""
+    holds = (TOLD | NOT_TOLD)[where]
+    expected = [row(k) for k in range(ROWS) if holds(row(k))]
+    with nyala.connect(path, read_only=True, memory_limit="100MB") as db:
+        for _ in range(4):
+            assert scanned(db["t"], where) == expected
+            assert db["t"].count(where) == len(expected)
+    assert not evaluated if where in TOLD else evaluated
+
+
+@pytest.mark.usefixtures("small")
+def test_a_word_is_asked_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern would be compared for each row, in each window."""
+    asked: list[int] = []
+    original = WordTest.admitted
+
+    def noted(self: WordTest, words: pa.Array) -> npt.NDArray[np.bool_]:
+        asked.append(len(words))
+        return original(self, words)
+
+    monkeypatch.setattr(WordTest, "admitted", noted)
+    with nyala.connect(path, read_only=True) as db:
+        scan = db["t"].scan(["n"], where="mode NOT LIKE '%AIR'")
+        assert scan.to_arrow().num_rows == sum("AIR" not in row(k)["mode"] for k in range(ROWS))
+    assert asked == [len(MODES)]
+
+
+def test_of_few_rows_no_dictionary_is_asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have as many words as the table has rows."""
+    monkeypatch.setattr(WordTest, "admitted", lambda *_: pytest.fail("all words were asked"))
+    with nyala.connect(path, read_only=True) as db:
+        where = "k >= 500 AND k < 600 AND mode NOT LIKE '%AIR' AND mode > 'G'"
+        expected = [row(k) for k in range(500, 600) if "AIR" not in row(k)["mode"] and row(k)["mode"] > "G"]
+        assert scanned(db["t"], where) == expected
+
+
+@pytest.mark.usefixtures("small")
+def test_changes_are_asked_too(tmp_path: Path) -> None:
+    """What a row's base says is not what it is: changes in memory, in files, and rows that no file has."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", TYPES, "k")
+        table.insert([row(k) for k in range(ROWS)])
+        table.flush()
+        expected = {k: row(k) for k in range(ROWS)}
+        before = db.snapshot()
+        changed = {k: {"k": k, "mode": ["MAIL", "NEW AIR", "x"][k % 3]} for k in range(100, 9000, 7)}
+        table.update(list(changed.values()))
+        table.delete([{"k": 3}])
+        table.insert([{**row(3), "k": ROWS, "mode": "BY AIR"}])
+        now = {k: {**one, **changed.get(k, {})} for k, one in expected.items() if k != 3}
+        now[ROWS] = {**row(3), "k": ROWS, "mode": "BY AIR"}
+        for _ in range(2):
+            for where, holds in TOLD.items():
+                assert scanned(table, where) == [one for one in now.values() if holds(one)], where
+                old = before["t"].scan(where=where, order_by_key=True).to_arrow().to_pylist()
+                assert old == [one for one in expected.values() if holds(one)], where
+            table.flush()
+        before.close()
+
+
+@pytest.mark.parametrize(
+    ("where", "tested", "is_told"),
+    [
+        ("mode <> 'a' AND n > 3", {"mode"}, True),
+        ("mode = 'a' AND kind IN (X'00') AND n > 3", set(), True),
+        ("mode > 'a' AND mode NOT IN ('c') AND kind = X'00'", {"mode"}, True),
+        ("mode LIKE 'a%' OR mode > 'x'", {"mode"}, True),
+        ("mode LIKE 'a%' OR n > 3", set(), False),
+        ("mode LIKE 'a%' OR kind2 = 'x'", set(), False),
+        ("mode <> 'a' AND mode IS NOT NULL", {"mode"}, False),
+        ("mode <> 'a' OR mode IS NULL", set(), False),
+        ("mode <> kind2 AND kind2 <> 'a'", {"kind2"}, False),
+        ("n <> 3", set(), False),
+        ("x <> 3.0 AND mode <> 'a'", {"mode"}, False),
+        ("NOT (mode = 'a' OR mode LIKE '%b')", {"mode"}, True),
+    ],
+)
+def test_what_is_told_by_words(where: str, tested: set[str], is_told: bool) -> None:
+    """What they do not say would not be asked of the rows that they leave."""
+    types: dict[str, Any] = {"n": "int32", "mode": nyala.column("string", nullable=True), "kind": "binary"}
+    schema = build_schema({"k": "int64", **types, "kind2": "string", "x": "double"}, ["k"])
+    predicate = bind(where, schema)
+    assert predicate is not None
+    assert set(predicate.word_tests) == tested and predicate.is_told == is_told
+
+
+def test_words_are_asked_all_that_is_said_of_them() -> None:
+    """A range beside a pattern would be left out, as who asks words asks nothing else of their column."""
+    predicate = bind(
+        "mode > 'b' AND mode NOT LIKE '%z' AND mode <> 'cc'",
+        build_schema({"k": "int64", "mode": "string"}, ["k"]),
+    )
+    assert predicate is not None
+    words = pa.array(["a", "b", "c", "cc", "cz", "é", "éz", ""])
+    assert predicate.word_tests["mode"].admitted(words).tolist() == [
+        False, False, True, False, False, True, False, False,
+    ]  # fmt: skip
+    assert predicate.word_tests["mode"].admitted(words[:0]).tolist() == []
