@@ -63,13 +63,18 @@ def in_parallel(
     alone:   a thread for each processor, for consumers that only pass on what they get.
     """
     iterator = iter(items)
-    first = next(iterator, None)
-    if first is None:
+    try:
+        first = next(iterator)
+    except StopIteration:
         return
-    second = next(iterator, None)
-    if second is None:
+    try:
+        second = next(iterator)
+    except StopIteration:
+        yield work(first)  # by nobody else: a thread costs more than most items that are alone
+        return
+    except Exception:
         yield work(first)
-        return
+        raise
     line = _Line(itertools.chain((first, second), iterator), work, ahead or ahead_max(), helping, alone)
     del first, second
     yield from line.results()

@@ -813,11 +813,12 @@ def test_nothing_is_begun_for_who_stopped_asking(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("how", [{}, {"helping": True}, {"alone": True}])
-def test_an_error_between_windows_reaches_the_consumer(how: dict[str, bool]) -> None:
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+def test_an_error_between_windows_reaches_the_consumer(count: int, how: dict[str, bool]) -> None:
     """A footer that is read when the scan comes to it may be damaged, too: in its turn, after what came before it."""
 
     def items() -> Iterator[int]:
-        yield from range(7)
+        yield from range(count)
         raise nyala.CorruptionError("a footer is damaged")
 
     for _ in range(20):
@@ -825,7 +826,7 @@ def test_an_error_between_windows_reaches_the_consumer(how: dict[str, bool]) -> 
         with pytest.raises(nyala.CorruptionError, match="damaged"):
             for result in in_parallel(items(), lambda item: item, **how):
                 found.append(result)
-        assert found == list(range(7))
+        assert found == list(range(count))
 
 
 def test_an_error_in_a_window_reaches_the_consumer() -> None:
