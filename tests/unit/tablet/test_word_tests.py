@@ -16,7 +16,7 @@ from nyala.rowset import disk_rowset
 from nyala.schema.predicate import BoundPredicate, bind
 from nyala.schema.schema import build_schema
 from nyala.schema.word_test import WordTest
-from nyala.tablet import read_path
+from nyala.tablet import read_path, window
 
 ROWS = 12_000
 WINDOW = 4096
@@ -148,6 +148,26 @@ def test_of_few_rows_no_dictionary_is_asked(path: Path, monkeypatch: pytest.Monk
         where = "k >= 500 AND k < 600 AND mode NOT LIKE '%AIR' AND mode > 'G'"
         expected = [row(k) for k in range(500, 600) if "AIR" not in row(k)["mode"] and row(k)["mode"] > "G"]
         assert scanned(db["t"], where) == expected
+
+
+@pytest.mark.usefixtures("small")
+def test_of_many_words_none_is_asked(
+    path: Path, evaluated: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows would be asked for a list of most of them, which costs more than to look up each row's word. What ranges and
+    lists say of their column is asked all the same."""
+    monkeypatch.setattr(window, "_WORDS_ASKED_MAX", len(MODES) - 1)
+    with nyala.connect(path, read_only=True) as db:
+        for where, holds in (TOLD | NOT_TOLD).items():
+            assert scanned(db["t"], where) == [row(k) for k in range(ROWS) if holds(row(k))], where
+        evaluated.clear()
+        assert scanned(db["t"], "mode <> 'AIR' AND mode <= 'AIR'") == []
+        assert sum(evaluated) == sum(row(k)["mode"] == "AIR" for k in range(ROWS)), "what the range left"
+        evaluated.clear()
+        assert scanned(db["t"], "kind <> X'6B33' AND n = 7") == [
+            row(k) for k in range(ROWS) if row(k)["n"] == 7 and row(k)["kind"] != b"k3"
+        ]
+        assert evaluated and max(evaluated) < 100, "what the number left"
 
 
 @pytest.mark.usefixtures("small")
