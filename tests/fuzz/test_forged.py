@@ -24,7 +24,7 @@ from typing import Any
 import google_crc32c
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import nyala
@@ -312,6 +312,7 @@ def strange_record(db: Database, timestamp: int, chance: random.Random) -> LogRe
 
 @given(seed=SEEDS)
 @FEWER
+@example(seed=758)  # a key twice in an update
 def test_any_log_record_under_a_right_checksum(origin: Origin, seed: int) -> None:
     chance = random.Random(seed)
     with copied(origin) as path:
@@ -337,6 +338,7 @@ def db(origin: Origin) -> Iterator[Database]:
 
 
 @given(seed=SEEDS)
+@example(seed=659)  # keys that end before they begin
 def test_any_scan_token_under_a_right_checksum(db: Database, seed: int) -> None:
     """Its schema, its files and its rows in memory too."""
     chance = random.Random(seed)

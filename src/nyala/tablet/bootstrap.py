@@ -240,6 +240,15 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
     order = by_key[np.argsort(ordinals[by_key], kind="stable")]
     order = order[keep[order]]
     keys, ordinals, timestamps = keys.take(order), ordinals[order], timestamps[order]
+    if kind != "insert":
+        # D2: no writer changes a row twice at one moment.
+        again = (
+            keys.equal_neighbours() & (timestamps[1:] == timestamps[:-1]) & (ordinals[1:] == ordinals[:-1])
+        )
+        if again.any():
+            raise CorruptionError(
+                f"a record of table {table.name!r} makes no sense: it has a key twice ({kind})"
+            )
     count = len(order)
     identity = bool((order == np.arange(batch.num_rows)).all()) if count == batch.num_rows else False
     if not identity:

@@ -85,6 +85,8 @@ class RowSetFiles:
             checked(entry)
             if not is_inside(entry.path):
                 raise ValueError(f"the path {entry.path!r} does not stay inside the store's folder")
+        if files.rowset.key_min > files.rowset.key_max:
+            raise ValueError(f"the keys of rowset {files.rowset.id} end before they begin")
         owners = {*(part.rowset_id for part in files.parts), *(delta.rowset_id for delta in files.deltas)}
         if not owners <= {files.rowset.id}:
             raise ValueError("files of several rowsets")
