@@ -46,7 +46,7 @@ from nyala.tablet.locate import ABSENT, find_ghosts, locate
 from nyala.tablet.root import Root, TableState
 from nyala.tablet.settle import Effect, Settlement
 from nyala.tablet.write_path import plan_apply
-from nyala.wal.record import LogRecord, SettledGroup
+from nyala.wal.record import LogRecord, Place, SettledGroup
 
 # Enough rows that the work per gathered batch is NumPy's and Arrow's; small enough to bound memory during replay.
 GATHER_ROWS: Final = 1 << 18
@@ -62,11 +62,13 @@ class _Gathered:
 
     groups: list[SettledGroup] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
     rows: int = 0
 
-    def add(self, group: SettledGroup, timestamp: int) -> None:
+    def add(self, group: SettledGroup, record: LogRecord) -> None:
         self.groups.append(group)
-        self.timestamps.append(timestamp)
+        self.timestamps.append(record.timestamp)
+        self.places.append(record.place)
         self.rows += group.batch.num_rows
 
 
@@ -125,8 +127,7 @@ class Replayer:
             return
         wrong = _strange(group, table)
         if wrong is not None:
-            sentence = f"a record of table {table.name!r} makes no sense: {wrong}"
-            raise CorruptionError(sentence, *record.place)
+            raise _senseless(table, wrong, record.place)
         if group.schema_version != table.schema.version:
             group = _projected(group, table)
             if group.kind == "update" and group.batch.num_columns == table.schema.key_count:
@@ -139,7 +140,7 @@ class Replayer:
                 self.drain()
             waiting = self._inserts if group.kind == "insert" else self._updates
         key = (group.table_id, tuple(group.batch.schema.names))
-        waiting.setdefault(key, _Gathered()).add(group, record.timestamp)
+        waiting.setdefault(key, _Gathered()).add(group, record)
         self._waiting += group.batch.num_rows
         if self._waiting >= GATHER_ROWS:
             self.drain()
@@ -173,6 +174,10 @@ class Replayer:
             waiting.clear()
         self._waiting = 0
         self._deleted.clear()
+
+
+def _senseless(table: TableState, why: str, place: Place) -> CorruptionError:
+    return CorruptionError(f"a record of table {table.name!r} makes no sense: {why}", *place)
 
 
 def _strange(group: SettledGroup, table: TableState) -> str | None:
@@ -241,14 +246,11 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
     order = order[keep[order]]
     keys, ordinals, timestamps = keys.take(order), ordinals[order], timestamps[order]
     if kind != "insert":
-        # D2: no writer changes a row twice at one moment.
-        again = (
-            keys.equal_neighbours() & (timestamps[1:] == timestamps[:-1]) & (ordinals[1:] == ordinals[:-1])
-        )
-        if again.any():
-            raise CorruptionError(
-                f"a record of table {table.name!r} makes no sense: it has a key twice ({kind})"
-            )
+        same_row = keys.equal_neighbours() & (ordinals[1:] == ordinals[:-1])
+        again = np.flatnonzero(same_row & (timestamps[1:] == timestamps[:-1]))
+        if len(again):  # W4
+            place = gathered.places[gathered.timestamps.index(timestamps[again[0]])]
+            raise _senseless(table, f"a key stands twice in its rows to {kind}", place)
     count = len(order)
     identity = bool((order == np.arange(batch.num_rows)).all()) if count == batch.num_rows else False
     if not identity:

@@ -73,11 +73,10 @@ def in_parallel(
         yield work(first)  # by nobody else: a thread costs more than most items that are alone
         return
     except Exception:
-        yield work(first)
+        yield work(first)  # whose turn comes before that of the error
         raise
-    line = _Line(itertools.chain((first, second), iterator), work, ahead or ahead_max(), helping, alone)
-    del first, second
-    yield from line.results()
+    pieces = itertools.chain((first, second), iterator)
+    yield from _Line(pieces, work, ahead or ahead_max(), helping, alone).results()
 
 
 def ahead_max() -> int:
@@ -88,34 +87,32 @@ def ahead_max() -> int:
 class _Place(Generic[_Out]):
     """What becomes of one item. It is filled once, by the thread that took the item."""
 
-    __slots__ = ("_error", "_filled", "_result", "is_filled")
+    __slots__ = ("_empty", "_error", "_results")
 
     def __init__(self) -> None:
-        self.is_filled = False
-        self._filled = threading.Lock()  # held until then: it costs a tenth of an Event
-        self._filled.acquire()
-        self._result: _Out | None = None
+        self._empty = threading.Lock()  # held until it is filled: it costs a tenth of an Event
+        self._empty.acquire()
+        self._results: list[_Out] = []  # one, from when it is filled until it is taken
         self._error: BaseException | None = None
 
+    @property
+    def is_filled(self) -> bool:
+        return not self._empty.locked()
+
     def fill(self, result: _Out) -> None:
-        self._result = result
-        self._end()
+        self._results.append(result)
+        self._empty.release()
 
     def fail(self, error: BaseException) -> None:
         self._error = error
-        self._end()
-
-    def _end(self) -> None:
-        self.is_filled = True
-        self._filled.release()
+        self._empty.release()
 
     def taken(self) -> _Out:
         """What the work came to, once; waits for it. Raises: what the work raised."""
-        self._filled.acquire()
+        self._empty.acquire()
         if self._error is not None:
             raise self._error
-        result, self._result = self._result, None
-        return result  # type: ignore[return-value]
+        return self._results.pop()
 
 
 class _Line(Generic[_Item, _Out]):

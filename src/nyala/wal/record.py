@@ -25,16 +25,18 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import pyarrow as pa
 
 from nyala.errors import CorruptionError
 from nyala.wal.format import ALIGNMENT_BYTES
 
-__all__ = ["ROW_KINDS", "LogRecord", "SettledGroup", "decode_meta", "decode_record", "encode_record"]
+__all__ = ["ROW_KINDS", "LogRecord", "Place", "SettledGroup", "decode_meta", "decode_record", "encode_record"]
 
 ROW_KINDS: Final = frozenset({"insert", "update", "delete"})
+Place: TypeAlias = tuple[str | None, int | None]
+"""Of a record: a file, and the offset in it; None for one that was read from none."""
 _META_LENGTH: Final = struct.Struct("<I")
 _META: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _COLUMN_ID: Final = re.compile("0|[1-9][0-9]{0,18}")
@@ -63,8 +65,8 @@ class LogRecord:
     timestamp: int
     idempotency_key: str | None
     groups: tuple[SettledGroup, ...]
-    place: tuple[str | None, int | None] = field(default=(None, None), compare=False)
-    """Which file it was read from, and at which offset."""
+    place: Place = field(default=(None, None), compare=False)
+    """Where it was read."""
     told: Mapping[str, int] | None = None
     """What became of the rows, counted, for whoever sends the key again."""
 

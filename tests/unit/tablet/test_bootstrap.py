@@ -403,6 +403,32 @@ def test_a_record_of_a_key_that_lives_nowhere_is_passed_over(world: World) -> No
     assert rows_of(root, table.name, report.timestamp_max) == [(1, 1, 7)]
 
 
+@pytest.mark.parametrize("kind", ["update", "delete"])
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_record_that_changes_a_row_twice_is_refused(world: World, kind: str, apart: bool) -> None:
+    """W4: of two changes of one moment nobody knows which is the later. Two records, each its own, may."""
+    table = world.table()
+    table.insert({"k": [1, 2, 3], "a": [1, 2, 3]})
+    (record,) = world.records
+    names = record.groups[0].batch.schema.names
+    batch = pa.record_batch([pa.array([2, 2], pa.int32()), pa.array([5, 6], pa.int64())], names=names[:2])
+    part = batch if kind == "update" else batch.select(names[:1])
+    home, table_id = home_of(world, table, 2), record.groups[0].table_id
+    groups = [SettledGroup(table_id, 1, kind, (home,), (0, 1), part.slice(at, 1)) for at in (0, 1)]
+    if not apart:
+        groups = [groups[0], SettledGroup(table_id, 1, kind, (home,), (0, 2), part)]
+    later = [
+        LogRecord(record.timestamp + 1 + n, None, (group,), ("wal/x", n)) for n, group in enumerate(groups)
+    ]
+    world.records += later
+    if apart:
+        root, _ = world.replayed()
+        assert (2, 2, 7) not in rows_of(root, table.name, later[-1].timestamp)
+        return
+    with pytest.raises(nyala.CorruptionError, match=f"wal/x at offset 1: .*twice in its rows to {kind}"):
+        world.replayed()
+
+
 def test_rows_of_a_group_may_stand_in_any_order(world: World) -> None:
     """What is gathered from many records is not in key order; memory needs it so."""
     table = world.table()
