@@ -166,7 +166,7 @@ def test_few_rows_touch_few_blocks(columns: dict[str, ColumnReader]) -> None:
 def test_what_is_no_block_is_declined(compiled_kernels: ModuleType, tmp_path: Path) -> None:
     """A flipped bit, another block, a delta or a codeword that names nothing: told by nobody, and so asked again."""
 
-    def found(block: bytes, codewords: int = 0) -> tuple[int, list[int]]:
+    def found(block: bytes, codewords: int = 0, marked: list[int] | None = None) -> tuple[int, list[int]]:
         (tmp_path / "f").write_bytes(bytes(64) + block)
         mask, out = np.empty(100, np.uint8), np.full(101, -1, np.int64)
         stretch = Stretch(
@@ -174,10 +174,11 @@ def test_what_is_no_block_is_declined(compiled_kernels: ModuleType, tmp_path: Pa
             codewords - 1 if codewords else 1000, codewords > 0, None, 0, bytearray(1),
         )  # fmt: skip
         room = pa.allocate_buffer(1 << 12)
+        marks = None if marked is None else np.array(marked, np.uint8)
         with open(tmp_path / "f", "rb") as file:
             crc = nyala.cfile.kernels._CRC32C
             count = compiled_kernels.sieve(
-                file.fileno(), [Demand(stretch, 3, 5, None)], None, mask, out, room, crc
+                file.fileno(), [Demand(stretch, 3, 5, None, marks)], None, mask, out, room, crc
             )
         return count, out[: max(count, 0)].tolist()
 
@@ -195,6 +196,14 @@ def test_what_is_no_block_is_declined(compiled_kernels: ModuleType, tmp_path: Pa
     fields = {"encoding": format.ENCODING_DICTIONARY}
     assert found(block_of(words, 100, **fields), 100) == (3, [3, 4, 5])
     assert found(block_of(words, 100, **fields), 99)[0] == -1, "a word that there is not"
+    marked = [0, 1, 0, 1] * 25
+    assert found(block_of(words, 100, **fields), 100, marked) == (50, list(range(1, 100, 2)))
+    for few in (99, 50, 0):
+        assert found(block_of(words, 100, **fields), 100, marked[:few])[0] == -1, "a codeword without a mark"
+    later = format.CODEWORDS_HEADER.pack(format.CODEWORDS_PLANES, 8, bytes(2), 900) + bytes(range(100))
+    assert found(block_of(later, 100, **fields), 1000, marked * 10) == (50, list(range(1, 100, 2)))
+    for few in (999, 901, 900, 50):
+        assert found(block_of(later, 100, **fields), 1000, (marked * 10)[:few])[0] == -1, "past all marks"
 
 
 def test_a_sieve_that_is_none_is_refused(compiled_kernels: ModuleType) -> None:
@@ -211,6 +220,7 @@ def test_a_sieve_that_is_none_is_refused(compiled_kernels: ModuleType) -> None:
         ("expected 60 rows in the mask,", demand, None, np.empty(59, np.uint8), out),
         ("expected 60 rows in the mask that", demand, np.ones(59, np.bool_), mask, out),
         ("expected bounds in order", demand._replace(least=10), None, mask, out),
+        ("expected marks", demand._replace(marked=np.ones(10, np.uint8)), None, mask, out),
         ("expected memory", demand._replace(values=np.zeros(17, np.uint8)[1:]), None, mask, out),
         ("expected ordinals", demand._replace(stretch=right._replace(upper=61)), None, mask, out),
     ]

@@ -13,7 +13,7 @@ Trust and threads: as `reader`, which makes these.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -31,7 +31,6 @@ from nyala.cfile.encoded_rows import (
     FrameRows,
     admitted_words,
     one_word,
-    satisfying_codes,
 )
 from nyala.cfile.encoding import encoding_by_code
 from nyala.cfile.encoding.dictionary import CODEWORDS
@@ -39,6 +38,7 @@ from nyala.cfile.encoding.frame import Frame, output, value_bounds
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.kernels import Stretch
 from nyala.cfile.memory import WINDOW_ROWS, pool
+from nyala.cfile.number_set import NumberSet
 from nyala.cfile.physical import BYTES, Physical, narrow_decimal, narrow_physical
 from nyala.cfile.single_values import PART_LOG2, SingleValues
 from nyala.cfile.zonemap import Zone, zone_of
@@ -57,8 +57,7 @@ __all__ = ["ColumnReader", "ReadStats", "SummaryError"]
 # window that is whole is a quarter of the largest block; one that was cut, as its rows take much, down to an eighth.
 _COPIED_LOG2: Final = 1
 _COPIED_WINDOW_LOG2: Final = 3
-_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
-# Answers of `excluded_blocks`, and words of a dictionary that satisfy a constraint.
+# Answers of `excluded_blocks`, and of `numbers_of`.
 _EXCLUDED_KEPT: Final = 16
 
 
@@ -74,8 +73,7 @@ class ColumnReader:
         self.place = place
         self._column_zone: Zone | None = None
         self._excluded: dict[Constraint, npt.NDArray[np.bool_]] = {}
-        self._in_codes: dict[Demanded, Constraint] = {}
-        self._demanded: dict[Demanded, tuple[int, int, npt.NDArray[np.int64] | None]] = {}
+        self._numbers: dict[Demanded, NumberSet] = {}
         self.is_odd = False
         """Whether `straight` met a block that it does not read."""
         self._arrow = pa.large_binary() if footer.key.role == KEY else footer.form.arrow
@@ -331,7 +329,8 @@ class ColumnReader:
         return self._rows(frames, lower, upper, self._narrow_form)
 
     def _rows(self, frames: Sequence[Frame], lower: int, upper: int, narrow: Physical) -> FrameRows:
-        return FrameRows(frames, lower & (self.rows_per_block - 1), upper - lower, narrow)
+        first = lower & (self.rows_per_block - 1)
+        return FrameRows(frames, first, upper - lower, narrow, self.numbers_of)
 
     def encoded(self, lower: int, upper: int, *, stats: ReadStats | None = None) -> EncodedRows | None:
         """The ordinals [lower, upper), at least one, as they lie; None for a column that has neither frames nor a
@@ -355,10 +354,7 @@ class ColumnReader:
         """`encoded`, of a column that tells, of the blocks with these ordinals."""
         if not self._footer.dictionary_length:
             return self._rows(frames, lower, upper, self._narrow_form)
-        words = self._source.dictionary(None)
-        return CodeRows(
-            self._rows(frames, lower, upper, CODEWORDS), words, partial(self._constraint_in_codes, words)
-        )
+        return CodeRows(self._rows(frames, lower, upper, CODEWORDS), self._source.dictionary(None))
 
     def fills(self, as_: BlockForm) -> bool:
         """Whether values in this form are written from frames."""
@@ -410,19 +406,20 @@ class ColumnReader:
         )  # fmt: skip
         return stretch, form.arrow
 
-    def demanded(self, asked: Demanded) -> tuple[int, int, npt.NDArray[np.int64] | None] | None:
-        """What is demanded of the numbers that lie in the blocks, as of `kernels.Demand`; None: no number satisfies it.
-        Of a column that has no NULL and lies in frames or codewords. Not to be changed."""
-        found = self._demanded.get(asked)
+    def numbers_of(self, demanded: Demanded) -> NumberSet:
+        """The numbers that lie in blocks of a column that tells where a row has a value that satisfies it: those of a
+        dictionary's words. Cost: with a demand that is new, each word compared."""
+        found = self._numbers.get(demanded)
         if found is None:
-            if len(self._demanded) >= _EXCLUDED_KEPT:
-                self._demanded = {}
-            of_numbers = asked
+            if len(self._numbers) >= _EXCLUDED_KEPT:
+                self._numbers = {}
             if self._footer.dictionary_length:
-                of_numbers = self._constraint_in_codes(self._source.dictionary(None), asked)
-            assert isinstance(of_numbers, Constraint)
-            found = self._demanded[asked] = _demanded(of_numbers)
-        return found if found[0] <= found[1] else None
+                found = NumberSet.of_marked(admitted_words(self._source.dictionary(None), demanded))
+            else:
+                assert isinstance(demanded, Constraint)
+                found = NumberSet.of(demanded)
+            self._numbers[demanded] = found
+        return found
 
     @cached_property
     def _bounds(self) -> tuple[int, int]:
@@ -459,14 +456,6 @@ class ColumnReader:
     def has_code_frames(self) -> bool:
         """Whether `encoded` tells of words by their codewords."""
         return self._footer.dictionary_count > 0
-
-    def _constraint_in_codes(self, words: pa.Array, demanded: Demanded) -> Constraint:
-        found = self._in_codes.get(demanded)
-        if found is None:
-            if len(self._in_codes) >= _EXCLUDED_KEPT:
-                self._in_codes = {}
-            found = self._in_codes[demanded] = satisfying_codes(admitted_words(words, demanded))
-        return found
 
     # -- look-ups ------------------------------------------------------------------------------------------
 
@@ -511,15 +500,3 @@ class ColumnReader:
             raise SummaryError(
                 f"expected {footer.null_count} NULLs, found {null_count}", path, self.place.offset
             )
-
-
-def _demanded(constraint: Constraint) -> tuple[int, int, npt.NDArray[np.int64] | None]:
-    """Bounds, of which the upper one is below the other if nothing satisfies the constraint, and the values."""
-    if constraint.empty or constraint.null == "only":
-        return 1, 0, None
-    if constraint.values is not None:
-        values = np.array([v for v in constraint.values if _INT64_MIN <= v <= _INT64_MAX], np.int64)
-        return (int(values[0]), int(values[-1]), values) if len(values) else (1, 0, None)
-    least = _INT64_MIN if constraint.lower is None else max(constraint.lower, _INT64_MIN)
-    greatest = _INT64_MAX if constraint.upper is None else min(constraint.upper, _INT64_MAX)
-    return least, greatest, None

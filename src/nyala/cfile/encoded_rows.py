@@ -1,7 +1,7 @@
-"""Rows of a column as they lie in its blocks: asked which of them satisfy a constraint, and then for those alone.
+"""Rows of a column as they lie in its blocks: asked which of them satisfy a demand, and then for those alone.
 
     FrameRows   numbers, dates, decimals in frames of reference: deltas are compared, and values taken from their bits
-    CodeRows    text in a dictionary: the same of codewords, when it is known which words satisfy the constraint
+    CodeRows    text in a dictionary: the same of codewords, when it is known which words satisfy the demand
 
 A scan whose predicate leaves few rows decodes no value of the others. Rows are counted from the first of the range.
 Immutable; any thread may use them.
@@ -24,12 +24,13 @@ from nyala.cfile import kernels
 from nyala.cfile.encoding.frame import Frame, output
 from nyala.cfile.kernels import Fill, Question
 from nyala.cfile.memory import scratch
+from nyala.cfile.number_set import NumberSet
 from nyala.cfile.physical import Physical
-from nyala.schema.constraint import Constraint, order_key
+from nyala.schema.constraint import order_key
 from nyala.schema.word_test import Demanded, WordTest
 
 __all__ = ["CodeRows", "EncodedRows", "FrameRows", "admitted_words", "arrays_of", "one_word", "picked"]
-__all__ += ["rows_matching", "rows_of", "satisfying_codes"]
+__all__ += ["rows_matching", "rows_of"]
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
@@ -63,31 +64,31 @@ class EncodedRows(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class FrameRows:
-    """Of frames that lie one behind the other, the rows from `first` of the first frame on, `count` of them."""
+    """Of frames that lie one behind the other, the rows from `first` of the first frame on, `count` of them.
+
+    numbers_of: what a demand on the column is of the numbers that lie in them.
+    """
 
     frames: Sequence[Frame]
     first: int
     count: int
     narrow_form: Physical
+    numbers_of: Callable[[Demanded], NumberSet]
 
     def matches(self, demanded: Demanded) -> Bools:
-        assert isinstance(demanded, Constraint)
-        return self.with_nulls(self.values_match(demanded), demanded)
-
-    def values_match(self, constraint: Constraint) -> Bools:
-        """`matches` of rows that have a value; of others anything."""
-        found = [frame.matches(constraint, begin, end) for frame, begin, end in self._parts]
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        numbers = self.numbers_of(demanded)
+        found = [frame.matches(numbers, begin, end) for frame, begin, end in self._parts]
+        return self._with_nulls(found[0] if len(found) == 1 else np.concatenate(found), demanded)
 
     def questions(self, demanded: Demanded) -> list[Question] | None:
-        assert isinstance(demanded, Constraint)
-        found = [frame.question(demanded, begin, end) for frame, begin, end in self._parts]
+        numbers = self.numbers_of(demanded)
+        found = [frame.question(numbers, begin, end) for frame, begin, end in self._parts]
         asked = [question for question in found if question is not None]
         if len(asked) < len(found):
             return None
         return [] if all(map(_is_about_nothing, asked)) else asked
 
-    def with_nulls(self, matching: Bools, demanded: Demanded) -> Bools:
+    def _with_nulls(self, matching: Bools, demanded: Demanded) -> Bools:
         """`matching`, which is written, of rows that have a value, and what NULLs are to the demand."""
         valid = self.valid
         if valid is None:
@@ -188,17 +189,16 @@ def arrays_of(columns: Sequence[FrameRows], narrow: Sequence[bool]) -> list[pa.A
 
 @dataclass(frozen=True, eq=False)
 class CodeRows:
-    """codes: the rows' codewords. in_codes: what a demand on the words is of these."""
+    """codes: the rows' codewords, of the dictionary."""
 
     codes: FrameRows
     dictionary: pa.Array
-    in_codes: Callable[[Demanded], Constraint]
 
     def matches(self, demanded: Demanded) -> Bools:
-        return self.codes.with_nulls(self.codes.values_match(self.in_codes(demanded)), demanded)
+        return self.codes.matches(demanded)
 
     def questions(self, demanded: Demanded) -> list[Question] | None:
-        return self.codes.questions(self.in_codes(demanded))
+        return self.codes.questions(demanded)
 
     def picking(
         self,
@@ -209,9 +209,9 @@ class CodeRows:
         satisfying: Demanded | None = None,
     ) -> pa.Array:
         demands_value = satisfying is not None and (self.codes.valid is None or satisfying.null == "none")
-        only = self.in_codes(satisfying).values if satisfying is not None and demands_value else None
-        if only is not None and len(only) == 1:  # one word, whatever lies there
-            return one_word(self.dictionary, only[0], len(rows))
+        only = self.codes.numbers_of(satisfying).only if satisfying is not None and demands_value else None
+        if only is not None:  # one word, whatever lies there
+            return one_word(self.dictionary, only, len(rows))
         indices = self.codes.picking(rows, jobs, satisfying=satisfying)
         return pa.DictionaryArray.from_arrays(indices, self.dictionary, safe=False)
 
@@ -297,11 +297,3 @@ def admitted_words(words: pa.Array, demanded: Demanded) -> Bools:
 def _mask(array: pa.BooleanArray) -> Bools:
     mask: Bools = array.to_numpy(zero_copy_only=False)
     return mask
-
-
-def satisfying_codes(matching: Bools) -> Constraint:
-    """Of codewords, given of each whether its word satisfies something: those that do."""
-    codes = np.flatnonzero(matching)
-    if len(codes) < 2 or codes[-1] - codes[0] >= len(codes):
-        return Constraint.one_of(codes.tolist())
-    return Constraint(lower=int(codes[0]), upper=int(codes[-1]), null="none")

@@ -126,18 +126,18 @@ def sieved(
     found = Sieved(out, left)
     demands: list[Demand] = []
     for reader, what in asked:
-        demanded = reader.demanded(what)
-        if demanded is None:
+        numbers = reader.numbers_of(what)
+        if numbers.is_empty:
             left.fill(0)
             return Sieved(out[:0], left)
         if reader in wanted:
-            if reader.has_dictionary and demanded[0] == demanded[1]:
-                found.words[reader] = demanded[0]
+            if reader.has_dictionary and numbers.only is not None:
+                found.words[reader] = numbers.only
             else:
                 found.held[reader] = allocate(reader.stored_bytes(lower, upper))
         form: BlockForm = "codes" if reader.has_dictionary else "plain"
         stretch, _ = reader.stretch(form, lower, upper, stats, rows=0, held=found.held.get(reader))
-        demands.append(Demand(stretch, *demanded))
+        demands.append(Demand(stretch, numbers.least, numbers.greatest, numbers.values, numbers.marked))
     rows = 0
     for file, places in _by_file(asked).items():
         rows = file.sieve([demands[place] for place in places], mask, left, out)

@@ -32,8 +32,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile.encoded_rows import EncodedRows, admitted_words, picked
-from nyala.cfile.encoding.frame import satisfying
 from nyala.cfile.kernels import Fill
+from nyala.cfile.number_set import NumberSet
 from nyala.cfile.physical import narrow_decimal, physical
 from nyala.cfile.reader import ReadStats
 from nyala.delta.applier import decide, overlay, patch
@@ -134,7 +134,7 @@ class Patch:
             return np.zeros(len(self), np.bool_)
         if self.is_numbers:
             assert isinstance(demanded, Constraint)
-            return satisfying(self.numbers.astype(np.int64, copy=False), demanded)
+            return NumberSet.of(demanded).has(self.numbers.astype(np.int64, copy=False))
         which, words = self._words
         found: Bools = admitted_words(words, demanded)[which]
         return found

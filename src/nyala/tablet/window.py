@@ -52,11 +52,6 @@ GATHER_SHARE: Final = 1 / 32
 PICK_SHARE: Final = 1 / 4
 # So many columns are decoded at once of which some rows are taken.
 _TAKEN_TOGETHER: Final = 8
-# A dictionary of more words is not asked word by word what a range or a list does not say: rows would be asked for a
-# list of most of them. Processor time of `<>` and of NOT LIKE, word by word and not: 60,000 words 29.5 and 28.1 ms for
-# 15.7 and 12.6; 10,000 12.6 and 11.1 for 13.8 and 12.3; 1,000 8.7 and 8.5 for 13.7 and 11.6 (1,200,000 rows,
-# 2026-11-24, 2 cores, Linux 6.18).
-_WORDS_ASKED_MAX: Final = 1 << 12
 # So few rows, as of a key range, are picked as those of a look-up are: that makes half the calls of a scan's reading.
 _FEW_ROWS: Final = 1 << 12
 
@@ -423,13 +418,13 @@ class _Sieve(Mapping[str, pa.Array]):
         self._say_all = predicate.is_told and tests.keys() == predicate.word_tests.keys()
 
     def _word_tests(self, predicate: BoundPredicate) -> dict[str, WordTest]:
-        """Of text in a dictionary all that the predicate says, where there are many rows and not many words."""
+        """Of text in a dictionary all that the predicate says, where there are many rows."""
         if not self._unit.is_scan:
             return {}
         found: dict[str, WordTest] = {}
         for name, test in predicate.word_tests.items():
             reader = self._rowset.base_column(self._spec.schema.by_name(name).id)
-            if reader is not None and reader.footer.dictionary_count <= _WORDS_ASKED_MAX:
+            if reader is not None and reader.has_dictionary:
                 found[name] = test
         return found
 

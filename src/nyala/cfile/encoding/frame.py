@@ -1,8 +1,8 @@
 """A block of the frame-of-reference encoding as it lies: what it says of its rows before any value is made.
 
     array       all values; rows_into: some of them, into memory of the caller's
-    matches     which rows satisfy a constraint, by comparing deltas: the constraint is brought to the deltas, not they
-                to values (of dates a number of 16 bits a row is compared, of discounts one of 8)
+    matches     which rows have a number of a set, by comparing deltas: the set is brought to the deltas, not they to
+                values (of dates a number of 16 bits a row is compared, of discounts one of 8)
     pick        the values of a few rows, from the bits where they lie
     words       the same as plain numbers, to be joined with those of other blocks
     number      of one row
@@ -30,6 +30,7 @@ from nyala.cfile import format, kernels
 from nyala.cfile.encoding.base import EncodedValues
 from nyala.cfile.kernels import Fill, Question
 from nyala.cfile.memory import allocate, scratch
+from nyala.cfile.number_set import NumberSet
 from nyala.cfile.physical import Physical
 from nyala.cfile.planes import (
     fetch_planes,
@@ -38,14 +39,13 @@ from nyala.cfile.planes import (
     plane_views,
     planes_size,
 )
-from nyala.schema.constraint import Constraint
 
-__all__ = ["Frame", "Rows", "joined_words", "line_fits", "output", "satisfying", "value_bounds"]
+__all__ = ["Frame", "Rows", "joined_words", "line_fits", "output", "value_bounds"]
 
 Rows: TypeAlias = "npt.NDArray[np.int64] | slice"  # a slice has both its ends
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
-# The values of a list are looked up in a table of all deltas, if these have so many bits at most.
-_LOOKED_UP_BITS_MAX: Final = 16
+# Numbers that are no range are looked up in a table of all deltas, if these have so many bits at most: as codewords do.
+_LOOKED_UP_BITS_MAX: Final = 18
 
 
 def value_bounds(form: Physical) -> tuple[int, int]:
@@ -170,12 +170,12 @@ class Frame:
             places, lower, upper, out, at, width, True, self.anchors, first,
         )  # fmt: skip
 
-    def matches(self, constraint: Constraint, lower: int, upper: int) -> npt.NDArray[np.bool_]:
-        """Of the rows [lower, upper), none of them NULL, which have a value that satisfies the constraint."""
+    def matches(self, numbers: NumberSet, lower: int, upper: int) -> npt.NDArray[np.bool_]:
+        """Of the rows [lower, upper), none of them NULL, which have one of the numbers."""
         count = upper - lower
-        wanted = self._wanted(constraint)
+        wanted = self._wanted(numbers)
         if wanted is None:
-            return satisfying(self._numbers(lower, upper), constraint)
+            return numbers.has(self._numbers(lower, upper))
         if isinstance(wanted, np.ndarray):
             return self._in_table(wanted, lower, upper)
         if not wanted:
@@ -184,11 +184,11 @@ class Frame:
             return np.ones(count, np.bool_)
         return self._in_range(*wanted, lower, upper)
 
-    def question(self, constraint: Constraint, lower: int, upper: int) -> Question | None:
+    def question(self, numbers: NumberSet, lower: int, upper: int) -> Question | None:
         """`matches`, asked of several columns at once (`kernels.rows_matching`); None: it cannot be."""
         if self.null_count:
             return None
-        wanted = self._wanted(constraint)
+        wanted = self._wanted(numbers)
         if wanted is None or (isinstance(wanted, tuple) and not wanted):
             return None
         least, greatest, table = 0, 0, None
@@ -200,30 +200,26 @@ class Frame:
             self.data, self.start, self.bits, self.row_count, lower, upper, least, greatest, table
         )
 
-    def _wanted(self, constraint: Constraint) -> tuple[int, int] | tuple[()] | npt.NDArray[np.bool_] | None:
-        """The deltas of values that satisfy the constraint: a range, nothing, or of each delta whether it is one; None
-        where deltas do not tell."""
-        if constraint.empty or constraint.null == "only":
+    def _wanted(self, numbers: NumberSet) -> tuple[int, int] | tuple[()] | npt.NDArray[np.bool_] | None:
+        """The deltas of these numbers: a range, nothing, or of each delta whether it is one; None where deltas do not
+        tell."""
+        if numbers.is_empty:
             return ()
         if self.anchors is None and self.references is not None:
-            return satisfying(self.references, constraint)
+            return numbers.has(self.references)
         if self.step or self.anchors is not None:
             return None
         most = (1 << self.bits) - 1
-        if constraint.values is not None:
-            found = [divmod(value - self.base, self.unit) for value in constraint.values]
-            wanted = [delta for delta, rest in found if not rest and 0 <= delta <= most]
-            if len(wanted) < 2:
-                return (wanted[0], wanted[0]) if wanted else ()
-            if self.bits > _LOOKED_UP_BITS_MAX:
-                return None
-            table = np.zeros(most + 1, np.bool_)
-            table[wanted] = True
-            return table
-        least = 0 if constraint.lower is None else -((self.base - constraint.lower) // self.unit)
-        greatest = most if constraint.upper is None else (constraint.upper - self.base) // self.unit
-        least, greatest = max(0, least), min(most, greatest)
-        return () if least > greatest else (least, greatest)
+        least = max(0, -((self.base - numbers.least) // self.unit))
+        greatest = min(most, (numbers.greatest - self.base) // self.unit)
+        if least > greatest:
+            return ()
+        if numbers.is_range:
+            return least, greatest
+        if self.bits > _LOOKED_UP_BITS_MAX:
+            return None
+        table = numbers.of_line(self.base, self.unit, most)
+        return table if table.any() else ()
 
     def _in_range(self, least: int, greatest: int, lower: int, upper: int) -> npt.NDArray[np.bool_]:
         out = scratch(np.uint8, upper - lower)
@@ -442,19 +438,6 @@ def _of_each(numbers: Sequence[int], counts: Sequence[int], dtype: Any) -> npt.N
 
 def _end_to_end(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
-def satisfying(values: npt.NDArray[np.int64], constraint: Constraint) -> npt.NDArray[np.bool_]:
-    """Which of these numbers satisfy a constraint with bounds or values."""
-    if constraint.values is not None:
-        inside = [value for value in constraint.values if _INT64_MIN <= value <= _INT64_MAX]
-        return np.isin(values, np.array(inside, np.int64))
-    mask = np.ones(len(values), np.bool_)
-    if constraint.lower is not None:
-        mask &= values >= constraint.lower
-    if constraint.upper is not None:
-        mask &= values <= constraint.upper
-    return mask
 
 
 def output(form: Physical, rows: int) -> tuple[pa.Buffer, int]:

@@ -168,12 +168,13 @@ class Stretch(NamedTuple):
 
 class Demand(NamedTuple):
     """What is asked of the rows of a stretch: a number in [least, greatest], or, where there are any, one of `values`,
-    which ascend."""
+    which ascend, or of those that are `marked`, from 0 on: see `number_set`."""
 
     stretch: Stretch
     least: int
     greatest: int
-    values: npt.NDArray[np.int64] | None
+    values: npt.NDArray[np.int64] | None = None
+    marked: npt.NDArray[np.uint8] | None = None
 
 
 def read_values(

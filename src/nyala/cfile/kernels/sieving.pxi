@@ -3,8 +3,8 @@ which includes it.
 
     sieve    column by column, block by block: read it if any row of it is left, prove what it says, ask its rows
 
-A constraint is brought to the deltas of each block, as `Frame.matches` does. What it declines, `read_values` would decline
-too; and sets of more than `VALUES_FEW` values in deltas of more than `TABLE_BITS` bits.
+A set of numbers is brought to the deltas of each block, as `Frame.matches` does. What it declines, `read_values` would
+decline too; and sets of more than `VALUES_FEW` values in deltas of more than `TABLE_BITS` bits.
 """
 
 cdef enum:
@@ -13,10 +13,11 @@ cdef enum:
     VALUES_FEW = 8
 
 cdef struct Demand:
-    # Numbers in [least, greatest], or those that are `values`, which ascend.
+    # Numbers in [least, greatest], or those that are `values`, which ascend, or, of codewords, those that are marked.
     int64_t least, greatest
     const int64_t* values
-    Py_ssize_t count
+    const uint8_t* marked
+    Py_ssize_t count  # of either
 
 
 cdef bint _is_wanted(const Demand* demand, int64_t number) noexcept nogil:
@@ -132,6 +133,11 @@ cdef bint _sieve_block(
         return _sieve_numbers(job, demand, mask)
     asked.planes, asked.lower, asked.at, asked.end = job.planes, 0, 0, job.planes.count
     asked.table, asked.table_size, asked.least, asked.span = NULL, 0, 0, 0
+    if demand.marked is not NULL:  # codewords: base + delta
+        if base >= demand.count:
+            return False
+        asked.table, asked.table_size = demand.marked + base, demand.count - base
+        return _sieve_deltas(&asked, NULL, 0, mask)
     if job.references is not NULL:
         for i in range(job.references_count):
             table[i] = _is_wanted(demand, job.references[i])
@@ -177,7 +183,7 @@ cdef bint _stretch_is_sieved(
 
 def sieve(int descriptor, asked, given, mask, out, room, size_t crc):
     cdef Py_ssize_t count = len(asked), i, rows, found = 0
-    cdef Views views = Views(5 * count + 4)
+    cdef Views views = Views(6 * count + 4)
     cdef Stretch* plan = <Stretch*>malloc(count * (sizeof(Stretch) + sizeof(Demand)) + TABLE_SIZE)
     cdef Demand* demands
     cdef uint8_t* table
@@ -205,15 +211,21 @@ def sieve(int descriptor, asked, given, mask, out, room, size_t crc):
         if view.len // 8 <= rows:
             raise ValueError(f"expected room for {rows + 1} rows, found {view.len} bytes")
         for i in range(count):
-            stretch, least, greatest, values = asked[i]
+            stretch, least, greatest, values, marked = asked[i]
             _plan_stretch(stretch, plan + i, views)
             if plan[i].upper - plan[i].lower != rows:
                 raise ValueError(f"expected {plan[i].upper - plan[i].lower} rows in the mask, found {rows}")
-            demands[i].least, demands[i].greatest, demands[i].values, demands[i].count = least, greatest, NULL, 0
+            demands[i].least, demands[i].greatest, demands[i].count = least, greatest, 0
+            demands[i].values, demands[i].marked = NULL, NULL
             if values is not None:
                 view = views.hold(values, PyBUF_SIMPLE)
                 _aligned(view, 8)
                 demands[i].values, demands[i].count = <const int64_t*>view.buf, view.len // 8
+            elif marked is not None:
+                if not plan[i].has_codewords:
+                    raise ValueError("expected marks on codewords only")
+                view = views.hold(marked, PyBUF_SIMPLE)
+                demands[i].marked, demands[i].count = <const uint8_t*>view.buf, view.len
             elif demands[i].least > demands[i].greatest:
                 raise ValueError(f"expected bounds in order, found [{least}, {greatest}]")
         with nogil:

@@ -1,0 +1,86 @@
+"""Sets of numbers that rows are asked for say of each number what the demand says of it, also as deltas of a line."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from nyala.cfile.number_set import NOTHING, NumberSet
+from nyala.schema.constraint import ANY, EMPTY, NULL_ONLY, Constraint
+
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+NEAR = st.integers(-20, 20) | st.sampled_from([INT64_MIN, INT64_MIN + 3, INT64_MAX - 3, INT64_MAX])
+NUMBERS = np.array(
+    sorted({*range(-25, 26), *range(INT64_MIN, INT64_MIN + 6), *range(INT64_MAX - 5, INT64_MAX + 1)})
+)
+BEYOND = NEAR | st.sampled_from([INT64_MIN - 1, INT64_MAX + 1, 10**30])
+
+
+def check(numbers: NumberSet, expected: list[bool]) -> None:
+    assert numbers.has(NUMBERS).tolist() == expected
+    inside = [number for number, is_in in zip(NUMBERS.tolist(), expected, strict=True) if is_in]
+    assert not (numbers.is_empty and inside)
+    assert all(numbers.least <= number <= numbers.greatest for number in inside)
+
+
+@given(st.lists(BEYOND, max_size=12))
+def test_a_list_has_its_values(values: list[int]) -> None:
+    """Also one with values beyond 64 bits, as a decimal of many digits is asked for."""
+    check(NumberSet.of(Constraint.one_of(values)), [number in values for number in NUMBERS.tolist()])
+    of_64_bits = sorted({value for value in values if INT64_MIN <= value <= INT64_MAX})
+    assert NumberSet.of(Constraint.one_of(values)).only == (of_64_bits[0] if len(of_64_bits) == 1 else None)
+
+
+@given(st.none() | BEYOND, st.none() | BEYOND)
+def test_a_range_has_what_lies_between(lower: int | None, upper: int | None) -> None:
+    constraint = Constraint(lower=lower, upper=upper)
+    numbers = NumberSet.of(constraint)
+    assert numbers.is_range
+    check(
+        numbers,
+        [(lower is None or lower <= n) and (upper is None or n <= upper) for n in NUMBERS.tolist()],
+    )
+
+
+def test_nothing_and_everything() -> None:
+    for constraint in (EMPTY, NULL_ONLY, Constraint.one_of([1 << 64])):
+        assert NumberSet.of(constraint).is_empty
+    assert NOTHING.is_empty and NOTHING.only is None
+    assert NumberSet.of(ANY).has(NUMBERS).all()
+
+
+@given(st.lists(st.booleans(), max_size=24))
+def test_marks_are_numbers_from_0_on(mask: list[bool]) -> None:
+    numbers = NumberSet.of_marked(np.array(mask, np.bool_))
+    check(numbers, [0 <= number < len(mask) and mask[number] for number in NUMBERS.tolist()])
+    assert numbers.is_empty == (not any(mask))
+    assert (numbers.only is not None) == (sum(mask) == 1)
+    runs = "".join("x" if is_in else " " for is_in in mask).split()
+    assert numbers.is_range == (len(runs) < 2), (
+        "words that lie side by side are told by comparing, without a table"
+    )
+
+
+@given(
+    st.lists(NEAR, min_size=2, max_size=12, unique=True) | st.lists(st.booleans(), min_size=3, max_size=40),
+    NEAR,
+    st.integers(1, 7) | st.sampled_from([1 << 40, (1 << 64) - 1]),
+    st.sampled_from([0, 1, 3, 15, 63]),
+)
+@example([INT64_MIN, INT64_MAX], INT64_MIN, (1 << 64) - 1, 1)
+@example([False, True, False, True], -2, 1, 7)
+@example([False, True, False, True], 3, 1, 7)
+def test_deltas_of_a_line_are_told_as_its_numbers(
+    what: list[int] | list[bool], base: int, unit: int, most: int
+) -> None:
+    """A delta that the room of a frame has and no row of it may stand for a number beyond 64 bits: it is in no set."""
+    if isinstance(what[0], bool):
+        numbers = NumberSet.of_marked(np.array(what, np.bool_))
+        wanted = {place for place, is_in in enumerate(what) if is_in}
+    else:
+        numbers = NumberSet.of(Constraint.one_of(what))
+        wanted = set(what)
+    if not numbers.is_range:
+        table = numbers.of_line(base, unit, most)
+        assert table.tolist() == [base + unit * delta in wanted for delta in range(most + 1)]
