@@ -31,7 +31,7 @@ import nyala
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_workers", "cores_of", "is_classic", "missing_in_workers", "problems"]
+__all__ = ["check_workers", "cores_of", "is_classic", "is_local", "missing_in_workers", "problems"]
 
 _CURE: Final = (
     "set the environment variable PYSPARK_PYTHON to a Python with nyala[spark] of these versions before the session "
@@ -47,6 +47,12 @@ _cores: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 def is_classic(spark: SparkSession) -> bool:
     """Not Spark Connect, whose client has no SparkContext."""
     return type(spark).__module__.startswith("pyspark.sql.session")
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Whether tasks are threads of the JVM that the session is in. Of a Connect session nobody knows."""
+    master = str(spark.sparkContext.master) if is_classic(spark) else ""
+    return master.startswith("local") and not master.startswith("local-cluster")
 
 
 def cores_of(spark: SparkSession) -> int:
@@ -69,9 +75,7 @@ def check_workers(spark: SparkSession) -> list[str]:
     Cost: a job of one task for each slot, so the first time the start of as many Python workers.
     """
     # Local slots are forks of one Python.
-    master = str(spark.sparkContext.master) if is_classic(spark) else ""
-    local = master.startswith("local") and not master.startswith("local-cluster")
-    slots = 1 if local else min(cores_of(spark), _SLOTS_MAX)
+    slots = 1 if is_local(spark) else min(cores_of(spark), _SLOTS_MAX)
     try:
         rows = (
             spark.range(0, slots, 1, slots)

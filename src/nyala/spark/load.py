@@ -42,6 +42,7 @@ from nyala import handover
 from nyala.env import SYSTEM, process_mark
 from nyala.errors import Error, InvalidArgumentError, WriteError, write_error
 from nyala.spark.arguments import check_frame, check_table
+from nyala.spark.batches import batch_rows, bounded_by_rows, cut_cells, task_memory_bytes
 from nyala.spark.cluster import cores_of
 from nyala.spark.digits import as_digits, short_decimals, with_points
 from nyala.spark.errors import named, naming, plain_errors
@@ -51,7 +52,7 @@ from nyala.spark.progress import renewing, watching
 from nyala.spark.reader import HeldLease, in_task
 from nyala.spark.routing import key_columns, single_hash, tablet_number
 from nyala.spark.small import PLACE_BITS, small_rows
-from nyala.spark.words import without_places
+from nyala.spark.words import without_places, without_sizes
 from nyala.spark.writer import check_no_feed, failure_text, failures_text, unique_columns
 from nyala.tablet import layout
 from nyala.tablet.leased_files import kept_by_lease
@@ -164,8 +165,10 @@ def _run_job(
             held = HeldLease(path, lease_name, lease_s)
             told = _tell_tasks(plan, folder)
             what = f"{operation} into {name}"
-            frame = _by_tablet(df, plan, tasks)
-            with watching(df.sparkSession, what), plain_errors():
+            cell_bytes = plan.limits.max_cell_bytes
+            rows = batch_rows(df.schema, cell_bytes, task_memory_bytes(df.sparkSession))
+            frame = _by_tablet(df, plan, tasks, are_cut=rows is not None)
+            with watching(df.sparkSession, what), plain_errors(), bounded_by_rows(df.sparkSession, rows):
                 task = _writer(told, operation, held, frame.columns, short_decimals(given))
                 answers = _plainly_named(frame).mapInArrow(task, _ANSWER).collect()
             staged = [
@@ -174,7 +177,7 @@ def _run_job(
                 if row.staged is not None
             ]
             failed = [from_ipc(bytes(row.errors)) for row in answers if row.errors is not None]
-            problems = without_places(pa.concat_tables(failed).sort_by("row")) if failed else None
+            problems = _of_a_frame(pa.concat_tables(failed).sort_by("row")) if failed else None
             if problems is not None and errors == "raise":
                 raise _refused(name, problems)
             files = {found.rowset.id: found for tablet in plan.tablets for found in tablet.rowsets}
@@ -208,7 +211,7 @@ def _write_here(rows: pa.Table, table: Table, operation: str, errors: Errors) ->
     def numbered(found: pa.Table) -> pa.Table:
         at = found.schema.get_field_index("row")
         found = found.set_column(at, found.schema.field(at), numbers.take(found.column(at)))
-        return with_tablets(without_places(found), table._database._store.root.table(table.name))
+        return with_tablets(_of_a_frame(found), table._database._store.root.table(table.name))
 
     try:
         if operation == "upsert":
@@ -221,6 +224,10 @@ def _write_here(rows: pa.Table, table: Table, operation: str, errors: Errors) ->
             raise
         raise _refused(table.name, numbered(error.errors)) from None
     return dataclasses.replace(result, errors=numbered(result.errors)) if len(result.errors) else result
+
+
+def _of_a_frame(errors: pa.Table) -> pa.Table:
+    return without_sizes(without_places(errors))
 
 
 def _refused(name: str, problems: pa.Table) -> WriteError:
@@ -252,12 +259,17 @@ def _row_text(number: int | None) -> str:
     return f"partition {number >> PLACE_BITS}, row {number & ((1 << PLACE_BITS) - 1)}"
 
 
-def _by_tablet(df: DataFrame, plan: LoadPlan, tasks: int | None) -> DataFrame:
-    """The rows with their tablet and their number, in partitions of whole tablets, sorted by tablet and key."""
+def _by_tablet(df: DataFrame, plan: LoadPlan, tasks: int | None, *, are_cut: bool = False) -> DataFrame:
+    """The rows with their tablet and their number, in partitions of whole tablets, sorted by tablet and key.
+
+    are_cut: cells that are too long for the table, to what is too long still.
+    """
     keys = key_columns(df, plan)
-    number = tablet_number(plan, keys)
+    more = {TABLET: tablet_number(plan, keys), ROW: F.monotonically_increasing_id()}
+    if are_cut:
+        more |= cut_cells(df, plan.schema, plan.limits.max_cell_bytes, leave=keys)
     # The digits here, where Spark makes each row anew anyhow; what it hashes and sorts by stays what it is.
-    frame = as_digits(df, {TABLET: number, ROW: F.monotonically_increasing_id()}, leave=keys)
+    frame = as_digits(df, more, leave=keys)
     count = len(plan.tablets)
     wanted = max(1, min(count, tasks or TASKS_PER_CORE * cores_of(df.sparkSession)))
     single = single_hash(plan)

@@ -33,6 +33,7 @@ from nyala.env import Env
 from nyala.partition.levels import Partition, PartitionSchema
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.writer import WrittenRowSet
+from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import Schema
 from nyala.tablet.compaction_run import Output, decode_output, encode_output
 from nyala.tablet.entries import RowSetFiles
@@ -73,6 +74,7 @@ class LoadPlan:
     snapshot: int
     version: int
     rowset_target_bytes: int
+    limits: Limits = DEFAULT_LIMITS
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -85,6 +87,7 @@ class LoadPlan:
             "snapshot": self.snapshot,
             "version": self.version,
             "rowset_target_bytes": self.rowset_target_bytes,
+            "limits": dataclasses.asdict(self.limits),
         }
 
     @staticmethod
@@ -95,6 +98,7 @@ class LoadPlan:
                 "schema": Schema.from_json(json.dumps(fields["schema"])),
                 "partition_schema": PartitionSchema.from_json(json.dumps(fields["partition_schema"])),
                 "tablets": tuple(map(_tablet_from_json, fields["tablets"])),
+                "limits": Limits(**fields["limits"]),
             }
         )
 
@@ -110,7 +114,7 @@ class LoadPlan:
             self.table_id, self.table, "", None, self.schema, {self.schema.version: self.schema},
             self.partition_schema,
         )  # fmt: skip
-        bare = TableState(entry, ())
+        bare = TableState(entry, (), self.limits)
         chosen = [self.tablets[ordinal] for ordinal in ordinals]
         return dataclasses.replace(
             bare,
@@ -267,4 +271,5 @@ def begin_load(store: Store, name: str, lease: str | None, holder: str = "a job"
         snapshot,
         root.version,
         store.options.rowset_target_bytes,
+        table.limits,
     )
