@@ -223,13 +223,50 @@ def test_encodings_that_are_not_for_a_type_are_refused(kind: str) -> None:
     """With the column, the type, what was asked for, and what there is; and no table is made."""
     assert "auto" in encodings(kind) and set(encodings(kind)) <= {"auto", *ENCODINGS}
     with folder_in_memory() as folder, open_database(folder / "s") as db:
-        for encoding in {*ENCODINGS, "delta"} - set(encodings(kind)):
+        for encoding in set(ENCODINGS) - set(encodings(kind)):
             with pytest.raises(nyala.SchemaError) as error:
                 db.create_table("t", {"k": "int64", "price": nyala.column(kind, encoding=encoding)}, "k")
             message = str(error.value)
             assert "column 'price'" in message and f"'{encoding}' is not for type {kind};" in message
             assert message.endswith(f"use one of {', '.join(encodings(kind))}")
         assert db.list_tables() == []
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        (
+            {"encoding": "dict"},
+            "there is no encoding 'dict'; did you mean 'dictionary'? use one of auto, plain,",
+        ),
+        (
+            {"encoding": "PREFIX"},
+            "there is no encoding 'PREFIX'; did you mean 'prefix'? use one of auto, plain,",
+        ),
+        ({"encoding": "x"}, "there is no encoding 'x'; use one of auto, plain,"),
+        ({"encoding": None}, "there is no encoding None; use one of auto, plain,"),
+        (
+            {"compression": "ZSTD"},
+            "there is no compression 'ZSTD'; did you mean 'zstd'? use one of default, none,",
+        ),
+        (
+            {"compression": "gzip"},
+            "there is no compression 'gzip'; did you mean 'zlib'? use one of default, none,",
+        ),
+        ({"compression": 7}, "there is no compression 7; use one of default, none,"),
+    ],
+)
+def test_names_that_there_are_not_are_told_from_those_of_other_types(
+    named: dict[str, Any], message: str
+) -> None:
+    with folder_in_memory() as folder, open_database(folder / "s") as db:
+        with pytest.raises(nyala.SchemaError) as error:
+            db.create_table("t", {"k": "int64", "s": nyala.column("string", **named)}, "k")
+        assert str(error.value).startswith(f"column 's': {message}")
+        table = db.create_table("t", {"k": "int64", "s": "string"}, "k")
+        with pytest.raises(nyala.SchemaError) as error, table.alter() as alteration:
+            alteration.alter_column("s", **named)
+        assert f"column 's': {message}" in str(error.value)
 
 
 def test_a_dictionary_becomes_plain_where_there_are_too_many_words() -> None:

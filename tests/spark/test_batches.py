@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,6 +91,42 @@ def test_the_memory_of_a_task_is_known(spark: SparkSession) -> None:
     heap = spark._jvm.java.lang.Runtime.getRuntime().maxMemory()  # type: ignore[union-attr]
     assert task_memory_bytes(spark) == heap // spark.sparkContext.defaultParallelism
     assert batch_rows(StructType().add("s", StringType()), LONG, task_memory_bytes(spark)) is not None
+
+
+def test_functions_of_the_program_get_what_spark_gives_them(
+    spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of its own columns, which no table bounds: of 400 MB in one, Spark's JVM dies. Nor are texts of a key
+    bounded, which are not cut. Where neither is, a load's batches are bounded by rows."""
+    monkeypatch.setattr(small, "SMALL_BYTES", -1)
+    rows: list[int | None] = []
+    load_module = importlib.import_module("nyala.spark.load")
+
+    def noted(session: SparkSession, wanted: int | None) -> contextlib.AbstractContextManager[None]:
+        rows.append(wanted)
+        return bounded_by_rows(session, wanted)
+
+    monkeypatch.setattr(load_module, "bounded_by_rows", noted)
+
+    def lengths(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in given:
+            counts = pa.array([batch.num_rows] * batch.num_rows, pa.int64())
+            yield pa.RecordBatch.from_arrays([batch.column(0), counts], names=["k", "n"])
+
+    wide = spark.range(0, 200, 1, 1).select("id", F.repeat(F.lit("x"), F.lit(1_000_000)).alias("w"))
+    own = wide.mapInArrow(lengths, "k long, n long")
+    plain = spark.range(50).selectExpr("id AS k", "id AS n")
+    cached = own.where("n > 0").cache()
+    with nyala.connect(store, maintenance=False) as db:
+        for number, frame in enumerate([own, cached, plain]):
+            table = db.create_table(f"t{number}", {"k": "int64", "n": "int64"}, "k")
+            nyala.spark.load(frame, table)
+            assert (rows[-1] is None) == (frame is not plain)
+        cached.unpersist()
+        assert max(db["t0"].scan().to_arrow()["n"].to_pylist()) < 100
+        table = db.create_table("texts", {"k": "string", "n": "int64"}, "k")
+        nyala.spark.load(plain.selectExpr("string(k) AS k", "n"), table)
+        assert rows[-1] is None
 
 
 @pytest.mark.parametrize("are_cut", [True, False])

@@ -32,15 +32,15 @@ from nyala.errors import InvalidArgumentError, SchemaError
 from nyala.schema.cast import cast_value
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import (
-    COMPRESSIONS,
     NO_DEFAULT,
     ColumnSchema,
     ColumnSpec,
     Schema,
-    allowed_encodings,
     build_column,
     check_block_size,
     check_comment,
+    check_compression,
+    check_encoding,
     check_identifier,
 )
 from nyala.schema.types import ColumnType, parse_type
@@ -153,16 +153,9 @@ def change_column(
         changed = dataclasses.replace(changed, write_default=NO_DEFAULT if value is None else value)
     if encoding is not UNCHANGED:
         changed = dataclasses.replace(changed, encoding=encoding)
-    if changed.encoding not in allowed_encodings(changed.type):
-        raise SchemaError(
-            f"{where}encoding {changed.encoding!r} is not for type {changed.type}; use one of "
-            f"{', '.join(allowed_encodings(changed.type))}"
-        )
+    check_encoding(changed.encoding, changed.type, where)
     if compression is not UNCHANGED:
-        if compression not in COMPRESSIONS:
-            raise SchemaError(
-                f"{where}there is no compression {compression!r}; use one of {', '.join(COMPRESSIONS)}"
-            )
+        check_compression(compression, where)
         changed = dataclasses.replace(changed, compression=compression)
     if block_size is not UNCHANGED:
         changed = dataclasses.replace(changed, block_size_bytes=check_block_size(block_size, where))

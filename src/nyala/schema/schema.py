@@ -99,6 +99,33 @@ def allowed_encodings(type: ColumnType) -> tuple[str, ...]:
     return ("auto", "plain", "bitshuffle")
 
 
+def check_encoding(encoding: Any, type: ColumnType, where: str) -> None:
+    """Raises: SchemaError that begins with `where`, for one that a column of this type may not have."""
+    allowed = allowed_encodings(type)
+    if encoding in allowed:
+        return
+    if encoding in (*_INTEGER_ENCODINGS, *_TEXT_ENCODINGS):
+        raise SchemaError(
+            f"{where}encoding {encoding!r} is not for type {type}; use one of {', '.join(allowed)}"
+        )
+    raise SchemaError(f"{where}there is no encoding {encoding!r}; {_meant(encoding, allowed)}")
+
+
+def check_compression(compression: Any, where: str) -> None:
+    """Raises: SchemaError that begins with `where`, for one that there is not."""
+    if compression not in COMPRESSIONS:
+        raise SchemaError(
+            f"{where}there is no compression {compression!r}; {_meant(compression, COMPRESSIONS)}"
+        )
+
+
+def _meant(given: Any, words: Sequence[str]) -> str:
+    """Which of the words may have been meant, a part of one too, and which there are."""
+    near = difflib.get_close_matches(str(given).casefold(), words, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"{hint}use one of {', '.join(words)}"
+
+
 @dataclass(frozen=True)
 class ColumnSpec:
     """What `nyala.column(...)` returns: one column as a user describes it. Checked by `build_schema`."""
@@ -414,16 +441,8 @@ def build_column(
             f"{where}type {spec.type} may not stand in the primary key (bool, float and double may not); "
             "take another column or another type"
         )
-    encodings = allowed_encodings(spec.type)
-    if spec.encoding not in encodings:
-        raise SchemaError(
-            f"{where}encoding {spec.encoding!r} is not for type {spec.type}; "
-            f"use one of {', '.join(encodings)}"
-        )
-    if spec.compression not in COMPRESSIONS:
-        raise SchemaError(
-            f"{where}there is no compression {spec.compression!r}; use one of {', '.join(COMPRESSIONS)}"
-        )
+    check_encoding(spec.encoding, spec.type, where)
+    check_compression(spec.compression, where)
     try:
         default = cast_value(spec.default, spec.type, limits.max_cell_bytes)
     except SchemaError as error:

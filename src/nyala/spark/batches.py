@@ -5,7 +5,8 @@
     bounded_by_rows     so a batch of few enough rows cannot outgrow its share of the task's memory, and is not asked
 
 To be asked for bytes is a fifth of what a load takes, of rows with 18 columns. Where memory is small or texts are many,
-or the program has set Spark's limits itself, they stay as they are.
+where the key has text, which is not cut, or the program has set Spark's limits itself, they stay as they are; and where
+the frame has functions in Python of its own, which would get such batches too, of columns that nobody cuts.
 
 Source: org.apache.spark.sql.execution.python.BatchedPythonArrowInput; decision 0050.
 """
@@ -13,7 +14,8 @@ Source: org.apache.spark.sql.execution.python.BatchedPythonArrowInput; decision 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.sql import functions as F
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from nyala.schema.schema import Schema
 
-__all__ = ["batch_rows", "bounded_by_rows", "cut_cells", "task_memory_bytes"]
+__all__ = ["batch_rows", "bounded_by_rows", "cut_cells", "runs_python", "task_memory_bytes"]
 
 ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -40,6 +42,9 @@ _UNLIMITED: Final = (1 << 31) - 1  # what Spark takes for "do not ask"
 _MEMORY_SHARE: Final = 1 / 4
 _BATCH_BYTES_MAX: Final = 512 << 20
 _FIXED_BYTES_MAX: Final = 16  # of a value that is neither text nor binary
+# What physical plans call operators that run Python, and those behind which others may be; a column's or a file's name
+# that has such a word costs time only.
+_PYTHON: Final = re.compile("Python|PySpark|Pandas|Arrow|InMemoryRelation|InMemoryTableScan|ExistingRDD")
 
 
 def batch_rows(schema: StructType, max_cell_bytes: int, memory_bytes: int) -> int | None:
@@ -70,21 +75,32 @@ def task_memory_bytes(spark: SparkSession) -> int:
         return 0
 
 
-def cut_cells(
-    df: DataFrame, schema: Schema, max_cell_bytes: int, leave: Collection[str]
-) -> dict[str, Column]:
+def cut_cells(df: DataFrame, schema: Schema, max_cell_bytes: int) -> dict[str, Column]:
     """The texts of a frame for columns of text, those that are too long cut to what is too long still.
 
-    leave: columns that stay as they are.
+    The key's are left: they say where a row goes.
     """
-    kept = {column.name for column in schema.columns if column.type.is_variable}
+    keys = {column.name for column in schema.key_columns}
+    kept = {column.name for column in schema.columns if column.type.is_variable} - keys
     found: dict[str, Column] = {}
     for field in df.schema.fields:
-        if _is_text(field.dataType) and field.name in kept and field.name not in leave:
+        if _is_text(field.dataType) and field.name in kept:
             column = F.col("`" + field.name.replace("`", "``") + "`")
             cut = F.substring(column, 1, max_cell_bytes + 1)
             found[field.name] = F.when(F.octet_length(column) > max_cell_bytes, cut).otherwise(column)
     return found
+
+
+def runs_python(df: DataFrame) -> bool:
+    """Whether Spark hands rows to Python for this frame, or may: what is cached is not made yet, perhaps.
+
+    Cost: the frame is planned.
+    """
+    try:
+        plan: Any = df._jdf.queryExecution().executedPlan()
+        return _PYTHON.search(str(plan.toString())) is not None
+    except Exception:  # whatever py4j says of what another version, or Spark Connect, has not
+        return True
 
 
 @contextlib.contextmanager

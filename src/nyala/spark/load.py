@@ -42,7 +42,7 @@ from nyala import handover
 from nyala.env import SYSTEM, process_mark
 from nyala.errors import Error, InvalidArgumentError, WriteError, write_error
 from nyala.spark.arguments import check_frame, check_table
-from nyala.spark.batches import batch_rows, bounded_by_rows, cut_cells, task_memory_bytes
+from nyala.spark.batches import batch_rows, bounded_by_rows, cut_cells, runs_python, task_memory_bytes
 from nyala.spark.cluster import cores_of
 from nyala.spark.digits import as_digits, short_decimals, with_points
 from nyala.spark.errors import named, naming, plain_errors
@@ -165,8 +165,7 @@ def _run_job(
             held = HeldLease(path, lease_name, lease_s)
             told = _tell_tasks(plan, folder)
             what = f"{operation} into {name}"
-            cell_bytes = plan.limits.max_cell_bytes
-            rows = batch_rows(df.schema, cell_bytes, task_memory_bytes(df.sparkSession))
+            rows = _batch_rows(df, plan)
             frame = _by_tablet(df, plan, tasks, are_cut=rows is not None)
             with watching(df.sparkSession, what), plain_errors(), bounded_by_rows(df.sparkSession, rows):
                 task = _writer(told, operation, held, frame.columns, short_decimals(given))
@@ -259,6 +258,13 @@ def _row_text(number: int | None) -> str:
     return f"partition {number >> PLACE_BITS}, row {number & ((1 << PLACE_BITS) - 1)}"
 
 
+def _batch_rows(df: DataFrame, plan: LoadPlan) -> int | None:
+    """How many rows a task's batches may have, whatever their bytes; None: as Spark has it."""
+    if any(column.type.is_variable for column in plan.schema.key_columns) or runs_python(df):
+        return None
+    return batch_rows(df.schema, plan.limits.max_cell_bytes, task_memory_bytes(df.sparkSession))
+
+
 def _by_tablet(df: DataFrame, plan: LoadPlan, tasks: int | None, *, are_cut: bool = False) -> DataFrame:
     """The rows with their tablet and their number, in partitions of whole tablets, sorted by tablet and key.
 
@@ -267,7 +273,7 @@ def _by_tablet(df: DataFrame, plan: LoadPlan, tasks: int | None, *, are_cut: boo
     keys = key_columns(df, plan)
     more = {TABLET: tablet_number(plan, keys), ROW: F.monotonically_increasing_id()}
     if are_cut:
-        more |= cut_cells(df, plan.schema, plan.limits.max_cell_bytes, leave=keys)
+        more |= cut_cells(df, plan.schema, plan.limits.max_cell_bytes)
     # The digits here, where Spark makes each row anew anyhow; what it hashes and sorts by stays what it is.
     frame = as_digits(df, more, leave=keys)
     count = len(plan.tablets)
