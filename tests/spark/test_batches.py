@@ -7,9 +7,10 @@ import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DecimalType, LongType, StringType, StructType
 
@@ -17,7 +18,7 @@ import nyala
 import nyala.spark
 from nyala.schema.limits import Limits
 from nyala.spark import batches, small
-from nyala.spark.batches import BYTES, ROWS, batch_rows, bounded_by_rows, task_memory_bytes
+from nyala.spark.batches import BYTES, ROWS, batch_rows, bounded_by_rows, runs_python, task_memory_bytes
 
 LONG = 65_536
 
@@ -127,6 +128,42 @@ def test_functions_of_the_program_get_what_spark_gives_them(
         table = db.create_table("texts", {"k": "string", "n": "int64"}, "k")
         nyala.spark.load(plain.selectExpr("string(k) AS k", "n"), table)
         assert rows[-1] is None
+
+
+def test_python_is_found_wherever_a_frame_runs_it(spark: SparkSession) -> None:
+    """And held for possible where the plan does not tell."""
+
+    @F.pandas_udf("double")
+    def mean(v: pd.Series) -> float:
+        return float(v.mean())
+
+    spark.udf.register("letters", F.pandas_udf(lambda s: s.str.len(), "long"))
+    rows = spark.range(10).selectExpr("id AS k", "repeat('x', 3) AS s", "id % 2 AS g")
+    rows.createOrReplaceTempView("rows_of_batches")
+    ours = rows.mapInArrow(lambda given: given, rows.schema)
+    frames = {
+        "function of a row": rows.withColumn("n", F.udf(lambda k: k + 1, "long")("k")),
+        "of batches": ours,
+        "of groups": rows.groupBy("g").agg(mean("k").alias("m")),
+        "of windows": rows.withColumn("m", mean("k").over(Window.partitionBy("g"))),
+        "of whole groups": rows.groupBy("g").applyInPandas(lambda group: group, rows.schema),
+        "in a subquery": spark.sql(
+            "SELECT k, (SELECT max(letters(s)) FROM rows_of_batches) FROM rows_of_batches"
+        ),
+        "in a predicate": spark.sql("SELECT k FROM rows_of_batches WHERE letters(s) > 2"),
+        "in a part": rows.union(ours),
+        "cached": ours.where("k > 1").cache(),
+        "of a checkpoint to be": ours.localCheckpoint(eager=False),
+        "of an RDD": spark.createDataFrame(ours.rdd),
+    }
+    assert [what for what, frame in frames.items() if not runs_python(frame)] == []
+    frames["cached"].unpersist()
+    assert not runs_python(rows) and not runs_python(rows.groupBy("g").count().orderBy("g"))
+    spark.conf.set("spark.sql.maxPlanStringLength", "60")
+    try:
+        assert runs_python(rows.union(ours)), "of a plan that is not told to its end"
+    finally:
+        spark.conf.unset("spark.sql.maxPlanStringLength")
 
 
 @pytest.mark.parametrize("are_cut", [True, False])
