@@ -153,12 +153,16 @@ def test_python_is_found_wherever_a_frame_runs_it(spark: SparkSession) -> None:
         "in a predicate": spark.sql("SELECT k FROM rows_of_batches WHERE letters(s) > 2"),
         "in a part": rows.union(ours),
         "cached": ours.where("k > 1").cache(),
+        "cached of cached": ours.where("k > 2").cache().withColumn("n", F.lit(1)).cache(),
         "of a checkpoint to be": ours.localCheckpoint(eager=False),
         "of an RDD": spark.createDataFrame(ours.rdd),
     }
     assert [what for what, frame in frames.items() if not runs_python(frame)] == []
-    frames["cached"].unpersist()
-    assert not runs_python(rows) and not runs_python(rows.groupBy("g").count().orderBy("g"))
+    frames["cached"].count()
+    assert runs_python(frames["cached"]), "which may be lost and made again"
+    plain = rows.where("k > 3").cache()
+    assert not any(runs_python(frame) for frame in (rows, rows.groupBy("g").count().orderBy("g"), plain))
+    spark.catalog.clearCache()
     spark.conf.set("spark.sql.maxPlanStringLength", "60")
     try:
         assert runs_python(rows.union(ours)), "of a plan that is not told to its end"

@@ -42,11 +42,10 @@ _UNLIMITED: Final = (1 << 31) - 1  # what Spark takes for "do not ask"
 _MEMORY_SHARE: Final = 1 / 4
 _BATCH_BYTES_MAX: Final = 512 << 20
 _FIXED_BYTES_MAX: Final = 16  # of a value that is neither text nor binary
-# What physical plans call operators that run Python, and those behind which others may be; and how the text of a plan
-# ends that is cut (spark.sql.maxPlanStringLength). A column or a file whose name has such a word costs time only.
-_PYTHON: Final = re.compile(
-    "Python|PySpark|Pandas|Arrow|InMemoryRelation|InMemoryTableScan|ExistingRDD|more characters|Truncated plan"
-)
+# What physical plans call operators that run Python, and those behind which others may be (of what is cached they show
+# the plan too); and how the text of a plan ends that is cut (spark.sql.maxPlanStringLength). A column or a file whose
+# name has such a word costs time only.
+_PYTHON: Final = re.compile("Python|PySpark|Pandas|Arrow|ExistingRDD|more characters|Truncated plan")
 
 
 def batch_rows(schema: StructType, max_cell_bytes: int, memory_bytes: int) -> int | None:
