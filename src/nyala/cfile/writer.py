@@ -236,7 +236,7 @@ def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool) -> _Enco
     # Keys of text and binary are looked up one small block at a time: plain decodes ten times as fast as prefix.
     name = "plain" if is_index and form.kind == BYTES and spec.encoding == "auto" else spec.encoding
     encoding, encoder, compression = choose_encoding(
-        name, form, stored, asked, single_values=spec.single_values
+        name, form, stored, asked, single_values=spec.single_values, block_rows=1 << log2
     )
     return _Encoded(form, stored, encoding, encoder, asked, compression, log2)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.compression import effective_compression
-from nyala.cfile.encoding.auto import auto_compression, candidates, fastest_of
+from nyala.cfile.encoding.auto import Choice, candidates, fastest_of
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
 from nyala.cfile.encoding.bitshuffle import Bitshuffle
 from nyala.cfile.encoding.dictionary import Dictionary
@@ -61,6 +61,7 @@ def choose_encoding(
     compression: int = format.COMPRESSION_DEFAULT,
     *,
     single_values: bool = False,
+    block_rows: int = 1 << format.ROWS_PER_BLOCK_LOG2_MAX,
 ) -> tuple[Encoding, BlockEncoder, int]:
     """The encoding called `name` for a column; what its type or its values do not allow is stored otherwise.
 
@@ -68,28 +69,22 @@ def choose_encoding(
     of too many distinct values goes plain.
     single_values: what is taken by 'auto' shall be one of those from which look-ups take single values
              (`picks_single_values`), where the type has any.
+    block_rows: how many rows a block will have at the most.
     Takes:   `values` in their stored form, with NULLs; the `compression` that was asked for.
     Returns: encoding, its encoder, and the compression that blocks shall have.
     """
-    encoding = _BY_NAME.get(name)
-    is_asked = encoding is not None and encoding.handles(form)
-    encoder = None
-    if is_asked:
-        assert encoding is not None
-        encoder = encoding.prepare(form, values)
-    elif _DICTIONARY.handles(form):
-        encoding, encoder = _DICTIONARY, _DICTIONARY.prepare(form, values)
-    if encoder is None:
-        encoding = PLAIN
-        if not is_asked:
-            known = candidates(form, encoding_by_code)
-            if single_values:
-                known = [
-                    one for one in known if picks_single_values(one.code, form, values.null_count)
-                ] or known
-            encoding = fastest_of(known, form, values, compression)
-        encoder = encoding.prepare(form, values)
-    assert encoding is not None and encoder is not None
-    if is_asked:
-        return encoding, encoder, effective_compression(compression, encoding.compresses)
-    return encoding, encoder, auto_compression(encoding, form, compression)
+    named = _BY_NAME.get(name)
+    asked = named if named is not None and named.handles(form) else None
+    first = asked or (_DICTIONARY if _DICTIONARY.handles(form) else None)
+    if first is not None and (encoder := first.prepare(form, values)) is not None:
+        return first, encoder, effective_compression(compression, first.compresses)
+    if asked is not None:
+        taken = Choice(PLAIN, effective_compression(compression, PLAIN.compresses))
+    else:
+        known = candidates(form, encoding_by_code)
+        if single_values:
+            known = [one for one in known if picks_single_values(one.code, form, values.null_count)] or known
+        taken = fastest_of(known, form, values, compression, block_rows)
+    encoder = taken.encoding.prepare(form, values)
+    assert encoder is not None
+    return taken.encoding, encoder, taken.compression

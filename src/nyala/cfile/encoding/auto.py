@@ -2,22 +2,28 @@
 
     kind of column                     candidates, the fastest to decode first
     bool                               plain, run length
-    integer, date, timestamp           plain, frame of reference, run length, bitshuffle
-    decimal                            plain, frame of reference, bitshuffle
-    float, double                      plain, bitshuffle
+    integer, date, timestamp           plain, frame of reference, run length, bitshuffle, plain that is compressed
+    decimal                            plain, frame of reference, bitshuffle, plain that is compressed
+    float, double                      plain, bitshuffle, plain that is compressed
     string, varchar, binary            dictionary if values repeat (it decides itself), else plain, prefix
 
 Frame of reference may also be a bit a value larger than bitshuffle, which decodes in eight times what a line takes and
-3.5 times what steps take: of sorted columns that bit is most of what they have left, and of others nothing.
+3.5 times what steps take: of sorted columns that bit is most of what they have left, and of others nothing. Prefix is
+taken where it makes text four times smaller than plain does (long keys that are alike), for it decodes at a tenth of
+plain's speed.
+
+Numbers may be plain twice by default: without compression they are read without a copy; with LZ4 they decode about as
+fast as bitshuffle, and are smaller where values return that are far apart (measures of few digits, sparse columns).
+Where a compression is asked for by name all candidates have it, and plain is the fastest as long as it does not shrink.
 
 The order is that of measured decode speeds (docs/decisions/0013-encodings.md). Sizes are judged by writing two
 stretches of the column, at a quarter and at three quarters of it, in every candidate, compressed as the blocks
 will be; a small column is written whole. So a flush pays for one sample per candidate and not for every
-encoder on everything; a column whose beginning is unlike the rest is still seen from two places.
-
-A plain column of fixed width that is chosen here has no compression by default: so it is read without a copy, and
-compressed it would be both larger and slower than bitshuffle. Prefix is taken where it makes text four times smaller
-than plain does (long keys that are alike), for it decodes at a tenth of plain's speed.
+encoder on everything; a column whose beginning is unlike the rest is still seen from two places. The stretches are
+short by default. Zstd and Snappy do on 30 KB something else than on a megabyte (Zstd finds seven times less in a
+megabyte of numbered names than in a stretch of them), and LZ4 over what is compressed already does; so where one of
+these is asked for by name, stretches are as long as blocks. Zlib never looks back farther than 32 KB, and takes up to
+a second a megabyte.
 
 The columns of a composite key have frame of reference and run length only, where their type has these: single values
 are taken from them as they lie, and so the keys of most rows need not be stored (docs/decisions/0033).
@@ -28,8 +34,8 @@ The choice is made per column of a file (a flush, a compaction), as it is a foot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -38,7 +44,7 @@ from nyala.cfile.compression import compress, effective_compression
 from nyala.cfile.encoding.base import Encoding
 from nyala.cfile.physical import BYTES, FIXED, Physical
 
-__all__ = ["auto_compression", "candidates", "fastest_of"]
+__all__ = ["Choice", "candidates", "choices", "fastest_of"]
 
 # How much larger than the smallest an encoding may be and still be taken for its speed. A quarter of a column
 # costs less to read (12 GB/s from the page cache, 2 from a good disk) than bitshuffle costs to decode.
@@ -47,11 +53,14 @@ _SIZE_FACTOR: Final = 1.25
 _PREFIX_SIZE_FACTOR: Final = 4.0
 # Of a value, by which frame of reference may be larger than bitshuffle.
 _SLACK_BITS: Final = 1
+# Of plain numbers that nobody asked to be compressed: fewer are not worth it.
+_COMPRESSED_BYTES_MIN: Final = 4096
 _SAMPLE_STRETCHES: Final = 2
-# Long enough for a compressor to find what repeats, and short enough that judging costs less than writing: a stretch
-# of text is more bytes, and prefix, which seldom wins, costs ten times as much to write as plain.
+# Long enough for LZ4 to find what repeats, and short enough that judging costs less than writing: a stretch of text is
+# more bytes, and prefix, which seldom wins, costs ten times as much to write as plain.
 _SAMPLE_STRETCH_ROWS: Final = 1 << 14
 _SAMPLE_STRETCH_ROWS_OF_TEXT: Final = 1 << 12
+_JUDGED_BY_BLOCKS: Final = (format.COMPRESSION_LZ4, format.COMPRESSION_SNAPPY, format.COMPRESSION_ZSTD)
 _FASTEST_FIRST: Final = (
     format.ENCODING_PLAIN,
     format.ENCODING_FOR,
@@ -61,50 +70,82 @@ _FASTEST_FIRST: Final = (
 )
 
 
+class Choice(NamedTuple):
+    """An encoding, and the compression that blocks have with it."""
+
+    encoding: Encoding
+    compression: int
+
+
+class _Written(NamedTuple):
+    """What a sample takes."""
+
+    size_bytes: int
+    shrank: bool  # by compression, in any of its blocks
+
+
 def candidates(form: Physical, by_code: Callable[[int], Encoding | None]) -> list[Encoding]:
     """The encodings among which sizes decide, the fastest first. Dictionary, which decides itself, is not here."""
     found = (by_code(code) for code in _FASTEST_FIRST)
     return [encoding for encoding in found if encoding is not None and encoding.handles(form)]
 
 
-def fastest_of(encodings: Sequence[Encoding], form: Physical, values: pa.Array, asked: int) -> Encoding:
-    """The one to take for these stored values, with compression `asked`."""
-    sizes = [_size(encoding, form, values, asked) for encoding in encodings]
-    factor = _PREFIX_SIZE_FACTOR if form.kind == BYTES else _SIZE_FACTOR
-    least = min(sizes)
-    limits = [least * factor] * len(sizes)
-    codes = [encoding.code for encoding in encodings]
-    if format.ENCODING_FOR in codes and codes[sizes.index(least)] == format.ENCODING_BITSHUFFLE:
-        judged = sum(map(len, _stretches(values, _SAMPLE_STRETCH_ROWS)))
-        at = codes.index(format.ENCODING_FOR)
-        limits[at] = max(limits[at], least + judged * _SLACK_BITS / 8)
+def choices(encodings: Iterable[Encoding], form: Physical, asked: int, rows: int) -> list[Choice]:
+    """These encodings with the compressions that they may have for so many rows when `asked` was asked for."""
+    found = []
+    for encoding in encodings:
+        compression = effective_compression(asked, encoding.compresses)
+        if asked == format.COMPRESSION_DEFAULT and _is_plain_numbers(encoding, form):
+            found.append(Choice(encoding, format.COMPRESSION_NONE))
+            if rows * form.width_bytes < _COMPRESSED_BYTES_MIN:
+                continue
+        found.append(Choice(encoding, compression))
+    return found
+
+
+def fastest_of(
+    encodings: Sequence[Encoding], form: Physical, values: pa.Array, asked: int, block_rows: int
+) -> Choice:
+    """What to take for these stored values, with compression `asked`, in blocks of so many rows."""
+    sample = _sample(form, values, asked, block_rows)
+    known = choices(encodings, form, asked, len(values))
+    written = [(choice, _written(choice, form, sample)) for choice in known]
+    written.sort(key=lambda of: _is_plain_numbers(of[0].encoding, form) and of[1].shrank)
+    least, smallest = min((of.size_bytes, choice.encoding.code) for choice, of in written)
+    limit = least * (_PREFIX_SIZE_FACTOR if form.kind == BYTES else _SIZE_FACTOR)
+    limit_of_for = limit
+    if smallest == format.ENCODING_BITSHUFFLE:
+        limit_of_for = max(limit, least + sum(map(len, sample)) * _SLACK_BITS / 8)
     return next(
-        encoding for encoding, size, limit in zip(encodings, sizes, limits, strict=True) if size <= limit
+        choice
+        for choice, of in written
+        if of.size_bytes <= (limit_of_for if choice.encoding.code == format.ENCODING_FOR else limit)
     )
 
 
-def auto_compression(encoding: Encoding, form: Physical, asked: int) -> int:
-    """The compression of blocks of a column whose encoding was chosen here."""
-    if asked == format.COMPRESSION_DEFAULT and encoding.code == format.ENCODING_PLAIN and form.kind == FIXED:
-        return format.COMPRESSION_NONE
-    return effective_compression(asked, encoding.compresses)
+def _is_plain_numbers(encoding: Encoding, form: Physical) -> bool:
+    return encoding.code == format.ENCODING_PLAIN and form.kind == FIXED
 
 
-def _size(encoding: Encoding, form: Physical, values: pa.Array, asked: int) -> int:
-    compression = auto_compression(encoding, form, asked)
-    total = 0
-    rows = _SAMPLE_STRETCH_ROWS_OF_TEXT if form.kind == BYTES else _SAMPLE_STRETCH_ROWS
-    for stretch in _stretches(values, rows):
-        encoder = encoding.prepare(form, stretch)
+def _written(choice: Choice, form: Physical, sample: Iterable[pa.Array]) -> _Written:
+    size, shrank = 0, False
+    for block in sample:
+        encoder = choice.encoding.prepare(form, block)
         assert encoder is not None  # only the dictionary declines
-        total += compress(compression, encoder.encode(0, len(stretch)))[1].size
-    return total
+        compression, packed = compress(choice.compression, encoder.encode(0, len(block)))
+        size += packed.size
+        shrank |= compression != format.COMPRESSION_NONE
+    return _Written(size, shrank)
 
 
-def _stretches(values: pa.Array, rows: int) -> list[pa.Array]:
-    if len(values) <= _SAMPLE_STRETCHES * rows:
-        parts = [values]
-    else:
+def _sample(form: Physical, values: pa.Array, asked: int, block_rows: int) -> list[pa.Array]:
+    """What is judged of a column, as blocks; without those of which all values are NULL."""
+    rows = _SAMPLE_STRETCH_ROWS_OF_TEXT if form.kind == BYTES else _SAMPLE_STRETCH_ROWS
+    if asked in _JUDGED_BY_BLOCKS:
+        rows = max(rows, block_rows)
+    stretches = [values]
+    if len(values) > _SAMPLE_STRETCHES * rows:
         middles = ((2 * i + 1) * len(values) // (2 * _SAMPLE_STRETCHES) for i in range(_SAMPLE_STRETCHES))
-        parts = [values.slice(middle - rows // 2, rows) for middle in middles]
-    return [part for part in parts if part.null_count < len(part)]
+        stretches = [values.slice(middle - rows // 2, rows) for middle in middles]
+    blocks = (part.slice(at, block_rows) for part in stretches for at in range(0, len(part), block_rows))
+    return [block for block in blocks if block.null_count < len(block)]

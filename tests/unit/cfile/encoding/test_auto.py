@@ -11,7 +11,9 @@ from tests.unit.cfile.encoding.values import arrow_of, chosen, encoded, form_of,
 from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values
 
 from nyala.cfile import BASE, KEY, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, format
+from nyala.cfile.compression import compression_code
 from nyala.cfile.encoding import auto, choose_encoding, encoding_by_code
+from nyala.cfile.writer import column_bytes
 from nyala.schema.schema import allowed_encodings
 from nyala.schema.types import parse_type
 
@@ -35,6 +37,8 @@ COLUMNS = [
     ("0 to 63 again and again", "int64", int64(np.arange(N) % 64), "for"),
     ("random numbers", "int64", int64(RANDOM.integers(-(1 << 63), (1 << 63) - 1, N)), "plain"),
     ("few distinct floats", "double", pa.array(RANDOM.choice([0.1, 0.2, 0.7], N)), "bitshuffle"),
+    ("distinct floats that return", "double", pa.array(RANDOM.choice(RANDOM.random(1000), N)), "plain"),
+    ("floats, most of them 0", "double", pa.array(np.where(RANDOM.random(N) < 0.9, 0, RANDOM.random(N))), "plain"),
     ("random floats", "double", pa.array(RANDOM.random(N)), "plain"),
     ("all true", "bool", pa.array(np.ones(N, bool)), "rle"),
     ("coin tosses", "bool", pa.array(RANDOM.random(N) < 0.5), "plain"),
@@ -88,17 +92,60 @@ def test_no_candidate_a_quarter_larger_than_the_smallest_is_taken(monkeypatch: p
     """The rule itself, with sizes that are given: in the order of speed, the first within the factor."""
     form = form_of("int64")
     encodings = auto.candidates(form, encoding_by_code)
-    assert [one.name for one in encodings] == ["plain", "for", "rle", "bitshuffle"]
+    known = auto.choices(encodings, form, format.COMPRESSION_DEFAULT, N)
+    assert [(one.encoding.name, one.compression) for one in known] == [
+        ("plain", format.COMPRESSION_NONE),
+        ("plain", format.COMPRESSION_LZ4),
+        ("for", format.COMPRESSION_NONE),
+        ("rle", format.COMPRESSION_LZ4),
+        ("bitshuffle", format.COMPRESSION_NONE),
+    ]
     for sizes, taken in [
-        ((100, 100, 100, 100), "plain"),
-        ((125, 100, 100, 100), "plain"),
-        ((126, 125, 100, 100), "for"),
-        ((999, 126, 126, 100), "bitshuffle"),
-        ((999, 126, 100, 120), "rle"),
+        ((100, 100, 100, 100, 100), 0),
+        ((125, 100, 100, 100, 100), 0),
+        ((126, 100, 125, 100, 100), 2),
+        ((999, 126, 126, 126, 100), 4),
+        ((999, 126, 126, 100, 120), 3),
+        ((999, 100, 126, 126, 126), 1),
+        ((999, 100, 126, 126, 125), 4),  # plain that is compressed is the slowest
     ]:
-        given = dict(zip((one.name for one in encodings), sizes, strict=True))
-        monkeypatch.setattr(auto, "_size", lambda encoding, *_, given=given: given[encoding.name])
-        assert auto.fastest_of(encodings, form, int64([1]), 0).name == taken
+        monkeypatch.setattr(
+            auto,
+            "_written",
+            lambda choice, *_, sizes=sizes: auto._Written(
+                10_000 * sizes[known.index(choice)], choice.compression != format.COMPRESSION_NONE
+            ),
+        )
+        found = auto.fastest_of(encodings, form, int64(np.arange(N)), format.COMPRESSION_DEFAULT, N)
+        assert found == known[taken]
+
+
+NAMES = pa.array([f"u{number}" for number in range(500_000)])
+GAPS = int64(np.cumsum(RANDOM.integers(1, 100, 500_000)))
+
+
+@pytest.mark.parametrize(
+    ("type", "array"), [("string", NAMES), ("int64", GAPS)], ids=["numbered names", "sorted, with gaps"]
+)
+@pytest.mark.parametrize("compression", ["none", "lz4", "snappy", "zlib", "zstd"])
+def test_with_a_compression_auto_is_as_small(type: str, array: pa.Array, compression: str) -> None:
+    """Zstd made a short stretch of these ten times as small as it makes blocks: so they went plain, and were 1.4 MB
+    instead of 30 KB."""
+
+    def size(encoding: str) -> int:
+        spec = ColumnWriteSpec(ColumnKey(BASE, 0, 10), parse_type(type), encoding, compression)
+        return column_bytes(spec, array).blocks
+
+    allowed = [name for name in allowed_encodings(parse_type(type)) if name != "auto"]
+    assert size("auto") <= (4 if type == "string" else 1.25) * min(map(size, allowed))
+
+
+def test_plain_that_does_not_shrink_is_the_fastest_with_any_compression() -> None:
+    """And what does shrink is inflated in its whole width, where an encoding leaves less to inflate."""
+    for compression in ("lz4", "snappy", "zstd", "zlib"):
+        code = compression_code(compression)
+        assert chosen("auto", "int64", int64(RANDOM.integers(-(1 << 63), (1 << 63) - 1, N)), code) == "plain"
+        assert chosen("auto", "int64", int64(RANDOM.integers(0, 200_000, N)), code) == "for"
 
 
 def test_a_sample_decides_for_large_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,27 +154,29 @@ def test_a_sample_decides_for_large_columns(monkeypatch: pytest.MonkeyPatch) -> 
     original = auto.compress
     monkeypatch.setattr(auto, "compress", lambda code, data: seen.append(data.size) or original(code, data))
     chosen("auto", "int64", int64(RANDOM.integers(0, 1 << 62, 1_000_000)))
-    assert len(seen) == 2 * 4 and max(seen) <= 2 * 8 * (1 << 15)
+    assert len(seen) == 2 * 5 and max(seen) <= 2 * 8 * (1 << 15)
     # And from two places: the first half alone would be a run.
     halves = np.concatenate((np.zeros(500_000, np.int64), RANDOM.integers(0, 1 << 62, 500_000)))
     assert chosen("auto", "int64", int64(halves)) != "rle"
 
 
 def test_plain_numbers_chosen_by_auto_are_read_without_a_copy() -> None:
-    """LZ4 would win an eighth of these numbers, and make reading them many times slower."""
-    array = int64(
+    """LZ4 would win an eighth of these numbers, and make reading them many times slower. Where it wins more than a
+    quarter and all else wins less, they are compressed."""
+    mixed = int64(
         np.concatenate(
             (np.zeros(3000, np.int64), RANDOM.integers(-(1 << 63), 1 << 63, 17_000, endpoint=False))
         )
     )
-    for encoding, compression, compressed in (
-        ("auto", "default", False),
-        ("auto", "lz4", True),
-        ("plain", "default", True),
+    returning = pa.array(RANDOM.choice(RANDOM.random(1000), 20_000))
+    for array, encoding, compression, compressed in (
+        (mixed, "auto", "default", False),
+        (mixed, "plain", "default", True),
+        (returning, "auto", "default", True),
     ):
         files = MemoryFiles()
         with CFileWriter(files, "f") as writer:
-            spec = ColumnWriteSpec(ColumnKey(BASE, 0, 10), parse_type("int64"), encoding, compression)
+            spec = ColumnWriteSpec(ColumnKey(BASE, 0, 10), parse_type(str(array.type)), encoding, compression)
             writer.append_column(spec, array)
             writer.finish()
         column = CFileReader(files, "f").column(ColumnKey(BASE, 0, 10))
