@@ -215,7 +215,7 @@ def test_three_hundred_columns() -> None:
             db.flush() if step == "memory" else table.compact() if step == "changed" else None
 
 
-ENCODINGS: Final = ("plain", "bitshuffle", "rle", "dictionary", "prefix", "for")
+ENCODINGS: Final = ("plain", "bitshuffle", "rle", "dictionary", "prefix", "for", "alp")
 
 
 @pytest.mark.parametrize("kind", VALUES)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import math
 import random
 import struct
 from collections.abc import Callable
@@ -100,6 +101,14 @@ MORE: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
                 pa.array([n % 11 if n % 4 else None for n in range(ROWS)], pa.int8()),
             ),
             ("float", "bitshuffle", "zlib", pa.array([n / 8 for n in range(ROWS)], pa.float32())),
+            ("double", "alp", "none", pa.array([n / 100 if n % 9 else math.inf for n in range(ROWS)])),
+            ("double", "alp", "none", pa.array([n / 7 for n in range(ROWS)])),  # plain
+            (
+                "float",
+                "alp",
+                "none",
+                pa.array([n / 4 if n % 4 else None for n in range(ROWS)], pa.float32()),
+            ),
             ("int32", "for", "none", pa.array([3 * n + n % 2 for n in range(ROWS)], pa.int32())),
             ("date", "for", "lz4", pa.array([n * n if n % 6 else None for n in range(ROWS)], pa.date32())),
             ("int32", "for", "none", pa.array([FAR_APART[n] for n in THIRDS], pa.int32())),  # a table
@@ -148,6 +157,7 @@ MORE: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
 EVERY = COLUMNS | MORE
 LAYOUTS = {("for", layout, False) for layout in format.FOR_LAYOUTS.values()} - {("for", "table", False)}
 LAYOUTS |= {("for", "table", True), ("for", "steps", True)}
+LAYOUTS |= {("alp", layout, False) for layout in format.ALP_LAYOUTS.values()} | {("alp", "decimals", True)}
 LAYOUTS |= {("codewords", layout, False) for layout in format.CODEWORDS.values()}
 KEYS = pa.array([bytes([n, 0, 1]) for n in range(ROWS)], pa.large_binary())
 
@@ -238,7 +248,7 @@ def test_the_file_is_right_and_small(written: tuple[bytes, tuple[ColumnPlace, ..
 
 
 def layouts(content: bytes, places: tuple[ColumnPlace, ...]) -> set[tuple[str, str, bool]]:
-    """(family, layout, whether there are references) of every block whose values are not compressed."""
+    """(family, layout, whether there are references or exceptions) of every block whose values are not compressed."""
     reader = CFileReader(MemoryFiles({PATH: content}), PATH, None, places)
     found = set()
     for key in EVERY:
@@ -253,6 +263,9 @@ def layouts(content: bytes, places: tuple[ColumnPlace, ...]) -> set[tuple[str, s
             if header.encoding == format.ENCODING_FOR:
                 *_, layout, _, references, _ = format.FOR_HEADER.unpack_from(values)
                 found.add(("for", format.FOR_LAYOUTS[layout], references > 0))
+            elif header.encoding == format.ENCODING_ALP:
+                layout, _, _, exceptions = format.ALP_HEADER.unpack_from(values)
+                found.add(("alp", format.ALP_LAYOUTS[layout], exceptions > 0))
             elif header.encoding == format.ENCODING_DICTIONARY:
                 found.add(("codewords", format.CODEWORDS[values[0]], False))
     return found

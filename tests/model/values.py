@@ -56,8 +56,10 @@ def encodings(type: str) -> tuple[str, ...]:
         return _TEXT
     if family == "bool":
         return ("auto", "plain", "rle")
-    if family in ("float", "double", "decimal"):
-        return ("auto", "plain", "bitshuffle")
+    if family in ("float", "double"):
+        return ("auto", "plain", "bitshuffle", "alp")
+    if family == "decimal":
+        return ("auto", "plain", "bitshuffle", "for")
     return _NUMBERS
 
 

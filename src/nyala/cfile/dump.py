@@ -33,6 +33,7 @@ _VALUES_LAYOUTS: Final = {
     format.ENCODING_RLE: format.RLE_HEADER,
     format.ENCODING_PREFIX: format.PREFIX_HEADER,
     format.ENCODING_FOR: format.FOR_HEADER,
+    format.ENCODING_ALP: format.ALP_HEADER,
 }
 
 
@@ -213,6 +214,8 @@ def _meaning(name: str, value: Any) -> str:
         return f"{value} ({format.TYPES.get(value, 'unknown')})"
     if name == "codewords":
         return f"{value} ({format.CODEWORDS.get(value, 'unknown')})"
+    if name == "floats":
+        return f"{value} ({format.ALP_LAYOUTS.get(value, 'unknown')})"
     if name == "layout":
         return f"{value} ({format.FOR_LAYOUTS.get(value, 'unknown')})"
     if name == "encoding":

@@ -216,6 +216,19 @@ FOR_TABLE_BITS_MAX: Final = 8  # as many as name 256 references
 FOR_TILE_ROWS: Final = 2048  # of steps: so many rows begin anew, so that one is found without all others
 FOR_STEPS_BITS_MAX: Final = 32
 
+# Then the places of exceptions (4 bytes each) and their values, either padded, and a frame of reference of int64.
+ALP_HEADER: Final = Layout(
+    ("floats", "B"),
+    ("exponent", "B"),
+    ("zero", "2s"),
+    ("exception count", "I"),
+)
+ALP_PLAIN: Final = 0
+ALP_DECIMALS: Final = 1  # number / 10^exponent
+ALP_LAYOUTS: Final = {ALP_PLAIN: "plain", ALP_DECIMALS: "decimals"}
+ALP_EXPONENT_MAX: Final = 22  # 10^22 is the last power of ten that a double is
+ALP_ALIGNMENT_BYTES: Final = 8
+
 # -- Enumerations ------------------------------------------------------------------------------------------
 
 ROLE_BASE: Final = 0  # a user's column
@@ -271,13 +284,14 @@ TYPES: Final = {
     TYPE_BLOOM: "bloom",
 }
 
-# Kudu's EncodingType; 7 (frame of reference) is ours.
+# Kudu's EncodingType; 7 (frame of reference) and 8 (ALP) are ours.
 ENCODING_PLAIN: Final = 1
 ENCODING_PREFIX: Final = 2
 ENCODING_RLE: Final = 4
 ENCODING_DICTIONARY: Final = 5
 ENCODING_BITSHUFFLE: Final = 6
 ENCODING_FOR: Final = 7
+ENCODING_ALP: Final = 8
 
 # Kudu's CompressionType, and zstd.
 COMPRESSION_DEFAULT: Final = 0  # in a footer only: what was asked for, never what a block has

@@ -71,6 +71,7 @@ FIRST_COLUMN_ID: Final = 10  # S3
 
 COMPRESSIONS: Final = ("default", "none", "lz4", "snappy", "zlib", "zstd")
 _INTEGER_ENCODINGS: Final = ("auto", "plain", "bitshuffle", "rle", "for")
+_FLOAT_ENCODINGS: Final = ("auto", "plain", "bitshuffle", "alp")
 _TEXT_ENCODINGS: Final = ("auto", "plain", "prefix", "dictionary")
 
 
@@ -96,7 +97,7 @@ def allowed_encodings(type: ColumnType) -> tuple[str, ...]:
         return ("auto", "plain", "rle")
     if type.name == "decimal":
         return ("auto", "plain", "bitshuffle", "for")
-    return ("auto", "plain", "bitshuffle")
+    return _FLOAT_ENCODINGS
 
 
 def check_encoding(encoding: Any, type: ColumnType, where: str) -> None:
@@ -104,7 +105,7 @@ def check_encoding(encoding: Any, type: ColumnType, where: str) -> None:
     allowed = allowed_encodings(type)
     if encoding in allowed:
         return
-    if encoding in (*_INTEGER_ENCODINGS, *_TEXT_ENCODINGS):
+    if encoding in (*_INTEGER_ENCODINGS, *_FLOAT_ENCODINGS, *_TEXT_ENCODINGS):
         raise SchemaError(
             f"{where}encoding {encoding!r} is not for type {type}; use one of {', '.join(allowed)}"
         )

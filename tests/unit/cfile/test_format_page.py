@@ -5,6 +5,7 @@ To renew the example after a change of the format: `python -m tests.unit.cfile.t
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal
 from pathlib import Path
@@ -60,6 +61,7 @@ def tables(section: str) -> list[Table]:
         ("Prefix", format.PREFIX_HEADER),
         ("Dictionary", format.CODEWORDS_HEADER),
         ("Frame of reference", format.FOR_HEADER),
+        ("ALP", format.ALP_HEADER),
         ("Column footer", format.FOOTER),
         ("Directory", format.DIRECTORY_ENTRY),
         ("Tail", format.TAIL),
@@ -90,6 +92,7 @@ def test_enumerations() -> None:
     assert encodings == known
     layouts = numbered("Frame of reference", "layout")
     assert layouts == format.FOR_LAYOUTS
+    assert numbered("ALP", "floats") == format.ALP_LAYOUTS
     assert numbered("Dictionary", "codewords") == format.CODEWORDS
     flags = [int(row[0]) for row in tables("Zone map")[1][1:]]
     assert flags == [
@@ -138,6 +141,8 @@ NUMBERS = [
     ("FOR_TABLE_BITS_MAX", "of a table 0 to 8;"),
     ("FOR_STEPS_BITS_MAX", "of steps 0 to 32 |"),
     ("SPARSE_KEY_ROWS_LOG2", "of every row (group 0) or of every 128th (group 7)"),
+    ("ALP_EXPONENT_MAX", "| exponent | of decimals, 0 to 22;"),
+    ("ALP_ALIGNMENT_BYTES", "each padded with zeros to a multiple of 8 bytes"),
     ("FOR_TILE_ROWS", "Of steps each 2,048 rows are a *tile*"),
     ("BLOOM_BLOCK_BYTES", "A column of 32-byte values"),
     ("BLOOM_ROWS_PER_BLOCK_LOG2", "in plain blocks of 2048"),
@@ -177,6 +182,9 @@ def test_every_constant_of_the_format_is_on_the_page() -> None:
         "CODEWORDS",
         "FOR_LINE",
         "FOR_TABLE",
+        "ALP_PLAIN",
+        "ALP_DECIMALS",
+        "ALP_LAYOUTS",
     )  # tables, compared above
     elsewhere = {"BLOOM_SALT", "BLOCK_OFFSET_DTYPE", "BLOCK_LENGTH_DTYPE", "BINARY_LENGTH_WIDTHS"}
     elsewhere |= {"COLUMN_COMPATIBLE_KNOWN"}  # the sum of the flags that it knows
@@ -229,6 +237,7 @@ def examples_of_encodings() -> list[str]:
             ["violet", "red", "violet", "violet", "blue", "red", "red", "blue", "violet"],
         ),
         ("for", "decimal(38,0)", [Decimal(10) ** 20, Decimal(-1)]),
+        ("alp", "double", [20.1, 19.7, math.nan, 20.4, None, 20.1, 20.2, 20.2, 20.3, 20.3, 20.4, 20.4]),
         ("bitshuffle", "int32", [1, 2, 3, 4, 5, 6, 7, 8] * 8),
     ]
     files = MemoryFiles()

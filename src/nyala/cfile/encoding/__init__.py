@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.compression import effective_compression
+from nyala.cfile.encoding.alp import Alp
 from nyala.cfile.encoding.auto import Choice, candidates, fastest_of
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
 from nyala.cfile.encoding.bitshuffle import Bitshuffle
@@ -33,6 +34,7 @@ _ENCODINGS: Final[tuple[Encoding, ...]] = (
     _DICTIONARY,
     Bitshuffle(),
     FrameOfReference(),
+    Alp(),
 )
 _BY_CODE: Final = {encoding.code: encoding for encoding in _ENCODINGS}
 _BY_NAME: Final = {encoding.name: encoding for encoding in _ENCODINGS}

@@ -4,7 +4,7 @@
     bool                               plain, run length
     integer, date, timestamp           plain, frame of reference, run length, bitshuffle, plain that is compressed
     decimal                            plain, frame of reference, bitshuffle, plain that is compressed
-    float, double                      plain, bitshuffle, plain that is compressed
+    float, double                      plain, ALP, bitshuffle, plain that is compressed
     string, varchar, binary            dictionary if values repeat (it decides itself), else plain, prefix
 
 Frame of reference may also be a bit a value larger than bitshuffle, which decodes in eight times what a line takes and
@@ -13,7 +13,7 @@ taken where it makes text four times smaller than plain does (long keys that are
 plain's speed.
 
 Numbers may be plain twice by default: without compression they are read without a copy; with LZ4 they decode about as
-fast as bitshuffle, and are smaller where values return that are far apart (measures of few digits, sparse columns).
+fast as bitshuffle, and are smaller where values return that are far apart, or most are one.
 Where a compression is asked for by name all candidates have it, and plain is the fastest as long as it does not shrink.
 
 The order is that of measured decode speeds (docs/decisions/0013-encodings.md). Sizes are judged by writing two
@@ -65,6 +65,7 @@ _FASTEST_FIRST: Final = (
     format.ENCODING_PLAIN,
     format.ENCODING_FOR,
     format.ENCODING_RLE,
+    format.ENCODING_ALP,
     format.ENCODING_BITSHUFFLE,
     format.ENCODING_PREFIX,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import google_crc32c
 import numpy as np
 import pyarrow as pa
@@ -105,6 +107,8 @@ LAYOUTS = [
     ("for", "int64", int64(np.array([7, -(1 << 40), 1 << 50])[THIRDS]), format.FOR_TABLE),
     ("for", "int64", int64(np.cumsum(np.array([0, 1, 25 << 16])[THIRDS])), format.FOR_STEPS),
     ("for", "decimal(9,2)", arrow_of("decimal(9,2)", np.cumsum(1 + (THIRDS << 20)).tolist()), format.FOR_STEPS),
+    ("alp", "double", arrow_of("double", [n / 5 or float("nan") for n in THIRDS.tolist()]), format.ALP_DECIMALS),
+    ("alp", "float", arrow_of("float", [math.nan] * 99 + [0.5]), format.ALP_PLAIN),
     ("dictionary", "string", arrow_of("string", ["a", "bc", None, ""] * 25), format.CODEWORDS_PLANES),
     ("dictionary", "binary", arrow_of("binary", sorted([b"a", b"", b"bc"] * 99)), format.CODEWORDS_SHUFFLED),
 ]  # fmt: skip
@@ -123,7 +127,7 @@ def test_mutations_of_every_layout(encoding: str, type: str, array: pa.Array, la
     encoder = encoding_of(encoding).prepare(form_of(type), form_of(type).stored_array(array))
     assert encoder is not None
     content = encoder.encode(0, len(array)).to_pybytes()
-    found = content[0] if encoding == "dictionary" else format.FOR_HEADER.unpack_from(content)[3]
+    found = content[0] if encoding in ("dictionary", "alp") else format.FOR_HEADER.unpack_from(content)[3]
     assert found == layout
     dictionary = None if encoder.dictionary is None else encoder.dictionary.cast(array.type)
     assert same(decoded(encoding, type, content, array, dictionary), array)

@@ -1,0 +1,173 @@
+"""ALP: floats of few digits as whole numbers, exceptions beside them, and plain where that is no larger."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.cfile.encoding.values import back, chosen, decoded, encoded
+
+from nyala.cfile import format
+from nyala.cfile.encoding import auto
+
+RANDOM = np.random.default_rng(3)
+N = 10_000
+HEADER = format.ALP_HEADER.size
+
+
+def doubles(values: Any) -> pa.Array:
+    return pa.array(values, pa.float64())
+
+
+def said(data: pa.Buffer) -> tuple[str, int, int]:
+    """(what the floats are, exponent, how many exceptions)."""
+    floats, exponent, _, exceptions = format.ALP_HEADER.unpack_from(data)
+    return format.ALP_LAYOUTS[floats], exponent, exceptions
+
+
+def decimals(digits: int, spread: int = 5000) -> npt.NDArray[np.float64]:
+    """As a program reads them: the double nearest to each decimal."""
+    return np.array([float(f"{number}e-{digits}") for number in RANDOM.integers(-spread, spread, N)])
+
+
+@pytest.mark.parametrize("digits", [0, 1, 2, 3, 6, 9, 12])
+def test_digits_take_the_bits_of_their_numbers(digits: int) -> None:
+    """A sensor's 20.1 would take eight bytes, though it has three digits."""
+    data = back("alp", "double", doubles(decimals(digits)))
+    assert said(data) == ("decimals", digits, 0)
+    assert data.size == HEADER + format.FOR_HEADER.size + 14 * N // 8
+
+
+def test_floats_are_rounded_twice_as_when_they_were_read() -> None:
+    """20.1 as a float is not 20.1 as a double."""
+    data = back("alp", "float", pa.array((RANDOM.integers(0, 4000, N) / 100).astype(np.float32)))
+    assert said(data) == ("decimals", 2, 0) and data.size < N * 13 // 8
+
+
+def test_sums_of_decimals_are_exceptions() -> None:
+    """0.1 + 0.2 is no double that a decimal of one digit is: it would come back as 0.3."""
+    values = np.full(N, 0.3)
+    values[5] = 0.1 + 0.2
+    assert said(back("alp", "double", doubles(values))) == ("decimals", 1, 1)
+
+
+def test_what_no_decimal_is_is_an_exception() -> None:
+    """The sign of zero, and which NaN it was, would be lost."""
+    values = decimals(1)
+    (other_nan,) = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0123))
+    odd = [math.nan, other_nan, math.inf, -math.inf, -0.0, 5e-324, 1.7976931348623157e308, float(1 << 53) * 4]
+    values[100 : 100 + len(odd)] = odd
+    values[[0, N - 1]] = -0.0
+    assert said(back("alp", "double", doubles(values))) == ("decimals", 1, len(odd) + 2)
+    assert said(back("alp", "double", doubles([math.nan] * 9 + [1.5] * 90)))[2] == 9
+
+
+def test_nulls_are_no_exceptions() -> None:
+    """A column that is mostly NULL would be larger than plain."""
+    there = RANDOM.random(N) < 0.1
+    array = pa.array(decimals(1), mask=~there)
+    assert said(back("alp", "double", array)) == ("decimals", 1, 0)
+    assert said(back("alp", "double", pa.array([None, math.nan, None, *[0.5] * 50, None])))[2] == 1
+
+
+@pytest.mark.parametrize("kind", ["random", "walk", "NaN", "half"])
+def test_a_block_that_would_not_be_smaller_is_plain(kind: str) -> None:
+    """Exceptions cost their places: full digits would take twelve bytes instead of eight."""
+    full = RANDOM.random(N)
+    values = {
+        "random": full,
+        "walk": np.cumsum(full),
+        "NaN": np.full(N, math.nan),
+        "half": np.where(np.arange(N) % 4, full, 0.5),
+    }[kind]
+    data = back("alp", "double", doubles(values))
+    assert said(data) == ("plain", 0, 0) and data.size == HEADER + 8 * N
+
+
+def test_each_block_has_an_exponent_of_its_own() -> None:
+    """A column whose second half has more digits would be exceptions there."""
+    array = doubles(np.concatenate((decimals(1), decimals(4))))
+    parts = [encoded("alp", "double", part) for part in (array.slice(0, N), array.slice(N))]
+    assert [said(part)[1] for part in parts] == [1, 4]
+
+
+@given(
+    numbers=st.lists(st.integers(-(1 << 53), 1 << 53), min_size=1, max_size=60),
+    exponent=st.integers(0, 25),
+    others=st.lists(st.tuples(st.integers(0, 59), st.none() | st.floats()), max_size=6),
+    kind=st.sampled_from(["float", "double"]),
+)
+def test_any_decimals_come_back(
+    numbers: list[int], exponent: int, others: list[tuple[int, float | None]], kind: str
+) -> None:
+    values: list[float | None] = [float(f"{number}e-{exponent}") for number in numbers]
+    for place, other in others:
+        values[place % len(values)] = other
+    if any(value is not None for value in values):
+        with np.errstate(over="ignore"):
+            typed = pa.array(
+                np.array([v or 0.0 for v in values], kind.replace("float", "f4").replace("double", "f8"))
+            )
+        valid = pa.array([value is not None for value in values])
+        back("alp", kind, pa.compute.if_else(valid, typed, None))
+
+
+def test_auto_takes_it_for_digits_and_nothing_else() -> None:
+    for array, taken in [
+        (doubles(decimals(1)), "alp"),
+        (doubles(np.where(RANDOM.random(N) < 0.02, math.nan, decimals(2))), "alp"),
+        (doubles(RANDOM.random(N)), "plain"),
+        (doubles(np.cumsum(RANDOM.random(N))), "bitshuffle"),
+    ]:
+        assert chosen("auto", "double", array) == taken
+    assert auto.__doc__ is not None and "plain, ALP, bitshuffle" in auto.__doc__
+
+
+# -- bad input ---------------------------------------------------------------------------------------------
+
+
+def block(floats: int, exponent: int, places: list[int], frame: bytes, count: int | None = None) -> bytes:
+    head = format.ALP_HEADER.pack(floats, exponent, bytes(2), len(places) if count is None else count)
+    return (
+        head
+        + b"".join(p.to_bytes(4, "little") for p in places).ljust(-(-len(places) // 2) * 8, b"\0")
+        + (bytes(8 * len(places)) + frame)
+    )
+
+
+LINE = format.FOR_HEADER.pack(0, 1, 1, format.FOR_LINE, 0, 0, bytes(4))  # the numbers 0, 1, 2 …
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "expected a header of 8 bytes, found 0"),
+        (block(2, 0, [], LINE), "found layout 2,"),
+        (block(1, 23, [], LINE), "exponent 23"),
+        (block(1, 0, [], LINE, count=5), "at most 4 exceptions, .* and 5 exceptions"),
+        (block(1, 0, [], LINE, count=4), "expected 4 exceptions and a frame, found"),
+        (block(1, 0, [4], LINE), "places of exceptions below 4, ascending"),
+        (block(1, 0, [2, 2], LINE), "places of exceptions below 4, ascending"),
+        (block(1, 0, [3, 1], LINE), "places of exceptions below 4, ascending"),
+        (block(1, 0, [], LINE[:-1]), "expected a header of 32 bytes"),
+        (block(1, 0, [], LINE + b"\0"), "expected 32 bytes for 4 values"),
+        (block(0, 0, [], bytes(31)), "expected 4 values of 8 bytes, found 31 bytes"),
+    ],
+)
+def test_bytes_that_nobody_wrote(data: bytes, why: str) -> None:
+    """Damage under a right CRC would be a wrong value, or read what lies behind the block."""
+    with pytest.raises(ValueError, match=why):
+        decoded("alp", "double", data, doubles([0.0] * 4))
+
+
+def test_the_numbers_of_a_block_by_hand() -> None:
+    values = doubles([0.0, 0.01, 0.02, 0.0])
+    found = decoded("alp", "double", block(1, 2, [3], LINE), values)
+    assert found.equals(values)
