@@ -28,6 +28,7 @@ from nyala.progress import Progress, Work, teller
 from nyala.scan import Scan, not_indexed, not_looped_over, resolve_columns
 from nyala.tablet import read_path, where_writes
 from nyala.tablet.care import compact_table, vacuum_table
+from nyala.tablet.column_stats import column_stats
 from nyala.tablet.diff_spec import make_diff_spec
 from nyala.tablet.diff_versions import versions_of_key
 from nyala.tablet.flush import flush
@@ -584,6 +585,20 @@ class Table(_Readable):
             ),
             "timestamp": snapshot,
         }
+
+    def column_stats(self) -> list[dict[str, Any]]:
+        """How each column lies in files, and what it takes there: a dict per column.
+
+        name, type; encoding, compression and block_size as they were asked for; stored_as: how many rows have which
+        encoding, which `"auto"` chooses per file; rows and nulls in files, rows that are deleted since among them;
+        bytes of base data. What is left of `stats()["base_bytes"]` finds rows: encoded keys, bloom filters, footers.
+        What is in memory has no encoding yet: `flush()` first.
+        Raises: CorruptionError. Cost: footers; no row is read.
+        """
+        _, table, _ = self._view(None)
+        return column_stats(
+            table.schema.columns, (rowset for tablet in table.tablets for rowset in tablet.rowsets)
+        )
 
     @told
     def __repr__(self) -> str:

@@ -31,6 +31,7 @@ from nyala.cli.stores import (
 from nyala.cli.words import cli_words
 
 if TYPE_CHECKING:
+    from nyala.database import Database
     from nyala.table import Table
 
 __all__ = ["folder_argument", "names", "scan_options", "table", "table_argument"]
@@ -332,9 +333,14 @@ def _check_moment(table: Table, option: str, given: str | None) -> None:
 @table.command()
 @folder_argument
 @table_argument
-def stats(folder: str, table: str | None) -> None:
+@click.option("--columns", "by_column", is_flag=True,
+              help="Of one table each column: how it is stored, and what it takes.")  # fmt: skip
+def stats(folder: str, table: str | None, by_column: bool) -> None:
     """Rows, rowsets and bytes of one table, or of all: base data, REDO, UNDO, history, memory."""
     with reader(folder) as database:
+        if by_column:
+            _column_stats(database, find_table(database, table))
+            return
         wanted = database.list_tables() if table is None else [table]
         found = [(name, database.table(name).stats()) for name in wanted]
         if settings().json:
@@ -363,3 +369,43 @@ def stats(folder: str, table: str | None) -> None:
         )
         if any(one["memory_bytes"] for _, one in found):
             click.echo("What is in memory is in the log as well; a flush writes it to files.", err=True)
+
+
+def _column_stats(database: Database, table: Table) -> None:
+    found, whole = table.column_stats(), table.stats()
+    if settings().json:
+        document = {"store": database.path, "name": table.name, **moment(whole["timestamp"])}
+        echo_json({**document, "base_bytes": whole["base_bytes"], "columns": found})
+        return
+    headings = ["column", "type", "asked for", "stored as", "in files", "bits a row"]
+    echo_rows(
+        headings,
+        [
+            [
+                one["name"],
+                one["type"],
+                _asked(one),
+                _stored(one["stored_as"]),
+                size(one["bytes"]),
+                f"{8 * one['bytes'] / one['rows']:.1f}" if one["rows"] else "",
+            ]
+            for one in found
+        ],
+        right=headings[4:],
+    )
+    if whole["memory_bytes"]:
+        click.echo("What is in memory is in the log as well; a flush writes it to files.", err=True)
+
+
+def _asked(column: Mapping[str, Any]) -> str:
+    block_size = column["block_size"]
+    blocks = "" if block_size is None else f", blocks of {block_size:,}"
+    return f"{column['encoding']}, {column['compression']}{blocks}"
+
+
+def _stored(rows: Mapping[str, int]) -> str:
+    """The encodings that rows have, that of most of them first."""
+    total = sum(rows.values())
+    if len(rows) == 1:
+        return next(iter(rows))
+    return ", ".join(f"{encoding} {100 * count / total:.0f} %" for encoding, count in rows.items())

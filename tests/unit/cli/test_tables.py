@@ -307,6 +307,28 @@ def test_stats(run: Run, example: Example) -> None:
         assert one[0]["bytes"] == db["metrics"].stats()["bytes"]
 
 
+def test_stats_of_columns(run: Run, tmp_path: Path) -> None:
+    """An operator cannot see which column takes the room."""
+    columns = {"k": "int64", "v": nyala.column("double", block_size=65_536), "later": "string"}
+    with nyala.connect(tmp_path / "s", maintenance=False) as db:
+        table = db.create_table("t", columns, "k")
+        assert run("table", "stats", tmp_path / "s", "--columns").lines[-1].endswith("0 B")
+        table.insert({"k": range(10_000), "v": [n / 4 for n in range(10_000)]})
+        said = run("table", "stats", tmp_path / "s", "t", "--columns")
+        assert "a flush writes it to files" in said.stderr
+        db.flush()
+        found = table.column_stats()
+        table.insert({"k": range(20_000, 60_000), "v": [1 / (n + 3) for n in range(40_000)]})
+        db.flush()
+    lines = run("table", "stats", tmp_path / "s", "--columns").lines
+    assert next(cell for cell in lines[0].split("  ") if cell.strip()) == "column"
+    assert re.search(r"^v +double +auto, default, blocks of 65,536 +bitshuffle 80 %, alp 20 % +\d", lines[2])
+    document = run("table", "stats", tmp_path / "s", "--columns", "--json").json
+    assert document["name"] == "t" and document["base_bytes"] > 0
+    assert [one["rows"] for one in document["columns"]] == [50_000] * 3
+    assert set(document["columns"][0]) == set(found[0])
+
+
 def test_what_history_costs(run: Run, tmp_path: Path) -> None:
     """An operator cannot see how far back a table reaches, nor what of its size only its past takes."""
     with nyala.connect(tmp_path / "s", maintenance=False) as db:

@@ -15,7 +15,8 @@ make it as large as plain is plain.
     plain       itself
 
 The exponent is the block's own. It is found on a probe, and is the one that takes the fewest bits: a larger one than is
-needed makes larger numbers, whose unit the frame finds, and finds more exceptions where 2^53 is left.
+needed makes larger numbers, whose unit the frame finds, and finds more exceptions where 2^53 is left. Where the block
+turns out to have more exceptions than the probe, they are probed for a larger one.
 
 Departures from the paper: whole blocks instead of vectors of 1,024 (a block is what is read and judged by its zone);
 a division instead of two multiplications, which needs neither a second exponent nor its search and is exact for every
@@ -45,7 +46,12 @@ __all__ = ["Alp"]
 
 _NUMBERS: Final = physical(ColumnType("int64"))
 _FRAMES: Final[Encoding] = FrameOfReference()
-_PROBE_ROWS: Final = 512
+# Of neighbours, and from all over the block: every 64th row of a series that counts in quarters is whole.
+_PROBE_STRETCHES: Final = 8
+_PROBE_STRETCH_ROWS: Final = 64
+_EXCEPTIONS_SHARE: Final = 1 / 64
+_TRIES: Final = 3
+_PLACE_BYTES: Final = 4
 _NUMBER_MAX: Final = float(1 << 53)  # up to it every whole number is a double
 _POWERS: Final = np.array([float(10**exponent) for exponent in range(format.ALP_EXPONENT_MAX + 1)])
 # Rows converted at a time: numbers, quotients and what comes out of them stay in the second-level cache.
@@ -62,19 +68,39 @@ class _AlpEncoder:
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         values = self.values[lower:upper]
         is_valid = None if self.is_valid is None else self.is_valid[lower:upper]
-        plain_size = format.ALP_HEADER.size + values.nbytes
+        head = format.ALP_HEADER.pack(format.ALP_PLAIN, 0, bytes(2), 0)
+        best, size = None, len(head) + values.nbytes
         exponent = _exponent(values if is_valid is None else values[is_valid])
-        if exponent is not None:
+        for _ in range(_TRIES):
+            if exponent is None:
+                break
             numbers, fits = _numbers(values, exponent)
-            is_exception = ~fits if is_valid is None else ~fits & is_valid
-            places = np.flatnonzero(is_exception)
-            if len(places) * (4 + values.itemsize) < values.nbytes:
-                head = format.ALP_HEADER.pack(format.ALP_DECIMALS, exponent, bytes(2), len(places))
-                exceptions = _padded(places.astype("<u4").tobytes()) + _padded(values[places].tobytes())
-                data = pa.py_buffer(head + exceptions + _framed(numbers, fits, is_valid))
-                if data.size < plain_size:
-                    return data
-        return pa.py_buffer(format.ALP_HEADER.pack(format.ALP_PLAIN, 0, bytes(2), 0) + values.tobytes())
+            places = np.flatnonzero(~fits if is_valid is None else ~fits & is_valid)
+            data = _decimals(values, exponent, numbers, fits, places, is_valid, size)
+            if data is not None:
+                best, size = data, len(data)
+            # What the probe did not see: half of the exceptions may have a digit more.
+            other = _exponent(values[places]) if len(places) > len(values) * _EXCEPTIONS_SHARE else None
+            exponent = other if other is not None and other > exponent else None
+        return pa.py_buffer(head + values.tobytes() if best is None else best)
+
+
+def _decimals(
+    values: npt.NDArray[Any],
+    exponent: int,
+    numbers: npt.NDArray[np.int64],
+    fits: npt.NDArray[np.bool_],
+    exceptions: npt.NDArray[np.intp],
+    is_valid: npt.NDArray[np.bool_] | None,
+    size: int,
+) -> bytes | None:
+    """A block of these numbers and exceptions; None where it is not below `size` bytes."""
+    if len(exceptions) * (_PLACE_BYTES + values.itemsize) >= size:
+        return None
+    head = format.ALP_HEADER.pack(format.ALP_DECIMALS, exponent, bytes(2), len(exceptions))
+    beside = _padded(exceptions.astype("<u4").tobytes()) + _padded(values[exceptions].tobytes())
+    data = head + beside + _framed(numbers, fits, is_valid)
+    return data if len(data) < size else None
 
 
 class Alp:
@@ -153,7 +179,8 @@ def _bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _exponent(values: npt.NDArray[Any]) -> int | None:
     """The exponent that takes the fewest bits for a probe of these, none of them NULL; None: nothing fits any."""
-    probe = np.ascontiguousarray(values[:: max(1, len(values) // _PROBE_ROWS)])
+    starts = np.linspace(0, max(0, len(values) - _PROBE_STRETCH_ROWS), _PROBE_STRETCHES).astype(np.int64)
+    probe = np.concatenate([values[start : start + _PROBE_STRETCH_ROWS] for start in np.unique(starts)])
     best, least = None, len(probe) * 8 * values.itemsize
     for exponent in range(format.ALP_EXPONENT_MAX + 1):
         numbers, fits = _numbers(probe, exponent)
@@ -161,7 +188,7 @@ def _exponent(values: npt.NDArray[Any]) -> int | None:
         if not len(fitting):
             continue
         bits = (int(fitting.max()) - int(fitting.min())).bit_length()
-        size = len(probe) * bits + (len(probe) - len(fitting)) * 8 * (4 + values.itemsize)
+        size = len(probe) * bits + (len(probe) - len(fitting)) * 8 * (_PLACE_BYTES + values.itemsize)
         if size < least:
             best, least = exponent, size
     return best

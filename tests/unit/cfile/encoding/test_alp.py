@@ -91,6 +91,22 @@ def test_a_block_that_would_not_be_smaller_is_plain(kind: str) -> None:
     assert said(data) == ("plain", 0, 0) and data.size == HEADER + 8 * N
 
 
+@pytest.mark.parametrize("period", [2, 4, 10, 16, 64, 100, 128, 1000])
+def test_a_probe_that_misses_digits_is_mended(period: int) -> None:
+    """Every so many rows are whole, or all but every so many: no stride and no stretch sees both."""
+    whole = np.arange(N, dtype=np.float64)
+    values = np.where(np.arange(N) % period, whole, whole + 0.25)
+    _, exponent, exceptions = said(back("alp", "double", doubles(values)))
+    assert exponent == 2 or exceptions <= N // 64
+    values = np.where(np.arange(N) % period, whole + 0.25, whole)
+    assert said(back("alp", "double", doubles(values))) == ("decimals", 2, 0)
+    later = np.concatenate((whole, np.round(RANDOM.random(N), 3)))  # the probe sees both
+    assert said(back("alp", "double", doubles(later))) == ("decimals", 3, 0)
+    few = whole.copy()
+    few[65 : 65 + N // 20] += 0.125  # between two stretches
+    assert said(back("alp", "double", doubles(few)))[1] == 3
+
+
 def test_each_block_has_an_exponent_of_its_own() -> None:
     """A column whose second half has more digits would be exceptions there."""
     array = doubles(np.concatenate((decimals(1), decimals(4))))
