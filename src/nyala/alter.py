@@ -76,7 +76,7 @@ class Alteration:
         default: Any = None,
         encoding: str = "auto",
         compression: str = "default",
-        block_size: int | None = None,
+        block_size: int | str | None = None,
         comment: str = "",
     ) -> None:
         """One column more, behind the others; the arguments are those of `nyala.column`, or what it gives, as `type`.
@@ -112,7 +112,7 @@ class Alteration:
         default: Any = UNCHANGED,
         encoding: str | Unchanged = UNCHANGED,
         compression: str | Unchanged = UNCHANGED,
-        block_size: int | Unchanged | None = UNCHANGED,
+        block_size: int | str | Unchanged | None = UNCHANGED,
         comment: str | Unchanged = UNCHANGED,
     ) -> None:
         """Change what is said of a column; all else stays.
@@ -121,7 +121,8 @@ class Alteration:
                   scale; a longer varchar, or string. Not of the key.
         nullable: True, of a NOT NULL column.
         default:  of rows that are inserted from now on; None: none any more.
-        encoding, compression, block_size: of what is written from now on; `Table.compact()` rewrites the rest.
+        encoding, compression, block_size: of what is written from now on; `Table.compact()` rewrites the rest. None is
+                  the default size of a block.
         Raises:   ColumnNotFoundError; SchemaError with the reason; InvalidArgumentError when nothing is given.
         """
         self._take(
@@ -176,7 +177,9 @@ class Alteration:
         for word, reason in _IMPOSSIBLE.items():
             if word in name.lower():
                 raise AttributeError(f"an alteration has no {name}(): {reason}")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        # With these Python looks for a name that is nearly the same.
+        text = f"{type(self).__name__!r} object has no attribute {name!r}"
+        raise AttributeError(text, name=name, obj=self)
 
     def _take(self, step: Step) -> None:
         if self._draft is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -36,6 +35,7 @@ from nyala.partition.levels import HashSpec, RangeSpec, build_partitions
 from nyala.scan import Scan, make_spec, need
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import build_schema, check_comment, check_table_name
+from nyala.schema.sizes import size_in_bytes
 from nyala.table import Table, TableView
 from nyala.tablet.compaction import Runner, run_here
 from nyala.tablet.diff_spec import DiffSpec
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from nyala.sql.result import Result
     from nyala.tablet.check import CheckReport
 
-_SIZES: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-                 "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
 _MEMORY_MIN_BYTES: Final = 16_000_000
 _ROWSET_MIN_BYTES: Final = 1_000_000
 
@@ -564,15 +562,9 @@ def parse_size(argument: str, given: int | str, least: int) -> int:
     """Bytes. Raises: InvalidArgumentError for less than `least`, or what is no size."""
     size: object = given
     if isinstance(size, str):
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?B?)", size.strip().upper())
-        unit = (
-            None
-            if match is None
-            else (match[2] if match[2].endswith("B") or not match[2] else match[2] + "B")
-        )
-        if match is None or unit not in _SIZES:
-            raise InvalidArgumentError(f"{argument}={size!r} is no size: write it like '512MB' or '4GB'")
-        size = int(float(match[1]) * _SIZES[unit])
+        said, size = size, size_in_bytes(size)
+        if size is None:
+            raise InvalidArgumentError(f"{argument}={said!r} is no size: write it like '512MB' or '4GB'")
     if isinstance(size, bool) or not isinstance(size, int) or size < least:
         raise InvalidArgumentError(f"{argument}={size!r}: give at least {least // 10**6} MB")
     return size

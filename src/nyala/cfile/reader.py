@@ -363,7 +363,9 @@ class CFileReader:
         head = self.read_exactly(0, format.HEAD.size)
         magic, version, incompatible, _, _, crc = format.HEAD.unpack(head)
         if magic != format.HEAD_MAGIC:
-            raise CorruptionError(f"expected magic {format.HEAD_MAGIC!r}, found {magic!r}", self.path, 0)
+            raise CorruptionError(
+                f"expected magic {format.HEAD_MAGIC!r} of a column file, found {magic!r}", self.path, 0
+            )
         if (found := google_crc32c.value(head[: -format.CRC.size])) != crc:
             raise CorruptionError(f"expected a head with CRC-32C {crc:08x}, found {found:08x}", self.path, 0)
         self._refuse_newer(version, incompatible)

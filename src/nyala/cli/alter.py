@@ -138,7 +138,7 @@ def _described(type: str | ColumnType, pairs: Mapping[str, str]) -> dict[str, An
         elif what == "default":
             out[what] = None if text == "" else _value(parse_type(type), text)
         elif what == "block_size":
-            out[what] = _number(int, text, what)
+            out[what] = int(text) if text.isdigit() else text or None
         elif what in ("type", "encoding", "compression", "comment"):
             out[what] = text
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterator
 
@@ -69,7 +70,7 @@ def cfile() -> None:
 
 
 @cfile.command("dump")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.argument("file", type=click.Path(exists=True))
 @bytes_option
 def dump_cfile(file: str, show_bytes: bool) -> None:
     """What is in a column file or a delta file: columns, blocks, zones.
@@ -79,7 +80,18 @@ def dump_cfile(file: str, show_bytes: bool) -> None:
     from nyala.cfile.dump import dump
     from nyala.env import SYSTEM
 
+    if os.path.isdir(file):
+        raise click.UsageError(_which_file(file))
     _echo_lines(file, dump(SYSTEM.files, file, show_bytes))
+
+
+def _which_file(folder: str) -> str:
+    """What to say of a folder in the place of a column file."""
+    found = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*.base"), recursive=True))
+    if not found:
+        return f"{folder!r} is a folder, and no column file is in it; they are a store's data/TABLET/*.base"
+    others = f", one of {len(found)} there" if len(found) > 1 else ""
+    return f"{folder!r} is a folder; give a column file, such as {found[0]!r}{others}"
 
 
 @click.group(cls=Group)

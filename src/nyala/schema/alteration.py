@@ -123,7 +123,7 @@ def change_column(
     default: Any = UNCHANGED,
     encoding: str | Unchanged = UNCHANGED,
     compression: str | Unchanged = UNCHANGED,
-    block_size: int | Unchanged | None = UNCHANGED,
+    block_size: int | str | Unchanged | None = UNCHANGED,
     comment: str | Unchanged = UNCHANGED,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Schema:

@@ -41,6 +41,7 @@ import pyarrow as pa
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError, SchemaError
 from nyala.schema.cast import cast_value
 from nyala.schema.limits import DEFAULT_LIMITS, LARGEST, Limits
+from nyala.schema.sizes import size_in_bytes
 from nyala.schema.types import ColumnType, parse_type
 
 __all__ = [
@@ -136,7 +137,7 @@ class ColumnSpec:
     default: Any = None
     encoding: str = "auto"
     compression: str = "default"
-    block_size_bytes: int | None = None
+    block_size_bytes: int | str | None = None  # as it was given
     comment: str = ""
 
 
@@ -146,7 +147,7 @@ def column(
     default: Any = None,
     encoding: str = "auto",
     compression: str = "default",
-    block_size: int | None = None,
+    block_size: int | str | None = None,
     comment: str = "",
 ) -> ColumnSpec:
     """Describe a column of a new table.
@@ -154,9 +155,10 @@ def column(
     type:        a name ("int64", "decimal(15,2)", "varchar(40)" …) or a pyarrow.DataType.
     nullable:    whether NULL is a value; a column of the primary key is NOT NULL whatever stands here.
     default:     what an insert takes that leaves the column out; None: NULL if nullable, else required.
-    encoding:    plain, bitshuffle, rle, for, dictionary, prefix as the type allows, or auto.
+    encoding:    plain, bitshuffle, rle, for, alp, dictionary, prefix as the type allows, or auto.
     compression: none, lz4, snappy, zlib, zstd, or default.
-    block_size:  bytes of a block before encoding, 512 to 16,777,216; None: 1 MiB, 64 KiB for a key of one column.
+    block_size:  bytes of a block before encoding, 512 to 16,777,216, or a text such as '64KiB'; None: 1 MiB, and 64 KiB
+                 for a key of one column.
     Raises:      SchemaError when the type is none of ours; all else is checked when the table is created.
     """
     return ColumnSpec(parse_type(type), nullable, default, encoding, compression, block_size, comment)
@@ -466,16 +468,21 @@ def build_column(
 
 
 def check_block_size(block_size: Any, where: str) -> int | None:
-    """The bytes of a block; None for the default. Raises: SchemaError beginning with `where`."""
+    """The bytes of a block, of a number or a text such as '64KiB'; None for the default. Raises: SchemaError beginning
+    with `where`."""
     if block_size is None:
         return None
-    is_number = isinstance(block_size, int) and not isinstance(block_size, bool)
-    if not is_number or not MIN_BLOCK_SIZE_BYTES <= block_size <= MAX_BLOCK_SIZE_BYTES:
+    size = size_in_bytes(block_size) if isinstance(block_size, str) else block_size
+    if (
+        not isinstance(size, int)
+        or isinstance(size, bool)
+        or not MIN_BLOCK_SIZE_BYTES <= size <= MAX_BLOCK_SIZE_BYTES
+    ):
         raise SchemaError(
             f"{where}block_size {block_size!r} is not a number of bytes between {MIN_BLOCK_SIZE_BYTES} and "
-            f"{MAX_BLOCK_SIZE_BYTES}; leave it out for the default"
+            f"{MAX_BLOCK_SIZE_BYTES}, such as 65536 or '64KiB'; None is the default"
         )
-    return int(block_size)
+    return size
 
 
 def check_comment(comment: Any, where: str, limits: Limits = DEFAULT_LIMITS) -> None:

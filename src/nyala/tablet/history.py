@@ -153,7 +153,7 @@ def parse_history(given: dt.timedelta | str | float | None) -> int | None:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text)
         if match is None:
             raise InvalidArgumentError(
-                f"history={history!r} is neither 'forever' nor a time such as '7d', '12h', '30m' or '90s'"
+                f"history={history!r} is neither 'forever' nor a time such as '7d', '2w', '12h', '30m' or '90s'"
             )
         history = float(match[1]) * _UNITS_S[match[2]]
     if isinstance(history, dt.timedelta):

@@ -75,7 +75,6 @@ def test_a_step_that_is_refused_changes_nothing(run: Run, store: str) -> None:
         ("add x double default=seven", "'seven' is no double"),
         ("add x bool default=seven", "'seven' is no bool"),
         ("change v nullable=perhaps", "write true or false"),
-        ("change v block_size=big", "'big' is no block_size"),
         ("change v colour=red", "colour=red: there is type, nullable"),
         ("comment 'open", "No closing quotation"),
     ],
@@ -90,6 +89,18 @@ def test_what_is_no_step_is_a_mistake_of_usage(run: Run, store: str, step: str, 
 def test_a_block_size_below_the_least_is_refused(run: Run, store: str) -> None:
     said = run("table", "alter", store, "t", "change v block_size=511", code=1).stderr
     assert "block_size 511 is not a number of bytes between 512 and 16777216" in said.replace("\n", " ")
+    assert (
+        "block_size 'big' is not"
+        in run("table", "alter", store, "t", "change v block_size=big", code=1).stderr
+    )
+
+
+def test_a_block_size_in_kibibytes_and_back_to_the_default(run: Run, store: str) -> None:
+    """It could be set at a shell, and not be taken back."""
+    for said, stored in (("64KiB", 65_536), ("8192", 8192), ("", None)):
+        run("table", "alter", store, "t", f"change v block_size={said}")
+        columns = run("table", "describe", store, "t", "--json").json["columns"]
+        assert [one["block_size"] for one in columns if one["name"] == "v"] == [stored]
 
 
 def test_bounds_of_several_columns(run: Run, tmp_path: Path) -> None:

@@ -66,6 +66,16 @@ def test_cfile_dump_of_a_damaged_file(run: Run, cfile: Path) -> None:
     assert ran.stdout == "" and json.loads(ran.stderr)["error"]["type"] == "CorruptionError"
 
 
+def test_a_folder_in_the_place_of_a_column_file(run: Run, example: Example, tmp_path: Path) -> None:
+    """Somebody knows the store's folder, and not what is in it."""
+    said = run("cfile", "dump", example.path, code=2).stderr.replace("\n", " ")
+    path = re.search(r"give a column file, such as '(.*?)', one of \d+ there", said)
+    assert path is not None and run("cfile", "dump", path[1]).lines
+    (tmp_path / "empty").mkdir()
+    said = run("cfile", "dump", tmp_path / "empty", code=2).stderr.replace("\n", " ")
+    assert "is a folder, and no column file is in it; they are a store's data/TABLET/*.base" in said
+
+
 @pytest.mark.parametrize("flags", [[], ["--bytes"]])
 def test_wal_dump(run: Run, example: Example, flags: list[str]) -> None:
     """What stands in the log is shown cut, or only when one knows its folder inside the store."""
