@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -12,6 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from nyala.tablet.read_path import WINDOW_ROWS
 from tests.support import folder_in_memory, open_database
 
 ROWS = 300_000
@@ -42,6 +44,18 @@ def test_a_key_range_is_seen_beside_the_whole_table(table: Any) -> None:
     assert (facts["windows_total"], facts["windows_skipped"]) == (4, 3)
     assert "rows      11 of 300,001, 11 left by partitions and bounds on the key\n" in str(told)
     assert "windows   1 of 4\n" in str(told)
+
+
+def test_the_page_has_every_line_and_figure(table: Any) -> None:
+    """Somebody reads "deltas 3 applied", and nothing says what they are."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "explain.md").read_text()
+    told = table.scan(where="v < 900").explain()
+    for line in str(told).splitlines()[1:]:
+        assert f"| `{line.split()[0]}` |" in page, line
+    assert "\n  sieved  " in str(told)
+    for key in told.to_dict():
+        assert f"`{key}`" in page, key
+    assert f"stretches of {WINDOW_ROWS:,} rows" in page
 
 
 def test_a_limit_is_seen_in_windows_and_rows(table: Any) -> None:
