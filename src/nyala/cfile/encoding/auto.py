@@ -23,7 +23,9 @@ encoder on everything; a column whose beginning is unlike the rest is still seen
 short by default. Zstd and Snappy do on 30 KB something else than on a megabyte (Zstd finds seven times less in a
 megabyte of numbered names than in a stretch of them), and LZ4 over what is compressed already does; so where one of
 these is asked for by name, stretches are as long as blocks. Zlib never looks back farther than 32 KB, and takes up to
-a second a megabyte.
+a second a megabyte. A frame of reference, with or without ALP, spans what its block spans: where the key begins with a
+sensor, a stretch lies in one and a block in a dozen, whose times start anew. So a frame that would be taken is written
+once more in blocks, and is taken if it still should be.
 
 The columns of a composite key have frame of reference and run length only, where their type has these: single values
 are taken from them as they lie, and so the keys of most rows need not be stored (docs/decisions/0033).
@@ -34,7 +36,7 @@ The choice is made per column of a file (a flush, a compaction), as it is a foot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -60,6 +62,7 @@ _SAMPLE_STRETCHES: Final = 2
 # more bytes, and prefix, which seldom wins, costs ten times as much to write as plain.
 _SAMPLE_STRETCH_ROWS: Final = 1 << 14
 _SAMPLE_STRETCH_ROWS_OF_TEXT: Final = 1 << 12
+_FRAMES: Final = (format.ENCODING_FOR, format.ENCODING_ALP)
 _JUDGED_BY_BLOCKS: Final = (format.COMPRESSION_LZ4, format.COMPRESSION_SNAPPY, format.COMPRESSION_ZSTD)
 _FASTEST_FIRST: Final = (
     format.ENCODING_PLAIN,
@@ -81,7 +84,7 @@ class Choice(NamedTuple):
 class _Written(NamedTuple):
     """What a sample takes."""
 
-    size_bytes: int
+    row_bytes: float
     shrank: bool  # by compression, in any of its blocks
 
 
@@ -108,19 +111,37 @@ def fastest_of(
     encodings: Sequence[Encoding], form: Physical, values: pa.Array, asked: int, block_rows: int
 ) -> Choice:
     """What to take for these stored values, with compression `asked`, in blocks of so many rows."""
-    sample = _sample(form, values, asked, block_rows)
+    stretch_rows = _stretch_rows(form, asked, block_rows)
+    sample = _sample(values, stretch_rows, block_rows)
     known = choices(encodings, form, asked, len(values))
-    written = [(choice, _written(choice, form, sample)) for choice in known]
-    written.sort(key=lambda of: _is_plain_numbers(of[0].encoding, form) and of[1].shrank)
-    least, smallest = min((of.size_bytes, choice.encoding.code) for choice, of in written)
+    written = {choice: _written(choice, form, sample) for choice in known}
+    taken = _fastest(form, written)
+    if stretch_rows >= block_rows or len(values) <= _SAMPLE_STRETCHES * stretch_rows:
+        return taken
+    blocks: list[pa.Array] = []
+    rejudged: set[Choice] = set()
+    while taken.encoding.code in _FRAMES and taken not in rejudged:
+        blocks = blocks or _sample(values, block_rows, block_rows)
+        written[taken] = _written(taken, form, blocks)
+        rejudged.add(taken)
+        taken = _fastest(form, written)
+    return taken
+
+
+def _fastest(form: Physical, written: Mapping[Choice, _Written]) -> Choice:
+    """The rule, over what each choice takes; these are in the order of their speed."""
+    least, smallest = min((of.row_bytes, choice.encoding.code) for choice, of in written.items())
     limit = least * (_PREFIX_SIZE_FACTOR if form.kind == BYTES else _SIZE_FACTOR)
     limit_of_for = limit
     if smallest == format.ENCODING_BITSHUFFLE:
-        limit_of_for = max(limit, least + sum(map(len, sample)) * _SLACK_BITS / 8)
+        limit_of_for = max(limit, least + _SLACK_BITS / 8)
+    # Plain numbers that have to be inflated come last.
+    order = sorted(written, key=lambda of: _is_plain_numbers(of.encoding, form) and written[of].shrank)
     return next(
         choice
-        for choice, of in written
-        if of.size_bytes <= (limit_of_for if choice.encoding.code == format.ENCODING_FOR else limit)
+        for choice in order
+        if written[choice].row_bytes
+        <= (limit_of_for if choice.encoding.code == format.ENCODING_FOR else limit)
     )
 
 
@@ -128,7 +149,7 @@ def _is_plain_numbers(encoding: Encoding, form: Physical) -> bool:
     return encoding.code == format.ENCODING_PLAIN and form.kind == FIXED
 
 
-def _written(choice: Choice, form: Physical, sample: Iterable[pa.Array]) -> _Written:
+def _written(choice: Choice, form: Physical, sample: Sequence[pa.Array]) -> _Written:
     size, shrank = 0, False
     for block in sample:
         encoder = choice.encoding.prepare(form, block)
@@ -136,17 +157,22 @@ def _written(choice: Choice, form: Physical, sample: Iterable[pa.Array]) -> _Wri
         compression, packed = compress(choice.compression, encoder.encode(0, len(block)))
         size += packed.size
         shrank |= compression != format.COMPRESSION_NONE
-    return _Written(size, shrank)
+    return _Written(size / max(1, sum(map(len, sample))), shrank)
 
 
-def _sample(form: Physical, values: pa.Array, asked: int, block_rows: int) -> list[pa.Array]:
-    """What is judged of a column, as blocks; without those of which all values are NULL."""
+def _stretch_rows(form: Physical, asked: int, block_rows: int) -> int:
     rows = _SAMPLE_STRETCH_ROWS_OF_TEXT if form.kind == BYTES else _SAMPLE_STRETCH_ROWS
-    if asked in _JUDGED_BY_BLOCKS:
-        rows = max(rows, block_rows)
+    return max(rows, block_rows) if asked in _JUDGED_BY_BLOCKS else rows
+
+
+def _sample(values: pa.Array, rows: int, block_rows: int) -> list[pa.Array]:
+    """What is judged of a column, in stretches of so many rows, as blocks; without those of which all are NULL."""
     stretches = [values]
     if len(values) > _SAMPLE_STRETCHES * rows:
         middles = ((2 * i + 1) * len(values) // (2 * _SAMPLE_STRETCHES) for i in range(_SAMPLE_STRETCHES))
-        stretches = [values.slice(middle - rows // 2, rows) for middle in middles]
+        starts = (middle - rows // 2 for middle in middles)
+        if rows == block_rows:  # the very blocks that will be: Zstd does on the next megabyte something else
+            starts = (start // rows * rows for start in starts)
+        stretches = [values.slice(start, rows) for start in starts]
     blocks = (part.slice(at, block_rows) for part in stretches for at in range(0, len(part), block_rows))
     return [block for block in blocks if block.null_count < len(block)]

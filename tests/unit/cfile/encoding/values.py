@@ -14,6 +14,7 @@ from nyala.cfile import format
 from nyala.cfile.block import column_validity
 from nyala.cfile.encoding import EncodedValues, Encoding, choose_encoding, encoding_by_code
 from nyala.cfile.physical import Physical, physical
+from nyala.cfile.writer import rows_per_block_log2
 from nyala.schema.schema import allowed_encodings
 from nyala.schema.types import parse_type
 
@@ -63,7 +64,9 @@ def back(name: str, type: str, array: pa.Array) -> pa.Buffer:
 
 def chosen(name: str, type: str, array: pa.Array, compression: int = format.COMPRESSION_DEFAULT) -> str:
     form = form_of(type)
-    return choose_encoding(name, form, form.stored_array(array), compression)[0].name
+    block_rows = 1 << rows_per_block_log2(form, array, format.BLOCK_SIZE_BYTES_DEFAULT)
+    stored = form.stored_array(array)
+    return choose_encoding(name, form, stored, compression, block_rows=block_rows)[0].name
 
 
 @st.composite
