@@ -390,7 +390,13 @@ class Session(Looks):
         """Of one table, or of all; with other steps while it runs."""
         store = self.db._writer()
         tablets = None if name is None else {tablet.id for tablet in self._state(name).tablets}
-        flush(store, tablets, phase=lambda phase: self._between(between, phase))
+        # A batch too large for the log waits for the flush to end. Here it is this thread that flushes and has the
+        # flush lock already, so it would not wait: none is too large meanwhile.
+        store.direct_commit_bytes = StoreOptions.direct_commit_bytes
+        try:
+            flush(store, tablets, phase=lambda phase: self._between(between, phase))
+        finally:
+            store.direct_commit_bytes = self.options.direct_commit_bytes
 
     def do_flush_deltas(self, name: str) -> None:
         """Changes only: what was inserted stays in memory."""

@@ -423,7 +423,7 @@ class MemRowSet:
         Cost: O(rows asked for · log records), whatever the rowset holds, once the levels that changed are resolved.
         """
         if self._state.timestamp_max > snapshot:
-            alive = self._insertion_times_at(rowids) <= snapshot
+            alive = self.insertion_times_at(rowids) <= snapshot
         else:
             alive = np.ones(len(rowids), np.bool_)
         places, values = resolve_at((), self.deltas.levels(LIVENESS), snapshot, rowids)
@@ -441,6 +441,14 @@ class MemRowSet:
                 of_chunk[begin:end] if isinstance(of_chunk, np.ndarray) else of_chunk
             )
             done += end - begin
+        return times
+
+    def insertion_times_at(self, rowids: Rowids) -> Timestamps:
+        """`insertion_times` of these rows, in their order."""
+        times = np.empty(len(rowids), np.int64)
+        for chunk, inside, at in self._chunks_of(rowids):
+            of_chunk = chunk.times()
+            times[at] = of_chunk[inside] if isinstance(of_chunk, np.ndarray) else of_chunk
         return times
 
     def column(
@@ -545,7 +553,7 @@ class MemRowSet:
                 base, undo[column.id] = redo_to_undo(base, redo)
             columns[column.id] = base
 
-        inserted = insertion_undo(np.arange(count), self._insertion_times_at(rowids)) if count else None
+        inserted = insertion_undo(np.arange(count), self.insertion_times_at(rowids)) if count else None
         liveness = None
         redo = self._changes_until(LIVENESS, snapshot, positions, None)
         if redo is not None:
@@ -598,13 +606,6 @@ class MemRowSet:
 
     def _gather_base(self, column: ColumnSchema, rowids: Rowids) -> pa.Array:
         return _gather_chunks(column, list(self._chunks_of(rowids)))
-
-    def _insertion_times_at(self, rowids: Rowids) -> Timestamps:
-        times = np.empty(len(rowids), np.int64)
-        for chunk, inside, at in self._chunks_of(rowids):
-            of_chunk = chunk.times()
-            times[at] = of_chunk[inside] if isinstance(of_chunk, np.ndarray) else of_chunk
-        return times
 
     def _chunks_of(self, rowids: Rowids) -> Iterator[tuple[_Chunk, Rowids, Rowids]]:
         """The chunks that hold some of these rows: (chunk, which of its rows, at which places of `rowids`)."""

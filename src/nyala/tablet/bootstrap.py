@@ -3,13 +3,16 @@
     record, in log order, for a row of tablet A at time t
       A is not in the catalogue          skip: the table was dropped
       insert                             into A's MemRowSet iff t > A.inserts_durable
-      update, delete                     to the one place where the key is live among the MemRowSet and the rowsets
-                                         with deltas_durable < t; none: it is durable already, skip
+      update, delete                     to the one place where the key is live among the MemRowSet's rows that were
+                                         inserted before t and the rowsets with deltas_durable < t; none: it is
+                                         durable already, skip
 
 Records are gathered so that the work is done per many thousand rows, not per record. What commutes is gathered:
 within a stretch in which no key is inserted or updated after it was deleted, every insert may go before every update,
 and every update before every delete, since of one key they come in this order: an update of a key that is inserted
-later in the stretch would need a delete in between. The timestamps travel with the rows. So a stretch is
+later in the stretch needs a delete in between. If that is not in the log, for it was committed as files (W6), the
+update is durable, and is told from those of the new row by its time. The timestamps travel with the rows. So a
+stretch is
 
     inserts (of one set of columns at a time), then updates, then deletes (likewise), until `GATHER_ROWS` or a key that
     comes again after its delete ends it.

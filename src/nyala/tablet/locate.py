@@ -54,7 +54,8 @@ def locate(
     """Find the one rowset in which each key is live now.
 
     `keys` stand in (tablet, key) order; equal keys may repeat. With `newer_than` (replay, R1) a DiskRowSet is
-    only a candidate for row i when its `deltas_durable` < newer_than[i].
+    only a candidate for row i when its `deltas_durable` < newer_than[i], and a row in memory when it was inserted
+    before that.
     Cost: per touched tablet one look-up in memory and one per DiskRowSet whose key range holds one of the keys.
     """
     count = len(keys)
@@ -92,7 +93,18 @@ def locate(
                 if not eligible.any():
                     continue
             _look_in(found, disk, inside, begin + lower, ordinal, rowids=disk.find(inside), eligible=eligible)
+    if newer_than is not None:
+        _forget_younger(found, newer_than)
     return found
+
+
+def _forget_younger(found: Located, newer_than: np.ndarray) -> None:
+    """Rows in memory that were inserted at that time or later are other ones, of the same keys."""
+    for code, (_, rowset) in enumerate(found.rowsets):
+        if isinstance(rowset, MemRowSet):
+            at = np.flatnonzero(found.codes == code)
+            younger = at[rowset.insertion_times_at(found.rowids[at]) >= newer_than[at]]
+            found.codes[younger], found.rowids[younger] = ABSENT, -1
 
 
 def _locate_one(table: TableState, key: EncodedKeys, ordinal: int) -> Located:
