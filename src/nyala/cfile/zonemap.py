@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -77,20 +76,23 @@ def zone_of(form: Physical, stored: pa.Array) -> Zone:
         return Zone(None, None, nulls, rows)
     if form.code == format.TYPE_DECIMAL128:
         return Zone(*_decimal128_bounds(stored), nulls, rows)
+    has_nan = False
+    if form.type.is_floating:
+        # Arrow's bounds leave quiet NaNs out, but a signalling one makes them forget what came before it.
+        is_nan = pc.is_nan(stored)
+        has_nan = bool(pc.any(is_nan).as_py())
+        if has_nan:
+            stored = stored.filter(pc.invert(is_nan))
+            if stored.null_count == len(stored):
+                return Zone(None, None, nulls, rows, has_nan)
     bounds = pc.min_max(stored)
     least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
-    if form.type.is_floating:
-        # Arrow's bounds leave NaN out unless there is nothing else.
-        has_nan = bool(pc.any(pc.is_nan(stored)).as_py())
-        if math.isnan(least):
-            return Zone(None, None, nulls, rows, has_nan)
-        return Zone(least, greatest, nulls, rows, has_nan)
     if form.kind == BYTES:
         lower, upper = cut_lower(least, form.type.is_text), cut_upper(greatest, form.type.is_text)
         minimum: Any = lower.decode() if form.type.is_text else lower
         maximum: Any = upper.decode() if form.type.is_text and upper is not None else upper
         return Zone(minimum, maximum, nulls, rows, False, lower != least, upper != greatest)
-    return Zone(least, greatest, nulls, rows)
+    return Zone(least, greatest, nulls, rows, has_nan)
 
 
 def _decimal128_bounds(stored: pa.Array) -> tuple[int, int]:
