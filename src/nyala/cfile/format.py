@@ -207,12 +207,14 @@ FOR_HEADER: Final = Layout(
     ("zero", "4s"),
 )
 FOR_LINE: Final = 0  # base + step · position + unit · delta
-FOR_TABLE: Final = 1  # one of up to 256 references
+FOR_TABLE: Final = 1  # one of the references
 FOR_WIDE: Final = 2  # as plain: decimals of 16 bytes that 64 bits do not hold
-FOR_STEPS: Final = 3  # the one before + step + unit · delta, or + one of up to 256 references
+FOR_STEPS: Final = 3  # the one before + step + unit · delta, or + one of the references
 FOR_LAYOUTS: Final = {FOR_LINE: "line", FOR_TABLE: "table", FOR_WIDE: "wide", FOR_STEPS: "steps"}
-FOR_REFERENCES_MAX: Final = 256
-FOR_TABLE_BITS_MAX: Final = 8  # as many as name 256 references
+# 256 KiB, which stay in a second-level cache while they are looked up; twice as many are seldom smaller than what they
+# stand for in a block of a megabyte.
+FOR_REFERENCES_MAX: Final = 1 << 15
+FOR_TABLE_BITS_MAX: Final = 15  # as many as name them all
 FOR_TILE_ROWS: Final = 2048  # of steps: so many rows begin anew, so that one is found without all others
 FOR_STEPS_BITS_MAX: Final = 32
 
@@ -225,7 +227,8 @@ ALP_HEADER: Final = Layout(
 )
 ALP_PLAIN: Final = 0
 ALP_DECIMALS: Final = 1  # number / 10^exponent
-ALP_LAYOUTS: Final = {ALP_PLAIN: "plain", ALP_DECIMALS: "decimals"}
+ALP_BITS: Final = 2  # the numbers' own bits: few distinct values of any digits
+ALP_LAYOUTS: Final = {ALP_PLAIN: "plain", ALP_DECIMALS: "decimals", ALP_BITS: "bits"}
 ALP_EXPONENT_MAX: Final = 22  # 10^22 is the last power of ten that a double is
 ALP_ALIGNMENT_BYTES: Final = 8
 

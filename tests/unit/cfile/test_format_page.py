@@ -137,8 +137,8 @@ NUMBERS = [
     ("PREFIX_GROUP_ROWS_LOG2", "4, so 16 rows"),
     ("PREFIX_GROUP_ROWS_LOG2_MAX", "a reader takes up to 20"),
     ("CODEWORDS_BITS_MAX", "| bits | of a delta, 0 to 32 |"),
-    ("FOR_REFERENCES_MAX", "of a table: 1 to 256;"),
-    ("FOR_TABLE_BITS_MAX", "of a table 0 to 8;"),
+    ("FOR_REFERENCES_MAX", "of a table: 1 to 32,768;"),
+    ("FOR_TABLE_BITS_MAX", "of a table 0 to 15;"),
     ("FOR_STEPS_BITS_MAX", "of steps 0 to 32 |"),
     ("SPARSE_KEY_ROWS_LOG2", "of every row (group 0) or of every 128th (group 7)"),
     ("ALP_EXPONENT_MAX", "| exponent | of decimals, 0 to 22;"),
@@ -184,6 +184,7 @@ def test_every_constant_of_the_format_is_on_the_page() -> None:
         "FOR_TABLE",
         "ALP_PLAIN",
         "ALP_DECIMALS",
+        "ALP_BITS",
         "ALP_LAYOUTS",
     )  # tables, compared above
     elsewhere = {"BLOOM_SALT", "BLOCK_OFFSET_DTYPE", "BLOCK_LENGTH_DTYPE", "BINARY_LENGTH_WIDTHS"}
@@ -238,6 +239,7 @@ def examples_of_encodings() -> list[str]:
         ),
         ("for", "decimal(38,0)", [Decimal(10) ** 20, Decimal(-1)]),
         ("alp", "double", [20.1, 19.7, math.nan, 20.4, None, 20.1, 20.2, 20.2, 20.3, 20.3, 20.4, 20.4]),
+        ("alp", "double", [0.1 + 0.2, 2 / 3, 0.1 + 0.2, -1 / 3] * 4),
         ("bitshuffle", "int32", [1, 2, 3, 4, 5, 6, 7, 8] * 8),
     ]
     files = MemoryFiles()

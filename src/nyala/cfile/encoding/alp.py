@@ -1,4 +1,4 @@
-"""ALP: floats of few decimal digits, as whole numbers in a frame of reference.
+"""ALP: floats of few decimal digits, or of few distinct values, as whole numbers in a frame of reference.
 
     values      20.1  19.7  20.4  NaN  21.0        exponent 1
     numbers      201   197   204  204   210        in a frame of reference, here 4 bits each
@@ -7,11 +7,13 @@
 A value is `number / 10^exponent`: the quotient of two doubles that are whole and exact is rounded once, to the double
 (then the float) nearest to the decimal, and so the one that the decimal was read as. The encoder divides as the decoder
 will and compares every bit; what differs is an exception: NaN, infinities, -0.0, digits that no decimal of the block's
-exponent has. An exception takes the number before it, which costs the frame nothing. A block in which exceptions would
+exponent has. So is what lies so far from the others that all numbers would have more bits for it: a -9999 that stands
+for "none". An exception takes the number before it, which costs the frame nothing. A block in which exceptions would
 make it as large as plain is plain.
 
     floats      a value is
     decimals    number / 10^exponent, or an exception
+    bits        number, taken as the bits of a value: any that return, in a table of the frame
     plain       itself
 
 The exponent is the block's own. It is found on a probe, and is the one that takes the fewest bits: a larger one than is
@@ -20,9 +22,10 @@ turns out to have more exceptions than the probe, they are probed for a larger o
 
 Departures from the paper: whole blocks instead of vectors of 1,024 (a block is what is read and judged by its zone);
 a division instead of two multiplications, which needs neither a second exponent nor its search and is exact for every
-number below 2^53; a frame of reference that knows lines, tables and steps instead of one base. Left out: the paper's
-second scheme, for doubles of full precision whose leading bits agree (bitshuffle is what takes these), and comparing
-the numbers in the frame with predicates.
+number below 2^53; a frame of reference that knows lines, tables and steps instead of one base; and values by their
+bits, which the paper leaves to a dictionary beside it. Left out: the paper's second scheme, for doubles of full
+precision whose leading bits agree (bitshuffle is what takes these), and comparing the numbers in the frame with
+predicates.
 Source: A. Afroozeh, L. Kuffó, P. Boncz, "ALP: Adaptive Lossless floating-Point Compression", SIGMOD 2023.
 """
 
@@ -37,20 +40,29 @@ import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
-from nyala.cfile.encoding.frame_of_reference import FrameOfReference
+from nyala.cfile.encoding.frame_of_reference import FrameOfReference, probed_bits
 from nyala.cfile.memory import allocate
 from nyala.cfile.physical import Physical, fill_holes, physical
+from nyala.cfile.planes import planes_size
 from nyala.schema.types import ColumnType
 
 __all__ = ["Alp"]
 
-_NUMBERS: Final = physical(ColumnType("int64"))
+_FORMS: Final = {
+    8: physical(ColumnType("int64")),
+    4: physical(ColumnType("int32")),
+}  # of numbers, by their bytes
 _FRAMES: Final[Encoding] = FrameOfReference()
 # Of neighbours, and from all over the block: every 64th row of a series that counts in quarters is whole.
 _PROBE_STRETCHES: Final = 8
 _PROBE_STRETCH_ROWS: Final = 64
+_OUTLIERS_PROBE_ROWS: Final = 512
 _EXCEPTIONS_SHARE: Final = 1 / 64
 _TRIES: Final = 3
+# Of a block's numbers, below and above the others, so many are looked at for outliers: beyond them it is no outlier.
+_OUTLIERS_SHARE: Final = 1 / 32
+# Of the numbers' bits, by which they must be worth it: a frame without exceptions is decoded by one call less.
+_OUTLIERS_SIZE_SHARE_MAX: Final = 0.95
 _PLACE_BYTES: Final = 4
 _NUMBER_MAX: Final = float(1 << 53)  # up to it every whole number is a double
 _POWERS: Final = np.array([float(10**exponent) for exponent in range(format.ALP_EXPONENT_MAX + 1)])
@@ -75,31 +87,90 @@ class _AlpEncoder:
             if exponent is None:
                 break
             numbers, fits = _numbers(values, exponent)
-            places = np.flatnonzero(~fits if is_valid is None else ~fits & is_valid)
-            data = _decimals(values, exponent, numbers, fits, places, is_valid, size)
-            if data is not None:
-                best, size = data, len(data)
+            if is_valid is not None:
+                fits &= is_valid
+            near = _without_outliers(numbers, fits, values.itemsize)
+            # Of a series that climbs the ends are far apart and the steps are short: both are tried.
+            for inside in (fits,) if near is fits else (near, fits):
+                data = _decimals(values, exponent, numbers, inside, is_valid, size)
+                if data is not None:
+                    best, size = data, len(data)
             # What the probe did not see: half of the exceptions may have a digit more.
-            other = _exponent(values[places]) if len(places) > len(values) * _EXCEPTIONS_SHARE else None
+            odd = values[~fits if is_valid is None else ~fits & is_valid]
+            other = _exponent(odd) if len(odd) > len(values) * _EXCEPTIONS_SHARE else None
             exponent = other if other is not None and other > exponent else None
+        data = _bits_of_values(values, is_valid, min(size, int(values.nbytes * format.COMPRESSION_RATIO_MAX)))
+        if data is not None:
+            best = data
         return pa.py_buffer(head + values.tobytes() if best is None else best)
+
+
+def _bits_of_values(
+    values: npt.NDArray[Any], is_valid: npt.NDArray[np.bool_] | None, size: int
+) -> bytes | None:
+    """A block of the values' bits, if these return; None where it is not below `size` bytes."""
+    numbers = values.view(f"<i{values.itemsize}")
+    bits = probed_bits(numbers)
+    if bits is None or planes_size(bits, len(numbers)) >= size:
+        return None
+    head = format.ALP_HEADER.pack(format.ALP_BITS, 0, bytes(2), 0)
+    data = head + _framed(numbers, None, is_valid)
+    return data if len(data) < size else None
+
+
+def _without_outliers(
+    numbers: npt.NDArray[np.int64], fits: npt.NDArray[np.bool_], width_bytes: int
+) -> npt.NDArray[np.bool_]:
+    """Of each number whether it fits and lies among the others: within as many bits as make the block smallest.
+
+    Cost: two passes, and a sort where the least and the greatest are far from a probe's middle.
+    """
+    of_fitting = numbers if fits.all() else numbers[fits]
+    rows = len(of_fitting)
+    most = int(rows * _OUTLIERS_SHARE)
+    if most < 2:
+        return fits
+    bits = (int(of_fitting.max()) - int(of_fitting.min())).bit_length()
+    probe = np.sort(of_fitting[:: max(1, rows // _OUTLIERS_PROBE_ROWS)])
+    cut = len(probe) // 16
+    inner_bits = (int(probe[-1 - cut]) - int(probe[cut])).bit_length()
+    if bits <= inner_bits + 1:
+        return fits
+    order = np.sort(of_fitting)
+    starts = np.unique(np.append(0, np.geomspace(1, most, 16).astype(np.int64)))
+    least = rows * bits / 8 * _OUTLIERS_SIZE_SHARE_MAX
+    window = None
+    for fewer in range(inner_bits, bits):
+        lower = order[starts]
+        upper = lower + (1 << fewer)  # numbers are below 2^53
+        inside = np.searchsorted(order, upper) - starts
+        best = int(inside.argmax())
+        size = rows * fewer / 8 + (rows - int(inside[best])) * (_PLACE_BYTES + width_bytes)
+        if size < least:
+            # What there is room for below the greatest is inside as well.
+            top = int(order[starts[best] + inside[best] - 1])
+            least, window = size, (min(int(lower[best]), top + 1 - (1 << fewer)), top)
+    if window is None:
+        return fits
+    near: npt.NDArray[np.bool_] = fits & (numbers >= window[0]) & (numbers <= window[1])
+    return near
 
 
 def _decimals(
     values: npt.NDArray[Any],
     exponent: int,
     numbers: npt.NDArray[np.int64],
-    fits: npt.NDArray[np.bool_],
-    exceptions: npt.NDArray[np.intp],
+    near: npt.NDArray[np.bool_],
     is_valid: npt.NDArray[np.bool_] | None,
     size: int,
 ) -> bytes | None:
-    """A block of these numbers and exceptions; None where it is not below `size` bytes."""
+    """A block of these numbers, where they are not near of exceptions; None where it is not below `size` bytes."""
+    exceptions = np.flatnonzero(~near if is_valid is None else ~near & is_valid)
     if len(exceptions) * (_PLACE_BYTES + values.itemsize) >= size:
         return None
     head = format.ALP_HEADER.pack(format.ALP_DECIMALS, exponent, bytes(2), len(exceptions))
     beside = _padded(exceptions.astype("<u4").tobytes()) + _padded(values[exceptions].tobytes())
-    data = head + beside + _framed(numbers, fits, is_valid)
+    data = head + beside + _framed(numbers, near, is_valid)
     return data if len(data) < size else None
 
 
@@ -124,17 +195,25 @@ class Alp:
         if data.size < header_size:
             raise ValueError(f"expected a header of {header_size} bytes, found {data.size}")
         layout, exponent, _, count = format.ALP_HEADER.unpack_from(data)
+        if layout not in format.ALP_LAYOUTS or exponent > format.ALP_EXPONENT_MAX or count > rows:
+            raise ValueError(
+                f"expected decimals, bits or plain values, an exponent of at most {format.ALP_EXPONENT_MAX} and at "
+                f"most {rows} exceptions, found layout {layout}, exponent {exponent} and {count} exceptions"
+            )
+        if layout != format.ALP_DECIMALS and (exponent or count):
+            raise ValueError(
+                f"expected neither exponent nor exceptions beside {format.ALP_LAYOUTS[layout]} values, found "
+                f"{exponent} and {count}"
+            )
         if layout == format.ALP_PLAIN:
             if data.size != header_size + rows * form.width_bytes:
                 raise ValueError(
                     f"expected {rows} values of {form.width_bytes} bytes, found {data.size - header_size} bytes"
                 )
             return form.fixed_array(data.slice(header_size), rows, block.validity, block.null_count)
-        if layout != format.ALP_DECIMALS or exponent > format.ALP_EXPONENT_MAX or count > rows:
-            raise ValueError(
-                f"expected decimals or plain values, an exponent of at most {format.ALP_EXPONENT_MAX} and at most "
-                f"{rows} exceptions, found layout {layout}, exponent {exponent} and {count} exceptions"
-            )
+        if layout == format.ALP_BITS:
+            bits = _frame_of(data.slice(header_size), rows, form.width_bytes)
+            return form.fixed_array(bits, rows, block.validity, block.null_count)
         values_start = header_size + _padded_size(4 * count)
         frame_start = values_start + _padded_size(form.width_bytes * count)
         if data.size < frame_start:
@@ -142,10 +221,10 @@ class Alp:
         places = np.frombuffer(data, "<u4", count, header_size)
         if count and (int(places[-1]) >= rows or (places[1:] <= places[:-1]).any()):
             raise ValueError(f"expected places of exceptions below {rows}, ascending")
-        numbers = _FRAMES.decode(_NUMBERS, EncodedValues(data.slice(frame_start), rows, None, 0, None))
+        numbers = _frame_of(data.slice(frame_start), rows, 8)
         out = allocate(rows * form.width_bytes)
         values = np.frombuffer(out, form.dtype)
-        _divide(np.frombuffer(numbers.buffers()[1], "<i8"), exponent, values)
+        _divide(np.frombuffer(numbers, "<i8"), exponent, values)
         if count:
             values[places] = np.frombuffer(data, form.dtype, count, values_start)
         return form.fixed_array(out, rows, block.validity, block.null_count)
@@ -184,31 +263,37 @@ def _exponent(values: npt.NDArray[Any]) -> int | None:
     best, least = None, len(probe) * 8 * values.itemsize
     for exponent in range(format.ALP_EXPONENT_MAX + 1):
         numbers, fits = _numbers(probe, exponent)
-        fitting = numbers[fits]
-        if not len(fitting):
-            continue
-        bits = (int(fitting.max()) - int(fitting.min())).bit_length()
-        size = len(probe) * bits + (len(probe) - len(fitting)) * 8 * (_PLACE_BYTES + values.itemsize)
-        if size < least:
-            best, least = exponent, size
+        fitting = np.sort(numbers[fits])
+        for cut in {0, int(len(fitting) * _OUTLIERS_SHARE)} if len(fitting) else ():
+            bits = (int(fitting[-1 - cut]) - int(fitting[cut])).bit_length()
+            exceptions = len(probe) - len(fitting) + 2 * cut
+            size = len(probe) * bits + exceptions * 8 * (_PLACE_BYTES + values.itemsize)
+            if size < least:
+                best, least = exponent, size
     return best
 
 
 def _framed(
-    numbers: npt.NDArray[np.int64], fits: npt.NDArray[np.bool_], is_valid: npt.NDArray[np.bool_] | None
+    numbers: npt.NDArray[Any], near: npt.NDArray[np.bool_] | None, is_valid: npt.NDArray[np.bool_] | None
 ) -> bytes:
-    """The numbers as a frame of reference; in the place of one that does not fit, the one before it."""
-    if not fits.all():
-        before = np.maximum.accumulate(np.where(fits, np.arange(len(fits)), -1))
-        before[before < 0] = int(fits.argmax())
+    """The numbers as a frame of reference; in the place of one that is not near (None: all are), the one before it."""
+    if near is not None and not near.all():
+        before = np.maximum.accumulate(np.where(near, np.arange(len(near)), -1))
+        before[before < 0] = int(near.argmax())
         numbers = numbers[before]
     validity = None if is_valid is None else pa.array(is_valid).buffers()[1]
     null_count = 0 if is_valid is None else len(is_valid) - int(is_valid.sum())
-    array = pa.Array.from_buffers(pa.int64(), len(numbers), [validity, pa.py_buffer(numbers)], null_count)
-    encoder = _FRAMES.prepare(_NUMBERS, array)
+    form = _FORMS[numbers.itemsize]
+    array = pa.Array.from_buffers(form.arrow, len(numbers), [validity, pa.py_buffer(numbers)], null_count)
+    encoder = _FRAMES.prepare(form, array)
     assert encoder is not None
     frame: bytes = encoder.encode(0, len(numbers)).to_pybytes()
     return frame
+
+
+def _frame_of(data: pa.Buffer, rows: int, width_bytes: int) -> pa.Buffer:
+    """The numbers of a frame, of so many bytes each. Raises: ValueError."""
+    return _FRAMES.decode(_FORMS[width_bytes], EncodedValues(data, rows, None, 0, None)).buffers()[1]
 
 
 def _padded_size(size: int) -> int:

@@ -13,19 +13,22 @@ taken where it makes text four times smaller than plain does (long keys that are
 plain's speed.
 
 Numbers may be plain twice by default: without compression they are read without a copy; with LZ4 they decode about as
-fast as bitshuffle, and are smaller where values return that are far apart, or most are one.
-Where a compression is asked for by name all candidates have it, and plain is the fastest as long as it does not shrink.
+fast as bitshuffle, and are smaller where most are one. Where a compression is asked for by name all candidates have it.
+What of numbers is inflated to half of plain's bytes or more comes last: plain that shrinks, runs of one row.
 
-The order is that of measured decode speeds (docs/decisions/0013-encodings.md). Sizes are judged by writing two
-stretches of the column, at a quarter and at three quarters of it, in every candidate, compressed as the blocks
-will be; a small column is written whole. So a flush pays for one sample per candidate and not for every
-encoder on everything; a column whose beginning is unlike the rest is still seen from two places. The stretches are
-short by default. Zstd and Snappy do on 30 KB something else than on a megabyte (Zstd finds seven times less in a
-megabyte of numbered names than in a stretch of them), and LZ4 over what is compressed already does; so where one of
-these is asked for by name, stretches are as long as blocks. Zlib never looks back farther than 32 KB, and takes up to
-a second a megabyte. A frame of reference, with or without ALP, spans what its block spans: where the key begins with a
-sensor, a stretch lies in one and a block in a dozen, whose times start anew. So a frame that would be taken is written
-once more in blocks, and is taken if it still should be.
+The order is that of measured decode speeds (docs/decisions/0013-encodings.md). Sizes are judged by writing stretches
+of the column, from the middles of its quarters, in every candidate, compressed as the blocks will be; a small column is
+written whole. So a flush pays for one sample per candidate and not for every encoder on everything; a column whose
+beginning is unlike the rest is still seen from four places. Where values are NULL, it is quarters of those that are
+not. The stretches are short by default. Zstd and Snappy do on 30 KB something else than on a megabyte (Zstd finds
+seven times less in a megabyte of numbered names than in a stretch of them), and LZ4 over what is compressed already
+does; so where one of these is asked for by name, two stretches are as long as blocks. Zlib never looks back farther
+than 32 KB, and takes up to a second a megabyte.
+
+A frame of reference, with or without ALP, spans what its block spans. Where the key begins with a sensor, a stretch
+lies in one and a block in a dozen, whose times start anew; and of ten thousand values that return, a stretch has most
+only once and a block each a dozen times. So a frame that would be taken is written once more in blocks, and is taken
+if it still should be; and frames that would not are, where a probe of the column finds values that return.
 
 The columns of a composite key have frame of reference and run length only, where their type has these: single values
 are taken from them as they lie, and so the keys of most rows need not be stored (docs/decisions/0033).
@@ -36,14 +39,17 @@ The choice is made per column of a file (a flush, a compaction), as it is a foot
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.compression import compress, effective_compression
 from nyala.cfile.encoding.base import Encoding
+from nyala.cfile.encoding.frame_of_reference import probed_bits
 from nyala.cfile.physical import BYTES, FIXED, Physical
 
 __all__ = ["Choice", "candidates", "choices", "fastest_of"]
@@ -57,11 +63,16 @@ _PREFIX_SIZE_FACTOR: Final = 4.0
 _SLACK_BITS: Final = 1
 # Of plain numbers that nobody asked to be compressed: fewer are not worth it.
 _COMPRESSED_BYTES_MIN: Final = 4096
-_SAMPLE_STRETCHES: Final = 2
+_SAMPLE_STRETCHES: Final = 4
+_SAMPLE_BLOCKS: Final = 2
 # Long enough for LZ4 to find what repeats, and short enough that judging costs less than writing: a stretch of text is
 # more bytes, and prefix, which seldom wins, costs ten times as much to write as plain.
-_SAMPLE_STRETCH_ROWS: Final = 1 << 14
-_SAMPLE_STRETCH_ROWS_OF_TEXT: Final = 1 << 12
+_SAMPLE_STRETCH_ROWS: Final = 1 << 13
+_SAMPLE_STRETCH_ROWS_OF_TEXT: Final = 1 << 11
+# Of plain's bytes: whoever inflates more of them is as slow as plain that is inflated.
+_INFLATED_SHARE_MAX: Final = 0.5
+# How many times smaller than what would be taken a table of values must promise to be, to be tried.
+_PROMISE: Final = 1.5
 _FRAMES: Final = (format.ENCODING_FOR, format.ENCODING_ALP)
 _JUDGED_BY_BLOCKS: Final = (format.COMPRESSION_LZ4, format.COMPRESSION_SNAPPY, format.COMPRESSION_ZSTD)
 _FASTEST_FIRST: Final = (
@@ -85,7 +96,7 @@ class _Written(NamedTuple):
     """What a sample takes."""
 
     row_bytes: float
-    shrank: bool  # by compression, in any of its blocks
+    inflated_row_bytes: float  # what blocks that were compressed are inflated to; 0 where none was
 
 
 def candidates(form: Physical, by_code: Callable[[int], Encoding | None]) -> list[Encoding]:
@@ -111,21 +122,31 @@ def fastest_of(
     encodings: Sequence[Encoding], form: Physical, values: pa.Array, asked: int, block_rows: int
 ) -> Choice:
     """What to take for these stored values, with compression `asked`, in blocks of so many rows."""
-    stretch_rows = _stretch_rows(form, asked, block_rows)
-    sample = _sample(values, stretch_rows, block_rows)
+    rows, stretches = _sampling(form, asked, block_rows)
+    sample = _sample(values, stretches, rows, block_rows)
     known = choices(encodings, form, asked, len(values))
     written = {choice: _written(choice, form, sample) for choice in known}
     taken = _fastest(form, written)
-    if stretch_rows >= block_rows or len(values) <= _SAMPLE_STRETCHES * stretch_rows:
+    if rows >= block_rows or len(values) <= stretches * rows:
         return taken
-    blocks: list[pa.Array] = []
-    rejudged: set[Choice] = set()
-    while taken.encoding.code in _FRAMES and taken not in rejudged:
-        blocks = blocks or _sample(values, block_rows, block_rows)
-        written[taken] = _written(taken, form, blocks)
-        rejudged.add(taken)
+    frames = [choice for choice in known if choice.encoding.code in _FRAMES]
+    if taken in frames or _may_be_a_table(form, values, written[taken].row_bytes):
+        blocks = _sample(values, _SAMPLE_BLOCKS, block_rows, block_rows)
+        written.update({frame: _written(frame, form, blocks) for frame in frames})
         taken = _fastest(form, written)
     return taken
+
+
+def _may_be_a_table(form: Physical, values: pa.Array, row_bytes: float) -> bool:
+    """Whether a table of the distinct values would be much smaller than so many bytes a row, of what a probe finds."""
+    if form.kind != FIXED or form.dtype is None or form.code == format.TYPE_DECIMAL128:
+        return False
+    dtype = np.dtype(f"<i{form.width_bytes}")
+    numbers = np.frombuffer(values.buffers()[1], dtype)[values.offset :][: len(values)]
+    if values.null_count:
+        numbers = numbers[values.is_valid().to_numpy(zero_copy_only=False)]
+    bits = probed_bits(numbers)
+    return bits is not None and bits / 8 * _PROMISE < row_bytes * len(values) / max(1, len(numbers))
 
 
 def _fastest(form: Physical, written: Mapping[Choice, _Written]) -> Choice:
@@ -135,8 +156,8 @@ def _fastest(form: Physical, written: Mapping[Choice, _Written]) -> Choice:
     limit_of_for = limit
     if smallest == format.ENCODING_BITSHUFFLE:
         limit_of_for = max(limit, least + _SLACK_BITS / 8)
-    # Plain numbers that have to be inflated come last.
-    order = sorted(written, key=lambda of: _is_plain_numbers(of.encoding, form) and written[of].shrank)
+    slow = form.width_bytes * _INFLATED_SHARE_MAX if form.kind == FIXED else math.inf
+    order = sorted(written, key=lambda of: written[of].inflated_row_bytes >= slow)
     return next(
         choice
         for choice in order
@@ -150,29 +171,46 @@ def _is_plain_numbers(encoding: Encoding, form: Physical) -> bool:
 
 
 def _written(choice: Choice, form: Physical, sample: Sequence[pa.Array]) -> _Written:
-    size, shrank = 0, False
+    size = inflated = 0
     for block in sample:
         encoder = choice.encoding.prepare(form, block)
         assert encoder is not None  # only the dictionary declines
-        compression, packed = compress(choice.compression, encoder.encode(0, len(block)))
+        data = encoder.encode(0, len(block))
+        compression, packed = compress(choice.compression, data)
         size += packed.size
-        shrank |= compression != format.COMPRESSION_NONE
-    return _Written(size / max(1, sum(map(len, sample))), shrank)
+        if compression != format.COMPRESSION_NONE:
+            inflated += data.size
+    rows = max(1, sum(map(len, sample)))
+    return _Written(size / rows, inflated / rows)
 
 
-def _stretch_rows(form: Physical, asked: int, block_rows: int) -> int:
+def _sampling(form: Physical, asked: int, block_rows: int) -> tuple[int, int]:
+    """(rows of a stretch, stretches) that are judged of a column."""
     rows = _SAMPLE_STRETCH_ROWS_OF_TEXT if form.kind == BYTES else _SAMPLE_STRETCH_ROWS
-    return max(rows, block_rows) if asked in _JUDGED_BY_BLOCKS else rows
+    if asked in _JUDGED_BY_BLOCKS and block_rows > rows:
+        return block_rows, _SAMPLE_BLOCKS
+    return rows, _SAMPLE_STRETCHES
 
 
-def _sample(values: pa.Array, rows: int, block_rows: int) -> list[pa.Array]:
+def _sample(values: pa.Array, stretches: int, rows: int, block_rows: int) -> list[pa.Array]:
     """What is judged of a column, in stretches of so many rows, as blocks; without those of which all are NULL."""
-    stretches = [values]
-    if len(values) > _SAMPLE_STRETCHES * rows:
-        middles = ((2 * i + 1) * len(values) // (2 * _SAMPLE_STRETCHES) for i in range(_SAMPLE_STRETCHES))
-        starts = (middle - rows // 2 for middle in middles)
+    parts = [values]
+    if len(values) > stretches * rows:
+        starts = [
+            max(0, min(middle - rows // 2, len(values) - rows)) for middle in _middles(values, stretches)
+        ]
         if rows == block_rows:  # the very blocks that will be: Zstd does on the next megabyte something else
-            starts = (start // rows * rows for start in starts)
-        stretches = [values.slice(start, rows) for start in starts]
-    blocks = (part.slice(at, block_rows) for part in stretches for at in range(0, len(part), block_rows))
+            starts = [start // rows * rows for start in starts]
+        parts = [values.slice(start, rows) for start in dict.fromkeys(starts)]
+    blocks = (part.slice(at, block_rows) for part in parts for at in range(0, len(part), block_rows))
     return [block for block in blocks if block.null_count < len(block)]
+
+
+def _middles(values: pa.Array, count: int) -> list[int]:
+    """The rows in the middles of so many equal parts of a column; of one with NULLs, of its values."""
+    there = len(values) - values.null_count
+    middles = [(2 * i + 1) * there // (2 * count) for i in range(count)]
+    if not values.null_count or not there:
+        return middles
+    places = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+    return [int(place) for place in places[middles]]

@@ -46,6 +46,7 @@ Rows: TypeAlias = "npt.NDArray[np.int64] | slice"  # a slice has both its ends
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 # Numbers that are no range are looked up in a table of all deltas, if these have so many bits at most: as codewords do.
 _LOOKED_UP_BITS_MAX: Final = 18
+_FEW: Final = 256
 
 
 def value_bounds(form: Physical) -> tuple[int, int]:
@@ -353,7 +354,9 @@ class Frame:
 
 
 def _ends(numbers: npt.NDArray[np.int64]) -> tuple[int, int]:
-    """The least and the greatest of a few: in Python, as NumPy's two calls cost more."""
+    """The least and the greatest; of a few in Python, as NumPy's two calls cost more."""
+    if len(numbers) > _FEW:
+        return int(numbers.min()), int(numbers.max())
     few = numbers.tolist()
     return min(few), max(few)
 

@@ -3,7 +3,7 @@
     layout   a value is                            for
     line     base + step · position + unit · delta ranges of numbers, dates, prices; rowids (step 1, no bits);
                                                    whole seconds (unit 1,000,000), whole euros (unit 100)
-    table    references[delta]                     up to 256 distinct values far apart: timestamps of batches
+    table    references[delta]                     up to 32,768 distinct values far apart: timestamps of batches, hashes
     steps    the one before + (step + unit · delta), or + references[delta]
                                                    what the key sorts: order numbers with gaps, times that jitter
     wide     itself                                decimals of 16 bytes that 64 bits do not hold
@@ -38,10 +38,11 @@ from nyala.cfile.encoding.frame import Frame, line_fits
 from nyala.cfile.physical import FIXED, Physical, fill_holes
 from nyala.cfile.planes import pack_planes, planes_size
 
-__all__ = ["FrameOfReference"]
+__all__ = ["FrameOfReference", "probed_bits"]
 
 _LINE_BITS_MAX: Final = 61  # beyond them, positions times step might not fit 64 bits
 _PROBE_ROWS: Final = 512
+_DISTINCT_PROBE_ROWS: Final = 1024
 # A table must beat the line by this: a look-up per value is slower than an addition.
 _TABLE_SHARE_MAX: Final = 0.75
 # Steps must beat either by this: sums wait for one another.
@@ -124,12 +125,23 @@ def _unit(deltas: npt.NDArray[Any]) -> int:
     return int(np.gcd.reduce(deltas))
 
 
+def probed_bits(values: npt.NDArray[Any]) -> int | None:
+    """How many bits name the distinct values of a probe; None: there are certainly too many for a table.
+
+    Of n values out of as many as a table has, n² / 2 in that number are expected to be there already. Half of that is
+    few for these, and many where all values are distinct.
+    """
+    probe = values[:: max(1, len(values) // _DISTINCT_PROBE_ROWS)]
+    probed = len(np.unique(probe))
+    if len(probe) - probed < len(probe) ** 2 // (4 * format.FOR_REFERENCES_MAX):
+        return None
+    return (probed - 1).bit_length()
+
+
 def _table(part: pa.Array, values: npt.NDArray[Any], line_bits: int) -> pa.Buffer | None:
     """The block as references, None when there are too many, or the line is about as small."""
-    stride = max(1, len(values) // _PROBE_ROWS)
-    probed = len(np.unique(values[::stride]))
-    bits = (probed - 1).bit_length()
-    if probed > format.FOR_REFERENCES_MAX or bits > line_bits * _TABLE_SHARE_MAX:
+    bits = probed_bits(values)
+    if bits is None or bits > line_bits * _TABLE_SHARE_MAX:
         return None
     encoded = part.dictionary_encode()
     count = len(encoded.dictionary)
@@ -138,8 +150,8 @@ def _table(part: pa.Array, values: npt.NDArray[Any], line_bits: int) -> pa.Buffe
     if count > format.FOR_REFERENCES_MAX or size > planes_size(line_bits, len(part)) * _TABLE_SHARE_MAX:
         return None
     order = pc.array_sort_indices(encoded.dictionary).to_numpy()
-    rank = np.empty(count, np.uint8)
-    rank[order] = np.arange(count, dtype=np.uint8)
+    rank = np.empty(count, np.uint16)
+    rank[order] = np.arange(count, dtype=np.uint16)
     deltas = rank[encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)]
     references = encoded.dictionary.to_numpy()[order].astype("<i8").tobytes()
     header = format.FOR_HEADER.pack(0, 0, 1, format.FOR_TABLE, bits, count, bytes(4))
@@ -192,18 +204,18 @@ def _bits_of_steps(steps: npt.NDArray[np.int64]) -> int:
 
 def _step_table(
     steps: npt.NDArray[np.int64], bits: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]] | None:
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]] | None:
     """(the distinct steps, ascending; of each step which it is), None when there are too many or nothing is won."""
-    probed = len(np.unique(steps[:: max(1, len(steps) // _PROBE_ROWS)]))
-    if probed > format.FOR_REFERENCES_MAX or (probed - 1).bit_length() >= bits:
+    probed = probed_bits(steps)
+    if probed is None or probed >= bits:
         return None
     encoded = pa.array(steps).dictionary_encode()
     distinct = encoded.dictionary.to_numpy()
     if len(distinct) > format.FOR_REFERENCES_MAX:
         return None
     order = np.argsort(distinct)
-    rank = np.empty(len(order), np.uint8)
-    rank[order] = np.arange(len(order), dtype=np.uint8)
+    rank = np.empty(len(order), np.uint16)
+    rank[order] = np.arange(len(order), dtype=np.uint16)
     return distinct[order].astype("<i8"), rank[encoded.indices.to_numpy()]
 
 

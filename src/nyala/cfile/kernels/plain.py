@@ -33,7 +33,7 @@ __all__ += ["views", "widen"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 9
+REVISION: Final = 10
 CHECKED: Final = False
 
 

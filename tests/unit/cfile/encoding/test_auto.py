@@ -37,7 +37,9 @@ COLUMNS = [
     ("0 to 63 again and again", "int64", int64(np.arange(N) % 64), "for"),
     ("random numbers", "int64", int64(RANDOM.integers(-(1 << 63), (1 << 63) - 1, N)), "plain"),
     ("few distinct floats", "double", pa.array(RANDOM.choice([0.1, 0.2, 0.7], N)), "alp"),
-    ("distinct floats that return", "double", pa.array(RANDOM.choice(RANDOM.random(1000), N)), "plain"),
+    ("distinct floats that return", "double", pa.array(RANDOM.choice(RANDOM.random(1000), N)), "alp"),
+    ("many distinct floats that return", "double", pa.array(RANDOM.choice(RANDOM.random(9000), N)), "alp"),
+    ("hashes that return", "int64", int64(RANDOM.choice(RANDOM.integers(-(1 << 62), 1 << 62, 5000), N)), "for"),
     ("floats, most of them 0", "double", pa.array(np.where(RANDOM.random(N) < 0.9, 0, RANDOM.random(N))), "alp"),
     ("measures", "double", pa.array(np.round(RANDOM.normal(20, 5, N), 1)), "alp"),
     ("a walk of floats", "double", pa.array(np.cumsum(RANDOM.random(N))), "bitshuffle"),
@@ -109,15 +111,17 @@ def test_no_candidate_a_quarter_larger_than_the_smallest_is_taken(monkeypatch: p
         ((999, 126, 126, 126, 100), 4),
         ((999, 126, 126, 100, 120), 3),
         ((999, 100, 126, 126, 126), 1),
-        ((999, 100, 126, 126, 125), 4),  # plain that is compressed is the slowest
+        ((999, 100, 126, 126, 125), 4),  # what is inflated to half of plain's bytes or more is the slowest
+        ((999, 100, 126, 100, 126), 1),
+        ((999, 101, 126, 100, 126), 1),
     ]:
-        monkeypatch.setattr(
-            auto,
-            "_written",
-            lambda choice, *_, sizes=sizes: auto._Written(
-                sizes[known.index(choice)], choice.compression != format.COMPRESSION_NONE
-            ),
-        )
+        inflated = 8 if sizes[1] < 125 else 1
+
+        def written(choice: auto.Choice, *_: object) -> auto._Written:
+            is_inflated = choice.compression != format.COMPRESSION_NONE
+            return auto._Written(sizes[known.index(choice)], is_inflated * inflated)  # noqa: B023
+
+        monkeypatch.setattr(auto, "_written", written)
         found = auto.fastest_of(encodings, form, int64(np.arange(N)), format.COMPRESSION_DEFAULT, N)
         assert found == known[taken]
 
@@ -167,10 +171,31 @@ def test_a_sample_decides_for_large_columns(monkeypatch: pytest.MonkeyPatch) -> 
     original = auto.compress
     monkeypatch.setattr(auto, "compress", lambda code, data: seen.append(data.size) or original(code, data))
     chosen("auto", "int64", int64(RANDOM.integers(0, 1 << 62, 1_000_000)))
-    assert len(seen) == 2 * 5 and max(seen) <= 2 * 8 * (1 << 15)
-    # And from two places: the first half alone would be a run.
+    assert len(seen) == 4 * 5 and max(seen) <= 2 * 8 * (1 << 13)
+    # And from four places: the first half, or both ends, alone would be runs.
     halves = np.concatenate((np.zeros(500_000, np.int64), RANDOM.integers(0, 1 << 62, 500_000)))
     assert chosen("auto", "int64", int64(halves)) != "rle"
+    ends = np.concatenate((np.zeros(300_000, np.int64), 7 * np.arange(400_000), np.zeros(300_000, np.int64)))
+    assert chosen("auto", "int64", int64(ends)) == "for"
+
+
+@pytest.mark.parametrize("there", [slice(0, 200_000), slice(300_000, 700_000), slice(990_000, 1_000_000)])
+def test_a_column_that_is_null_in_most_places_is_judged_where_it_is_not(there: slice) -> None:
+    """A column that was added later, or used for a while, would be plain for the NULLs that the sample saw."""
+    missing = np.ones(1_000_000, np.bool_)
+    missing[there] = False
+    days = pa.array(RANDOM.integers(0, 500, len(missing)), mask=missing)
+    assert chosen("auto", "int64", days) == "for"
+    prices = pa.array(np.round(RANDOM.random(len(missing)), 2), mask=missing)
+    assert chosen("auto", "double", prices) == "alp"
+
+
+def test_numbers_without_runs_are_no_runs() -> None:
+    """Runs of a row each, inflated first, are the slowest of all, and no smaller than plain with the same LZ4."""
+    few = RANDOM.integers(0, 1 << 60, 40_000)
+    for compression in ("default", "lz4", "zstd"):
+        array = int64(RANDOM.choice(few, 500_000))
+        assert chosen("auto", "int64", array, compression_code(compression)) != "rle"
 
 
 def test_plain_numbers_chosen_by_auto_are_read_without_a_copy() -> None:
@@ -181,7 +206,8 @@ def test_plain_numbers_chosen_by_auto_are_read_without_a_copy() -> None:
             (np.zeros(3000, np.int64), RANDOM.integers(-(1 << 63), 1 << 63, 17_000, endpoint=False))
         )
     )
-    returning = pa.array(RANDOM.choice(RANDOM.random(1000), 20_000))
+    some = RANDOM.random(1500)  # in pieces of 100, over and over
+    returning = pa.array(np.concatenate([some[at : at + 100] for at in RANDOM.integers(0, 1400, 200)]))
     for array, encoding, compression, compressed in (
         (mixed, "auto", "default", False),
         (mixed, "plain", "default", True),

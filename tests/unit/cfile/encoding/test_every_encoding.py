@@ -107,8 +107,10 @@ LAYOUTS = [
     ("for", "int64", int64(np.array([7, -(1 << 40), 1 << 50])[THIRDS]), format.FOR_TABLE),
     ("for", "int64", int64(np.cumsum(np.array([0, 1, 25 << 16])[THIRDS])), format.FOR_STEPS),
     ("for", "decimal(9,2)", arrow_of("decimal(9,2)", np.cumsum(1 + (THIRDS << 20)).tolist()), format.FOR_STEPS),
-    ("alp", "double", arrow_of("double", [n / 5 or float("nan") for n in THIRDS.tolist()]), format.ALP_DECIMALS),
-    ("alp", "float", arrow_of("float", [math.nan] * 99 + [0.5]), format.ALP_PLAIN),
+    ("alp", "double", arrow_of("double", [n / 5 or math.nan for n in range(100)]), format.ALP_DECIMALS),
+    ("alp", "double", arrow_of("double", [math.sqrt(n) for n in THIRDS.tolist()]), format.ALP_BITS),
+    ("alp", "float", arrow_of("float", [n * math.pi or math.nan for n in THIRDS.tolist()]), format.ALP_BITS),
+    ("alp", "float", arrow_of("float", [math.sin(n) * 10.0 ** (n % 17) for n in range(100)]), format.ALP_PLAIN),
     ("dictionary", "string", arrow_of("string", ["a", "bc", None, ""] * 25), format.CODEWORDS_PLANES),
     ("dictionary", "binary", arrow_of("binary", sorted([b"a", b"", b"bc"] * 99)), format.CODEWORDS_SHUFFLED),
 ]  # fmt: skip
