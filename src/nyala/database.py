@@ -35,7 +35,7 @@ from nyala.partition.levels import HashSpec, RangeSpec, build_partitions
 from nyala.scan import Scan, make_spec, need
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import build_schema, check_comment, check_table_name
-from nyala.schema.sizes import size_in_bytes
+from nyala.schema.sizes import SIZE_MAX_BYTES, size_in_bytes, whole_number
 from nyala.table import Table, TableView
 from nyala.tablet.compaction import Runner, run_here
 from nyala.tablet.diff_spec import DiffSpec
@@ -560,13 +560,11 @@ def _refuse_inside_a_store(folder: str) -> None:
 
 def parse_size(argument: str, given: int | str, least: int) -> int:
     """Bytes. Raises: InvalidArgumentError for less than `least`, or what is no size."""
-    size: object = given
-    if isinstance(size, str):
-        said, size = size, size_in_bytes(size)
-        if size is None:
-            raise InvalidArgumentError(f"{argument}={said!r} is no size: write it like '512MB' or '4GB'")
-    if isinstance(size, bool) or not isinstance(size, int) or size < least:
-        raise InvalidArgumentError(f"{argument}={size!r}: give at least {least // 10**6} MB")
+    size = size_in_bytes(given) if isinstance(given, str) else whole_number(given)
+    if (size is None and isinstance(given, str)) or (size is not None and size > SIZE_MAX_BYTES):
+        raise InvalidArgumentError(f"{argument}={given!r} is no size: write it like '512MB' or '4GB'")
+    if size is None or size < least:
+        raise InvalidArgumentError(f"{argument}={given!r}: give at least {least // 10**6} MB")
     return size
 
 

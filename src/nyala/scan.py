@@ -67,11 +67,12 @@ class ScannedStore(Protocol):
 class Explanation:
     """What a scan read and what it could skip. `str()` for people, `to_dict()` for programs."""
 
-    def __init__(self, table: TableState, spec: ScanSpec, counters: ScanCounters) -> None:
-        """counters: of a run over `table`, which may still go on."""
+    def __init__(self, table: TableState, spec: ScanSpec, counters: ScanCounters | None) -> None:
+        """counters: of a run over `table`, which may still go on; None: there was none."""
         self._table = table.name
         self._spec = spec
-        self._counters = counters
+        self._has_run = counters is not None
+        self._counters = ScanCounters() if counters is None else counters
         # What would be read if nothing could be skipped, whatever partitions and keys say.
         self._blocks_total = read_path.block_count(table, spec)
         held = [rowset.row_count for tablet in table.tablets for rowset in tablet.all_rowsets()]
@@ -81,6 +82,8 @@ class Explanation:
     def to_dict(self) -> dict[str, Any]:
         """The figures; blocks are those that this scan decoded or found in the cache, bytes those that it read.
 
+        `blocks_total` and `blocks_skipped` count each block of a column once. `blocks_decoded` and `cache_hits` count
+        how often, those of keys and of changes too: a block that is needed twice may be two hits.
         Totals are of the table; `rows_in_range` are those that partitions and bounds on the key left of them, and
         `rows_sieved` those that were asked as codewords or frames, without being decoded. Rows of run-length encoded
         columns are not among them: these are decoded to runs, each of which is asked once.
@@ -125,6 +128,8 @@ class Explanation:
                 )
             if self._spec.predicate is not None and self._spec.predicate.null_note:
                 lines.append(f"            ({self._spec.predicate.null_note})")
+        if not self._has_run:
+            return "\n".join([*lines, "  nothing was read yet: no rows were asked for"])
         rows = f"{facts['rows_total'] - facts['rows_skipped']:,} of {facts['rows_total']:,}"
         if facts["rows_in_range"] < facts["rows_total"]:
             rows += f", {facts['rows_in_range']:,} left by partitions and bounds on the key"
@@ -138,9 +143,10 @@ class Explanation:
             lines.append(
                 f"  sieved    {facts['rows_sieved']:,} rows without being decoded, {facts['rows_sieved_left']:,} left"
             )
+        hits = f"{facts['cache_hits']:,} look-up{'' if facts['cache_hits'] == 1 else 's'}"
         lines += [
             f"  blocks    {facts['blocks_total'] - facts['blocks_skipped']} of {facts['blocks_total']}, "
-            f"{facts['bytes_read']:,} bytes read, {facts['cache_hits']} found in the cache",
+            f"{facts['bytes_read']:,} bytes read, {hits} found in the cache",
             f"  deltas    {facts['deltas_applied']} applied",
         ]
         return "\n".join(lines)
@@ -270,7 +276,7 @@ class Scan(PinnedRows):
         self._spec = spec
         self._origin = origin
         # What was asked last, and what it cost: set in one step, and each run has its own, so threads never mix two.
-        self._last_run = spec, ScanCounters()
+        self._last_run: tuple[ScanSpec, ScanCounters] | None = None
 
     def _derived(self, root: Root, table: TableState, spec: ScanSpec) -> Scan:
         """The same rows, or some of them, in another form."""
@@ -350,7 +356,7 @@ class Scan(PinnedRows):
     def count(self) -> int:
         """How many rows; decodes only what the predicate and deletions need."""
         root, table = self._take()
-        counters = ScanCounters()
+        counters = self._begin()
         total = read_path.count(read_path.plan(table, self._spec, counters), self._spec, counters)
         del root
         return total
@@ -371,9 +377,10 @@ class Scan(PinnedRows):
     def explanation_of_last_run(self) -> Explanation:
         """As `explain`, of what was last read through this scan, as far as that came: by itself, or by an engine that
         asked it for columns and predicates, which are shown then (`to_duckdb`, `to_polars_lazy`). Of several at a time
-        the one that began last."""
+        the one that began last. Before the first it says so; all figures that were read are 0 then."""
         root, table = self._take()
-        found = Explanation(table, *self._last_run)
+        spec, counters = self._last_run or (self._spec, None)
+        found = Explanation(table, spec, counters)
         del root
         return found
 
@@ -417,24 +424,31 @@ class Scan(PinnedRows):
 
         return scan_to_spark(spark, self, lease)
 
-    def with_dictionaries(self, *columns: str) -> Scan:
+    def with_dictionaries(self, *columns: str | Sequence[str]) -> Scan:
         """The same rows, these text or binary columns as Arrow dictionaries (in pandas and polars: categoricals).
 
-        columns: none stands for those that have a dictionary in every rowset on disk.
+        columns: names, one by one or in a list. A column that is named comes as a dictionary however it is stored.
+                 None at all stands for the text columns that have a dictionary in every rowset on disk: where one
+                 rowset's file fell back to plain, and where much lies in memory still, text stays text.
         Cost:    of values that lie in dictionaries less than without; others have theirs made, batch by batch. Batches
                  of several rowsets have several dictionaries.
         Raises:  ColumnNotFoundError, and InvalidArgumentError for a column that is neither text nor binary.
         """
         root, table = self._take()
         given = {column.name: column for column in self._spec.columns}
-        for name in columns:
+        names = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
+        for name in names:
+            if not isinstance(name, str):
+                raise InvalidArgumentError(
+                    f"with_dictionaries takes names of columns, one by one or in a list, not {name!r}"
+                )
             if name not in given:
                 raise ColumnNotFoundError(f"the scan has no column {name!r}; it has {list(given)}")
             if not given[name].type.is_variable:
                 raise InvalidArgumentError(
                     f"column {name!r} has type {given[name].type}; only text and binary come as dictionaries"
                 )
-        types = {name: pa.dictionary(pa.int32(), given[name].type.arrow) for name in columns}
+        types = {str(name): pa.dictionary(pa.int32(), given[str(name)].type.arrow) for name in names}
         if not columns:
             narrower = read_path.narrower_types(table, self._spec.columns)
             types = {name: type for name, type in narrower.items() if pa.types.is_dictionary(type)}
@@ -601,9 +615,11 @@ def resolve_columns(table: TableState, columns: Sequence[str] | None) -> tuple[C
 def requested_types(
     columns: Sequence[ColumnSchema], wanted: pa.Schema
 ) -> tuple[tuple[ColumnSchema, ...], dict[str, pa.DataType]]:
-    """The columns as `wanted` asks for them, and the types of those that come in a wider one than their own.
+    """The columns as `wanted` asks for them, and the types of those that come in another one than their own: a wider
+    one, or a dictionary of text. Types are read as `create_table` reads them: large_string is string.
 
-    Raises: SchemaError for a type that is not the column's nor wider, and for NOT NULL where NULL may be.
+    Raises: SchemaError for a type that is not the column's nor wider, for a dictionary that a scan does not give, and
+    for NOT NULL where NULL may be.
     """
     shown, types = [], {}
     for column, field in zip(columns, wanted, strict=True):
@@ -617,10 +633,27 @@ def requested_types(
             raise SchemaError(
                 f"column {column.name!r} may hold NULL, and is asked for as NOT NULL: ask for it with nullable=True"
             )
-        if asked.arrow != column.type.arrow:
+        if pa.types.is_dictionary(field.type):
+            types[column.name] = _dictionary_asked(column, field.type)
+        elif asked.arrow != column.type.arrow:
             types[column.name] = asked.arrow
         shown.append(dataclasses.replace(column, nullable=True) if field.nullable else column)
     return tuple(shown), types
+
+
+def _dictionary_asked(column: ColumnSchema, asked: pa.DataType) -> pa.DataType:
+    """Raises: SchemaError for another one than `Scan.with_dictionaries` gives."""
+    if not column.type.is_variable:
+        raise SchemaError(
+            f"column {column.name!r} is {column.type}, asked for as {asked}: only text and binary come as dictionaries"
+        )
+    given = pa.dictionary(pa.int32(), column.type.arrow)
+    if asked != given:
+        raise SchemaError(
+            f"column {column.name!r} is asked for as {asked}: a scan gives pa.dictionary(pa.int32(), "
+            f"pa.{column.type.arrow}()), as with_dictionaries({column.name!r}) does; cast what you have read"
+        )
+    return given
 
 
 def make_spec(

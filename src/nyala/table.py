@@ -104,14 +104,15 @@ class _Readable:
         """The rows at one moment: see `Scan`.
 
         columns: names, in the order wanted; None: all; or a pyarrow.Schema of them, whose types may be wider than the
-                 columns' own, and nullable where they are not.
+                 columns' own, or dictionaries as `Scan.with_dictionaries` gives them, and nullable where they are not.
         where:   text, `nyala.col(…)`, or a pyarrow expression; may name columns that are not in `columns`.
         at:      a timestamp, datetime, ISO text or WriteResult; None: now. A moment later than what is published is
                  answered at what is published: `scan.timestamp` says which.
         schema:  the table's of that moment ("at", as None), or the present one ("current"): then a column that came
                  later has its default, and one that went is not there.
         Raises: ColumnNotFoundError, InvalidArgumentError (a moment in the future, a predicate that does not
-        parse); HistoryExpiredError for a moment that is too long ago, or that needs a range partition dropped since.
+        parse), SchemaError (types that a scan does not give); HistoryExpiredError for a moment that is too long ago, or
+        that needs a range partition dropped since.
         """
         root, table, snapshot = self._view(at, schema=schema)
         return self._database._make_scan(root, table, snapshot, columns, where, limit, order_by_key)
@@ -590,8 +591,9 @@ class Table(_Readable):
         """How each column lies in files, and what it takes there: a dict per column.
 
         name, type; encoding, compression and block_size as they were asked for; stored_as: how many rows have which
-        encoding, which `"auto"` chooses per file; rows and nulls in files, rows that are deleted since among them;
-        bytes of base data. What is left of `stats()["base_bytes"]` finds rows: encoded keys, bloom filters, footers.
+        encoding, which `"auto"` chooses per file; rows and nulls in files: rows that were deleted since are among them,
+        and a column that was added later has none in files older than it; bytes of base data. What is left of
+        `stats()["base_bytes"]` finds rows: encoded keys, bloom filters, footers.
         What is in memory has no encoding yet: `flush()` first.
         Raises: CorruptionError. Cost: footers; no row is read.
         """

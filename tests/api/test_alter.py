@@ -268,6 +268,8 @@ REFUSED: list[tuple[Callable[[nyala.Alteration], object], type[Exception], str]]
     (lambda a: a.alter_column("v", block_size=0), nyala.SchemaError, "block_size 0 .* between 512 and 16777216"),
     (lambda a: a.add_column("x", "int8", block_size=511), nyala.SchemaError, "block_size 511"),
     (lambda a: a.alter_column("v", comment="x" * 257), nyala.SchemaError, "257 bytes, at most 256"),
+    (lambda a: a.add_column("x", "int8", nullable="no"), nyala.InvalidArgumentError, "True or False"),  # type: ignore[arg-type]
+    (lambda a: a.add_column("x", "int8", "rle"), nyala.InvalidArgumentError, 'write encoding="rle"'),  # type: ignore[arg-type]
     (lambda a: a.alter_column("v", nullable=False), nyala.SchemaError, "cannot become NOT NULL"),
     (lambda a: a.alter_column("k", nullable=True), nyala.SchemaError, "which is NOT NULL"),
     (lambda a: a.alter_column("v", nullable="yes"), nyala.InvalidArgumentError, "True or False"),  # type: ignore[arg-type]

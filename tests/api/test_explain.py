@@ -13,6 +13,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+import nyala
+from nyala.schema.schema import allowed_encodings
+from nyala.schema.types import parse_type
 from nyala.tablet.read_path import WINDOW_ROWS
 from tests.support import folder_in_memory, open_database
 
@@ -56,6 +59,67 @@ def test_the_page_has_every_line_and_figure(table: Any) -> None:
     for key in told.to_dict():
         assert f"`{key}`" in page, key
     assert f"stretches of {WINDOW_ROWS:,} rows" in page
+
+
+ENCODINGS = [
+    *(("int64", encoding) for encoding in allowed_encodings(parse_type("int64"))[1:]),
+    *(("double", encoding) for encoding in allowed_encodings(parse_type("double"))[1:]),
+    *(("string", encoding) for encoding in allowed_encodings(parse_type("string"))[1:]),
+]
+
+
+@pytest.mark.parametrize(("type", "encoding"), ENCODINGS)
+def test_the_page_says_which_encodings_are_sieved(tmp_path: Path, type: str, encoding: str) -> None:
+    """Somebody looks for the reason why an `alp` column has no `sieved` line, and the page has another."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "explain.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith("| no `sieved` line |")]
+    without, with_ = row.split("only", 1)
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64", "v": nyala.column(type, encoding=encoding)}, "k")
+        words = [f"{n % 50:02}" for n in range(20_000)]
+        table.insert({"k": np.arange(20_000), "v": words if type == "string" else np.arange(20_000) % 50})
+        db.flush()
+        assert table.column_stats()[1]["stored_as"] == {encoding: 20_000}
+        told = table.scan(where="v = '05'" if type == "string" else "v = 5").explain()
+    if told.to_dict()["rows_sieved"]:
+        assert f"`{encoding}`" in with_ and f"`{encoding}`" not in without
+    else:
+        assert f"`{encoding}`" in without and "\n  sieved  " not in str(told)
+
+
+def test_blocks_are_counted_once_and_look_ups_as_often_as_they_are(tmp_path: Path) -> None:
+    """ "blocks 1 of 4, 2 found in the cache": of one block two cannot have been found."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64", "s": "string"}, "k")
+        table.insert({"k": range(1000), "s": ["a", "b"] * 500})
+        db.flush()
+        table.update({"k": [3], "s": ["c"]})
+        for _ in range(6):
+            told = table.scan(columns=["s"], where="s = 'a'").explain()
+        facts = told.to_dict()
+        blocks = facts["blocks_total"] - facts["blocks_skipped"]
+        assert facts["bytes_read"] == 0 and facts["cache_hits"] > blocks > 0
+        hits = f"{facts['cache_hits']} look-ups found in the cache"
+        assert f"blocks    {blocks} of {facts['blocks_total']}, 0 bytes read, {hits}\n" in str(told)
+
+
+def test_before_anything_was_read_there_is_nothing_to_explain(table: Any) -> None:
+    """A report of zeros reads as if all rows had been skipped."""
+    scan = table.scan(columns=["v"], where="k < 10")
+    told = scan.explanation_of_last_run()
+    assert str(told).splitlines()[1:] == [
+        "  columns   v",
+        "  where     k < 10",
+        "  nothing was read yet: no rows were asked for",
+    ]
+    facts = told.to_dict()
+    assert set(facts) == set(scan.explain().to_dict()) and facts["bytes_read"] == facts["rows_in_range"] == 0
+    assert "nothing was read yet" in str(scan.explanation_of_last_run()), "explain() is a run of its own"
+    assert scan.count() == 10
+    assert "rows      10 of 300,001, 10 left by" in str(scan.explanation_of_last_run())
+    scan = table.scan(where="k < 0")
+    assert scan.to_arrow().num_rows == 0
+    assert "rows      0 of 300,001" in str(scan.explanation_of_last_run()), "this one did run"
 
 
 def test_a_limit_is_seen_in_windows_and_rows(table: Any) -> None:

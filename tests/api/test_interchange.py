@@ -18,6 +18,7 @@ import pytest
 from pyarrow import dataset
 
 import nyala
+from nyala.scan import read_token
 from tests.support import open_database, rows
 
 EXPECTED = [(1, "a", 1.5), (2, "b", None), (3, "a", 3.5)]
@@ -206,6 +207,51 @@ def test_dictionaries_come_out_as_dictionaries_if_they_are_wanted(words: Any) ->
     for wrong, says in (("k", "int64"), ("nothing", "no column")):
         with pytest.raises((nyala.InvalidArgumentError, nyala.ColumnNotFoundError), match=says):
             scan.with_dictionaries(wrong)
+
+
+def test_columns_of_dictionaries_come_in_a_list_as_columns_do_elsewhere(words: Any) -> None:
+    """`with_dictionaries(["few"])` ends as a TypeError about hashes."""
+    scan = words.scan()
+    wanted = scan.with_dictionaries("few", "raw").schema
+    assert (
+        scan.with_dictionaries(["few", "raw"]).schema
+        == scan.with_dictionaries(("few", "raw")).schema
+        == wanted
+    )
+    assert scan.with_dictionaries([]).schema == scan.schema, "a list without names is of no column"
+    for wrong in (["few", ["raw"]], [7], [{"few"}]):
+        with pytest.raises(
+            nyala.InvalidArgumentError, match="names of columns, one by one or in a list, not"
+        ):
+            scan.with_dictionaries(wrong)
+    for several in ((["few"], "raw"), ({"few"},)):
+        with pytest.raises(nyala.InvalidArgumentError, match="one by one or in a list"):
+            scan.with_dictionaries(*several)
+
+
+def test_a_schema_of_columns_asks_for_dictionaries(words: Any) -> None:
+    """Whoever asks a scan for a dictionary's type gets text, and is not told."""
+    asked = pa.schema(
+        [("many", TEXT_AS_WORDS), ("k", pa.int64()), ("raw", pa.dictionary(pa.int32(), pa.binary()))]
+    )
+    scan = words.scan(columns=asked, where="few = 'a' OR k = 5000", order_by_key=True)
+    assert scan.schema.types == scan.to_arrow().schema.types == asked.types
+    plain = words.scan(["many", "k", "raw"], "few = 'a' OR k = 5000", order_by_key=True)
+    assert scan.to_arrow().cast(plain.schema).equals(plain.to_arrow())
+    assert all(batch.schema.types == asked.types for token in scan.tokens() for batch in read_token(token))
+    for name, wrong, says in (
+        ("few", pa.dictionary(pa.int8(), pa.string()), r"with_dictionaries\('few'\)"),
+        (
+            "few",
+            pa.dictionary(pa.int32(), pa.large_string()),
+            r"gives pa.dictionary\(pa.int32\(\), pa.string\(\)\)",
+        ),
+        ("raw", pa.dictionary(pa.int8(), pa.binary()), r"gives pa.dictionary\(pa.int32\(\), pa.binary\(\)\)"),
+        ("k", pa.dictionary(pa.int32(), pa.int64()), "only text and binary come as dictionaries"),
+        ("k", TEXT_AS_WORDS, "'k' is int64, asked for as string"),
+    ):
+        with pytest.raises(nyala.SchemaError, match=says):
+            words.scan(columns=pa.schema([(name, wrong)]))
 
 
 def test_an_arrow_stream_has_the_schema_that_its_consumer_asks_for(words: Any) -> None:

@@ -12,6 +12,7 @@ import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.support import key_value_table, open_database
 
@@ -210,7 +211,7 @@ def test_what_is_no_history_is_refused(history: object) -> None:
         ("1GB", 10**9), ("4 gb", 4 * 10**9), ("1.5GB", 15 * 10**8), ("512MB", 512 * 10**6), ("512M", 512 * 10**6),
         ("64MiB", 64 << 20), ("64Mi", 64 << 20), ("1GiB", 1 << 30), ("2T", 2 * 10**12), ("20000KB", 20_000_000),
         ("20000000", 20_000_000), ("20000000B", 20_000_000), (20_000_000, 20_000_000),
-        ("16MB", 16_000_000), (16_000_000, 16_000_000), (" 16 MiB ", 16 << 20),
+        ("16MB", 16_000_000), (16_000_000, 16_000_000), (" 16 MiB ", 16 << 20), (np.int64(16_000_000), 16_000_000),
     ],
     ids=repr,
 )  # fmt: skip
@@ -221,9 +222,10 @@ def test_parse_size(size: int | str, size_bytes: int) -> None:
 
 @pytest.mark.parametrize(
     "size",
-    ["", "GB", "1 potato", "1PB", "-1GB", "1,5GB", "15MB", 15_999_999, 0, -1, True, 1e9, None, "1I"],
+    ["", "GB", "1 potato", "1PB", "-1GB", "1,5GB", "15MB", 15_999_999, 0, -1, True, 1e9, None, "1I",
+     "9" * 20, 1 << 63],
     ids=repr,
-)
+)  # fmt: skip
 def test_what_is_no_size_is_refused(size: object) -> None:
     """A typing error must not become a limit of a few bytes, under which every write waits."""
     with pytest.raises(InvalidArgumentError, match="memory_limit"):

@@ -3,8 +3,9 @@
     hash   63 ───────────── 32 31 ───────────── 0
            which block           which bit of each of its eight 32-bit words
 
-A block has 32 bytes, so one look-up touches one cache line and no other. In each of the block's eight words
-one bit is set: bits 27..31 of the lower half times that word's odd multiplier.
+A block has 32 bytes, and a file's filter begins in memory where a cache line does, so one look-up touches one cache
+line and no other. In each of the block's eight words one bit is set: bits 27..31 of the lower half times that word's
+odd multiplier.
 
     pages   |  64 KB  |  64 KB  |  …     a file's filter has a CRC for each, and is read by pages (`PagedBloom`): one
                                          key costs one of them, however many keys the rowset has
@@ -33,6 +34,7 @@ _SALT: Final = np.array(format.BLOOM_SALT, np.uint32)
 _HALF: Final = np.uint64(32)
 _LOW: Final = np.uint64(0xFFFFFFFF)
 _BIT_SHIFT: Final = np.uint32(27)
+_CACHE_LINE_BYTES: Final = 64
 
 
 class Bloom:
@@ -100,7 +102,7 @@ class PagedBloom:
         grown: Callable[[PagedBloom], None],
     ) -> None:
         """read: the words of the blocks [lower, upper), whole pages. grown: told when pages came and `nbytes` rose."""
-        self._words = np.zeros((block_count, _WORDS), np.uint32)  # of what was not read no memory is taken
+        self._words = _no_words_yet(block_count)
         self._page_blocks = page_blocks
         self._there = np.zeros(-(-block_count // page_blocks), np.bool_)
         self._read = read
@@ -139,6 +141,17 @@ class PagedBloom:
             self._words[lower:upper] = self._read(lower, upper)
             self._there[run] = True  # not before its words are
         self._grown(self)
+
+
+def _no_words_yet(block_count: int) -> npt.NDArray[np.uint32]:
+    """The words of so many blocks, all 0, from the beginning of a cache line on: or a block may lie in two of them.
+
+    Of what is not written no memory is taken.
+    """
+    size = block_count * format.BLOOM_BLOCK_BYTES
+    memory = np.zeros(size + _CACHE_LINE_BYTES, np.uint8)
+    start = -memory.ctypes.data % _CACHE_LINE_BYTES
+    return memory[start : start + size].view(np.uint32).reshape(block_count, _WORDS)
 
 
 def _matching(words: npt.NDArray[np.uint32], keys: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:

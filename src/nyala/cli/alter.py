@@ -17,11 +17,12 @@ import click
 
 from nyala.cli.base import Command, settings
 from nyala.cli.output import counted, echo_json
-from nyala.cli.stores import describe_columns, find_table, partition_text, state_of, writer
+from nyala.cli.stores import block_size_text, describe_columns, find_table, partition_text, state_of, writer
 from nyala.cli.tables import folder_argument
 
 if TYPE_CHECKING:
     from nyala.alter import Alteration
+    from nyala.schema.schema import ColumnSchema, Schema
     from nyala.schema.types import ColumnType
     from nyala.tablet.root import TableState
 
@@ -38,6 +39,8 @@ _EXAMPLES: Final = {
     "comment": "comment 'SOME TEXT'",
     "history": "history 30d",
 }
+# What an empty word stands for: `encoding=` is that nothing was asked for.
+_DEFAULTS: Final = {"encoding": "auto", "compression": "default"}
 _TRUTH: Final = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -54,10 +57,10 @@ def alter(folder: str, table: str, steps: tuple[str, ...]) -> None:
     """
     with writer(folder, maintenance=False) as database:
         found = find_table(database, table)
-        state = state_of(database, found.name)
+        before = state_of(database, found.name)
         with found.alter() as alteration:
             for step in steps:
-                _take(alteration, state, step)
+                _take(alteration, before, step)
         state = state_of(database, found.name)
         if settings().json:
             echo_json(
@@ -74,8 +77,27 @@ def alter(folder: str, table: str, steps: tuple[str, ...]) -> None:
                 }
             )
             return
-        columns = ", ".join(str(column) for column in state.schema.columns)
+        columns = ", ".join(_column_text(column, before.schema) for column in state.schema.columns)
         click.echo(f"{found.name}: {columns}; {partition_text(state)}, {len(state.tablets):,} tablets")
+
+
+def _column_text(column: ColumnSchema, before: Schema) -> str:
+    """The column, and in parentheses what was changed of how it is stored; of one that is new what was asked for."""
+    from nyala.schema.schema import ColumnSchema
+
+    old = (
+        before.by_id(column.id)
+        if before.has_id(column.id)
+        else ColumnSchema(column.id, "", column.type, True)
+    )
+    changed = []
+    if column.encoding != old.encoding:
+        changed.append(f"encoding {column.encoding}")
+    if column.compression != old.compression:
+        changed.append(f"compression {column.compression}")
+    if column.block_size_bytes != old.block_size_bytes:
+        changed.append(block_size_text(column.block_size_bytes) or "blocks of the default size")
+    return f"{column} ({', '.join(changed)})" if changed else str(column)
 
 
 def _take(alteration: Alteration, state: TableState, step: str) -> None:
@@ -139,7 +161,9 @@ def _described(type: str | ColumnType, pairs: Mapping[str, str]) -> dict[str, An
             out[what] = None if text == "" else _value(parse_type(type), text)
         elif what == "block_size":
             out[what] = int(text) if text.isdigit() else text or None
-        elif what in ("type", "encoding", "compression", "comment"):
+        elif what in _DEFAULTS:
+            out[what] = text or _DEFAULTS[what]
+        elif what in ("type", "comment"):
             out[what] = text
         else:
             raise click.UsageError(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nyala.tablet.root import TableState
 
 __all__ = [
+    "block_size_text",
     "describe_columns",
     "find_table",
     "partition_text",
@@ -141,6 +142,11 @@ def describe_columns(state: TableState) -> list[dict[str, Any]]:
         }
         for place, column in enumerate(state.schema.columns, start=1)
     ]
+
+
+def block_size_text(block_size_bytes: int | None) -> str:
+    """blocks of 65,536; empty where none was asked for."""
+    return "" if block_size_bytes is None else f"blocks of {block_size_bytes:,}"
 
 
 def _default(column: ColumnSchema) -> Any:

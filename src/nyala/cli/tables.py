@@ -20,6 +20,7 @@ from nyala.cli.output import (
     size,
 )
 from nyala.cli.stores import (
+    block_size_text,
     describe_columns,
     find_table,
     partition_text,
@@ -176,8 +177,10 @@ def describe(folder: str, table: str | None) -> None:
         }
         echo_facts({name: fact for name, fact in facts.items() if fact})
         click.echo()
+        with_blocks = any(one["block_size"] is not None for one in columns)
+        blocks = ["block size"] if with_blocks else []
         echo_rows(
-            ["column", "type", "key", "null", "default", "encoding", "compression", "comment"],
+            ["column", "type", "key", "null", "default", "encoding", "compression", *blocks, "comment"],
             [
                 [
                     one["name"],
@@ -187,11 +190,12 @@ def describe(folder: str, table: str | None) -> None:
                     "" if one["default"] is None else str(one["default"]),
                     one["encoding"],
                     one["compression"],
+                    *(["" if one["block_size"] is None else f"{one['block_size']:,}"] if with_blocks else []),
                     one["comment"],
                 ]
                 for one in columns
             ],
-            right=("key",),
+            right=("key", *blocks),
         )
 
 
@@ -398,9 +402,8 @@ def _column_stats(database: Database, table: Table) -> None:
 
 
 def _asked(column: Mapping[str, Any]) -> str:
-    block_size = column["block_size"]
-    blocks = "" if block_size is None else f", blocks of {block_size:,}"
-    return f"{column['encoding']}, {column['compression']}{blocks}"
+    asked = (column["encoding"], column["compression"], block_size_text(column["block_size"]))
+    return ", ".join(filter(None, asked))
 
 
 def _stored(rows: Mapping[str, int]) -> str:

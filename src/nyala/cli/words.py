@@ -32,6 +32,9 @@ _RULES: Final = tuple(
         (r"^columns names a column twice", "--columns names a column twice"),
         (r"^hash_partition(?:\((.*?)\):)?", lambda found: f"--hash {found[1]}:" if found[1] else "--hash"),
         (r"^range_partition\b", "--range"),
+        # how a column is stored
+        (r", such as 65536 or '64KiB'; None is the default",
+         ", such as 65536 or 64KiB; block_size= with nothing behind it is the default"),
         # a store that failed meanwhile
         (r"close it and connect\(\) again, which finds out", "the next command that writes finds out"),
         (r"check the disk, or raise memory_limit", "check the disk"),

@@ -42,6 +42,7 @@ from nyala.schema.schema import (
     check_compression,
     check_encoding,
     check_identifier,
+    check_nullable,
 )
 from nyala.schema.types import ColumnType, parse_type
 
@@ -246,18 +247,17 @@ def _widening(type: ColumnType) -> str:
 
 
 def _nullable(schema: Schema, column: ColumnSchema, wanted: Any) -> bool:
-    if not isinstance(wanted, bool):
-        raise InvalidArgumentError(f"nullable takes True or False, not {wanted!r}")
-    if wanted and schema.is_key(column.name):
+    nullable = check_nullable(wanted)
+    if nullable and schema.is_key(column.name):
         raise SchemaError(
             f"column {column.name!r} is part of the primary key ({', '.join(schema.key_names)}), which is NOT NULL"
         )
-    if column.nullable and not wanted:
+    if column.nullable and not nullable:
         raise SchemaError(
             f"column {column.name!r} may hold NULL, and cannot become NOT NULL: rows that are there may have one; add "
             "a column with a default, and fill it with update(set=…)"
         )
-    return wanted
+    return nullable
 
 
 def _column(schema: Schema, name: Any) -> ColumnSchema:

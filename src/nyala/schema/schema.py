@@ -41,7 +41,7 @@ import pyarrow as pa
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError, SchemaError
 from nyala.schema.cast import cast_value
 from nyala.schema.limits import DEFAULT_LIMITS, LARGEST, Limits
-from nyala.schema.sizes import size_in_bytes
+from nyala.schema.sizes import size_in_bytes, whole_number
 from nyala.schema.types import ColumnType, parse_type
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "check_block_size",
     "check_comment",
     "check_identifier",
+    "check_nullable",
     "check_table_name",
     "column",
     "find_name",
@@ -74,6 +75,7 @@ COMPRESSIONS: Final = ("default", "none", "lz4", "snappy", "zlib", "zstd")
 _INTEGER_ENCODINGS: Final = ("auto", "plain", "bitshuffle", "rle", "for")
 _FLOAT_ENCODINGS: Final = ("auto", "plain", "bitshuffle", "alp")
 _TEXT_ENCODINGS: Final = ("auto", "plain", "prefix", "dictionary")
+_ENCODINGS: Final = (*_INTEGER_ENCODINGS, *_FLOAT_ENCODINGS, *_TEXT_ENCODINGS)
 
 
 class NoDefault(enum.Enum):
@@ -106,11 +108,22 @@ def check_encoding(encoding: Any, type: ColumnType, where: str) -> None:
     allowed = allowed_encodings(type)
     if encoding in allowed:
         return
-    if encoding in (*_INTEGER_ENCODINGS, *_FLOAT_ENCODINGS, *_TEXT_ENCODINGS):
+    if encoding in _ENCODINGS:
         raise SchemaError(
             f"{where}encoding {encoding!r} is not for type {type}; use one of {', '.join(allowed)}"
         )
     raise SchemaError(f"{where}there is no encoding {encoding!r}; {_meant(encoding, allowed)}")
+
+
+def check_nullable(nullable: Any) -> bool:
+    """What was given. Raises: InvalidArgumentError when that is not True or False; an encoding was meant for another
+    place."""
+    if isinstance(nullable, bool):
+        return nullable
+    meant = ""
+    if isinstance(nullable, str) and nullable in _ENCODINGS:
+        meant = f': if the encoding is meant, write encoding="{nullable}"'
+    raise InvalidArgumentError(f"nullable takes True or False, not {nullable!r}{meant}")
 
 
 def check_compression(compression: Any, where: str) -> None:
@@ -159,9 +172,12 @@ def column(
     compression: none, lz4, snappy, zlib, zstd, or default.
     block_size:  bytes of a block before encoding, 512 to 16,777,216, or a text such as '64KiB'; None: 1 MiB, and 64 KiB
                  for a key of one column.
-    Raises:      SchemaError when the type is none of ours; all else is checked when the table is created.
+    Raises:      SchemaError when the type is none of ours, InvalidArgumentError when `nullable` is not True or False;
+                 all else is checked when the table is created.
     """
-    return ColumnSpec(parse_type(type), nullable, default, encoding, compression, block_size, comment)
+    return ColumnSpec(
+        parse_type(type), check_nullable(nullable), default, encoding, compression, block_size, comment
+    )
 
 
 @dataclass(frozen=True)
@@ -472,12 +488,8 @@ def check_block_size(block_size: Any, where: str) -> int | None:
     with `where`."""
     if block_size is None:
         return None
-    size = size_in_bytes(block_size) if isinstance(block_size, str) else block_size
-    if (
-        not isinstance(size, int)
-        or isinstance(size, bool)
-        or not MIN_BLOCK_SIZE_BYTES <= size <= MAX_BLOCK_SIZE_BYTES
-    ):
+    size = size_in_bytes(block_size) if isinstance(block_size, str) else whole_number(block_size)
+    if size is None or not MIN_BLOCK_SIZE_BYTES <= size <= MAX_BLOCK_SIZE_BYTES:
         raise SchemaError(
             f"{where}block_size {block_size!r} is not a number of bytes between {MIN_BLOCK_SIZE_BYTES} and "
             f"{MAX_BLOCK_SIZE_BYTES}, such as 65536 or '64KiB'; None is the default"

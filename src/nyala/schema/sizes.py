@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["size_in_bytes"]
+__all__ = ["SIZE_MAX_BYTES", "size_in_bytes", "whole_number"]
+
+SIZE_MAX_BYTES: Final = 2**63 - 1
+"""What is larger is a slip of the hand: no system has a number for it."""
 
 _UNITS: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
                  "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
+# Before the point as many digits as SIZE_MAX_BYTES has, after needless zeros. Behind it 40 count, as many as a byte of
+# the largest unit has (2**-40 TiB): what follows them makes no byte more.
+_SIZE: Final = re.compile(
+    r"0*([0-9]{1,19})(?:\.([0-9]{1,40})[0-9]*)?[ \t]*([KMGT]?I?B?)", re.IGNORECASE | re.ASCII
+)
 
 
 def size_in_bytes(text: str) -> int | None:
-    """The bytes that a text says, None when it is no size."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?B?)", text.strip().upper())
+    """The bytes that a text says, to the byte and without what is less than one; None when it is no size, or more than
+    SIZE_MAX_BYTES."""
+    match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None
-    unit = match[2] if match[2].endswith("B") or not match[2] else match[2] + "B"
-    return int(float(match[1]) * _UNITS[unit]) if unit in _UNITS else None
+    whole, fraction, unit = match[1], match[2] or "", match[3].upper()
+    unit = unit if unit.endswith("B") or not unit else unit + "B"
+    if unit not in _UNITS:
+        return None
+    size = int(whole + fraction) * _UNITS[unit] // 10 ** len(fraction)
+    return size if size <= SIZE_MAX_BYTES else None
+
+
+def whole_number(given: Any) -> int | None:
+    """An int, or what stands for one as NumPy's do; None for anything else, True and False too."""
+    if isinstance(given, bool):
+        return None
+    try:
+        return operator.index(given)
+    except TypeError:
+        return None

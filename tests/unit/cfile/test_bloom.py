@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import resource
 import weakref
 
 import numpy as np
@@ -25,6 +26,7 @@ from nyala.cfile import (
     ColumnWriteSpec,
     format,
 )
+from nyala.cfile.bloom import PagedBloom
 from nyala.errors import CorruptionError
 from nyala.schema.types import parse_type
 
@@ -163,6 +165,35 @@ def test_a_look_up_reads_the_pages_of_its_keys_and_no_other(files: MemoryFiles) 
     cache.resize(0)
     bloom = reader.bloom()
     assert bloom is not None and bloom.nbytes == 0 and bloom.may_contain(keys).all()
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 1000, 4097])
+def test_a_block_lies_in_one_cache_line(blocks: int) -> None:
+    """A look-up in a filter of many megabytes would wait for memory twice."""
+    count = blocks * 8 * format.BLOOM_BLOCK_BYTES // format.BLOOM_BITS_PER_KEY
+    keys, others = hashes(count), hashes(1000, seed=1)
+    whole = Bloom.build(keys)
+    assert len(whole.words) == blocks
+    filters = [  # several at a time, or all might lie well by chance
+        PagedBloom(blocks, 256, lambda lower, upper: whole.words[lower:upper], lambda bloom: None)
+        for _ in range(8)
+    ]
+    for bloom in filters:
+        assert bloom._words.ctypes.data % 64 == 0 and bloom._words.shape == (blocks, 8)
+        assert bloom.may_contain(keys).all()
+        assert (bloom.may_contain(others) == whole.may_contain(others)).all()
+        bloom.read_all()
+        assert (bloom._words == whole.words).all()
+
+
+def test_no_memory_is_taken_for_what_is_not_read() -> None:
+    """A store with rowsets of a billion keys would need two gigabytes to look up one of them."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    bloom = PagedBloom(
+        1 << 25, 2048, lambda lower, upper: np.zeros((upper - lower, 8), np.uint32), lambda bloom: None
+    )
+    assert not bloom.may_contain_one(1 << 63) and bloom.nbytes == 2048 * 32
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
 
 
 def test_a_damaged_page_is_told_to_those_who_need_it(files: MemoryFiles) -> None:

@@ -95,6 +95,40 @@ def test_a_block_size_below_the_least_is_refused(run: Run, store: str) -> None:
     )
 
 
+def test_what_is_written_at_a_shell_is_what_the_message_says(run: Run, store: str) -> None:
+    """ "None is the default", and whoever writes block_size=none is told the same again."""
+    said = run("table", "alter", store, "t", "change v block_size=none", code=1).stderr.replace("\n", " ")
+    assert "such as 65536 or 64KiB; block_size= with nothing behind it is the default" in said
+    assert "None" not in said
+
+
+def test_an_empty_word_is_the_default(run: Run, store: str) -> None:
+    """What was asked for at a shell could not be taken back: "there is no encoding ''"."""
+    run("table", "alter", store, "t", "change v encoding=rle compression=zstd block_size=4096")
+    run(
+        "table",
+        "alter",
+        store,
+        "t",
+        "change v encoding= compression= block_size=",
+        "add n int8 encoding= compression=",
+    )
+    for column in run("table", "describe", store, "t", "--json").json["columns"]:
+        assert (column["encoding"], column["compression"], column["block_size"]) == ("auto", "default", None)
+
+
+def test_how_a_column_is_stored_from_now_on_is_said(run: Run, store: str) -> None:
+    """Whoever changes an encoding reads the same line as before, and does not know whether it was done."""
+    told = run(
+        "table", "alter", store, "t",
+        "change v encoding=rle compression=zstd block_size=64KiB", "add n int8 compression=none", "rename old older",
+    ).stdout  # fmt: skip
+    columns = "v int32 (encoding rle, compression zstd, blocks of 65,536), older string, n int8 (compression none); "
+    assert f", at timestamp NOT NULL, {columns}" in told
+    told = run("table", "alter", store, "t", "change v encoding= block_size=", "comment x").stdout
+    assert " v int32 (encoding auto, blocks of the default size), older string, n int8; " in told
+
+
 def test_a_block_size_in_kibibytes_and_back_to_the_default(run: Run, store: str) -> None:
     """It could be set at a shell, and not be taken back."""
     for said, stored in (("64KiB", 65_536), ("8192", 8192), ("", None)):

@@ -85,6 +85,20 @@ def test_describe(run: Run, example: Example) -> None:
     assert host["default"] is None and not unit["nullable"] and unit["type"] == "varchar(8)"
 
 
+def test_describe_says_which_block_size_was_asked_for(run: Run, tmp_path: Path) -> None:
+    """Whoever asked for one sees encoding and compression, and has to ask for JSON to see the third."""
+    with nyala.connect(tmp_path / "s") as db:
+        db.create_table(
+            "t", {"k": "int64", "v": nyala.column("double", block_size="64KiB", comment="wide")}, "k"
+        )
+        db.create_table("u", {"k": "int64"}, "k")
+    *_, heading, key, value = run("table", "describe", tmp_path / "s", "t").lines
+    place = heading.index("block size")
+    assert heading.split()[-4:] == ["compression", "block", "size", "comment"]
+    assert key[place:] == "" and value[place:].split() == ["65,536", "wide"]
+    assert "block size" not in run("table", "describe", tmp_path / "s", "u").stdout
+
+
 @pytest.mark.parametrize(
     ("history", "said"),
     [

@@ -8,12 +8,13 @@ import pickle
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nyala.errors import ColumnNotFoundError, SchemaError
+from nyala.errors import ColumnNotFoundError, InvalidArgumentError, SchemaError
 from nyala.schema.limits import DEFAULT_LIMITS
 from nyala.schema.schema import (
     FIRST_COLUMN_ID,
@@ -129,6 +130,7 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
         ),
         ({"k": column("int64", block_size="17MiB")}, ["k"], SchemaError, "block_size '17MiB' .* 16777216"),
         ({"k": column("int64", block_size=4096.0)}, ["k"], SchemaError, "block_size 4096.0"),
+        ({"k": column("int64", block_size="9" * 400)}, ["k"], SchemaError, "block_size '999.* 16777216"),
         ({"k": column("int64", block_size=2**24 + 1)}, ["k"], SchemaError, "16777216"),
         ({"k": column("int64", block_size=True)}, ["k"], SchemaError, "block_size True"),
         ({"k": column("int64", comment="x" * 257)}, ["k"], SchemaError, "comment"),
@@ -182,6 +184,27 @@ def test_limits_themselves_are_allowed() -> None:
 def test_a_block_size_is_kept_as_given(block_size: int | None) -> None:
     schema = build_schema({"k": column("int64", block_size=block_size)}, "k")
     assert schema.columns[0].block_size_bytes == block_size
+
+
+def test_a_block_size_of_numpy_is_a_number() -> None:
+    """A size that came of an array's arithmetic is refused, though it is a number, or cannot be stored."""
+    schema = build_schema({"k": column("int64", block_size=np.int64(65_536))}, "k")  # type: ignore[arg-type]
+    assert schema.columns[0].block_size_bytes == 65_536
+    assert Schema.from_json(schema.to_json()) == schema
+
+
+@pytest.mark.parametrize("nullable", ["false", "no", "", None, 0, 1, np.False_])
+def test_nullable_is_true_or_false_and_nothing_like_it(nullable: Any) -> None:
+    """`nullable="false"` makes a column that takes NULL."""
+    with pytest.raises(InvalidArgumentError, match=f"^nullable takes True or False, not {nullable!r}$"):
+        column("double", nullable=nullable)
+
+
+def test_an_encoding_in_the_place_of_nullable_is_told() -> None:
+    """`column("double", "alp")` is a column that nobody asked an encoding for."""
+    said = """^nullable takes True or False, not 'alp': if the encoding is meant, write encoding="alp"$"""
+    with pytest.raises(InvalidArgumentError, match=said):
+        column("double", "alp")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("block_size", [0, 1, 511])

@@ -171,7 +171,12 @@ def _steps(values: npt.NDArray[Any], spread: int, size: int) -> pa.Buffer | None
     anchors = values[:: format.FOR_TILE_ROWS].astype("<i8")
     steps = np.empty(rows, np.int64)
     np.subtract(values[1:], values[:-1], out=steps[1:], dtype=np.int64)
-    steps[:: format.FOR_TILE_ROWS] = steps[1]  # of these nothing is read
+    # Of a tile's first nothing is read. They are what their neighbours are, so that a probe does not find one number
+    # again and again.
+    after = steps[1 :: format.FOR_TILE_ROWS]
+    steps[:: format.FOR_TILE_ROWS] = (
+        np.append(after, after[:1]) if rows % format.FOR_TILE_ROWS == 1 else after
+    )
     least, greatest = int(steps.min()), int(steps.max())
     deltas = (steps - least).view("<u8")
     unit = _unit(deltas) if greatest > least else 1
@@ -198,8 +203,8 @@ def _steps(values: npt.NDArray[Any], spread: int, size: int) -> pa.Buffer | None
 
 def _bits_of_steps(steps: npt.NDArray[np.int64]) -> int:
     """About how many bits a delta of such steps takes."""
-    spread = int(steps.max()) - int(steps.min())
-    return min(spread.bit_length(), (len(np.unique(steps)) - 1).bit_length())
+    spread_bits, named_bits = (int(steps.max()) - int(steps.min())).bit_length(), probed_bits(steps)
+    return spread_bits if named_bits is None else min(spread_bits, named_bits)
 
 
 def _step_table(
