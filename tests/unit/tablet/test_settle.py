@@ -624,8 +624,8 @@ def test_one_key_by_itself_is_where_it_is_among_others(world: World) -> None:
 
 
 def test_r1_replay_passes_rowsets_that_hold_the_change_already(world: World) -> None:
-    """In replay a DiskRowSet is a candidate only for changes newer than its durable mark, a row in memory only for those
-    that came after its insertion: another row may have had the key before."""
+    """In replay a DiskRowSet is a candidate only for changes newer than its durable mark, a row in memory only for
+    those that came after its insertion: another row may have had the key before."""
     keys, tablets, _ = all_keys(world)
     live = locate(world.table, keys, tablets)
     rowsets = [live.rowsets[code][1] if code != ABSENT else None for code in live.codes.tolist()]
