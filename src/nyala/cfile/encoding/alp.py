@@ -48,10 +48,8 @@ from nyala.schema.types import ColumnType
 
 __all__ = ["Alp"]
 
-_FORMS: Final = {
-    8: physical(ColumnType("int64")),
-    4: physical(ColumnType("int32")),
-}  # of numbers, by their bytes
+# Of numbers, by their bytes.
+_FORMS: Final = {8: physical(ColumnType("int64")), 4: physical(ColumnType("int32"))}
 _FRAMES: Final[Encoding] = FrameOfReference()
 # Of neighbours, and from all over the block: every 64th row of a series that counts in quarters is whole.
 _PROBE_STRETCHES: Final = 8
