@@ -35,6 +35,7 @@ from nyala.schema.arrow_values import telling_damage
 from nyala.schema.nodes import Predicate, all_of
 from nyala.schema.predicate import BoundPredicate, bind
 from nyala.schema.schema import ColumnSchema
+from nyala.schema.sizes import whole_number
 from nyala.schema.types import parse_type
 from nyala.tablet import read_path, token
 from nyala.tablet.estimate import Estimate, estimate, row_count
@@ -333,7 +334,7 @@ class Scan(PinnedRows):
 
     def head(self, n: int = 10) -> pa.Table:
         """The first `n` of the rows that the scan gives: in key order if it was asked for that, otherwise any."""
-        _check_row_count("head", n)
+        n = _row_count("head", n)
         root, table = self._take()
         limit = n if self._spec.limit is None else min(n, self._spec.limit)
         return self._derived(root, table, dataclasses.replace(self._spec, limit=limit)).to_arrow()
@@ -666,7 +667,7 @@ def make_spec(
 ) -> ScanSpec:
     """Check what the user asked for. Raises: ColumnNotFoundError, InvalidArgumentError, SchemaError."""
     if limit is not None:
-        _check_row_count("limit", limit)
+        limit = _row_count("limit", limit)
     predicate: BoundPredicate | None = bind(where, table.schema)
     wanted = resolve_columns(table, columns.names if isinstance(columns, pa.Schema) else columns)
     types: dict[str, pa.DataType] = {}
@@ -675,9 +676,12 @@ def make_spec(
     return ScanSpec(table.schema, wanted, snapshot, predicate, limit, order_by_key, types)
 
 
-def _check_row_count(what: str, count: object) -> None:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise InvalidArgumentError(f"{what} takes a number of rows, 0 or more, not {count!r}")
+def _row_count(what: str, given: object) -> int:
+    """The rows that were asked for, NumPy's whole numbers too. Raises: InvalidArgumentError for what is no number."""
+    count = whole_number(given)
+    if count is None or count < 0:
+        raise InvalidArgumentError(f"{what} takes a number of rows, 0 or more, not {given!r}")
+    return count
 
 
 def not_looped_over(what: str, rows: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from tests.support import key_value_table, open_database
@@ -94,6 +95,7 @@ def test_head(tmp_path: Path) -> None:
             == table.at(db.now()).head(2).column("k").to_pylist()
             == [0, 1]
         )
+        assert table.scan(limit=np.int64(3)).head(np.int32(2)).num_rows == 2  # type: ignore[arg-type]
         for n in (-1, 1.5, None, True):
             with pytest.raises(
                 nyala.InvalidArgumentError, match="head takes a number of rows, 0 or more, not"
