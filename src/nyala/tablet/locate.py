@@ -99,7 +99,12 @@ def locate(
 
 
 def _forget_younger(found: Located, newer_than: np.ndarray) -> None:
-    """Rows in memory that were inserted at that time or later are other ones, of the same keys."""
+    """Rows in memory that were inserted at that time or later are other ones, of the same keys.
+
+    A row that came back where it lay dead has the time of its first life. That is enough: what ends a life without
+    the log is a batch committed as files, which flushes the memory of its tablets first (`direct_commit`), so nothing
+    comes back there.
+    """
     for code, (_, rowset) in enumerate(found.rowsets):
         if isinstance(rowset, MemRowSet):
             at = np.flatnonzero(found.codes == code)
