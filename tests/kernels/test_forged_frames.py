@@ -18,7 +18,7 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.unit.cfile.encoding.values import form_of
 
@@ -183,9 +183,18 @@ def read_values(kernels: ModuleType, file: int, block: bytes, rows: int, type: s
     return [int(value) for value in form.stored_array(array).to_pylist()]
 
 
+def line(base: int, step: int, rows: int) -> Forged:
+    """A line without deltas."""
+    data = format.FOR_HEADER.pack(base, step, 1, format.FOR_LINE, 0, 0, bytes(4))
+    ends = [base, base + step * (rows - 1)]
+    return Forged(rows, data, ends[:rows], ends, True)
+
+
 @needs_fetch
 @settings(max_examples=500)
 @given(type=st.sampled_from(TYPES), block=forged())
+@example(type="int8", block=line(0, -(1 << 63), 1))  # a step that is never taken
+@example(type="int64", block=line(5, -(1 << 63), 2))
 def test_a_forged_block_is_left_to_others_or_what_it_says(
     compiled_kernels: ModuleType, file: int, type: str, block: Forged
 ) -> None:

@@ -146,6 +146,9 @@ cdef bint _is_product(uint64_t count, uint64_t unit, uint64_t* product) noexcept
 cdef bint _is_sum(int64_t start, int64_t count, int64_t step, int64_t* end) noexcept nogil:
     """start + count · step, if all of it fits 64 bits. count: not below 0."""
     cdef int64_t way
+    if count == 0 or (count == 1 and step == INT64_MIN and start >= 0):
+        end[0] = start + step if count else start
+        return True
     if step == INT64_MIN or (count and (step if step > 0 else -step) > INT64_MAX // count):
         return False
     way = count * step
