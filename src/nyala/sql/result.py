@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
+from nyala.explanation import Explanation
 from nyala.hints import no_attribute
 from nyala.mvcc.timestamp import to_datetime
 from nyala.previews import preview, told
-from nyala.scan import Explanation, Scan
+from nyala.scan import Scan
 from nyala.schema.arrow_values import telling_damage
 from nyala.sql.errors import our_error
 from nyala.sql.source import Planning, ScanSource, duckdb_table

@@ -88,17 +88,16 @@ class _AlpEncoder:
             if is_valid is not None:
                 fits &= is_valid
             near = _without_outliers(numbers, fits, values.itemsize)
-            for inside in (fits,) if near is fits else (near, fits) if _climbs(numbers) else (near,):
-                data = _decimals(values, exponent, numbers, inside, is_valid, size)
-                if data is not None:
-                    best, size = data, len(data)
+            data = _decimals(values, exponent, numbers, near, is_valid, size)
+            if data is not None:
+                best, size = data, len(data)
             # What the probe did not see: half of the exceptions may have a digit more.
             odd = values[~fits if is_valid is None else ~fits & is_valid]
             other = _exponent(odd) if len(odd) > len(values) * _EXCEPTIONS_SHARE else None
             exponent = other if other is not None and other > exponent else None
         # A table of bits is as small as one of numbers and needs no division; where nearly all are decimals and in no
         # table, nothing returns.
-        if best is None or _has_table(best, values.itemsize, len(values) * _EXCEPTIONS_SHARE):
+        if best is None or _may_return(best, values.itemsize, len(values) * _EXCEPTIONS_SHARE):
             size = min(size, int(values.nbytes * format.COMPRESSION_RATIO_MAX))
             best = _bits_of_values(values, is_valid, size) or best
         return pa.py_buffer(head + values.tobytes() if best is None else best)
@@ -107,7 +106,7 @@ class _AlpEncoder:
 def _bits_of_values(
     values: npt.NDArray[Any], is_valid: npt.NDArray[np.bool_] | None, size: int
 ) -> bytes | None:
-    """A block of the values' bits, if these return; None where it is not below `size` bytes."""
+    """A block of the values' bits, if these return; None where it takes more than `size` bytes."""
     numbers = values.view(f"<i{values.itemsize}")
     bits = probed_bits(numbers)
     if bits is None or planes_size(bits, len(numbers)) >= size:
@@ -117,20 +116,12 @@ def _bits_of_values(
     return data if len(data) <= size else None
 
 
-def _has_table(data: bytes, width_bytes: int, exceptions_max: float) -> bool:
-    """Whether a block of decimals names its numbers in a table, or has more exceptions than that."""
+def _may_return(data: bytes, width_bytes: int, exceptions_max: float) -> bool:
+    """Whether values of a block of decimals may return: they do if its frame is a table, and nobody has looked if more
+    than so many are exceptions."""
     count = format.ALP_HEADER.unpack_from(data)[3]
     start = format.ALP_HEADER.size + _padded_size(_PLACE_BYTES * count) + _padded_size(width_bytes * count)
     return bool(count > exceptions_max or format.FOR_HEADER.unpack_from(data, start)[3] == format.FOR_TABLE)
-
-
-def _climbs(numbers: npt.NDArray[np.int64]) -> bool:
-    """Whether neighbours are much closer than the ends, in the middle: what is far away may cost little then."""
-    middle = numbers[len(numbers) // 2 :][: _PROBE_STRETCH_ROWS * _PROBE_STRETCHES]
-    if len(middle) < 2:
-        return False
-    spread = int(numbers.max()) - int(numbers.min())
-    return int(np.median(np.abs(np.diff(middle)))).bit_length() * 2 < spread.bit_length()
 
 
 def _without_outliers(
