@@ -525,3 +525,64 @@ def test_views_need_words_and_room(compiled_kernels: ModuleType) -> None:
     for some, out in ((words[:0], pa.allocate_buffer(48)), (words, pa.allocate_buffer(47))):
         with pytest.raises(ValueError, match="expected words, and room for 3"):
             compiled_kernels.views(codes, some, out)
+
+
+BITMAPS = st.lists(st.booleans(), min_size=1, max_size=200) | st.tuples(
+    st.integers(0, 130), st.integers(0, 130), st.booleans()
+).map(lambda of: [of[2]] * of[0] + [not of[2]] * of[1] + [of[2]])
+
+
+@given(ones=BITMAPS, width=st.sampled_from((1, 2, 4, 8, 16)), seed=st.integers(0, 99))
+def test_dense_values_come_to_their_rows(
+    kernels: ModuleType, ones: list[bool], width: int, seed: int
+) -> None:
+    """A value would be another row's, or what lay there before would come out under a NULL."""
+    dense = np.random.default_rng(seed).bytes(width * sum(ones))
+    bitmap = pa.py_buffer(np.packbits(ones, bitorder="little").tobytes() + AFTER)
+    out = pa.py_buffer(np.full(width * len(ones) + len(AFTER), 0xA5, np.uint8))
+    kernels.spread(bitmap, len(ones), pa.py_buffer(dense), width, out)
+    values = iter([dense[at : at + width] for at in range(0, len(dense), width)])
+    expected = b"".join([next(values) if one else bytes(width) for one in ones])
+    assert out.to_pybytes() == expected + b"\xa5" * len(AFTER)
+
+
+@given(ones=BITMAPS, lengths=st.lists(st.integers(0, 9), min_size=260, max_size=260), first=st.integers(0, 5))
+def test_offsets_of_dense_text_come_to_their_rows(
+    kernels: ModuleType, ones: list[bool], lengths: list[int], first: int
+) -> None:
+    """A row would have another's text, or a NULL some."""
+    given_lengths = lengths[: sum(ones)]
+    offsets = np.cumsum([first, *given_lengths]).astype(np.int32)
+    bitmap = pa.py_buffer(np.packbits(ones, bitorder="little").tobytes())
+    out = np.full(len(ones) + 1, -1, np.int32)
+    kernels.spread_ends(bitmap, len(ones), offsets, out)
+    left = iter(given_lengths)
+    assert out.tolist() == list(
+        itertools.accumulate([next(left) if one else 0 for one in ones], initial=first)
+    )
+
+
+@pytest.mark.parametrize("count", [0, 2, 4, 100])
+def test_as_many_values_as_ones_are_needed(kernels: ModuleType, count: int) -> None:
+    """A row would get what lies behind the values, or a value none."""
+    bitmap = pa.py_buffer(bytes([0b0001_0011]))
+    with pytest.raises(ValueError, match=f"a value for each row that has one, found {count}"):
+        kernels.spread(bitmap, 8, pa.py_buffer(bytes(4 * count)), 4, pa.py_buffer(bytearray(32)))
+    with pytest.raises(ValueError, match=f"a value for each row that has one, found {count}"):
+        kernels.spread_ends(bitmap, 8, np.zeros(count + 1, np.int32), np.zeros(9, np.int32))
+
+
+def test_spreading_reaches_no_other_memory(compiled_kernels: ModuleType) -> None:
+    full, room = pa.py_buffer(b"\xff"), pa.py_buffer(bytearray(64))
+    for bitmap, rows, values, width, out in (
+        (full, 9, bytes(36), 4, room),
+        (full, 0, b"", 4, room),
+        (full, 8, bytes(32), 4, pa.py_buffer(bytearray(31))),
+        (full, 8, bytes(33), 4, room),
+        (full, 8, bytes(24), 3, room),
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            compiled_kernels.spread(bitmap, rows, pa.py_buffer(values), width, out)
+    for rows, offsets, ends in ((9, 9, 10), (8, 9, 8), (8, 0, 9)):
+        with pytest.raises(ValueError, match="expected"):
+            compiled_kernels.spread_ends(full, rows, np.zeros(offsets, np.int32), np.zeros(ends, np.int32))

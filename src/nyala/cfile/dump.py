@@ -86,7 +86,9 @@ def _block(offset: int, header: BlockHeader) -> str:
     upper = header.first_ordinal + header.row_count
     text = f"offset {offset}, {header.block_length} bytes, rows [{header.first_ordinal}, {upper})"
     if header.null_count:
-        text += f", NULLs {header.null_count}"
+        text += f", NULLs {header.null_count}" + (
+            ", dense" if header.placement == format.PLACEMENT_DENSE else ""
+        )
     text += f", {_encoding(header.encoding)}"
     if header.compression != format.COMPRESSION_NONE:
         text += f", {_compression(header.compression)} {header.values_size} → {header.values_length}"
@@ -216,6 +218,8 @@ def _meaning(name: str, value: Any) -> str:
         return f"{value} ({format.CODEWORDS.get(value, 'unknown')})"
     if name == "floats":
         return f"{value} ({format.ALP_LAYOUTS.get(value, 'unknown')})"
+    if name == "placement":
+        return f"{value} ({format.PLACEMENTS.get(value, 'unknown')})"
     if name == "layout":
         return f"{value} ({format.FOR_LAYOUTS.get(value, 'unknown')})"
     if name == "encoding":

@@ -57,6 +57,7 @@ class ColumnFooter:
     zone_bytes: bytes | None = None  # of the zone map, whose CRC was right
     first_keys: pa.LargeBinaryArray | None = None
     place: tuple[str, int] = ("", 0)  # path and offset, for errors
+    has_dense: bool = False  # whether values beside NULLs are dense; each block says for itself
 
     @cached_property
     def zone_map(self) -> ZoneMap | None:
@@ -115,7 +116,7 @@ class ColumnFooter:
         type = self.form.type
         fixed = format.FOOTER.pack(
             format.FOOTER_MAGIC,
-            0,
+            format.COLUMN_HAS_DENSE * self.has_dense,
             flags,
             self.key.role,
             self.form.code,
@@ -264,6 +265,7 @@ class ColumnFooter:
             zone_bytes,
             first_keys,
             (path, offset),
+            bool(incompatible & format.COLUMN_HAS_DENSE),
         )
 
 

@@ -101,8 +101,12 @@ BLOCK_HEADER: Final = Layout(
     ("encoding", "B"),
     ("compression", "B"),
     ("validity compression", "B"),
-    ("zero", "B"),
+    ("placement", "B"),
 )
+# Of values beside NULLs.
+PLACEMENT_HOLES: Final = 0  # one for each row, of no meaning where it is NULL
+PLACEMENT_DENSE: Final = 1  # those that are not NULL
+PLACEMENTS: Final = {PLACEMENT_HOLES: "holes", PLACEMENT_DENSE: "dense"}
 CRC: Final = Layout(("crc", "I"))
 
 # -- A column's footer -------------------------------------------------------------------------------------
@@ -136,7 +140,9 @@ FOOTER: Final = Layout(
 BLOCK_OFFSET_DTYPE: Final = "<u8"
 BLOCK_LENGTH_DTYPE: Final = "<u4"
 
-COLUMN_INCOMPATIBLE_KNOWN: Final = 0x0000
+# Who reads every block as with holes would give values to other rows.
+COLUMN_HAS_DENSE: Final = 0x0001
+COLUMN_INCOMPATIBLE_KNOWN: Final = COLUMN_HAS_DENSE
 # The optional parts of a footer. Their lengths stand in it, so a reader may skip what it does not know.
 COLUMN_HAS_ZONE_MAP: Final = 0x0001
 COLUMN_HAS_FIRST_KEYS: Final = 0x0002

@@ -6,10 +6,9 @@
              double, decimal (4, 8 or 16 bytes)
     bytes    string, varchar, binary                   a length each, and the bytes back to back
 
-A NULL keeps its place: fixed values are stored *with holes* (a zero under every NULL) and not densely. Then a
-decoded buffer is the Arrow buffer, whatever the validity bitmap says, and the value of ordinal i stays at
-position i; dense values would have to be spread out again on every read. The holes cost next to nothing after
-LZ4, and they are zeros rather than what the buffer held before, so no stranger's memory gets to disk.
+Where few rows are NULL each keeps its place: values have *holes*. Then a decoded buffer is the Arrow buffer, whatever
+the validity bitmap says, and the value of ordinal i stays at position i. (Where many are, values are dense: see
+`dense`.) Holes are zeros rather than what the buffer held before, so no stranger's memory gets to disk.
 
 Left out: choosing an encoding (see `encoding`) and the bytes around a block (see `block`).
 """

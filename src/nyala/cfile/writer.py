@@ -12,7 +12,7 @@ Rows per block are a power of two per column, so that blocks of all columns of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile import format
-from nyala.cfile.block import column_validity, encode_block
+from nyala.cfile import dense, format
+from nyala.cfile.block import column_validity, encode_block, encode_blocks
 from nyala.cfile.bloom import Bloom
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace, ColumnWriteSpec, WrittenFile
 from nyala.cfile.compression import compression_code, effective_compression
@@ -93,7 +93,7 @@ class CFileWriter:
 
         dictionary = self._append_dictionary(encoder, made.asked)
         validity = column_validity(stored)
-        blocks = self._append_blocks(made.encoding, encoder, made.compression, validity, len(array), log2)
+        blocks = self._append_blocks(_blocks(made, validity))
         # A block of the KEY column has its first key; a zone would only say the same again.
         zones = None
         if spec.key.role != KEY:
@@ -110,6 +110,7 @@ class CFileWriter:
             *dictionary,
             None,
             keys,
+            has_dense=made.is_dense,
         )
         self._footers[spec.key] = (footer, zones)
         return footer
@@ -121,7 +122,9 @@ class CFileWriter:
         count = bits.size // format.BLOOM_BLOCK_BYTES
         encoder = PLAIN.prepare(form, pa.Array.from_buffers(form.arrow, count, [None, bits], 0))
         assert encoder is not None
-        blocks = self._append_blocks(PLAIN, encoder, format.COMPRESSION_NONE, None, count, log2)
+        blocks = self._append_blocks(
+            encode_blocks(PLAIN, encoder, format.COMPRESSION_NONE, None, count, log2)
+        )
         key = ColumnKey(BLOOM)
         footer = ColumnFooter(key, form, PLAIN.code, format.COMPRESSION_NONE, log2, count, 0, *blocks)
         self._footers[key] = (footer, None)
@@ -180,19 +183,12 @@ class CFileWriter:
         return offset, self._offset - offset, len(values)
 
     def _append_blocks(
-        self,
-        encoding: Encoding,
-        encoder: BlockEncoder,
-        compression: int,
-        validity: pa.Buffer | None,
-        row_count: int,
-        log2: int,
+        self, blocks: Iterable[list[Any]]
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
         offsets, lengths = [], []
-        for lower in range(0, row_count, 1 << log2):
-            upper = min(lower + (1 << log2), row_count)
+        for parts in blocks:
             offsets.append(self._offset)
-            self._append(encode_block(encoding, encoder, compression, validity, lower, upper))
+            self._append(parts)
             lengths.append(self._offset - offsets[-1])
         return np.array(offsets, np.uint64), np.array(lengths, np.uint32)
 
@@ -221,6 +217,7 @@ class _Encoded(NamedTuple):
     asked: int  # compression
     compression: int
     log2: int  # rows of a block
+    is_dense: bool  # whether the encoder has the values without NULLs
 
 
 def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool) -> _Encoded:
@@ -235,17 +232,36 @@ def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool) -> _Enco
     asked = compression_code(spec.compression)
     # Keys of text and binary are looked up one small block at a time: plain decodes ten times as fast as prefix.
     name = "plain" if is_index and form.kind == BYTES and spec.encoding == "auto" else spec.encoding
+    is_dense = dense.is_worth_it(form, len(stored), stored.null_count)
+    values = stored.drop_null() if is_dense else stored
+    block_rows = max(1, (len(values) << log2) // max(1, len(stored)))  # on average
     encoding, encoder, compression = choose_encoding(
-        name, form, stored, asked, single_values=spec.single_values, block_rows=1 << log2
+        name, form, values, asked, single_values=spec.single_values, block_rows=block_rows
     )
-    return _Encoded(form, stored, encoding, encoder, asked, compression, log2)
+    if is_dense and encoding.code == format.ENCODING_RLE:
+        holes = encoding.prepare(form, stored)
+        assert holes is not None
+        encoder, is_dense = holes, False
+    return _Encoded(form, stored, encoding, encoder, asked, compression, log2, is_dense)
+
+
+def _blocks(made: _Encoded, validity: pa.Buffer | None) -> Iterator[list[Any]]:
+    return encode_blocks(
+        made.encoding,
+        made.encoder,
+        made.compression,
+        validity,
+        len(made.stored),
+        made.log2,
+        dense=made.is_dense,
+    )
 
 
 def _dictionary_block(values: pa.Array, asked: int) -> list[Any]:
     plain = PLAIN.prepare(physical(_BINARY), values)
     assert plain is not None
     compression = effective_compression(asked, PLAIN.compresses)
-    return encode_block(PLAIN, plain, compression, None, 0, len(values))
+    return encode_block(PLAIN, plain, compression, None, len(values))
 
 
 class ColumnBytes(NamedTuple):
@@ -262,15 +278,7 @@ def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = Fal
     Cost: as writing them.
     """
     made = _encoded(spec, canonical_array(spec.type, array), is_index=is_index)
-    validity, count = column_validity(made.stored), len(array)
-    blocks = sum(
-        _size_of(
-            encode_block(
-                made.encoding, made.encoder, made.compression, validity, lower, min(lower + (1 << made.log2), count)
-            )
-        )
-        for lower in range(0, count, 1 << made.log2)
-    )  # fmt: skip
+    blocks = sum(map(_size_of, _blocks(made, column_validity(made.stored))))
     words = made.encoder.dictionary
     of_words = 0 if words is None else _size_of(_dictionary_block(words, made.asked))
     single = picks_single_values(made.encoding.code, made.form, array.null_count)

@@ -21,7 +21,7 @@ FORM = physical(parse_type("int32"))
 
 def block_of(array: pa.Array, compression: int = format.COMPRESSION_NONE) -> bytes:
     encoding, encoder, _ = choose_encoding("plain", FORM, array)
-    return b"".join(encode_block(encoding, encoder, compression, column_validity(array), 0, len(array)))
+    return b"".join(encode_block(encoding, encoder, compression, column_validity(array), len(array)))
 
 
 def decoded(block: bytes, row_count: int) -> pa.Array:
@@ -111,7 +111,7 @@ def test_check_looks_at_the_file_and_not_at_the_cache() -> None:
 def lines(values: list[int | None], compression: int = format.COMPRESSION_NONE) -> bytes:
     array = pa.array(values, pa.int32())
     encoding, encoder, _ = choose_encoding("for", FORM, array)
-    return b"".join(encode_block(encoding, encoder, compression, column_validity(array), 0, len(array)))
+    return b"".join(encode_block(encoding, encoder, compression, column_validity(array), len(array)))
 
 
 SCATTERED = [7 * (row * row % 91) + 1000 for row in range(200)]

@@ -92,6 +92,7 @@ def test_enumerations() -> None:
     assert encodings == known
     layouts = numbered("Frame of reference", "layout")
     assert layouts == format.FOR_LAYOUTS
+    assert numbered("Block", "placement") == format.PLACEMENTS
     assert numbered("ALP", "floats") == format.ALP_LAYOUTS
     assert numbered("Dictionary", "codewords") == format.CODEWORDS
     flags = [int(row[0]) for row in tables("Zone map")[1][1:]]
@@ -150,7 +151,8 @@ NUMBERS = [
     ("COLUMN_HAS_ZONE_MAP", "| compatible flags | 1: has a zone map; 2: has first keys |"),
     ("COLUMN_HAS_FIRST_KEYS", "| compatible flags | 1: has a zone map; 2: has first keys |"),
     ("FILE_INCOMPATIBLE_KNOWN", "| incompatible flags | none yet |"),
-    ("COLUMN_INCOMPATIBLE_KNOWN", "| incompatible flags | none yet |"),
+    ("COLUMN_HAS_DENSE", "| incompatible flags | 1: has dense blocks |"),
+    ("COLUMN_INCOMPATIBLE_KNOWN", "| incompatible flags | 1: has dense blocks |"),
     ("FILE_COMPATIBLE_KNOWN", "| compatible flags | none yet |"),
 ]
 
@@ -179,6 +181,7 @@ def test_every_constant_of_the_format_is_on_the_page() -> None:
         "ENCODING_",
         "COMPRESSION_",
         "ZONE_",
+        "PLACEMENT",
         "CODEWORDS",
         "FOR_LINE",
         "FOR_TABLE",
@@ -240,6 +243,7 @@ def examples_of_encodings() -> list[str]:
         ("for", "decimal(38,0)", [Decimal(10) ** 20, Decimal(-1)]),
         ("alp", "double", [20.1, 19.7, math.nan, 20.4, None, 20.1, 20.2, 20.2, 20.3, 20.3, 20.4, 20.4]),
         ("alp", "double", [0.1 + 0.2, 2 / 3, 0.1 + 0.2, -1 / 3] * 4),
+        ("for", "int32", [None, None, 1500, None, None, None, 1501, None, None, 1503]),
         ("bitshuffle", "int32", [1, 2, 3, 4, 5, 6, 7, 8] * 8),
     ]
     files = MemoryFiles()
@@ -319,7 +323,7 @@ def test_dump_of_long_parts_and_other_columns() -> None:
         writer.append_bloom(np.arange(100, dtype=np.uint64))
         writer.finish()
     lines = list(dump(files, "f"))
-    assert any(line.startswith("  dictionary  4 values, offset 32,") for line in lines)
+    assert any(line.startswith("  dictionary  3 values, offset 32,") for line in lines)
     assert "  zone        'blue' … …'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxy', NULLs 1000" in lines
     assert "  type        bloom" in lines and any("first key 6b6b6b" in line for line in lines)
     lines = list(dump(files, "f", bytes=True))

@@ -439,7 +439,7 @@ def test_a_dictionary_without_a_word_is_refused_though_its_crc_is_right(
         validity = pa.py_buffer(np.packbits(there, bitorder="little").tobytes())
         encoder = PLAIN.prepare(physical(parse_type("binary")), words)
         assert encoder is not None
-        return encode_block(PLAIN, encoder, format.COMPRESSION_NONE, validity, 0, len(words))
+        return encode_block(PLAIN, encoder, format.COMPRESSION_NONE, validity, len(words))
 
     monkeypatch.setattr(writer, "_dictionary_block", forged)
     made = writer.CFileWriter(files, "file-0")

@@ -129,6 +129,21 @@ class Frame:
             return self
         return replace(self, validity=block.validity, null_count=block.null_count)
 
+    def over(self, deltas: pa.Buffer, rows: int, bits: int, validity: pa.Buffer, null_count: int) -> Frame:
+        """The same base, unit and references over other deltas, and so of other rows; of a line without a step, or a
+        table."""
+        assert self.anchors is None and not self.step
+        if self.references is None:
+            data, start, count = deltas, 0, 0
+        else:  # which lie before the deltas, as in a block: see `owning`
+            count = len(self.references)
+            data = pa.py_buffer(
+                bytes(format.FOR_HEADER.size) + self.references.tobytes() + deltas.to_pybytes()
+            )
+            start = format.FOR_HEADER.size + 8 * count
+        made = _frame(self.form, data, rows, self.base, 0, self.unit, bits, start, count, 0)
+        return replace(made, validity=validity, null_count=null_count)
+
     @property
     def nbytes(self) -> int:
         """What it keeps in memory."""

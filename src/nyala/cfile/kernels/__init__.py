@@ -11,6 +11,7 @@
     places     the numbers of the rows that a mask has
     greatest   the greatest delta
     widen      codewords as Arrow's indices
+    spread     dense values to the rows that have one      spread_ends   the same of offsets
     views      codewords as Arrow's views of the words
     fetch      blocks from a file into memory, with their CRCs compared: of all columns of a window in one call
     read_values   the same, and at once the numbers of the blocks, or of some of their rows
@@ -59,6 +60,8 @@ __all__ = [
     "read_values",
     "rows_matching",
     "sieve",
+    "spread",
+    "spread_ends",
     "views",
     "widen",
 ]
@@ -105,6 +108,8 @@ if TYPE_CHECKING:
         in_table,
         places,
         rows_matching,
+        spread,
+        spread_ends,
         views,
         widen,
     )
@@ -112,6 +117,7 @@ else:
     fill, greatest, widen = _kernels.fill, _kernels.greatest, _kernels.widen
     in_range, in_table = _kernels.in_range, _kernels.in_table
     places, rows_matching, views = _kernels.places, _kernels.rows_matching, _kernels.views
+    spread, spread_ends = _kernels.spread, _kernels.spread_ends
 
 _CRC_OF_DIGITS: Final = 0xE3069283
 

@@ -29,11 +29,11 @@ __all__ = [
     "places",
     "rows_matching",
 ]
-__all__ += ["views", "widen"]
+__all__ += ["spread", "spread_ends", "views", "widen"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 10
+REVISION: Final = 11
 CHECKED: Final = False
 
 
@@ -170,7 +170,38 @@ def widen(words: pa.Buffer, width: int, out: npt.NDArray[np.int32]) -> int:
     return int(narrow.max(initial=0))
 
 
+def spread(bitmap: pa.Buffer, rows: int, values: pa.Buffer, width: int, out: pa.Buffer) -> None:
+    """Values of 1, 2, 4, 8 or 16 bytes, in their order, to those of the rows, at least one, whose bit is 1; zeros to
+    the others. Raises: ValueError unless there are as many values as ones."""
+    dtype = np.dtype(f"<u{width}" if width <= 8 else f"V{width}")
+    places, dense = np.flatnonzero(_bits(bitmap, rows)), np.frombuffer(values, dtype)
+    _expect_ones(len(places), len(dense))
+    cells = np.frombuffer(out, dtype, rows)
+    cells.view(np.uint8).fill(0)
+    cells[places] = dense
+
+
+def spread_ends(
+    bitmap: pa.Buffer, rows: int, offsets: npt.NDArray[np.int32], out: npt.NDArray[np.int32]
+) -> None:
+    """The same of Arrow's offsets, of which there is one more: a row whose bit is 0 gets a value of no bytes."""
+    bits = _bits(bitmap, rows)
+    _expect_ones(int(np.count_nonzero(bits)), len(offsets) - 1)
+    out[0] = offsets[0]
+    np.take(offsets, np.cumsum(bits, dtype=np.int32), out=out[1 : rows + 1], mode="clip")
+
+
 # -- inside ------------------------------------------------------------------------------------------------
+
+
+def _bits(bitmap: pa.Buffer, rows: int) -> npt.NDArray[np.bool_]:
+    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), count=rows, bitorder="little")
+    return bits.view(np.bool_)
+
+
+def _expect_ones(found: int, count: int) -> None:
+    if found != count:
+        raise ValueError(f"expected a value for each row that has one, found {count}")
 
 
 def _fill(job: Fill) -> None:

@@ -1,0 +1,307 @@
+"""Values without the NULLs between them: when they are stored so, that they come to their rows, whatever they are read
+as, and that nothing else is believed of a block."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.unit.cfile.encoding.values import ALLOWED
+from tests.unit.cfile.memory import MemoryFiles, make_values, same
+from tests.unit.cfile.test_roundtrip import COLUMN, written
+
+from nyala.cfile import BlockCache, CFileReader, CFileWriter, ColumnReader, ColumnWriteSpec, format
+from nyala.cfile.block import BlockHeader, decode_block, encode_blocks, read_header
+from nyala.cfile.dump import dump
+from nyala.cfile.encoded_rows import FrameRows, picked
+from nyala.cfile.encoding import choose_encoding, encoding_by_code
+from nyala.cfile.physical import physical
+from nyala.errors import CorruptionError, StorageError
+from nyala.schema.arrow_values import rows_of
+from nyala.schema.constraint import ANY, NULL_ONLY, Constraint
+from nyala.schema.types import parse_type
+
+INT32 = physical(parse_type("int32"))
+
+
+def headers(files: MemoryFiles, column: ColumnReader) -> list[BlockHeader]:
+    """Of the blocks of the only column of the only file."""
+    (content,) = files.content.values()
+    places = zip(column.footer.block_offsets.tolist(), column.footer.block_lengths.tolist(), strict=True)
+    return [read_header(pa.py_buffer(content[at : at + length]), "f", at) for at, length in places]
+
+
+def sparse(values: pa.Array, row_count: int, seed: int = 0) -> pa.Array:
+    """These values at random rows, in their order; NULL elsewhere."""
+    rows = np.sort(np.random.default_rng(seed).permutation(row_count)[: len(values)])
+    places = np.full(row_count, -1)
+    places[rows] = np.arange(len(values))
+    return values.take(pa.array(places, mask=places < 0))
+
+
+@pytest.mark.parametrize(
+    ("type", "null_count", "is_dense"),
+    [
+        ("int32", 0, False),
+        ("int32", 19, False),
+        ("int32", 20, True),
+        ("int32", 99, True),
+        ("int32", 100, False),
+        ("bool", 39, False),
+        ("bool", 40, True),
+    ],
+)
+def test_a_fifth_of_nulls_makes_a_column_dense(type: str, null_count: int, is_dense: bool) -> None:
+    """A column with few NULLs would be spread out for nothing, or a sparse one take as much room as a full one."""
+    array = sparse(make_values(type, 100 - null_count), 100)
+    column = written(files := MemoryFiles(), array, type, "plain", "none")
+    (header,) = headers(files, column)
+    assert header.placement == (format.PLACEMENT_DENSE if is_dense else format.PLACEMENT_HOLES)
+    assert column.footer.has_dense == is_dense
+    assert same(column.read(0, 100), array)
+
+
+def test_a_block_without_nulls_and_one_of_nulls_have_nothing_to_place() -> None:
+    """A reader would look for a bitmap that is not there."""
+    few = sparse(make_values("int32", 9), 64)
+    array = pa.concat_arrays([make_values("int32", 128), pa.nulls(256, pa.int32()), few])
+    column = written(files := MemoryFiles(), array, "int32", "plain", "none", block_size_bytes=512)
+    found = [(of.null_count, of.placement, of.values_length) for of in headers(files, column)]
+    assert found == [(0, 0, 512), (128, 0, 0), (128, 0, 0), (55, 1, 36)]
+    assert column.read(0, len(array)).equals(array)
+    text = "\n".join(dump(files, *files.content))
+    assert "rows [384, 448), NULLs 55, dense, plain" in text and text.count("dense") == 1
+
+
+def test_runs_have_holes() -> None:
+    """A NULL costs a run nothing: who asks for runs would get rows."""
+    values = pa.array(np.repeat(np.arange(40), 100), mask=np.arange(4000) % 3 > 0)
+    column = written(files := MemoryFiles(), values, "int64", "rle")
+    assert [of.placement for of in headers(files, column)] == [format.PLACEMENT_HOLES]
+    assert not column.footer.has_dense and column.read(0, 4000).equals(values)
+
+
+@pytest.mark.parametrize(("type", "encoding"), ALLOWED)
+@given(data=st.data())
+def test_whatever_is_read_of_a_sparse_column_is_as_it_was(
+    type: str, encoding: str, data: st.DataObject
+) -> None:
+    """A value would be another row's."""
+    count = data.draw(st.integers(1, 300) | st.sampled_from([63, 64, 65, 128, 700]))
+    array = sparse(make_values(type, data.draw(st.integers(1, count)), data.draw(st.integers(0, 9))), count)
+    size = data.draw(st.sampled_from([512, 1024, None]))
+    column = written(MemoryFiles(), array, type, encoding, data.draw(st.sampled_from(["none", "zstd"])), size)
+    lower = data.draw(st.integers(0, count - 1))
+    upper = data.draw(st.integers(lower + 1, count))
+    expected = array.slice(lower, upper - lower)
+    read = [column.read(lower, upper), column.read(lower, upper, scanning=True)]
+    if column.has_dictionary:
+        read.append(column.read_codes(lower, upper).dictionary_decode())
+    if column.has_runs:
+        read.append(rows_of(column.read_runs(lower, upper)))
+    for one in read:
+        one.validate(full=True)
+        assert same(one, expected)
+    if type in ("decimal(9,2)", "decimal(18,0)") and hasattr(pa, "decimal32"):
+        assert column.read_narrow(lower, upper).cast(array.type).equals(expected)
+    rows = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=9)), np.int64)
+    assert same(column.singles.gather(rows), array.take(pa.array(rows)))
+
+
+FRAMES = {
+    "a line": np.random.default_rng(1).integers(-500, 5000, 400),
+    "a unit": np.random.default_rng(1).integers(0, 9, 400) * 1_000_000,
+    "a slope": np.arange(400) * 1000 + np.random.default_rng(2).integers(0, 4, 400),
+    "a table": np.random.default_rng(1).integers(-(2**62), 2**62, 5)[
+        np.random.default_rng(2).integers(0, 5, 400)
+    ],
+    "steps": np.cumsum(np.random.default_rng(1).integers(1, 30, 400)) * 7,
+    "far apart": np.array([-(2**63), 2**63 - 1] * 200),
+    "one value": np.full(400, 17),
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+@pytest.mark.parametrize(("rows", "size"), [(533, None), (4000, None), (1024, 4096)])
+def test_rows_are_asked_of_sparse_frames_as_of_others(name: str, rows: int, size: int | None) -> None:
+    """A filter on a column that is mostly NULL would find other rows, or none."""
+    values = FRAMES[name]
+    array = sparse(pa.array(values), rows)
+    column = written(files := MemoryFiles(), array, "int64", "for", block_size_bytes=size)
+    assert {of.placement for of in headers(files, column)} == {format.PLACEMENT_DENSE}
+    assert_answers(column.frames(0, rows), array, values)
+    # Blocks that a scan does not read to their end stay in the cache, in memory of their own.
+    cached = written(MemoryFiles(), array, "int64", "for", block_size_bytes=size, cache=BlockCache(1 << 20))
+    for _ in range(2):
+        assert_answers(cached.frames(1, rows - 1), array.slice(1, rows - 2), values)
+
+
+def assert_answers(frames: FrameRows, array: pa.Array, values: npt.NDArray[np.int64]) -> None:
+    ends = np.sort(values)[[0, 100, 300, 399]].tolist()
+    for constraint in (
+        Constraint.one_of([ends[1]]),
+        Constraint.one_of(values[::7].tolist()),
+        Constraint.between(parse_type("int64"), ends[1], ends[2]),
+        Constraint.between(parse_type("int64"), None, ends[0]),
+        ANY.with_null("none"),
+        NULL_ONLY,
+    ):
+        expected = [constraint.admits(value) for value in array.to_pylist()]
+        assert frames.matches(constraint).tolist() == expected
+        kept = np.flatnonzero(expected)
+        if len(kept):
+            assert picked(frames, kept).equals(array.take(pa.array(kept)))
+
+
+def test_rows_are_asked_of_sparse_codewords_as_of_others() -> None:
+    words = pa.array(["red", "green", "blue", ""]).take(
+        pa.array(np.random.default_rng(1).integers(0, 4, 500))
+    )
+    array = sparse(words, 3000)
+    column = written(MemoryFiles(), array, "string", "dictionary")
+    assert column.footer.dictionary_count == 4
+    encoded = column.encoded(0, 3000)
+    assert encoded is not None
+    above = Constraint.between(parse_type("string"), "c", None)
+    for constraint in (Constraint.one_of(["green", ""]), above, NULL_ONLY):
+        assert encoded.matches(constraint).tolist() == [constraint.admits(word) for word in array.to_pylist()]
+
+
+def test_a_sparse_column_takes_the_encoding_of_its_values() -> None:
+    """NULLs were values to the encodings: what rises had no steps, words a word more, floats a zero each."""
+    times = pa.array(np.cumsum(np.random.default_rng(1).integers(1, 3_000_000, 1 << 16)), pa.int64())
+    for dense, rows in ((times, 1 << 18), (pa.array(np.arange(1 << 16) % 900 / 10), 1 << 18)):
+        full = written(MemoryFiles(), dense, str(dense.type))
+        column = written(MemoryFiles(), sparse(dense, rows), str(dense.type))
+        assert column.encoding == full.encoding
+        assert (
+            column.size_bytes <= full.size_bytes + rows // 8 + 1024
+        )  # validity, and zone maps of more blocks
+
+
+SPARSE_COLUMNS = {
+    "small numbers": ("int64", pa.array(np.random.default_rng(1).integers(0, 1000, 1 << 18))),
+    "times": ("int64", pa.array(np.cumsum(np.random.default_rng(1).integers(1, 3_000_000, 1 << 18)))),
+    "one digit": ("double", pa.array(np.random.default_rng(1).integers(0, 900, 1 << 18) / 10)),
+    "all digits": ("double", pa.array(np.random.default_rng(1).random(1 << 18))),
+    "words": ("string", pa.array([f"word {n % 300}" for n in range(1 << 18)])),
+    "names": ("string", pa.array([f"u{n * 7919 % 1_000_003}" for n in range(1 << 18)])),
+    "flags": ("bool", pa.array(np.random.default_rng(1).random(1 << 18) < 0.3)),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE_COLUMNS)
+@pytest.mark.parametrize("null_share", [0.5, 0.9, 0.97])
+def test_a_sparse_column_is_smaller_than_in_parquet(name: str, null_share: float) -> None:
+    """2.9 bits a row of a column that is 97 % NULL, where Parquet with Snappy has 0.9 (before 2026-11-25)."""
+    type, values = SPARSE_COLUMNS[name]
+    mask = np.random.default_rng(3).random(len(values)) < null_share
+    array = pa.array(values.to_pylist(), values.type, mask=mask)
+    pq.write_table(pa.table({"a": array}), sink := io.BytesIO(), compression="snappy")
+    parquet = pq.read_metadata(sink).row_group(0).column(0).total_compressed_size
+    assert written(MemoryFiles(), array, type).size_bytes < parquet
+
+
+# -- what a reader believes --------------------------------------------------------------------------------
+
+
+def sealed(header: BlockHeader, block: bytes) -> bytes:
+    body = header.pack() + block[format.BLOCK_HEADER.size : -format.CRC.size]
+    return body + format.CRC.pack(google_crc32c.value(body))
+
+
+def block_of(array: pa.Array, *, dense: bool) -> bytes:
+    values = array.drop_null() if dense else array
+    encoding, encoder, _ = choose_encoding("plain", INT32, values)
+    validity = array.is_valid().buffers()[1]
+    (parts,) = encode_blocks(
+        encoding, encoder, format.COMPRESSION_NONE, validity, len(array), 20, dense=dense
+    )
+    return b"".join(parts)
+
+
+def decoded(block: bytes, rows: int) -> pa.Array:
+    return decode_block(INT32, pa.py_buffer(block), 0, rows, None, "f", 64)
+
+
+SOME = pa.array([1, None, 3, None, None, 6, 7], pa.int32())
+
+
+@pytest.mark.parametrize(
+    ("array", "dense", "placement", "reason"),
+    [
+        (SOME, True, 2, "expected values with holes or, beside NULLs, dense ones, found placement 2"),
+        (SOME, True, 0, "expected 28 bytes for 7 values, found 16"),
+        (SOME, False, 1, "expected 16 bytes for 4 values, found 28"),
+        (SOME.drop_null(), False, 1, "beside NULLs, dense ones, found placement 1"),
+        (pa.nulls(7, pa.int32()), False, 1, "beside NULLs, dense ones, found placement 1"),
+    ],
+)
+def test_placements_that_cannot_be(array: pa.Array, dense: bool, placement: int, reason: str) -> None:
+    """Values would be given to other rows, or taken from behind the block."""
+    block = block_of(array, dense=dense)
+    header = dataclasses.replace(BlockHeader.unpack(block), placement=placement)
+    with pytest.raises(CorruptionError, match=f"f at offset 64: .*{reason}"):
+        decoded(sealed(header, block), len(array))
+
+
+def test_a_bitmap_of_other_rows_is_refused() -> None:
+    """There would be more rows with a value than values."""
+    block = bytearray(block_of(SOME, dense=True))
+    block[format.BLOCK_HEADER.size] |= 0b10
+    with pytest.raises(CorruptionError, match="expected 4 values, found a bitmap of 5"):
+        decoded(sealed(BlockHeader.unpack(bytes(block)), bytes(block)), 7)
+
+
+def test_a_version_that_knows_no_dense_values_refuses_the_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would read the first value as that of the first row."""
+    written(files := MemoryFiles(), SOME, "int32")
+    (path,) = files.content
+    monkeypatch.setattr(format, "COLUMN_INCOMPATIBLE_KNOWN", 0)
+    with pytest.raises(StorageError, match="written by a newer version of Nyala"):
+        CFileReader(files, path).column(COLUMN)
+
+
+@pytest.mark.parametrize("encoding", [format.ENCODING_RLE, format.ENCODING_BITSHUFFLE])
+@given(ones=st.lists(st.booleans(), min_size=2, max_size=200).filter(lambda ones: 0 < sum(ones) < len(ones)))
+@example(ones=[True, False])
+@example(ones=[False] * 64 + [True] * 64)
+def test_dense_blocks_of_any_encoding_are_read(encoding: int, ones: list[bool]) -> None:
+    """Another writer may do what ours does not: runs that are dense come as rows."""
+    known = encoding_by_code(encoding)
+    assert known is not None
+    array = pa.array(np.arange(len(ones)) // 5, pa.int32(), mask=~np.array(ones))
+    encoder = known.prepare(INT32, array.drop_null())
+    assert encoder is not None
+    validity = array.is_valid().buffers()[1]
+    (parts,) = encode_blocks(known, encoder, format.COMPRESSION_NONE, validity, len(ones), 20, dense=True)
+    block = pa.py_buffer(b"".join(parts))
+    assert decode_block(INT32, block, 0, len(ones), None, "f", 0).equals(array)
+    if encoding == format.ENCODING_RLE:
+        assert decode_block(INT32, block, 0, len(ones), None, "f", 0, as_="runs").equals(array)
+    else:
+        with pytest.raises(
+            CorruptionError, match="expected a block of runs, found one of encoding bitshuffle"
+        ):
+            decode_block(INT32, block, 0, len(ones), None, "f", 0, as_="runs")
+
+
+def test_bitmaps_of_few_values_are_small() -> None:
+    """Of 97 % NULLs the bitmap would be most of the column: LZ4 leaves 0.54 bits a row, Zstd 0.29."""
+    rows = 1 << 17
+    array = pa.array(np.ones(rows, np.int64), mask=np.random.default_rng(1).random(rows) < 0.97)
+    with CFileWriter(files := MemoryFiles(), "f") as writer:
+        writer.append_column(ColumnWriteSpec(COLUMN, parse_type("int64"), "for"), array)
+        writer.finish()
+    column = CFileReader(files, "f").column(COLUMN)
+    assert column is not None and column.read(0, rows).equals(array)
+    (header,) = headers(files, column)
+    assert header.validity_compression == format.COMPRESSION_ZSTD and header.validity_length * 8 < 0.35 * rows
