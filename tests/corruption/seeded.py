@@ -33,7 +33,7 @@ def make_store(path: Path | str, *, close: bool = True, tablets: int = 2) -> tup
     moments = []
     levels = [nyala.hash_partition("k", buckets=tablets)] if tablets > 1 else []
     t = db.create_table("t", {"k": "int64", "v": "int64", "s": "string"}, "k", levels)
-    a, b = nyala.column("string", encoding="dictionary"), nyala.column("int32", encoding="for")
+    a, b = nyala.column("string", encoding="dictionary"), nyala.column("int32", encoding="plain")
     u = db.create_table("u", {"a": a, "b": b, "v": "double"}, ["a", "b"])
     t.insert({"k": range(60), "v": range(60), "s": [f"text {n}" for n in range(60)]})
     u.insert({"a": ["x", "x", "y", ""], "b": [1, 2, 1, 0], "v": [0.5, 1.5, None, float("nan")]})

@@ -163,6 +163,7 @@ _TINY: Sequence[tuple[ModuleType, str, int]] = (
     (format, "KEY_BLOCK_SIZE_BYTES_DEFAULT", 16),
     (format, "BLOOM_ROWS_PER_BLOCK_LOG2", 0),
     (format, "SPARSE_KEY_ROWS_LOG2", 1),
+    (format, "SPARSE_TEXT_KEY_ROWS_LOG2", 2),
     (format, "DICTIONARY_BYTES_MAX", 40),
     (format, "COALESCED_READ_BYTES_MAX", 100),
     (schema, "MIN_BLOCK_SIZE_BYTES", 16),

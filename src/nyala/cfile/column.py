@@ -40,7 +40,7 @@ class ColumnWriteSpec:
     encoding: str = "auto"
     compression: str = "default"
     block_size_bytes: int | None = None
-    single_values: bool = False  # of a composite key: 'auto' shall take what look-ups take single values from
+    single_values: bool = False  # of a composite key: look-ups take single values, and 'auto' what gives them
 
 
 @dataclass(frozen=True)

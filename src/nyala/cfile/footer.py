@@ -28,7 +28,7 @@ import pyarrow as pa
 from nyala.cfile import format
 from nyala.cfile.column import BLOOM, KEY, ColumnKey
 from nyala.cfile.compression import compression_name
-from nyala.cfile.encoding import EncodedValues, encoding_by_code, picks_single_values
+from nyala.cfile.encoding import EncodedValues, encoding_by_code, key_stretch_log2, picks_single_values
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
 from nyala.cfile.physical import BYTES, Physical, bloom_physical, physical
 from nyala.cfile.zonemap import Zone, ZoneMap
@@ -96,6 +96,11 @@ class ColumnFooter:
     def picks_single_values(self) -> bool:
         """See the function."""
         return picks_single_values(self.encoding, self.form, self.null_count)
+
+    @property
+    def key_stretch_log2(self) -> int:
+        """See the function."""
+        return key_stretch_log2(self.encoding, self.form, self.null_count)
 
     @property
     def has_runs(self) -> bool:

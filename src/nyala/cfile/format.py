@@ -255,7 +255,9 @@ ROLES: Final = {
     ROLE_DELTA_VALUE: "delta-value",
 }
 
-SPARSE_KEY_ROWS_LOG2: Final = 7  # the group of role key where a key stands for a stretch of rows
+# The groups of role key where a key stands for a stretch of rows: of numbers, and where a key column is text.
+SPARSE_KEY_ROWS_LOG2: Final = 6
+SPARSE_TEXT_KEY_ROWS_LOG2: Final = 5
 
 # Kudu's DataType where it has one. A decimal's number says its width on disk.
 TYPE_INT8: Final = 1
@@ -332,8 +334,10 @@ COMPRESSION_RATIO_MAX: Final = 0.9
 COALESCED_READ_BYTES_MAX: Final = 8 << 20
 
 BLOOM_BLOCK_BYTES: Final = 32
-# 16 bits a key let about 1 absent key in 800 through; halving that would cost 2 bits more per key in memory.
+# 16 bits a key let about 1 absent key in 800 through; halving that would cost 2 bits more per key in memory. 8 let 1 in
+# 30 through: where rows are narrow, looking for these costs less than filters that take as much as the rows.
 BLOOM_BITS_PER_KEY: Final = 16
+BLOOM_BITS_PER_KEY_MIN: Final = 8
 BLOOM_ROWS_PER_BLOCK_LOG2: Final = 11  # 64 KiB of filter under one CRC
 # Parquet's split-block filter: one odd multiplier per word. On disk: never change.
 BLOOM_SALT: Final = (

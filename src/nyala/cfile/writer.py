@@ -26,7 +26,7 @@ from nyala.cfile.block import column_validity, encode_block, encode_blocks
 from nyala.cfile.bloom import Bloom
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace, ColumnWriteSpec, WrittenFile
 from nyala.cfile.compression import compression_code, effective_compression
-from nyala.cfile.encoding import PLAIN, BlockEncoder, Encoding, choose_encoding, picks_single_values
+from nyala.cfile.encoding import PLAIN, BlockEncoder, Encoding, choose_encoding, key_stretch_log2
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.physical import (
     BITS,
@@ -115,10 +115,17 @@ class CFileWriter:
         self._footers[spec.key] = (footer, zones)
         return footer
 
-    def append_bloom(self, hashes: npt.NDArray[np.uint64]) -> None:
+    @property
+    def size_bytes(self) -> int:
+        """Of what was appended so far."""
+        return self._offset
+
+    def append_bloom(
+        self, hashes: npt.NDArray[np.uint64], bits_per_key: int = format.BLOOM_BITS_PER_KEY
+    ) -> None:
         """Write the bloom filter of a rowset's keys, from their 64-bit hashes in any order."""
         form, log2 = bloom_physical(), format.BLOOM_ROWS_PER_BLOCK_LOG2
-        bits = pa.py_buffer(Bloom.build(hashes).to_bytes())
+        bits = pa.py_buffer(Bloom.build(hashes, bits_per_key).to_bytes())
         count = bits.size // format.BLOOM_BLOCK_BYTES
         encoder = PLAIN.prepare(form, pa.Array.from_buffers(form.arrow, count, [None, bits], 0))
         assert encoder is not None
@@ -242,6 +249,10 @@ def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool) -> _Enco
         holes = encoding.prepare(form, stored)
         assert holes is not None
         encoder, is_dense = holes, False
+    if spec.single_values and form.kind == BYTES and encoding.code != format.ENCODING_DICTIONARY:
+        # A look-up decodes whole blocks of it, as of an index.
+        block_size = spec.block_size_bytes or format.KEY_BLOCK_SIZE_BYTES_DEFAULT
+        log2 = rows_per_block_log2(form, array, block_size)
     return _Encoded(form, stored, encoding, encoder, asked, compression, log2, is_dense)
 
 
@@ -269,7 +280,7 @@ class ColumnBytes(NamedTuple):
 
     blocks: int
     dictionary: int
-    picks_single_values: bool  # as the footer would say
+    key_stretch_log2: int  # as the footer would say
 
 
 def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = False) -> ColumnBytes:
@@ -281,8 +292,8 @@ def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = Fal
     blocks = sum(map(_size_of, _blocks(made, column_validity(made.stored))))
     words = made.encoder.dictionary
     of_words = 0 if words is None else _size_of(_dictionary_block(words, made.asked))
-    single = picks_single_values(made.encoding.code, made.form, array.null_count)
-    return ColumnBytes(blocks, of_words, single)
+    stretch_log2 = key_stretch_log2(made.encoding.code, made.form, array.null_count)
+    return ColumnBytes(blocks, of_words, stretch_log2)
 
 
 def _size_of(parts: Sequence[Any]) -> int:

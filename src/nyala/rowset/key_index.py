@@ -1,7 +1,7 @@
 """From keys to rowids and back in one base file: bloom filter, then the keys as they are stored.
 
     keys ── bloom: surely absent? ── first keys: which piece ── the piece's keys: which row
-            16 bits a key             of blocks or stretches     see `stored_keys`
+            8 to 16 bits a key        of blocks or stretches     see `stored_keys`
 
 A file whose pieces are asked for again and again (keys that come at random) has all its keys in one piece in the block
 cache, if they take a small part of it: then keys cost one search, without filter, value index and blocks.

@@ -6,15 +6,15 @@
     SparseKeys   the column of role KEY has the key of every 2^group-th row (docs/format/rowset.md). What stands
                  between two of them is gathered from the key columns, encoded, and searched:
 
-        samples       k0            k128          k256          k384             12 bytes for 128 rows
+        samples       k0            k64           k128          k192             12 bytes for 64 rows
         key columns   ............. ............. ............. ....             one call for all stretches of a look-up
 
 Both cut the rows into pieces (blocks of the column, stretches), whose first keys tell which piece may hold a key.
 
-Sparse keys are for keys whose columns all are numbers in frames or runs, or text in a dictionary: there a single value
-costs the same wherever it is, and the encoded keys of all rows would be a sixth of lineitem. Other text is decompressed
-by the block.
-Measured: docs/decisions/0033. Source: Kudu facts 3.3 (its composite index is dense). Departure: the sparse form.
+Sparse keys are for keys whose columns all are numbers in frames or runs, of which a single value costs the same
+wherever it is, or text: the encoded keys of all rows would be a sixth of lineitem, and half of a table whose key is a
+long text. Text in no dictionary is decompressed by the block, as encoded keys would be.
+Measured: docs/decisions/0033, 0054. Source: Kudu facts 3.3 (its composite index is dense). Departure: the sparse form.
 
 Immutable but for what the cache holds; any thread may use them.
 """
@@ -278,8 +278,8 @@ class SparseKeys:
         return self._samples.floor(keys, stats)
 
     def find(self, keys: EncodedKeys, pieces: Pieces, stats: ReadStats | None) -> Rowids:
-        """The rowid of each key in its piece, or -1. Cost: a gathering for 128 of these stretches; where they lie close
-        together, a reading of 131,072 rows. No more keys than that are in memory at a time."""
+        """The rowid of each key in its piece, or -1. Cost: a gathering for each 16,384 rows of these stretches; where
+        they lie close together, a reading of 131,072 rows. No more keys than that are in memory at a time."""
         found = np.full(len(keys), NO_ROWID, np.int64)
         firsts = np.flatnonzero(np.diff(pieces, prepend=NO_ROWID))  # of each stretch the first key
         stretches = pieces[firsts]

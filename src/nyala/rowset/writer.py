@@ -31,10 +31,11 @@ from nyala.rowset.meta import RowSetMeta
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.schema.types import ColumnType
 
-__all__ = ["WrittenRowSet", "column_spec", "encoded_keys", "write_rowset"]
+__all__ = ["WrittenRowSet", "column_spec", "encoded_keys", "filter_bits_per_key", "write_rowset"]
 
 _ENCODED: Final = ColumnType("binary")
 _SPARSE_KEY_BYTES_MAX: Final = 256
+_FILTER_SHARE: Final = 1 / 8  # of what the columns take
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,9 @@ def write_rowset(
             for column in schema.columns
         }
         if schema.key_count > 1:
-            sparse = all(footers[column_id].picks_single_values for column_id in schema.key_ids)
-            writer.append_column(*encoded_keys(image.keys, sparse=sparse))
-        writer.append_bloom(image.keys.hash64())
+            stretch_log2 = min(footers[column_id].key_stretch_log2 for column_id in schema.key_ids)
+            writer.append_column(*encoded_keys(image.keys, stretch_log2))
+        writer.append_bloom(image.keys.hash64(), filter_bits_per_key(writer.size_bytes / count))
         if image.liveness is not None:
             writer.append_column(ColumnWriteSpec(ColumnKey(BASE, 0, LIVENESS), LIVENESS_TYPE), image.liveness)
         base = writer.finish(sync=True)
@@ -117,6 +118,12 @@ def write_rowset(
     return WrittenRowSet(meta, undo, undo_path)
 
 
+def filter_bits_per_key(row_bytes: float) -> int:
+    """How large the bloom filter of rows that take so much on disk shall be: an eighth of them, within its limits."""
+    bits = int(row_bytes * 8 * _FILTER_SHARE)
+    return min(max(bits, format.BLOOM_BITS_PER_KEY_MIN), format.BLOOM_BITS_PER_KEY)
+
+
 def column_spec(column: ColumnSchema, schema: Schema) -> ColumnWriteSpec:
     """How the base of a column of the schema is to be stored."""
     return ColumnWriteSpec(
@@ -129,17 +136,16 @@ def column_spec(column: ColumnSchema, schema: Schema) -> ColumnWriteSpec:
     )
 
 
-def encoded_keys(keys: EncodedKeys, *, sparse: bool) -> tuple[ColumnWriteSpec, pa.LargeBinaryArray]:
-    """The column of a composite key's encoded keys: of every row, or of every 128th (see `stored_keys`).
+def encoded_keys(keys: EncodedKeys, stretch_log2: int) -> tuple[ColumnWriteSpec, pa.LargeBinaryArray]:
+    """The column of a composite key's encoded keys: of every row, or of the first of each stretch (see `stored_keys`).
 
-    sparse: whether look-ups take single values from all key columns as they lie (`picks_single_values`). Long keys
-            are all stored even so: 128 of them for each that is asked for would take more memory than blocks do.
+    stretch_log2: of how many rows a stretch may be, as a power of two; 0: of one. Long keys are all stored even so: a
+            stretch of them for each that is asked for would take more memory than blocks do.
     """
-    if not sparse or (keys.width is None and int(keys.sizes().max()) > _SPARSE_KEY_BYTES_MAX):
+    if not stretch_log2 or (keys.width is None and int(keys.sizes().max()) > _SPARSE_KEY_BYTES_MAX):
         return ColumnWriteSpec(ColumnKey(KEY), _ENCODED), keys.to_binary()
-    log2 = format.SPARSE_KEY_ROWS_LOG2
-    samples = keys.take(np.arange(0, len(keys), 1 << log2))
-    return ColumnWriteSpec(ColumnKey(KEY, log2), _ENCODED), samples.to_binary()
+    samples = keys.take(np.arange(0, len(keys), 1 << stretch_log2))
+    return ColumnWriteSpec(ColumnKey(KEY, stretch_log2), _ENCODED), samples.to_binary()
 
 
 def _first_keys(column: ColumnSchema, schema: Schema, keys: EncodedKeys) -> FirstKeys | None:

@@ -19,7 +19,7 @@ from typing import Final
 from nyala.cfile import format
 from nyala.cfile.writer import column_bytes
 from nyala.rowset.image import RowSetImage
-from nyala.rowset.writer import column_spec, encoded_keys
+from nyala.rowset.writer import column_spec, encoded_keys, filter_bits_per_key
 from nyala.schema.schema import Schema
 from nyala.tablet import compaction_plans
 from nyala.tablet.compaction_plans import DECODED_PER_TARGET
@@ -66,15 +66,17 @@ def disk_bytes(image: RowSetImage, schema: Schema) -> float:
     blocks = words = 0
     for start in starts:
         piece = image.piece(start, start + rows)
-        sparse = True
+        stretch_log2 = format.SPARSE_KEY_ROWS_LOG2
         for column in schema.columns:
             is_index = schema.key_count == 1 and column is schema.columns[0]
             made = column_bytes(column_spec(column, schema), piece.columns[column.id], is_index=is_index)
             blocks += made.blocks
             words += made.dictionary
-            sparse &= made.picks_single_values or column.id not in schema.key_ids
+            if column.id in schema.key_ids:
+                stretch_log2 = min(stretch_log2, made.key_stretch_log2)
         if schema.key_count > 1:
-            blocks += column_bytes(*encoded_keys(piece.keys, sparse=sparse)).blocks
+            blocks += column_bytes(*encoded_keys(piece.keys, stretch_log2)).blocks
     # More rows have more blocks, but hardly more words in a dictionary, or it would not be one.
-    per_row = blocks / (_SAMPLES * rows) + format.BLOOM_BITS_PER_KEY / 8
+    per_row = blocks / (_SAMPLES * rows)
+    per_row += filter_bits_per_key(per_row) / 8
     return per_row * count + words / _SAMPLES

@@ -202,5 +202,5 @@ def test_sorted_dictionary(files: MemoryFiles) -> None:
     assert column.encoding == "dictionary"
     column.read(0, 1)
     dictionary = column._source._dictionary
-    assert dictionary is not None and dictionary.to_pylist() == ["", "a", "b", "é"]
+    assert dictionary is not None and dictionary.to_pylist() == ["a", "b", "é"]
     assert pc.all(pc.equal(column.read(0, 500), array)).as_py()

@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nyala.cfile import format
 from nyala.cfile.bloom import Bloom
 from nyala.cfile.cache import BlockCache
+from nyala.cfile.column import BLOOM, ColumnKey
+from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
 from nyala.delta.compaction import insertion_undo
 from nyala.delta.delta_file import DeltaFile, write_delta_file
@@ -24,7 +27,7 @@ from nyala.keys.key_range import KeyRange
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.stats import RowSetStats
-from nyala.rowset.writer import WrittenRowSet, write_rowset
+from nyala.rowset.writer import WrittenRowSet, filter_bits_per_key, write_rowset
 from nyala.schema.constraint import Constraint
 from nyala.schema.schema import Schema, build_schema, column
 
@@ -478,7 +481,7 @@ def test_writing_fails_without_leaving_a_file(part, tmp_path, monkeypatch):
                 raise StorageError("no space left", path=path)
             return super().create(path)
 
-    def full(self, hashes):
+    def full(self, hashes, bits_per_key):
         raise StorageError("no space left", path="5.base")
 
     if part == "base":
@@ -489,3 +492,30 @@ def test_writing_fails_without_leaving_a_file(part, tmp_path, monkeypatch):
             FullAtUndo(), str(tmp_path), ".", 5, 1, image(schema, [1], [1]), schema, deltas_durable=1
         )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "bits"), [(0.5, 8), (8, 8), (8.99, 8), (9, 9), (12.5, 12), (16, 16), (1000, 16)]
+)
+def test_a_filter_takes_an_eighth_of_what_its_rows_take(row_bytes, bits):
+    """Where rows are narrow it would be most of the table; where they are wide, a smaller one would save nothing."""
+    assert filter_bits_per_key(row_bytes) == bits
+
+
+@pytest.mark.parametrize(("width", "bits"), [(0, 8), (40, 16)])
+def test_rows_get_the_filter_of_their_width(width, bits, tmp_path):
+    """Its keys are found, and hardly any other, whatever it takes."""
+    count = 20_000
+    schema = build_schema({"k": "int64", "b": "binary"}, ["k"])
+    codec = KeyCodec([schema.columns[0].type])
+    rng, keys = np.random.default_rng(1), pa.array(np.arange(count) * 2)
+    values = pa.array([rng.bytes(width) for _ in range(count)], pa.binary())
+    image = RowSetImage(codec.encode([keys]), {10: keys, 11: values}, None, {}, np.arange(count))
+    write_rowset(PosixFiles(), str(tmp_path), ".", 5, 1, image, schema, deltas_durable=1)
+    reader = CFileReader(PosixFiles(), str(tmp_path / "5.base"))
+    column = reader.column(ColumnKey(BLOOM))
+    assert column.row_count == -(-count * bits // (8 * format.BLOOM_BLOCK_BYTES))
+    filter = reader.bloom()
+    assert filter.may_contain(codec.encode([keys]).hash64()).all()
+    absent = codec.encode([pa.array(np.arange(count) * 2 + 1)])
+    assert filter.may_contain(absent.hash64()).mean() < (0.05 if bits == 8 else 0.004)

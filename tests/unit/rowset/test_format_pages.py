@@ -24,7 +24,7 @@ from nyala.env import PosixFiles
 from nyala.keys.codec import KeyCodec
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.writer import WrittenRowSet, write_rowset
-from nyala.schema.schema import Schema, build_schema
+from nyala.schema.schema import Schema, build_schema, column
 
 FOLDER = Path(__file__).parents[3] / "docs" / "format"
 FILES = PosixFiles()
@@ -51,8 +51,9 @@ def specification_undo(folder: str) -> WrittenDelta:
 
 
 def three_rows(folder: str) -> WrittenRowSet:
-    schema = build_schema({"host": "string", "time": "int64", "val": "int32"}, ["host", "time"])
-    codec = KeyCodec([column.type for column in schema.key_columns])
+    time = column("int64", encoding="plain")  # so all keys are stored
+    schema = build_schema({"host": "string", "time": time, "val": "int32"}, ["host", "time"])
+    codec = KeyCodec([of.type for of in schema.key_columns])
     rows = MemRowSet(codec, schema)
     columns = {10: pa.array(["a", "a", "b"]), 11: pa.array([5, 6, 5]), 12: pa.array([1, 2, None], pa.int32())}
     rows.insert(codec.encode([columns[10], columns[11]]), SharedBatch(columns), 0, 3, 1)
@@ -60,10 +61,19 @@ def three_rows(folder: str) -> WrittenRowSet:
     return write(folder, schema, rows, 2)
 
 
+def three_texts(folder: str) -> WrittenRowSet:
+    schema = build_schema({"host": "string", "name": "string"}, ["host", "name"])
+    codec = KeyCodec([of.type for of in schema.key_columns])
+    rows = MemRowSet(codec, schema)
+    columns = {10: pa.array(["a", "a", "b"]), 11: pa.array(["u", "v", "u"])}
+    rows.insert(codec.encode([columns[10], columns[11]]), SharedBatch(columns), 0, 3, 1)
+    return write(folder, schema, rows, 1)
+
+
 def three_hundred_rows(folder: str) -> WrittenRowSet:
-    """A key of two numbers, in frames: one key in 128 is in the file."""
+    """A key of two numbers, in frames: one key in 64 is in the file."""
     schema = build_schema({"a": "int64", "b": "int32"}, ["a", "b"])
-    codec = KeyCodec([column.type for column in schema.key_columns])
+    codec = KeyCodec([of.type for of in schema.key_columns])
     rows = MemRowSet(codec, schema)
     columns = {10: pa.array(range(1000, 1300), pa.int64()), 11: pa.array([0] * 300, pa.int32())}
     rows.insert(codec.encode([columns[10], columns[11]]), SharedBatch(columns), 0, 300, 1)
@@ -103,9 +113,9 @@ def examples(folder: str) -> dict[str, list[str]]:
     FILES.unlink(f"{folder}/7.base")
     three_hundred_rows(folder)
     lines = lines_of(f"{folder}/7.base")
-    begin = lines.index("column    key/7/0")
+    begin = lines.index("column    key/6/0")
     sparse = [*lines[begin : lines.index("", begin)], ""]
-    sparse += parts_of(f"{folder}/7.base", "block 0 of key/7/0")
+    sparse += parts_of(f"{folder}/7.base", "block 0 of key/6/0")
     return {"delta.md": delta, "rowset.md": ["\n".join(dense), "\n".join(sparse)]}
 
 
@@ -162,12 +172,14 @@ def test_which_keys_are_sparse_is_what_the_page_says(tmp_path):
     """A reader of the page looks for the keys in the groups that it names."""
     groups = {
         place.key.group
-        for make in (three_rows, three_hundred_rows)
+        for make in (three_rows, three_texts, three_hundred_rows)
         for place in make(tempfile.mkdtemp(dir=tmp_path)).meta.columns
         if place.key.role == roles.KEY
     }
-    (named,) = re.findall(r"^\| 1 \(key\) \| (\d) or (\d) \|", (FOLDER / "rowset.md").read_text(), re.M)
-    assert set(map(int, named)) == groups == {0, format.SPARSE_KEY_ROWS_LOG2}
+    (named,) = re.findall(r"^\| 1 \(key\) \| (\d), (\d) or (\d) \|", (FOLDER / "rowset.md").read_text(), re.M)
+    assert (
+        set(map(int, named)) == groups == {0, format.SPARSE_TEXT_KEY_ROWS_LOG2, format.SPARSE_KEY_ROWS_LOG2}
+    )
 
 
 def fill(page: str, texts: Iterator[str]) -> str:

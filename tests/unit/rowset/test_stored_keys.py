@@ -43,6 +43,8 @@ KEYS: dict[str, tuple[list[str], Callable[[np.ndarray], list[np.ndarray]]]] = {
     "a sensor and a time": (["int32", "timestamp"], lambda n: [n // 5000, n % 5000 * 1_000_000]),
     "a host and a time": (["string", "timestamp"], lambda n: [_hosts(n // 500), n % 500 - 250]),
     "two texts": (["varchar(30)", "string"], lambda n: [_hosts(n // 700), _hosts(n % 700)]),
+    "plain texts": (["varchar(30)", "string"], lambda n: [_hosts(n // 700), _hosts(n % 700)]),
+    "plain text behind": (["int16", "string"], lambda n: [n // 20_000, _hosts(n)]),
     "days": (["date", "int8", "int16"], lambda n: [n // 1000 - 5, n % 1000 // 100, n % 100]),
 }
 
@@ -76,8 +78,9 @@ def indexes(
     types = KEYS[name][0]
     names = [f"k{i}" for i in range(len(types))]
     # Small blocks, so that a few thousand rows have several.
+    of_text = "plain" if "plain" in name else "dictionary"
     specs = {
-        n: column(t, block_size=4096, encoding="dictionary" if t in ("string", "varchar(30)") else "for")
+        n: column(t, block_size=4096, encoding=of_text if t in ("string", "varchar(30)") else "for")
         for n, t in zip(names, types, strict=True)
     }
     schema = build_schema(specs, names)
@@ -90,7 +93,7 @@ def indexes(
         with CFileWriter(FILES, path) as writer:
             for of, values in zip(schema.columns, columns, strict=True):
                 writer.append_column(column_spec(of, schema), values)
-            writer.append_column(*encoded_keys(keys, sparse=sparse))
+            writer.append_column(*encoded_keys(keys, format.SPARSE_KEY_ROWS_LOG2 if sparse else 0))
             writer.append_bloom(keys.hash64())
             writer.finish(sync=False)
         cache = BlockCache(cache_bytes)
@@ -275,7 +278,7 @@ def forged(
     schema = build_schema({f"k{i}": column(t, encoding="for") for i, t in enumerate(types)}, ["k0", "k1"])
     codec = KeyCodec([c.type for c in schema.columns])
     path = f"{folder}/{'-'.join(sorted(wrong))}-{sparse}"
-    spec, stored = encoded_keys(keys, sparse=sparse)
+    spec, stored = encoded_keys(keys, format.SPARSE_KEY_ROWS_LOG2 if sparse else 0)
     values = stored.to_pylist()
     late = len(values) - 2
     if "samples" in wrong:
@@ -379,8 +382,10 @@ ENCODINGS = [
     ({"a": column("int64", encoding="rle"), "b": "int64"}, True),
     ({"a": "string", "b": "int64"}, True),
     ({"a": "varchar(9)", "b": "int64"}, True),
-    ({"a": column("string", encoding="plain"), "b": "int64"}, False),
-    ({"a": "int64", "b": "string"}, False),
+    ({"a": column("string", encoding="plain"), "b": "int64"}, True),
+    ({"a": "int64", "b": "string"}, True),
+    ({"a": "int64", "b": column("string", encoding="prefix")}, True),
+    ({"a": "binary", "b": "string"}, True),
     ({"a": "int64", "b": "decimal(30, 2)"}, False),
     ({"a": column("int64", encoding="bitshuffle"), "b": "int64"}, False),
     ({"a": "int64", "b": column("int64", encoding="plain")}, False),
@@ -388,10 +393,11 @@ ENCODINGS = [
 
 
 @pytest.mark.parametrize(("key", "sparse"), ENCODINGS)
-def test_keys_are_sparse_where_all_their_columns_give_single_values(
+def test_keys_are_sparse_where_their_columns_are_text_or_give_single_values(
     key: dict[str, object], sparse: bool, tmp_path: Path
 ) -> None:
-    """Text that has no dictionary is decompressed by the block: for 128 rows each look-up would decompress 32,768."""
+    """Keys of everything were half of a table whose key is a long text; a megabyte of text would be decompressed for 32
+    rows of it."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {**key, "v": "int64"}, ["a", "b"])
         n = np.arange(2000)
@@ -405,7 +411,9 @@ def test_keys_are_sparse_where_all_their_columns_give_single_values(
         db.flush()
         (rowset,) = db._writer().root.table("t").tablets[0].rowsets
         (group,) = [place.key.group for place in rowset.meta.columns if place.key.role == KEY]
-        assert group == (format.SPARSE_KEY_ROWS_LOG2 if sparse else 0)
+        is_text = any(pa.types.is_string(of.type) or pa.types.is_binary(of.type) for of in columns)
+        stretch_log2 = format.SPARSE_TEXT_KEY_ROWS_LOG2 if is_text else format.SPARSE_KEY_ROWS_LOG2
+        assert group == (stretch_log2 if sparse else 0)
         rowset.check()
         assert table.scan(["v"], where="v BETWEEN 500 AND 502").to_arrow()["v"].to_pylist() == [500, 501, 502]
         one = {"a": columns[0][777].as_py(), "b": columns[1][777].as_py()}
@@ -438,7 +446,7 @@ def test_long_keys_are_all_stored(length: int, sparse: bool) -> None:
     codec = KeyCodec([build_schema({"a": "string"}, ["a"]).columns[0].type] * 2)
     text = pa.array(["x"] * 999 + ["x" * length])  # one is enough: it may be the key of a stretch
     keys = codec.encode([text, pa.array([f"{n:04}" for n in range(1000)])])
-    spec, stored = encoded_keys(keys, sparse=True)
+    spec, stored = encoded_keys(keys, format.SPARSE_TEXT_KEY_ROWS_LOG2)
     assert (spec.key.group > 0) == (len(stored) < 1000) == sparse
 
 
@@ -511,7 +519,7 @@ def test_a_damaged_key_column_is_not_taken_for_encoded_keys(key: list[str], tmp_
             first_keys = None if len(key) > 1 else lambda ordinals: keys.take(ordinals).to_binary()
             writer.append_column(column_spec(of, schema), values, first_keys=first_keys)
         if len(key) > 1:
-            writer.append_column(*encoded_keys(keys, sparse=True))
+            writer.append_column(*encoded_keys(keys, format.SPARSE_TEXT_KEY_ROWS_LOG2))
         writer.append_bloom(keys.hash64())
         writer.finish(sync=False)
     offset, length = place_of(path, BASE)
@@ -532,12 +540,12 @@ def test_encoded_keys_that_are_not_of_the_key_columns_are_found(
     real, types = rowset_writer.encoded_keys, build_schema({"a": "int64", "b": "int32"}, ["a", "b"]).columns
     codec = KeyCodec([of.type for of in types])
 
-    def forged(keys: EncodedKeys, *, sparse: bool) -> object:
-        assert sparse == (encoding == "for")
+    def forged(keys: EncodedKeys, stretch_log2: int) -> object:
+        assert (stretch_log2 > 0) == (encoding == "for")
         a, b = codec.decode(keys)
         values = b.to_numpy().copy()
         values[2 * STRETCH] += 1
-        return real(codec.encode([a, pa.array(values)]), sparse=sparse)
+        return real(codec.encode([a, pa.array(values)]), stretch_log2)
 
     monkeypatch.setattr(rowset_writer, "encoded_keys", forged)
     with open_database(tmp_path / "s") as db:
@@ -577,7 +585,7 @@ def test_keys_of_another_file_are_refused(group: int, count: int, words: str, tm
     with CFileWriter(FILES, path) as writer:
         for of in schema.columns:
             writer.append_column(column_spec(of, schema), values)
-        spec, _ = encoded_keys(keys, sparse=True)
+        spec, _ = encoded_keys(keys, format.SPARSE_TEXT_KEY_ROWS_LOG2)
         forged = type(spec)(ColumnKey(KEY, group), spec.type)
         writer.append_column(forged, keys.slice(0, count).to_binary())
         writer.append_bloom(keys.hash64())
@@ -594,7 +602,7 @@ def test_a_key_column_that_is_not_there_is_corruption(tmp_path: Path) -> None:
     keys = codec.encode([values, values])
     path = str(tmp_path / "f")
     with CFileWriter(FILES, path) as writer:
-        writer.append_column(*encoded_keys(keys, sparse=True))
+        writer.append_column(*encoded_keys(keys, format.SPARSE_TEXT_KEY_ROWS_LOG2))
         writer.finish(sync=False)
     index = KeyIndex(CFileReader(FILES, path), codec, [10, 11], 2000)
     with pytest.raises(CorruptionError, match=f"no column {ColumnKey(BASE, 0, 10)}"):

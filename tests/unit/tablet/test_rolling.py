@@ -80,7 +80,7 @@ def texts(count: int, length: int) -> pa.Array:
 
 def shapes() -> dict[str, tuple[int, pa.Table]]:
     """(columns of the key, rows), by what takes most of the file or would if it were stored otherwise."""
-    count, rng = 16_000, np.random.default_rng(5)
+    count, rng = 48_000, np.random.default_rng(5)
     numbers, text = pa.array(range(count)), texts(count, 30)
     hosts = texts(count // 80, 16).take(pa.array(np.arange(count) // 80))
     alike = pa.array([f"the same beginning {number:08}" for number in range(count)])

@@ -23,7 +23,7 @@ from nyala.cfile.encoding.rle import RunLength
 from nyala.cfile.physical import BYTES, FIXED, Physical
 
 __all__ = ["PLAIN", "BlockEncoder", "EncodedValues", "Encoding", "choose_encoding", "encoding_by_code"]
-__all__ += ["picks_single_values"]
+__all__ += ["key_stretch_log2", "picks_single_values"]
 
 PLAIN: Final[Encoding] = Plain()
 _DICTIONARY: Final[Encoding] = Dictionary()
@@ -54,6 +54,17 @@ def picks_single_values(encoding: int, form: Physical, null_count: int) -> bool:
         return encoding == format.ENCODING_DICTIONARY
     known = encoding in (format.ENCODING_FOR, format.ENCODING_RLE)
     return known and form.kind == FIXED and form.code != format.TYPE_DECIMAL128
+
+
+def key_stretch_log2(encoding: int, form: Physical, null_count: int) -> int:
+    """Of a column of a composite key: how long, as a power of two, stretches of rows may be of which only the first key
+    is stored, and look-ups make the others of their columns. 0: all keys are stored.
+
+    Shorter for text, whose keys take longer to make than two or three numbers do: docs/decisions/0054.
+    """
+    if form.kind == BYTES and not null_count:
+        return format.SPARSE_TEXT_KEY_ROWS_LOG2
+    return format.SPARSE_KEY_ROWS_LOG2 if picks_single_values(encoding, form, null_count) else 0
 
 
 def choose_encoding(

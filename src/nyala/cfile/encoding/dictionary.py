@@ -13,6 +13,7 @@ sample is looked at first, so that a column of distinct values costs little. Oth
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ CODEWORDS: Final = physical(ColumnType("int32"))
 # Eight stretches of 4,096 values: stretches, because values repeat among neighbours when a key sorts them.
 _SAMPLE_STRETCHES: Final = 8
 _SAMPLE_STRETCH_ROWS: Final = 4096
+# Of a sample, if not more: where as many words as a dictionary may have would leave so many distinct.
 _SAMPLE_DISTINCT_SHARE_MAX: Final = 0.8
 # Codewords and dictionary together, against the values' bytes and one length byte each.
 _SIZE_SHARE_MAX: Final = 0.75
@@ -86,10 +88,11 @@ class Dictionary:
         values_size = _data_size(values) + len(values)
         dictionary_size = _data_size(distinct) + len(distinct)
         dtype = codeword_dtype(len(distinct))
+        bits = (len(distinct) - 1).bit_length()
         if dictionary_size > format.DICTIONARY_BYTES_MAX:
             return None
         if (
-            dictionary_size + len(values) * dtype.itemsize > values_size * _SIZE_SHARE_MAX
+            dictionary_size + planes_size(bits, len(values)) > values_size * _SIZE_SHARE_MAX
             and len(distinct) > 1
         ):
             return None
@@ -208,7 +211,10 @@ def _sample_repeats(values: pa.Array) -> bool:
     step = len(values) // _SAMPLE_STRETCHES
     stretches = [values.slice(i * step, _SAMPLE_STRETCH_ROWS) for i in range(_SAMPLE_STRETCHES)]
     distinct = pc.count_distinct(pa.chunked_array(stretches)).as_py()
-    return bool(distinct <= rows * _SAMPLE_DISTINCT_SHARE_MAX)
+    # Of so many words, each as likely as any other, so many come in a sample.
+    words_max = format.DICTIONARY_BYTES_MAX / (sum(map(_data_size, stretches)) / rows + 1)
+    expected = words_max * -math.expm1(-rows / words_max)
+    return bool(distinct <= max(rows * _SAMPLE_DISTINCT_SHARE_MAX, expected))
 
 
 def _data_size(array: pa.Array) -> int:

@@ -43,8 +43,8 @@ __all__ = ["FrameOfReference", "probed_bits"]
 _LINE_BITS_MAX: Final = 61  # beyond them, positions times step might not fit 64 bits
 _PROBE_ROWS: Final = 512
 _DISTINCT_PROBE_ROWS: Final = 1024
-# A table must beat the line by this: a look-up per value is slower than an addition.
-_TABLE_SHARE_MAX: Final = 0.75
+# A table must beat the line by this, as `auto` judges encodings: a look-up per value is slower than an addition.
+_TABLE_SHARE_MAX: Final = 0.8
 # Steps must beat either by this: sums wait for one another.
 _STEPS_SHARE_MAX: Final = 0.5
 

@@ -125,6 +125,15 @@ def test_a_table_of_few_values_far_apart() -> None:
     assert header_of(back("for", "int64", int64(near)))["layout"] == format.FOR_LINE, "a look-up costs more"
 
 
+def test_a_table_that_is_a_quarter_smaller_than_a_line() -> None:
+    """Quantities 1, 2, 3, 5 and 10 took four bits, in Parquet three."""
+    few = np.array([1, 2, 3, 5, 10])[np.random.default_rng(1).integers(0, 5, 1 << 16)]
+    header = header_of(back("for", "int32", pa.array(few, pa.int32())))
+    assert (header["layout"], header["bits"]) == (format.FOR_TABLE, 3)
+    more = np.random.default_rng(1).integers(0, 14, 1 << 16)
+    assert header_of(back("for", "int32", pa.array(more, pa.int32())))["layout"] == format.FOR_LINE
+
+
 def test_wide_decimals_are_wide_only_in_their_blocks() -> None:
     """One sum of 30 digits would take 16 bytes for every row of the column."""
     small, large = arrow_of("decimal(38,2)", [1, -2, 3]), arrow_of("decimal(38,2)", [1 << 63, 1, 2])
