@@ -5,8 +5,8 @@ make a key index so small that no cache which Nyala can be given is a quarter of
 half of them new among those that are there; today's are the last ones and such that follow them, half of them new too.
 In turns, after one of each that does not count and one under a profile. At the end the rows are counted.
 
-    nyala         memory_limit is what its files have for finding keys (encoded keys, bloom filters), or 16 MB, the
-                  least that it takes; its block cache is a quarter of that
+    nyala         memory_limit is what its files have for finding keys (encoded keys, bloom filters, columns of the
+                  key), or 16 MB, the least that it takes; its block cache is a quarter of that
     sqlite        its cache is a quarter of the index of its primary key (dbstat)
     duckdb        as it is: how large its index is it does not tell, and with Nyala's memory_limit it ended with
                   "Out of Memory" (2.0.0, 300,000 rows, 18.6 MB, 2026-11-22)
@@ -154,20 +154,27 @@ def _load(name: str, given: str, folder: str) -> dict[str, Any]:
 
 
 def key_index_bytes(folder: str) -> int:
-    """What stands in a store's files for finding keys: encoded keys and bloom filters, or a sole key column itself."""
+    """What a store's files have for finding keys: encoded keys, bloom filters, and the columns of the key, of which the
+    keys are made that are not stored."""
     import nyala
     from bench.stores.nyala_store import base_files
-    from nyala.cfile.column import BLOOM, KEY
+    from nyala.cfile.column import BASE, BLOOM
+    from nyala.cfile.column import KEY as ENCODED_KEY
     from nyala.cfile.reader import CFileReader
     from nyala.env import SYSTEM
 
     total = 0
     with nyala.connect(folder, read_only=True) as db:
+        schema = db._store.root.table("t").schema
+        key_ids = {schema.by_name(name).id for name in KEY}
         for path in base_files(db, "t"):
             with CFileReader(SYSTEM.files, path) as reader:
                 for key in reader.columns():
                     column = reader.column(key)
-                    if column is not None and key.role in (BLOOM, KEY):
+                    is_of_key = key.role in (BLOOM, ENCODED_KEY) or (
+                        key.role == BASE and key.column_id in key_ids
+                    )
+                    if column is not None and is_of_key:
                         total += column.size_bytes
     return total
 

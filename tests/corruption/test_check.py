@@ -318,7 +318,9 @@ def bloom_misses(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         CFileWriter,
         "append_bloom",
-        lambda self, hashes: original(self, hashes * np.uint64(0x9E3779B97F4A7C15)),
+        lambda self, hashes, bits_per_key: original(
+            self, hashes * np.uint64(0x9E3779B97F4A7C15), bits_per_key
+        ),
     )
 
 

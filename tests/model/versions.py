@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tests.model.values import Predicate, holds, plain
+from tests.model.values import VALUES, WIDER, Predicate, encodings, holds, plain
 
 NOW = 2**63 - 1
 Key = tuple[Any, ...]
@@ -319,6 +319,8 @@ class Alteration:
                 if index is None:
                     return False
                 column = self.columns[index]
+                if not _suits(column.type, kind, rest):
+                    return False
                 if kind == "rename" and self.at(rest[0]) is None:
                     self.columns[index] = dataclasses.replace(column, name=rest[0])
                 elif kind == "storage":
@@ -353,3 +355,16 @@ class Alteration:
         for one in self.ranges:
             one.created = at if one.created < 0 else one.created
         table.ranges = self.ranges
+
+
+def _suits(type: str, kind: str, rest: Sequence[Any]) -> bool:
+    """Whether a step that was drawn for a column of this name is for one of this type: an alteration that came between
+    may have dropped that and added another."""
+    match kind:
+        case "widen":
+            return rest[0] in WIDER.get(type, ())
+        case "default":
+            return rest[0] is None or any(repr(rest[0]) == repr(value) for value in VALUES[type])
+        case "storage":
+            return rest[0]["encoding"] in encodings(type)
+    return True

@@ -265,6 +265,7 @@ def decode_block(
     *,
     as_: Form = "plain",
     is_compared: bool = False,
+    has_dense: bool | None = None,
 ) -> Any:
     """The Arrow array of a block, which must be the one of these ordinals.
 
@@ -275,6 +276,7 @@ def decode_block(
          dictionary an array of codewords, of others as "plain"; "keys", of plain keys that are equally long: a NumPy
          matrix of their bytes, of others as "plain".
     is_compared: as of `read_header`.
+    has_dense: what the column's footer says of values beside NULLs; None: a block says for itself.
 
     Owns: the array may refer to `block`'s memory; it keeps it alive.
     Raises: CorruptionError naming `path` and `offset` for anything that a writer cannot have written.
@@ -299,6 +301,13 @@ def decode_block(
         if as_ == "packed" and dictionary is not None:
             return pa.nulls(row_count, pa.from_numpy_dtype(codeword_dtype(len(dictionary))))
         return pa.nulls(row_count, form.arrow)
+    is_dense = header.placement == format.PLACEMENT_DENSE
+    if has_dense is not None and header.null_count and is_dense != has_dense:
+        raise CorruptionError(
+            f"expected placement {int(has_dense)} beside NULLs, as the column's footer says, found {header.placement}",
+            path,
+            offset,
+        )
     encoding = encoding_by_code(header.encoding)
     if encoding is None or not encoding.handles(form):
         raise CorruptionError(
@@ -315,7 +324,7 @@ def decode_block(
                 )
         stored = block.slice(header.values_start, header.values_length)
         data = decompress(header.compression, stored, header.values_size)
-        if validity is not None and header.placement == format.PLACEMENT_DENSE:
+        if validity is not None and is_dense:
             values = EncodedValues(data, row_count - header.null_count, None, 0, dictionary)
             return _spread(form, encoding, values, Places(validity, row_count, header.null_count), as_)
         values = EncodedValues(data, row_count, validity, header.null_count, dictionary)

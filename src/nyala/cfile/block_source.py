@@ -339,7 +339,7 @@ class BlockSource:
         try:
             array = decode_block(
                 form, data, first, count, self._dictionary, self._reader.path, offset,
-                as_="plain" if as_ == "narrow" else as_, is_compared=is_compared,
+                as_="plain" if as_ == "narrow" else as_, is_compared=is_compared, has_dense=footer.has_dense,
             )  # fmt: skip
         except CorruptionError as error:
             raise error.with_rows(first, first + count) from error.__cause__

@@ -57,7 +57,7 @@ class ColumnFooter:
     zone_bytes: bytes | None = None  # of the zone map, whose CRC was right
     first_keys: pa.LargeBinaryArray | None = None
     place: tuple[str, int] = ("", 0)  # path and offset, for errors
-    has_dense: bool = False  # whether values beside NULLs are dense; each block says for itself
+    has_dense: bool = False  # whether all values beside NULLs are dense; blocks say the same
 
     @cached_property
     def zone_map(self) -> ZoneMap | None:
@@ -238,6 +238,10 @@ class ColumnFooter:
             raise damaged(
                 f"expected the dictionary between {lower} and {upper}, found it at {dictionary_offset}"
             )
+        if dictionary_count and not dictionary_length:
+            raise damaged(f"expected no words without a dictionary, found {dictionary_count}")
+        if bool(flags & format.COLUMN_HAS_ZONE_MAP) == (role in (KEY, BLOOM)):
+            raise damaged(f"expected a zone map for every role but key and bloom, found flags {flags:#06x}")
         if dictionary_count > 1 << format.ROWS_PER_BLOCK_LOG2_MAX:
             raise damaged(
                 f"expected a dictionary of at most 2^{format.ROWS_PER_BLOCK_LOG2_MAX}, found {dictionary_count}"

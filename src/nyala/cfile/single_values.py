@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format
+from nyala.cfile.block import column_validity
 from nyala.cfile.block_source import BlockForm, BlockSource, ReadStats
 from nyala.cfile.column import BLOOM, KEY
 from nyala.cfile.decoded_size import DecodedSize
@@ -223,11 +224,11 @@ class SingleValues:
         if isinstance(array, pa.DictionaryArray):
             return array.dictionary_decode()
         if self._has_narrow and array.type != self._arrow:
-            if array.null_count:
-                return array.cast(self._arrow)
+            # Not by Arrow's cast, which looks at each value's digits, of those under NULLs as well.
             width = self._footer.form.width_bytes
             values = array.buffers()[1].slice(array.offset * width, len(array) * width)
-            return self._footer.form.fixed_array(values, len(array), None, 0)
+            validity = column_validity(array)
+            return self._footer.form.fixed_array(values, len(array), validity, array.null_count)
         return array
 
 

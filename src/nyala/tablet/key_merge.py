@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from nyala.errors import CorruptionError
 from nyala.keys.encoded_keys import EncodedKeys
 
 __all__ = ["KeyedRows", "aligned_heads", "merged_batches"]
@@ -57,6 +58,7 @@ def aligned_heads(
 
     sources: (no key is less than this, how to begin); pieces of one come in key order, each key once.
     Repeatedly, everything up to the smallest of the runs' last keys is complete and can go.
+    Raises: CorruptionError where keys do not ascend and so nothing could go; what they hide otherwise is not noticed.
     Cost: memory is one piece per rowset that overlaps the place.
     """
     waiting = [(key_min, index, begin) for index, (key_min, begin) in enumerate(sources)]
@@ -73,8 +75,13 @@ def aligned_heads(
         if waiting and waiting[0][0] <= bound:
             open_runs.append(_Run(heapq.heappop(waiting)[2]()))
             continue
-        heads = [run.split(bound) for run in open_runs]
-        yield [head for head in heads if len(head[0])]
+        heads = [head for run in open_runs if len((head := run.split(bound))[0])]
+        if not heads:  # the run whose last key the bound is has no row up to it
+            raise CorruptionError(
+                f"expected the rows of a rowset in the order of their keys, found {bound.hex()} behind greater keys: "
+                "`nyala check` says in which file"
+            )
+        yield heads
 
 
 def merged_batches(

@@ -253,6 +253,53 @@ def test_placements_that_cannot_be(array: pa.Array, dense: bool, placement: int,
         decoded(sealed(header, block), len(array))
 
 
+@pytest.mark.parametrize("type", ["int32", "bool", "string"])
+def test_a_block_and_its_column_say_the_same_of_placement(type: str) -> None:
+    """Where a block does not say how many values it has (a line of no bits, bits, prefixes), one changed byte would
+    give them to other rows."""
+    array = pa.array([1, None, 2, None, 3, None, 4, None]).cast(
+        pa.int32() if type == "int32" else pa.string()
+    )
+    if type == "bool":
+        array = pa.array([True, None, False, None, True, None, True, None])
+    column = written(files := MemoryFiles(), array, type, "for" if type == "int32" else "plain")
+    (path,) = files.content
+    (offset, length), *_ = column.extents()
+    block = files.content[path][offset : offset + length]
+    header = BlockHeader.unpack(block)
+    assert header.placement == format.PLACEMENT_DENSE
+    forged = sealed(dataclasses.replace(header, placement=format.PLACEMENT_HOLES), block)
+    files.content[path] = files.content[path].replace(block, forged)
+    found = CFileReader(files, path).column(COLUMN)
+    assert found is not None
+    with pytest.raises(
+        CorruptionError, match="expected placement 1 beside NULLs, as the column's footer says"
+    ):
+        found.read(0, len(array), scanning=True)
+
+
+@pytest.mark.parametrize("type", ["decimal(9,2)", "decimal(18,0)"])
+def test_a_decimal_of_too_many_digits_is_the_same_with_and_without_nulls(type: str) -> None:
+    """Look-ups ended in an error of Arrow's where there was a NULL besides, as its cast counts digits."""
+    form = physical(parse_type(type))
+    too_long = np.array([10**form.type.precision, 7, 8], f"<i{form.width_bytes}")
+    files = MemoryFiles()
+    values = pa.array([5, None, 7, None, 8], pa.int64()).cast(pa.decimal128(19, 0)).cast(form.arrow)
+    column = written(files, values, type, "plain", "none")
+    (path,) = files.content
+    (offset, length), *_ = column.extents()
+    block = files.content[path][offset : offset + length]
+    header = BlockHeader.unpack(block)
+    at = header.values_start
+    forged = block[:at] + too_long.tobytes() + block[at + too_long.nbytes :]
+    files.content[path] = files.content[path].replace(block, sealed(header, forged))
+    found = CFileReader(files, path).column(COLUMN)
+    assert found is not None
+    rows = np.array([0, 1, 4])
+    assert found.singles.gather(rows).is_null().to_pylist() == [False, True, False]
+    assert found.singles.gather(rows).equals(found.read(0, 5, scanning=True).take(pa.array(rows)))
+
+
 def test_a_bitmap_of_other_rows_is_refused() -> None:
     """There would be more rows with a value than values."""
     block = bytearray(block_of(SOME, dense=True))

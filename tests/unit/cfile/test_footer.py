@@ -74,6 +74,8 @@ def changed(footer: bytes, field: str, value: int) -> bytes:
         ("dictionary offset", 1 << 63, "expected the dictionary between"),
         ("dictionary length", (1 << 32) - 1, "expected the dictionary between"),
         ("dictionary count", 1 << 31, r"dictionary of at most 2\^20"),
+        ("dictionary length", 0, "no words without a dictionary, found 2"),
+        ("compatible flags", 0, "a zone map for every role but key and bloom, found flags 0x0000"),
         ("block offset", 0, "expected blocks between"),
         ("block offset", 31, "expected blocks between"),
         ("block offset", (1 << 64) - 8, "expected blocks between"),

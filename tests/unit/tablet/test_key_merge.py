@@ -6,7 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nyala.tablet.key_merge import merged_batches
+from nyala.errors import CorruptionError
+from nyala.keys.codec import KeyCodec
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.schema.types import parse_type
+from nyala.tablet.key_merge import aligned_heads, merged_batches
 
 
 @pytest.mark.parametrize("most_bytes", [1, 100, 1_000, 1 << 30])
@@ -24,3 +28,22 @@ def test_rows_of_all_heads_come_in_one_order(sizes: list[int], most_bytes: int) 
     assert all(batch.nbytes <= max(most_bytes * 1.3, 30) for batch in batches)
     if most_bytes == 1 << 30:
         assert len(batches) == 1
+
+
+def test_keys_that_do_not_ascend_end_the_merge() -> None:
+    """It went on without a row, and an ordered scan ended in an assertion: of a key column forged under a right CRC."""
+    codec = KeyCodec([parse_type("int64")])
+
+    def rows(*numbers: int) -> tuple[EncodedKeys, pa.RecordBatch]:
+        array = pa.array(numbers, pa.int64())
+        return codec.encode([array]), pa.record_batch([array], ["k"])
+
+    sources = [(b"", lambda: iter([rows(1, 5, 9)])), (b"", lambda: iter([rows(6, 7, 2)]))]
+    with pytest.raises(
+        CorruptionError, match="in the order of their keys, found 8000000000000002 behind greater"
+    ):
+        for heads in aligned_heads(sources):
+            assert heads
+    ascending = [(b"", lambda: iter([rows(1, 5, 9)])), (b"", lambda: iter([rows(2, 6, 7)]))]
+    found = [batch for heads in aligned_heads(ascending) for _, batch in heads]
+    assert sorted(pa.Table.from_batches(found)["k"].to_pylist()) == [1, 2, 5, 6, 7, 9]
