@@ -129,10 +129,10 @@ def encode_blocks(
 def encode_block(
     encoding: Encoding, encoder: BlockEncoder, compression: int, validity: pa.Buffer | None, row_count: int
 ) -> list[pa.Buffer | bytes]:
-    """One block of all rows of an encoder, as of `encode_blocks`, with holes."""
-    bitmap, null_count = _bitmap(validity, 0, row_count)
-    values = encoder.encode(0, row_count) if null_count < row_count else _NOTHING
-    return _block(encoding, compression, 0, row_count, null_count, bitmap, values, format.PLACEMENT_HOLES)
+    """`encode_blocks` of one block, with holes; there is one row at least."""
+    log2 = format.ROWS_PER_BLOCK_LOG2_MAX
+    (parts,) = encode_blocks(encoding, encoder, compression, validity, row_count, log2)
+    return parts
 
 
 def _bitmap(validity: pa.Buffer | None, lower: int, upper: int) -> tuple[pa.Buffer, int]:

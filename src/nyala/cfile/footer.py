@@ -28,7 +28,7 @@ import pyarrow as pa
 from nyala.cfile import format
 from nyala.cfile.column import BLOOM, KEY, ColumnKey
 from nyala.cfile.compression import compression_name
-from nyala.cfile.encoding import EncodedValues, encoding_by_code, key_stretch_log2, picks_single_values
+from nyala.cfile.encoding import EncodedValues, encoding_by_code, key_stretch_log2
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
 from nyala.cfile.physical import BYTES, Physical, bloom_physical, physical
 from nyala.cfile.zonemap import Zone, ZoneMap
@@ -91,11 +91,6 @@ class ColumnFooter:
     def has_frames(self) -> bool:
         """The same, and there is no NULL."""
         return self.lies_in_frames and self.null_count == 0
-
-    @property
-    def picks_single_values(self) -> bool:
-        """See the function."""
-        return picks_single_values(self.encoding, self.form, self.null_count)
 
     @property
     def key_stretch_log2(self) -> int:

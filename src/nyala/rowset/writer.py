@@ -35,7 +35,6 @@ __all__ = ["WrittenRowSet", "column_spec", "encoded_keys", "filter_bits_per_key"
 
 _ENCODED: Final = ColumnType("binary")
 _SPARSE_KEY_BYTES_MAX: Final = 256
-_FILTER_SHARE: Final = 1 / 8  # of what the columns take
 
 
 @dataclass(frozen=True)
@@ -119,9 +118,9 @@ def write_rowset(
 
 
 def filter_bits_per_key(row_bytes: float) -> int:
-    """How large the bloom filter of rows that take so much on disk shall be: an eighth of them, within its limits."""
-    bits = int(row_bytes * 8 * _FILTER_SHARE)
-    return min(max(bits, format.BLOOM_BITS_PER_KEY_MIN), format.BLOOM_BITS_PER_KEY)
+    """How large the bloom filter of rows that take so much on disk shall be: an eighth of their bits, so as many as
+    they have bytes, within its limits."""
+    return min(max(int(row_bytes), format.BLOOM_BITS_PER_KEY_MIN), format.BLOOM_BITS_PER_KEY)
 
 
 def column_spec(column: ColumnSchema, schema: Schema) -> ColumnWriteSpec:

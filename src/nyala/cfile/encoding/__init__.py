@@ -23,7 +23,7 @@ from nyala.cfile.encoding.rle import RunLength
 from nyala.cfile.physical import BYTES, FIXED, Physical
 
 __all__ = ["PLAIN", "BlockEncoder", "EncodedValues", "Encoding", "choose_encoding", "encoding_by_code"]
-__all__ += ["key_stretch_log2", "picks_single_values"]
+__all__ += ["key_stretch_log2"]
 
 PLAIN: Final[Encoding] = Plain()
 _DICTIONARY: Final[Encoding] = Dictionary()

@@ -1,8 +1,8 @@
 """What an encoding promises, and what it is given.
 
-An encoding turns the values of one block into bytes and back. Where a NULL is it writes what costs it least
-(`physical` tells what the others write); validity, compression, checksums and files are not its affair:
-`block` does these for all of them.
+An encoding turns the values of one block into bytes and back. Where a NULL is, unless values are dense and it is given
+none (`nyala.cfile.dense`), it writes what costs it least (`physical` tells what the others write); validity,
+compression, checksums and files are not its affair: `block` does these for all of them.
 
 To add one: a module with its `Encoding`, and one line in the table of `encoding/__init__.py`.
 """
@@ -28,7 +28,8 @@ class BlockEncoder(Protocol):
         ...
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
-        """The values of ordinals [lower, upper) as bytes. Never called for no ordinals, or for NULLs only."""
+        """The values [lower, upper) of those it was prepared with, as bytes: those of these ordinals, or dense ones.
+        Never called for none, or for NULLs only."""
         ...
 
 
@@ -71,7 +72,7 @@ class EncodedValues:
     """What a decoder is given: checked lengths and counts, unchecked bytes."""
 
     data: pa.Buffer
-    row_count: int
+    row_count: int  # of values: of dense ones fewer than the block has rows
     validity: pa.Buffer | None  # exactly row_count bits, or None without NULLs
     null_count: int
     dictionary: pa.Array | None  # the column's dictionary, if it has one
