@@ -607,3 +607,22 @@ def test_a_key_column_that_is_not_there_is_corruption(tmp_path: Path) -> None:
     index = KeyIndex(CFileReader(FILES, path), codec, [10, 11], 2000)
     with pytest.raises(CorruptionError, match=f"no column {ColumnKey(BASE, 0, 10)}"):
         index.find(keys.slice(0, 1))
+
+
+@pytest.mark.parametrize(("block_size", "most"), [(None, format.KEY_BLOCK_SIZE_BYTES_DEFAULT), (4096, 4096)])
+def test_text_of_a_key_that_is_in_no_dictionary_has_small_blocks(
+    block_size: int | None, most: int, tmp_path: Path
+) -> None:
+    """A look-up of one key would decompress a megabyte of it."""
+    count = 30_000
+    names = pa.array([f"name-{number:09}" for number in range(count)])
+    name = column("string", block_size=block_size)
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"a": "int32", "b": name, "v": "string"}, ["a", "b"])
+        table.insert(pa.table({"a": pa.array([1] * count, pa.int32()), "b": names, "v": names}))
+        db.flush()
+        (rowset,) = db._writer().root.table("t").tablets[0].rowsets
+        _, b, v = db._writer().root.table("t").schema.columns
+        key, value = rowset.base_column(b.id), rowset.base_column(v.id)
+        assert key is not None and value is not None and not key.has_dictionary
+        assert most // 2 < key.rows_per_block * 15 <= most < value.rows_per_block * 15
