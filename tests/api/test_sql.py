@@ -462,6 +462,8 @@ def test_a_result_that_is_dropped_goes_at_once(db: Any) -> None:
 def test_a_result_that_the_collector_finds_is_closed_later(db: Any) -> None:
     """The collector comes upon it in any thread: in one in which DuckDB reads for that very statement, or that holds a
     block which that waits for. To close it there would be to wait for oneself."""
+    gc.collect()  # what other tests left is not of this one
+    assert db.sql("SELECT 1").fetchall() == [(1,)]
     result = db.sql("SELECT k FROM t")
     assert result.fetchone() == (0,)
     cursor, left = result._rows.cursor, result._question.connection.left
@@ -480,6 +482,8 @@ def test_a_stream_that_the_collector_finds_in_its_own_statement_ends_later(
     db: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DuckDB reads on for a stream that nobody has any more, and the collector comes in that very thread."""
+    gc.collect()  # what other tests left is not of this one
+    assert db.sql("SELECT 1").fetchall() == [(1,)]
     result = db.sql("SELECT k, v FROM t")
     reader = result.to_reader()
     left, real = result._question.connection.left, read_path.read_window
