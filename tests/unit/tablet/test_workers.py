@@ -78,26 +78,26 @@ def environment(clock: Clock) -> Env:
     return Env(system_files(), clock, SystemRandomness())
 
 
-def opened_since(before: set[str]) -> dict[str, str]:
-    """Descriptors that were not there before, and what they lead to."""
-    opened: dict[str, str] = {}
-    for descriptor in set(os.listdir("/dev/fd")) - before:
+def descriptors() -> dict[str, str]:
+    """What this process has open, and what it leads to."""
+    found: dict[str, str] = {}
+    for descriptor in os.listdir("/dev/fd"):
         with contextlib.suppress(FileNotFoundError):  # that of the listing itself
-            opened[descriptor] = os.readlink(f"/dev/fd/{descriptor}")
-    return opened
+            found[descriptor] = os.readlink(f"/dev/fd/{descriptor}")
+    return found
 
 
 @pytest.fixture
 def pool() -> Iterator[WorkerPool]:
     """Every test ends without a process, a descriptor or a thread that was not there before."""
-    before = set(os.listdir("/dev/fd"))
+    before = descriptors().keys()
     threads = set(threading.enumerate())
     pool = WorkerPool(command=COMMAND)
     yield pool
     pool.close()
     assert not workers._children
-    until(lambda: not opened_since(before), 5)  # threads of other tests open a file for a moment
-    assert not opened_since(before)
+    until(lambda: descriptors().keys() <= before, 5)  # threads of other tests open a file for a moment
+    assert {d: to for d, to in descriptors().items() if d not in before} == {}
     assert set(threading.enumerate()) <= threads  # those of other tests may have ended by now
 
 
