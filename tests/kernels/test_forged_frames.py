@@ -51,6 +51,7 @@ class Forged(NamedTuple):
     sums: list[int] | None  # what it stands for; None where that is nothing
     proved: list[int]  # what FOR-fits asks to be values of the type besides
     is_allowed: bool  # by the format's limits
+    table: list[int] | None = None  # the column's, if it has one
 
 
 @st.composite
@@ -106,6 +107,29 @@ def forged(draw: st.DrawFn) -> Forged:
     return Forged(rows, data, sums, proved, is_allowed)
 
 
+@st.composite
+def forged_over_a_table(draw: st.DrawFn) -> Forged:
+    """Frames over a table of the column, of values that each type has, nearly right."""
+    table = draw(st.lists(st.integers(-100, 100), min_size=1, max_size=40, unique=True).map(sorted))
+    rows = draw(st.integers(1, 40) | st.sampled_from((TILE - 1, TILE + 1)))
+    base = draw(st.integers(0, len(table) - 1) | st.sampled_from((-1, len(table), (1 << 63) - 1, -(1 << 63))))
+    bits = draw(st.integers(0, 6) | st.sampled_from((16, 17, 18, 33, 64)))
+    step, unit = draw(st.sampled_from((0, 0, 0, 1))), draw(st.sampled_from((1, 1, 1, 0, 2)))
+    references = draw(st.sampled_from(((), (), (), (5,))))
+    most = max(0, min((1 << bits) - 1, len(table) - 1 - base + draw(st.sampled_from((0, 0, 0, 1)))))
+    rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
+    deltas = rng.integers(0, min(most, 99), rows, np.uint64, endpoint=True)
+    header = format.FOR_HEADER.pack(base, step, unit, format.FOR_SHARED, bits, len(references), bytes(4))
+    data = (
+        header + np.array(references, "<i8").tobytes() + pack_planes(deltas.astype(delta_dtype(bits)), bits)
+    )
+    is_allowed = not step and unit == 1 and not references and bits <= format.TABLE_BITS_MAX
+    names = [base + int(delta) for delta in deltas]
+    is_right = 0 <= base and max(names) < len(table)
+    sums = [table[name] for name in names] if is_right else None
+    return Forged(rows, data, sums, [], is_allowed, table)
+
+
 @pytest.fixture
 def used(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames are read by these kernels."""
@@ -117,17 +141,17 @@ def used(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=500)
 @given(
     type=st.sampled_from(TYPES),
-    block=forged(),
+    block=forged() | forged_over_a_table(),
     some=st.lists(st.integers(0, 1 << 32), min_size=1, max_size=9),
 )
 def test_a_forged_frame_is_refused_or_what_it_says(type: str, block: Forged, some: list[int]) -> None:
     """A value that the bytes do not stand for, a sum that wrapped around, memory of somebody else."""
-    rows, data, sums, proved, is_allowed = block
+    rows, data, sums, proved, is_allowed, _ = block
     form = form_of(type)
     least, greatest = value_bounds(form)
     fits = sums is not None and all(least <= value <= greatest for value in sums)
     try:
-        frame = Frame.parse(form, pa.py_buffer(data), rows)
+        frame = Frame.parse(form, pa.py_buffer(data), rows, table_of(block))
     except ValueError as error:
         assert "expected" in str(error) and not isinstance(error, pa.ArrowInvalid)
         is_right = fits and is_allowed and all(least <= value <= greatest for value in proved)
@@ -159,6 +183,10 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     os.close(descriptor)
 
 
+def table_of(block: Forged) -> Any:
+    return None if block.table is None else np.array(block.table, np.int64)
+
+
 def block_of(data: bytes, rows: int, **fields: int) -> bytes:
     """A block of frames with a right CRC; `fields` of its header instead of those that are right."""
     header = BlockHeader(0, rows, 0, 0, len(data), len(data), format.ENCODING_FOR, format.COMPRESSION_NONE, 1)
@@ -167,14 +195,16 @@ def block_of(data: bytes, rows: int, **fields: int) -> bytes:
     return body + format.CRC.pack(google_crc32c.value(body))
 
 
-def read_values(kernels: ModuleType, file: int, block: bytes, rows: int, type: str) -> list[int] | None:
+def read_values(
+    kernels: ModuleType, file: int, block: bytes, rows: int, type: str, table: Any = None
+) -> list[int] | None:
     """The values of a file of this block; None where the kernel leaves it to others."""
     form = form_of(type)
     os.pwrite(file, block, 64)
     out, width = pa.allocate_buffer(rows * form.arrow_width_bytes), form.arrow_width_bytes
     stretch = Stretch(
         np.array([64], "<u8"), np.array([len(block)], "<u4"), 13, rows, 0, rows, *value_bounds(form), False, out, width,
-        bytearray(1),
+        bytearray(1), None, table,
     )  # fmt: skip
     room = pa.allocate_buffer(1 << 17)
     if kernels.read_values(file, [stretch], room, None, nyala.cfile.kernels._CRC32C):
@@ -192,17 +222,17 @@ def line(base: int, step: int, rows: int) -> Forged:
 
 @needs_fetch
 @settings(max_examples=500)
-@given(type=st.sampled_from(TYPES), block=forged())
+@given(type=st.sampled_from(TYPES), block=forged() | forged_over_a_table())
 @example(type="int8", block=line(0, -(1 << 63), 1))  # a step that is never taken
 @example(type="int64", block=line(5, -(1 << 63), 2))
 def test_a_forged_block_is_left_to_others_or_what_it_says(
     compiled_kernels: ModuleType, file: int, type: str, block: Forged
 ) -> None:
     """What is read and decoded by one call has the same proofs, written a second time."""
-    rows, data, sums, proved, is_allowed = block
+    rows, data, sums, proved, is_allowed, _ = block
     form = form_of(type)
     least, greatest = value_bounds(form)
-    found = read_values(compiled_kernels, file, block_of(data, rows), rows, type)
+    found = read_values(compiled_kernels, file, block_of(data, rows), rows, type, table_of(block))
     fits = sums is not None and all(least <= value <= greatest for value in [*sums, *proved])
     if found is not None:
         assert is_allowed and fits and found == sums
@@ -210,7 +240,7 @@ def test_a_forged_block_is_left_to_others_or_what_it_says(
     base, step, unit, layout, bits, _, _ = format.FOR_HEADER.unpack_from(data)
     is_plain = layout == format.FOR_LINE and is_allowed
     assert not (is_plain and line_fits(form, base, step, rows, unit * ((1 << bits) - 1))), "a plain line"
-    assert not (layout == format.FOR_TABLE and is_allowed and fits), "a table"
+    assert not (layout in (format.FOR_TABLE, format.FOR_SHARED) and is_allowed and fits), "a table"
 
 
 @needs_fetch
@@ -312,7 +342,7 @@ def test_a_stretch_that_is_none_is_refused(compiled_kernels: ModuleType, file: i
         "expected numbers of": {"has_codewords": True}, "expected an offset": {"offsets": np.zeros(3, "<u8")},
         "expected an offset and": {"lengths": np.zeros(3, "<u4")}, "expected room": {"width": 16},
         "expected a byte": {"touched": bytearray(3)}, "expected memory": {"held": out[4:]},
-        "expected memory for numbers": {"out": out[4:]},
+        "expected memory for numbers": {"out": out[4:]}, "expected memory for": {"table": out[4:]},
     }  # fmt: skip
     for message, fields in wrong.items():
         with pytest.raises(ValueError, match=message):
@@ -331,7 +361,7 @@ def test_what_the_kernels_know_of_the_format_is_what_it_says() -> None:
     sizes = {"BLOCK_HEADER_SIZE": "BLOCK_HEADER", "FOR_HEADER_SIZE": "FOR_HEADER", "CRC_SIZE": "CRC"}
     sizes |= {"CODEWORDS_HEADER_SIZE": "CODEWORDS_HEADER"}
     names = {"BLOCK_ALIGNMENT": "BLOCK_ALIGNMENT_BYTES"}
-    assert len(found) == 16
+    assert len(found) == 18
     for name, value in found.items():
         known = getattr(format, sizes.get(name) or names.get(name, name))
         assert value == (known.size if name in sizes else known), name

@@ -42,6 +42,7 @@ COLUMNS: dict[str, tuple[str, str, list[Any]]] = {
     "constant": ("int64", "for", [7] * ROWS),
     "tiny": ("int64", "for", [n * 100 for n in numbers(5)]),  # a unit
     "table": ("int64", "for", [[-5, 1 << 40, 3, 1 << 50, 12346][n] for n in numbers(5)]),
+    "shared": ("int64", "for", [(n * 2654435761 % (1 << 32) - (1 << 31)) << 30 for n in numbers(1200)]),
     "small": ("int32", "for", [n - 1500 for n in numbers(3001)]),
     "wide": ("int64", "for", [n * 7919 for n in numbers(1_000_003)]),
     "slope": ("int64", "for", [i * 1000 + n for i, n in enumerate(numbers(3))]),
@@ -138,12 +139,12 @@ def test_all_values_are_those_that_were_written(columns: dict[str, ColumnReader]
 def test_each_layout_of_a_block_is_among_the_columns(path: str, columns: dict[str, ColumnReader]) -> None:
     """An encoder that learns to choose another would leave one untested."""
     layouts = set()
-    for name in ("constant", "tiny", "table", "small", "wide", "slope", "steps", "rises"):
+    for name in ("constant", "tiny", "table", "shared", "small", "wide", "slope", "steps", "rises"):
         data = columns[name].source.read(0)[0]
         _, step, unit, layout, bits, references, _ = format.FOR_HEADER.unpack_from(data, 32)
         layouts.add((layout, bool(step), unit > 1, bits > 16, bool(references)))
     kinds = {layout[0] for layout in layouts}
-    assert kinds == {format.FOR_LINE, format.FOR_TABLE, format.FOR_STEPS}
+    assert kinds == {format.FOR_LINE, format.FOR_TABLE, format.FOR_STEPS, format.FOR_SHARED}
     assert {layout[1] for layout in layouts if layout[0] == format.FOR_LINE} == {True, False}
     assert {layout[4] for layout in layouts if layout[0] == format.FOR_STEPS} == {True, False}
 

@@ -25,6 +25,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -266,6 +267,7 @@ def decode_block(
     as_: Form = "plain",
     is_compared: bool = False,
     has_dense: bool | None = None,
+    table: npt.NDArray[np.int64] | None = None,
 ) -> Any:
     """The Arrow array of a block, which must be the one of these ordinals.
 
@@ -277,6 +279,7 @@ def decode_block(
          matrix of their bytes, of others as "plain".
     is_compared: as of `read_header`.
     has_dense: what the column's footer says of values beside NULLs; None: a block says for itself.
+    table: the column's, if it has one: numbers that ascend, all of them values of the type.
 
     Owns: the array may refer to `block`'s memory; it keeps it alive.
     Raises: CorruptionError naming `path` and `offset` for anything that a writer cannot have written.
@@ -325,9 +328,9 @@ def decode_block(
         stored = block.slice(header.values_start, header.values_length)
         data = decompress(header.compression, stored, header.values_size)
         if validity is not None and is_dense:
-            values = EncodedValues(data, row_count - header.null_count, None, 0, dictionary)
+            values = EncodedValues(data, row_count - header.null_count, None, 0, dictionary, table)
             return _spread(form, encoding, values, Places(validity, row_count, header.null_count), as_)
-        values = EncodedValues(data, row_count, validity, header.null_count, dictionary)
+        values = EncodedValues(data, row_count, validity, header.null_count, dictionary, table)
         if as_ == "codes":
             return _codewords_in(encoding).codes(values)
         if as_ == "runs":

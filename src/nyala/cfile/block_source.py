@@ -13,28 +13,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.block import decode_block, line_of
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import BASE, BLOOM, KEY, ColumnPlace
-from nyala.cfile.encoding.frame import Frame
+from nyala.cfile.encoding.frame import Frame, table_bounds
 from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.first_pass import FirstPass
 from nyala.cfile.footer import ColumnFooter
-from nyala.cfile.physical import narrow_decimal, narrow_physical
+from nyala.cfile.physical import narrow_decimal, narrow_physical, physical
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import is_sound
+from nyala.schema.types import ColumnType
 
 if TYPE_CHECKING:
     from nyala.cfile.reader import CFileReader
 
 __all__ = ["BlockForm", "BlockSource", "ReadStats"]
 
+_INT64: Final = physical(ColumnType("int64"))
 BlockForm: TypeAlias = Literal["plain", "codes", "narrow", "runs", "frames", "packed", "keys"]
 
 
@@ -62,6 +65,7 @@ class BlockSource:
         self._arrow = arrow
         self._has_narrow = footer.key.role != BLOOM and narrow_decimal(footer.form.type) is not None
         self._dictionary: pa.Array | None = None
+        self._table: npt.NDArray[np.int64] | None = None
         self._first_pass: FirstPass[Any] = FirstPass()
 
     @property
@@ -140,8 +144,7 @@ class BlockSource:
                 self._pass(blocks, as_, scan)
             return arrays
         found = {block: array for block, array in zip(blocks, arrays, strict=True) if array is not None}
-        if self._footer.dictionary_length:
-            self.dictionary(stats)
+        self._prepare(stats)
         if scan is not None:
             self._decode_for_scan(missing, found, stats, as_, scan)
             self._pass(blocks, as_, scan)
@@ -213,9 +216,8 @@ class BlockSource:
         """A block that was read, its CRC compared, for a scan of the ordinals `scan` that counts as a pass for the form
         `counted`: kept until the scan has come to its end, or as long as any. Raises: CorruptionError."""
         footer, frame = self._footer, None
-        if footer.dictionary_length:
-            self.dictionary(stats)
-        elif footer.lies_in_frames:
+        self._prepare(stats)
+        if footer.lies_in_frames:
             frame = line_of(footer.form, data, block << footer.rows_per_block_log2, footer.block_rows(block))
         if frame is None:
             frame = self.decode(data, block, self.place(block)[0], "frames", is_compared=True)
@@ -332,6 +334,7 @@ class BlockSource:
     ) -> Any:
         """A block in one of its forms: an Arrow array, a `Frame`, or `Runs`. is_compared: its CRC was."""
         footer = self._footer
+        self._prepare(None)
         is_narrow = self._has_narrow and as_ in ("narrow", "packed")
         form = narrow_physical(footer.form.type) if is_narrow else footer.form
         first = block << footer.rows_per_block_log2
@@ -340,6 +343,7 @@ class BlockSource:
             array = decode_block(
                 form, data, first, count, self._dictionary, self._reader.path, offset,
                 as_="plain" if as_ == "narrow" else as_, is_compared=is_compared, has_dense=footer.has_dense,
+                table=self._table,
             )  # fmt: skip
         except CorruptionError as error:
             raise error.with_rows(first, first + count) from error.__cause__
@@ -353,6 +357,13 @@ class BlockSource:
         if footer.key.role != KEY or isinstance(array, np.ndarray):
             return array
         return array.cast(self._arrow)
+
+    def _prepare(self, stats: ReadStats | None) -> None:
+        """Have what blocks refer to: decoding takes it as it is there."""
+        if self._footer.dictionary_length:
+            self.dictionary(stats)
+        elif self._footer.table_length:
+            self.table(stats)
 
     def dictionary(self, stats: ReadStats | None) -> pa.Array:
         """Of a column that has one."""
@@ -385,6 +396,39 @@ class BlockSource:
             )
         self._dictionary = words
         return words
+
+    def table(self, stats: ReadStats | None) -> npt.NDArray[np.int64]:
+        """Of a column that has one: numbers that ascend."""
+        return self.read_table(stats) if self._table is None else self._table
+
+    def read_table(self, stats: ReadStats | None) -> npt.NDArray[np.int64]:
+        """The same from the file, whatever is known already: blocks are decoded by this from now on.
+
+        Raises: CorruptionError, also for numbers that do not ascend, and for those that the type does not have.
+        """
+        footer = self._footer
+        data = self._reader.read_buffer(footer.table_offset, footer.table_length)
+        if stats is not None:
+            stats.reads += 1
+            stats.bytes_read += data.size
+        found = decode_block(
+            _INT64, data, 0, footer.table_count, None, self._reader.path, footer.table_offset
+        )
+        numbers = np.frombuffer(found.buffers()[1], np.int64)[found.offset :][: len(found)]
+        lower, upper = table_bounds(footer.form)
+        if (
+            found.null_count
+            or (numbers[1:] <= numbers[:-1]).any()
+            or numbers[0] < lower
+            or numbers[-1] > upper
+        ):
+            raise CorruptionError(
+                f"expected {footer.table_count} numbers of {footer.form.type} that ascend, found others",
+                self._reader.path,
+                footer.table_offset,
+            )
+        self._table = numbers
+        return numbers
 
 
 def _null_count(array: Frame | pa.Array) -> int:

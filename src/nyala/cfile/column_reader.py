@@ -164,6 +164,8 @@ class ColumnReader:
         extents = list(zip(footer.block_offsets.tolist(), footer.block_lengths.tolist(), strict=True))
         if footer.dictionary_length:
             extents.append((footer.dictionary_offset, footer.dictionary_length))
+        if footer.table_length:
+            extents.append((footer.table_offset, footer.table_length))
         return extents
 
     @property
@@ -393,6 +395,7 @@ class ColumnReader:
         """What reads whole blocks in a form that this column `fills`, and the type that the values have there: of all
         rows, or of so many; of none, no room for any."""
         footer, is_codes = self._footer, as_ == "codes"
+        table = self._source.table(stats) if footer.table_length else None
         if is_codes:
             form, (least, greatest) = CODEWORDS, (0, len(self._source.dictionary(stats)) - 1)
         else:
@@ -402,7 +405,7 @@ class ColumnReader:
         touched = bytearray(len(self.blocks_of(lower, upper)))
         stretch = Stretch(
             footer.block_offsets, footer.block_lengths, footer.rows_per_block_log2, footer.row_count, lower, upper,
-            least, greatest, is_codes, out, width, touched, held,
+            least, greatest, is_codes, out, width, touched, held, table,
         )  # fmt: skip
         return stretch, form.arrow
 
@@ -471,6 +474,8 @@ class ColumnReader:
         footer, path = self._footer, self._source.path
         if footer.dictionary_length:
             self._source.read_dictionary(None)
+        if footer.table_length:
+            self._source.read_table(None)
         null_count = 0
         for block in range(self.block_count):
             data, offset = self._source.read(block)

@@ -67,6 +67,9 @@ def _dump_column(reader: CFileReader, column: ColumnReader) -> Iterator[str]:
     if footer.dictionary_length:
         header = _block_header(reader, footer.dictionary_offset, footer.dictionary_length)
         yield f"  dictionary  {footer.dictionary_count} values, {_block(footer.dictionary_offset, header)}"
+    if footer.table_length:
+        header = _block_header(reader, footer.table_offset, footer.table_length)
+        yield f"  table       {footer.table_count} numbers, {_block(footer.table_offset, header)}"
     keys = column.block_first_keys()
     for block in range(column.block_count):
         offset, length = int(footer.block_offsets[block]), int(footer.block_lengths[block])
@@ -116,7 +119,8 @@ def _dump_bytes(reader: CFileReader, columns: list[ColumnReader], size: int) -> 
     parts: list[tuple[int, int, ColumnReader, str]] = []
     for column in columns:
         for block, (offset, length) in enumerate(column.extents()):
-            name = f"block {block}" if block < column.block_count else "dictionary"
+            beside = "table" if column.footer.table_length else "dictionary"
+            name = f"block {block}" if block < column.block_count else beside
             parts.append((offset, length, column, name))
         parts.append((column.place.offset, column.place.length, column, "footer"))
     for offset, length, column, name in sorted(parts, key=lambda part: part[0]):

@@ -58,6 +58,11 @@ class ColumnFooter:
     first_keys: pa.LargeBinaryArray | None = None
     place: tuple[str, int] = ("", 0)  # path and offset, for errors
     has_dense: bool = False  # whether all values beside NULLs are dense; blocks say the same
+    table_offset: int = 0
+    table_length: int = (
+        0  # 0: the column has no table of numbers. Of dictionary and table there is one at the most
+    )
+    table_count: int = 0
 
     @cached_property
     def zone_map(self) -> ZoneMap | None:
@@ -116,7 +121,7 @@ class ColumnFooter:
         type = self.form.type
         fixed = format.FOOTER.pack(
             format.FOOTER_MAGIC,
-            format.COLUMN_HAS_DENSE * self.has_dense,
+            format.COLUMN_HAS_DENSE * self.has_dense | format.COLUMN_HAS_TABLE * bool(self.table_length),
             flags,
             self.key.role,
             self.form.code,
@@ -132,9 +137,9 @@ class ColumnFooter:
             self.block_count,
             self.row_count,
             self.null_count,
-            self.dictionary_offset,
-            self.dictionary_length,
-            self.dictionary_count,
+            self.dictionary_offset or self.table_offset,
+            self.dictionary_length or self.table_length,
+            self.dictionary_count or self.table_count,
             len(zone_bytes),
             len(key_bytes),
         )
@@ -241,6 +246,20 @@ class ColumnFooter:
             raise damaged(
                 f"expected a dictionary of at most 2^{format.ROWS_PER_BLOCK_LOG2_MAX}, found {dictionary_count}"
             )
+        words, table = (dictionary_offset, dictionary_length, dictionary_count), (0, 0, 0)
+        if incompatible & format.COLUMN_HAS_TABLE:
+            words, table = table, words
+            if (
+                encoding not in (format.ENCODING_FOR, format.ENCODING_ALP)
+                or form.code == format.TYPE_DECIMAL128
+                or not 0 < dictionary_count <= format.TABLE_COUNT_MAX
+            ):
+                raise damaged(
+                    f"expected a table of 1 to {format.TABLE_COUNT_MAX} numbers for frames of {form.type}, found one "
+                    f"of {dictionary_count} for encoding {encoding}"
+                )
+        elif dictionary_length and form.kind != BYTES:
+            raise damaged(f"expected no dictionary of {form.type}, found one of {dictionary_count} words")
         zone_bytes = first_keys = None
         try:
             if flags & format.COLUMN_HAS_ZONE_MAP:
@@ -263,13 +282,12 @@ class ColumnFooter:
             null_count,
             offsets,
             lengths,
-            dictionary_offset,
-            dictionary_length,
-            dictionary_count,
+            *words,
             zone_bytes,
             first_keys,
             (path, offset),
             bool(incompatible & format.COLUMN_HAS_DENSE),
+            *table,
         )
 
 

@@ -142,7 +142,9 @@ BLOCK_LENGTH_DTYPE: Final = "<u4"
 
 # Who reads every block as with holes would give values to other rows.
 COLUMN_HAS_DENSE: Final = 0x0001
-COLUMN_INCOMPATIBLE_KNOWN: Final = COLUMN_HAS_DENSE
+# The dictionary is a table of numbers, to which blocks of numbers refer.
+COLUMN_HAS_TABLE: Final = 0x0002
+COLUMN_INCOMPATIBLE_KNOWN: Final = COLUMN_HAS_DENSE | COLUMN_HAS_TABLE
 # The optional parts of a footer. Their lengths stand in it, so a reader may skip what it does not know.
 COLUMN_HAS_ZONE_MAP: Final = 0x0001
 COLUMN_HAS_FIRST_KEYS: Final = 0x0002
@@ -216,13 +218,23 @@ FOR_LINE: Final = 0  # base + step · position + unit · delta
 FOR_TABLE: Final = 1  # one of the references
 FOR_WIDE: Final = 2  # as plain: decimals of 16 bytes that 64 bits do not hold
 FOR_STEPS: Final = 3  # the one before + step + unit · delta, or + one of the references
-FOR_LAYOUTS: Final = {FOR_LINE: "line", FOR_TABLE: "table", FOR_WIDE: "wide", FOR_STEPS: "steps"}
+FOR_SHARED: Final = 4  # number base + delta of the column's table
+FOR_LAYOUTS: Final = {
+    FOR_LINE: "line",
+    FOR_TABLE: "table",
+    FOR_WIDE: "wide",
+    FOR_STEPS: "steps",
+    FOR_SHARED: "shared table",
+}
 # 256 KiB, which stay in a second-level cache while they are looked up; twice as many are seldom smaller than what they
 # stand for in a block of a megabyte.
 FOR_REFERENCES_MAX: Final = 1 << 15
 FOR_TABLE_BITS_MAX: Final = 15  # as many as name them all
 FOR_TILE_ROWS: Final = 2048  # of steps: so many rows begin anew, so that one is found without all others
 FOR_STEPS_BITS_MAX: Final = 32
+# Of a column's table, which is a megabyte in memory then, as a dictionary may be.
+TABLE_COUNT_MAX: Final = 1 << 17
+TABLE_BITS_MAX: Final = 17
 
 # Then the places of exceptions (4 bytes each) and their values, either padded, and a frame of reference of int64.
 ALP_HEADER: Final = Layout(

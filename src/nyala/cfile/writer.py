@@ -26,7 +26,7 @@ from nyala.cfile.block import column_validity, encode_block, encode_blocks
 from nyala.cfile.bloom import Bloom
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace, ColumnWriteSpec, WrittenFile
 from nyala.cfile.compression import compression_code, effective_compression
-from nyala.cfile.encoding import PLAIN, BlockEncoder, Encoding, choose_encoding, key_stretch_log2
+from nyala.cfile.encoding import FRAMES, PLAIN, BlockEncoder, Encoding, choose_encoding, key_stretch_log2
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.physical import (
     BITS,
@@ -45,6 +45,7 @@ from nyala.schema.types import ColumnType
 __all__ = ["CFileWriter", "FirstKeys", "column_bytes", "rows_per_block_log2"]
 
 _BINARY: Final = ColumnType("binary")
+_INT64: Final = ColumnType("int64")
 
 FirstKeys: TypeAlias = Callable[[npt.NDArray[np.int64]], pa.LargeBinaryArray]
 """The encoded keys of the rows at these ordinals: asked once, with the first ordinal of every block."""
@@ -82,7 +83,7 @@ class CFileWriter:
         assert spec.key not in self._footers, f"{spec.key} is there already"
         array = canonical_array(spec.type, array)
         made = _encoded(spec, array, is_index=first_keys is not None)
-        form, stored, encoder, log2 = made.form, made.stored, made.encoder, made.log2
+        form, stored, log2 = made.form, made.stored, made.log2
         starts = np.arange(0, len(array), 1 << log2, dtype=np.int64)
         keys = None
         if first_keys is not None:
@@ -91,7 +92,8 @@ class CFileWriter:
             keys = array.take(pa.array(starts)).cast(pa.large_binary())
         assert keys is None or len(keys) == len(starts)
 
-        dictionary = self._append_dictionary(encoder, made.asked)
+        words, table = _beside(made)
+        dictionary, numbers = self._append_beside(words), self._append_beside(table)
         validity = column_validity(stored)
         blocks = self._append_blocks(_blocks(made, validity))
         # A block of the KEY column has its first key; a zone would only say the same again.
@@ -110,7 +112,9 @@ class CFileWriter:
             *dictionary,
             None,
             keys,
-            has_dense=made.is_dense,
+            ("", 0),
+            made.is_dense,
+            *numbers,
         )
         self._footers[spec.key] = (footer, zones)
         return footer
@@ -181,13 +185,13 @@ class CFileWriter:
     ) -> None:
         self.abort()
 
-    def _append_dictionary(self, encoder: BlockEncoder, asked: int) -> tuple[int, int, int]:
-        values = encoder.dictionary
-        if values is None:
+    def _append_beside(self, beside: _Beside | None) -> tuple[int, int, int]:
+        """Where it lies, its length, and how many it has."""
+        if beside is None:
             return 0, 0, 0
         offset = self._offset
-        self._append(_dictionary_block(values, asked))
-        return offset, self._offset - offset, len(values)
+        self._append(beside.block)
+        return offset, self._offset - offset, beside.value_count
 
     def _append_blocks(
         self, blocks: Iterable[list[Any]]
@@ -268,18 +272,34 @@ def _blocks(made: _Encoded, validity: pa.Buffer | None) -> Iterator[list[Any]]:
     )
 
 
-def _dictionary_block(values: pa.Array, asked: int) -> list[Any]:
-    plain = PLAIN.prepare(physical(_BINARY), values)
-    assert plain is not None
-    compression = effective_compression(asked, PLAIN.compresses)
-    return encode_block(PLAIN, plain, compression, None, len(values))
+class _Beside(NamedTuple):
+    """What stands once in a column's file beside its blocks, as a block."""
+
+    block: list[Any]
+    value_count: int
+
+
+def _beside(made: _Encoded) -> tuple[_Beside | None, _Beside | None]:
+    """(the dictionary, the table) of a column that has one."""
+    words, numbers = made.encoder.dictionary, made.encoder.table
+    return (
+        None if words is None else _beside_of(PLAIN, _BINARY, words, made.asked),
+        None if numbers is None else _beside_of(FRAMES, _INT64, pa.array(numbers), made.asked),
+    )
+
+
+def _beside_of(encoding: Encoding, type: ColumnType, values: pa.Array, asked: int) -> _Beside:
+    encoder = encoding.prepare(physical(type), values)
+    assert encoder is not None
+    compression = effective_compression(asked, encoding.compresses)
+    return _Beside(encode_block(encoding, encoder, compression, None, len(values)), len(values))
 
 
 class ColumnBytes(NamedTuple):
     """What `append_column` would write of a column, footer excepted."""
 
     blocks: int
-    dictionary: int
+    dictionary: int  # or table
     key_stretch_log2: int  # as the footer would say
 
 
@@ -290,8 +310,7 @@ def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = Fal
     """
     made = _encoded(spec, canonical_array(spec.type, array), is_index=is_index)
     blocks = sum(map(_size_of, _blocks(made, column_validity(made.stored))))
-    words = made.encoder.dictionary
-    of_words = 0 if words is None else _size_of(_dictionary_block(words, made.asked))
+    of_words = sum(_size_of(beside.block) for beside in _beside(made) if beside is not None)
     stretch_log2 = key_stretch_log2(made.encoding.code, made.form, array.null_count)
     return ColumnBytes(blocks, of_words, stretch_log2)
 

@@ -140,7 +140,7 @@ NUMBERS = [
     ("CODEWORDS_BITS_MAX", "| bits | of a delta, 0 to 32 |"),
     ("FOR_REFERENCES_MAX", "of a table: 1 to 32,768;"),
     ("FOR_TABLE_BITS_MAX", "of a table 0 to 15;"),
-    ("FOR_STEPS_BITS_MAX", "of steps 0 to 32 |"),
+    ("FOR_STEPS_BITS_MAX", "of steps 0 to 32;"),
     ("SPARSE_KEY_ROWS_LOG2", "of every row (group 0), or of every 64th or 32nd (group 6 or 5)"),
     ("SPARSE_TEXT_KEY_ROWS_LOG2", "of every row (group 0), or of every 64th or 32nd (group 6 or 5)"),
     ("ALP_EXPONENT_MAX", "| exponent | of decimals, 0 to 22;"),
@@ -153,8 +153,10 @@ NUMBERS = [
     ("COLUMN_HAS_ZONE_MAP", "| compatible flags | 1: has a zone map; 2: has first keys |"),
     ("COLUMN_HAS_FIRST_KEYS", "| compatible flags | 1: has a zone map; 2: has first keys |"),
     ("FILE_INCOMPATIBLE_KNOWN", "| incompatible flags | none yet |"),
-    ("COLUMN_HAS_DENSE", "| incompatible flags | 1: has dense blocks |"),
-    ("COLUMN_INCOMPATIBLE_KNOWN", "| incompatible flags | 1: has dense blocks |"),
+    ("COLUMN_HAS_DENSE", "| incompatible flags | 1: has dense blocks;"),
+    ("COLUMN_HAS_TABLE", "1: has dense blocks; 2: the dictionary is a table of numbers |"),
+    ("TABLE_COUNT_MAX", "without NULLs: 1 to 131,072 numbers"),
+    ("TABLE_BITS_MAX", "of a shared table 0 to 17 |"),
     ("FILE_COMPATIBLE_KNOWN", "| compatible flags | none yet |"),
 ]
 
@@ -193,8 +195,11 @@ def test_every_constant_of_the_format_is_on_the_page() -> None:
         "ALP_LAYOUTS",
     )  # tables, compared above
     elsewhere = {"BLOOM_SALT", "BLOCK_OFFSET_DTYPE", "BLOCK_LENGTH_DTYPE", "BINARY_LENGTH_WIDTHS"}
-    elsewhere |= {"COLUMN_COMPATIBLE_KNOWN"}  # the sum of the flags that it knows
-    elsewhere |= {"RLE_LENGTH_WIDTHS", "FOR_WIDE", "FOR_STEPS", "FOR_LAYOUTS"}
+    elsewhere |= {
+        "COLUMN_COMPATIBLE_KNOWN",
+        "COLUMN_INCOMPATIBLE_KNOWN",
+    }  # the sums of the flags that it knows
+    elsewhere |= {"RLE_LENGTH_WIDTHS", "FOR_WIDE", "FOR_STEPS", "FOR_SHARED", "FOR_LAYOUTS"}
     not_on_disk = {"COALESCED_READ_BYTES_MAX"}
     for name, value in vars(format).items():
         if name.isupper() and not isinstance(value, format.Layout) and not name.startswith(prefixes):
@@ -229,6 +234,7 @@ def example() -> MemoryFiles:
 def examples_of_encodings() -> list[str]:
     """The block of each column of the page's second example, with its bytes."""
     times = [1_500_000_000_000_001, 1_600_000_000_000_000, 1_700_000_000_000_000]
+    ids = [(1 << 60) + 13, 7, (1 << 61) - 1, 42, 7_777_777_777_777_777_777]
     columns: list[tuple[str, str, list[Any]]] = [
         ("rle", "int16", [7, 7, None, 7, -1, -1]),
         ("prefix", "string", ["key-001", "key-002", "key-01"]),
@@ -237,6 +243,7 @@ def examples_of_encodings() -> list[str]:
         ("for", "decimal(9,2)", [Decimal(12), Decimal(7), Decimal(7), Decimal(10)]),
         ("for", "timestamp", [times[number] for number in (2, 0, 2, 1, 1, 2, 2, 2)]),
         ("for", "int64", [7 + place // 3 * (10**9 + 2) + place % 3 for place in range(24)]),
+        ("for", "int64", [ids[(3 * place + place // 7) % 5] for place in range(128)]),
         (
             "dictionary",
             "string",
@@ -251,13 +258,15 @@ def examples_of_encodings() -> list[str]:
     files = MemoryFiles()
     with CFileWriter(files, EXAMPLE_PATH) as writer:
         for number, (encoding, type, values) in enumerate(columns):
-            spec = ColumnWriteSpec(ColumnKey(BASE, 0, 10 + number), parse_type(type), encoding, "none")
+            key, size = ColumnKey(BASE, 0, 10 + number), 512 if len(values) == 128 else None
+            spec = ColumnWriteSpec(key, parse_type(type), encoding, "none", size)
             writer.append_column(spec, pa.array(values, parse_type(type).arrow))
         writer.finish()
     blocks: list[str] = []
     for line in dump(files, EXAMPLE_PATH, bytes=True):
-        if line.startswith("dictionary of") or (
-            line.startswith("block 0 of") and not (blocks and blocks[-1].startswith(f"dictionary{line[7:]}"))
+        if line.startswith(("dictionary of", "table of")) or (
+            line.startswith("block 0 of")
+            and not (blocks and blocks[-1].startswith((f"dictionary{line[7:]}", f"table{line[7:]}")))
         ):
             blocks.append(line)
         elif line.startswith("footer of"):

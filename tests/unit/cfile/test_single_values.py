@@ -433,15 +433,17 @@ def test_a_dictionary_without_a_word_is_refused_though_its_crc_is_right(
 ) -> None:
     """Rows would be NULL in one form of the column and not in another, and their count not what the footer says."""
 
-    def forged(words: pa.Array, asked: int) -> Any:
+    def forged(made: Any) -> Any:
+        words = made.encoder.dictionary
         there = np.ones(len(words), np.bool_)
         there[nulls] = False
         validity = pa.py_buffer(np.packbits(there, bitorder="little").tobytes())
         encoder = PLAIN.prepare(physical(parse_type("binary")), words)
         assert encoder is not None
-        return encode_block(PLAIN, encoder, format.COMPRESSION_NONE, validity, len(words))
+        block = encode_block(PLAIN, encoder, format.COMPRESSION_NONE, validity, len(words))
+        return writer._Beside(block, len(words)), None
 
-    monkeypatch.setattr(writer, "_dictionary_block", forged)
+    monkeypatch.setattr(writer, "_beside", forged)
     made = writer.CFileWriter(files, "file-0")
     spec = ColumnWriteSpec(COLUMN, parse_type("string"), "dictionary", "none")
     made.append_column(spec, pa.array(["red", "blue", "green"] * 100))

@@ -12,7 +12,7 @@ import pyarrow as pa
 from nyala.cfile import format
 from nyala.cfile.compression import effective_compression
 from nyala.cfile.encoding.alp import Alp
-from nyala.cfile.encoding.auto import Choice, candidates, fastest_of
+from nyala.cfile.encoding.auto import Choice, candidates, fastest_of, over_a_table
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
 from nyala.cfile.encoding.bitshuffle import Bitshuffle
 from nyala.cfile.encoding.dictionary import Dictionary
@@ -22,10 +22,19 @@ from nyala.cfile.encoding.prefix import Prefix
 from nyala.cfile.encoding.rle import RunLength
 from nyala.cfile.physical import BYTES, FIXED, Physical
 
-__all__ = ["PLAIN", "BlockEncoder", "EncodedValues", "Encoding", "choose_encoding", "encoding_by_code"]
+__all__ = [
+    "FRAMES",
+    "PLAIN",
+    "BlockEncoder",
+    "EncodedValues",
+    "Encoding",
+    "choose_encoding",
+    "encoding_by_code",
+]
 __all__ += ["key_stretch_log2"]
 
 PLAIN: Final[Encoding] = Plain()
+FRAMES: Final[Encoding] = FrameOfReference()
 _DICTIONARY: Final[Encoding] = Dictionary()
 _ENCODINGS: Final[tuple[Encoding, ...]] = (
     PLAIN,
@@ -33,7 +42,7 @@ _ENCODINGS: Final[tuple[Encoding, ...]] = (
     RunLength(),
     _DICTIONARY,
     Bitshuffle(),
-    FrameOfReference(),
+    FRAMES,
     Alp(),
 )
 _BY_CODE: Final = {encoding.code: encoding for encoding in _ENCODINGS}
@@ -89,15 +98,21 @@ def choose_encoding(
     named = _BY_NAME.get(name)
     asked = named if named is not None and named.handles(form) else None
     first = asked or (_DICTIONARY if _DICTIONARY.handles(form) else None)
-    if first is not None and (encoder := first.prepare(form, values)) is not None:
-        return first, encoder, effective_compression(compression, first.compresses)
-    if asked is not None:
+    encoder, row_bytes = None, None
+    if first is not None:
+        encoder = first.prepare(form, values)
+        taken = Choice(first, effective_compression(compression, first.compresses))
+    if encoder is None and asked is not None:
         taken = Choice(PLAIN, effective_compression(compression, PLAIN.compresses))
-    else:
+    elif encoder is None:
         known = candidates(form, encoding_by_code)
         if single_values:
             known = [one for one in known if picks_single_values(one.code, form, values.null_count)] or known
-        taken = fastest_of(known, form, values, compression, block_rows)
-    encoder = taken.encoding.prepare(form, values)
+        taken, row_bytes = fastest_of(known, form, values, compression, block_rows)
+    if asked is None or asked.code in (format.ENCODING_FOR, format.ENCODING_ALP):
+        tabled = over_a_table(taken, row_bytes, form, values, compression, block_rows)
+        if tabled is not None:
+            taken, encoder = tabled
+    encoder = encoder or taken.encoding.prepare(form, values)
     assert encoder is not None
     return taken.encoding, encoder, taken.compression

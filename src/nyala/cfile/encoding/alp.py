@@ -13,7 +13,7 @@ make it as large as plain is plain.
 
     floats      a value is
     decimals    number / 10^exponent, or an exception
-    bits        number, taken as the bits of a value: any that return, in a table of the frame
+    bits        number, taken as the bits of a value: any that return, in a table of the frame, or of the column
     plain       itself
 
 The exponent is the block's own. It is found on a probe, and is the one that takes the fewest bits: a larger one than is
@@ -31,16 +31,18 @@ Source: A. Afroozeh, L. Kuffó, P. Boncz, "ALP: Adaptive Lossless floating-Point
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference, probed_bits
+from nyala.cfile.encoding.number_table import SHARE_MAX, NumberTable
 from nyala.cfile.memory import allocate
 from nyala.cfile.physical import Physical, fill_holes, physical
 from nyala.cfile.planes import planes_size
@@ -73,9 +75,24 @@ class _AlpEncoder:
     form: Physical
     values: npt.NDArray[Any]
     is_valid: npt.NDArray[np.bool_] | None  # None: all of them
+    shared: NumberTable | None = None  # of the values' bits
     dictionary: None = None
 
+    @property
+    def table(self) -> npt.NDArray[np.int64] | None:
+        return None if self.shared is None else self.shared.numbers
+
     def encode(self, lower: int, upper: int) -> pa.Buffer:
+        data = self._by_itself(lower, upper)
+        if self.shared is None:
+            return data
+        head = format.ALP_HEADER.pack(format.ALP_BITS, 0, bytes(2), 0)
+        if len(head) + self.shared.frame_bytes(lower, upper) > data.size * SHARE_MAX:
+            return data
+        return pa.py_buffer(head + self.shared.frame(lower, upper))
+
+    def _by_itself(self, lower: int, upper: int) -> pa.Buffer:
+        """A block that refers to nothing outside of it."""
         values = self.values[lower:upper]
         is_valid = None if self.is_valid is None else self.is_valid[lower:upper]
         head = format.ALP_HEADER.pack(format.ALP_PLAIN, 0, bytes(2), 0)
@@ -196,6 +213,19 @@ class Alp:
             is_valid = values.is_valid().to_numpy(zero_copy_only=False)
         return _AlpEncoder(form, form.fixed_values(fill_holes(values)), is_valid)
 
+    def numbers(self, form: Physical, values: pa.Array) -> pa.Array | None:
+        """What a table of these values would have: their bits, with NULLs."""
+        type = _FORMS[form.width_bytes].arrow
+        validity = pc.is_valid(values).buffers()[1] if values.null_count else None
+        bits = pa.py_buffer(form.fixed_values(fill_holes(values)))
+        return pa.Array.from_buffers(type, len(values), [validity, bits], values.null_count)
+
+    def prepare_over(self, form: Physical, values: pa.Array, table: NumberTable) -> BlockEncoder:
+        """`prepare`, with a table of the values for the whole column."""
+        encoder = self.prepare(form, values)
+        assert isinstance(encoder, _AlpEncoder)
+        return replace(encoder, shared=table)
+
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
         data, rows, header_size = block.data, block.row_count, format.ALP_HEADER.size
         if data.size < header_size:
@@ -218,7 +248,7 @@ class Alp:
                 )
             return form.fixed_array(data.slice(header_size), rows, block.validity, block.null_count)
         if layout == format.ALP_BITS:
-            bits = _frame_of(data.slice(header_size), rows, form.width_bytes)
+            bits = _frame_of(data.slice(header_size), rows, form.width_bytes, block.table)
             return form.fixed_array(bits, rows, block.validity, block.null_count)
         values_start = header_size + _padded_size(4 * count)
         frame_start = values_start + _padded_size(form.width_bytes * count)
@@ -297,9 +327,11 @@ def _framed(
     return frame
 
 
-def _frame_of(data: pa.Buffer, rows: int, width_bytes: int) -> pa.Buffer:
-    """The numbers of a frame, of so many bytes each. Raises: ValueError."""
-    return _FRAMES.decode(_FORMS[width_bytes], EncodedValues(data, rows, None, 0, None)).buffers()[1]
+def _frame_of(
+    data: pa.Buffer, rows: int, width_bytes: int, table: npt.NDArray[np.int64] | None = None
+) -> pa.Buffer:
+    """The numbers of a frame, of so many bytes each; table: the column's. Raises: ValueError."""
+    return _FRAMES.decode(_FORMS[width_bytes], EncodedValues(data, rows, None, 0, None, table)).buffers()[1]
 
 
 def _padded_size(size: int) -> int:

@@ -30,6 +30,9 @@ lies in one and a block in a dozen, whose times start anew; and of ten thousand 
 only once and a block each a dozen times. So a frame that would be taken is written once more in blocks, and is taken
 if it still should be; and frames that would not are, where a probe of the column finds values that return.
 
+What is to be taken is held against a table for the whole column at last (`number_table`), and so are a frame of
+reference and ALP where one of them is asked for by name.
+
 The columns of a composite key have frame of reference and run length only, where their type has these: single values
 are taken from them as they lie, and so the keys of most rows need not be stored (docs/decisions/0033).
 
@@ -41,18 +44,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.compression import compress, effective_compression
-from nyala.cfile.encoding.base import Encoding
-from nyala.cfile.encoding.frame_of_reference import probed_bits
+from nyala.cfile.encoding.alp import Alp
+from nyala.cfile.encoding.base import BlockEncoder, Encoding
+from nyala.cfile.encoding.frame_of_reference import FrameOfReference, probed_bits
+from nyala.cfile.encoding.number_table import SHARE_MAX, promises, table_bytes, table_of
 from nyala.cfile.physical import BYTES, FIXED, Physical
 
-__all__ = ["Choice", "candidates", "choices", "fastest_of"]
+__all__ = ["Choice", "candidates", "choices", "fastest_of", "over_a_table"]
 
 # How much larger than the smallest an encoding may be and still be taken for its speed. A quarter of a column
 # costs less to read (12 GB/s from the page cache, 2 from a good disk) than bitshuffle costs to decode.
@@ -74,6 +80,7 @@ _INFLATED_SHARE_MAX: Final = 0.5
 # How many times smaller than what would be taken a table of values must promise to be, to be tried.
 _PROMISE: Final = 1.5
 _FRAMES: Final = (format.ENCODING_FOR, format.ENCODING_ALP)
+_OVER_TABLES: Final = (FrameOfReference(), Alp())
 _JUDGED_BY_BLOCKS: Final = (format.COMPRESSION_LZ4, format.COMPRESSION_SNAPPY, format.COMPRESSION_ZSTD)
 _FASTEST_FIRST: Final = (
     format.ENCODING_PLAIN,
@@ -120,31 +127,62 @@ def choices(encodings: Iterable[Encoding], form: Physical, asked: int, rows: int
 
 def fastest_of(
     encodings: Sequence[Encoding], form: Physical, values: pa.Array, asked: int, block_rows: int
-) -> Choice:
-    """What to take for these stored values, with compression `asked`, in blocks of so many rows."""
+) -> tuple[Choice, float]:
+    """What to take for these stored values, with compression `asked`, in blocks of so many rows; and how many bytes a
+    row it is expected to take."""
     rows, stretches = _sampling(form, asked, block_rows)
     sample = _sample(values, stretches, rows, block_rows)
     known = choices(encodings, form, asked, len(values))
     written = {choice: _written(choice, form, sample) for choice in known}
     taken = _fastest(form, written)
     if rows >= block_rows or len(values) <= stretches * rows:
-        return taken
+        return taken, written[taken].row_bytes
     frames = [choice for choice in known if choice.encoding.code in _FRAMES]
     if taken in frames or _may_be_a_table(form, values, written[taken].row_bytes):
         blocks = _sample(values, _SAMPLE_BLOCKS, block_rows, block_rows)
         written.update({frame: _written(frame, form, blocks) for frame in frames})
         taken = _fastest(form, written)
-    return taken
+    return taken, written[taken].row_bytes
+
+
+def over_a_table(
+    taken: Choice, row_bytes: float | None, form: Physical, values: pa.Array, asked: int, block_rows: int
+) -> tuple[Choice, BlockEncoder] | None:
+    """A table for the whole column in the place of what would be taken, where it is worth it.
+
+    row_bytes: what that takes; None: not known yet.
+    """
+    frames = next((of for of in _OVER_TABLES if of.handles(form)), None)
+    if frames is None or len(values) <= block_rows or values.null_count == len(values):
+        return None
+    numbers = frames.numbers(form, values)
+    if numbers is None or not promises(_there(form, values), form.width_bytes):
+        return None
+    if row_bytes is None:
+        row_bytes = _written(taken, form, _sample(values, _SAMPLE_BLOCKS, block_rows, block_rows)).row_bytes
+    if not promises(_there(form, values), row_bytes):
+        return None
+    table = table_of(numbers)
+    if table is None or table.planes_bytes + table_bytes(table.numbers) > SHARE_MAX * row_bytes * len(values):
+        return None
+    choice = Choice(frames, effective_compression(asked, frames.compresses))
+    return choice, frames.prepare_over(form, values, table)
+
+
+def _there(form: Physical, values: pa.Array) -> npt.NDArray[Any]:
+    """The values that are no NULL, as the numbers that are their bits."""
+    dtype = np.dtype(f"<i{form.width_bytes}")
+    numbers = np.frombuffer(values.buffers()[1], dtype)[values.offset :][: len(values)]
+    if values.null_count:
+        numbers = numbers[values.is_valid().to_numpy(zero_copy_only=False)]
+    return numbers
 
 
 def _may_be_a_table(form: Physical, values: pa.Array, row_bytes: float) -> bool:
     """Whether a table of the distinct values would be much smaller than so many bytes a row, of what a probe finds."""
     if form.kind != FIXED or form.dtype is None or form.code == format.TYPE_DECIMAL128:
         return False
-    dtype = np.dtype(f"<i{form.width_bytes}")
-    numbers = np.frombuffer(values.buffers()[1], dtype)[values.offset :][: len(values)]
-    if values.null_count:
-        numbers = numbers[values.is_valid().to_numpy(zero_copy_only=False)]
+    numbers = _there(form, values)
     bits = probed_bits(numbers)
     return bits is not None and bits / 8 * _PROMISE < row_bytes * len(values) / max(1, len(numbers))
 

@@ -107,6 +107,7 @@ def _decompress(frame: pa.Buffer, out: pa.Buffer) -> None:
 class _BitshuffleEncoder:
     values: npt.NDArray[Any]
     dictionary: None = None
+    table: None = None
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         return shuffle_bits(self.values[lower:upper])

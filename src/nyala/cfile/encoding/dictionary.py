@@ -56,6 +56,7 @@ def codeword_dtype(dictionary_count: int) -> np.dtype[Any]:
 class _DictionaryEncoder:
     dictionary: pa.Array
     codewords: npt.NDArray[Any]
+    table: None = None
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         words = self.codewords[lower:upper]

@@ -40,7 +40,7 @@ from nyala.cfile.planes import (
     planes_size,
 )
 
-__all__ = ["Frame", "Rows", "joined_words", "line_fits", "output", "value_bounds"]
+__all__ = ["Frame", "Rows", "joined_words", "line_fits", "output", "table_bounds", "value_bounds"]
 
 Rows: TypeAlias = "npt.NDArray[np.int64] | slice"  # a slice has both its ends
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
@@ -59,6 +59,14 @@ def value_bounds(form: Physical) -> tuple[int, int]:
     return max(least, -(1 << bits)), min(greatest, (1 << bits) - 1)
 
 
+def table_bounds(form: Physical) -> tuple[int, int]:
+    """The least and greatest number that a table of a column may have: values of the type, or bits of floats."""
+    if form.type.name in ("float", "double"):
+        bits = 8 * form.width_bytes - 1
+        return -(1 << bits), (1 << bits) - 1
+    return value_bounds(form)
+
+
 def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -> bool:
     """FOR-fits."""
     least, greatest = value_bounds(form)
@@ -68,7 +76,10 @@ def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A line (base, step, unit, deltas), a table (references, deltas), or steps (anchors, and either's deltas)."""
+    """A line (base, step, unit, deltas), a table (references, deltas), or steps (anchors, and either's deltas).
+
+    References of a shared table are a part of the column's own, which ascends.
+    """
 
     form: Physical
     data: pa.Buffer
@@ -84,17 +95,22 @@ class Frame:
     validity: pa.Buffer | None = None
     """Of a block with NULLs: of each row whether it has a value. That of another row may be any."""
     null_count: int = 0
+    is_shared: bool = False
 
     @staticmethod
-    def parse(form: Physical, data: pa.Buffer, rows: int) -> Frame:
-        """Raises: ValueError for bytes that no encoder of a line or a table can have written."""
+    def parse(
+        form: Physical, data: pa.Buffer, rows: int, table: npt.NDArray[np.int64] | None = None
+    ) -> Frame:
+        """table: the column's, of which all numbers are values of the type.
+
+        Raises: ValueError for bytes that no encoder of frames can have written."""
         header_size = format.FOR_HEADER.size
         if data.size < header_size:
             raise ValueError(f"expected a header of {header_size} bytes, found {data.size}")
         base, step, unit, layout, bits, count, _ = format.FOR_HEADER.unpack_from(data)
         if layout not in _LAYOUTS or bits > 64 or count > format.FOR_REFERENCES_MAX:
             raise ValueError(
-                f"expected a line, a table or steps, at most {format.FOR_REFERENCES_MAX} references and 64 bits, "
+                f"expected a line, tables or steps, at most {format.FOR_REFERENCES_MAX} references and 64 bits, "
                 f"found layout {layout}, {count} references and {bits} bits"
             )
         anchors_count = -(-rows // format.FOR_TILE_ROWS) if layout == format.FOR_STEPS else 0
@@ -111,11 +127,29 @@ class Frame:
             frame._check_table()
         elif layout == format.FOR_STEPS:
             frame._check_steps()
+        elif layout == format.FOR_SHARED:
+            return frame._over_table(table)
         else:
             if count:
                 raise ValueError(f"expected no references beside a line, found {count}")
             frame._check_line()
         return frame
+
+    def _over_table(self, table: npt.NDArray[np.int64] | None) -> Frame:
+        """Of a frame as its header says, the one whose deltas name numbers of the column's table, all of them there."""
+        if table is None:
+            raise ValueError("expected a table in the column's footer, found none")
+        count = 0 if self.references is None else len(self.references)
+        if count or self.step or self.unit != 1 or self.bits > format.TABLE_BITS_MAX:
+            raise ValueError(
+                f"expected at most {format.TABLE_BITS_MAX} bits, step 0, unit 1 and no references of its own, found "
+                f"{self.bits} bits, step {self.step}, unit {self.unit} and {count} references"
+            )
+        left = len(table) - self.base
+        if not 0 < left <= len(table) or (1 << self.bits > left and self._greatest() >= left):
+            raise ValueError(f"expected numbers of a table of {len(table)}, found others from {self.base} on")
+        references = table[self.base : self.base + (1 << self.bits)]
+        return replace(self, base=0, references=references, is_shared=True)
 
     @staticmethod
     def nulls(form: Physical, rows: int) -> Frame:
@@ -133,6 +167,16 @@ class Frame:
         """The same base, unit and references over other deltas, and so of other rows; of a line without a step, or a
         table."""
         assert self.anchors is None and not self.step
+        if self.is_shared:
+            return replace(
+                self,
+                data=deltas,
+                row_count=rows,
+                bits=bits,
+                start=0,
+                validity=validity,
+                null_count=null_count,
+            )
         if self.references is None:
             data, start, count = deltas, 0, 0
         else:  # which lie before the deltas, as in a block: see `owning`
@@ -150,15 +194,16 @@ class Frame:
         return int(self.data.size) + (0 if self.validity is None else int(self.validity.size))
 
     def owning(self) -> Frame:
-        """The same over bytes of its own."""
+        """The same over bytes of its own; a shared table stays the column's."""
         data = pa.py_buffer(self.data.to_pybytes())
+        validity = None if self.validity is None else pa.py_buffer(self.validity.to_pybytes())
+        if self.is_shared:
+            return replace(self, data=data, validity=validity)
         counts = [0 if of is None else len(of) for of in (self.references, self.anchors)]
         frame = _frame(
             self.form, data, self.row_count, self.base, self.step, self.unit, self.bits, self.start, *counts
         )
-        if self.validity is None:
-            return frame
-        return replace(frame, validity=pa.py_buffer(self.validity.to_pybytes()), null_count=self.null_count)
+        return replace(frame, validity=validity, null_count=self.null_count)
 
     def array(self, block: EncodedValues) -> pa.Array:
         """All values, with the block's validity."""
@@ -222,7 +267,7 @@ class Frame:
         if numbers.is_empty:
             return ()
         if self.anchors is None and self.references is not None:
-            return numbers.has(self.references)
+            return numbers.among(self.references) if self.is_shared else numbers.has(self.references)
         if self.step or self.anchors is not None:
             return None
         most = (1 << self.bits) - 1
@@ -376,7 +421,7 @@ def _ends(numbers: npt.NDArray[np.int64]) -> tuple[int, int]:
     return min(few), max(few)
 
 
-_LAYOUTS: Final = (format.FOR_LINE, format.FOR_TABLE, format.FOR_STEPS)
+_LAYOUTS: Final = (format.FOR_LINE, format.FOR_TABLE, format.FOR_STEPS, format.FOR_SHARED)
 
 
 def _frame(

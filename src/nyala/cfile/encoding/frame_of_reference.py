@@ -6,6 +6,8 @@
     table    references[delta]                     up to 32,768 distinct values far apart: timestamps of batches, hashes
     steps    the one before + (step + unit · delta), or + references[delta]
                                                    what the key sorts: order numbers with gaps, times that jitter
+    shared   number base + delta of a table that the column has (`number_table`)
+                                                   up to 131,072 that return all over the column: ids of users
     wide     itself                                decimals of 16 bytes that 64 bits do not hold
 
 Deltas are unsigned and have `bits` bits, 0 to 64; they are bit-packed in planes (`planes`). What is left is one
@@ -16,7 +18,7 @@ are for blocks without any.
 The encoder keeps FOR-fits, which the decoder proves (`frame`):
 
     FOR-fits   base, base + step · (rows - 1) and either plus unit · the greatest delta are values of the type;
-               so are references of a table, and every sum of steps
+               so are references of a table, numbers of the column's, and every sum of steps
 
 Left out: patching single outliers (they cost their block its bits; `auto` then takes bitshuffle).
 Source: J. Goldstein et al., "Compressing relations and indexes", 1998.
@@ -35,6 +37,7 @@ import pyarrow.compute as pc
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
 from nyala.cfile.encoding.frame import Frame, line_fits
+from nyala.cfile.encoding.number_table import SHARE_MAX, NumberTable
 from nyala.cfile.physical import FIXED, Physical, fill_holes
 from nyala.cfile.planes import pack_planes, planes_size
 
@@ -43,8 +46,7 @@ __all__ = ["FrameOfReference", "probed_bits"]
 _LINE_BITS_MAX: Final = 61  # beyond them, positions times step might not fit 64 bits
 _PROBE_ROWS: Final = 512
 _DISTINCT_PROBE_ROWS: Final = 1024
-# A table must beat the line by this, as `auto` judges encodings: a look-up per value is slower than an addition.
-_TABLE_SHARE_MAX: Final = 0.8
+_TABLE_SHARE_MAX: Final = SHARE_MAX  # a table must beat the line by this
 # Steps must beat either by this: sums wait for one another.
 _STEPS_SHARE_MAX: Final = 0.5
 
@@ -53,7 +55,12 @@ _STEPS_SHARE_MAX: Final = 0.5
 class _FrameEncoder:
     form: Physical
     values: pa.Array  # int8 to int64, with NULLs
+    shared: NumberTable | None = None
     dictionary: None = None
+
+    @property
+    def table(self) -> npt.NDArray[np.int64] | None:
+        return None if self.shared is None else self.shared.numbers
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         part = self.values.slice(lower, upper - lower)
@@ -75,7 +82,7 @@ class _FrameEncoder:
             if part.null_count == 0 and (line := self._line(deltas, bits, base, unit)) is not None:
                 base, step, deltas = line
                 bits = int(deltas.max()).bit_length()
-            table = _table(part, values, bits)
+            table = _table(part, values, bits) if self.shared is None else self._shared(lower, upper, bits)
             size = planes_size(bits, len(part)) if table is None else table.size
             if part.null_count == 0 and (steps := _steps(values, spread, size)) is not None:
                 return steps
@@ -84,6 +91,13 @@ class _FrameEncoder:
             packed = pack_planes(deltas, bits)
         header = format.FOR_HEADER.pack(base, step, unit if bits else 1, format.FOR_LINE, bits, 0, bytes(4))
         return pa.py_buffer(header + packed)
+
+    def _shared(self, lower: int, upper: int, line_bits: int) -> pa.Buffer | None:
+        """The block over the column's table, None when the line is about as small."""
+        assert self.shared is not None
+        if self.shared.frame_bytes(lower, upper) > planes_size(line_bits, upper - lower) * _TABLE_SHARE_MAX:
+            return None
+        return pa.py_buffer(self.shared.frame(lower, upper))
 
     def _line(
         self, deltas: npt.NDArray[Any], bits: int, base: int, unit: int
@@ -251,6 +265,14 @@ class FrameOfReference:
         frame = _FrameEncoder(form, narrow)
         return frame if fits.all() else _WideEncoder(form, values, frame, fits)
 
+    def numbers(self, form: Physical, values: pa.Array) -> pa.Array | None:
+        """What a table of these values would have: int8 to int64, with NULLs. None: there is none for the type."""
+        return None if form.code == format.TYPE_DECIMAL128 else values
+
+    def prepare_over(self, form: Physical, values: pa.Array, table: NumberTable) -> BlockEncoder:
+        """`prepare`, with a table of the values for the whole column."""
+        return _FrameEncoder(form, values, table)
+
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
         data, rows, header_size = block.data, block.row_count, format.FOR_HEADER.size
         if form.code == format.TYPE_DECIMAL128 and data.size >= header_size:
@@ -259,11 +281,11 @@ class FrameOfReference:
                 if data.size != header_size + rows * form.width_bytes:
                     raise ValueError(f"expected {rows} values of {form.width_bytes} bytes, found {data.size}")
                 return form.fixed_array(data.slice(header_size), rows, block.validity, block.null_count)
-        return Frame.parse(form, data, rows).array(block)
+        return Frame.parse(form, data, rows, block.table).array(block)
 
     def frame(self, form: Physical, block: EncodedValues) -> Frame:
         """A block as it lies. Not of decimals of 16 bytes. Raises: as `decode`."""
-        return Frame.parse(form, block.data, block.row_count).beside(block)
+        return Frame.parse(form, block.data, block.row_count, block.table).beside(block)
 
 
 @dataclass(frozen=True)
@@ -275,6 +297,7 @@ class _WideEncoder:
     frame: _FrameEncoder
     fits: npt.NDArray[np.bool_]
     dictionary: None = None
+    table: None = None
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         if self.fits[lower:upper].all():

@@ -47,6 +47,7 @@ class _RunLengthEncoder:
     form: Physical
     values: pa.Array
     dictionary: None = None
+    table: None = None
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         part = self.values.slice(lower, upper - lower)

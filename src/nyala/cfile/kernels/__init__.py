@@ -170,6 +170,7 @@ class Stretch(NamedTuple):
     width: int  # of a number in `out`, as of `Fill`; of a codeword 4
     touched: bytearray  # of each of the blocks becomes 1 when it is read
     held: pa.Buffer | None = None  # as long as all of the blocks: `sieve` leaves those here that it reads
+    table: npt.NDArray[np.int64] | None = None  # the column's, of numbers in [least, greatest] that ascend
 
 
 class Demand(NamedTuple):

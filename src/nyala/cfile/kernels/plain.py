@@ -33,7 +33,7 @@ __all__ += ["spread", "spread_ends", "views", "widen"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 11
+REVISION: Final = 12
 CHECKED: Final = False
 
 

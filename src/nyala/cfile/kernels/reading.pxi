@@ -87,9 +87,11 @@ cdef enum:
     FOR_LINE = 0
     FOR_TABLE = 1
     FOR_STEPS = 3
+    FOR_SHARED = 4
     FOR_TABLE_BITS_MAX = 15
     FOR_STEPS_BITS_MAX = 32
     FOR_REFERENCES_MAX = 32768
+    TABLE_BITS_MAX = 17
     CODEWORDS_PLANES = 1
     CODEWORDS_BITS_MAX = 32
 
@@ -132,6 +134,8 @@ cdef struct Stretch:
     int width
     uint8_t* held  # NULL: one block after the other lies in the same room; else one behind the other from here on
     Py_ssize_t held_size
+    const int64_t* table  # of the column; NULL: it has none
+    Py_ssize_t table_count
     uint8_t* touched  # of each block that was read becomes 1
 
 
@@ -237,6 +241,19 @@ cdef bint _frame_in(const uint8_t* data, Py_ssize_t size, int64_t rows, const St
     if header.layout == FOR_STEPS:
         job.anchors = <const int64_t*>(data + FOR_HEADER_SIZE) + header.reference_count
         return header.bits <= FOR_STEPS_BITS_MAX and _steps_fit(&header, rows, job, stretch)
+    if header.layout == FOR_SHARED:
+        if (
+            stretch.table is NULL or header.reference_count or header.bits > TABLE_BITS_MAX or header.step
+            or header.unit != 1 or not 0 <= header.base < stretch.table_count
+        ):
+            return False
+        # Numbers of the table are values of the type: who made the stretch has compared them.
+        job.references = stretch.table + header.base
+        job.references_count = min(
+            <Py_ssize_t>(stretch.table_count - header.base), <Py_ssize_t>_delta_max(header.bits) + 1
+        )
+        job.line.base, job.line.step, job.line.unit = 0, 0, 1
+        return True
     if header.layout != FOR_TABLE or not header.reference_count or header.bits > FOR_TABLE_BITS_MAX:
         return False
     job.line.base, job.line.step, job.line.unit = 0, 0, 1
@@ -383,7 +400,7 @@ cdef uint32_t _greatest_of(const uint32_t* numbers, Py_ssize_t n) noexcept nogil
 
 def read_values(int descriptor, stretches, room, rows, size_t crc):
     cdef Py_ssize_t count = len(stretches), i, row_count = 0
-    cdef Views views = Views(5 * count + 2)
+    cdef Views views = Views(6 * count + 2)
     cdef Stretch* plan = <Stretch*>malloc(count * (sizeof(Stretch) + 1) + 1)
     cdef const int64_t* some = NULL
     cdef Source source
@@ -423,7 +440,7 @@ cdef int _plan_stretch(object asked, Stretch* stretch, Views views) except -1:
     """A stretch of which every place is proved, but for where its numbers go."""
     cdef Py_buffer* view
     cdef Py_ssize_t blocks
-    offsets, lengths, rows_log2, row_count, lower, upper, least, greatest, has_codewords, _, _, touched, held = asked
+    offsets, lengths, rows_log2, row_count, lower, upper, least, greatest, has_codewords, _, _, touched, held, table = asked
     stretch.rows_log2, stretch.row_count = rows_log2, row_count
     stretch.lower, stretch.upper = lower, upper
     stretch.least, stretch.greatest = least, greatest
@@ -445,6 +462,11 @@ cdef int _plan_stretch(object asked, Stretch* stretch, Views views) except -1:
     if view.len < blocks:
         raise ValueError(f"expected a byte for each of {blocks} blocks, found {view.len}")
     stretch.touched = <uint8_t*>view.buf
+    stretch.table, stretch.table_count = NULL, 0
+    if table is not None:
+        view = views.hold(table, PyBUF_SIMPLE)
+        _aligned(view, 8)
+        stretch.table, stretch.table_count = <const int64_t*>view.buf, view.len // 8
     stretch.held, stretch.held_size = NULL, 0
     if held is not None:
         view = views.hold(held, PyBUF_WRITABLE)

@@ -121,8 +121,8 @@ def test_no_candidate_a_quarter_larger_than_the_smallest_is_taken(monkeypatch: p
             for choice, size in zip(known, sizes, strict=True)
         }
         monkeypatch.setattr(auto, "_written", lambda choice, *_, written=written: written[choice])
-        found = auto.fastest_of(encodings, form, int64(np.arange(N)), format.COMPRESSION_DEFAULT, N)
-        assert found == known[taken]
+        found, size = auto.fastest_of(encodings, form, int64(np.arange(N)), format.COMPRESSION_DEFAULT, N)
+        assert found == known[taken] and size == sizes[taken]
 
 
 NAMES = pa.array([f"u{number}" for number in range(500_000)])
