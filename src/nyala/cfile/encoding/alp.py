@@ -41,8 +41,8 @@ import pyarrow.compute as pc
 
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
-from nyala.cfile.encoding.frame_of_reference import FrameOfReference, probed_bits
-from nyala.cfile.encoding.number_table import SHARE_MAX, NumberTable
+from nyala.cfile.encoding.frame_of_reference import FrameOfReference
+from nyala.cfile.encoding.number_table import SHARE_MAX, NumberTable, probed_bits
 from nyala.cfile.memory import allocate
 from nyala.cfile.physical import Physical, fill_holes, physical
 from nyala.cfile.planes import planes_size

@@ -54,8 +54,8 @@ from nyala.cfile import format
 from nyala.cfile.compression import compress, effective_compression
 from nyala.cfile.encoding.alp import Alp
 from nyala.cfile.encoding.base import BlockEncoder, Encoding
-from nyala.cfile.encoding.frame_of_reference import FrameOfReference, probed_bits
-from nyala.cfile.encoding.number_table import SHARE_MAX, promises, table_bytes, table_of
+from nyala.cfile.encoding.frame_of_reference import FrameOfReference
+from nyala.cfile.encoding.number_table import SHARE_MAX, probed_bits, table_of
 from nyala.cfile.physical import BYTES, FIXED, Physical
 
 __all__ = ["Choice", "candidates", "choices", "fastest_of", "over_a_table"]
@@ -156,14 +156,15 @@ def over_a_table(
     if frames is None or len(values) <= block_rows or values.null_count == len(values):
         return None
     numbers = frames.numbers(form, values)
-    if numbers is None or not promises(_there(form, values), form.width_bytes):
+    bits = None if numbers is None else probed_bits(_there(form, values), format.TABLE_COUNT_MAX)
+    if bits is None or bits / 8 >= form.width_bytes * SHARE_MAX:
         return None
     if row_bytes is None:
         row_bytes = _written(taken, form, _sample(values, _SAMPLE_BLOCKS, block_rows, block_rows)).row_bytes
-    if not promises(_there(form, values), row_bytes):
+    if bits / 8 >= row_bytes * SHARE_MAX:
         return None
-    table = table_of(numbers)
-    if table is None or table.planes_bytes + table_bytes(table.numbers) > SHARE_MAX * row_bytes * len(values):
+    table = table_of(numbers, format.TABLE_COUNT_MAX)
+    if table is None or table.column_bytes > row_bytes * len(values) * SHARE_MAX:
         return None
     choice = Choice(frames, effective_compression(asked, frames.compresses))
     return choice, frames.prepare_over(form, values, table)

@@ -37,15 +37,14 @@ import pyarrow.compute as pc
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
 from nyala.cfile.encoding.frame import Frame, line_fits
-from nyala.cfile.encoding.number_table import SHARE_MAX, NumberTable
+from nyala.cfile.encoding.number_table import SHARE_MAX, NumberTable, probed_bits, table_of
 from nyala.cfile.physical import FIXED, Physical, fill_holes
 from nyala.cfile.planes import pack_planes, planes_size
 
-__all__ = ["FrameOfReference", "probed_bits"]
+__all__ = ["FrameOfReference"]
 
 _LINE_BITS_MAX: Final = 61  # beyond them, positions times step might not fit 64 bits
 _PROBE_ROWS: Final = 512
-_DISTINCT_PROBE_ROWS: Final = 1024
 _TABLE_SHARE_MAX: Final = SHARE_MAX  # a table must beat the line by this
 # Steps must beat either by this: sums wait for one another.
 _STEPS_SHARE_MAX: Final = 0.5
@@ -139,37 +138,19 @@ def _unit(deltas: npt.NDArray[Any]) -> int:
     return int(np.gcd.reduce(deltas))
 
 
-def probed_bits(values: npt.NDArray[Any]) -> int | None:
-    """How many bits name the distinct values of a probe; None: there are certainly too many for a table.
-
-    Of n values out of as many as a table has, n² / 2 in that number are expected to be there already. Half of that is
-    few for these, and many where all values are distinct.
-    """
-    probe = values[:: max(1, len(values) // _DISTINCT_PROBE_ROWS)]
-    probed = len(np.unique(probe))
-    if len(probe) - probed < len(probe) ** 2 // (4 * format.FOR_REFERENCES_MAX):
-        return None
-    return (probed - 1).bit_length()
-
-
 def _table(part: pa.Array, values: npt.NDArray[Any], line_bits: int) -> pa.Buffer | None:
     """The block as references, None when there are too many, or the line is about as small."""
     bits = probed_bits(values)
     if bits is None or bits > line_bits * _TABLE_SHARE_MAX:
         return None
-    encoded = part.dictionary_encode()
-    count = len(encoded.dictionary)
-    bits = (count - 1).bit_length()
-    size = 8 * count + planes_size(bits, len(part))
-    if count > format.FOR_REFERENCES_MAX or size > planes_size(line_bits, len(part)) * _TABLE_SHARE_MAX:
+    table = table_of(part, format.FOR_REFERENCES_MAX)
+    if table is None:
         return None
-    order = pc.array_sort_indices(encoded.dictionary).to_numpy()
-    rank = np.empty(count, np.uint16)
-    rank[order] = np.arange(count, dtype=np.uint16)
-    deltas = rank[encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)]
-    references = encoded.dictionary.to_numpy()[order].astype("<i8").tobytes()
+    count, bits = len(table.numbers), table.bits
+    if 8 * count + planes_size(bits, len(part)) > planes_size(line_bits, len(part)) * _TABLE_SHARE_MAX:
+        return None
     header = format.FOR_HEADER.pack(0, 0, 1, format.FOR_TABLE, bits, count, bytes(4))
-    return pa.py_buffer(b"".join((header, references, pack_planes(deltas, bits))))
+    return pa.py_buffer(b"".join((header, table.numbers.tobytes(), pack_planes(table.codes, bits))))
 
 
 def _steps(values: npt.NDArray[Any], spread: int, size: int) -> pa.Buffer | None:
@@ -197,13 +178,11 @@ def _steps(values: npt.NDArray[Any], spread: int, size: int) -> pa.Buffer | None
     bits = ((greatest - least) // unit).bit_length()
     header_size = format.FOR_HEADER.size + anchors.nbytes
     best, references = header_size + planes_size(bits, rows), b""
-    found = _step_table(steps, bits)
-    if found is not None:
-        table, codes = found
-        bits_of_table = (len(table) - 1).bit_length()
-        size_of_table = header_size + table.nbytes + planes_size(bits_of_table, rows)
+    table = _step_table(steps, bits)
+    if table is not None:
+        size_of_table = header_size + table.numbers.nbytes + planes_size(table.bits, rows)
         if size_of_table < best * _TABLE_SHARE_MAX:
-            best, references, bits, deltas = size_of_table, table.tobytes(), bits_of_table, codes
+            best, references, bits, deltas = size_of_table, table.numbers.tobytes(), table.bits, table.codes
             least, unit = 0, 1
     if best > size_max:
         return None
@@ -221,21 +200,12 @@ def _bits_of_steps(steps: npt.NDArray[np.int64]) -> int:
     return spread_bits if named_bits is None else min(spread_bits, named_bits)
 
 
-def _step_table(
-    steps: npt.NDArray[np.int64], bits: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]] | None:
-    """(the distinct steps, ascending; of each step which it is), None when there are too many or nothing is won."""
+def _step_table(steps: npt.NDArray[np.int64], bits: int) -> NumberTable | None:
+    """Their table, None when there are too many or nothing is won."""
     probed = probed_bits(steps)
     if probed is None or probed >= bits:
         return None
-    encoded = pa.array(steps).dictionary_encode()
-    distinct = encoded.dictionary.to_numpy()
-    if len(distinct) > format.FOR_REFERENCES_MAX:
-        return None
-    order = np.argsort(distinct)
-    rank = np.empty(len(order), np.uint16)
-    rank[order] = np.arange(len(order), dtype=np.uint16)
-    return distinct[order].astype("<i8"), rank[encoded.indices.to_numpy()]
+    return table_of(pa.array(steps), format.FOR_REFERENCES_MAX)
 
 
 class FrameOfReference:
