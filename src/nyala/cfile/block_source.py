@@ -27,7 +27,7 @@ from nyala.cfile.encoding.frame import Frame, table_bounds
 from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.first_pass import FirstPass
 from nyala.cfile.footer import ColumnFooter
-from nyala.cfile.physical import narrow_decimal, narrow_physical, physical
+from nyala.cfile.physical import Physical, narrow_decimal, narrow_physical, physical
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import is_sound
 from nyala.schema.types import ColumnType
@@ -377,13 +377,8 @@ class BlockSource:
         column and file, and at most `DICTIONARY_BYTES_MAX`.
         """
         footer = self._footer
-        data = self._reader.read_buffer(footer.dictionary_offset, footer.dictionary_length)
-        if stats is not None:
-            stats.reads += 1
-            stats.bytes_read += data.size
-        words = decode_block(
-            footer.form, data, 0, footer.dictionary_count, None, self._reader.path, footer.dictionary_offset
-        )
+        place = footer.dictionary_offset, footer.dictionary_length, footer.dictionary_count
+        words = self._read_beside(footer.form, *place, stats)
         if words.null_count:
             raise CorruptionError(
                 f"expected {len(words)} words, found {words.null_count} NULLs among them",
@@ -407,13 +402,8 @@ class BlockSource:
         Raises: CorruptionError, also for numbers that do not ascend, and for those that the type does not have.
         """
         footer = self._footer
-        data = self._reader.read_buffer(footer.table_offset, footer.table_length)
-        if stats is not None:
-            stats.reads += 1
-            stats.bytes_read += data.size
-        found = decode_block(
-            _INT64, data, 0, footer.table_count, None, self._reader.path, footer.table_offset
-        )
+        place = footer.table_offset, footer.table_length, footer.table_count
+        found = self._read_beside(_INT64, *place, stats)
         numbers = np.frombuffer(found.buffers()[1], np.int64)[found.offset :][: len(found)]
         lower, upper = table_bounds(footer.form)
         if (
@@ -429,6 +419,16 @@ class BlockSource:
             )
         self._table = numbers
         return numbers
+
+    def _read_beside(
+        self, form: Physical, offset: int, length: int, count: int, stats: ReadStats | None
+    ) -> pa.Array:
+        """The values of the one block that stands beside those of rows."""
+        data = self._reader.read_buffer(offset, length)
+        if stats is not None:
+            stats.reads += 1
+            stats.bytes_read += data.size
+        return decode_block(form, data, 0, count, None, self._reader.path, offset)
 
 
 def _null_count(array: Frame | pa.Array) -> int:

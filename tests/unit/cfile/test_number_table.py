@@ -94,6 +94,8 @@ def test_numbers_that_return_are_stored_once(type: str, null_share: float) -> No
     rows = np.array([0, 5, 5000, 511, 512, ROWS - 1])
     assert same(column.singles.gather(rows), array.take(pa.array(rows)))
     assert column.singles.value(4096) == array[4096].as_py() or type in ("double", "float")
+    # To be checked, to be shown, and once for all others.
+    assert files.reads.count((footer.table_offset, footer.table_length)) == 3
 
 
 @pytest.mark.parametrize(
@@ -138,6 +140,52 @@ def test_blocks_that_need_no_table_have_none(encoding: str, compression: str) ->
             column.footer.table_length,
             6,
         )
+
+
+def test_a_block_spans_its_own_part_of_the_table_whatever_its_nulls_are() -> None:
+    """A NULL would be number 0, and a block that has the last ones only would have as many bits as all."""
+    numbers = np.sort(NUMBERS["int64"])
+    random = np.random.default_rng(3)
+    parts = [
+        numbers[lower : lower + 60][random.integers(0, 60, 512)] for lower in (0, 1000, DISTINCT - 60) * 8
+    ]
+    mask = random.random(512 * len(parts)) < 0.1
+    array = pa.array(np.concatenate(parts), mask=mask)
+    column = written(files := MemoryFiles(), array, "int64", "for", "none", BLOCK)
+    assert not column.footer.has_dense and column.read(0, len(array)).equals(array)
+    found = []
+    for offset in column.footer.block_offsets.tolist():
+        block = files.content["file-0"][offset:]
+        start = BlockHeader.unpack(block).values_start
+        base, _, _, layout, bits, _, _ = format.FOR_HEADER.unpack_from(block, start)
+        found.append((layout, bits, base > 0))
+    assert (
+        found
+        == [(format.FOR_SHARED, 6, False), (format.FOR_SHARED, 6, True), (format.FOR_SHARED, 6, True)] * 8
+    )
+
+
+def test_floats_of_few_digits_stay_decimals_beside_others() -> None:
+    """Eleven bits each, which a table of all would make thirteen."""
+    digits = np.round(RANDOM.integers(0, 2000, 4096) / 10, 1)
+    array = pa.array(np.concatenate([column_of("double").to_numpy(), digits]))
+    column = written(files := MemoryFiles(), array, "double", "alp", "none", BLOCK)
+    assert column.footer.table_length and same(column.read(0, len(array)), array)
+    start = format.BLOCK_HEADER.size
+    floats = [files.content["file-0"][offset + start] for offset in column.footer.block_offsets.tolist()]
+    assert floats[:39] == [format.ALP_BITS] * 39 and floats[40:] == [format.ALP_DECIMALS] * 8
+
+
+def test_a_check_reads_the_table_again() -> None:
+    """What was damaged since it was read would be found by the next who opens the file."""
+    column = written(files := MemoryFiles(), column_of("int64"), "int64", block_size_bytes=BLOCK)
+    column.read(0, ROWS)
+    content = bytearray(files.content["file-0"])
+    content[column.footer.table_offset + 40] ^= 1
+    files.content["file-0"] = bytes(content)
+    assert column.read(0, ROWS).equals(column_of("int64"))
+    with pytest.raises(CorruptionError, match=f"at offset {column.footer.table_offset}"):
+        column.check()
 
 
 @pytest.mark.parametrize("type", ["int64", "decimal(18,0)", "timestamp"])
