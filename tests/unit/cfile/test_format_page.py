@@ -243,7 +243,7 @@ def examples_of_encodings() -> list[str]:
         ("for", "decimal(9,2)", [Decimal(12), Decimal(7), Decimal(7), Decimal(10)]),
         ("for", "timestamp", [times[number] for number in (2, 0, 2, 1, 1, 2, 2, 2)]),
         ("for", "int64", [7 + place // 3 * (10**9 + 2) + place % 3 for place in range(24)]),
-        ("for", "int64", [ids[(3 * place + place // 7) % 5] for place in range(128)]),
+        ("for", "int64", [ids[(3 * place + place // 7) % 5] for place in range(512)]),
         (
             "dictionary",
             "string",
@@ -258,7 +258,7 @@ def examples_of_encodings() -> list[str]:
     files = MemoryFiles()
     with CFileWriter(files, EXAMPLE_PATH) as writer:
         for number, (encoding, type, values) in enumerate(columns):
-            key, size = ColumnKey(BASE, 0, 10 + number), 512 if len(values) == 128 else None
+            key, size = ColumnKey(BASE, 0, 10 + number), 512 if len(values) == 512 else None
             spec = ColumnWriteSpec(key, parse_type(type), encoding, "none", size)
             writer.append_column(spec, pa.array(values, parse_type(type).arrow))
         writer.finish()
@@ -271,8 +271,11 @@ def examples_of_encodings() -> list[str]:
             blocks.append(line)
         elif line.startswith("footer of"):
             break
+        elif re.match("block [1-9]", line):
+            blocks.append("")  # another block of the same column
         elif blocks:
             blocks[-1] += "\n" + line
+    blocks = [block for block in blocks if block.startswith(("block", "dictionary", "table"))]
     assert len(blocks) == len(columns)
     return blocks
 
@@ -309,6 +312,17 @@ def test_worked_examples_of_encodings() -> None:
     """Who writes a decoder by the page would write a wrong one."""
     blocks = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
     assert blocks[2:] == examples_of_encodings() + examples_of_others()
+
+
+def test_places_that_the_text_names_are_in_its_example() -> None:
+    """An example before it that becomes longer moves them."""
+    found = 0
+    for text, block in re.findall(r"\n\n([^`]*?)\n\n```text\n(.*?)\n```", PAGE.read_text(), re.DOTALL):
+        offsets = [int(number) for number in re.findall(r"^ +(\d+)  [0-9a-f]", block, re.MULTILINE)]
+        for place in re.findall(r"\b(?:At|at|from) (\d{3,})\b", text):
+            assert offsets[0] <= int(place) <= offsets[-1] + 16, (place, text)
+            found += 1
+    assert found == 4
 
 
 def test_the_dump_shows_every_byte_once() -> None:

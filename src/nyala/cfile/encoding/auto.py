@@ -56,7 +56,8 @@ from nyala.cfile.encoding.alp import Alp
 from nyala.cfile.encoding.base import BlockEncoder, Encoding
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference
 from nyala.cfile.encoding.number_table import SHARE_MAX, probed_bits, table_of
-from nyala.cfile.physical import BYTES, FIXED, Physical
+from nyala.cfile.physical import BYTES, FIXED, Physical, physical
+from nyala.schema.types import ColumnType
 
 __all__ = ["Choice", "candidates", "choices", "fastest_of", "over_a_table"]
 
@@ -79,7 +80,13 @@ _SAMPLE_STRETCH_ROWS_OF_TEXT: Final = 1 << 11
 _INFLATED_SHARE_MAX: Final = 0.5
 # How many times smaller than what would be taken a table of values must promise to be, to be tried.
 _PROMISE: Final = 1.5
+# As many numbers as a stretch has often.
+_FEW_BITS: Final = 8
+_NONE: Final = format.COMPRESSION_NONE
 _FRAMES: Final = (format.ENCODING_FOR, format.ENCODING_ALP)
+# How often the numbers of a column's table return at least, on average.
+_RETURNS_MIN: Final = 4
+_INT64: Final = physical(ColumnType("int64"))
 _OVER_TABLES: Final = (FrameOfReference(), Alp())
 _JUDGED_BY_BLOCKS: Final = (format.COMPRESSION_LZ4, format.COMPRESSION_SNAPPY, format.COMPRESSION_ZSTD)
 _FASTEST_FIRST: Final = (
@@ -137,11 +144,19 @@ def fastest_of(
     taken = _fastest(form, written)
     if rows >= block_rows or len(values) <= stretches * rows:
         return taken, written[taken].row_bytes
-    frames = [choice for choice in known if choice.encoding.code in _FRAMES]
-    if taken in frames or _may_be_a_table(form, values, written[taken].row_bytes):
+    bits, there = _bits_of_returning(form, values), len(values) - values.null_count
+    may_be_a_table = bits is not None and bits / 8 * _PROMISE * there < written[taken].row_bytes * len(values)
+    if taken.encoding.code in _FRAMES or may_be_a_table:
         blocks = _sample(values, _SAMPLE_BLOCKS, block_rows, block_rows)
-        written.update({frame: _written(frame, form, blocks) for frame in frames})
+        written.update({of: _written(of, form, blocks) for of in known if of.encoding.code in _FRAMES})
         taken = _fastest(form, written)
+        # Of more numbers than a stretch has often, LZ4 finds in a block what it does not in a stretch: against tables,
+        # and what is larger, it is judged by blocks as well.
+        is_a_table = bits is not None and 8 * written[taken].row_bytes >= bits > _FEW_BITS
+        if is_a_table and not values.null_count:
+            others = [of for of in known if of.encoding.code not in _FRAMES]
+            written.update({of: _written(of, form, blocks) for of in others if of.compression != _NONE})
+            taken = _fastest(form, written)
     return taken, written[taken].row_bytes
 
 
@@ -150,24 +165,36 @@ def over_a_table(
 ) -> tuple[Choice, BlockEncoder] | None:
     """A table for the whole column in the place of what would be taken, where it is worth it.
 
-    row_bytes: what that takes; None: not known yet.
+    row_bytes: what that takes, or more; None: not known.
     """
     frames = next((of for of in _OVER_TABLES if of.handles(form)), None)
     if frames is None or len(values) <= block_rows or values.null_count == len(values):
         return None
     numbers = frames.numbers(form, values)
     bits = None if numbers is None else probed_bits(_there(form, values), format.TABLE_COUNT_MAX)
-    if bits is None or bits / 8 >= form.width_bytes * SHARE_MAX:
+    if bits is None or bits / 8 > SHARE_MAX * (form.width_bytes if row_bytes is None else row_bytes):
         return None
-    if row_bytes is None:
-        row_bytes = _written(taken, form, _sample(values, _SAMPLE_BLOCKS, block_rows, block_rows)).row_bytes
-    if bits / 8 >= row_bytes * SHARE_MAX:
+    # By the blocks that will be: what compressing them wins, a stretch does not tell, nor what their headers take.
+    blocks = _sample(values, _SAMPLE_BLOCKS, block_rows, block_rows)
+    row_bytes = _written(taken, form, blocks).row_bytes
+    if bits / 8 > SHARE_MAX * row_bytes:
         return None
     table = table_of(numbers, format.TABLE_COUNT_MAX)
-    if table is None or table.column_bytes > row_bytes * len(values) * SHARE_MAX:
+    if table is None or len(table.numbers) * _RETURNS_MIN > len(values) - values.null_count:
         return None
     choice = Choice(frames, effective_compression(asked, frames.compresses))
-    return choice, frames.prepare_over(form, values, table)
+    encoder = frames.prepare_over(form, values, table)
+    size = sum(
+        compress(choice.compression, encoder.encode(start, start + len(block)))[1].size
+        for block in blocks
+        for start in (block.offset - values.offset,)
+    )
+    beside = FrameOfReference().prepare(_INT64, pa.array(table.numbers))
+    assert beside is not None
+    of_table = beside.encode(0, len(table.numbers)).size + format.BLOCK_HEADER.size
+    if size / sum(map(len, blocks)) + of_table / len(values) > row_bytes * SHARE_MAX:
+        return None
+    return choice, encoder
 
 
 def _there(form: Physical, values: pa.Array) -> npt.NDArray[Any]:
@@ -179,13 +206,11 @@ def _there(form: Physical, values: pa.Array) -> npt.NDArray[Any]:
     return numbers
 
 
-def _may_be_a_table(form: Physical, values: pa.Array, row_bytes: float) -> bool:
-    """Whether a table of the distinct values would be much smaller than so many bytes a row, of what a probe finds."""
+def _bits_of_returning(form: Physical, values: pa.Array) -> int | None:
+    """How many bits name the distinct values of a probe, where they are numbers that return in a block."""
     if form.kind != FIXED or form.dtype is None or form.code == format.TYPE_DECIMAL128:
-        return False
-    numbers = _there(form, values)
-    bits = probed_bits(numbers)
-    return bits is not None and bits / 8 * _PROMISE < row_bytes * len(values) / max(1, len(numbers))
+        return None
+    return probed_bits(_there(form, values))
 
 
 def _fastest(form: Physical, written: Mapping[Choice, _Written]) -> Choice:

@@ -9,13 +9,16 @@ them again and again, and not more than 32,768. So a column may have one for all
 of reference, of up to 131,072.
 
 That is taken where it makes blocks, with the table, a fifth smaller than what would be written otherwise: the share
-that `auto` has for all tables, as a look-up per value is slower than an addition.
+that `auto` has for all tables, as a look-up per value is slower than an addition. And where its numbers return four
+times on average: a table of others takes longer to read than it spares.
 
 Source: docs/decisions/0055; for the probe, the birthday problem.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,8 +34,6 @@ __all__ = ["SHARE_MAX", "NumberTable", "probed_bits", "table_of"]
 
 SHARE_MAX: Final = 0.8
 """Of what is written otherwise, which a table and what refers to it must keep below."""
-# Of as many values as a table may have, so large a share is looked at: enough of them would be there twice.
-_PROBED_SHARE: Final = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +59,6 @@ class NumberTable:
         """How many bytes that is."""
         return format.FOR_HEADER.size + planes_size(self._deltas(lower, upper)[2], upper - lower)
 
-    @property
-    def column_bytes(self) -> int:
-        """About how many bytes a column over this table takes: its frames, and the table, whose numbers are steps."""
-        bits = int(np.diff(self.numbers.view(np.uint64)).max(initial=0)).bit_length()
-        return planes_size(self.bits, len(self.codes)) + planes_size(bits, len(self.numbers))
-
     def _deltas(self, lower: int, upper: int) -> tuple[int, npt.NDArray[Any], int]:
         codes = self.codes[lower:upper]
         is_valid = None if self.is_valid is None else self.is_valid[lower:upper]
@@ -76,16 +71,49 @@ class NumberTable:
 
 
 def probed_bits(values: npt.NDArray[Any], count_max: int = format.FOR_REFERENCES_MAX) -> int | None:
-    """How many bits name the distinct values of a probe; None: there are certainly too many for a table of so many.
+    """How many bits name the distinct values, as few as a probe lets hope for; None: there are certainly more than so
+    many, or none that returns.
 
-    Of n values out of N, each as likely, n² / 2N are expected to be there already. Half of that is few for these, and
-    many where all values are distinct. Cost: sorting the probe.
+    Of n values out of N, each as likely, n² / 2N are expected to be there already. Half of that is few for N =
+    `count_max`, and many where all values are distinct. Hoped for is that three standard deviations more were.
+    Cost: sorting a 32nd of `count_max` values (for 131,072 an eighth), of which a dozen, or a thousand, would return.
     """
-    probe = values[:: max(1, len(values) // (count_max // _PROBED_SHARE))]
+    probe = _probe(values, count_max // (8 if count_max > format.FOR_REFERENCES_MAX else 32))
     probed = len(np.unique(probe))
-    if len(probe) - probed < len(probe) ** 2 // (4 * count_max):
+    repeats = len(probe) - probed
+    if repeats < len(probe) ** 2 // (4 * count_max):
         return None
-    return (probed - 1).bit_length()
+    hoped = probed - 3 * math.sqrt(repeats) - 1
+    share = len(probe) / max(1, len(values))
+
+    def found(count: int) -> float:
+        """Of so many numbers, each as often in all values, how many a probe of its share finds."""
+        return count * (1 - math.pow(1 - share, len(values) / count))
+
+    if found(count_max) < hoped:
+        return None
+    lower, upper = probed, max(probed, count_max)
+    while lower < upper:
+        middle = (lower + upper) // 2
+        lower, upper = (lower, middle) if found(middle) >= hoped else (middle + 1, upper)
+    return (lower - 1).bit_length()
+
+
+def _probe(values: npt.NDArray[Any], rows: int) -> npt.NDArray[Any]:
+    """One of each so many neighbours, by chance: those in one distance never meet a number again that returns in
+    another."""
+    width = len(values) // rows
+    if width < 2:
+        return values[:rows]
+    places = np.arange(rows) * width
+    found: npt.NDArray[Any] = values[places + _by_chance(rows) % width]
+    return found
+
+
+@functools.cache
+def _by_chance(count: int) -> npt.NDArray[np.int64]:
+    """Numbers without an order, always the same ones."""
+    return np.random.default_rng(count).integers(0, 1 << 31, count)
 
 
 def table_of(values: pa.Array, count_max: int) -> NumberTable | None:
