@@ -150,6 +150,9 @@ MORE: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
             ),
             # Runs of words, as a key has them: codewords are smaller shuffled, when there are some hundred.
             ("string", "dictionary", "none", pa.array([chr(33 + n // 8) for n in range(512)])),
+            # Numbers that return all over a column of some blocks: a table of the column.
+            ("int64", "for", "none", pa.array([(1 << 60) // (n * 5 % 23 + 3) for n in range(3 * 512)])),
+            ("double", "alp", "none", pa.array([1 / (n * 5 % 23 + 3) for n in range(3 * 512)])),
         ],
         start=100,
     )
@@ -279,6 +282,8 @@ def test_there_is_a_block_of_every_layout(every: tuple[bytes, tuple[ColumnPlace,
     for key, (_, _, _, array) in EVERY.items():
         column = reader.column(key)
         assert column is not None and column.read(0, column.row_count).equals(array)
+    tables = [key for key in EVERY if (of := reader.column(key)) is not None and of.footer.table_length]
+    assert len(tables) == 2
 
 
 @pytest.mark.parametrize("by_places", [False, True])

@@ -11,9 +11,10 @@ Trust and threads: as `reader`.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 __all__ = ["BlockForm", "BlockSource", "ReadStats"]
 
 _INT64: Final = physical(ColumnType("int64"))
+# Of words or numbers that blocks refer to. Most columns have fewer, and then the cache is not asked for each block.
+_HELD_BYTES_MAX: Final = 64 << 10
+_BESIDE: Final = -1  # the number of what is no block of rows
+_Made = TypeVar("_Made")
 BlockForm: TypeAlias = Literal["plain", "codes", "narrow", "runs", "frames", "packed", "keys"]
 
 
@@ -53,6 +58,29 @@ class ReadStats:
     """Which blocks of base columns were decoded or found, each once: (the column's source, block)."""
 
 
+class _Beside(Generic[_Made]):
+    """What the blocks of a column refer to, once it was read: words, or numbers of a table. If it is large it lies in
+    the cache, as blocks do, and is read again when it went; while anybody has it, it is that one."""
+
+    def __init__(self) -> None:
+        self._held: _Made | None = None
+        self._shared: weakref.ref[Any] | None = None
+
+    def found(self, source: BlockSource) -> _Made | None:
+        """None: it has to be read, for the first time or again. source: the column's."""
+        if self._held is not None or self._shared is None:
+            return self._held
+        found: _Made | None = source.kept("plain", _BESIDE)
+        return self._shared() if found is None else found
+
+    def put(self, source: BlockSource, made: _Made, size_bytes: int) -> None:
+        if source.cache is None or size_bytes <= _HELD_BYTES_MAX:
+            self._held = made
+            return
+        self._held, self._shared = None, weakref.ref(made)
+        source.cache.put(*source.name("plain", _BESIDE), made, size_bytes, dear=True)
+
+
 class BlockSource:
     """The blocks of one column. arrow: the type of values in form "plain"."""
 
@@ -64,8 +92,8 @@ class BlockSource:
         self._place = place
         self._arrow = arrow
         self._has_narrow = footer.key.role != BLOOM and narrow_decimal(footer.form.type) is not None
-        self._dictionary: pa.Array | None = None
-        self._table: npt.NDArray[np.int64] | None = None
+        self._words: _Beside[pa.Array] = _Beside()
+        self._numbers: _Beside[npt.NDArray[np.int64]] = _Beside()
         self._first_pass: FirstPass[Any] = FirstPass()
 
     @property
@@ -334,16 +362,17 @@ class BlockSource:
     ) -> Any:
         """A block in one of its forms: an Arrow array, a `Frame`, or `Runs`. is_compared: its CRC was."""
         footer = self._footer
-        self._prepare(None)
+        words = self.dictionary(None) if footer.dictionary_length else None
+        table = self.table(None) if footer.table_length else None
         is_narrow = self._has_narrow and as_ in ("narrow", "packed")
         form = narrow_physical(footer.form.type) if is_narrow else footer.form
         first = block << footer.rows_per_block_log2
         count = footer.block_rows(block)
         try:
             array = decode_block(
-                form, data, first, count, self._dictionary, self._reader.path, offset,
+                form, data, first, count, words, self._reader.path, offset,
                 as_="plain" if as_ == "narrow" else as_, is_compared=is_compared, has_dense=footer.has_dense,
-                table=self._table,
+                table=table,
             )  # fmt: skip
         except CorruptionError as error:
             raise error.with_rows(first, first + count) from error.__cause__
@@ -359,7 +388,7 @@ class BlockSource:
         return array.cast(self._arrow)
 
     def _prepare(self, stats: ReadStats | None) -> None:
-        """Have what blocks refer to: decoding takes it as it is there."""
+        """Have what blocks refer to, if it is not there yet: it counts as read for these."""
         if self._footer.dictionary_length:
             self.dictionary(stats)
         elif self._footer.table_length:
@@ -367,7 +396,8 @@ class BlockSource:
 
     def dictionary(self, stats: ReadStats | None) -> pa.Array:
         """Of a column that has one."""
-        return self.read_dictionary(stats) if self._dictionary is None else self._dictionary
+        found = self._words.found(self)
+        return self.read_dictionary(stats) if found is None else found
 
     def read_dictionary(self, stats: ReadStats | None) -> pa.Array:
         """The same from the file, whatever is known already: blocks are decoded by this from now on.
@@ -389,12 +419,13 @@ class BlockSource:
             raise CorruptionError(
                 "expected words in UTF-8, found others", self._reader.path, footer.dictionary_offset
             )
-        self._dictionary = words
+        self._words.put(self, words, _size(words))
         return words
 
     def table(self, stats: ReadStats | None) -> npt.NDArray[np.int64]:
         """Of a column that has one: numbers that ascend."""
-        return self.read_table(stats) if self._table is None else self._table
+        found = self._numbers.found(self)
+        return self.read_table(stats) if found is None else found
 
     def read_table(self, stats: ReadStats | None) -> npt.NDArray[np.int64]:
         """The same from the file, whatever is known already: blocks are decoded by this from now on.
@@ -417,7 +448,7 @@ class BlockSource:
                 self._reader.path,
                 footer.table_offset,
             )
-        self._table = numbers
+        self._numbers.put(self, numbers, numbers.nbytes)
         return numbers
 
     def _read_beside(

@@ -3,6 +3,7 @@ nothing is believed of it."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -214,6 +215,34 @@ def test_floats_of_few_digits_stay_decimals_beside_others() -> None:
     start = format.BLOCK_HEADER.size
     floats = [files.content["file-0"][offset + start] for offset in column.footer.block_offsets.tolist()]
     assert floats[:39] == [format.ALP_BITS] * 39 and floats[40:] == [format.ALP_DECIMALS] * 8
+
+
+@pytest.mark.parametrize("type", ["int64", "string"])
+@pytest.mark.parametrize("limit", [4 << 20, 100 << 10, 0])
+def test_what_blocks_refer_to_lies_in_the_cache(type: str, limit: int) -> None:
+    """Eight columns of ten rowsets kept 60 MB of tables, whatever the limit of memory was; so did words."""
+    numbers = RANDOM.integers(0, 1 << 62, 40_000)[RANDOM.integers(0, 40_000, 300_000)]
+    array = pa.array(numbers) if type == "int64" else pa.array(numbers).cast(pa.string())
+    column = written(files := MemoryFiles(), array, type, cache=(cache := BlockCache(limit)))
+    footer = column.footer
+    place = (footer.table_offset, footer.table_length)
+    if type == "string":
+        place = (footer.dictionary_offset, footer.dictionary_length)
+    assert place[1] > 64 << 10
+    files.reads.clear()
+    for _ in range(3):
+        assert column.read(0, len(array), scanning=True).equals(array)
+        assert column.singles.value(7) == array[7].as_py()
+        cache.check()
+    assert (files.reads.count(place) == 1) == (limit == 4 << 20), "read once, if there is room for it"
+    held = column.source._words if type == "string" else column.source._numbers
+    assert held._held is None
+    cache.resize(0)
+    gc.collect()
+    assert held._shared is not None and held._shared() is None, "nobody has it, so it is gone"
+    small = written(MemoryFiles(), column_of("int64"), "int64", block_size_bytes=BLOCK, cache=BlockCache(0))
+    small.read(0, ROWS)
+    assert small.source._numbers._held is not None, "for what is small nobody asks the cache"
 
 
 def test_a_check_reads_the_table_again() -> None:

@@ -201,6 +201,6 @@ def test_sorted_dictionary(files: MemoryFiles) -> None:
     column = written(files, array, "string")
     assert column.encoding == "dictionary"
     column.read(0, 1)
-    dictionary = column._source._dictionary
+    dictionary = column.source.dictionary(None)
     assert dictionary is not None and dictionary.to_pylist() == ["a", "b", "é"]
     assert pc.all(pc.equal(column.read(0, 500), array)).as_py()

@@ -591,7 +591,7 @@ def test_codewords_of_no_word_are_found_out_before_they_are_compared(
     column = written(files, pa.array(texts), "string", "dictionary", "none", 1 << 16)
     layout = column._source.read(0)[0][format.BLOCK_HEADER.size]
     assert (layout == format.CODEWORDS_SHUFFLED) == is_sorted, "the case is what it says"
-    column._source._dictionary = column._source.dictionary(None).slice(0, 4)
+    column._source._words._held = column._source.dictionary(None).slice(0, 4)
     with pytest.raises(CorruptionError, match="expected codewords below 4, found 4"):
         column.encoded(0, ROWS)
 

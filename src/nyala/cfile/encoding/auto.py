@@ -172,23 +172,25 @@ def over_a_table(
         return None
     numbers = frames.numbers(form, values)
     bits = None if numbers is None else probed_bits(_there(form, values), format.TABLE_COUNT_MAX)
-    if bits is None or bits / 8 > SHARE_MAX * (form.width_bytes if row_bytes is None else row_bytes):
+    if bits is None:
+        return None
+    least = bits / 8 + format.FOR_HEADER.size / block_rows  # a row, without the table
+    if least > SHARE_MAX * (form.width_bytes if row_bytes is None else row_bytes):
         return None
     # By the blocks that will be: what compressing them wins, a stretch does not tell, nor what their headers take.
     blocks = _sample(values, _SAMPLE_BLOCKS, block_rows, block_rows)
     row_bytes = _written(taken, form, blocks).row_bytes
-    if bits / 8 > SHARE_MAX * row_bytes:
+    if least > SHARE_MAX * row_bytes:
         return None
     table = table_of(numbers, format.TABLE_COUNT_MAX)
     if table is None or len(table.numbers) * _RETURNS_MIN > len(values) - values.null_count:
         return None
     choice = Choice(frames, effective_compression(asked, frames.compresses))
     encoder = frames.prepare_over(form, values, table)
-    size = sum(
-        compress(choice.compression, encoder.encode(start, start + len(block)))[1].size
-        for block in blocks
-        for start in (block.offset - values.offset,)
-    )
+    size = 0
+    for block in blocks:
+        start = block.offset - values.offset
+        size += compress(choice.compression, encoder.encode(start, start + len(block)))[1].size
     beside = FrameOfReference().prepare(_INT64, pa.array(table.numbers))
     assert beside is not None
     of_table = beside.encode(0, len(table.numbers)).size + format.BLOCK_HEADER.size
