@@ -1,6 +1,7 @@
 """The block cache: decoded blocks, least recently used first out, within a limit of bytes.
 
-    dear    what was worked out from several blocks: runs of changes, patches, whole keys
+    dear    what was worked out from several blocks: runs of changes, patches, whole keys; what all blocks of a column
+            refer to: words of text, tables of numbers
     cheap   blocks, as they are or laid over with their patches: they are made again at gigabytes a second
 
 Cheap ones go first, until dear ones take more than seven eighths: a scan of more than the cache holds would otherwise
