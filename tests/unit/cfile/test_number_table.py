@@ -3,6 +3,7 @@ nothing is believed of it."""
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -262,10 +263,8 @@ def test_a_check_reads_the_table_again() -> None:
 @given(data=st.data())
 def test_rows_are_asked_of_a_table_as_of_others(type: str, null_share: float, data: st.DataObject) -> None:
     """A filter would find rows of other users."""
-    array = column_of(type, null_share, 16_000)
-    column = written(MemoryFiles(), array, type, "for", block_size_bytes=BLOCK)
-    assert column.footer.table_length
-    constraint = data.draw(constraints(physical(parse_type(type)).stored_array(array)))
+    array, column, constraint_of = asked_of(type, null_share)
+    constraint = data.draw(constraint_of)
     lower = data.draw(st.sampled_from([0, 1, 900]))
     upper = data.draw(st.sampled_from([16_000, 15_999, 1000]))
     frames = column.frames(lower, upper)
@@ -275,6 +274,15 @@ def test_rows_are_asked_of_a_table_as_of_others(type: str, null_share: float, da
     kept = np.flatnonzero(expected)
     if len(kept):
         assert picked(frames, kept).cast(array.type).equals(array.slice(lower).take(pa.array(kept)))
+
+
+@functools.cache
+def asked_of(type: str, null_share: float) -> tuple[pa.Array, ColumnReader, st.SearchStrategy[Constraint]]:
+    """A column, its reader, and what it may be asked."""
+    array = column_of(type, null_share, 16_000)
+    column = written(MemoryFiles(), array, type, "for", block_size_bytes=BLOCK)
+    assert column.footer.table_length
+    return array, column, constraints(physical(parse_type(type)).stored_array(array))
 
 
 def constraints(stored: pa.Array) -> st.SearchStrategy[Constraint]:
