@@ -122,6 +122,16 @@ def test_a_table_that_saves_little_is_not_written(name: str, array: pa.Array) ->
     assert column.footer.table_length == 0, name
 
 
+@pytest.mark.parametrize("type", ["int64", "double", "date"])
+@pytest.mark.parametrize("last", [[], [5]])
+def test_a_probe_of_nothing(type: str, last: list[int]) -> None:
+    """A large column of NULLs is judged by a probe of those that are none: the demo has one."""
+    arrow = parse_type(type).arrow
+    array = pa.concat_arrays([pa.nulls(200_000, arrow), pa.array(last, pa.int32()).cast(arrow)])
+    column = written(MemoryFiles(), array, type)
+    assert column.footer.table_length == 0 and column.read(0, len(array)).equals(array)
+
+
 @pytest.mark.parametrize("count", [2, 3, 17, 256])
 @pytest.mark.parametrize("encoding", ["auto", "for"])
 @pytest.mark.parametrize("run", [1, 7])

@@ -81,7 +81,7 @@ def probed_bits(values: npt.NDArray[Any], count_max: int = format.FOR_REFERENCES
     probe = _probe(values, count_max // (8 if count_max > format.FOR_REFERENCES_MAX else 32))
     probed = len(np.unique(probe))
     repeats = len(probe) - probed
-    if repeats < len(probe) ** 2 // (4 * count_max):
+    if not probed or repeats < len(probe) ** 2 // (4 * count_max):
         return None
     hoped = probed - 3 * math.sqrt(repeats) - 1
     share = len(probe) / max(1, len(values))
