@@ -25,20 +25,19 @@ from nyala.cfile.block import decode_block, line_of
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import BASE, BLOOM, KEY, ColumnPlace
 from nyala.cfile.encoding.frame import Frame, table_bounds
+from nyala.cfile.encoding.number_table import TABLE_FORM
 from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.first_pass import FirstPass
 from nyala.cfile.footer import ColumnFooter
-from nyala.cfile.physical import Physical, narrow_decimal, narrow_physical, physical
+from nyala.cfile.physical import Physical, narrow_decimal, narrow_physical
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import is_sound
-from nyala.schema.types import ColumnType
 
 if TYPE_CHECKING:
     from nyala.cfile.reader import CFileReader
 
 __all__ = ["BlockForm", "BlockSource", "ReadStats"]
 
-_INT64: Final = physical(ColumnType("int64"))
 # Of words or numbers that blocks refer to. Most columns have fewer, and then the cache is not asked for each block.
 _HELD_BYTES_MAX: Final = 64 << 10
 _BESIDE: Final = -1  # the number of what is no block of rows
@@ -172,7 +171,7 @@ class BlockSource:
                 self._pass(blocks, as_, scan)
             return arrays
         found = {block: array for block, array in zip(blocks, arrays, strict=True) if array is not None}
-        self._prepare(stats)
+        beside = self._prepare(stats)
         if scan is not None:
             self._decode_for_scan(missing, found, stats, as_, scan)
             self._pass(blocks, as_, scan)
@@ -182,6 +181,7 @@ class BlockSource:
                 found[block] = array
                 if fill_cache:
                     self._first_pass.note_look_up((as_, block))
+        del beside  # by which these were decoded, whether the cache had room for it or not
         return [found[block] for block in blocks]
 
     def between(
@@ -244,11 +244,12 @@ class BlockSource:
         """A block that was read, its CRC compared, for a scan of the ordinals `scan` that counts as a pass for the form
         `counted`: kept until the scan has come to its end, or as long as any. Raises: CorruptionError."""
         footer, frame = self._footer, None
-        self._prepare(stats)
+        beside = self._prepare(stats)
         if footer.lies_in_frames:
             frame = line_of(footer.form, data, block << footer.rows_per_block_log2, footer.block_rows(block))
         if frame is None:
             frame = self.decode(data, block, self.place(block)[0], "frames", is_compared=True)
+        del beside
         if stats is not None:
             stats.reads += 1
             stats.bytes_read += data.size
@@ -387,12 +388,12 @@ class BlockSource:
             return array
         return array.cast(self._arrow)
 
-    def _prepare(self, stats: ReadStats | None) -> None:
-        """Have what blocks refer to, if it is not there yet: it counts as read for these."""
+    def _prepare(self, stats: ReadStats | None) -> object:
+        """What blocks refer to; if it has to be read, it counts as read for these. While the caller has it, decoding
+        finds it."""
         if self._footer.dictionary_length:
-            self.dictionary(stats)
-        elif self._footer.table_length:
-            self.table(stats)
+            return self.dictionary(stats)
+        return self.table(stats) if self._footer.table_length else None
 
     def dictionary(self, stats: ReadStats | None) -> pa.Array:
         """Of a column that has one."""
@@ -434,8 +435,9 @@ class BlockSource:
         """
         footer = self._footer
         place = footer.table_offset, footer.table_length, footer.table_count
-        found = self._read_beside(_INT64, *place, stats)
-        numbers = np.frombuffer(found.buffers()[1], np.int64)[found.offset :][: len(found)]
+        found = self._read_beside(TABLE_FORM, *place, stats)
+        # The array itself and no part of one: slices of it, which frames have, refer to it.
+        numbers = np.frombuffer(found.buffers()[1], np.int64, len(found), 8 * found.offset)
         lower, upper = table_bounds(footer.form)
         if (
             found.null_count

@@ -59,9 +59,7 @@ class ColumnFooter:
     place: tuple[str, int] = ("", 0)  # path and offset, for errors
     has_dense: bool = False  # whether all values beside NULLs are dense; blocks say the same
     table_offset: int = 0
-    table_length: int = (
-        0  # 0: the column has no table of numbers. Of dictionary and table there is one at the most
-    )
+    table_length: int = 0  # 0: the column has no table of numbers; one that has a dictionary has none
     table_count: int = 0
 
     @cached_property

@@ -27,6 +27,7 @@ from nyala.cfile.bloom import Bloom
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace, ColumnWriteSpec, WrittenFile
 from nyala.cfile.compression import compression_code, effective_compression
 from nyala.cfile.encoding import FRAMES, PLAIN, BlockEncoder, Encoding, choose_encoding, key_stretch_log2
+from nyala.cfile.encoding.number_table import TABLE_FORM
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.physical import (
     BITS,
@@ -44,8 +45,7 @@ from nyala.schema.types import ColumnType
 
 __all__ = ["CFileWriter", "FirstKeys", "column_bytes", "rows_per_block_log2"]
 
-_BINARY: Final = ColumnType("binary")
-_INT64: Final = ColumnType("int64")
+_WORDS_FORM: Final = physical(ColumnType("binary"))
 
 FirstKeys: TypeAlias = Callable[[npt.NDArray[np.int64]], pa.LargeBinaryArray]
 """The encoded keys of the rows at these ordinals: asked once, with the first ordinal of every block."""
@@ -283,13 +283,13 @@ def _beside(made: _Encoded) -> tuple[_Beside | None, _Beside | None]:
     """(the dictionary, the table) of a column that has one."""
     words, numbers = made.encoder.dictionary, made.encoder.table
     return (
-        None if words is None else _beside_of(PLAIN, _BINARY, words, made.asked),
-        None if numbers is None else _beside_of(FRAMES, _INT64, pa.array(numbers), made.asked),
+        None if words is None else _beside_of(PLAIN, _WORDS_FORM, words, made.asked),
+        None if numbers is None else _beside_of(FRAMES, TABLE_FORM, pa.array(numbers), made.asked),
     )
 
 
-def _beside_of(encoding: Encoding, type: ColumnType, values: pa.Array, asked: int) -> _Beside:
-    encoder = encoding.prepare(physical(type), values)
+def _beside_of(encoding: Encoding, form: Physical, values: pa.Array, asked: int) -> _Beside:
+    encoder = encoding.prepare(form, values)
     assert encoder is not None
     compression = effective_compression(asked, encoding.compresses)
     return _Beside(encode_block(encoding, encoder, compression, None, len(values)), len(values))

@@ -99,12 +99,11 @@ def choose_encoding(
     asked = named if named is not None and named.handles(form) else None
     first = asked or (_DICTIONARY if _DICTIONARY.handles(form) else None)
     encoder, row_bytes = None, None
-    if first is not None:
-        encoder = first.prepare(form, values)
+    if first is not None and (encoder := first.prepare(form, values)) is not None:
         taken = Choice(first, effective_compression(compression, first.compresses))
-    if encoder is None and asked is not None:
+    elif asked is not None:
         taken = Choice(PLAIN, effective_compression(compression, PLAIN.compresses))
-    elif encoder is None:
+    else:
         known = candidates(form, encoding_by_code)
         if single_values:
             known = [one for one in known if picks_single_values(one.code, form, values.null_count)] or known

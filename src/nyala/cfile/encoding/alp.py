@@ -86,10 +86,8 @@ class _AlpEncoder:
         data = self._by_itself(lower, upper)
         if self.shared is None:
             return data
-        head = format.ALP_HEADER.pack(format.ALP_BITS, 0, bytes(2), 0)
-        if len(head) + self.shared.frame_bytes(lower, upper) > data.size * SHARE_MAX:
-            return data
-        return pa.py_buffer(head + self.shared.frame(lower, upper))
+        over = format.ALP_HEADER.pack(format.ALP_BITS, 0, bytes(2), 0) + self.shared.frame(lower, upper)
+        return pa.py_buffer(over) if len(over) <= data.size * SHARE_MAX else data
 
     def _by_itself(self, lower: int, upper: int) -> pa.Buffer:
         """A block that refers to nothing outside of it."""

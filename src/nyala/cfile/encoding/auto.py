@@ -55,9 +55,8 @@ from nyala.cfile.compression import compress, effective_compression
 from nyala.cfile.encoding.alp import Alp
 from nyala.cfile.encoding.base import BlockEncoder, Encoding
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference
-from nyala.cfile.encoding.number_table import SHARE_MAX, probed_bits, table_of
-from nyala.cfile.physical import BYTES, FIXED, Physical, physical
-from nyala.schema.types import ColumnType
+from nyala.cfile.encoding.number_table import SHARE_MAX, TABLE_FORM, probed_bits, table_of
+from nyala.cfile.physical import BYTES, FIXED, Physical
 
 __all__ = ["Choice", "candidates", "choices", "fastest_of", "over_a_table"]
 
@@ -86,8 +85,8 @@ _NONE: Final = format.COMPRESSION_NONE
 _FRAMES: Final = (format.ENCODING_FOR, format.ENCODING_ALP)
 # How often the numbers of a column's table return at least, on average.
 _RETURNS_MIN: Final = 4
-_INT64: Final = physical(ColumnType("int64"))
-_OVER_TABLES: Final = (FrameOfReference(), Alp())
+_FOR: Final = FrameOfReference()
+_OVER_TABLES: Final = (_FOR, Alp())
 _JUDGED_BY_BLOCKS: Final = (format.COMPRESSION_LZ4, format.COMPRESSION_SNAPPY, format.COMPRESSION_ZSTD)
 _FASTEST_FIRST: Final = (
     format.ENCODING_PLAIN,
@@ -191,7 +190,7 @@ def over_a_table(
     for block in blocks:
         start = block.offset - values.offset
         size += compress(choice.compression, encoder.encode(start, start + len(block)))[1].size
-    beside = FrameOfReference().prepare(_INT64, pa.array(table.numbers))
+    beside = _FOR.prepare(TABLE_FORM, pa.array(table.numbers))
     assert beside is not None
     of_table = beside.encode(0, len(table.numbers)).size + format.BLOCK_HEADER.size
     if size / sum(map(len, blocks)) + of_table / len(values) > row_bytes * SHARE_MAX:

@@ -94,9 +94,9 @@ class _FrameEncoder:
     def _shared(self, lower: int, upper: int, line_bits: int) -> pa.Buffer | None:
         """The block over the column's table, None when the line is about as small."""
         assert self.shared is not None
-        if self.shared.frame_bytes(lower, upper) > planes_size(line_bits, upper - lower) * _TABLE_SHARE_MAX:
-            return None
-        return pa.py_buffer(self.shared.frame(lower, upper))
+        frame = self.shared.frame(lower, upper)
+        is_worth_it = len(frame) <= planes_size(line_bits, upper - lower) * _TABLE_SHARE_MAX
+        return pa.py_buffer(frame) if is_worth_it else None
 
     def _line(
         self, deltas: npt.NDArray[Any], bits: int, base: int, unit: int

@@ -28,10 +28,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.cfile import format
-from nyala.cfile.planes import delta_dtype, pack_planes, planes_size
+from nyala.cfile.physical import physical
+from nyala.cfile.planes import delta_dtype, pack_planes
+from nyala.schema.types import ColumnType
 
-__all__ = ["SHARE_MAX", "NumberTable", "probed_bits", "table_of"]
+__all__ = ["SHARE_MAX", "TABLE_FORM", "NumberTable", "probed_bits", "table_of"]
 
+TABLE_FORM: Final = physical(ColumnType("int64"))
+"""What a column's table is stored as, whatever the type of the column is."""
 SHARE_MAX: Final = 0.8
 """Of what is written otherwise, which a table and what refers to it must keep below."""
 
@@ -51,15 +55,6 @@ class NumberTable:
 
     def frame(self, lower: int, upper: int) -> bytes:
         """The rows [lower, upper), one of them no NULL, as a frame over a table of the column."""
-        base, deltas, bits = self._deltas(lower, upper)
-        header = format.FOR_HEADER.pack(base, 0, 1, format.FOR_SHARED, bits, 0, bytes(4))
-        return header + pack_planes(deltas, bits)
-
-    def frame_bytes(self, lower: int, upper: int) -> int:
-        """How many bytes that is."""
-        return format.FOR_HEADER.size + planes_size(self._deltas(lower, upper)[2], upper - lower)
-
-    def _deltas(self, lower: int, upper: int) -> tuple[int, npt.NDArray[Any], int]:
         codes = self.codes[lower:upper]
         is_valid = None if self.is_valid is None else self.is_valid[lower:upper]
         there = codes if is_valid is None else codes[is_valid]
@@ -67,7 +62,9 @@ class NumberTable:
         deltas = codes - base
         if is_valid is not None:
             deltas[~is_valid] = 0
-        return int(base), deltas, int(there.max() - base).bit_length()
+        bits = int(there.max() - base).bit_length()
+        header = format.FOR_HEADER.pack(int(base), 0, 1, format.FOR_SHARED, bits, 0, bytes(4))
+        return header + pack_planes(deltas, bits)
 
 
 def probed_bits(values: npt.NDArray[Any], count_max: int = format.FOR_REFERENCES_MAX) -> int | None:
@@ -84,7 +81,7 @@ def probed_bits(values: npt.NDArray[Any], count_max: int = format.FOR_REFERENCES
     if not probed or repeats < len(probe) ** 2 // (4 * count_max):
         return None
     hoped = probed - 3 * math.sqrt(repeats) - 1
-    share = len(probe) / max(1, len(values))
+    share = len(probe) / len(values)
 
     def found(count: int) -> float:
         """Of so many numbers, each as often in all values, how many a probe of its share finds."""
@@ -92,7 +89,7 @@ def probed_bits(values: npt.NDArray[Any], count_max: int = format.FOR_REFERENCES
 
     if found(count_max) < hoped:
         return None
-    lower, upper = probed, max(probed, count_max)
+    lower, upper = probed, count_max
     while lower < upper:
         middle = (lower + upper) // 2
         lower, upper = (lower, middle) if found(middle) >= hoped else (middle + 1, upper)
@@ -101,10 +98,10 @@ def probed_bits(values: npt.NDArray[Any], count_max: int = format.FOR_REFERENCES
 
 def _probe(values: npt.NDArray[Any], rows: int) -> npt.NDArray[Any]:
     """One of each so many neighbours, by chance: those in one distance never meet a number again that returns in
-    another."""
+    another. Of fewer than twice as many values, all."""
     width = len(values) // rows
     if width < 2:
-        return values[:rows]
+        return values
     places = np.arange(rows) * width
     found: npt.NDArray[Any] = values[places + _by_chance(rows) % width]
     return found
