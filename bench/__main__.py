@@ -19,10 +19,11 @@ from bench import (
     narrow_update,
     report,
     scan_after_updates,
+    sizes,
     tpch,
 )
 from bench.parts import say
-from bench.stores import HOT, INGEST, KINDS, MIXED, NARROW, SCAN, TPCH
+from bench.stores import HOT, INGEST, KINDS, MIXED, NARROW, SCAN, SIZES, TPCH
 
 PARTS: dict[str, Any] = {
     SCAN: scan_after_updates,
@@ -31,6 +32,7 @@ PARTS: dict[str, Any] = {
     HOT: hot_rows,
     INGEST: ingest_lookup,
     TPCH: tpch,
+    SIZES: sizes,
 }
 
 
@@ -87,17 +89,17 @@ def _parse(parts: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dir", help="folder for the stores (by default the system's for temporary files)")
     parser.add_argument("--results", default=str(report.FOLDER), help="folder of RESULTS.md and the plots")
     parser.add_argument("--no-write", action="store_true", help="print only")
-    sizes = parser.add_argument_group(
+    own = parser.add_argument_group(
         "sizes, other than those of --quick or the full run (kept as scale `own`)"
     )
-    sizes.add_argument(
+    own.add_argument(
         "--scale-factor", type=float, help=f"{SCAN}, {INGEST}, {TPCH}: TPC-H's, 1 is 6 M rows of lineitem"
     )
-    sizes.add_argument("--repeats", type=int, help=f"{SCAN}, {TPCH}: measured runs of each query")
-    sizes.add_argument("--rows", type=int, help=f"{NARROW}, {MIXED}: rows of the table")
-    sizes.add_argument("--minutes", type=float, help=f"{MIXED}: length of the load")
-    sizes.add_argument("--peer-minutes", type=float, help=f"{MIXED}, {HOT}: the same for peers")
-    sizes.add_argument("--updates", type=int, help=f"{HOT}: row updates")
+    own.add_argument("--repeats", type=int, help=f"{SCAN}, {TPCH}: measured runs of each query")
+    own.add_argument("--rows", type=int, help=f"{NARROW}, {MIXED}, {SIZES}: rows of a table")
+    own.add_argument("--minutes", type=float, help=f"{MIXED}: length of the load")
+    own.add_argument("--peer-minutes", type=float, help=f"{MIXED}, {HOT}: the same for peers")
+    own.add_argument("--updates", type=int, help=f"{HOT}: row updates")
     arguments = parser.parse_args()
     strange = sorted(set(getattr(arguments, "parts", None) or []) - set(PARTS))
     strange += sorted(set(arguments.stores or []) - {kind.name for kind in KINDS})

@@ -107,16 +107,16 @@ class Kind:
 
 
 SCAN, NARROW, MIXED, HOT = "scan_after_updates", "narrow_update", "mixed_load", "hot_rows"
-INGEST, TPCH = "ingest_lookup", "tpch"
+INGEST, TPCH, SIZES = "ingest_lookup", "tpch", "sizes"
 
 KINDS: Final = (
-    Kind("nyala", "nyala_store", "nyala", frozenset({SCAN, NARROW, MIXED, HOT, INGEST, TPCH})),
+    Kind("nyala", "nyala_store", "nyala", frozenset({SCAN, NARROW, MIXED, HOT, INGEST, TPCH, SIZES})),
     Kind("sqlite", "sqlite_store", "sqlite3", frozenset({NARROW, MIXED, HOT, INGEST})),
-    Kind("duckdb", "duckdb_store", "duckdb", frozenset({SCAN, NARROW, MIXED, HOT, INGEST, TPCH})),
+    Kind("duckdb", "duckdb_store", "duckdb", frozenset({SCAN, NARROW, MIXED, HOT, INGEST, TPCH, SIZES})),
     Kind("lance", "lance_store", "lance", frozenset({SCAN, NARROW, MIXED, HOT, INGEST})),
     Kind("lance-memwal", "lance_memwal_store", "lance", frozenset({MIXED, HOT, INGEST})),
     Kind("deltalake", "delta_store", "deltalake", frozenset({SCAN, NARROW, MIXED, HOT, INGEST})),
-    Kind("parquet", "parquet_store", "pyarrow", frozenset({SCAN, NARROW, INGEST, TPCH})),
+    Kind("parquet", "parquet_store", "pyarrow", frozenset({SCAN, NARROW, INGEST, TPCH, SIZES})),
     Kind("iceberg", "iceberg_store", "pyiceberg", frozenset({INGEST})),
 )
 

@@ -39,10 +39,12 @@ from bench import (
     questions,
     report,
     scan_after_updates,
+    sizes,
     stores,
     syncs,
     tpch,
     tpch_polars,
+    user_tables,
 )
 from bench.__main__ import PARTS
 from bench.rows import Rows
@@ -167,6 +169,37 @@ def test_rows_are_loaded_changed_and_found_by_key(tmp_path: Path, monkeypatch: p
     assert page.count(" without its sync (call ") == 4
     rows = dict(result.tables)["Calls of Python (cProfile), and bytes through system calls"]
     assert all(row[1] != "–" for row in rows.rows), "what the load took stands first, also of peers"
+
+
+def test_tables_as_users_have_them_are_weighed(tmp_path: Path) -> None:
+    """Every one in every store; each larger one is named by the aim, and what finds rows is told apart."""
+    result = sizes.run(sizes.Scale("tiny", 1200), str(tmp_path), ["nyala", "parquet"], silent)
+    page = ran(result, tmp_path)
+    (_, table), (aim,) = result.tables[0], result.aims
+    assert [row[0] for row in table.rows] == [table.name for table in user_tables.TABLES]
+    larger = {row[0] for row in table.rows if float(row[5].split()[0]) > 1.004}
+    assert larger <= set(aim.figure.partition("larger: ")[2].split(", ")) and aim.met is not True
+    assert list(tmp_path.glob("*/*")) == [] and "Parquet, Zstandard" in page and "÷ DuckDB" not in page
+
+
+def test_a_table_that_is_read_back_as_another_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A size of rows that are not those given says nothing."""
+    monkeypatch.setattr(sizes, "TABLES", user_tables.TABLES[:1])
+    real = nyala.Table.insert
+    monkeypatch.setattr(nyala.Table, "insert", lambda self, rows: real(self, rows.slice(1)))
+    with pytest.raises(AssertionError, match="sensor_minutes: other rows"):
+        sizes.run(sizes.Scale("tiny", 1200), str(tmp_path), ["nyala"], silent)
+
+
+def test_tables_of_users_are_the_same_each_time() -> None:
+    """A size of today is compared with one of yesterday."""
+    for table in user_tables.TABLES:
+        rows = table.rows(600)
+        assert rows.equals(table.rows(600)), table.name
+        assert list(table.key) == rows.column_names[: len(table.key)]
+        assert not any(rows.column(name).null_count for name in table.key)
 
 
 def test_a_call_is_charged_with_the_syncs_that_its_own_thread_made() -> None:

@@ -72,6 +72,20 @@ class KeyCodec:
         # Bytes of every key, None when some column varies in length.
         self.width: Final = None if None in widths else sum(w for w in widths if w is not None)
 
+    @functools.cached_property
+    def fixed_tail(self) -> tuple[tuple[int, int, int], ...]:
+        """(which column, bytes of a key behind it, its own bytes), the last first: of the columns behind the last text,
+        which stand at a fixed distance from the key's end, those of at most 8 bytes."""
+        found, behind = [], 0
+        for index, type in reversed(list(enumerate(self.types))):
+            width = type.storage_width_bytes
+            if type.is_variable or width is None:
+                break
+            if width <= _INT_WIDTH_MAX:
+                found.append((index, behind, width))
+            behind += width
+        return tuple(found)
+
     @property
     def layout(self) -> Layout:
         """The layout of all keys made here (see `nyala.keys.encoded_keys`)."""

@@ -167,6 +167,11 @@ class EncodedKeys(abc.ABC):
         """Bytes of each key's canonical form."""
 
     @abc.abstractmethod
+    def words(self, behind: int, width: int) -> npt.NDArray[np.uint64]:
+        """Of each key the `width` bytes, at most 8, that `behind` bytes follow, as a big-endian integer: a column of
+        `KeyCodec.fixed_tail`. Not to be changed."""
+
+    @abc.abstractmethod
     def hash64(self) -> npt.NDArray[np.uint64]:
         """A 64-bit hash of each key's canonical bytes, for bloom filters (see `nyala.keys.hash64`)."""
 
@@ -343,6 +348,16 @@ class NumpyKeys(EncodedKeys):
     def sizes(self) -> Indexes:
         return np.full(len(self), self.width, dtype=np.int64)
 
+    def words(self, behind: int, width: int) -> npt.NDArray[np.uint64]:
+        if self.layout == "int":
+            words = self.data >> np.uint64(8 * behind) if behind else self.data
+            return words & _ones(width) if behind + width < self.width else words
+        if behind + width <= TAIL_WIDTH and (self._tails is not None or width == TAIL_WIDTH):
+            words = self.tails >> np.uint64(8 * behind) if behind else self.tails
+            return words if width == TAIL_WIDTH else words & _ones(width)
+        end = self.width - behind
+        return _as_words(self._matrix()[:, end - width : end])
+
     def hash64(self) -> npt.NDArray[np.uint64]:
         if self.layout == "int":
             return hash64.hash_int(self.data, self.width)
@@ -429,8 +444,29 @@ class BinaryKeys(EncodedKeys):
     def sizes(self) -> Indexes:
         return np.diff(binary_view(self.data)[0])
 
+    def words(self, behind: int, width: int) -> npt.NDArray[np.uint64]:
+        offsets, data = binary_view(self.data)
+        if len(data) < behind + width:
+            return np.zeros(len(self), np.uint64)
+        # A key shorter than its columns is damaged: of it any bytes do.
+        starts = np.maximum(offsets[1:] - (behind + width), 0)
+        return _as_words(data[starts[:, None] + np.arange(width)])
+
     def hash64(self) -> npt.NDArray[np.uint64]:
         return hash64.hash_variable(*binary_view(self.data))
+
+
+def _ones(width: int) -> np.uint64:
+    """The last `width` bytes of a word."""
+    return np.uint64((1 << 8 * width) - 1)
+
+
+def _as_words(matrix: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+    """Rows of at most 8 bytes as big-endian integers."""
+    count, width = matrix.shape
+    words = np.zeros((count, 8), np.uint8)
+    words[:, 8 - width :] = matrix
+    return words.view(">u8").reshape(-1).astype(np.uint64)
 
 
 def search_by_halves(keys: pa.Array, probes: pa.Array, side: Side) -> Indexes:

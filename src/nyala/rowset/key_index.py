@@ -1,7 +1,8 @@
-"""From keys to rowids and back in one base file: bloom filter, then the keys as they are stored.
+"""From keys to rowids and back in one base file: bounds of its key columns, bloom filter, the keys as they are stored.
 
-    keys ── bloom: surely absent? ── first keys: which piece ── the piece's keys: which row
-            8 to 16 bits a key        of blocks or stretches     see `stored_keys`
+    keys ── outside of what a ── bloom: surely absent? ── first keys: which piece ── the piece's keys: which row
+            column spans?        8 to 16 bits a key,      of blocks or stretches     see `stored_keys`
+            see `key_bounds`     none for narrow rows
 
 A file whose pieces are asked for again and again (keys that come at random) has all its keys in one piece in the block
 cache, if they take a small part of it: then keys cost one search, without filter, value index and blocks.
@@ -11,7 +12,7 @@ Immutable; may be used from any thread. Source: Kudu facts 3.3, 3.5, 5.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -37,6 +38,7 @@ from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.hash64 import hash_one
 from nyala.keys.key_range import KeyRange
+from nyala.rowset.key_bounds import KeyBounds
 from nyala.rowset.meta import NO_ROWID
 from nyala.rowset.stored_keys import DenseKeys, SearchedKeys, SparseKeys, StoredKeys
 
@@ -145,29 +147,33 @@ class KeyIndex:
         """
         if not len(keys):
             return np.empty(0, np.int64)
+        outside = self._bounds.excluded(keys)
+        if outside is not None:
+            return _among(~outside, keys, lambda some: self._find(some, stats))
+        return self._find(keys, stats)
+
+    def _find(self, keys: EncodedKeys, stats: ReadStats | None) -> Rowids:
+        """`find` of keys within the bounds."""
         known = self._known()
         if known is not None:  # a search in memory costs less than the filter that would spare it
             return known.find(keys)
-        rowids = np.full(len(keys), NO_ROWID, np.int64)
-        at: npt.NDArray[np.int64] | None = None  # places of the keys still in question; None: all
         bloom = self._reader.bloom()
         if bloom is not None:
             maybe = bloom.may_contain(keys.hash64())
             if not maybe.all():
-                at = np.flatnonzero(maybe)
-                if not len(at):
-                    return rowids
-                keys = keys.take(at)
+                return _among(maybe, keys, lambda some: self._search(some, stats))
+        return self._search(keys, stats)
+
+    def _search(self, keys: EncodedKeys, stats: ReadStats | None) -> Rowids:
+        """`find` where the keys are."""
         pieces = self._stored.pieces(keys, stats)
         whole = self._whole(1 + int((pieces[1:] != pieces[:-1]).sum()), stats)
-        found = self._stored.find(keys, pieces, stats) if whole is None else whole.find(keys)
-        if at is None:
-            return found
-        rowids[at] = found
-        return rowids
+        return self._stored.find(keys, pieces, stats) if whole is None else whole.find(keys)
 
     def find_one(self, key: EncodedKeys, canonical: bytes) -> int:
         """`find` of one key, which is given in both forms. Cost: of a key that is not there, no call of NumPy's."""
+        if self._bounds.excludes_one(canonical):
+            return NO_ROWID
         known = self._known()
         if known is None:
             bloom = self._reader.bloom()
@@ -178,6 +184,13 @@ class KeyIndex:
                 return self._stored.find_one(key, canonical, None)
         at = known.lower_bound(canonical)
         return at if at < len(known) and known.at(at) == canonical else NO_ROWID
+
+    @cached_property
+    def _bounds(self) -> KeyBounds:
+        if len(self._key_column_ids) == 1:
+            return KeyBounds(self._codec, ())
+        columns = [self._key_column(column_id) for column_id in self._key_column_ids]
+        return KeyBounds(self._codec, [column.column_zone() for column in columns])
 
     def _known(self) -> SearchedKeys | None:
         """All keys, if they are in the cache."""
@@ -265,3 +278,12 @@ class KeyIndex:
                     raise
                 raise unreadable_keys(error) from error
             yield lower, keys
+
+
+def _among(maybe: npt.NDArray[np.bool_], keys: EncodedKeys, find: Callable[[EncodedKeys], Rowids]) -> Rowids:
+    """What `find` finds of the keys that may be there; -1 for the others."""
+    rowids = np.full(len(keys), NO_ROWID, np.int64)
+    at = np.flatnonzero(maybe)
+    if len(at):
+        rowids[at] = find(keys.take(at))
+    return rowids

@@ -1,6 +1,7 @@
 """Write an image as a DiskRowSet: one base file, and one UNDO file when there is history.
 
-    <id>.base         base columns · encoded keys (composite keys only) · bloom filter · LIVENESS when a row is dead
+    <id>.base         base columns · encoded keys (composite keys only) · bloom filter (but for rows that take next to
+                      nothing) · LIVENESS when a row is dead
     <id>.base.undo    UNDO records; without it the rows would have been there for ever
 
 Both files are complete and synced on return. Their names are not: the caller syncs the directory, once for all files of
@@ -35,6 +36,7 @@ __all__ = ["WrittenRowSet", "column_spec", "encoded_keys", "filter_bits_per_key"
 
 _ENCODED: Final = ColumnType("binary")
 _SPARSE_KEY_BYTES_MAX: Final = 256
+_FILTERED_ROW_BYTES_MIN: Final = 2
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ def write_rowset(
         if schema.key_count > 1:
             stretch_log2 = min(footers[column_id].key_stretch_log2 for column_id in schema.key_ids)
             writer.append_column(*encoded_keys(image.keys, stretch_log2))
-        writer.append_bloom(image.keys.hash64(), filter_bits_per_key(writer.size_bytes / count))
+        if bits_per_key := filter_bits_per_key(writer.size_bytes / count):
+            writer.append_bloom(image.keys.hash64(), bits_per_key)
         if image.liveness is not None:
             writer.append_column(ColumnWriteSpec(ColumnKey(BASE, 0, LIVENESS), LIVENESS_TYPE), image.liveness)
         base = writer.finish(sync=True)
@@ -119,7 +122,14 @@ def write_rowset(
 
 def filter_bits_per_key(row_bytes: float) -> int:
     """How large the bloom filter of rows that take so much on disk shall be: an eighth of their bits, so as many as
-    they have bytes, within its limits."""
+    they have bytes, within its limits; 0: there shall be none.
+
+    Rows of less than two bytes have keys that follow one another, as keys at random would take more by themselves: a
+    search for one is cheap, those of a feed are mostly told by `key_bounds`, and a filter would be a third of the table
+    or more.
+    """
+    if row_bytes < _FILTERED_ROW_BYTES_MIN:
+        return 0
     return min(max(int(row_bytes), format.BLOOM_BITS_PER_KEY_MIN), format.BLOOM_BITS_PER_KEY)
 
 

@@ -190,6 +190,23 @@ def test_the_hash_of_one_key_is_that_among_others(keys: list[bytes]) -> None:
     assert make(CODECS[-1], keys).hash64().tolist() == [hash_one(key) for key in keys]
 
 
+@given(vectors(), st.integers(0, 12), st.integers(1, 8))
+def test_words_are_the_bytes_at_a_distance_from_the_end(
+    drawn: tuple[KeyCodec, list[list[bytes]]], behind: int, width: int
+) -> None:
+    """Whether or not the last bytes of all were worked out before."""
+    codec, (listed_keys,) = drawn
+    keys = [key for key in listed_keys if len(key) >= behind + width]
+    if codec.width is not None and codec.width < behind + width:
+        return
+    expected = [int.from_bytes(key[len(key) - behind - width : len(key) - behind], "big") for key in keys]
+    vector = make(codec, keys)
+    assert vector.words(behind, width).tolist() == expected
+    assert vector.slice(1).words(behind, width).tolist() == expected[1:]
+    vector.prepare_search()
+    assert vector.words(behind, width).tolist() == expected
+
+
 def test_hash64_of_fixed_layouts() -> None:
     """The same function in the other layouts: computed here by the textbook, byte by byte."""
 

@@ -495,16 +495,18 @@ def test_writing_fails_without_leaving_a_file(part, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("row_bytes", "bits"), [(0.5, 8), (8, 8), (8.99, 8), (9, 9), (12.5, 12), (16, 16), (1000, 16)]
+    ("row_bytes", "bits"),
+    [(0.5, 0), (1.99, 0), (2, 8), (8, 8), (8.99, 8), (9, 9), (12.5, 12), (16, 16), (1000, 16)],
 )
 def test_a_filter_takes_an_eighth_of_what_its_rows_take(row_bytes, bits):
-    """Where rows are narrow it would be most of the table; where they are wide, a smaller one would save nothing."""
+    """Where rows are narrow it would be most of the table, so the narrowest have none; where they are wide, a smaller
+    one would save nothing."""
     assert filter_bits_per_key(row_bytes) == bits
 
 
-@pytest.mark.parametrize(("width", "bits"), [(0, 8), (40, 16)])
+@pytest.mark.parametrize(("width", "bits"), [(0, 0), (4, 8), (40, 16)])
 def test_rows_get_the_filter_of_their_width(width, bits, tmp_path):
-    """Its keys are found, and hardly any other, whatever it takes."""
+    """Its keys are found, and hardly any other, whatever it takes; rows of next to nothing have none."""
     count = 20_000
     schema = build_schema({"k": "int64", "b": "binary"}, ["k"])
     codec = KeyCodec([schema.columns[0].type])
@@ -514,6 +516,9 @@ def test_rows_get_the_filter_of_their_width(width, bits, tmp_path):
     write_rowset(PosixFiles(), str(tmp_path), ".", 5, 1, image, schema, deltas_durable=1)
     reader = CFileReader(PosixFiles(), str(tmp_path / "5.base"))
     column = reader.column(ColumnKey(BLOOM))
+    if not bits:
+        assert column is None and reader.bloom() is None
+        return
     assert column.row_count == -(-count * bits // (8 * format.BLOOM_BLOCK_BYTES))
     filter = reader.bloom()
     assert filter.may_contain(codec.encode([keys]).hash64()).all()

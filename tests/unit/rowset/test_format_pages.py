@@ -112,7 +112,7 @@ def examples(folder: str) -> dict[str, list[str]]:
     FILES.unlink(f"{folder}/7.base.undo")
     FILES.unlink(f"{folder}/7.base")
     three_hundred_rows(folder)
-    lines = lines_of(f"{folder}/7.base")
+    lines = [*lines_of(f"{folder}/7.base"), ""]
     begin = lines.index("column    key/6/0")
     sparse = [*lines[begin : lines.index("", begin)], ""]
     sparse += parts_of(f"{folder}/7.base", "block 0 of key/6/0")

@@ -1,0 +1,147 @@
+"""What tables as users have them (`user_tables`) take on disk: Nyala, Parquet by two codecs, a DuckDB file.
+
+Every one from the same rows, given in no order. Parquet has them in the order of the key, as Nyala does, in row groups
+of pyarrow's size; DuckDB's table has its primary key. Nyala's files are those of a table that was loaded at once: all
+of their bytes count, those that find rows too, and are told apart.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.parts import Say, ratio
+from bench.report import Aim, Report, Table, megabytes, times
+from bench.stores import SIZES, choose
+from bench.user_tables import TABLES, UserTable
+
+NYALA, SNAPPY, ZSTD, DUCKDB = "nyala", "Parquet, Snappy", "Parquet, Zstandard", "DuckDB"
+
+
+@dataclass(frozen=True)
+class Scale:
+    name: str
+    rows: int
+
+
+FULL = Scale("full", 1_000_000)
+QUICK = Scale("quick", 20_000)
+
+
+@dataclass
+class Sizes:
+    """Bytes of one table: by store, and of Nyala's those of its columns alone."""
+
+    table: str
+    rows: int
+    columns: int
+    stores: dict[str, int]
+
+
+def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
+    """Write every table by every store, and report."""
+    chosen = {kind.name for kind in choose(SIZES, stores, say)}
+    found = []
+    for table in TABLES:
+        found.append(_measured(table, scale.rows, os.path.join(folder, table.name), chosen))
+        sizes = found[-1].stores.items()
+        say(f"{table.name}: {', '.join(f'{name} {size / 1e6:.2f} MB' for name, size in sizes)}")
+    return _report(found, scale)
+
+
+def _measured(table: UserTable, rows: int, path: str, stores: set[str]) -> Sizes:
+    given = table.rows(rows)
+    ordered = given.sort_by([(column, "ascending") for column in table.key])
+    sizes = Sizes(table.name, len(given), 0, {})
+    if NYALA in stores:
+        shuffled = given.take(pa.array(np.random.default_rng(0).permutation(len(given))))
+        sizes.stores[NYALA], sizes.columns = _nyala(path, table, shuffled, ordered)
+    writers: dict[str, Callable[[], object]] = {}
+    if "parquet" in stores:
+        writers[SNAPPY] = lambda: pq.write_table(ordered, path, compression="snappy")
+        writers[ZSTD] = lambda: pq.write_table(ordered, path, compression="zstd")
+    if "duckdb" in stores:
+        writers[DUCKDB] = lambda: _duckdb(path, table, ordered)
+    for store, write in writers.items():
+        write()
+        sizes.stores[store] = os.path.getsize(path)
+        os.unlink(path)
+    return sizes
+
+
+def _nyala(folder: str, table: UserTable, rows: pa.Table, ordered: pa.Table) -> tuple[int, int]:
+    """(bytes of the table's files, those of its columns). What is read back is what was given, or the run ends."""
+    import nyala
+
+    with nyala.connect(folder) as db:
+        made = db.create_table("t", rows.schema, primary_key=list(table.key))
+        made.insert(rows)
+        made.flush()
+        if not made.to_arrow().select(ordered.column_names).cast(ordered.schema).equals(ordered):
+            raise AssertionError(f"{table.name}: other rows were read than were given")
+        columns = sum(column["bytes"] for column in made.column_stats())
+        whole = int(made.stats()["base_bytes"])
+    shutil.rmtree(folder)
+    return whole, columns
+
+
+def _duckdb(path: str, table: UserTable, rows: pa.Table) -> None:
+    import duckdb
+
+    key = ", ".join(f'"{column}"' for column in table.key)
+    with duckdb.connect(path) as connection:
+        connection.register("given", rows)
+        connection.execute("CREATE TABLE t AS SELECT * FROM given")
+        connection.execute(f"ALTER TABLE t ADD PRIMARY KEY ({key})")
+        connection.execute("CHECKPOINT")
+
+
+def _report(found: list[Sizes], scale: Scale) -> Report:
+    peers = [name for name in (SNAPPY, ZSTD, DUCKDB) if name in found[0].stores]
+    report = Report(SIZES, scale.name, f"Tables on disk ({scale.name}: about {scale.rows:,} rows each)")
+    report.facts = [f"{len(found)} tables, {sum(sizes.rows for sizes in found):,} rows"]
+    report.settings = {
+        NYALA: "as a table is by default",
+        "Parquet": "pyarrow's writer, rows in the order of the key",
+        DUCKDB: "a file with one table that has a primary key, after a checkpoint",
+    }
+    table = Table(
+        ["table", "rows", "Nyala", "bytes a row", "of them finding rows", *(f"÷ {name}" for name in peers)]
+    )
+    for sizes in found:
+        ours = sizes.stores.get(NYALA)
+        table.rows.append(
+            [
+                sizes.table,
+                f"{sizes.rows:,}",
+                megabytes(ours),
+                "–" if ours is None else f"{ours / sizes.rows:.2f}",
+                "–" if ours is None else f"{(ours - sizes.columns) / sizes.rows:.2f}",
+                *(times(ratio(ours, sizes.stores[name])) for name in peers),
+            ]
+        )
+    report.tables.append(("Bytes of the files, and Nyala's ÷ others'", table))
+    if NYALA in found[0].stores and SNAPPY in peers:
+        larger = [sizes.table for sizes in found if sizes.stores[NYALA] > sizes.stores[SNAPPY]]
+        whole = [sum(sizes.stores[name] for sizes in found) for name in (NYALA, SNAPPY)]
+        report.aims.append(
+            Aim(
+                "each table smaller than the same rows in Parquet with Snappy",
+                f"{len(found) - len(larger)} of {len(found)}, all together {times(ratio(*whole))}"
+                + (f"; larger: {', '.join(larger)}" if larger else ""),
+                not larger,
+            )
+        )
+    return report
+
+
+if __name__ == "__main__":
+    from bench.__main__ import main
+
+    main([SIZES])
