@@ -21,6 +21,7 @@ PARTS = (
     "questions.pxi",
     "reading.pxi",
     "sieving.pxi",
+    "spelling.pxi",
     "spreading.pxi",
 )  # what the source includes
 

@@ -93,6 +93,13 @@ MORE: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
             ("int16", "rle", "none", pa.array([n // 9 if n % 5 else None for n in range(ROWS)], pa.int16())),
             ("bool", "rle", "default", pa.array([n % 7 > 1 for n in range(ROWS)])),
             ("string", "prefix", "none", pa.array([f"name-{n:03}" for n in range(ROWS)])),
+            ("string", "pattern", "none", pa.array([f"{n:03x}-{n * 7 % 100:02}" for n in range(ROWS)])),
+            (
+                "binary",
+                "pattern",
+                "zlib",
+                pa.array([bytes([n % 3, n % 7]) if n % 5 else None for n in range(ROWS)]),
+            ),
             ("binary", "prefix", "zlib", pa.array([b"\0" * (n % 9) for n in range(ROWS)])),
             (
                 "int8",

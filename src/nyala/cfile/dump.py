@@ -34,6 +34,7 @@ _VALUES_LAYOUTS: Final = {
     format.ENCODING_PREFIX: format.PREFIX_HEADER,
     format.ENCODING_FOR: format.FOR_HEADER,
     format.ENCODING_ALP: format.ALP_HEADER,
+    format.ENCODING_PATTERN: format.PATTERN_HEADER,
 }
 
 

@@ -250,6 +250,19 @@ ALP_LAYOUTS: Final = {ALP_PLAIN: "plain", ALP_DECIMALS: "decimals", ALP_BITS: "b
 ALP_EXPONENT_MAX: Final = 22  # 10^22 is the last power of ten that a double is
 ALP_ALIGNMENT_BYTES: Final = 8
 
+# Then of each place how many bytes it has, less one; those bytes, ascending; how long the frame of each word is (4
+# bytes each); and the frames of int64, each padded.
+PATTERN_HEADER: Final = Layout(
+    ("value length", "H"),
+    ("word count", "H"),
+    ("alphabets length", "I"),
+)
+PATTERN_LENGTH_MAX: Final = 128
+PATTERN_WORD_BITS: Final = (
+    48  # a word is less than 2^this: its deltas are planes of 32 and 16 bits at the most
+)
+PATTERN_ALIGNMENT_BYTES: Final = 8
+
 # -- Enumerations ------------------------------------------------------------------------------------------
 
 ROLE_BASE: Final = 0  # a user's column
@@ -307,7 +320,7 @@ TYPES: Final = {
     TYPE_BLOOM: "bloom",
 }
 
-# Kudu's EncodingType; 7 (frame of reference) and 8 (ALP) are ours.
+# Kudu's EncodingType; 7 (frame of reference), 8 (ALP) and 9 (pattern) are ours.
 ENCODING_PLAIN: Final = 1
 ENCODING_PREFIX: Final = 2
 ENCODING_RLE: Final = 4
@@ -315,6 +328,7 @@ ENCODING_DICTIONARY: Final = 5
 ENCODING_BITSHUFFLE: Final = 6
 ENCODING_FOR: Final = 7
 ENCODING_ALP: Final = 8
+ENCODING_PATTERN: Final = 9
 
 # Kudu's CompressionType, and zstd.
 COMPRESSION_DEFAULT: Final = 0  # in a footer only: what was asked for, never what a block has

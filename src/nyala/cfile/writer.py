@@ -218,6 +218,10 @@ class CFileWriter:
             self._pending, self._pending_bytes = [], 0
 
 
+# Of what a pattern says, which is a third of it on disk.
+_PATTERN_KEY_BLOCK_SIZE_BYTES: Final = 4 * format.KEY_BLOCK_SIZE_BYTES_DEFAULT
+
+
 class _Encoded(NamedTuple):
     """How the values of a column are to be written."""
 
@@ -241,13 +245,19 @@ def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool) -> _Enco
     log2 = rows_per_block_log2(form, array, block_size)
     stored = form.stored_array(array)
     asked = compression_code(spec.compression)
-    # Keys of text and binary are looked up one small block at a time: plain decodes ten times as fast as prefix.
-    name = "plain" if is_index and form.kind == BYTES and spec.encoding == "auto" else spec.encoding
+    # Of composite keys, which readers search as they lie in the block.
+    name = "plain" if spec.key.role == KEY and spec.encoding == "auto" else spec.encoding
     is_dense = dense.is_worth_it(form, len(stored), stored.null_count)
     values = stored.drop_null() if is_dense else stored
     block_rows = max(1, (len(values) << log2) // max(1, len(stored)))  # on average
     encoding, encoder, compression = choose_encoding(
-        name, form, values, asked, single_values=spec.single_values, block_rows=block_rows
+        name,
+        form,
+        values,
+        asked,
+        single_values=spec.single_values,
+        is_index=is_index,
+        block_rows=block_rows,
     )
     if is_dense and encoding.code == format.ENCODING_RLE:
         holes = encoding.prepare(form, stored)
@@ -257,6 +267,9 @@ def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool) -> _Enco
         # A look-up decodes whole blocks of it, as of an index.
         block_size = spec.block_size_bytes or format.KEY_BLOCK_SIZE_BYTES_DEFAULT
         log2 = rows_per_block_log2(form, array, block_size)
+    if encoding.code == format.ENCODING_PATTERN and is_index:
+        # Beside what each block of one costs, a small one has few values.
+        log2 = rows_per_block_log2(form, array, spec.block_size_bytes or _PATTERN_KEY_BLOCK_SIZE_BYTES)
     return _Encoded(form, stored, encoding, encoder, asked, compression, log2, is_dense)
 
 
@@ -301,6 +314,7 @@ class ColumnBytes(NamedTuple):
     blocks: int
     dictionary: int  # or table
     key_stretch_log2: int  # as the footer would say
+    has_pattern: bool  # which values of one length only have
 
 
 def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = False) -> ColumnBytes:
@@ -312,7 +326,7 @@ def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = Fal
     blocks = sum(map(_size_of, _blocks(made, column_validity(made.stored))))
     of_words = sum(_size_of(beside.block) for beside in _beside(made) if beside is not None)
     stretch_log2 = key_stretch_log2(made.encoding.code, made.form, array.null_count)
-    return ColumnBytes(blocks, of_words, stretch_log2)
+    return ColumnBytes(blocks, of_words, stretch_log2, made.encoding.code == format.ENCODING_PATTERN)
 
 
 def _size_of(parts: Sequence[Any]) -> int:

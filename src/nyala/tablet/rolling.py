@@ -14,9 +14,14 @@ one after the other here, so where rows are cut must be known before.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
+import numpy as np
+import pyarrow as pa
+
 from nyala.cfile import format
+from nyala.cfile.physical import binary_offsets
 from nyala.cfile.writer import column_bytes
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.writer import column_spec, encoded_keys, filter_bits_per_key
@@ -69,7 +74,11 @@ def disk_bytes(image: RowSetImage, schema: Schema) -> float:
         stretch_log2 = format.SPARSE_KEY_ROWS_LOG2
         for column in schema.columns:
             is_index = schema.key_count == 1 and column is schema.columns[0]
-            made = column_bytes(column_spec(column, schema), piece.columns[column.id], is_index=is_index)
+            spec = column_spec(column, schema)
+            made = column_bytes(spec, piece.columns[column.id], is_index=is_index)
+            if made.has_pattern and not _is_of_one_length(image.columns[column.id]):
+                plain = replace(spec, encoding="plain")  # the sample's values have one, the column's have not
+                made = column_bytes(plain, piece.columns[column.id], is_index=is_index)
             blocks += made.blocks
             words += made.dictionary
             if column.id in schema.key_ids:
@@ -80,3 +89,8 @@ def disk_bytes(image: RowSetImage, schema: Schema) -> float:
     per_row = blocks / (_SAMPLES * rows)
     per_row += filter_bits_per_key(per_row) / 8
     return per_row * count + words / _SAMPLES
+
+
+def _is_of_one_length(text: pa.Array) -> bool:
+    lengths = np.diff(binary_offsets(text.drop_null()))
+    return bool((lengths == lengths[:1]).all())

@@ -62,6 +62,7 @@ def tables(section: str) -> list[Table]:
         ("Dictionary", format.CODEWORDS_HEADER),
         ("Frame of reference", format.FOR_HEADER),
         ("ALP", format.ALP_HEADER),
+        ("Pattern", format.PATTERN_HEADER),
         ("Column footer", format.FOOTER),
         ("Directory", format.DIRECTORY_ENTRY),
         ("Tail", format.TAIL),
@@ -145,6 +146,9 @@ NUMBERS = [
     ("SPARSE_TEXT_KEY_ROWS_LOG2", "of every row (group 0), or of every 64th or 32nd (group 6 or 5)"),
     ("ALP_EXPONENT_MAX", "| exponent | of decimals, 0 to 22;"),
     ("ALP_ALIGNMENT_BYTES", "each padded with zeros to a multiple of 8 bytes"),
+    ("PATTERN_LENGTH_MAX", "Values of one length, 1 to 128 bytes"),
+    ("PATTERN_WORD_BITS", "the product of their alphabets' sizes at most 2^48"),
+    ("PATTERN_ALIGNMENT_BYTES", "padded with zeros to a multiple of 8 bytes"),
     ("FOR_TILE_ROWS", "Of steps each 2,048 rows are a *tile*"),
     ("BLOOM_BLOCK_BYTES", "A column of 32-byte values"),
     ("BLOOM_ROWS_PER_BLOCK_LOG2", "in plain blocks of 2048"),
@@ -250,6 +254,7 @@ def examples_of_encodings() -> list[str]:
             ["violet", "red", "violet", "violet", "blue", "red", "red", "blue", "violet"],
         ),
         ("for", "decimal(38,0)", [Decimal(10) ** 20, Decimal(-1)]),
+        ("pattern", "string", ["K7-01", "K7-02", "M9-01"]),
         ("alp", "double", [20.1, 19.7, math.nan, 20.4, None, 20.1, 20.2, 20.2, 20.3, 20.3, 20.4, 20.4]),
         ("alp", "double", [0.1 + 0.2, 2 / 3, 0.1 + 0.2, -1 / 3] * 4),
         ("for", "int32", [None, None, 1500, None, None, None, 1501, None, None, 1503]),
@@ -322,7 +327,7 @@ def test_places_that_the_text_names_are_in_its_example() -> None:
         for place in re.findall(r"\b(?:At|at|from) (\d{3,})\b", text):
             assert offsets[0] <= int(place) <= offsets[-1] + 16, (place, text)
             found += 1
-    assert found == 4
+    assert found == 8
 
 
 def test_the_dump_shows_every_byte_once() -> None:

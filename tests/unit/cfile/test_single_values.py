@@ -32,7 +32,7 @@ from nyala.schema.types import parse_type
 
 ROWS = 3000
 SOME = np.array([0, 1, 7, 511, 512, 1300, 1301, 2999])
-ENCODINGS = ("auto", "plain", "bitshuffle", "dictionary", "rle", "for", "prefix", "alp")
+ENCODINGS = ("auto", "plain", "bitshuffle", "dictionary", "rle", "for", "prefix", "alp", "pattern")
 
 
 def python(array: pa.Array, row: int) -> Any:

@@ -17,6 +17,7 @@ from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
 from nyala.cfile.encoding.bitshuffle import Bitshuffle
 from nyala.cfile.encoding.dictionary import Dictionary
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference
+from nyala.cfile.encoding.pattern import Pattern
 from nyala.cfile.encoding.plain import Plain
 from nyala.cfile.encoding.prefix import Prefix
 from nyala.cfile.encoding.rle import RunLength
@@ -44,7 +45,10 @@ _ENCODINGS: Final[tuple[Encoding, ...]] = (
     Bitshuffle(),
     FRAMES,
     Alp(),
+    Pattern(),
 )
+# Text by which rows are found is decoded a block for each of them: prefix would take ten times as long.
+_INDEXED_TEXT: Final = (format.ENCODING_PLAIN, format.ENCODING_PATTERN)
 _BY_CODE: Final = {encoding.code: encoding for encoding in _ENCODINGS}
 _BY_NAME: Final = {encoding.name: encoding for encoding in _ENCODINGS}
 
@@ -83,21 +87,24 @@ def choose_encoding(
     compression: int = format.COMPRESSION_DEFAULT,
     *,
     single_values: bool = False,
+    is_index: bool = False,
     block_rows: int = 1 << format.ROWS_PER_BLOCK_LOG2_MAX,
 ) -> tuple[Encoding, BlockEncoder, int]:
     """The encoding called `name` for a column; what its type or its values do not allow is stored otherwise.
 
     'auto', and names that are not for this type (the schema refuses them), take what `auto` says; a dictionary
-    of too many distinct values goes plain.
+    of too many distinct values goes plain, and so does text that has no pattern.
     single_values: what is taken by 'auto' shall be one of those from which look-ups take single values
              (`picks_single_values`), where the type has any.
+    is_index: text that is taken by 'auto' shall be decoded quickly in small blocks.
     block_rows: how many rows a block will have at the most.
     Takes:   `values` in their stored form, with NULLs; the `compression` that was asked for.
     Returns: encoding, its encoder, and the compression that blocks shall have.
     """
     named = _BY_NAME.get(name)
     asked = named if named is not None and named.handles(form) else None
-    first = asked or (_DICTIONARY if _DICTIONARY.handles(form) else None)
+    is_index = is_index and form.kind == BYTES
+    first = asked or (_DICTIONARY if _DICTIONARY.handles(form) and not is_index else None)
     encoder, row_bytes = None, None
     if first is not None and (encoder := first.prepare(form, values)) is not None:
         taken = Choice(first, effective_compression(compression, first.compresses))
@@ -107,7 +114,13 @@ def choose_encoding(
         known = candidates(form, encoding_by_code)
         if single_values:
             known = [one for one in known if picks_single_values(one.code, form, values.null_count)] or known
+        if is_index:
+            known = [one for one in known if one.code in _INDEXED_TEXT]
         taken, row_bytes = fastest_of(known, form, values, compression, block_rows)
+        encoder = taken.encoding.prepare(form, values)
+        if encoder is None:  # what the samples have in common, others have not
+            known.remove(taken.encoding)
+            taken, row_bytes = fastest_of(known, form, values, compression, block_rows)
     if asked is None or asked.code in (format.ENCODING_FOR, format.ENCODING_ALP):
         tabled = over_a_table(taken, row_bytes, form, values, compression, block_rows)
         if tabled is not None:

@@ -5,12 +5,12 @@
     integer, date, timestamp           plain, frame of reference, run length, bitshuffle, plain that is compressed
     decimal                            plain, frame of reference, bitshuffle, plain that is compressed
     float, double                      plain, ALP, bitshuffle, plain that is compressed
-    string, varchar, binary            dictionary if values repeat (it decides itself), else plain, prefix
+    string, varchar, binary            dictionary if values repeat (it decides itself), else plain, pattern, prefix
 
 Frame of reference may also be a bit a value larger than bitshuffle, which decodes in eight times what a line takes and
 3.5 times what steps take: of sorted columns that bit is most of what they have left, and of others nothing. Prefix is
-taken where it makes text four times smaller than plain does (long keys that are alike), for it decodes at a tenth of
-plain's speed.
+taken where it makes text four times smaller than plain or pattern does (long keys that are alike), for it decodes at a
+tenth of plain's speed.
 
 Numbers may be plain twice by default: without compression they are read without a copy; with LZ4 they decode about as
 fast as bitshuffle, and are smaller where most are one. Where a compression is asked for by name all candidates have it.
@@ -36,7 +36,7 @@ reference and ALP where one of them is asked for by name.
 The columns of a composite key have frame of reference and run length only, where their type has these: single values
 are taken from them as they lie, and so the keys of most rows need not be stored (docs/decisions/0033).
 
-Left to the writer: a column of text or binary that carries the value index is plain, since look-ups decode it.
+A column of text or binary that carries the value index is plain or in a pattern, since look-ups decode it.
 The choice is made per column of a file (a flush, a compaction), as it is a footer that names the encoding.
 """
 
@@ -94,6 +94,7 @@ _FASTEST_FIRST: Final = (
     format.ENCODING_RLE,
     format.ENCODING_ALP,
     format.ENCODING_BITSHUFFLE,
+    format.ENCODING_PATTERN,
     format.ENCODING_PREFIX,
 )
 
@@ -216,8 +217,10 @@ def _bits_of_returning(form: Physical, values: pa.Array) -> int | None:
 
 def _fastest(form: Physical, written: Mapping[Choice, _Written]) -> Choice:
     """The rule, over what each choice takes; these are in the order of their speed."""
+    if form.kind == BYTES:
+        return _fastest_of_text(written)
     least, smallest = min((of.row_bytes, choice.encoding.code) for choice, of in written.items())
-    limit = least * (_PREFIX_SIZE_FACTOR if form.kind == BYTES else _SIZE_FACTOR)
+    limit = least * _SIZE_FACTOR
     limit_of_for = limit
     if smallest == format.ENCODING_BITSHUFFLE:
         limit_of_for = max(limit, least + _SLACK_BITS / 8)
@@ -231,6 +234,21 @@ def _fastest(form: Physical, written: Mapping[Choice, _Written]) -> Choice:
     )
 
 
+def _fastest_of_text(written: Mapping[Choice, _Written]) -> Choice:
+    """The first than which no slower one is smaller by as much as that one must be."""
+    order = list(written)
+
+    def is_beaten(choice: Choice, by: Choice) -> bool:
+        factor = _PREFIX_SIZE_FACTOR if by.encoding.code == format.ENCODING_PREFIX else _SIZE_FACTOR
+        return written[choice].row_bytes > written[by].row_bytes * factor
+
+    return next(
+        choice
+        for place, choice in enumerate(order)
+        if not any(is_beaten(choice, by) for by in order[place + 1 :])
+    )
+
+
 def _is_plain_numbers(encoding: Encoding, form: Physical) -> bool:
     return encoding.code == format.ENCODING_PLAIN and form.kind == FIXED
 
@@ -239,7 +257,8 @@ def _written(choice: Choice, form: Physical, sample: Sequence[pa.Array]) -> _Wri
     size = inflated = 0
     for block in sample:
         encoder = choice.encoding.prepare(form, block)
-        assert encoder is not None  # only the dictionary declines
+        if encoder is None:  # these values it does not take
+            return _Written(math.inf, 0)
         data = encoder.encode(0, len(block))
         compression, packed = compress(choice.compression, data)
         size += packed.size

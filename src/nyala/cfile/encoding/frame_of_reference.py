@@ -55,6 +55,7 @@ class _FrameEncoder:
     form: Physical
     values: pa.Array  # int8 to int64, with NULLs
     shared: NumberTable | None = None
+    steps_share_max: float = _STEPS_SHARE_MAX
     dictionary: None = None
 
     @property
@@ -83,7 +84,10 @@ class _FrameEncoder:
                 bits = int(deltas.max()).bit_length()
             table = _table(part, values, bits) if self.shared is None else self._shared(lower, upper, bits)
             size = planes_size(bits, len(part)) if table is None else table.size
-            if part.null_count == 0 and (steps := _steps(values, spread, size)) is not None:
+            if (
+                part.null_count == 0
+                and (steps := _steps(values, spread, int(size * self.steps_share_max))) is not None
+            ):
                 return steps
             if table is not None:
                 return table
@@ -153,12 +157,11 @@ def _table(part: pa.Array, values: npt.NDArray[Any], line_bits: int) -> pa.Buffe
     return pa.py_buffer(b"".join((header, table.numbers.tobytes(), pack_planes(table.codes, bits))))
 
 
-def _steps(values: npt.NDArray[Any], spread: int, size: int) -> pa.Buffer | None:
-    """The block as steps; None when that takes more than its share of `size` bytes. spread: greatest less least."""
+def _steps(values: npt.NDArray[Any], spread: int, size_max: int) -> pa.Buffer | None:
+    """The block as steps; None when that takes more than so many bytes. spread: greatest less least."""
     rows = len(values)
     if rows < 2 or spread >= 1 << 62:
         return None
-    size_max = int(size * _STEPS_SHARE_MAX)
     # A stretch of neighbours in the middle spares most columns the pass.
     middle = values[rows // 2 :][: _PROBE_ROWS + 1].astype(np.int64)
     if len(middle) > 1 and planes_size(_bits_of_steps(np.diff(middle)), rows) > size_max:
@@ -186,7 +189,8 @@ def _steps(values: npt.NDArray[Any], spread: int, size: int) -> pa.Buffer | None
             least, unit = 0, 1
     if best > size_max:
         return None
-    assert bits <= format.FOR_STEPS_BITS_MAX, "a line has 62 bits at the most, and steps half of its size"
+    if bits > format.FOR_STEPS_BITS_MAX:
+        return None
     if unit > 1:
         deltas = deltas // np.uint64(unit)
     count = len(references) // 8
@@ -209,7 +213,14 @@ def _step_table(steps: npt.NDArray[np.int64], bits: int) -> NumberTable | None:
 
 
 class FrameOfReference:
-    """For integers, dates, timestamps, and decimals by their unscaled integers."""
+    """For integers, dates, timestamps, and decimals by their unscaled integers.
+
+    steps_share_max: of what a line or a table takes, steps may take no more, as their sums wait for one another. Other
+            encodings, which do more with the numbers, may allow for more.
+    """
+
+    def __init__(self, steps_share_max: float = _STEPS_SHARE_MAX) -> None:
+        self._steps_share_max: Final = steps_share_max
 
     code: Final = format.ENCODING_FOR
     name: Final = "for"
@@ -222,7 +233,7 @@ class FrameOfReference:
 
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
         if form.code != format.TYPE_DECIMAL128:
-            return _FrameEncoder(form, values)
+            return _FrameEncoder(form, values, steps_share_max=self._steps_share_max)
         words = np.frombuffer(values.buffers()[1] or b"", "<i8")[2 * values.offset :][: 2 * len(values)]
         low, high = words[::2], words[1::2]
         fits = high == low >> 63

@@ -12,6 +12,8 @@
     greatest   the greatest delta
     widen      codewords as Arrow's indices
     spread     dense values to the rows that have one      spread_ends   the same of offsets
+    letters    which bytes stand in each place of texts of one length
+    unspell    such texts as numbers          spell   the texts of numbers
     views      codewords as Arrow's views of the words
     fetch      blocks from a file into memory, with their CRCs compared: of all columns of a window in one call
     read_values   the same, and at once the numbers of the blocks, or of some of their rows
@@ -40,7 +42,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.kernels.plain import REVISION, Fill, Question
+from nyala.cfile.kernels.plain import REVISION, Fill, Question, Ranks, Spellings
 from nyala.errors import InvalidArgumentError
 
 __all__ = [
@@ -49,6 +51,8 @@ __all__ = [
     "Demand",
     "Fill",
     "Question",
+    "Ranks",
+    "Spellings",
     "Stretch",
     "described",
     "fetch",
@@ -56,12 +60,15 @@ __all__ = [
     "greatest",
     "in_range",
     "in_table",
+    "letters",
     "places",
     "read_values",
     "rows_matching",
     "sieve",
+    "spell",
     "spread",
     "spread_ends",
+    "unspell",
     "views",
     "widen",
 ]
@@ -106,10 +113,13 @@ if TYPE_CHECKING:
         greatest,
         in_range,
         in_table,
+        letters,
         places,
         rows_matching,
+        spell,
         spread,
         spread_ends,
+        unspell,
         views,
         widen,
     )
@@ -118,6 +128,7 @@ else:
     in_range, in_table = _kernels.in_range, _kernels.in_table
     places, rows_matching, views = _kernels.places, _kernels.rows_matching, _kernels.views
     spread, spread_ends = _kernels.spread, _kernels.spread_ends
+    letters, spell, unspell = _kernels.letters, _kernels.spell, _kernels.unspell
 
 _CRC_OF_DIGITS: Final = 0xE3069283
 

@@ -34,7 +34,7 @@ cdef extern from *:
     bint _checked "NYALA_CHECKED"
     bint _has_avx2 "NYALA_HAS_AVX2"
 
-REVISION = 12
+REVISION = 13
 CHECKED = bool(_checked)
 HAS_AVX2 = bool(_has_avx2)
 
@@ -522,5 +522,6 @@ include "picking.pxi"
 include "questions.pxi"
 include "codewords.pxi"
 include "spreading.pxi"
+include "spelling.pxi"
 include "reading.pxi"
 include "sieving.pxi"

@@ -33,7 +33,7 @@ __all__ += ["spread", "spread_ends", "views", "widen"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 12
+REVISION: Final = 13
 CHECKED: Final = False
 
 
@@ -79,6 +79,21 @@ class Question(NamedTuple):
     table: (
         npt.NDArray[np.uint8] | None
     )  # of 1 and 0; then the bounds say nothing, and there are at most 32 bits
+
+
+class Ranks(NamedTuple):
+    """Of one place of a text: how many bytes it may be, and of each byte the how manieth of them it is."""
+
+    size: int
+    of: npt.NDArray[np.uint8]  # 256
+
+
+class Spellings(NamedTuple):
+    """All that some neighbouring places of a text may say."""
+
+    entries: int
+    width: int  # places, each a byte, at most 8
+    words: npt.NDArray[np.uint64]  # `entries`, their lowest byte the first place
 
 
 def fill(jobs: Sequence[Fill]) -> None:
@@ -189,6 +204,47 @@ def spread_ends(
     _expect_ones(int(np.count_nonzero(bits)), len(offsets) - 1)
     out[0] = offsets[0]
     np.take(offsets, np.cumsum(bits, dtype=np.int32), out=out[1 : rows + 1], mode="clip")
+
+
+def letters(texts: pa.Buffer, length: int, seen: npt.NDArray[np.uint8]) -> None:
+    """Texts of one length, back to back: 1 in `seen`, which has 256 for each place, of the bytes that stand there."""
+    matrix = np.frombuffer(texts, np.uint8).reshape(-1, length)
+    for place in range(length):
+        seen[place, matrix[:, place]] = 1
+
+
+def unspell(
+    texts: pa.Buffer, length: int, begin: int, ranks: Sequence[Ranks], numbers: npt.NDArray[np.int64]
+) -> None:
+    """The inverse of `spell`: of each text, of one length, back to back, the number whose digits are the ranks of its
+    bytes from place `begin` on."""
+    matrix = np.frombuffer(texts, np.uint8).reshape(-1, length)
+    numbers.fill(0)
+    for place, of in enumerate(ranks, begin):
+        if of.size > 1:
+            numbers *= of.size
+            numbers += of.of[matrix[:, place]]
+
+
+def spell(
+    spelled: Sequence[tuple[npt.NDArray[np.int64], Sequence[Spellings]]],
+    rows: int,
+    out: pa.Buffer,
+    length: int,
+) -> None:
+    """Texts of `length` bytes from numbers, of which each text has several, one after the other. The digits of a number
+    are ranks in groups of places, of mixed radix, the first the most significant.
+    Raises: ValueError for a number that is no less than the product of its groups' entries."""
+    texts, behind = np.frombuffer(out, np.uint8, rows * length).reshape(-1, length), length
+    for numbers, spellings in reversed(spelled):
+        left = numbers.view(np.uint64)
+        for group in reversed(spellings):
+            quotients = left // np.uint64(group.entries)
+            said = group.words[left - quotients * np.uint64(group.entries)].view(np.uint8).reshape(-1, 8)
+            texts[:, behind - group.width : behind] = said[:, : group.width]
+            left, behind = quotients, behind - group.width
+        if left.any():
+            raise ValueError("expected numbers that the places can say, found a greater one")
 
 
 # -- inside ------------------------------------------------------------------------------------------------
