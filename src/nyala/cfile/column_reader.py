@@ -190,6 +190,10 @@ class ColumnReader:
             self._column_zone = self._footer.zone_map.column_zone()
         return self._column_zone
 
+    def number_bounds(self) -> tuple[int, int] | None:
+        """`ZoneMap.number_bounds`."""
+        return None if self._footer.zone_map is None else self._footer.zone_map.number_bounds()
+
     def excluded_blocks(self, constraint: Constraint) -> npt.NDArray[np.bool_]:
         """Of each block whether its zone says that no row of the base satisfies the constraint. Not to be changed.
 

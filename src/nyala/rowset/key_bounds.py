@@ -13,13 +13,12 @@ Source: our own. Kudu asks the bloom filter of each rowset whose key range holds
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from nyala.cfile.zonemap import Zone
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 
@@ -40,15 +39,13 @@ class KeyBounds:
 
     __slots__ = ("_spans",)
 
-    def __init__(self, codec: KeyCodec, zones: Sequence[Zone]) -> None:
-        """zones: of the key's columns, in its order. What a zone does not say bounds nothing."""
+    def __init__(self, codec: KeyCodec, bounds: Mapping[int, tuple[int, int] | None]) -> None:
+        """bounds: the least and greatest value of columns of the key, by their place in it; None: not known."""
         self._spans = []
         for index, behind, width in codec.fixed_tail:
-            if not index:  # the rowset's least and greatest key say as much
-                continue
-            zone, half = zones[index], 1 << (8 * width - 1)
-            if zone.min is not None and zone.max is not None:
-                self._spans.append(_Span(behind, width, int(zone.min) + half, int(zone.max) + half))
+            known, half = bounds.get(index), 1 << (8 * width - 1)
+            if known is not None:
+                self._spans.append(_Span(behind, width, known[0] + half, known[1] + half))
 
     def excluded(self, keys: EncodedKeys) -> npt.NDArray[np.bool_] | None:
         """Of each key whether it is surely absent; None: of none that can be said. Cost: four calls a column."""

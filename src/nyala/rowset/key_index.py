@@ -187,10 +187,10 @@ class KeyIndex:
 
     @cached_property
     def _bounds(self) -> KeyBounds:
-        if len(self._key_column_ids) == 1:
-            return KeyBounds(self._codec, ())
-        columns = [self._key_column(column_id) for column_id in self._key_column_ids]
-        return KeyBounds(self._codec, [column.column_zone() for column in columns])
+        # What the first column spans, the rowset's least and greatest key tell.
+        places = [index for index, _, _ in self._codec.fixed_tail if index]
+        columns = {index: self._key_column(self._key_column_ids[index]) for index in places}
+        return KeyBounds(self._codec, {index: column.number_bounds() for index, column in columns.items()})
 
     def _known(self) -> SearchedKeys | None:
         """All keys, if they are in the cache."""

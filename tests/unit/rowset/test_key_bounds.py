@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import open_database
 
+from nyala.cfile.physical import physical
 from nyala.cfile.reader import CFileReader
-from nyala.cfile.zonemap import Zone
+from nyala.cfile.zonemap import Zone, ZoneMap
 from nyala.errors import DuplicateKeyError
 from nyala.keys.codec import KeyCodec
 from nyala.rowset.key_bounds import KeyBounds
@@ -62,7 +63,8 @@ def test_a_key_is_excluded_if_a_column_of_fixed_place_lies_outside(
     types, there, asked = drawn
     codec = KeyCodec([parse_type(type) for type in types])
     spans = [(min(values), max(values)) for values in zip(*there, strict=True)]
-    bounds = KeyBounds(codec, [Zone(*span, 0, len(there)) for span in spans])
+    known = {place: span for place, span in enumerate(spans) if place and types[place] != "string"}
+    bounds = KeyBounds(codec, known)
     last_text = max((place for place, type in enumerate(types) if type == "string"), default=-1)
 
     def outside(row: tuple[Any, ...]) -> bool:
@@ -82,19 +84,44 @@ def test_a_key_is_excluded_if_a_column_of_fixed_place_lies_outside(
     assert [bounds.excludes_one(keys.at(place)) for place in range(len(keys))] == expected
 
 
-def test_what_a_zone_does_not_say_bounds_nothing() -> None:
-    """No upper bound is known, or no value: then no key is told apart."""
+def test_what_is_not_known_bounds_nothing() -> None:
+    """Then no key is told apart."""
     codec = KeyCodec([parse_type("int32"), parse_type("int32")])
-    for zone in (Zone(None, None, 0, 0), Zone(3, None, 0, 9)):
-        bounds = KeyBounds(codec, [zone, zone])
-        assert bounds.excluded(codec.encode_rows([(1, 1), (1, 99)])) is None
-        assert not bounds.excludes_one(codec.encode_row((1, 1)))
+    bounds = KeyBounds(codec, {1: None})
+    assert bounds.excluded(codec.encode_rows([(1, 1), (1, 99)])) is None
+    assert not bounds.excludes_one(codec.encode_row((1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("type", "zones", "known"),
+    [
+        ("int32", [Zone(3, 9, 0, 10), Zone(-5, 4, 0, 10)], (-5, 9)),
+        ("timestamp", [Zone(-(2**63), 2**63 - 1, 0, 10)], (-(2**63), 2**63 - 1)),
+        ("decimal(18,2)", [Zone(-1, 1, 0, 10)], (-1, 1)),
+        ("int32", [Zone(3, 9, 0, 10), Zone(None, None, 10, 10)], None),
+        ("int32", [Zone(3, 9, 0, 10), Zone(3, None, 0, 10)], None),
+        ("int32", [Zone(3, 9, 0, 10), Zone(9, 3, 0, 10)], None),  # somebody's damage
+        ("int32", [], None),
+        ("decimal(38,0)", [Zone(3, 9, 0, 10)], None),
+        ("double", [Zone(3.0, 9.0, 0, 10)], None),
+        ("string", [Zone("a", "b", 0, 10)], None),
+        ("bool", [Zone(False, True, 0, 10)], None),
+    ],
+)
+def test_bounds_of_a_column_are_those_that_every_block_says(
+    type: str, zones: list[Zone], known: tuple[int, int] | None
+) -> None:
+    """A block that says nothing, or what cannot be, may hold any value."""
+    form = physical(parse_type(type))
+    counts = np.array([zone.row_count for zone in zones], np.int64)
+    zone_map = ZoneMap.decode(form, ZoneMap.encode(form, zones), counts)
+    assert zone_map.number_bounds() == known
 
 
 def test_a_key_too_short_for_its_columns_is_somebodys_damage_and_no_crash() -> None:
     """Of stored keys only a length of a fixed width is proved before they are decoded."""
     codec = KeyCodec([parse_type("string"), parse_type("int64")])
-    bounds = KeyBounds(codec, [Zone("a", "b", 0, 1), Zone(0, 10, 0, 1)])
+    bounds = KeyBounds(codec, {1: (0, 10)})
     for keys in ([b""], [b"a"], [b"a", b"a\0\0" + bytes(8)], [bytes(11), b""]):
         bounds.excluded(codec.from_binary(pa.array(keys, pa.large_binary())))
         bounds.excludes_one(keys[0])

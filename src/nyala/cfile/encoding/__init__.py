@@ -17,7 +17,7 @@ from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
 from nyala.cfile.encoding.bitshuffle import Bitshuffle
 from nyala.cfile.encoding.dictionary import Dictionary
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference
-from nyala.cfile.encoding.pattern import Pattern
+from nyala.cfile.encoding.pattern import Pattern, PatternEncoder
 from nyala.cfile.encoding.plain import Plain
 from nyala.cfile.encoding.prefix import Prefix
 from nyala.cfile.encoding.rle import RunLength
@@ -49,6 +49,8 @@ _ENCODINGS: Final[tuple[Encoding, ...]] = (
 )
 # Text by which rows are found is decoded a block for each of them: prefix would take ten times as long.
 _INDEXED_TEXT: Final = (format.ENCODING_PLAIN, format.ENCODING_PATTERN)
+# To look at each block of fewer would take longer than to write it, and its alphabets more than they save.
+_PATTERN_ROWS_MIN: Final = 32
 _BY_CODE: Final = {encoding.code: encoding for encoding in _ENCODINGS}
 _BY_NAME: Final = {encoding.name: encoding for encoding in _ENCODINGS}
 
@@ -106,7 +108,7 @@ def choose_encoding(
     is_index = is_index and form.kind == BYTES
     first = asked or (_DICTIONARY if _DICTIONARY.handles(form) and not is_index else None)
     encoder, row_bytes = None, None
-    if first is not None and (encoder := first.prepare(form, values)) is not None:
+    if first is not None and (encoder := _prepared(first, form, values, block_rows)) is not None:
         taken = Choice(first, effective_compression(compression, first.compresses))
     elif asked is not None:
         taken = Choice(PLAIN, effective_compression(compression, PLAIN.compresses))
@@ -116,8 +118,10 @@ def choose_encoding(
             known = [one for one in known if picks_single_values(one.code, form, values.null_count)] or known
         if is_index:
             known = [one for one in known if one.code in _INDEXED_TEXT]
+        if block_rows < _PATTERN_ROWS_MIN and len(values) > block_rows:
+            known = [one for one in known if one.code != format.ENCODING_PATTERN]
         taken, row_bytes = fastest_of(known, form, values, compression, block_rows)
-        encoder = taken.encoding.prepare(form, values)
+        encoder = _prepared(taken.encoding, form, values, block_rows)
         if encoder is None:  # what the samples have in common, others have not
             known.remove(taken.encoding)
             taken, row_bytes = fastest_of(known, form, values, compression, block_rows)
@@ -128,3 +132,11 @@ def choose_encoding(
     encoder = encoder or taken.encoding.prepare(form, values)
     assert encoder is not None
     return taken.encoding, encoder, taken.compression
+
+
+def _prepared(encoding: Encoding, form: Physical, values: pa.Array, block_rows: int) -> BlockEncoder | None:
+    """`Encoding.prepare`, and None also for a pattern whose alphabets would take more in each block than it saves."""
+    encoder = encoding.prepare(form, values)
+    if isinstance(encoder, PatternEncoder) and not encoder.is_worth_it(block_rows):
+        return None
+    return encoder

@@ -20,8 +20,9 @@ Source: our own; digits of mixed radix as in D. Knuth, "The Art of Computer Prog
 
 from __future__ import annotations
 
-import functools
 import math
+import threading
+from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -40,7 +41,7 @@ from nyala.cfile.physical import BYTES, Physical, binary_offsets, physical
 from nyala.cfile.planes import pack_planes
 from nyala.schema.types import ColumnType
 
-__all__ = ["Pattern", "value_length"]
+__all__ = ["Pattern", "PatternEncoder", "value_length"]
 
 _NUMBERS: Final = physical(ColumnType("int64"))
 _FRAMES: Final[Encoding] = FrameOfReference(steps_share_max=0.9)
@@ -50,8 +51,7 @@ _FRAME_LENGTH: Final = np.dtype("<u4")
 _SHARE_MAX: Final = 7 / 8
 _GROUP_SPELLINGS_MAX: Final = 1 << 12  # of 8 bytes each: they stay in a first-level cache
 _GROUP_BYTES_MAX: Final = 8
-_TABLES_KEPT: Final = 128  # 4 MB at the most
-_LAYOUTS_KEPT: Final = 64
+_LAYOUTS_BYTES_MAX: Final = 4 << 20  # or one layout, of 2 MB at the most
 # Fewer rows are not searched for tables: of a small block that takes longer than all else.
 _SEARCHED_ROWS_MIN: Final = 1 << 13
 
@@ -65,13 +65,23 @@ class _Word(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _PatternEncoder:
+class PatternEncoder:
     values: pa.Array
     alphabets: list[bytes]
     words: list[_Word]
     ranks: list[kernels.Ranks]  # of each place
     dictionary: None = None
     table: None = None
+
+    def is_worth_it(self, block_rows: int) -> bool:
+        """Whether blocks of so many rows take less than the values' bytes, alphabets included, before frames make them
+        smaller."""
+        rows = max(1, min(block_rows, len(self.values)))
+        length = len(self.alphabets)
+        head = format.PATTERN_HEADER.size + length + sum(map(len, self.alphabets))
+        head += len(self.words) * (_FRAME_LENGTH.itemsize + format.FOR_HEADER.size)
+        bits = sum((word.limit - 1).bit_length() for word in self.words)
+        return head + rows * bits / 8 <= rows * length * _SHARE_MAX or len(self.values) <= block_rows
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         values = _Texts(self.values.slice(lower, upper - lower), len(self.alphabets))
@@ -115,7 +125,7 @@ class Pattern:
         if values.null_count:
             # Before the first value there is none to take.
             values = pc.fill_null(pc.fill_null_forward(values), there[0])
-        return _PatternEncoder(values, alphabets, words, list(map(_ranks, alphabets)))
+        return PatternEncoder(values, alphabets, words, list(map(_ranks, alphabets)))
 
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
         data, rows = block.data, block.row_count
@@ -160,6 +170,11 @@ class _Layout(NamedTuple):
     length: int  # of a value
     groups: list[list[kernels.Spellings]]  # of each word
 
+    @property
+    def nbytes(self) -> int:
+        """Of its tables, each of which may be that of several groups."""
+        return sum({id(of.words): of.words.nbytes for word in self.groups for of in word}.values())
+
 
 def _parsed(data: pa.Buffer) -> tuple[_Layout, list[int], int]:
     """(how values are written, lengths of the frames, where the first begins), each proved to lie in the data.
@@ -171,13 +186,42 @@ def _parsed(data: pa.Buffer) -> tuple[_Layout, list[int], int]:
     end = lengths_start + _FRAME_LENGTH.itemsize * word_count
     if end > data.size:
         raise ValueError(f"expected {end} bytes of alphabets and lengths of frames, found {data.size}")
-    layout = _layout(length, data[sizes_start:lengths_start].to_pybytes())
+    layout = _LAYOUTS.of(length, data[sizes_start:lengths_start].to_pybytes())
     if len(layout.groups) != word_count:
         raise ValueError(f"expected {len(layout.groups)} words for these alphabets, found {word_count}")
     return layout, np.frombuffer(data, _FRAME_LENGTH, word_count, lengths_start).tolist(), _padded_size(end)
 
 
-@functools.lru_cache(_LAYOUTS_KEPT)
+class _Layouts:
+    """Those that were asked for last, of all columns of the process, in so many bytes. Any thread."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._kept: OrderedDict[bytes, _Layout] = OrderedDict()
+        self._size_bytes = 0
+        self._lock = threading.Lock()
+
+    def of(self, length: int, described: bytes) -> _Layout:
+        """As `_layout`."""
+        name = length.to_bytes(1, "little") + described
+        with self._lock:
+            known = self._kept.get(name)
+            if known is not None:
+                self._kept.move_to_end(name)
+                return known
+        made = _layout(length, described)
+        with self._lock:
+            if name not in self._kept:
+                self._kept[name] = made
+                self._size_bytes += made.nbytes
+            while self._size_bytes > self._limit_bytes and len(self._kept) > 1:
+                self._size_bytes -= self._kept.popitem(last=False)[1].nbytes
+        return made
+
+
+_LAYOUTS: Final = _Layouts(_LAYOUTS_BYTES_MAX)
+
+
 def _layout(length: int, described: bytes) -> _Layout:
     """described: how many bytes each place has, less one, and those bytes. Raises: ValueError."""
     sizes = np.frombuffer(described, np.uint8, length).astype(np.int64) + 1
@@ -190,7 +234,8 @@ def _layout(length: int, described: bytes) -> _Layout:
     if not ascend.all():
         raise ValueError("expected alphabets in ascending order")
     alphabets = [described[length + begin : length + end] for begin, end in pairwise([0, *ends.tolist()])]
-    return _Layout(length, [_groups(alphabets, word) for word in _words(sizes.tolist())])
+    tables: dict[tuple[bytes, ...], npt.NDArray[np.uint64]] = {}
+    return _Layout(length, [_groups(alphabets, word, tables) for word in _words(sizes.tolist())])
 
 
 def _words(sizes: list[int]) -> list[_Word]:
@@ -204,8 +249,11 @@ def _words(sizes: list[int]) -> list[_Word]:
     return [*words, _Word(begin, len(sizes), limit)]
 
 
-def _groups(alphabets: list[bytes], word: _Word) -> list[kernels.Spellings]:
-    """The word's places in groups, from the first on, with all that each may say."""
+def _groups(
+    alphabets: list[bytes], word: _Word, tables: dict[tuple[bytes, ...], npt.NDArray[np.uint64]]
+) -> list[kernels.Spellings]:
+    """The word's places in groups, from the first on, with all that each may say. Groups alike have one table, of
+    `tables`, which then stays in the processor's cache."""
     letters = alphabets[word.begin : word.end]
     groups, begin, count = [], 0, 1
     for place, of in enumerate(letters):
@@ -215,15 +263,14 @@ def _groups(alphabets: list[bytes], word: _Word) -> list[kernels.Spellings]:
         count *= len(of)
     found = []
     for first, end in [*groups, (begin, len(letters))]:
-        words = _spelled(tuple(letters[first:end]))
+        alike = tuple(letters[first:end])
+        words = tables[alike] = tables[alike] if alike in tables else _spelled(alike)
         found.append(kernels.Spellings(len(words), end - first, words))
     return found
 
 
-@functools.lru_cache(_TABLES_KEPT)
 def _spelled(alphabets: tuple[bytes, ...]) -> npt.NDArray[np.uint64]:
-    """All that these places may say, in order. Groups alike, of one block or of many, have one table, which then stays
-    in the processor's cache."""
+    """All that these places may say, in order."""
     count, each = math.prod(map(len, alphabets)), 1
     table = np.zeros((count, _GROUP_BYTES_MAX), np.uint8)
     for place in range(len(alphabets) - 1, -1, -1):

@@ -18,7 +18,7 @@ from tests.unit.cfile.memory import MemoryFiles
 from tests.unit.cfile.test_roundtrip import written
 
 from nyala.cfile import format
-from nyala.cfile.encoding import choose_encoding
+from nyala.cfile.encoding import choose_encoding, pattern
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference
 from nyala.cfile.physical import physical
 from nyala.schema.types import ColumnType
@@ -233,3 +233,34 @@ def test_mutations_are_refused_or_harmless(has_nulls: bool) -> None:
         [value if n % 7 or not has_nulls else None for n, value in enumerate(values)], pa.binary()
     )
     mutate("pattern", "binary", encoded("pattern", "binary", array).to_pybytes(), array)
+
+
+def test_alphabets_that_take_more_than_they_save_are_not_stored() -> None:
+    """They stand in every block: of 64 hexadecimal digits a kilobyte, in blocks of 512 bytes."""
+    values = [RANDOM.bytes(32).hex() for _ in range(2000)]
+    sizes = {}
+    for encoding in ("pattern", "plain"):
+        column = written(files := MemoryFiles(), pa.array(values), "string", encoding, "none", 512)
+        assert column.encoding == "plain"
+        sizes[encoding] = sum(map(len, files.content.values()))
+    assert sizes["pattern"] == sizes["plain"]
+    assert written(MemoryFiles(), pa.array(values), "string", "pattern", "none", 8192).encoding == "pattern"
+    assert (
+        written(MemoryFiles(), pa.array(values[:3]), "string", "pattern", "none", 512).encoding == "pattern"
+    )
+
+
+def test_what_blocks_have_in_common_is_kept_in_few_bytes() -> None:
+    """It lies outside of memory_limit: a scan of a hundred files with long values kept a hundred megabytes."""
+    layouts = pattern._Layouts(100_000)
+    described = [bytes([1, 1]) + bytes([65 + n, 66 + n, 97, 98]) for n in range(20)]
+    described += [bytes([63] * 8) + bytes(range(n, n + 64)) * 8 for n in range(4)]
+    for one in [*described, *described[::-1]]:
+        length = 2 if len(one) < 10 else 8
+        found = layouts.of(length, one)
+        assert found.groups[0][0].words.tolist() == pattern._layout(length, one).groups[0][0].words.tolist()
+        assert layouts.of(length, one) is found
+        assert sum(kept.nbytes for kept in layouts._kept.values()) == layouts._size_bytes <= 100_000
+    assert 1 < len(layouts._kept) < 24
+    alike = pattern._layout(8, described[-1])
+    assert alike.nbytes == 8 * 4096, "groups alike have one table"
