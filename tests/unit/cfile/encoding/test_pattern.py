@@ -92,7 +92,12 @@ def test_sorted_ones_are_steps() -> None:
 
 def test_words_have_as_many_places_as_fit() -> None:
     """48 bits: twelve hexadecimal digits, or six bytes of any kind; the rest is another word."""
-    for alphabet, places in ((b"0123456789abcdef", 12), (bytes(range(256)), 6), (b"0123456789", 14)):
+    for alphabet, places in (
+        (b"0123456789abcdef", 12),
+        (bytes(range(256)), 6),
+        (b"0123456789", 14),
+        (b"01", 48),
+    ):
         for length in (places, places + 1):
             of_place = np.frombuffer(alphabet, np.uint8)
             values = of_place[RANDOM.integers(0, len(alphabet), (3000, length))]
@@ -150,6 +155,12 @@ def test_values_that_have_no_pattern_are_plain(values: list[Any]) -> None:
     files = MemoryFiles()
     column = written(files, pa.array(values, pa.string()), "string", "pattern")
     assert column.read(0, len(values)).to_pylist() == values
+
+
+def test_a_null_takes_the_value_before() -> None:
+    """Or the first: its deltas cost the others nothing."""
+    data = back("pattern", "string", pa.array([None, "K7-01", None, "M9-02"]))
+    assert data.to_pybytes() == block([b"KM", b"79", b"-", b"0", b"12"], [[0, 0, 0, 7]])
 
 
 def test_characters_may_be_cut() -> None:
