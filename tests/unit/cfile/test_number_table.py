@@ -192,6 +192,7 @@ def test_blocks_that_need_no_table_have_none(encoding: str, compression: str) ->
             column.size_bytes - column.footer.table_length - column.place.length,
             column.footer.table_length,
             6,
+            False,
         )
 
 
