@@ -106,8 +106,13 @@ def _cents(rng: np.random.Generator, count: int, mean: float, digits: int = 10) 
     """Prices: amounts that mostly end in .99, .49 or .00."""
     whole = rng.lognormal(np.log(mean), 0.8, count).astype(np.int64) * 100
     cents = whole + np.array([99, 49, 0, 95])[_some(rng, count, 4, 0.7)]
-    words = np.stack([cents, np.zeros_like(cents)], axis=1)
-    return pa.Array.from_buffers(pa.decimal128(digits, 2), count, [None, pa.py_buffer(words.tobytes())])
+    return _decimals(cents, digits)
+
+
+def _decimals(cents: Numbers, digits: int) -> pa.Array:
+    """Of two places: 128-bit little-endian numbers."""
+    words = np.stack([cents, cents >> 63], axis=1)
+    return pa.Array.from_buffers(pa.decimal128(digits, 2), len(cents), [None, pa.py_buffer(words.tobytes())])
 
 
 def _walk(
@@ -385,12 +390,10 @@ def _balances(rng: np.random.Generator, count: int) -> dict[str, pa.Array]:
         np.where(moved, rng.integers(-50_000, 50_000, len(step)), 0).reshape(-1, steps).cumsum(axis=1)
         + 100_000
     )
-    words = np.stack([cents.reshape(-1), cents.reshape(-1) >> 63], axis=1)
-    amount = pa.Array.from_buffers(pa.decimal128(14, 2), len(step), [None, pa.py_buffer(words.tobytes())])
     return {
         "account": pa.array(4_000_000_000 + account * 97),
         "day": pa.array((step + 20_332).astype(np.int32)).cast(pa.date32()),
-        "balance": amount,
+        "balance": _decimals(cents.reshape(-1), 14),
     }
 
 

@@ -103,16 +103,14 @@ def test_a_number_that_no_text_was_written_as_is_refused(kernels: ModuleType, nu
         {"numbers": np.array([0, 1], np.int64)},
     ],
 )
-def test_what_does_not_fit_together_is_refused(kernels: ModuleType, changed: dict[str, Any]) -> None:
+def test_what_does_not_fit_together_is_refused(compiled_kernels: ModuleType, changed: dict[str, Any]) -> None:
     """Of the compiled twin: it proves what it touches, whoever calls."""
-    if kernels.__name__.endswith("plain"):
-        pytest.skip("of what the plain twin does nothing is said")
     group, _ = spelling([b"ab", b"xyz"])
     group = group._replace(**{key: changed[key] for key in ("entries", "width") if key in changed})
     numbers = changed.get("numbers", np.arange(3))
     out = pa.py_buffer(bytearray(changed.get("out", 6)))
     with pytest.raises(ValueError, match="expected"):
-        kernels.spell(
+        compiled_kernels.spell(
             [(numbers, [group] * changed.get("groups", 1))],
             changed.get("rows", 3),
             out,
@@ -128,20 +126,16 @@ def test_what_does_not_fit_together_is_refused(kernels: ModuleType, changed: dic
     ],
 )  # fmt: skip
 def test_places_that_no_text_has_are_not_read(
-    kernels: ModuleType, size: int, length: int, begin: int, count: int, table: int, rows: int
+    compiled_kernels: ModuleType, size: int, length: int, begin: int, count: int, table: int, rows: int
 ) -> None:
     """Of the compiled twin."""
-    if kernels.__name__.endswith("plain"):
-        pytest.skip("of what the plain twin does nothing is said")
     ranks = [Ranks(2, np.zeros(table, np.uint8))] * count
     with pytest.raises(ValueError, match="expected"):
-        kernels.unspell(pa.py_buffer(bytes(size)), length, begin, ranks, np.zeros(rows, np.int64))
+        compiled_kernels.unspell(pa.py_buffer(bytes(size)), length, begin, ranks, np.zeros(rows, np.int64))
 
 
-def test_letters_are_marked_where_there_is_room(kernels: ModuleType) -> None:
+def test_letters_are_marked_where_there_is_room(compiled_kernels: ModuleType) -> None:
     """Of the compiled twin."""
-    if kernels.__name__.endswith("plain"):
-        pytest.skip("of what the plain twin does nothing is said")
     for data, length, shape in (
         (b"abc", 2, (2, 256)),
         (b"ab", 2, (1, 256)),
@@ -149,4 +143,4 @@ def test_letters_are_marked_where_there_is_room(kernels: ModuleType) -> None:
         (b"", 0, (0, 256)),
     ):
         with pytest.raises(ValueError, match="expected texts"):
-            kernels.letters(pa.py_buffer(data), length, np.zeros(shape, np.uint8))
+            compiled_kernels.letters(pa.py_buffer(data), length, np.zeros(shape, np.uint8))

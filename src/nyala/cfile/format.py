@@ -258,9 +258,7 @@ PATTERN_HEADER: Final = Layout(
     ("alphabets length", "I"),
 )
 PATTERN_LENGTH_MAX: Final = 128
-PATTERN_WORD_BITS: Final = (
-    48  # a word is less than 2^this: its deltas are planes of 32 and 16 bits at the most
-)
+PATTERN_WORD_BITS: Final = 48  # a word is less than 2^this, so its deltas are planes of 32 and 16 bits
 PATTERN_ALIGNMENT_BYTES: Final = 8
 
 # -- Enumerations ------------------------------------------------------------------------------------------
@@ -344,6 +342,8 @@ COMPRESSION_ZSTD: Final = 5
 # 256 KiB. Blocks that carry the value index are small: a look-up by key decodes one of them whole.
 BLOCK_SIZE_BYTES_DEFAULT: Final = 1 << 20
 KEY_BLOCK_SIZE_BYTES_DEFAULT: Final = 64 << 10
+# Of what it says, which is about a third of it on disk: beside what each block costs, a small one has few values.
+PATTERN_KEY_BLOCK_SIZE_BYTES_DEFAULT: Final = 256 << 10
 BLOCK_SIZE_BYTES_MIN: Final = 512  # Kudu raises smaller ones to this, and so do we
 BLOCK_SIZE_BYTES_MAX: Final = 16 << 20  # Kudu's --max_cfile_block_size
 # Rows per block are a power of two, so blocks of all columns of a rowset nest in windows of the largest.

@@ -218,10 +218,6 @@ class CFileWriter:
             self._pending, self._pending_bytes = [], 0
 
 
-# Of what a pattern says, which is a third of it on disk.
-_PATTERN_KEY_BLOCK_SIZE_BYTES: Final = 4 * format.KEY_BLOCK_SIZE_BYTES_DEFAULT
-
-
 class _Encoded(NamedTuple):
     """How the values of a column are to be written."""
 
@@ -268,8 +264,8 @@ def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool) -> _Enco
         block_size = spec.block_size_bytes or format.KEY_BLOCK_SIZE_BYTES_DEFAULT
         log2 = rows_per_block_log2(form, array, block_size)
     if encoding.code == format.ENCODING_PATTERN and is_index:
-        # Beside what each block of one costs, a small one has few values.
-        log2 = rows_per_block_log2(form, array, spec.block_size_bytes or _PATTERN_KEY_BLOCK_SIZE_BYTES)
+        block_size = spec.block_size_bytes or format.PATTERN_KEY_BLOCK_SIZE_BYTES_DEFAULT
+        log2 = rows_per_block_log2(form, array, block_size)
     return _Encoded(form, stored, encoding, encoder, asked, compression, log2, is_dense)
 
 

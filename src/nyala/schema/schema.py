@@ -171,7 +171,7 @@ def column(
     encoding:    plain, bitshuffle, rle, for, alp, dictionary, prefix, pattern as the type allows, or auto.
     compression: none, lz4, snappy, zlib, zstd, or default.
     block_size:  bytes of a block before encoding, 512 to 16,777,216, or a text such as '64KiB'; None: 1 MiB, and 64 KiB
-                 for a key of one column.
+                 for a key of one column, 256 KiB if that has a pattern.
     Raises:      SchemaError when the type is none of ours, InvalidArgumentError when `nullable` is not True or False;
                  all else is checked when the table is created.
     """

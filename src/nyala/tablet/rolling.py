@@ -17,11 +17,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-import pyarrow as pa
-
 from nyala.cfile import format
-from nyala.cfile.physical import binary_offsets
+from nyala.cfile.physical import common_length
 from nyala.cfile.writer import column_bytes
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.writer import column_spec, encoded_keys, filter_bits_per_key
@@ -76,7 +73,7 @@ def disk_bytes(image: RowSetImage, schema: Schema) -> float:
             is_index = schema.key_count == 1 and column is schema.columns[0]
             spec = column_spec(column, schema)
             made = column_bytes(spec, piece.columns[column.id], is_index=is_index)
-            if made.has_pattern and not _is_of_one_length(image.columns[column.id]):
+            if made.has_pattern and common_length(image.columns[column.id]) is None:
                 plain = replace(spec, encoding="plain")  # the sample's values have one, the column's have not
                 made = column_bytes(plain, piece.columns[column.id], is_index=is_index)
             blocks += made.blocks
@@ -89,8 +86,3 @@ def disk_bytes(image: RowSetImage, schema: Schema) -> float:
     per_row = blocks / (_SAMPLES * rows)
     per_row += filter_bits_per_key(per_row) / 8
     return per_row * count + words / _SAMPLES
-
-
-def _is_of_one_length(text: pa.Array) -> bool:
-    lengths = np.diff(binary_offsets(text.drop_null()))
-    return bool((lengths == lengths[:1]).all())

@@ -131,6 +131,7 @@ NUMBERS = [
     ("BLOCK_VALUES_BYTES_MAX", "before compression; at most 67,108,864"),
     ("BLOCK_SIZE_BYTES_DEFAULT", "1,048,576\nbytes unless the schema says otherwise"),
     ("KEY_BLOCK_SIZE_BYTES_DEFAULT", "65,536 for a column with first keys"),
+    ("PATTERN_KEY_BLOCK_SIZE_BYTES_DEFAULT", "first keys, 262,144 where that has a pattern"),
     ("BLOCK_SIZE_BYTES_MIN", "512 bytes at the least"),
     ("BLOCK_SIZE_BYTES_MAX", "16,777,216 at the most"),
     ("DICTIONARY_BYTES_MAX", "it is 1,048,576 bytes at\nthe most, and it and the codewords"),

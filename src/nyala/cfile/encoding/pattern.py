@@ -37,7 +37,7 @@ from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
 from nyala.cfile.encoding.frame import Frame
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference
 from nyala.cfile.memory import allocate
-from nyala.cfile.physical import BYTES, Physical, binary_offsets, physical
+from nyala.cfile.physical import BYTES, Physical, binary_offsets, common_length, physical
 from nyala.cfile.planes import pack_planes
 from nyala.schema.types import ColumnType
 
@@ -66,6 +66,8 @@ class _Word(NamedTuple):
 
 @dataclass(frozen=True)
 class PatternEncoder:
+    """values: of one length, without NULLs."""
+
     values: pa.Array
     alphabets: list[bytes]
     words: list[_Word]
@@ -75,13 +77,13 @@ class PatternEncoder:
 
     def is_worth_it(self, block_rows: int) -> bool:
         """Whether blocks of so many rows take less than the values' bytes, alphabets included, before frames make them
-        smaller."""
-        rows = max(1, min(block_rows, len(self.values)))
+        smaller; a column of one block is its writer's affair."""
+        if len(self.values) <= block_rows:
+            return True
         length = len(self.alphabets)
         head = format.PATTERN_HEADER.size + length + sum(map(len, self.alphabets))
         head += len(self.words) * (_FRAME_LENGTH.itemsize + format.FOR_HEADER.size)
-        bits = sum((word.limit - 1).bit_length() for word in self.words)
-        return head + rows * bits / 8 <= rows * length * _SHARE_MAX or len(self.values) <= block_rows
+        return head + block_rows * _bits(self.words) / 8 <= block_rows * length * _SHARE_MAX
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         values = _Texts(self.values.slice(lower, upper - lower), len(self.alphabets))
@@ -111,16 +113,12 @@ class Pattern:
 
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
         there = values.drop_null() if values.null_count else values
-        if not len(there):
-            return None
-        offsets = binary_offsets(there)
-        length = int(offsets[1]) - int(offsets[0])
-        if not 0 < length <= format.PATTERN_LENGTH_MAX or not (np.diff(offsets) == length).all():
+        length = common_length(there)
+        if not length or length > format.PATTERN_LENGTH_MAX:
             return None
         alphabets = _alphabets(_Texts(there, length))
         words = _words([len(letters) for letters in alphabets])
-        bits = sum((word.limit - 1).bit_length() for word in words)
-        if bits > 8 * length * _SHARE_MAX:
+        if _bits(words) > 8 * length * _SHARE_MAX:
             return None
         if values.null_count:
             # Before the first value there is none to take.
@@ -247,6 +245,11 @@ def _words(sizes: list[int]) -> list[_Word]:
             begin, limit = place, 1
         limit *= size
     return [*words, _Word(begin, len(sizes), limit)]
+
+
+def _bits(words: list[_Word]) -> int:
+    """Of a value, before frames make it smaller."""
+    return sum((word.limit - 1).bit_length() for word in words)
 
 
 def _groups(

@@ -278,3 +278,5 @@ def test_keys_of_text_are_plain_or_a_pattern_unless_asked_otherwise(is_one_lengt
         for key in reader.columns():
             column = reader.column(key)
             assert column is not None and column.encoding == (of_keys if key.role == KEY else stored)
+            if column.encoding == "pattern":  # of 28 bytes each: so many fill 256 KiB, and no fourth of it
+                assert column.rows_per_block == 8192 > len(names)
