@@ -186,13 +186,21 @@ def test_a_table(kernels: ModuleType, rows: tuple[int, int, int], bits: int, wid
     bits=st.integers(0, 32),
     width=st.sampled_from((1, 2, 4, 8, 16)),
     with_table=st.booleans(),
+    stride=st.sampled_from((1, 128, FOR_TILE_ROWS)),
     seed=st.integers(0, 1 << 32),
 )
-@example(rows=(4097, 2047, 4097), bits=1, width=8, with_table=True, seed=0)
+@example(rows=(4097, 2047, 4097), bits=1, width=8, with_table=True, stride=FOR_TILE_ROWS, seed=0)
+@example(rows=(4097, 2047, 4097), bits=1, width=8, with_table=True, stride=128, seed=0)
 def test_steps(
-    kernels: ModuleType, rows: tuple[int, int, int], bits: int, width: int, with_table: bool, seed: int
+    kernels: ModuleType,
+    rows: tuple[int, int, int],
+    bits: int,
+    width: int,
+    with_table: bool,
+    stride: int,
+    seed: int,
 ) -> None:
-    """Every key of a block behind a step that was lost."""
+    """Every key of a block behind a step that was lost; and where values stand between that were summed before."""
     count, lower, upper = rows
     bits = min(bits, 8) if with_table else bits
     deltas, rng = deltas_of(bits, count, seed), np.random.default_rng(seed)
@@ -209,7 +217,7 @@ def test_steps(
     out = pa.py_buffer(bytearray(b"\x5a" * ((upper - lower + 2) * width)))
     job = Fill(
         packed(deltas, bits, 5), 5, bits, count, 77, step, unit, references, None, lower, upper, out, 1, width, True,
-        anchors,
+        np.array(sums[::stride]), stride=stride,
     )  # fmt: skip
     kernels.fill([job])
     untouched = [signed(int.from_bytes(b"\x5a" * width, "little"), width)]
@@ -377,6 +385,11 @@ OUTSIDE: dict[str, dict[str, Any]] = {
     "numbers of no bytes": {"width": 0},
     "a reference that is not there": {"references": np.array([7, 8], np.int64)},
     "fewer anchors than tiles": {"anchors": np.array([], np.int64)},
+    "fewer anchors than strides": {"anchors": np.array([0]), "stride": 2},
+    "anchors beyond a tile": {"anchors": np.array([0]), "stride": 2 * FOR_TILE_ROWS},
+    "anchors that tiles do not begin with": {"anchors": np.arange(2), "stride": 3},
+    "anchors of no rows": {"anchors": np.arange(4), "stride": 0},
+    "anchors before the rows": {"anchors": np.arange(4), "stride": -1},
     "a step that is not there": {"anchors": np.array([0]), "references": np.array([7, 8], np.int64)},
     "a row of steps behind the last": {"anchors": np.array([0]), "rows": np.array([0, 4], np.int64)},
     "a row of steps before the first": {"anchors": np.array([0]), "rows": np.array([-1], np.int64)},

@@ -32,7 +32,7 @@ from nyala.cfile.encoded_rows import (
     admitted_words,
     one_word,
 )
-from nyala.cfile.encoding import encoding_by_code
+from nyala.cfile.encoding import encoding_by_code, picks_single_values
 from nyala.cfile.encoding.dictionary import CODEWORDS
 from nyala.cfile.encoding.frame import Frame, output, value_bounds
 from nyala.cfile.footer import ColumnFooter
@@ -248,6 +248,12 @@ class ColumnReader:
     def has_dictionary(self) -> bool:
         """Whether the values are codewords into a dictionary of the column: then `read_codes` can be asked."""
         return self._footer.dictionary_length > 0
+
+    @property
+    def has_single_values(self) -> bool:
+        """Whether a single value is taken from its block as this lies, and costs the same wherever it is."""
+        footer = self._footer
+        return picks_single_values(footer.encoding, footer.form, footer.null_count)
 
     def read_codes(
         self, lower: int, upper: int, *, stats: ReadStats | None = None, scanning: bool = False

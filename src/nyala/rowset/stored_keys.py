@@ -8,6 +8,7 @@
 
         samples       k0            k64           k128          k192             12 bytes for 64 rows
         key columns   ............. ............. ............. ....             one call for all stretches of a look-up
+        many keys     .   .   .   . .   ....                                     every eighth row, then the eighth
 
 Both cut the rows into pieces (blocks of the column, stretches), whose first keys tell which piece may hold a key.
 
@@ -21,7 +22,7 @@ Immutable but for what the cache holds; any thread may use them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Final, TypeAlias
@@ -54,8 +55,14 @@ StoredKeys: TypeAlias = "DenseKeys | SparseKeys"
 _READ_ROWS_LOG2: Final = 17
 # More of them, gathered, leave the memory that the allocator has at hand, and cost three times as much each.
 _GATHERED_ROWS: Final = 1 << 14
-# A stretch alone costs 2^this times its part of what all cost together.
-_ALONE_LOG2: Final = 4
+# Fewer stretches are gathered whole: one call costs less than two.
+_NARROWED_MIN: Final = 256
+# A stretch alone costs 2^this times its part of what all cost together: where its rows are taken from blocks as these
+# lie, and where blocks are decoded.
+_ALONE_LOG2: Final = 1
+_ALONE_BY_BLOCKS_LOG2: Final = 4
+# All keys are read when so large a part of the stretches was asked for.
+_ASKED_LOG2: Final = 4
 
 
 class DenseKeys:
@@ -144,8 +151,7 @@ class DenseKeys:
         found = np.full(len(keys), NO_ROWID, np.int64)
         for block, begin, end in _pieces_of(self.pieces(keys)):
             part, held = keys.slice(begin, end - begin), self._block(block, stats)
-            places = held.floor(part) if isinstance(held, ShortKeys) else held.search(part, side="right") - 1
-            found[begin:end] = places + block * self.column.rows_per_block
+            found[begin:end] = _floor_of(held, part) + block * self.column.rows_per_block
         return found
 
     def lower_bound(self, bound: bytes, stats: ReadStats | None) -> int:
@@ -231,6 +237,9 @@ class SparseKeys:
         self._codec = codec
         self._row_count = columns[0].row_count
         self._log2 = samples.column.key.group
+        # Of other columns a value costs its block, however few are taken from it.
+        self._has_single_values = all(column.has_single_values for column in columns)
+        self._alone_log2 = _ALONE_LOG2 if self._has_single_values else _ALONE_BY_BLOCKS_LOG2
 
     @property
     def nbytes_of_all(self) -> float:
@@ -239,8 +248,8 @@ class SparseKeys:
 
     @property
     def worth_reading_all(self) -> int:
-        """As of `DenseKeys`. A stretch costs a sixteenth of what it does alone when its columns are read whole."""
-        return len(self._samples) >> _ALONE_LOG2
+        """As of `DenseKeys`, or a little before: then look-ups cost next to nothing."""
+        return len(self._samples) >> _ASKED_LOG2
 
     def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
         if len(self._samples) >= count:
@@ -278,38 +287,70 @@ class SparseKeys:
         return self._samples.floor(keys, stats)
 
     def find(self, keys: EncodedKeys, pieces: Pieces, stats: ReadStats | None) -> Rowids:
-        """The rowid of each key in its piece, or -1. Cost: a gathering for each 16,384 rows of these stretches; where
-        they lie close together, a reading of 131,072 rows. No more keys than that are in memory at a time."""
+        """The rowid of each key in its piece, or -1. Cost: two gatherings, of a few rows of each stretch; where many of
+        131,072 rows' stretches are asked for, a reading of these rows. No more keys than that are in memory at a
+        time."""
+        begins = np.where(pieces >= 0, pieces << self._log2, NO_ROWID)
+        close = self._close_by(pieces)
+        if not close:
+            return self._find_alone(keys, begins, stats)
         found = np.full(len(keys), NO_ROWID, np.int64)
-        firsts = np.flatnonzero(np.diff(pieces, prepend=NO_ROWID))  # of each stretch the first key
-        stretches = pieces[firsts]
-        window, few = max(0, _READ_ROWS_LOG2 - self._log2), max(1, _GATHERED_ROWS >> self._log2)
-        begin = 0
-        while begin < len(stretches):
-            behind = ((int(stretches[begin]) >> window) + 1) << window
-            end = int(stretches.searchsorted(behind))
-            is_close = end - begin > 1 << window >> _ALONE_LOG2
-            if not is_close:
-                end = begin + few
-            first, last = int(firsts[begin]), int(firsts[end]) if end < len(firsts) else len(keys)
-            among = self._find_among(stretches[begin:end], is_close, keys.slice(first, last - first), stats)
-            found[first:last] = among
-            begin = end
+        is_alone = pieces >= 0
+        for begin, end in close:
+            part, lower, upper = keys.slice(begin, end - begin), int(pieces[begin]), int(pieces[end - 1]) + 1
+            found[begin:end] = self._find_between(part, lower, upper, stats)
+            is_alone[begin:end] = False
+        at = np.flatnonzero(is_alone)
+        if len(at):
+            found[at] = self._find_alone(keys.take(at), begins[at], stats)
         return found
 
-    def _find_among(
-        self, stretches: Pieces, is_close: bool, keys: EncodedKeys, stats: ReadStats | None
+    def _close_by(self, pieces: Pieces) -> list[tuple[int, int]]:
+        """[begin, end) of the keys of which it costs less to read all stretches of 131,072 rows than theirs alone."""
+        window = max(0, _READ_ROWS_LOG2 - self._log2)
+        few = 1 << window >> self._alone_log2
+        if len(pieces) <= few:
+            return []
+        windows, counts = np.unique(pieces[_firsts(pieces)] >> window, return_counts=True)
+        borders = pieces.searchsorted(np.append(windows, windows[-1:] + 1) << window).tolist()
+        return [borders[place : place + 2] for place in np.flatnonzero(counts > few).tolist()]
+
+    def _find_between(self, keys: EncodedKeys, lower: int, upper: int, stats: ReadStats | None) -> Rowids:
+        """The rowid of each key in the stretches [lower, upper), which are read."""
+        lower, upper = lower << self._log2, min(upper << self._log2, self._row_count)
+        places = _searched(self._read(lower, upper, stats)).find(keys)
+        return np.where(places >= 0, places + lower, NO_ROWID)
+
+    def _find_alone(self, keys: EncodedKeys, begins: Rowids, stats: ReadStats | None) -> Rowids:
+        """The rowid of each key in the stretch that begins at this row, or -1."""
+        size_log2 = self._log2
+        if self._has_single_values and len(_firsts(begins)) >= _NARROWED_MIN:
+            begins = self._search(keys, begins, size_log2, size_log2 >> 1, _floor, stats)
+            size_log2 >>= 1
+        return self._search(keys, begins, size_log2, 0, _find, stats)
+
+    def _search(
+        self,
+        keys: EncodedKeys,
+        begins: Rowids,
+        size_log2: int,
+        step_log2: int,
+        search: Callable[[SearchedKeys, EncodedKeys], Pieces],
+        stats: ReadStats | None,
     ) -> Rowids:
-        """The rowid of each key in these stretches, or -1; is_close: read them with all that lies between."""
-        if is_close:
-            lower, upper = int(stretches[0]) << self._log2, (int(stretches[-1]) + 1) << self._log2
-            places = _searched(self._read(lower, min(upper, self._row_count), stats)).find(keys)
-            return np.where(places >= 0, places + lower, NO_ROWID)
-        rowids = ((stretches << self._log2)[:, None] + np.arange(1 << self._log2)).reshape(-1)
-        if rowids[-1] >= self._row_count:
-            rowids = rowids[: self._row_count - rowids[-1] - 1]  # of the last stretch what there is
-        places = _searched(self._gather(Ordinals(rowids), stats)).find(keys)
-        return np.where(places >= 0, rowids[places], NO_ROWID)
+        """Of each key, which ascend, the row that `search` finds among every 2^`step_log2`-th of the 2^`size_log2` rows
+        that begin at this one; -1 for -1."""
+        found = np.full(len(keys), NO_ROWID, np.int64)
+        firsts, within = _firsts(begins), np.arange(0, 1 << size_log2, 1 << step_log2)
+        few = max(1, _GATHERED_ROWS // len(within))
+        for at in range(0, len(firsts), few):
+            rows = (begins[firsts[at : at + few]][:, None] + within).reshape(-1)
+            # Of the last piece what there is.
+            rows = rows[: len(rows) - int((rows[-len(within) :] >= self._row_count).sum())]
+            first, last = int(firsts[at]), int(firsts[at + few]) if at + few < len(firsts) else len(keys)
+            places = search(_searched(self._gather(Ordinals(rows), stats)), keys.slice(first, last - first))
+            found[first:last] = np.where(places >= 0, rows[places], NO_ROWID)
+        return found
 
     def find_one(self, key: EncodedKeys, canonical: bytes, stats: ReadStats | None) -> int:
         """`find` of one key, which is given in both forms."""
@@ -375,8 +416,27 @@ def _pieces_of(pieces: Pieces) -> list[tuple[int, int, int]]:
     return [(int(pieces[begin]), begin, end) for begin, end in pairwise(borders) if pieces[begin] >= 0]
 
 
+def _firsts(pieces: Pieces) -> Pieces:
+    """Where each of these, which ascend, stands first; -1 left out."""
+    return np.flatnonzero(np.diff(pieces, prepend=NO_ROWID))
+
+
 def _searched(keys: EncodedKeys) -> SearchedKeys:
     return ShortKeys.of(keys) or keys
+
+
+def _find(among: SearchedKeys, keys: EncodedKeys) -> Pieces:
+    return among.find(keys)
+
+
+def _floor(among: SearchedKeys, keys: EncodedKeys) -> Pieces:
+    """`_floor_of` keys that are not below all, unless the file's samples are wrong."""
+    return np.maximum(_floor_of(among, keys), 0)
+
+
+def _floor_of(among: SearchedKeys, keys: EncodedKeys) -> Pieces:
+    """Of each key the last place whose key is at or below it; -1 below all."""
+    return among.floor(keys) if isinstance(among, ShortKeys) else among.search(keys, side="right") - 1
 
 
 def _bytes_a_key(some: EncodedKeys) -> float:

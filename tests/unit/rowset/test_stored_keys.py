@@ -358,8 +358,8 @@ def test_a_look_up_of_many_stretches_holds_a_part_of_them_at_a_time(
     tmp_path: Path,
 ) -> None:
     """Keys of everywhere in a rowset that is large beside `memory_limit`: all its keys at once were 60 bytes a row. And
-    those that lie close together are read, at a sixteenth of what they cost alone."""
-    monkeypatch.setattr(stored_keys, "_READ_ROWS_LOG2", 12)  # 32 stretches, of which more than 2 are close
+    those that lie close together are read, at half of what they cost alone."""
+    monkeypatch.setattr(stored_keys, "_READ_ROWS_LOG2", 12)  # 64 stretches, of which more than 32 are close
     monkeypatch.setattr(stored_keys, "_GATHERED_ROWS", 3 * STRETCH)
     numbers = numbers_of(12_000)
     sparse, _, codec = indexes(str(tmp_path), "long and short", numbers, 1 << 14)
@@ -371,8 +371,61 @@ def test_a_look_up_of_many_stretches_holds_a_part_of_them_at_a_time(
         keys, stored.pieces(keys), None
     )  # without the filter, as keys that only seem to be there
     assert found.tolist() == np.where((wanted % 3 == 1) & (wanted < 36_000), wanted // 3, -1).tolist()
-    assert gathered == [3 * STRETCH, 3 * STRETCH], "three at a time, also where close ones follow"
-    assert read == [(8192 + 3 * STRETCH, 12_000)]
+    assert gathered == [3 * STRETCH, STRETCH], "three at a time"
+    assert read == [(8192 + STRETCH, 12_000)]
+
+
+def test_of_many_stretches_a_part_of_the_rows_is_read(
+    gathered: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Every eighth row of each, and then those from the one that a key follows to the next."""
+    monkeypatch.setattr(stored_keys, "_NARROWED_MIN", 16)
+    numbers = numbers_of(12_000)
+    for name, parts in {"long and short": [16 * 8, 16 * 8], "plain texts": [16 * STRETCH]}.items():
+        (tmp_path / name).mkdir()
+        sparse, _, codec = indexes(str(tmp_path / name), name, numbers, 1 << 14)
+        rows = np.arange(16) * 10 * STRETCH + 21
+        gathered.clear()
+        assert sparse.find(codec.encode(arrays(name, numbers[rows]))).tolist() == rows.tolist()
+        assert gathered == parts, f"{name}: of text that is decoded by the block, all rows by one call"
+
+
+@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize("few", [1, 5])
+def test_a_part_of_the_rows_finds_what_all_do(
+    name: str, few: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Rows behind the last, a last stretch of one row, keys below all, several in one stretch or in none."""
+    monkeypatch.setattr(stored_keys, "_NARROWED_MIN", 1)
+    monkeypatch.setattr(stored_keys, "_GATHERED_ROWS", few * STRETCH)
+    for count in (1, STRETCH, 40 * STRETCH + 1, 3000):
+        (tmp_path / str(count)).mkdir()
+        sparse, dense, codec = indexes(str(tmp_path / str(count)), name, numbers_of(count), 1 << 20)
+        for step in (1, 7, 100):
+            keys = codec.encode(arrays(name, np.arange(0, 3 * count + 3, step)))
+            stored = sparse._stored
+            assert (
+                stored.find(keys, stored.pieces(keys), None).tolist()
+                == dense._stored.find(keys, dense._stored.pieces(keys), None).tolist()
+            )
+
+
+def test_samples_that_are_not_of_the_key_columns_do_not_lead_outside(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Keys of the samples' stretches stand elsewhere in the columns: some are not found, and none is another's."""
+    monkeypatch.setattr(stored_keys, "_NARROWED_MIN", 1)
+    numbers = numbers_of(12_000)
+    sparse, _, codec = indexes(str(tmp_path), "long and short", numbers, 1 << 14)
+    stored = sparse._stored
+    assert isinstance(stored, SparseKeys)
+    asked = np.arange(0, 36_000, 5)
+    keys = codec.encode(arrays("long and short", asked))
+    pieces = stored.pieces(keys)
+    expected = np.where(asked % 3 == 1, asked // 3, -1)
+    for wrong in (np.maximum(pieces - 1, 0), np.minimum(pieces + 1, pieces[-1])):
+        found = stored.find(keys, wrong, None)
+        assert ((found == -1) | (found == expected)).all()
 
 
 ENCODINGS = [

@@ -32,7 +32,7 @@ __all__ = [
     "choose_encoding",
     "encoding_by_code",
 ]
-__all__ += ["key_stretch_log2"]
+__all__ += ["key_stretch_log2", "picks_single_values"]
 
 PLAIN: Final[Encoding] = Plain()
 FRAMES: Final[Encoding] = FrameOfReference()

@@ -47,6 +47,10 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 # Numbers that are no range are looked up in a table of all deltas, if these have so many bits at most: as codewords do.
 _LOOKED_UP_BITS_MAX: Final = 18
 _FEW: Final = 256
+# Anchors in memory, for those that pick rows: so many rows from one another. They are made when each call and each
+# 2^so-many-th row that was picked, together, are more than the tiles.
+_NEAR_ROWS: Final = 128
+_ASKED_LOG2: Final = 4
 
 
 def value_bounds(form: Physical) -> tuple[int, int]:
@@ -190,8 +194,9 @@ class Frame:
 
     @property
     def nbytes(self) -> int:
-        """What it keeps in memory."""
-        return int(self.data.size) + (0 if self.validity is None else int(self.validity.size))
+        """What it keeps in memory, `_near_anchors` included."""
+        near = 0 if self.anchors is None else 8 * -(-self.row_count // _NEAR_ROWS)
+        return int(self.data.size) + near + (0 if self.validity is None else int(self.validity.size))
 
     def owning(self) -> Frame:
         """The same over bytes of its own; a shared table stays the column's."""
@@ -226,9 +231,10 @@ class Frame:
             lower, upper = rows.start, rows.stop
         else:
             places = np.ascontiguousarray(rows, np.int64)
+        anchors, stride = self._anchors_for(upper - lower if places is None else len(places))
         return Fill(
             self.data, self.start, self.bits, self.row_count, self.base, self.step, self.unit, self.references,
-            places, lower, upper, out, at, width, True, self.anchors, first,
+            places, lower, upper, out, at, width, True, anchors, first, stride,
         )  # fmt: skip
 
     def matches(self, numbers: NumberSet, lower: int, upper: int) -> npt.NDArray[np.bool_]:
@@ -338,6 +344,29 @@ class Frame:
         return plane_views(self.data, self.start, self.bits, self.row_count)
 
     # -- inside --------------------------------------------------------------------------------------------
+
+    def _anchors_for(self, rows: int) -> tuple[npt.NDArray[np.int64] | None, int]:
+        """(anchors, how many rows each is from the next) to pick so many rows by.
+
+        A row is the sum of all steps since the anchor before it, and those of a block are far from one another. Who
+        picks many gets anchors between them, which later ones find: they cost as much as the sums of all tiles.
+        """
+        if self.anchors is None or not kernels.COMPILED:
+            return self.anchors, format.FOR_TILE_ROWS
+        if "_near_anchors" not in self.__dict__:
+            asked = self.__dict__.get("_asked", 0) + 1 + (rows >> _ASKED_LOG2)
+            self.__dict__["_asked"] = asked  # of two threads one may be forgotten
+            if asked <= len(self.anchors):
+                return self.anchors, format.FOR_TILE_ROWS
+        return self._near_anchors, _NEAR_ROWS
+
+    @cached_property
+    def _near_anchors(self) -> npt.NDArray[np.int64]:
+        """Of steps: the value of every `_NEAR_ROWS`th row."""
+        rows = np.arange(0, self.row_count, _NEAR_ROWS)
+        out = np.empty(len(rows), np.int64)
+        kernels.fill([self.rows_into(pa.py_buffer(out), 0, 8, 0, 0)._replace(rows=rows)])
+        return out
 
     def _numbers(self, lower: int, upper: int) -> npt.NDArray[np.int64]:
         out = allocate(8 * (upper - lower))

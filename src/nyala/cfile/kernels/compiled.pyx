@@ -34,7 +34,7 @@ cdef extern from *:
     bint _checked "NYALA_CHECKED"
     bint _has_avx2 "NYALA_HAS_AVX2"
 
-REVISION = 13
+REVISION = 14
 CHECKED = bool(_checked)
 HAS_AVX2 = bool(_has_avx2)
 
@@ -84,6 +84,7 @@ cdef struct Job:
     const int64_t* references  # NULL: a line
     Py_ssize_t references_count
     const int64_t* anchors  # NULL: no steps
+    Py_ssize_t stride  # rows from one anchor to the next, a part of TILE
     const int64_t* rows  # NULL: the rows [lower, lower + count); counted from `first`
     int64_t first
     Py_ssize_t lower
@@ -375,14 +376,15 @@ cdef bint _fill_range(const Job* job) noexcept nogil:
     return True
 
 
-cdef bint _sums(const Job* job, Py_ssize_t tile_number, Py_ssize_t n, uint64_t* sums) noexcept nogil:
-    """The first n values of a tile of steps; False if a delta names no reference."""
+cdef bint _sums(const Job* job, Py_ssize_t start, Py_ssize_t n, uint64_t* sums) noexcept nogil:
+    """The values of n rows of one tile of steps, the first of which has an anchor; False if a delta names no
+    reference."""
     cdef uint32_t deltas[TILE]
-    cdef uint64_t value = <uint64_t>job.anchors[tile_number], step = job.line.step, unit = job.line.unit
+    cdef uint64_t value = <uint64_t>job.anchors[start // job.stride], step = job.line.step, unit = job.line.unit
     cdef uint32_t most = <uint32_t>min(job.references_count, <Py_ssize_t>0xFFFFFFFF)
     cdef Py_ssize_t i
-    _prove(0 < n <= TILE and 0 <= tile_number * TILE and tile_number * TILE + n <= job.planes.count)
-    _unpack(&job.planes, tile_number * TILE, n, deltas)
+    _prove(0 <= start and start % job.stride == 0 and 0 < n <= TILE - start % TILE and start + n <= job.planes.count)
+    _unpack(&job.planes, start, n, deltas)
     sums[0] = value
     if job.references is not NULL:
         if deltas[0] >= most:  # which says nothing, but no writer wrote it
@@ -407,15 +409,15 @@ cdef Job _flat(const Job* job, uint64_t base) noexcept nogil:
 
 
 cdef bint _fill_steps(const Job* job) noexcept nogil:
-    """A range: of the first tile the sums of what is before it are made, and left out."""
+    """A range: the sums from the anchor before it on are made, and left out."""
     cdef uint64_t sums[TILE]
     cdef Py_ssize_t done = 0, start, n, before
     cdef Job flat = _flat(job, 0)
     while done < job.count:
-        before = (job.lower + done) % TILE
+        before = (job.lower + done) % job.stride
         start = job.lower + done - before
-        n = min(TILE, job.lower + job.count - start)
-        if not _sums(job, start // TILE, n, sums):
+        n = min(TILE - start % TILE, job.lower + job.count - start)
+        if not _sums(job, start, n, sums):
             return False
         _store(&flat, sums + before, done, n - before)
         done += n - before
@@ -423,10 +425,10 @@ cdef bint _fill_steps(const Job* job) noexcept nogil:
 
 
 cdef bint _fill_rows_of_steps(const Job* job) noexcept nogil:
-    """Cost: of each tile as many sums as its rows reach, once for rows of one tile that follow one another."""
+    """Cost: the sums from one anchor to the next, once for rows between two that follow one another."""
     cdef uint64_t sums[TILE]
     cdef uint64_t picked[TILE]
-    cdef Py_ssize_t done = 0, n, i, row, tile_number = -1, known = 0
+    cdef Py_ssize_t done = 0, n, i, row, known = 0
     cdef int64_t start = 0
     cdef Job flat = _flat(job, 0)
     while done < job.count:
@@ -436,12 +438,11 @@ cdef bint _fill_rows_of_steps(const Job* job) noexcept nogil:
             row = job.rows[done + i] - job.first
             if not 0 <= row < job.planes.count:
                 return False
-            if row // TILE != tile_number:
-                tile_number = row // TILE
-                known = min(TILE, job.planes.count - tile_number * TILE)
-                start = tile_number * TILE + job.first
-                if not _sums(job, tile_number, known, sums):
-                    return False
+            row -= row % job.stride
+            known = min(job.stride, job.planes.count - row)
+            start = row + job.first
+            if not _sums(job, row, known, sums):
+                return False
             while i < n and <uint64_t>(job.rows[done + i] - start) < <uint64_t>known:
                 picked[i] = sums[job.rows[done + i] - start]
                 i += 1
@@ -483,7 +484,7 @@ cdef int _plan(object asked, Job* job, Views views) except -1:
     cdef int bits
     (
         data, start, bits, block_rows, base, step, unit, references, rows, lower, upper, out, at, width, signed, anchors,
-        first,
+        first, stride,
     ) = asked
     _planes_in(&job.planes, views.hold(data, PyBUF_SIMPLE), start, bits, block_rows)
     job.references, job.references_count = NULL, 0
@@ -493,11 +494,14 @@ cdef int _plan(object asked, Job* job, Views views) except -1:
         view = views.hold(references, PyBUF_SIMPLE)
         job.references, job.references_count = <const int64_t*>view.buf, view.len // 8
         job.line.base, job.line.step, job.line.unit = 0, 0, 1
-    job.anchors = NULL
+    job.anchors, job.stride = NULL, TILE
     if anchors is not None:
+        job.stride = stride
+        if not 0 < job.stride <= TILE or TILE % job.stride:
+            raise ValueError(f"expected anchors {TILE} rows from one another or a part of these, found {stride}")
         view = views.hold(anchors, PyBUF_SIMPLE)
-        if view.len // 8 < (block_rows + TILE - 1) // TILE or bits > 32:
-            raise ValueError(f"expected an anchor for each tile of {block_rows} rows, found {view.len} bytes")
+        if view.len // 8 < (block_rows + job.stride - 1) // job.stride or bits > 32:
+            raise ValueError(f"expected an anchor for each {stride} of {block_rows} rows, found {view.len} bytes")
         job.anchors = <const int64_t*>view.buf
         job.line.step, job.line.unit = <uint64_t><int64_t>step, unit
     job.rows, job.first, job.lower = NULL, first, lower

@@ -33,7 +33,7 @@ __all__ += ["spread", "spread_ends", "views", "widen"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 13
+REVISION: Final = 14
 CHECKED: Final = False
 
 
@@ -41,8 +41,9 @@ class Fill(NamedTuple):
     """Numbers of one frame, and where they go.
 
     base + step · row + unit · delta of its rows, or references[delta]; sums are values of the type (FOR-fits). With
-    anchors, of each tile of `FOR_TILE_ROWS` rows the first value, these are how far each of its other rows is from the
-    one before: references[delta], or step + unit · delta.
+    anchors these are how far each row of a tile of `FOR_TILE_ROWS` but the first is from the one before:
+    references[delta], or step + unit · delta. Anchors are values: of the first row of each tile, or of every
+    `stride`-th row, which must be a part of a tile.
     """
 
     data: pa.Buffer
@@ -62,6 +63,7 @@ class Fill(NamedTuple):
     is_signed: bool  # whether one may be below zero, which numbers of 16 bytes are told
     anchors: npt.NDArray[np.int64] | None = None
     first: int = 0  # what `rows` says of the frame's first row
+    stride: int = FOR_TILE_ROWS
 
 
 class Question(NamedTuple):
@@ -327,7 +329,7 @@ def _sums_between(job: Fill, lower: int, upper: int) -> npt.NDArray[np.int64]:
     else:
         np.multiply(deltas, np.uint64(job.unit), out=flat.view(np.uint64), casting="unsafe")
         flat += np.int64(job.step)
-    steps[:, 0] = job.anchors[first : first + tiles]
+    steps[:, 0] = job.anchors[:: FOR_TILE_ROWS // job.stride][first : first + tiles]
     np.cumsum(steps, axis=1, out=steps)
     sums: npt.NDArray[np.int64] = steps.reshape(-1)[lower - start : upper - start]
     return sums

@@ -227,7 +227,7 @@ cdef bint _frame_in(const uint8_t* data, Py_ssize_t size, int64_t rows, const St
     job.planes.data, job.planes.end = data + start, data + size
     job.planes.bits, job.planes.count = header.bits, rows
     job.line.base, job.line.step, job.line.unit = <uint64_t>header.base, <uint64_t>header.step, header.unit
-    job.references, job.references_count, job.anchors = NULL, header.reference_count, NULL
+    job.references, job.references_count, job.anchors, job.stride = NULL, header.reference_count, NULL, TILE
     if header.reference_count:
         job.references = <const int64_t*>(data + FOR_HEADER_SIZE)
     if header.layout == FOR_LINE:
@@ -276,7 +276,7 @@ cdef bint _codewords_in(const uint8_t* data, Py_ssize_t size, int64_t rows, Job*
     job.planes.data, job.planes.end = data + CODEWORDS_HEADER_SIZE, data + size
     job.planes.bits, job.planes.count = header.bits, rows
     job.line.base, job.line.step, job.line.unit = header.base, 0, 1
-    job.references, job.references_count, job.anchors = NULL, 0, NULL
+    job.references, job.references_count, job.anchors, job.stride = NULL, 0, NULL, TILE
     return True
 
 
