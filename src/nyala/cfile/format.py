@@ -232,7 +232,7 @@ FOR_REFERENCES_MAX: Final = 1 << 15
 FOR_TABLE_BITS_MAX: Final = 15  # as many as name them all
 FOR_TILE_ROWS: Final = 2048  # of steps: so many rows begin anew, so that one is found without all others
 FOR_STEPS_BITS_MAX: Final = 32
-# Of a column's table, which is a megabyte in memory then, as a dictionary may be.
+# Of a column's table, which is a megabyte in memory then.
 TABLE_COUNT_MAX: Final = 1 << 17
 TABLE_BITS_MAX: Final = 17
 
@@ -351,8 +351,9 @@ ROWS_PER_BLOCK_LOG2_MAX: Final = 20
 # What a reader believes before it allocates: values of one block, uncompressed. 2^20 rows of 16 bytes and
 # a block of text of 16 MiB with one 64 KiB cell too many stay far below it.
 BLOCK_VALUES_BYTES_MAX: Final = 64 << 20
-# A dictionary must stay in the processor's cache to be worth it, beside the block that is decoded.
-DICTIONARY_BYTES_MAX: Final = 1 << 20
+# A dictionary is read whole for the first value that is wanted of the column, and to make text of codewords costs more
+# the less of it the processor's cache holds: docs/decisions/0059.
+DICTIONARY_BYTES_MAX: Final = 2 << 20
 # A block that compression makes no smaller than this share of itself is stored as it is (Kudu's
 # --min_compression_ratio): decompressing would cost more than reading the rest.
 COMPRESSION_RATIO_MAX: Final = 0.9

@@ -134,7 +134,7 @@ NUMBERS = [
     ("PATTERN_KEY_BLOCK_SIZE_BYTES_DEFAULT", "first keys, 262,144 where that has a pattern"),
     ("BLOCK_SIZE_BYTES_MIN", "512 bytes at the least"),
     ("BLOCK_SIZE_BYTES_MAX", "16,777,216 at the most"),
-    ("DICTIONARY_BYTES_MAX", "it is 1,048,576 bytes at\nthe most, and it and the codewords"),
+    ("DICTIONARY_BYTES_MAX", "it is 2,097,152 bytes at\nthe most, and it and the codewords"),
     ("COMPRESSION_RATIO_MAX", "does not shrink to 0.9 of itself"),
     ("ZONE_BOUND_BYTES", "They are cut to 32 bytes"),
     ("PREFIX_GROUP_ROWS_LOG2", "4, so 16 rows"),
