@@ -18,10 +18,9 @@ Invariants
 polars hands over "dynamic" predicates too, a hint from a top-N above, which it cannot apply itself when asked to: such
 a conjunct is left out.
 
-Text goes to polars as Arrow views (16 bytes a value: its length and either itself or its first bytes and where it
-lies), which polars takes as they are; of what lies in dictionaries a view is made once for each word, not once a row.
+Text goes to polars as Arrow views, which polars takes as they are: see `text_views`.
 Source: decision 0035; ecosystem notes, interchange; polars' `register_io_source`; on dynamic predicates, DuckDB's
-polars_io.py; on views, the Arrow columnar format, "Variable-size Binary View Layout".
+polars_io.py.
 """
 
 from __future__ import annotations
@@ -31,22 +30,19 @@ import decimal
 import json
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial, reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from nyala.cfile import kernels
-from nyala.cfile.memory import allocate, pool
 from nyala.errors import Error
 from nyala.schema import nodes
 from nyala.schema.literals import normalise
 from nyala.schema.nodes import Predicate
+from nyala.text_views import TextViews
 
 if TYPE_CHECKING:
     import polars as pl
@@ -59,7 +55,7 @@ def polars_frame(scan: Scan) -> pl.DataFrame:
     import polars
 
     narrow = scan._with_narrow_decimals()
-    as_text = _Text(narrow.schema)
+    as_text = TextViews.of_all_text(narrow.schema)
     batches = list(narrow.with_dictionaries().batches_ahead(as_text))
     # Without rows polars 1.33 has no type for narrow decimals.
     table = pa.Table.from_batches(batches, as_text.schema) if batches else scan.schema.empty_table()
@@ -111,7 +107,7 @@ def frames(
         rest = asked.whole
         narrowed = _narrowed(scan, wanted, rest, None)
         assert narrowed is not None
-    text = _Text(narrowed.schema)
+    text = TextViews.of_all_text(narrowed.schema)
     make = partial(_frame, text, rest, wanted)
     if n_rows is not None:
         make = partial(_frame, text, None, narrowed.schema.names)
@@ -153,7 +149,7 @@ def _narrowed(
 
 
 def _frame(
-    as_text: _Text, rest: pl.Expr | None, wanted: Sequence[str], batch: pa.RecordBatch
+    as_text: TextViews, rest: pl.Expr | None, wanted: Sequence[str], batch: pa.RecordBatch
 ) -> pl.DataFrame:
     """`wanted` columns of those rows of a batch that match."""
     import polars
@@ -170,132 +166,6 @@ def _matching(frame: pl.DataFrame, rest: pl.Expr | None, wanted: Sequence[str]) 
     if rest is not None:
         frame = frame.filter(rest)
     return frame if frame.columns == wanted else frame[wanted]
-
-
-class _Text:
-    """Makes views of the text and binary columns of batches, whether they lie in dictionaries or not; but for those
-    that a scan gives as dictionaries. Several threads may use one."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        """schema: what the scan gives, before it is asked for dictionaries."""
-        views = _views()
-        self.schema = pa.schema([field.with_type(views.get(field.type, field.type)) for field in schema])
-        self._words: dict[str, _Words] = {}
-        self._same: dict[str, _Same] = {}
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if not batch.num_columns:
-            return batch  # which knows how many rows it has; arrays could not tell
-        columns = [
-            column if column.type == field.type else self._made(field, column)
-            for field, column in zip(self.schema, batch.columns, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-    def _made(self, field: pa.Field, column: pa.Array) -> pa.Array:
-        if pa.types.is_dictionary(column.type):
-            if field.type == column.type.value_type:
-                return column.dictionary_decode()
-            words = self._words.get(field.name)
-            dictionary = column.dictionary
-            if len(dictionary) == 1 and not column.indices.null_count and not dictionary.null_count:
-                same = self._same.get(field.name)
-                if same is None or not same.has(dictionary, len(column)):
-                    same = self._same[field.name] = _Same(dictionary, field.type, len(column))
-                return same.text(len(column))
-            if words is not None and words.are_of(dictionary):
-                return words.text(column.indices)
-            if (
-                len(column) >= len(dictionary) * _WORTH_VIEWS
-                and len(dictionary)
-                and not dictionary.null_count
-            ):
-                # Of another rowset, or of rows in memory, the words are others.
-                words = self._words[field.name] = _Words(dictionary, field.type)
-                return words.text(column.indices)
-            column = column.dictionary_decode()
-        return _cast(column, field.type)
-
-
-@cache
-def _views() -> Mapping[pa.DataType, pa.DataType]:
-    """The types that are handed over as views: none before pyarrow 19, which makes no views of buffers."""
-    if int(pa.__version__.partition(".")[0]) < 19:
-        return {}
-    return {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
-
-
-def _cast(column: pa.Array, type: pa.DataType) -> pa.Array:
-    """Text as views of it."""
-    views = pc.cast(column, type, memory_pool=pool())
-    validity, own, *data = views.buffers()
-    if any(part is None for part in data):
-        # pyarrow before 26, of a slice without bytes: polars 2.1.0 takes the address that is not there.
-        data = [_NO_BYTES if part is None else part for part in data]
-        views = pa.Array.from_buffers(
-            type, len(views), [validity, own, *data], views.null_count, views.offset
-        )
-    return views
-
-
-_NO_BYTES: Final = pa.py_buffer(b"")
-# Views of a dictionary's words are made where there is a row for so large a share of the words.
-_WORTH_VIEWS: Final = 1 / 4
-_VIEW: Final = np.dtype("V16")
-
-
-class _Same:
-    """Views of one word, as many as a frame ever had: what a predicate leaves of a text that it compares with one word,
-    which polars wants to have though it seldom looks at it."""
-
-    def __init__(self, dictionary: pa.Array, type: pa.DataType, count: int) -> None:
-        """dictionary: of one word, no NULL. type: of views."""
-        self._dictionary = dictionary
-        codes = pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(np.zeros(count, np.int32))], 0)
-        self._views = _Words(dictionary, type).text(codes)
-
-    def has(self, dictionary: pa.Array, count: int) -> bool:
-        return count <= len(self._views) and self._dictionary.equals(dictionary)
-
-    def text(self, count: int) -> pa.Array:
-        return self._views.slice(0, count)
-
-
-class _Words:
-    """The views of a dictionary's words, of which a column of views is put together."""
-
-    def __init__(self, dictionary: pa.Array, type: pa.DataType) -> None:
-        """dictionary: of a word at least, no NULL. type: of views."""
-        self._dictionary = dictionary  # which keeps its address
-        self._address = _address(dictionary)
-        self._type = type
-        views = _cast(dictionary, type)
-        _, own, *self._data = views.buffers()
-        self._views: npt.NDArray[Any] = np.frombuffer(own, _VIEW)[views.offset : views.offset + len(views)]
-
-    def are_of(self, dictionary: pa.Array) -> bool:
-        return _address(dictionary) == self._address
-
-    def text(self, indices: pa.Array) -> pa.Array:
-        """A value for each index; NULL for NULL."""
-        if indices.offset:  # bits of validity lie with the first value in the first bit
-            indices = pa.concat_arrays([indices])
-        if indices.type != pa.int32():
-            indices = indices.cast(pa.int32())
-        validity, codes = indices.buffers()
-        places = np.frombuffer(codes, np.int32, len(indices))
-        views = allocate(_VIEW.itemsize * len(indices))
-        # What stands where a value is NULL says nothing, so it may point anywhere.
-        kernels.views(places, self._views, views)
-        return pa.Array.from_buffers(
-            self._type, len(indices), [validity, views, *self._data], indices.null_count
-        )
-
-
-def _address(array: pa.Array) -> tuple[int, int, int]:
-    """Two arrays that are both there have the same only if they have the same values."""
-    offsets = array.buffers()[1]
-    return offsets.address if offsets is not None else 0, array.offset, len(array)
 
 
 # ------------------------------------------------------------------------------------------------ predicates

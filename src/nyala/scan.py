@@ -454,6 +454,13 @@ class Scan(PinnedRows):
         del root
         return rows if limit is None else min(rows, limit)
 
+    def words_held(self, name: str) -> int:
+        """How many words the largest dictionary of a column has in a file; 0: it lies in none."""
+        root, table = self._take()
+        words = read_path.words_held(table, self._spec.schema.by_name(name))
+        del root
+        return words
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as record batches, without a reader around them."""
         return self._batches()

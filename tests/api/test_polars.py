@@ -22,11 +22,12 @@ from polars.exceptions import PolarsError
 from polars.testing import assert_frame_equal
 
 import nyala
-from nyala import engines
+from nyala import engines, text_views
 from nyala.cfile.physical import narrow_decimal
 from nyala.rowset import disk_rowset
 from nyala.schema.types import parse_type
 from nyala.tablet import parallel, read_path
+from nyala.text_views import TextViews, view_types
 from tests.support import open_database
 
 PL_VERSION, PA_VERSION = (int(module.__version__.partition(".")[0]) for module in (pl, pa))
@@ -406,9 +407,9 @@ def test_text_is_handed_over_as_views(kind: pa.DataType, part: slice) -> None:
         plain.dictionary_encode()[2:],
     ):
         batch = pa.RecordBatch.from_arrays([column[part]], ["t"])
-        as_text = engines._Text(pa.schema([("t", kind)]))
+        as_text = TextViews.of_all_text(pa.schema([("t", kind)]))
         made = as_text(batch)
-        assert made.schema.types == [engines._views().get(kind, kind)]
+        assert made.schema.types == [view_types().get(kind, kind)]
         made.validate(full=True)
         assert made.column(0).to_pylist() == column[part].to_pylist()
         frame = pl.from_arrow(made)
@@ -417,7 +418,7 @@ def test_text_is_handed_over_as_views(kind: pa.DataType, part: slice) -> None:
 
 def test_views_are_of_the_dictionary_that_the_batch_has() -> None:
     """Of several rowsets a word would be another's."""
-    as_text = engines._Text(pa.schema([("t", pa.string())]))
+    as_text = TextViews.of_all_text(pa.schema([("t", pa.string())]))
     one, other = (
         pa.array(["a", "b", "a", "b"]).dictionary_encode(),
         pa.array(["x", "y"] * 2).dictionary_encode(),
@@ -591,13 +592,13 @@ def test_a_text_that_is_compared_with_one_word_is_that_word_in_every_frame(
     monkeypatch.setattr(read_path, "WINDOW_ROWS", 512)
     monkeypatch.setattr(disk_rowset, "_SCAN_ROWS_MIN", 512)
     made: list[int] = []
-    real = engines._Same.__init__
+    real = text_views._Same.__init__
 
     def noted(self: Any, dictionary: Any, type: Any, count: int) -> None:
         made.append(count)
         real(self, dictionary, type, count)
 
-    monkeypatch.setattr(engines._Same, "__init__", noted)
+    monkeypatch.setattr(text_views._Same, "__init__", noted)
     with open_database(tmp_path / "s") as db:
         word = nyala.column("string", encoding="dictionary", nullable=True)
         table = db.create_table("t", {"k": "int64", "word": word}, ["k"])

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from nyala.sql import source as source_module
 from nyala.sql.closing import LeftCursors
 from nyala.sql.statement import columns_named
 from nyala.tablet import read_path
+from nyala.text_views import view_types
 from tests.support import open_database
 
 ROWS = 300_000
@@ -627,3 +629,53 @@ def test_what_a_predicate_leaves_is_decoded_ahead_of_duckdb(db: Any, monkeypatch
     del left
     gc.collect()
     assert len(begun) <= 2 * read_path._READY_WINDOWS_HELPED + 2
+
+
+@pytest.mark.skipif(duckdb.__version__.startswith("1."), reason="DuckDB 1.x takes text as text")
+@pytest.mark.skipif(not view_types(), reason="pyarrow makes no views")
+def test_text_of_many_words_goes_to_duckdb_as_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes vectors of a batch's whole dictionary. Of few words it groups faster by dictionaries; and whichever it
+    is given, the rows are the same: of two rowsets, with NULLs, of changed and of new rows, with a predicate and
+    without."""
+    monkeypatch.setattr(source_module, "_WORDS_MAX", 100)
+    wanted: dict[int, tuple[str | None, str | None]] = {}
+    word = nyala.column("string", nullable=True, encoding="dictionary")
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64", "many": word, "few": word}, ["k"])
+
+        def write(keys: range, prefix: str) -> None:
+            for k in keys:
+                many = None if k % 7 == 0 else f"{prefix} word number {k % 150}" * (k % 2 + 1)
+                wanted[k] = many, None if k % 5 == 0 else f"few {k % 3}"
+            table.upsert([{"k": k, "many": wanted[k][0], "few": wanted[k][1]} for k in keys])
+
+        def check() -> None:
+            for where, of in (
+                ("", lambda _: True),
+                ("WHERE many >= 'b'", lambda row: row[0] is not None and row[0] >= "b"),
+                ("WHERE k BETWEEN 990 AND 1010", None),
+            ):
+                found = db.sql(f"SELECT k, many, few FROM t {where} ORDER BY k").fetchall()
+                assert found == [
+                    (k, *row)
+                    for k, row in sorted(wanted.items())
+                    if (990 <= k <= 1010 if of is None else of(row))
+                ]
+            groups = db.sql("SELECT many, few, count(*) FROM t GROUP BY ALL").fetchall()
+            assert {(many, few): count for many, few, count in groups} == Counter(wanted.values())
+
+        write(range(1000), "a")
+        table.flush()
+        write(range(1000, 3000), "b")
+        table.flush()
+        source = source_module.ScanSource(table.scan())
+        assert source.schema.field("many").type == pa.string_view()
+        assert source.schema.field("few").type == pa.dictionary(pa.int32(), pa.string())
+        check()
+        write(range(995, 1005), "changed")
+        write(range(3000, 3010), "new")
+        check()
+        with monkeypatch.context() as patched:
+            patched.setattr(source_module, "_WORDS_MAX", 1000)
+            assert pa.types.is_dictionary(source_module.ScanSource(table.scan()).schema.field("many").type)
+            check()

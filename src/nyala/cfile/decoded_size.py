@@ -223,7 +223,9 @@ class DecodedSize:
                     size = header.values_size
                 elif header.compression == format.COMPRESSION_NONE:
                     data = self._source.read_bytes(offset + header.values_start, format.PATTERN_HEADER.size)
-                    size = footer.block_rows(block) * value_length(data)
+                    is_dense = header.placement == format.PLACEMENT_DENSE
+                    rows = footer.block_rows(block) - header.null_count * is_dense
+                    size = max(0, rows) * value_length(data)
                 else:
                     array = self._decoded(block, "plain")
                     size = array.nbytes - _OFFSET_BYTES * len(array)

@@ -38,6 +38,7 @@ from nyala.errors import Error
 from nyala.schema import nodes
 from nyala.schema.literals import normalise
 from nyala.schema.nodes import Predicate
+from nyala.text_views import TextViews, view_types
 
 if TYPE_CHECKING:
     from nyala.scan import Scan
@@ -51,6 +52,7 @@ _READ_MAX: Final = 1 / 4
 # Of the largest table those that at most the second share matches are taken, if at most the first matches all of them.
 _TOGETHER_MAX: Final = 1 / 8
 _OF_THEM_MAX: Final = 1 / 2
+_WORDS_MAX: Final = 1 << 13
 _OPERATORS: Final = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
 
@@ -117,6 +119,8 @@ class ScanSource:
     ) -> None:
         """columns: those that will be asked for, as far as one knows: of others no file is opened for their type."""
         self.scan = scan if _source_2() is None else scan.compacted(columns)
+        self.schema: Final = _with_views(self.scan)
+        """What `reader` gives."""
         self.planning = planning or Planning()
         self.asked: list[Scan] = []
         self.failure: BaseException | None = None
@@ -125,10 +129,6 @@ class ScanSource:
         names = [name.lower() for name in scan.schema.names]
         # DuckDB takes `a` and `A` for one name and renames the second: such columns come, but unfiltered.
         self._filters = not scan.limited and len(set(names)) == len(names)
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self.scan.schema
 
     def rows(self) -> int:
         """About how many rows DuckDB has to expect."""
@@ -193,9 +193,11 @@ class ScanSource:
         if self._keep_asked:
             with self._lock:
                 self.asked.append(scan)
+        schema = pa.schema([self.schema.field(name) for name in scan.schema.names])
+        make = _as_it_is if schema == scan.schema else TextViews(schema)
         # Where little is left of what is decoded, DuckDB does little with it, and would wait for one thread.
-        batches = scan.batches() if predicate is None else scan.batches_ahead(_as_it_is, helping=True)
-        return pa.RecordBatchReader.from_batches(scan.schema, self._noting_failure(batches))
+        batches = map(make, scan.batches()) if predicate is None else scan.batches_ahead(make, helping=True)
+        return pa.RecordBatchReader.from_batches(schema, self._noting_failure(batches))
 
     def _noting_failure(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -205,6 +207,21 @@ class ScanSource:
         except BaseException as error:
             self.failure = self.failure or error
             raise
+
+
+def _with_views(scan: Scan) -> pa.Schema:
+    """What DuckDB is given of a scan in `compacted` types: of dictionaries with many words views.
+
+    DuckDB makes vectors of a batch's whole dictionary, and groups by few words faster than by views, by many slower:
+    100,000 words in 1,000,000 rows in 144 ms, views of these in 77; 5,000 in as much time.
+    """
+    views = view_types()
+    fields = []
+    for field in scan.schema:
+        if pa.types.is_dictionary(field.type) and scan.words_held(field.name) > _WORDS_MAX:
+            field = field.with_type(views.get(field.type.value_type, field.type))
+        fields.append(field)
+    return pa.schema(fields)
 
 
 def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -248,6 +248,12 @@ def narrower_types(table: TableState, columns: Sequence[ColumnSchema]) -> dict[s
     return types
 
 
+def words_held(table: TableState, column: ColumnSchema) -> int:
+    """How many words the largest dictionary of a column on disk has. Opens footers."""
+    readers = (rowset.base_column(column.id) for tablet in table.tablets for rowset in tablet.rowsets)
+    return max((reader.footer.dictionary_count for reader in readers if reader is not None), default=0)
+
+
 def types_asked(asked: pa.Schema, columns: Sequence[ColumnSchema]) -> dict[str, pa.DataType]:
     """Those types of `asked`, a schema of these columns, in which a scan can read them without another look at them."""
     if asked.names != [column.name for column in columns]:

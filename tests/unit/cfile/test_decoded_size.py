@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.cfile.memory import MemoryFiles
 
+from nyala.cfile import format
 from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.decoded_size import STEP_ROWS
@@ -22,6 +23,7 @@ RANDOM = np.random.default_rng(3)
 VALUES: dict[str, list[Any]] = {
     "repeated": ["x" * 150 + str(i) for i in range(ROWS)],
     "random": [os.urandom(40).hex() for _ in range(ROWS)],
+    "numbered": [f"Customer#{i:09d}" for i in range(ROWS)],
     "growing": ["x" * (i // 50) for i in range(ROWS)],
     "nulls": [None if i % 3 else "y" * 100 for i in range(ROWS)],
     "one wide word": ["w" * 2_000 if i >= ROWS // 2 else str(i % 1_000) for i in range(ROWS)],
@@ -41,19 +43,23 @@ def column_of(files: MemoryFiles, values: list[Any], encoding: str, compression:
     return column
 
 
-@pytest.mark.parametrize("encoding", ["plain", "prefix", "dictionary"])
+@pytest.mark.parametrize("encoding", ["plain", "prefix", "dictionary", "pattern"])
 @pytest.mark.parametrize("compression", ["default", "none", "zstd"])
 @pytest.mark.parametrize("name", VALUES)
 def test_sizes_are_those_of_the_values(
     files: MemoryFiles, name: str, encoding: str, compression: str
 ) -> None:
     column = column_of(files, VALUES[name], encoding, compression)
+    if encoding == "pattern":
+        assert (column.footer.encoding == format.ENCODING_PATTERN) == (
+            name in ("random", "numbered", "nulls")
+        )
     size = column.decoded_size
     steps, row_bytes = size.steps(0, ROWS), size.row_bytes
     array = column.read(0, ROWS)
     assert len(steps) == -(-ROWS // STEP_ROWS)
     assert steps.sum() == pytest.approx(array.nbytes, rel=0.1)
-    if name in ("repeated", "random"):
+    if name in ("repeated", "random", "numbered"):
         wrong = 4 if encoding == "prefix" else 1.1
         assert 1 / wrong <= row_bytes / (array.nbytes / ROWS) <= wrong
     # Blocks are taken to be as dense at their beginnings as at their ends.

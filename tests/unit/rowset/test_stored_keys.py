@@ -415,6 +415,7 @@ def test_samples_that_are_not_of_the_key_columns_do_not_lead_outside(
 ) -> None:
     """Keys of the samples' stretches stand elsewhere in the columns: some are not found, and none is another's."""
     monkeypatch.setattr(stored_keys, "_NARROWED_MIN", 1)
+    monkeypatch.setattr(stored_keys, "_GATHERED_ROWS", 3 * STRETCH)
     numbers = numbers_of(12_000)
     sparse, _, codec = indexes(str(tmp_path), "long and short", numbers, 1 << 14)
     stored = sparse._stored
