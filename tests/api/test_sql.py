@@ -679,3 +679,8 @@ def test_text_of_many_words_goes_to_duckdb_as_views(tmp_path: Path, monkeypatch:
             patched.setattr(source_module, "_WORDS_MAX", 1000)
             assert pa.types.is_dictionary(source_module.ScanSource(table.scan()).schema.field("many").type)
             check()
+        # DuckDB 1.x has what it is given filtered by Arrow, which not every pyarrow can do with views.
+        with monkeypatch.context() as patched:
+            patched.setattr(source_module, "_source_2", lambda: None)
+            given = table.scan().with_dictionaries("many")
+            assert source_module.ScanSource(given).schema == given.schema

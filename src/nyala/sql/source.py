@@ -52,6 +52,7 @@ _READ_MAX: Final = 1 / 4
 # Of the largest table those that at most the second share matches are taken, if at most the first matches all of them.
 _TOGETHER_MAX: Final = 1 / 8
 _OF_THEM_MAX: Final = 1 / 2
+# Of a dictionary that goes to DuckDB as such.
 _WORDS_MAX: Final = 1 << 13
 _OPERATORS: Final = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
@@ -107,7 +108,7 @@ class ScanSource:
     """One scan, asked by an engine for columns and predicates, as often as it likes. Thread-safe.
 
     `asked` are the narrowed scans that were run; `failure` is the first error that one of them ended with: engines
-    hand on its text only, and who called the engine raises the error itself.
+    hand on its text only, and who called the engine raises the error itself. `schema` is what `reader` gives.
     """
 
     def __init__(
@@ -118,9 +119,11 @@ class ScanSource:
         columns: Collection[str] | None = None,
     ) -> None:
         """columns: those that will be asked for, as far as one knows: of others no file is opened for their type."""
-        self.scan = scan if _source_2() is None else scan.compacted(columns)
-        self.schema: Final = _with_views(self.scan)
-        """What `reader` gives."""
+        if _source_2() is None:
+            self.scan, self.schema = scan, scan.schema
+        else:
+            self.scan = scan.compacted(columns)
+            self.schema = _with_views(self.scan)
         self.planning = planning or Planning()
         self.asked: list[Scan] = []
         self.failure: BaseException | None = None
