@@ -22,7 +22,7 @@ SPARK_TIMEOUT_S = 300
 
 # No deadline: on a machine shared with a JVM the time of one example says nothing.
 hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, print_blob=True)
-hypothesis.settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("ci", max_examples=40, deadline=None, print_blob=True)
 hypothesis.settings.register_profile(
     "nightly",
     max_examples=1000,
