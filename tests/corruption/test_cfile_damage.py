@@ -13,7 +13,6 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import math
-import random
 import struct
 from collections.abc import Callable
 from decimal import Decimal
@@ -26,6 +25,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from hypothesis import settings
+from tests.sampled import chance_of, one_of
 from tests.unit.cfile.memory import MemoryFiles
 
 import nyala
@@ -294,8 +295,13 @@ def test_there_is_a_block_of_every_layout(every: tuple[bytes, tuple[ColumnPlace,
 
 
 @pytest.mark.parametrize("by_places", [False, True])
-def test_every_byte_changed(written: tuple[bytes, tuple[ColumnPlace, ...]], by_places: bool) -> None:
-    """A disk's flipped bit would change a value, or end the process."""
+def test_every_byte_changed(
+    written: tuple[bytes, tuple[ColumnPlace, ...]], by_places: bool, request: pytest.FixtureRequest
+) -> None:
+    """A disk's flipped bit would change a value, or end the process.
+
+    In the gate a third of the bytes of columns, from any on, and all others.
+    """
     content, places = written
     owners = owner_of_every_byte(content)
     assert (
@@ -304,7 +310,10 @@ def test_every_byte_changed(written: tuple[bytes, tuple[ColumnPlace, ...]], by_p
     keys = [place.key for place in places]
     # One bit at one byte, all bits at the next: 2 × 8 patterns for every byte would take minutes, and CRC-32C
     # finds each of them for the same reason.
-    for offset, owner in enumerate(owners):
+    ends = [offset for offset, owner in enumerate(owners) if owner is None]
+    of_columns = [offset for offset, owner in enumerate(owners) if owner is not None]
+    for offset in [*ends, *one_of(3, of_columns, request)]:
+        owner = owners[offset]
         damaged = bytearray(content)
         damaged[offset] ^= 0xFF if offset % 2 else 1 << (offset // 2 % 8)
         reading = reads(bytes(damaged), places if by_places else None)
@@ -407,11 +416,11 @@ def is_looked_at(column: ColumnReader) -> bool:
     return column.has_dictionary or not (column.type.is_text or column.type.name == "decimal")
 
 
-def exercise(content: bytes, places: tuple[ColumnPlace, ...] | None) -> None:
-    """Read all there is to read."""
+def exercise(content: bytes, places: tuple[ColumnPlace, ...] | None, keys: list[ColumnKey]) -> None:
+    """Read all there is to read of these columns, in all ways; and the file."""
     files = MemoryFiles({PATH: content})
     reader = CFileReader(files, PATH, None, places)
-    for key in [*EVERY, ColumnKey(KEY), ColumnKey(BLOOM)]:
+    for key in keys:
         tolerated(lambda key=key: whole(reader, key))  # type: ignore[misc]
     tolerated(lambda: all_of_bloom(reader))
     tolerated(lambda: reader.check())
@@ -441,65 +450,68 @@ def other_forms(column: ColumnReader) -> list[Callable[[int, int], pa.Array]]:
 
 @pytest.mark.parametrize("key", EVERY, ids=lambda key: " ".join([*EVERY[key][:3], str(key.column_id)]))
 def test_every_flip_that_the_crc_does_not_see(
-    every: tuple[bytes, tuple[ColumnPlace, ...]], key: ColumnKey
+    every: tuple[bytes, tuple[ColumnPlace, ...]], key: ColumnKey, request: pytest.FixtureRequest
 ) -> None:
     """A bit that fell before the CRC was made: as many sound values as there were, or where the damage is.
 
-    Of a header and of what an encoding's own headers say, every bit; of the values after them one bit a byte.
+    Of a header and of what an encoding's own headers say, every bit; of the values after them one bit a byte. In the
+    gate a third of them, from any on, which is some of every byte of a header.
     """
     content, places = every
     original = CFileReader(MemoryFiles({PATH: content}), PATH).column(key)
     assert original is not None
     rows = original.row_count
-    last = np.array([0, rows - 1])
     found = set()
     for offset, length in original.extents()[-2:]:  # the last block, and the dictionary where there is one
         body = length - format.CRC.size
-        for place in range(body):
-            early = place < format.BLOCK_HEADER.size + 64
-            for bit in range(8) if early else (place % 8,):
-                damaged = bytearray(content)
-                damaged[offset + place] ^= 1 << bit
-                crc = google_crc32c.value(bytes(damaged[offset : offset + body]))
-                damaged[offset + body : offset + length] = format.CRC.pack(crc)
-                column = CFileReader(MemoryFiles({PATH: bytes(damaged)}), PATH, None, places).column(key)
-                assert column is not None
-                for read in (column.read, *other_forms(column)):
-                    try:
-                        array = read(0, rows)
-                        array.validate(full=is_looked_at(column))
-                        array = rows_of(array)
-                        assert len(array) == rows and array.null_count == EVERY[key][3].null_count
-                        column.singles.gather(last)  # so few are picked from the block as it lies
-                        found.add("values")
-                    except CorruptionError as error:
-                        assert error.path == PATH and error.offset == offset, (place, bit, error)
-                        assert str(error).startswith(f"{PATH} at offset {offset}: expected"), (
-                            place,
-                            bit,
-                            error,
-                        )
-                        found.add("damage")
-                tolerated(lambda column=column: column.singles.value(rows - 1))  # type: ignore[misc]
+        lower = original.rows_per_block * (original.block_count - 1)
+        if (offset, length) != original.extents()[original.block_count - 1]:
+            lower = 0  # a word of any block
+        expected = EVERY[key][3].slice(lower)
+        last = np.array([lower, rows - 1])
+        header = format.BLOCK_HEADER.size + 64
+        flips = [(place, bit) for place in range(min(header, body)) for bit in range(8)]
+        flips += [(place, place % 8) for place in range(header, body)]
+        for place, bit in one_of(3, flips, request):
+            damaged = bytearray(content)
+            damaged[offset + place] ^= 1 << bit
+            crc = google_crc32c.value(bytes(damaged[offset : offset + body]))
+            damaged[offset + body : offset + length] = format.CRC.pack(crc)
+            column = CFileReader(MemoryFiles({PATH: bytes(damaged)}), PATH, None, places).column(key)
+            assert column is not None
+            for read in (column.read, *other_forms(column)):
+                try:
+                    array = read(lower, rows)
+                    array.validate(full=is_looked_at(column))
+                    array = rows_of(array)
+                    assert len(array) == len(expected) and array.null_count == expected.null_count
+                    column.singles.gather(last)  # so few are picked from the block as it lies
+                    found.add("values")
+                except CorruptionError as error:
+                    assert error.path == PATH and error.offset == offset, (place, bit, error)
+                    assert str(error).startswith(f"{PATH} at offset {offset}: expected"), (place, bit, error)
+                    found.add("damage")
+            tolerated(lambda column=column: column.singles.value(rows - 1))  # type: ignore[misc]
     assert "damage" in found
 
 
 @pytest.mark.parametrize("key", EVERY, ids=lambda key: " ".join([*EVERY[key][:3], str(key.column_id)]))
 def test_every_flip_in_a_footer_that_the_crc_does_not_see(
-    every: tuple[bytes, tuple[ColumnPlace, ...]], key: ColumnKey
+    every: tuple[bytes, tuple[ColumnPlace, ...]], key: ColumnKey, request: pytest.FixtureRequest
 ) -> None:
-    """Counts, lengths, offsets and bounds that are not those of the blocks."""
+    """Counts, lengths, offsets and bounds that are not those of the blocks; in the gate a third of the bits."""
     content, places = every
     place = next(place for place in places if place.key == key)
     body = place.length - format.CRC.size
-    for byte in range(body):
-        for bit in range(8) if byte < format.FOOTER.size else (byte % 8,):
-            damaged = bytearray(content)
-            damaged[place.offset + byte] ^= 1 << bit
-            crc = google_crc32c.value(bytes(damaged[place.offset : place.offset + body]))
-            damaged[place.offset + body : place.offset + place.length] = format.CRC.pack(crc)
-            reader = CFileReader(MemoryFiles({PATH: bytes(damaged)}), PATH, None, places)
-            tolerated(lambda reader=reader: whole(reader, key))  # type: ignore[misc]
+    flips = [(byte, bit) for byte in range(format.FOOTER.size) for bit in range(8)]
+    flips += [(byte, byte % 8) for byte in range(format.FOOTER.size, body)]
+    for byte, bit in one_of(3, flips, request):
+        damaged = bytearray(content)
+        damaged[place.offset + byte] ^= 1 << bit
+        crc = google_crc32c.value(bytes(damaged[place.offset : place.offset + body]))
+        damaged[place.offset + body : place.offset + place.length] = format.CRC.pack(crc)
+        reader = CFileReader(MemoryFiles({PATH: bytes(damaged)}), PATH, None, places)
+        tolerated(lambda reader=reader: whole(reader, key))  # type: ignore[misc]
 
 
 INTERESTING = (
@@ -521,9 +533,13 @@ INTERESTING = (
 
 
 @pytest.mark.parametrize("part", ["footer", "block header", "block", "directory", "tail", "head"])
-def test_absurd_bytes_under_a_right_crc(every: tuple[bytes, tuple[ColumnPlace, ...]], part: str) -> None:
+def test_absurd_bytes_under_a_right_crc(
+    every: tuple[bytes, tuple[ColumnPlace, ...]], part: str, request: pytest.FixtureRequest
+) -> None:
     """A file made to do harm would crash the process, or take all of its memory."""
     content, places = every
+    owners = owner_of_every_byte(content)
+    everything = [*EVERY, ColumnKey(KEY), ColumnKey(BLOOM)]
     reader = CFileReader(MemoryFiles({PATH: content}), PATH)
     blocks = [extent for key in reader.columns() for extent in reader.column(key).extents()]  # type: ignore[union-attr]
     tail = len(content) - format.TAIL.size
@@ -535,8 +551,8 @@ def test_absurd_bytes_under_a_right_crc(every: tuple[bytes, tuple[ColumnPlace, .
         "tail": [(tail, 20)],
         "head": [(0, 28)],
     }[part]
-    source = random.Random(part)
-    for _ in range(120):
+    source = chance_of(request)
+    for _ in range(settings().max_examples):
         damaged = bytearray(content)
         for _ in range(source.choice((1, 1, 2, 3))):
             start, length = source.choice(areas)
@@ -549,7 +565,13 @@ def test_absurd_bytes_under_a_right_crc(every: tuple[bytes, tuple[ColumnPlace, .
                 value = source.choice(INTERESTING) + source.choice((-1, 0, 0, 0, 1))
                 damaged[position : position + width] = (value % (1 << 8 * width)).to_bytes(width, "little")
         fixed = repaired(damaged, places, blocks)
-        exercise(fixed, None if source.random() < 0.5 else places)
+        # A column is read by its own bytes and, unless the places are given, by the ends of the file.
+        by = None if source.random() < 0.5 else places
+        changed = {owners[place] for place, byte in enumerate(fixed) if byte != content[place]}
+        found = (
+            everything if None in changed and by is None else [key for key in everything if key in changed]
+        )
+        exercise(fixed, by, found)
 
 
 def forged_store(path: Path, column: nyala.ColumnSpec, values: list[Any], old: bytes, new: bytes) -> None:

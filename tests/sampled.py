@@ -1,0 +1,32 @@
+"""Part of the cases in the gate, all of them by night: for loops over every byte, moment or operation."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TypeVar
+
+import pytest
+from hypothesis import settings
+
+Case = TypeVar("Case")
+
+
+def is_night() -> bool:
+    """Whether the run takes the time for all cases, as with the profile `nightly`."""
+    return settings().max_examples > 100
+
+
+def one_of(number: int, cases: Sequence[Case], request: pytest.FixtureRequest) -> Sequence[Case]:
+    """Each `number`-th case, from one on that the run's seed draws for this test; by night all of them.
+
+    For neighbours that differ little. Another run has others, and `--hypothesis-seed=N` has the same ones again.
+    """
+    if is_night():
+        return cases
+    return cases[chance_of(request).randrange(number) :: number]
+
+
+def chance_of(request: pytest.FixtureRequest) -> random.Random:
+    """Chance that the run's seed makes for this test."""
+    return random.Random(f"{request.config.getoption('hypothesis_seed')} {request.node.name}")
