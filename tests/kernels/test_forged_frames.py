@@ -138,7 +138,7 @@ def used(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("used")
-@settings(max_examples=500)
+@settings(max_examples=2 * settings().max_examples)
 @given(
     type=st.sampled_from(TYPES),
     block=forged() | forged_over_a_table(),
@@ -221,7 +221,7 @@ def line(base: int, step: int, rows: int) -> Forged:
 
 
 @needs_fetch
-@settings(max_examples=500)
+@settings(max_examples=2 * settings().max_examples)
 @given(type=st.sampled_from(TYPES), block=forged() | forged_over_a_table())
 @example(type="int8", block=line(0, -(1 << 63), 1))  # a step that is never taken
 @example(type="int64", block=line(5, -(1 << 63), 2))

@@ -92,7 +92,7 @@ def constraint_of(values: list[Any], draw: Any) -> Constraint:
     return Constraint.one_of([one, *draw(st.lists(some, max_size={"one": 0, "few": 6, "more": 30}[kind]))])
 
 
-@settings(max_examples=300)
+@settings(max_examples=2 * settings().max_examples)
 @given(data=st.data())
 def test_the_rows_are_those_that_satisfy_all_constraints(
     columns: dict[str, ColumnReader], data: st.DataObject
