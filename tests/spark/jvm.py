@@ -1,4 +1,5 @@
-"""What every JVM has that a test starts: a compiler and a collector for small jobs, and an archive of Spark's classes.
+"""What every JVM has that a test starts: a compiler and a collector for small jobs, an archive of Spark's classes, and
+Python workers that are loaded beforehand (`workers/loaded.py`).
 
 Much of the work of a JVM that runs a few jobs is loading classes. With an archive of them it is spared (`java
 -XX:SharedArchiveFile`): the program of docs/how-to/spark.md took 9.5 and 10.8 s of the JVM's processor time with it,
@@ -22,6 +23,7 @@ import pyspark
 
 # The JVM's second compiler, and threads that collect garbage beside the others, would spend more than they save.
 OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+WORKERS = Path(__file__).parent / "workers"
 PROGRAM = """
 import os, sys
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -56,6 +58,10 @@ def small_jvms(folder: Path, cache: Path) -> None:
     """
     # Spark would ask the host's name server for an address that this machine may not have.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(WORKERS), os.environ.get("PYTHONPATH")]))
+    # Who wants no compiled files beside the sources has them in the cache: each worker would compile all of Nyala anew.
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(cache / "compiled"))
     settings = folder / "spark.properties"
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {settings} pyspark-shell"
     archive = cache / f"{pyspark.__version__}-{_java_version()}.jsa"

@@ -28,6 +28,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.jvm import WORKERS
 from tests.spark.kill_jobs import AFTER, BEFORE, JOBS, Commit, carry_out
 
 import nyala
@@ -284,7 +285,7 @@ def run_program(world: World, die_at: str | None = None) -> tuple[int, str]:
         told["NYALA_DIE_AT"] = die_at if die_at.count(":") == 3 else f"{die_at}:1"
     if world.job.startswith("large"):
         told["NYALA_LOG_AT_MOST"] = "1"
-    path = os.pathsep.join([str(HERE / "dying"), *sys.path])
+    path = os.pathsep.join([str(HERE / "dying"), str(WORKERS), *sys.path])
     program = subprocess.Popen(
         [sys.executable, "-m", "tests.spark.kill_jobs", world.job], cwd=world.folder, start_new_session=True,
         text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,

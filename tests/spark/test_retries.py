@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.spark.jvm import WORKERS
+
 HOOK = """
 import importlib.abc, importlib.util, os, sys
 
@@ -48,6 +50,7 @@ class Hook(importlib.abc.MetaPathFinder):
 
 done = set()
 sys.meta_path.insert(0, Hook())
+import loaded
 """
 
 PROGRAM = """
@@ -104,7 +107,7 @@ def test_a_task_that_runs_twice_counts_once(tmp_path: Path) -> None:
     """Load, upsert, compaction and backup: what the first attempt wrote is in no table, no backup, and soon no file."""
     (tmp_path / "sitecustomize.py").write_text(HOOK)
     (tmp_path / "program.py").write_text(PROGRAM)
-    path = os.pathsep.join([str(tmp_path), *sys.path])
+    path = os.pathsep.join([str(tmp_path), str(WORKERS), *sys.path])
     run = subprocess.run(
         [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=280,
         env={**os.environ, "PYTHONPATH": path},

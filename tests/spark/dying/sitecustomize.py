@@ -100,3 +100,5 @@ if "NYALA_DIE_AT" in os.environ:
     sys.meta_path.insert(0, Hook(where, make_mortal, *step))
 if "NYALA_LOG_AT_MOST" in os.environ:
     sys.meta_path.insert(0, Hook("nyala.tablet.store", lower_the_limit, os.environ["NYALA_LOG_AT_MOST"]))
+
+import loaded  # noqa: E402, F401  # after the hooks: it loads what they change
