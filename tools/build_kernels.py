@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compile src/nyala/cfile/kernels/compiled.pyx: tools/build_kernels.py [FOLDER [quick]], by the Python that will import it.
+"""Compile src/nyala/cfile/kernels/compiled.pyx: tools/build_kernels.py [FOLDER [quick]], by the Python that imports it.
 
 Without FOLDER the modules lie beside their source, where an editable install and PYTHONPATH=src find them. Needs
 Cython, setuptools and a C compiler. The environment variable NYALA_KERNEL_CHECKS=1 makes a build that proves each
