@@ -10,6 +10,8 @@ import pytest
 from hypothesis import settings
 
 Case = TypeVar("Case")
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 
 def is_night() -> bool:
@@ -25,6 +27,19 @@ def one_of(number: int, cases: Sequence[Case], request: pytest.FixtureRequest) -
     if is_night():
         return cases
     return cases[chance_of(request).randrange(number) :: number]
+
+
+def chequered(
+    rows: Sequence[First], columns: Sequence[Second], request: pytest.FixtureRequest
+) -> list[tuple[First, Second]]:
+    """The pairs, of which the gate has one half: each of the one with every second of the other, as on a chessboard."""
+    colour = chance_of(request).randrange(2)
+    return [
+        (first, second)
+        for row, first in enumerate(rows)
+        for column, second in enumerate(columns)
+        if is_night() or (row + column) % 2 == colour
+    ]
 
 
 def chance_of(request: pytest.FixtureRequest) -> random.Random:

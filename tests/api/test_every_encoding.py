@@ -30,6 +30,7 @@ from nyala.database import Database
 from nyala.schema.schema import COMPRESSIONS, allowed_encodings
 from nyala.schema.types import MAX_CELL_BYTES, parse_type
 from nyala.sql.source import ScanSource
+from tests.sampled import chequered
 from tests.support import folder_in_memory, open_database
 from tests.unit.cfile.memory import same
 
@@ -82,9 +83,9 @@ def a_column(kind: str, seed: int) -> pa.Array:
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_values_come_back_bit_by_bit(kind: str) -> None:
+def test_values_come_back_bit_by_bit(kind: str, request: pytest.FixtureRequest) -> None:
     """A value that changes on its way through a flush, a change, a reopen or a compaction is lost data."""
-    pairs = list(itertools.product(encodings(kind), COMPRESSIONS))
+    pairs = chequered(encodings(kind), COMPRESSIONS, request)
     specs = {
         f"{encoding} {compression}": nyala.column(
             kind, encoding=encoding, compression=compression, block_size=BLOCK_BYTES
@@ -409,10 +410,10 @@ def test_predicates_mean_the_same_everywhere(store: Store, data: st.DataObject) 
         assert found == expected, (engine, state, name)
 
 
-def test_comparisons_with_values_at_the_edges(store: Store) -> None:
+def test_comparisons_with_values_at_the_edges(store: Store, request: pytest.FixtureRequest) -> None:
     """Each operator beside each such value, in every encoding: what chance leaves out of the test above."""
     places = itertools.cycle(STATES)
-    for turn, (op, value) in enumerate(itertools.product(COMPARISONS, VALUES[store.kind])):
+    for turn, (op, value) in enumerate(chequered(COMPARISONS, VALUES[store.kind], request)):
         question, state = Question(op, (value,)), next(places)
         expected = [key for key, found in enumerate(store.values) if holds_for(question, store.kind, found)]
         for name in encodings(store.kind):
