@@ -70,7 +70,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=settings().max_examples)
 @given(
     message=st.dictionaries(st.text(), json_values, max_size=4),
     attachments=st.lists(st.binary(max_size=300), max_size=4),

@@ -104,7 +104,7 @@ def test_codewords_lie_in_planes_unless_they_are_runs() -> None:
             assert narrow.cast(pa.int32()).equals(codes.indices)
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples)
 @given(st.lists(st.binary(max_size=300), max_size=40), st.integers(0, 40), st.booleans())
 def test_binary_lengths(values: list[bytes], lower: int, large: bool) -> None:
     """Text would lose or gain bytes at the borders of values."""

@@ -93,7 +93,7 @@ def columns(draw: st.DrawFn) -> tuple[str, pa.Array, str, str, int]:
     return type, array, encoding, compression, draw(st.sampled_from([512, 600, 4096]))
 
 
-@settings(max_examples=100)
+@settings(max_examples=settings().max_examples)
 @given(columns(), st.data())
 def test_any_part_of_any_column(column_of: tuple[str, pa.Array, str, str, int], data: st.DataObject) -> None:
     """A scan of a range, or a look-up of scattered rows, would give other rows than were asked for."""

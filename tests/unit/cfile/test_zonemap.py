@@ -30,7 +30,7 @@ def canonical(type: str, array: pa.Array) -> list[object]:
     return [to_canonical(parse_type(type), value) for value in array.drop_null().to_pylist()]
 
 
-@settings(max_examples=100)
+@settings(max_examples=settings().max_examples)
 @given(
     st.sampled_from(TYPE_SPECS),
     st.integers(0, 40),
@@ -79,7 +79,7 @@ def test_signalling_nan_is_nan(type: str, bits: int) -> None:
     assert zone(type, alone) == Zone(None, None, 0, 1, has_nan=True)
 
 
-@settings(max_examples=100)
+@settings(max_examples=settings().max_examples)
 @given(st.text(min_size=28, max_size=40), st.text(max_size=3))
 def test_cut_text_bounds_stay_sound(text: str, more: str) -> None:
     """Long texts with a common beginning would be skipped though they match."""
@@ -90,7 +90,7 @@ def test_cut_text_bounds_stay_sound(text: str, more: str) -> None:
     assert upper is None or value <= upper, "by bytes as by characters"
 
 
-@settings(max_examples=100)
+@settings(max_examples=settings().max_examples)
 @given(st.binary(max_size=80))
 def test_cut_binary_bounds_stay_sound(value: bytes) -> None:
     """As for text, with bytes that are no characters."""
@@ -164,7 +164,7 @@ def test_bytes_that_are_no_zone_map_are_refused(type: str) -> None:
         ZoneMap.decode(form, data[:8] + b"\x20" + data[9:], rows)
 
 
-@settings(max_examples=100)
+@settings(max_examples=settings().max_examples)
 @given(st.sampled_from(TYPE_SPECS), st.data())
 def test_all_blocks_at_once_are_excluded_as_each_one_is(type: str, data: st.DataObject) -> None:
     """Bounds compared by NumPy would mean something else than compared one by one: rows lost, or nothing skipped."""

@@ -69,7 +69,7 @@ def test_the_specifications_example_reads_right_after_merge_redo():
     st.integers(0, 9),
     st.sampled_from([0, 100]),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 def test_redo_to_undo_is_read_as_before_at_every_snapshot(history, border, lower):
     """Major delta compaction up to any moment: the rest stays REDO, and every moment shows what it showed."""
     base = pa.array([f"base{row}" for row in range(6)])

@@ -40,7 +40,7 @@ def test_a_year_of_daily_flushes_leaves_few_files(files_min):
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=200), st.integers(2, 6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 def test_c1_and_c2_hold_for_flushes_of_any_size(flushes, files_min):
     """Days differ: the bounds go with the logarithm of the bytes, also after a small day before a large one."""
     files, rewrites = simulate(flushes, files_min)

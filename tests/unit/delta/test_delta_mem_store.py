@@ -69,7 +69,7 @@ def check_cells(store: DeltaMemStore, expected: Mapping[tuple[int, int, int], ob
 
 
 @given(appends, st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 def test_what_was_appended_is_read_at_every_snapshot(history, data):
     """Reading in between (which merges) or not, vectors of timestamps or one, whole arrays or parts of shared ones."""
     store = DeltaMemStore()
@@ -107,7 +107,7 @@ def test_what_was_appended_is_read_at_every_snapshot(history, data):
 
 
 @given(appends, st.integers(0, 25))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 def test_batches_after_carry_every_later_record_over(history, border):
     """Changes that come while a flush writes its file go to the new rowset: none may be lost or doubled."""
     store, copy = DeltaMemStore(), DeltaMemStore()

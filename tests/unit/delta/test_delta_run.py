@@ -65,7 +65,7 @@ def layout(
 
 
 @given(histories, st.integers(0, TIMES), st.lists(st.integers(1, TIMES), max_size=4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 def test_every_snapshot_reads_the_last_change_before_it(history, base_at, borders):
     """However a history is cut into UNDO, base and REDO, a scan at any moment returns the values of that moment."""
     base, undo, redo = layout(history, base_at, borders)
@@ -82,7 +82,7 @@ def test_every_snapshot_reads_the_last_change_before_it(history, base_at, border
 
 
 @given(histories, st.integers(0, TIMES), st.integers(0, TIMES))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 def test_touched_names_every_row_that_a_snapshot_changes(history, base_at, snapshot):
     """A block may be skipped by its zone map only if no row of it is in `touched`: it must not forget one."""
     _, undo, redo = layout(history, base_at, [4, 8])
@@ -95,7 +95,7 @@ def test_touched_names_every_row_that_a_snapshot_changes(history, base_at, snaps
 
 
 @given(st.lists(histories, min_size=1, max_size=4), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 def test_merging_runs_keeps_every_record_whatever_their_time_order(parts, undo):
     """A merge that lost or reordered one record would change what a past moment shows."""
     kind = "undo" if undo else "redo"

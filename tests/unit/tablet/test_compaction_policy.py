@@ -159,7 +159,7 @@ def tablets(draw, most=9):
 
 
 @given(tablets(), st.sampled_from([32 * MB, 8 * MB]), st.sampled_from([128 * MB, 64 * MB * 3]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 def test_the_merge_is_the_best_of_all_subsets(rowsets, target, budget):
     """Kudu's comes within 5 % of the optimum; ours is the optimum, found by trying all subsets."""
     plan = choose_merge(rowsets, target_bytes=target, budget_bytes=budget, growth=math.inf, gain_min=0)
@@ -183,7 +183,7 @@ def test_the_merge_is_the_best_of_all_subsets(rowsets, target, budget):
 
 
 @given(tablets(), st.sampled_from([0.5, 1.0, 3.0]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 def test_q1_each_input_of_a_merge_has_company(rowsets, growth):
     """Otherwise a large rowset would be rewritten for each small one that is flushed over it."""
     target = 32 * MB
@@ -725,7 +725,7 @@ def test_deleted_rows_give_the_disk_back():
 
 
 @given(tablets(most=25), st.booleans(), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 def test_q2_any_tablet_comes_to_rest(rowsets, quiet, rest):
     """Whatever the layout, and also when the results are cut at the target, so that a rest is left."""
     options = PolicyOptions(target_bytes=32 * MB, quiet=quiet)
@@ -739,7 +739,7 @@ def test_q2_any_tablet_comes_to_rest(rowsets, quiet, rest):
 
 
 @given(tablets(most=25), st.sampled_from([32 * MB, 8 * MB, 100 * MB]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 def test_q4_compact_by_hand_leaves_nothing_to_do(rowsets, target):
     """No overlap afterwards, and compact() again does nothing."""
     rowsets = list(rowsets)

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.sampled import is_night
 from tests.support import key_value_table, open_database
 
 import nyala
@@ -554,7 +555,7 @@ NAMES = (f"w{number}" for number in itertools.count())
 
 
 @given(steps=STEPS, hashed=st.booleans(), window_rows=st.sampled_from([1, 2, 100]), data=st.data())
-@settings(max_examples=settings().max_examples * 2)
+@settings(max_examples=settings().max_examples * (2 if is_night() else 1))
 def test_a_feed_is_what_the_dictionary_says(
     shared: Database, steps: list[Any], hashed: bool, window_rows: int, data: st.DataObject
 ) -> None:

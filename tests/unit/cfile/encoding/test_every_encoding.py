@@ -90,7 +90,7 @@ def test_slices_of_larger_arrays(type: str, encoding: str) -> None:
 
 
 @pytest.mark.parametrize(("type", "encoding"), ALLOWED)
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples)
 @given(data=st.data())
 def test_random_bytes_are_refused_or_harmless(type: str, encoding: str, data: st.DataObject) -> None:
     """A decoder would read behind its block, or answer with an exception that nobody expects."""
