@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import functools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -130,6 +131,7 @@ def count_fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
+@functools.cache
 def make_values(spec: str | ColumnType, count: int, seed: int = 0, null_share: float = 0.0) -> pa.Array:
     """`count` values of a type, among them its extremes, some of them NULL."""
     type = parse_type(spec)

@@ -140,7 +140,7 @@ def test_a_table_makes_no_column_larger(
     count: int, encoding: str, run: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small blocks are headers for the most part, which a table does not spare."""
-    numbers = np.repeat(NUMBERS["int64"][RANDOM.integers(0, count, ROWS)], run)
+    numbers = np.repeat(NUMBERS["int64"][RANDOM.integers(0, count, ROWS // 4)], run)
     sizes = []
     for returns in (4, 1 << 40):
         monkeypatch.setattr(auto, "_RETURNS_MIN", returns)
