@@ -7,9 +7,12 @@ writes what came out into the files; read the difference before you commit it.
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,26 +61,57 @@ def render(blocks: list[Block]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-class Killable:
-    """A child process that runs statements and can be killed for real."""
+class Processes:
+    """The server of `tests.scripts.child`, which forks processes that can be killed for real."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "tests.scripts.child", str(theirs.fileno())], cwd=ROOT,
+                pass_fds=[theirs.fileno()],
+            )  # fmt: skip
+
+    def start(self, folder: Path) -> tuple[int, socket.socket]:
+        """A new process's pid, and the socket on which it takes statements."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._socket, [str(folder).encode()], [theirs.fileno()])
+            return int(self._socket.recv(20)), ours
+
+    def wait(self, pid: int) -> int:
+        self._socket.sendall(str(pid).encode())
+        return int(self._socket.recv(20))
+
+    def close(self) -> None:
+        self._socket.close()
+        assert self._server.wait() == 0
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    processes = Processes()
+    yield processes
+    processes.close()
+
+
+class Killable:
+    """A process that runs statements and can be killed for real."""
+
+    def __init__(self, processes: Processes, folder: Path) -> None:
+        self._processes = processes
         self._folder = folder
-        self._process: subprocess.Popen[str] | None = None
+        self._pid: int | None = None
 
     def run(self, statement: str) -> list[str]:
         if statement == "kill":
             self.kill()
             return []
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.scripts.child", str(self._folder)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
-            )  # fmt: skip
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(statement) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
+        if self._pid is None:
+            self._pid, self._socket = self._processes.start(self._folder)
+            self._lines = self._socket.makefile("r")
+        self._socket.sendall(json.dumps(statement).encode() + b"\n")
+        answer = self._lines.readline()
         if not answer and statement.endswith(": kill"):  # it did, in the middle of what it was at
             self.kill()
             return []
@@ -86,13 +120,12 @@ class Killable:
         return printed
 
     def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            assert self._process.wait() == -signal.SIGKILL
-            for stream in (self._process.stdin, self._process.stdout):
-                assert stream is not None
-                stream.close()
-            self._process = None
+        if self._pid is not None:
+            os.kill(self._pid, signal.SIGKILL)
+            assert self._processes.wait(self._pid) == -signal.SIGKILL
+            self._pid = None
+            self._lines.close()
+            self._socket.close()
 
 
 def scripts() -> list[Path]:
@@ -106,7 +139,9 @@ def test_script(path: Path, tmp_path: Path, request: pytest.FixtureRequest) -> N
     assert any(block.has_expectation for block in blocks), "a script that expects nothing tests nothing"
     kills = any(statement.endswith("kill") for block in blocks for statement in block.statements)
     runner: Killable | Interpreter = (
-        Killable(tmp_path / "store") if kills else Interpreter(tmp_path / "store")
+        Killable(request.getfixturevalue("processes"), tmp_path / "store")
+        if kills
+        else Interpreter(tmp_path / "store")
     )
     try:
         for block in blocks:
