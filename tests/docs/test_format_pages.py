@@ -6,6 +6,7 @@ With NYALA_REWRITE=1 the worked examples are written into the pages instead of c
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import re
@@ -315,6 +316,7 @@ def test_tests_named_in_the_prose_exist() -> None:
     assert missing == []
 
 
+@functools.cache
 def _functions(file: Path) -> set[str]:
     return {node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)}
 

@@ -6,6 +6,7 @@ import dataclasses
 import decimal
 import gc
 import itertools
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -279,6 +280,15 @@ def test_text_of_several_files_is_cut_out_once(files: MemoryFiles) -> None:
         assert found.equals(pa.concat_arrays([array.take(pa.array(rows)) for array in arrays]))
 
 
+@pytest.fixture
+def frozen() -> Iterator[None]:
+    """The garbage collector looks through what the test makes, and not through all that the process has."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("nulls", [0.0, 0.3])
 @pytest.mark.parametrize(
     ("type", "encoding"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -44,6 +45,11 @@ def row(k: int) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def all_rows() -> list[dict[str, Any]]:
+    return [row(k) for k in range(ROWS)]
+
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("sieve") / "s"
@@ -65,7 +71,7 @@ def table(path: Path) -> Iterator[nyala.Table]:
             "word": nyala.column("string", encoding="dictionary", nullable=True, block_size=4096),
         }
         table = db.create_table("t", schema, "k")
-        table.insert([row(k) for k in range(ROWS)])
+        table.insert(all_rows())
         table.flush()
         yield table
 
@@ -115,7 +121,7 @@ def test_the_same_rows(table: nyala.Table, where: str, window: int, monkeypatch:
         return original(self, columns)
 
     monkeypatch.setattr(_Sieve, "read", noted)
-    expected = [row(k) for k in range(ROWS) if PREDICATES[where](row(k))]
+    expected = [r for r in all_rows() if PREDICATES[where](r)]
     for _ in range(3):  # nothing kept, kept, found
         assert scanned(table, where) == expected
     assert asked or not expected, "the whole window was decoded"
