@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.cfile import kernels
+from nyala.cfile.encoding.dictionary import text_of
 from nyala.cfile.memory import allocate, pool
 
 __all__ = ["TextViews", "view_types"]
@@ -52,7 +53,7 @@ class TextViews:
     def _made(self, field: pa.Field, column: pa.Array) -> pa.Array:
         if pa.types.is_dictionary(column.type):
             if field.type == column.type.value_type:
-                return column.dictionary_decode()
+                return text_of(column)
             words = self._words.get(field.name)
             dictionary = column.dictionary
             if len(dictionary) == 1 and not column.indices.null_count and not dictionary.null_count:
@@ -70,7 +71,7 @@ class TextViews:
                 # Of another rowset, or of rows in memory, the words are others.
                 words = self._words[field.name] = _Words(dictionary, field.type)
                 return words.text(column.indices)
-            column = column.dictionary_decode()
+            column = text_of(column)
         return _cast(column, field.type)
 
 

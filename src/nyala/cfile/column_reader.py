@@ -33,7 +33,7 @@ from nyala.cfile.encoded_rows import (
     one_word,
 )
 from nyala.cfile.encoding import encoding_by_code, picks_single_values
-from nyala.cfile.encoding.dictionary import CODEWORDS
+from nyala.cfile.encoding.dictionary import CODEWORDS, words_of
 from nyala.cfile.encoding.frame import Frame, output, value_bounds
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.kernels import Stretch
@@ -369,17 +369,18 @@ class ColumnReader:
         return CodeRows(self._rows(frames, lower, upper, CODEWORDS), self._source.dictionary(None))
 
     def fills(self, as_: BlockForm) -> bool:
-        """Whether values in this form are written from frames."""
-        if as_ == "codes":
-            return self._footer.dictionary_length > 0 and not self._footer.null_count
+        """Whether values in this form are written from frames, or by codewords that are."""
+        if self._footer.dictionary_length:
+            return as_ in ("codes", "plain") and not self._footer.null_count
         return self._footer.has_frames and (as_ == "plain" or (as_ == "narrow" and self._has_narrow))
 
     def filled_bytes(self, as_: BlockForm, lower: int, upper: int) -> int:
-        """What the blocks with these ordinals take in a form that this column `fills`."""
-        form = CODEWORDS if as_ == "codes" else self._narrow_form if as_ == "narrow" else self._footer.form
+        """About what the blocks with these ordinals take in a form that this column `fills`."""
         blocks, shift = self.blocks_of(lower, upper), self._footer.rows_per_block_log2
         rows = min(blocks.stop << shift, self._footer.row_count) - (blocks.start << shift)
-        return rows * form.arrow_width_bytes
+        if as_ == "plain" and self.has_dictionary:
+            return int(rows * self.row_bytes)
+        return rows * self._filled_form(as_).arrow_width_bytes
 
     def is_new(self, as_: BlockForm, lower: int, upper: int) -> bool:
         """Whether a scan that reads these ordinals in this form to the end leaves nothing in the cache."""
@@ -402,20 +403,19 @@ class ColumnReader:
         rows: int | None = None,
         held: pa.Buffer | None = None,
     ) -> tuple[Stretch, pa.DataType]:
-        """What reads whole blocks in a form that this column `fills`, and the type that the values have there: of all
-        rows, or of so many; of none, no room for any."""
-        footer, is_codes = self._footer, as_ == "codes"
+        """What reads whole blocks in a form that this column `fills`, and the type that the values have there, before
+        they are `finished`: of all rows, or of so many; of none, no room for any."""
+        footer, form = self._footer, self._filled_form(as_)
         table = self._source.table(stats) if footer.table_length else None
-        if is_codes:
-            form, (least, greatest) = CODEWORDS, (0, len(self._source.dictionary(stats)) - 1)
+        if self.has_dictionary:
+            least, greatest = 0, len(self._source.dictionary(stats)) - 1
         else:
-            form = self._narrow_form if as_ == "narrow" else footer.form
             least, greatest = self._bounds
         out, width = (None, 0) if rows == 0 else output(form, upper - lower if rows is None else rows)
         touched = bytearray(len(self.blocks_of(lower, upper)))
         stretch = Stretch(
             footer.block_offsets, footer.block_lengths, footer.rows_per_block_log2, footer.row_count, lower, upper,
-            least, greatest, is_codes, out, width, touched, held, table,
+            least, greatest, self.has_dictionary, out, width, touched, held, table,
         )  # fmt: skip
         return stretch, form.arrow
 
@@ -439,12 +439,25 @@ class ColumnReader:
         return value_bounds(self._footer.form)
 
     def filled(self, frames: Sequence[Frame], as_: BlockForm, lower: int, upper: int) -> FrameRows:
-        """The ordinals of these blocks that a column which `fills` this form is to be written from."""
-        return self._rows(frames, lower, upper, CODEWORDS if as_ == "codes" else self._narrow_form)
+        """The ordinals of these blocks that a column which `fills` this form is to be written from, before they are
+        `finished`."""
+        return self._rows(frames, lower, upper, CODEWORDS if self.has_dictionary else self._narrow_form)
 
-    def worded(self, codes: pa.Array) -> pa.DictionaryArray:
-        """Codewords with the column's words."""
-        return pa.DictionaryArray.from_arrays(codes, self._source.dictionary(None), safe=False)
+    def _filled_form(self, as_: BlockForm) -> Physical:
+        return (
+            CODEWORDS if self.has_dictionary else self._narrow_form if as_ == "narrow" else self._footer.form
+        )
+
+    def finished(self, filled: pa.Array, as_: BlockForm) -> pa.Array | None:
+        """What was written from frames for this form, in this form: codewords with the column's words, or these alone.
+        None: they are more bytes than the blocks may hold, or an array."""
+        if not self.has_dictionary:
+            return filled
+        words = self._source.dictionary(None)
+        if as_ == "codes":
+            return pa.DictionaryArray.from_arrays(filled, words, safe=False)
+        blocks = (len(filled) >> self._footer.rows_per_block_log2) + 1
+        return words_of(filled, words, blocks * format.BLOCK_VALUES_BYTES_MAX)
 
     def word(self, codeword: int, count: int) -> pa.DictionaryArray:
         """One of the column's words, so many times."""

@@ -54,7 +54,7 @@ def values_of(
 ) -> list[pa.Array | None]:
     """The ordinals [lower, upper) of columns that go straight, in these forms. None: declined."""
     made = _read(asked, lower, upper, None, {}, stats)
-    return [_worded(reader, form, array) for (reader, form), array in zip(asked, made, strict=True)]
+    return _finished(asked, made)
 
 
 def picked(
@@ -69,15 +69,15 @@ def picked(
     or some of those that are wanted."""
     words = {} if known is None else known.words
     left = [of for of in asked if of[0] not in words]
-    made = iter(_read(left, lower, upper, rows, {} if known is None else known.held, stats))
+    made = iter(_finished(left, _read(left, lower, upper, rows, {} if known is None else known.held, stats)))
+    return [reader.word(words[reader], len(rows)) if reader in words else next(made) for reader, _ in asked]
+
+
+def _finished(asked: Sequence[Asked], made: Sequence[pa.Array | None]) -> list[pa.Array | None]:
     return [
-        reader.word(words[reader], len(rows)) if reader in words else _worded(reader, form, next(made))
-        for reader, form in asked
+        None if array is None else reader.finished(array, form)
+        for (reader, form), array in zip(asked, made, strict=True)
     ]
-
-
-def _worded(reader: ColumnReader, form: BlockForm, array: pa.Array | None) -> pa.Array | None:
-    return reader.worded(array) if form == "codes" and array is not None else array
 
 
 def _read(
@@ -135,8 +135,7 @@ def sieved(
                 found.words[reader] = numbers.only
             else:
                 found.held[reader] = allocate(reader.stored_bytes(lower, upper))
-        form: BlockForm = "codes" if reader.has_dictionary else "plain"
-        stretch, _ = reader.stretch(form, lower, upper, stats, rows=0, held=found.held.get(reader))
+        stretch, _ = reader.stretch("plain", lower, upper, stats, rows=0, held=found.held.get(reader))
         demands.append(Demand(stretch, numbers.least, numbers.greatest, numbers.values, numbers.marked))
     rows = 0
     for file, places in _by_file(asked).items():

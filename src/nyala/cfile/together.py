@@ -64,7 +64,11 @@ def arrays_together(
         ]
         made = arrays_of(rows, [form == "narrow" for _, form in some])
         for place, (reader, form), array in zip(part, some, made, strict=True):
-            arrays[place] = reader.worded(array) if form == "codes" else array
+            finished = reader.finished(array, form)
+            # Text of so many bytes is read block by block, where what is wrong is told.
+            arrays[place] = (
+                reader.read(lower, upper, stats=stats, scanning=True) if finished is None else finished
+            )
     return arrays
 
 

@@ -32,6 +32,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile.encoded_rows import EncodedRows, admitted_words, picked
+from nyala.cfile.encoding.dictionary import text_of
 from nyala.cfile.kernels import Fill
 from nyala.cfile.number_set import NumberSet
 from nyala.cfile.physical import narrow_decimal, physical
@@ -178,7 +179,7 @@ class PatchedRows:
         # Of a row that has changed the base may be any value. Changes are laid over values, so these are made now.
         base = picked(self.base, rows, narrow=narrow, satisfying=satisfying)
         if pa.types.is_dictionary(base.type):
-            base = base.dictionary_decode()
+            base = text_of(base)
         return self.patch.picked(rows, self.count, base)
 
 

@@ -134,7 +134,7 @@ def _straight(rowset: RowSetVersion, column: ColumnSchema, lower: int, upper: in
     reader = _untouched(rowset, column)
     if reader is None or not reader.goes_straight(lower, upper) or not reader.is_new("frames", lower, upper):
         return None
-    return reader if reader.fills("codes" if reader.has_dictionary else "plain") else None
+    return reader if reader.fills("plain") else None
 
 
 def _untouched(rowset: RowSetVersion, column: ColumnSchema) -> ColumnReader | None:

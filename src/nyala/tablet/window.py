@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from nyala.cfile.block_source import BlockForm
 from nyala.cfile.encoded_rows import EncodedRows, picked, rows_matching, rows_of
+from nyala.cfile.encoding.dictionary import text_of
 from nyala.cfile.kernels import Fill, Question, fill
 from nyala.cfile.memory import of_columns, pool
 from nyala.cfile.physical import narrow_decimal
@@ -651,7 +652,7 @@ def _in_type(array: pa.Array, column: ColumnSchema, spec: ScanSpec) -> pa.Array:
     if array.type == wanted:
         return array
     if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+        array = text_of(array)
     elif pa.types.is_dictionary(wanted):
         return array.dictionary_encode()
     return array if array.type == wanted else array.cast(wanted)

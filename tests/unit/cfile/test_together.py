@@ -22,6 +22,7 @@ from nyala.cfile import (
     ColumnKey,
     ColumnWriteSpec,
     ReadStats,
+    format,
     kernels,
     together,
 )
@@ -51,7 +52,7 @@ COLUMNS: dict[str, tuple[str, str, int, list[Any]]] = {
 }
 FORMS: dict[str, list[BlockForm]] = {
     "number": ["plain"], "small": ["plain"], "day": ["plain"], "steps": ["plain"], "price": ["plain", "narrow"],
-    "word": ["codes"], "maybe": [], "text": [],
+    "word": ["plain", "codes"], "maybe": [], "text": [],
 }  # fmt: skip
 EVERY: list[BlockForm] = ["plain", "codes", "narrow"]
 
@@ -121,6 +122,18 @@ def test_values_are_those_that_each_column_has_by_itself(reader: CFileReader, lo
     for array, (of, form) in zip(found, asked, strict=True):
         array.validate(full=True)
         assert array.equals(read_alone(of, form, lower, upper)), (of.key, form)
+
+
+def test_more_text_than_blocks_may_hold_is_damage(
+    reader: CFileReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few bytes of codewords may name a long word a thousand times, and memory would be taken for all of them."""
+    words = column(reader, "word")
+    assert arrays_together([(words, "plain")], 0, ROWS, None)[0].to_pylist() == COLUMNS["word"][3]
+    monkeypatch.setattr(format, "BLOCK_VALUES_BYTES_MAX", 90)
+    with pytest.raises(CorruptionError, match="at most 90 bytes of values, found more"):
+        arrays_together([(words, "plain")], 0, ROWS, None)
+    assert arrays_together([(words, "codes")], 0, ROWS, None)[0].to_pylist() == COLUMNS["word"][3]
 
 
 def test_encoded_rows_are_those_that_each_column_has_by_itself(reader: CFileReader) -> None:

@@ -15,6 +15,7 @@
     letters    which bytes stand in each place of texts of one length
     unspell    such texts as numbers          spell   the texts of numbers
     views      codewords as Arrow's views of the words
+    word_ends  where the words end that codewords name          lay_words   the words themselves
     fetch      blocks from a file into memory, with their CRCs compared: of all columns of a window in one call
     read_values   the same, and at once the numbers of the blocks, or of some of their rows
     sieve      the same, and which of the rows satisfy what is asked of several columns
@@ -60,6 +61,7 @@ __all__ = [
     "greatest",
     "in_range",
     "in_table",
+    "lay_words",
     "letters",
     "places",
     "read_values",
@@ -71,6 +73,7 @@ __all__ = [
     "unspell",
     "views",
     "widen",
+    "word_ends",
 ]
 
 SETTING: Final = "NYALA_KERNELS"
@@ -113,6 +116,7 @@ if TYPE_CHECKING:
         greatest,
         in_range,
         in_table,
+        lay_words,
         letters,
         places,
         rows_matching,
@@ -122,6 +126,7 @@ if TYPE_CHECKING:
         unspell,
         views,
         widen,
+        word_ends,
     )
 else:
     fill, greatest, widen = _kernels.fill, _kernels.greatest, _kernels.widen
@@ -129,6 +134,7 @@ else:
     places, rows_matching, views = _kernels.places, _kernels.rows_matching, _kernels.views
     spread, spread_ends = _kernels.spread, _kernels.spread_ends
     letters, spell, unspell = _kernels.letters, _kernels.spell, _kernels.unspell
+    lay_words, word_ends = _kernels.lay_words, _kernels.word_ends
 
 _CRC_OF_DIGITS: Final = 0xE3069283
 

@@ -26,14 +26,15 @@ __all__ = [
     "greatest",
     "in_range",
     "in_table",
+    "lay_words",
     "places",
     "rows_matching",
 ]
-__all__ += ["spread", "spread_ends", "views", "widen"]
+__all__ += ["spread", "spread_ends", "views", "widen", "word_ends"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 14
+REVISION: Final = 15
 CHECKED: Final = False
 
 
@@ -369,3 +370,36 @@ def views(codes: npt.NDArray[np.int32], words: npt.NDArray[Any], out: pa.Buffer)
     """Of each code the word that it names, or any word if there is none, into `out`. words: of 16 bytes each, at least
     one, as Arrow's views of text."""
     words.view("V16").take(codes.view(np.uint32), out=np.frombuffer(out, "V16")[: len(codes)], mode="clip")
+
+
+def word_ends(
+    codes: npt.NDArray[np.int32], starts: npt.NDArray[np.int32], ends: npt.NDArray[np.int32]
+) -> int:
+    """Where each of the words that the codes name ends if they lie one behind the other, and the first begins, into
+    `ends`, one more than codes. starts: of all words, one more than there are; they ascend.
+
+    Returns: how long they are together; if that is more than 31 bits have, `ends` holds anything. Raises: ValueError
+    for a code that names no word.
+    """
+    if codes.view(np.uint32).max(initial=0) >= max(1, len(starts) - 1):
+        raise ValueError(f"expected codewords below {len(starts) - 1}, found others")
+    lengths = np.diff(starts)[codes]
+    ends[0] = 0
+    np.cumsum(lengths, out=ends[1:])
+    return int(lengths.sum(dtype=np.int64))
+
+
+def lay_words(
+    codes: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.int32],
+    words: pa.Buffer,
+    ends: npt.NDArray[np.int32],
+    out: pa.Buffer,
+) -> None:
+    """The words that the codes name, one behind the other, into `out`, where they end at `ends`, as `word_ends` said.
+    Bytes of `out` behind the last are anything."""
+    of_words = pa.Array.from_buffers(pa.binary(), len(starts) - 1, [None, pa.py_buffer(starts), words])
+    size = int(ends[-1])
+    if size:
+        laid = of_words.take(pa.array(codes)).buffers()[2]
+        np.frombuffer(out, np.uint8)[:size] = np.frombuffer(laid, np.uint8)[:size]
