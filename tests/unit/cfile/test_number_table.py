@@ -310,7 +310,8 @@ def test_rows_are_asked_of_a_table_as_of_others(type: str, null_share: float, da
     upper = data.draw(st.sampled_from([16_000, 15_999, 1000]))
     frames = column.frames(lower, upper)
     stored = physical(parse_type(type)).stored_array(array).slice(lower, upper - lower)
-    expected = [constraint.admits(value) for value in stored.to_pylist()]
+    is_admitted = {value: constraint.admits(value) for value in stored.unique().to_pylist()}
+    expected = [is_admitted[value] for value in stored.to_pylist()]
     assert frames.matches(constraint).tolist() == expected
     kept = np.flatnonzero(expected)
     if len(kept):

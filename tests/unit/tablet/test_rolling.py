@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,7 @@ def texts(count: int, length: int) -> pa.Array:
     return pa.array(sorted(rng.bytes(length // 2).hex() for _ in range(count)))
 
 
+@functools.cache
 def shapes() -> dict[str, tuple[int, pa.Table]]:
     """(columns of the key, rows), by what takes most of the file or would if it were stored otherwise."""
     count, rng = 48_000, np.random.default_rng(5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,17 @@ def row(k: int) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def all_rows() -> list[dict[str, Any]]:
+    return [row(k) for k in range(ROWS)]
+
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("words") / "s"
     with open_database(folder) as db:
         table = db.create_table("t", TYPES, "k")
-        table.insert([row(k) for k in range(ROWS)])
+        table.insert(all_rows())
         table.flush()
     return folder
 
@@ -116,7 +122,7 @@ NOT_TOLD = {
 def test_the_same_rows(where: str, path: Path, evaluated: list[int]) -> None:
     """As blocks are read, of blocks that are kept, and of values."""
     holds = (TOLD | NOT_TOLD)[where]
-    expected = [row(k) for k in range(ROWS) if holds(row(k))]
+    expected = [r for r in all_rows() if holds(r)]
     with nyala.connect(path, read_only=True, memory_limit="100MB") as db:
         for _ in range(4):
             assert scanned(db["t"], where) == expected
@@ -180,7 +186,7 @@ def test_changes_are_asked_too(tmp_path: Path) -> None:
     """What a row's base says is not what it is: changes in memory, in files, and rows that no file has."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", TYPES, "k")
-        table.insert([row(k) for k in range(ROWS)])
+        table.insert(all_rows())
         table.flush()
         expected = {k: row(k) for k in range(ROWS)}
         before = db.snapshot()
