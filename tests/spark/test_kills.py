@@ -155,8 +155,9 @@ STEPS = {
         *INSTALL,
     ],
 }
+# One step of each job. "flow" stands for "stream" too: what commits a micro-batch is the same sink, killed after the
+# same step; only the source of the rows is another, which for "stream" is Spark's own.
 IN_THE_GATE = {
-    ("stream", "nyala.handover:commit_staged:after"),
     ("flow", "nyala.handover:commit_staged:after:2"),
     ("write", "nyala.tablet.staged_files:write_routed:after"),
     ("load", "nyala.tablet.load_commit:_moved_file:after"),

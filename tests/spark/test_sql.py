@@ -270,9 +270,19 @@ STATEMENTS = (
 )
 
 
+@pytest.fixture(scope="module")
+def of_views() -> dict[str, tuple[list[tuple[object, ...]], str]]:
+    """What Spark says to each text over views of the tables, rows and schema: it is asked once for all ways."""
+    return {}
+
+
 @pytest.mark.parametrize("way", ["rows", "arrays", "public"])
 def test_a_statement_is_the_same_as_a_plan_and_as_a_text(
-    spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch, way: str
+    spark: SparkSession,
+    db: nyala.Database,
+    monkeypatch: pytest.MonkeyPatch,
+    of_views: dict[str, tuple[list[tuple[object, ...]], str]],
+    way: str,
 ) -> None:
     """P1, P2: in a version of Spark that is not known the public way is taken, to the same answers and errors."""
     monkeypatch.setattr(plans, "ROWS_AS_ROWS", 0 if way == "arrays" else 256)
@@ -282,10 +292,12 @@ def test_a_statement_is_the_same_as_a_plan_and_as_a_text(
         spark.createDataFrame(db[name].to_arrow()).createOrReplaceTempView(name)
     for text in STATEMENTS:
         ours = nyala.spark.sql(spark, text, store=db.path)
-        theirs = spark.sql(text)
-        expected = answer(theirs)
+        if text not in of_views:
+            theirs = spark.sql(text)
+            of_views[text] = answer(theirs), theirs.schema.simpleString()
+        expected, schema = of_views[text]
         assert answer(ours) == expected, text
-        assert ours.schema.simpleString() == theirs.schema.simpleString(), text
+        assert ours.schema.simpleString() == schema, text
         read = ours._jdf.queryExecution().optimizedPlan().toString()
         assert ("posexplode" in read) == (way == "arrays" and "LocalRelation" in read), read
         # A frame is read in more than one place of a plan.
