@@ -18,8 +18,9 @@ BUILD := pyproject.toml hatch_build.py tools/build_kernels.py src/nyala/cfile/ke
 # Arguments for pytest, e.g. make test ARGS="-k upsert"
 ARGS ?=
 
-# What the caller's shell says about Python or Spark must not leak into .venv.
-unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
+# What the caller's shell says about Python or Spark must not leak into .venv. Nor that Python is to keep no compiled
+# files: each of the hundreds of processes that tests start would compile all of Nyala anew.
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE VIRTUAL_ENV SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONNOUSERSITE := 1
 
