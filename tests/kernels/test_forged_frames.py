@@ -138,7 +138,7 @@ def used(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("used")
-@settings(max_examples=2 * settings().max_examples)
+@settings(max_examples=4 * settings().max_examples)
 @given(
     type=st.sampled_from(TYPES),
     block=forged() | forged_over_a_table(),
