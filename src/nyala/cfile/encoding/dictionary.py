@@ -47,7 +47,7 @@ _SIZE_SHARE_MAX: Final = 0.75
 _PLANES_SIZE_FACTOR: Final = 1.25
 # The last words of a dictionary are copied byte by byte where nothing lies behind them; of few, those are many.
 _WORDS_FEW_BYTES: Final = 4096
-_WORD_ROOM_BYTES: Final = 16
+_WORD_ROOM_BYTES: Final = 32
 
 
 def codeword_dtype(dictionary_count: int) -> np.dtype[Any]:
@@ -151,8 +151,8 @@ def words_of(codes: pa.Array, words: pa.Array, bytes_max: int) -> pa.Array | Non
     """The words that these indices of 4 bytes name, each of which does, as text or binary; None: of more bytes than
     so many.
 
-    Cost: two calls that let go of the interpreter's lock, 4 to 10 ns a value of up to 16 bytes, a third of Arrow's
-    `take`, and most of it that words lie where no cache has them (decision 0060).
+    Cost: two calls that let go of the interpreter's lock; 5 ns a value of few words, 10 to 20 of many, most of which is
+    that they lie where no near cache has them (decision 0060).
     """
     count = len(codes)
     starts = binary_offsets(words)

@@ -36,7 +36,7 @@ __all__ = ["Prefix", "group_prefix_lengths"]
 
 _WORD_BYTES: Final = 8
 # Bytes behind the last suffix: words are copied so many at a time where they can be.
-_WORD_ROOM_BYTES: Final = 16
+_WORD_ROOM_BYTES: Final = 32
 _PASS_WORDS_MAX: Final = 1 << 17  # a megabyte at a time, which stays in the second-level cache
 
 
@@ -112,8 +112,8 @@ class Prefix:
 
 
 def _behind(prefixes: pa.Array, suffixes: pa.Array, log2: int) -> pa.Array:
-    """Each of the suffixes behind the prefix of its group of 2^`log2`. Cost: two calls without the interpreter's lock,
-    10 ns a value."""
+    """Each of the suffixes behind the prefix of its group of 2^`log2`. Cost: two calls without the interpreter's
+    lock."""
     rows, groups = len(suffixes), len(prefixes)
     of_prefixes, of_suffixes = binary_offsets(prefixes), binary_offsets(suffixes)
     data = [np.frombuffer(array.buffers()[2], np.uint8) for array in (prefixes, suffixes)]

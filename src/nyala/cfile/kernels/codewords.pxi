@@ -56,7 +56,7 @@ def views(const int32_t[::1] codes, words, out):
 
 
 cdef enum:
-    SHORT = 16  # bytes: most words have no more, and are copied as so many where there is room
+    SHORT = 16  # bytes: most words have no more, or twice as many, and are copied as so many where there is room
 
 
 cdef int64_t _lay_ends(
@@ -108,10 +108,12 @@ cdef bint _lay_words(
         if length < 0 or at < 0 or into < 0 or length > size - at or length > room - into:
             return False
         # What is copied besides is overwritten by the words that follow.
-        if size - at >= SHORT and room - into >= SHORT:
+        if size - at >= 2 * SHORT and room - into >= 2 * SHORT:
             memcpy(out + into, words + at, SHORT)
             if length > SHORT:
-                memcpy(out + into + SHORT, words + at + SHORT, length - SHORT)
+                memcpy(out + into + SHORT, words + at + SHORT, SHORT)
+                if length > 2 * SHORT:
+                    memcpy(out + into + 2 * SHORT, words + at + 2 * SHORT, length - 2 * SHORT)
         else:
             memcpy(out + into, words + at, length)
     return True
