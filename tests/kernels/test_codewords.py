@@ -51,7 +51,9 @@ def test_more_bytes_than_offsets_have_are_counted(kernels: ModuleType) -> None:
 
 @pytest.mark.parametrize("code", [2, -1, 1 << 30, -(1 << 31)])
 def test_a_code_of_no_word_is_refused(kernels: ModuleType, code: int) -> None:
-    """Memory of somebody else would be taken for its length."""
+    """Memory of somebody else would be taken for its length; of no words there is not even the first."""
+    with pytest.raises(ValueError, match="expected codewords below 0"):
+        kernels.word_ends(np.zeros(1, np.int32), starts_of([]), np.empty(2, np.int32))
     codes = np.array([0, code, 1], np.int32)
     with pytest.raises(ValueError, match="expected codewords below 2"):
         kernels.word_ends(codes, starts_of([b"a", b"bc"]), np.empty(4, np.int32))

@@ -381,7 +381,7 @@ def word_ends(
     Returns: how long they are together; if that is more than 31 bits have, `ends` holds anything. Raises: ValueError
     for a code that names no word.
     """
-    if codes.view(np.uint32).max(initial=0) >= max(1, len(starts) - 1):
+    if len(codes) and codes.view(np.uint32).max() >= len(starts) - 1:
         raise ValueError(f"expected codewords below {len(starts) - 1}, found others")
     lengths = np.diff(starts)[codes]
     ends[0] = 0
