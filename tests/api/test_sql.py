@@ -23,6 +23,7 @@ import pytest
 import nyala
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.parser import parse_predicate
+from nyala.sql import result as result_module
 from nyala.sql import source as source_module
 from nyala.sql.closing import LeftCursors
 from nyala.sql.statement import columns_named
@@ -382,6 +383,38 @@ def test_a_store_that_is_closed_beside_a_statement(tmp_path: Path) -> None:
         assert len(ends) == 1
         with pytest.raises(nyala.Error):
             db.sql("SELECT 1")
+
+
+@pytest.mark.parametrize("has_connection", [False, True], ids=["before its connection", "before its tables"])
+def test_a_store_that_is_closed_while_a_statement_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_connection: bool
+) -> None:
+    """By another thread, after the statement has seen that it is open."""
+    with open_database(tmp_path / "s") as db:
+        db.create_table("t", {"k": "int64"}, "k").insert({"k": range(10)})
+        register, begin = result_module.duckdb_table, result_module._Run.__init__
+
+        def register_closed(source: Any) -> Any:
+            db.close()
+            return register(source)
+
+        def begin_closed(run: Any, question: Any) -> None:
+            is_open = question.check_open
+
+            def close() -> None:
+                is_open()
+                question.check_open = is_open
+                db.close()
+
+            question.check_open = close
+            begin(run, question)
+
+        if has_connection:
+            monkeypatch.setattr(result_module, "duckdb_table", register_closed)
+        else:
+            monkeypatch.setattr(result_module._Run, "__init__", begin_closed)
+        with pytest.raises(nyala.StorageError, match="is closed: connect"):
+            db.sql("SELECT count(*) FROM t").fetchall()
 
 
 def test_threads_beside_a_writer_see_whole_batches(tmp_path: Path) -> None:

@@ -251,7 +251,10 @@ class _Run:
         ]
         for name, source in zip(question.scans, self.sources, strict=True):
             with source.planning.apart():
-                self.cursor.register(name, duckdb_table(source))
+                self._register(name, source)
+
+    def _register(self, name: str, source: ScanSource) -> None:
+        self._do(lambda: self.cursor.register(name, duckdb_table(source)))
 
     def plan(self) -> None:
         """Bind and plan the statement without reading it. The plan is kept, if planning again would make no other."""
