@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.cfile import kernels
-from nyala.cfile.encoding.dictionary import text_of
+from nyala.cfile.encoding.words import text_of
 from nyala.cfile.memory import allocate, pool
 
 __all__ = ["TextViews", "view_types"]

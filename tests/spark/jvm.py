@@ -59,9 +59,6 @@ def small_jvms(folder: Path, cache: Path) -> None:
     # Spark would ask the host's name server for an address that this machine may not have.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(WORKERS), os.environ.get("PYTHONPATH")]))
-    # Who wants no compiled files beside the sources has them in the cache: each worker would compile all of Nyala anew.
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(cache / "compiled"))
     settings = folder / "spark.properties"
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {settings} pyspark-shell"
     archive = cache / f"{pyspark.__version__}-{_java_version()}.jsa"

@@ -33,8 +33,9 @@ from nyala.cfile.encoded_rows import (
     one_word,
 )
 from nyala.cfile.encoding import encoding_by_code, picks_single_values
-from nyala.cfile.encoding.dictionary import CODEWORDS, words_of
+from nyala.cfile.encoding.dictionary import CODEWORDS
 from nyala.cfile.encoding.frame import Frame, output, value_bounds
+from nyala.cfile.encoding.words import words_of
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.kernels import Stretch
 from nyala.cfile.memory import WINDOW_ROWS, pool

@@ -32,7 +32,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile.encoded_rows import EncodedRows, admitted_words, picked
-from nyala.cfile.encoding.dictionary import text_of
+from nyala.cfile.encoding.words import text_of
 from nyala.cfile.kernels import Fill
 from nyala.cfile.number_set import NumberSet
 from nyala.cfile.physical import narrow_decimal, physical

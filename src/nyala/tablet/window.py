@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from nyala.cfile.block_source import BlockForm
 from nyala.cfile.encoded_rows import EncodedRows, picked, rows_matching, rows_of
-from nyala.cfile.encoding.dictionary import text_of
+from nyala.cfile.encoding.words import text_of
 from nyala.cfile.kernels import Fill, Question, fill
 from nyala.cfile.memory import of_columns, pool
 from nyala.cfile.physical import narrow_decimal

@@ -26,12 +26,13 @@ from nyala.cfile import format, kernels
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
 from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
 from nyala.cfile.encoding.frame import Frame
-from nyala.cfile.memory import allocate, pool
-from nyala.cfile.physical import BYTES, Physical, binary_offsets, fill_holes, physical
+from nyala.cfile.encoding.words import words_of
+from nyala.cfile.memory import allocate
+from nyala.cfile.physical import BYTES, Physical, fill_holes, physical
 from nyala.cfile.planes import pack_planes, planes_size
 from nyala.schema.types import ColumnType
 
-__all__ = ["CODEWORDS", "Dictionary", "codeword_dtype", "text_of", "words_of"]
+__all__ = ["CODEWORDS", "Dictionary", "codeword_dtype"]
 
 # What codewords are, where they are asked and picked as numbers: Arrow's indices.
 CODEWORDS: Final = physical(ColumnType("int32"))
@@ -45,9 +46,6 @@ _SAMPLE_DISTINCT_SHARE_MAX: Final = 0.8
 _SIZE_SHARE_MAX: Final = 0.75
 # How much larger than bit-shuffled codewords planes may be: as `auto` judges encodings.
 _PLANES_SIZE_FACTOR: Final = 1.25
-# The last words of a dictionary are copied byte by byte where nothing lies behind them; of few, those are many.
-_WORDS_FEW_BYTES: Final = 4096
-_WORD_ROOM_BYTES: Final = 32
 
 
 def codeword_dtype(dictionary_count: int) -> np.dtype[Any]:
@@ -145,47 +143,6 @@ class Dictionary:
             return made
         buffers = [block.validity, *made.buffers()[1:]]
         return pa.Array.from_buffers(made.type, block.row_count, buffers, block.null_count, made.offset)
-
-
-def words_of(codes: pa.Array, words: pa.Array, bytes_max: int) -> pa.Array | None:
-    """The words that these indices of 4 bytes name, each of which does, as text or binary; None: of more bytes than
-    so many.
-
-    Cost: two calls that let go of the interpreter's lock; 5 ns a value of few words, 10 to 20 of many, most of which is
-    that they lie where no near cache has them (decision 0060).
-    """
-    count = len(codes)
-    starts = binary_offsets(words)
-    if not count or codes.null_count or words.null_count or starts.dtype != np.int32:
-        lengths = np.diff(starts)
-        if count * int(lengths.max(initial=0)) > bytes_max:
-            # Possible, but is it so? Only then the values are counted one by one.
-            size = pc.sum(pc.take(pa.array(lengths), codes), min_count=0).as_py()
-            if size > bytes_max:
-                return None
-        return pc.take(words, codes, boundscheck=False, memory_pool=pool())
-    places = np.frombuffer(codes.buffers()[1], np.int32)[codes.offset :][:count]
-    ends = allocate(4 * (count + 1))
-    laid = np.frombuffer(ends, np.int32)
-    size = kernels.word_ends(places, starts, laid)
-    if size > min(bytes_max, np.iinfo(np.int32).max):
-        return None
-    out = allocate(size)
-    data: Any = words.buffers()[2] or b""
-    if len(data) < _WORDS_FEW_BYTES:
-        data = bytes(data) + bytes(_WORD_ROOM_BYTES)
-    kernels.lay_words(places, starts, pa.py_buffer(data), laid, out)
-    return pa.Array.from_buffers(words.type, count, [None, ends, out], 0)
-
-
-def text_of(array: pa.DictionaryArray) -> pa.Array:
-    """A value for each row. Raises: ArrowInvalid for more than 2 GiB of text."""
-    if array.indices.type != pa.int32():
-        return array.dictionary_decode()
-    made = words_of(array.indices, array.dictionary, np.iinfo(np.int32).max)
-    if made is None:
-        raise pa.ArrowInvalid("offset overflow while words are laid out: ask for fewer rows at once")
-    return made
 
 
 def _words_count(block: EncodedValues) -> int:

@@ -6,7 +6,8 @@
 
 Every group of rows has its own prefix, whole, and every value is its group's prefix and a suffix: a value
 depends on no value but the group's beginning. Prefixes and suffixes are two lists of plain binary values, so
-their lengths are proved as those of plain blocks are, and the kernel that lays out words of dictionaries joins them.
+their lengths are proved as those of plain blocks are, and they are joined as words of a dictionary are laid out
+(`words`).
 
 Departure: Kudu shares with the value before, restarting now and then. Such a chain shares more in a long group, but
 must be followed value by value. Even sharing with the restart point's value, one length per row, decodes at a
@@ -26,17 +27,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nyala.cfile import format, kernels
+from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
-from nyala.cfile.memory import allocate
+from nyala.cfile.encoding.words import laid_out
 from nyala.cfile.physical import BYTES, Physical, binary_offsets, fill_holes
 
 __all__ = ["Prefix", "group_prefix_lengths"]
 
 _WORD_BYTES: Final = 8
-# Bytes behind the last suffix: words are copied so many at a time where they can be.
-_WORD_ROOM_BYTES: Final = 32
 _PASS_WORDS_MAX: Final = 1 << 17  # a megabyte at a time, which stays in the second-level cache
 
 
@@ -112,21 +111,19 @@ class Prefix:
 
 
 def _behind(prefixes: pa.Array, suffixes: pa.Array, log2: int) -> pa.Array:
-    """Each of the suffixes behind the prefix of its group of 2^`log2`. Cost: two calls without the interpreter's
-    lock."""
+    """Each of the suffixes behind the prefix of its group of 2^`log2`; all are no more than a block may hold."""
     rows, groups = len(suffixes), len(prefixes)
     of_prefixes, of_suffixes = binary_offsets(prefixes), binary_offsets(suffixes)
     data = [np.frombuffer(array.buffers()[2], np.uint8) for array in (prefixes, suffixes)]
-    # Words as of a dictionary: the prefixes, one of no bytes between them, the suffixes.
+    # Words: the prefixes, one of no bytes between them, the suffixes.
     starts = np.concatenate((of_prefixes, of_suffixes + of_prefixes.dtype.type(data[0].size)))
-    words = np.concatenate((*data, np.zeros(_WORD_ROOM_BYTES, np.uint8)))
     codes = np.empty(2 * rows, np.int32)
     codes[::2] = np.arange(rows) >> log2
     codes[1::2] = np.arange(groups + 1, groups + 1 + rows)
-    ends = np.empty(2 * rows + 1, np.int32)
-    out = allocate(kernels.word_ends(codes, starts, ends))
-    kernels.lay_words(codes, starts, pa.py_buffer(words), ends, out)
-    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends[::2].copy()), out], 0)
+    made = laid_out(codes, starts, np.concatenate(data))
+    assert made is not None
+    ends = np.frombuffer(made[0], np.int32)[::2].copy()
+    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends), made[1]], 0)
 
 
 def group_prefix_lengths(
