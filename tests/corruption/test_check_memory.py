@@ -4,6 +4,7 @@ finds within them."""
 from __future__ import annotations
 
 import gc
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,8 +16,7 @@ import pytest
 from tests.support import open_database
 
 import nyala
-from nyala.cfile import compression, memory
-from nyala.cfile.encoding import dictionary
+from nyala.cfile import memory
 from nyala.tablet import check
 
 
@@ -37,8 +37,12 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peak]:
     arrow, blocks = pa.proxy_memory_pool(before), pa.proxy_memory_pool(memory.pool())
     _POOLS.extend((arrow, blocks))
     gc.collect()
+    their_own = memory.pool
+    takers = [
+        m for name, m in sys.modules.items() if name.startswith("nyala.") and vars(m).get("pool") is their_own
+    ]
     with monkeypatch.context() as patch:
-        for module in (memory, compression, dictionary):
+        for module in takers:
             patch.setattr(module, "pool", lambda: blocks)
         pa.set_memory_pool(arrow)
         tracemalloc.start()
