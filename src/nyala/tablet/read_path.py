@@ -6,7 +6,8 @@
     window     `WINDOW_ROWS` rows of one rowset, aligned so that whole blocks are decoded once:
                  without the rows that zone maps and deltas exclude (rule Z1); read as `window` says
     batch      windows are worked on by several threads where decoding lets go of the interpreter's lock for long
-               (`decodes_in_long_calls`), and given out in order; merged by key only when that is asked for
+               (`decodes_in_long_calls`), of few windows in pieces of one size, and given out in order; merged by key
+               only when that is asked for
 
 Invariants
     Z1  Rows are skipped by a predicate only if the base's zone map and every delta of that column that the snapshot
@@ -49,7 +50,16 @@ from nyala.tablet.scan_memory import (
     share_bytes,
     windows_that_fit,
 )
-from nyala.tablet.window import ScanCounters, ScanSpec, ScanUnit, count_window, growing, in_twos, read_window
+from nyala.tablet.window import (
+    ScanCounters,
+    ScanSpec,
+    ScanUnit,
+    count_window,
+    evened,
+    growing,
+    in_twos,
+    read_window,
+)
 
 __all__ = ["GAP_ROWS", "WINDOW_ROWS", "ScanCounters", "ScanSpec", "ScanUnit"]
 __all__ += [
@@ -87,6 +97,10 @@ _PIECE_WINDOWS: Final = 8
 _PIECE_BYTES: Final = 16 << 20
 # Windows that are where who asks decodes too.
 _READY_WINDOWS_HELPED: Final = 2
+# Where windows are no more than there are processors: the least part of one that is worth another thread, and parts of
+# which pieces are made.
+_EVEN_LEAST: Final = 4
+_EVEN_PARTS: Final = 8
 # Rows of so many bytes that are kept are decoded by several threads (decision 0040).
 _KEPT_ROW_BYTES_MIN: Final = 16
 
@@ -403,6 +417,8 @@ def _each_piece(
     share = share_bytes(units)
     items = _all_pieces(units, spec, counters, columns, min(share, 2 * share // room))
     if is_long:
+        even = _even_rows(units)
+        items = items if even is None else evened(items, WINDOW_ROWS, even)
         # Who has windows made ahead of himself has others that work on them, and who keeps them has nothing else to
         # do: he helps.
         # What is made of text may be a call of the reader's own threads, for which ours waits: then another decodes.
@@ -423,6 +439,18 @@ def _each_piece(
     if spec.predicate is not None and room > 1:
         items, room = in_twos(items, WINDOW_ROWS, counters), room // 2
     return in_parallel(items, work, min(ahead, room), helping=True)
+
+
+def _even_rows(units: Sequence[ScanUnit]) -> int | None:
+    """Rows of a piece, where there are no more windows than processors: then one would wait for another's window, or
+    have none. None: pieces are windows."""
+    rows = [unit.upper - unit.lower for unit in units]
+    processors = ahead_max() // 2
+    least, part = max(1, WINDOW_ROWS // _EVEN_LEAST), max(1, WINDOW_ROWS // _EVEN_PARTS)
+    if sum(rows) < 2 * least or sum(-(-count // WINDOW_ROWS) for count in rows) > processors:
+        return None
+    even = max(least, -(-sum(rows) // (processors * part)) * part)
+    return even if even < WINDOW_ROWS else None
 
 
 def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> pa.RecordBatch | None:

@@ -43,8 +43,8 @@ from nyala.schema.schema import ColumnSchema, Schema
 from nyala.schema.word_test import Demanded, WordTest
 from nyala.tablet.root import AnyRowSet
 
-__all__ = ["GATHER_SHARE", "ScanCounters", "ScanSpec", "ScanUnit", "count_window", "growing", "in_twos"]
-__all__ += ["read_window"]
+__all__ = ["GATHER_SHARE", "ScanCounters", "ScanSpec", "ScanUnit", "count_window", "evened", "growing"]
+__all__ += ["in_twos", "read_window"]
 
 # Below this share of selected rows the other columns are gathered row by row instead of read whole.
 GATHER_SHARE: Final = 1 / 32
@@ -263,6 +263,36 @@ def growing(
         end = (lower // rows + 1) * rows
         if unit.upper - end <= rows // 4:
             end = unit.upper
+    if before is not None:
+        yield before
+
+
+def evened(
+    pieces: Iterable[tuple[ScanUnit, int, int]], window_rows: int, rows: int
+) -> Iterator[tuple[ScanUnit, int, int]]:
+    """Pieces of windows, cut and joined anew at the multiples of `rows`, which are no more than a window's: of so few
+    windows that some threads would have none, or one of them much the largest.
+
+    Windows that were cut, so that what is held at once is less, stay so; nothing is read that was not in a piece.
+    """
+    before: tuple[ScanUnit, int, int] | None = None
+    for unit, lower, upper in pieces:
+        begins = lower % window_rows == 0 or lower == unit.lower
+        if not (begins and (upper % window_rows == 0 or upper == unit.upper)):
+            if before is not None:
+                yield before
+            before = None
+            yield unit, lower, upper
+            continue
+        while lower < upper:
+            end = min((lower // rows + 1) * rows, upper)
+            if before is not None and before[0] is unit and before[2] == lower and lower % rows:
+                before = unit, before[1], end
+            else:
+                if before is not None:
+                    yield before
+                before = unit, lower, end
+            lower = end
     if before is not None:
         yield before
 

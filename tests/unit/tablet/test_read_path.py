@@ -701,6 +701,40 @@ def test_threads_fill_memory_for_who_keeps_it_all(
         assert table.scan(columns, where=where).to_reader().read_all().equals(found) and not begun
 
 
+@pytest.mark.parametrize("rows", [7_000, 8_192, 12_000, 16_000, 20_000])
+def test_few_windows_are_read_in_pieces_of_one_size(
+    rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text of a window and a half would be read by one thread, and by another for half of the time."""
+    monkeypatch.setattr(read_path, "WINDOW_ROWS", 8_192)
+    monkeypatch.setattr(read_path, "ahead_max", lambda: 4)
+    read: list[int] = []
+    real = read_path.read_window
+
+    def noted(unit: Any, spec: Any, lower: int, upper: int, *others: Any) -> Any:
+        read.append(upper - lower)
+        return real(unit, spec, lower, upper, *others)
+
+    monkeypatch.setattr(read_path, "read_window", noted)
+    with open_database(tmp_path / "s") as db:
+        schema = {"k": "int64", "text": nyala.column("string", encoding="plain")}
+        table = db.create_table("t", schema, "k")
+        table.insert({"k": np.arange(rows), "text": [f"text {n}" for n in range(rows)]})
+        table.flush()
+        table.delete(where="k = 5000")
+        found = table.scan().to_arrow()
+        assert found["k"].to_pylist() == [n for n in range(rows) if n != 5000]
+        assert found["text"].to_pylist() == [f"text {n}" for n in range(rows) if n != 5000]
+        even = sorted(read)
+        assert sum(even) == rows
+        if rows <= 2 * 8_192:
+            assert len(even) == 2 and even[1] - even[0] < 2_048
+        else:
+            assert even == [rows - 2 * 8_192, 8_192, 8_192]
+        assert table.scan(where="k BETWEEN 6000 AND 6500").to_arrow()["k"].to_pylist() == [*range(6000, 6501)]
+        assert table.scan(limit=10).to_arrow()["k"].to_pylist() == [*range(10)]
+
+
 def test_what_no_thread_has_begun_the_consumer_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who reads a scan would wait until a busy machine wakes a thread for it."""
 

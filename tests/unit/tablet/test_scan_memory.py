@@ -181,6 +181,9 @@ def test_narrow_rows_keep_their_windows_and_no_block_is_looked_at_for_it(
 ) -> None:
     asked: list[object] = []
     monkeypatch.setattr(DecodedSize, "steps", lambda *asking: asked.append(asking))
+    monkeypatch.setattr(
+        read_path, "ahead_max", lambda: 2
+    )  # of one processor: it does not matter who reads how much
     with nyala.connect(store, read_only=True) as db:
         rows = [batch.num_rows for batch in db["numbers"].scan().to_reader()]
     assert rows == [131_072, 140_000 - 131_072]

@@ -18,7 +18,8 @@ from nyala.cfile.kernels import Fill, fill
 from nyala.schema.predicate import bind
 from nyala.schema.schema import build_schema
 from nyala.tablet import read_path, window
-from nyala.tablet.window import ScanCounters, ScanUnit, _Sieve, growing, in_twos
+from nyala.tablet.read_path import WINDOW_ROWS
+from nyala.tablet.window import ScanCounters, ScanUnit, _Sieve, evened, growing, in_twos
 
 ROWS = 20_000
 DAY = dt.date(2020, 1, 1)
@@ -268,6 +269,59 @@ def test_windows_that_were_cut_for_memory_are_not_joined_again() -> None:
     partly = [(unit, *span) for span in [(0, 10), (10, 20), *cut[4:8], (40, 50), (50, 60), (60, 66)]]
     found = [(lower, upper) for _, lower, upper in growing(partly, 10, lambda: 4)]
     assert found == [(0, 10), (10, 20), (20, 25), (25, 30), (30, 35), (35, 40), (40, 66)]
+
+
+def test_pieces_are_evened_and_hold_the_same_rows() -> None:
+    """One thread would have a whole window and another what is left; or rows be read twice, or be lost."""
+    one, other = (ScanUnit(cast(Any, object()), 0, 0, 19) for _ in range(2))
+
+    def spans(pieces: list[tuple[ScanUnit, int, int]], rows: int) -> list[tuple[int, int]]:
+        return [(lower, upper) for _, lower, upper in evened(pieces, 10, rows)]
+
+    whole = [(one, 0, 10), (one, 10, 19)]
+    assert spans(whole, 7) == [(0, 7), (7, 14), (14, 19)]
+    assert spans(whole, 9) == [(0, 9), (9, 18), (18, 19)]
+    assert spans(whole, 10) == [(0, 10), (10, 19)]
+    assert spans(whole, 3) == [(n, min(n + 3, 19)) for n in range(0, 19, 3)]
+    both = [*whole, (other, 0, 10), (other, 10, 19)]
+    assert spans(both, 7) == spans(whole, 7) * 2
+    assert [unit for unit, _, _ in evened(both, 10, 7)] == [one] * 3 + [other] * 3
+    inside = ScanUnit(cast(Any, object()), 0, 3, 17)  # of a key range
+    assert spans([(inside, 3, 10), (inside, 10, 17)], 5) == [(3, 5), (5, 10), (10, 15), (15, 17)]
+    assert spans([], 5) == []
+
+
+def test_what_was_cut_is_not_evened() -> None:
+    """What was cut so that it fits `memory_limit` would be joined; or rows that zone maps exclude be read."""
+    unit = ScanUnit(cast(Any, object()), 0, 0, 30)
+    cut = [(0, 5), (5, 10), (10, 20), (22, 30)]
+    pieces = [(unit, *span) for span in cut]
+    assert [piece[1:] for piece in evened(pieces, 10, 7)] == [(0, 5), (5, 10), (10, 14), (14, 20), (22, 30)]
+
+
+@pytest.mark.parametrize(
+    ("processors", "rows", "even"),
+    [
+        (2, [WINDOW_ROWS + 1], WINDOW_ROWS * 5 // 8),
+        (2, [WINDOW_ROWS], WINDOW_ROWS // 2),
+        (2, [2 * WINDOW_ROWS], None),
+        (2, [2 * WINDOW_ROWS + 1], None),
+        (2, [WINDOW_ROWS // 2], WINDOW_ROWS // 4),
+        (2, [WINDOW_ROWS // 2 - 1], None),
+        (2, [WINDOW_ROWS // 4, WINDOW_ROWS // 4, WINDOW_ROWS // 4], None),
+        (16, [WINDOW_ROWS, WINDOW_ROWS], WINDOW_ROWS // 4),
+        (16, [10 * WINDOW_ROWS], WINDOW_ROWS * 5 // 8),
+        (1, [WINDOW_ROWS], None),
+    ],
+)
+def test_few_windows_are_pieces_for_each_processor(
+    processors: int, rows: list[int], even: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a table of one window and a half, one processor would do two thirds, and of sixteen fourteen nothing."""
+    monkeypatch.setattr(read_path, "ahead_max", lambda: 2 * processors)
+    units = [ScanUnit(cast(Any, object()), 0, 0, count) for count in rows]
+    assert WINDOW_ROWS == read_path.WINDOW_ROWS
+    assert read_path._even_rows(units) == even
 
 
 def test_windows_are_joined_only_where_all_of_both_is_read() -> None:
