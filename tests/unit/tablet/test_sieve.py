@@ -297,6 +297,9 @@ def test_what_was_cut_is_not_evened() -> None:
     cut = [(0, 5), (5, 10), (10, 20), (22, 30)]
     pieces = [(unit, *span) for span in cut]
     assert [piece[1:] for piece in evened(pieces, 10, 7)] == [(0, 5), (5, 10), (10, 14), (14, 20), (22, 30)]
+    pieces = [(unit, *span) for span in [(0, 10), (10, 15), (15, 20), (20, 30)]]
+    found = [piece[1:] for piece in evened(pieces, 10, 7)]
+    assert found == [(0, 7), (7, 10), (10, 15), (15, 20), (20, 21), (21, 28), (28, 30)]
 
 
 @pytest.mark.parametrize(
