@@ -348,6 +348,20 @@ def test_greatest(kernels: ModuleType, count: int, bits: int, seed: int) -> None
     assert kernels.greatest(packed(deltas, bits, 2), 2, bits, count) == max(deltas)
 
 
+@given(count=COUNTS, bits=BITS, start=st.integers(0, 9), seed=st.integers(0, 1 << 32), data=st.data())
+def test_delta_at(
+    kernels: ModuleType, count: int, bits: int, start: int, seed: int, data: st.DataObject
+) -> None:
+    """`get` would show another row's value."""
+    deltas = deltas_of(bits, count, seed)
+    block = packed(deltas, bits, start)
+    for row in (0, count - 1, *data.draw(st.lists(st.integers(0, count - 1), max_size=9))):
+        assert kernels.delta_at(block, start, bits, count, row) == deltas[row]
+    for row in (-1, count, count + 7):
+        with pytest.raises(ValueError, match=f"expected a row of {count}, found {row}"):
+            kernels.delta_at(block, start, bits, count, row)
+
+
 @given(words=st.lists(st.integers(0, 255), max_size=300), width=st.sampled_from((1, 2, 4)))
 def test_widen(kernels: ModuleType, words: list[int], width: int) -> None:
     """Codewords that name other words, or one beyond the last that nobody notices."""
@@ -429,6 +443,8 @@ def test_no_question_reaches_outside_its_memory(compiled_kernels: ModuleType) ->
     for place in places[:4] + places[-2:]:
         with pytest.raises(ValueError, match="expected"):
             compiled_kernels.greatest(data, *place[:3])
+        with pytest.raises(ValueError, match="expected"):
+            compiled_kernels.delta_at(data, *place[:3], 0)
     with pytest.raises(ValueError, match="expected deltas below 3"):
         compiled_kernels.in_table(data, 0, 2, 4, 0, 4, table[:3], out)
     with pytest.raises(ValueError, match="expected"):

@@ -2,7 +2,8 @@
 
     gather, pick, value        scattered ordinals; the same to be joined with those of other files; one
     between                    a few neighbours
-    pick_all, few_between      of several columns, whose blocks the cache is asked for at once
+    pick_all, few_between,     of several columns, whose blocks the cache is asked for at once
+    values_at
 
 Few values of a block are taken from it in the form `few`, in which it is as small as in the file where its encoding has
 a place for each value: frames, runs, codewords. Many are taken from the form `small`, of which no value is widened that
@@ -48,7 +49,7 @@ from nyala.cfile.physical import BYTES, narrow_decimal
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import python_at, python_value
 
-__all__ = ["PART_LOG2", "SingleValues", "few_between", "pick_all"]
+__all__ = ["PART_LOG2", "SingleValues", "few_between", "pick_all", "values_at"]
 
 # A read of fewer rows than this part of a block is a look-up: it takes single values from what lies there.
 PART_LOG2: Final = 4
@@ -95,6 +96,7 @@ class SingleValues:
         self._mask = footer.rows_per_block - 1
         # Whether those few are codewords.
         self._has_codes = self._few == "packed" and bool(footer.dictionary_length)
+        self._has_words = bool(footer.dictionary_length)
         self._python = python_value(footer.form.type)
 
     def gather(
@@ -147,17 +149,23 @@ class SingleValues:
 
         Raises: CorruptionError, also for what is no value of the type.
         """
+        return values_at([self], ordinal)[0]
+
+    def _value_of(self, ordinal: int, kept: Any | None) -> Any:
+        """`value`, of its block as the cache has it; None: it does not."""
         assert 0 <= ordinal < self._footer.row_count
-        block, row = ordinal >> self._log2, ordinal & self._mask
-        kept = self._source.kept(self._few, block)
+        row = ordinal & self._mask
         if kept is None:
-            kept = self._source.blocks((block,), None, True, self._few)[0]
+            kept = self._source.blocks((ordinal >> self._log2,), None, True, self._few)[0]
         try:
-            found = self._python(kept.number(row)) if isinstance(kept, Frame | Runs) else python_at(kept, row)
+            if type(kept) is Frame or type(kept) is Runs:
+                found = self._python(kept.number(row))
+            else:
+                found = python_at(kept, row)
         except CorruptionError as error:
-            offset = int(self._footer.block_offsets[block])
+            offset = int(self._footer.block_offsets[ordinal >> self._log2])
             raise CorruptionError(error.reason, self._source.path, offset) from error.__cause__
-        if self._footer.dictionary_length and found is not None:
+        if self._has_words and found is not None:
             return self._source.dictionary(None)[found].as_py()
         return found
 
@@ -230,6 +238,17 @@ class SingleValues:
             validity = column_validity(array)
             return self._footer.form.fixed_array(values, len(array), validity, array.null_count)
         return array
+
+
+def values_at(columns: Sequence[SingleValues], ordinal: int) -> list[Any]:
+    """`value` of several base columns. Cost: the cache is asked once for the blocks of all of them."""
+    if not columns:
+        return []
+    cache = columns[0]._source.cache
+    if cache is None:
+        return [column._value_of(ordinal, None) for column in columns]
+    kept = cache.get_all([column._source.name(column._few, ordinal >> column._log2) for column in columns])
+    return [column._value_of(ordinal, block) for column, block in zip(columns, kept, strict=True)]
 
 
 def pick_all(columns: Sequence[SingleValues], ordinals: Ordinals, stats: ReadStats | None) -> list[Pick]:

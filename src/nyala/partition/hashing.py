@@ -1,4 +1,4 @@
-"""The hash of hash partitioning: Spark's own `hash()`, bit for bit, over whole columns.
+"""The hash of hash partitioning: Spark's own `hash()`, bit for bit, over whole columns, and of one row.
 
     h = seed
     for each column, in the level's order:  h = murmur3_x86_32(bytes of the value, seed=h)
@@ -33,7 +33,7 @@ import pyarrow as pa
 from nyala.keys.arrow_memory import binary_view, fixed_view, overlapping_words
 from nyala.schema.types import ColumnType
 
-__all__ = ["ALGORITHM", "DEFAULT_SEED", "buckets_of", "murmur3_bytes", "spark_hash"]
+__all__ = ["ALGORITHM", "DEFAULT_SEED", "bucket_of", "buckets_of", "murmur3_bytes", "spark_hash"]
 
 Words = npt.NDArray[np.uint32]
 
@@ -41,6 +41,7 @@ ALGORITHM: Final = "spark-murmur3"
 DEFAULT_SEED: Final = 42  # Spark's
 
 _DECIMAL_LONG_DIGITS: Final = 18
+_WORD: Final = 0xFFFF_FFFF
 
 
 def spark_hash(
@@ -64,6 +65,52 @@ def buckets_of(
     """The bucket of each row, 0 <= bucket < buckets: Spark's `pmod(hash(columns), buckets)`."""
     # NumPy's remainder has the sign of the divisor, as pmod's has.
     return np.remainder(spark_hash(arrays, types, seed), np.int32(buckets))
+
+
+def bucket_of(
+    values: Sequence[Any], types: Sequence[ColumnType], buckets: int, seed: int = DEFAULT_SEED
+) -> int:
+    """The bucket of one row, of canonical scalars (days, microseconds, unscaled integers): `buckets_of` by Python's own
+    integers. Cost: a microsecond or two for each four bytes, where NumPy's calls take sixty for a column."""
+    h = seed & _WORD
+    for value, type in zip(values, types, strict=True):
+        if type.is_variable:
+            h = _hash_bytes(value.encode() if isinstance(value, str) else value, h)
+        elif type.precision is not None and type.precision > _DECIMAL_LONG_DIGITS:
+            # As few bytes as hold the sign too: 127 and -128 have one, 128 and -129 two.
+            size = (value if value >= 0 else ~value).bit_length() // 8 + 1
+            h = _hash_bytes(value.to_bytes(size, "big", signed=True), h)
+        elif type.name == "decimal" or type.storage_width_bytes == 8:
+            h = _finish_one(_mix_one(_mix_one(h, value & _WORD), value >> 32 & _WORD), 8)
+        else:
+            h = _finish_one(_mix_one(h, value & _WORD), 4)
+    return (h - ((h >> 31) << 32)) % buckets
+
+
+def _hash_bytes(raw: bytes, h: int) -> int:
+    whole = len(raw) & ~3
+    for at in range(0, whole, 4):
+        h = _mix_one(h, int.from_bytes(raw[at : at + 4], "little"))
+    for byte in raw[whole:]:
+        h = _mix_one(h, byte if byte < 0x80 else byte | 0xFFFF_FF00)
+    return _finish_one(h, len(raw))
+
+
+def _mix_one(h: int, word: int) -> int:
+    """`_mix` of one row."""
+    k = word * 0xCC9E2D51 & _WORD
+    k = (k << 15 | k >> 17) & _WORD
+    k = (k * 0x1B873593 & _WORD) ^ h
+    k = (k << 13 | k >> 19) & _WORD
+    return k * 5 + 0xE6546B64 & _WORD
+
+
+def _finish_one(h: int, length_bytes: int) -> int:
+    """`_finish` of one row."""
+    h ^= length_bytes
+    h = (h ^ h >> 16) * 0x85EBCA6B & _WORD
+    h = (h ^ h >> 13) * 0xC2B2AE35 & _WORD
+    return h ^ h >> 16
 
 
 def _hash_column(array: pa.Array, type: ColumnType, h: Words) -> Words:

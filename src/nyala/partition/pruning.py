@@ -27,7 +27,7 @@ import numpy.typing as npt
 from nyala.keys.arrow_memory import array_of_canonical
 from nyala.keys.codec import KeyCodec
 from nyala.keys.key_range import Clamped, KeyRange, clamp, range_of_clamped
-from nyala.partition.hashing import buckets_of
+from nyala.partition.hashing import bucket_of, buckets_of
 from nyala.partition.model import HashLevel, Partition, PartitionSchema
 from nyala.schema.constraint import Constraint
 from nyala.schema.schema import ColumnSchema, Schema
@@ -36,6 +36,8 @@ __all__ = ["prune"]
 
 # A list of so many combinations falls into nearly every bucket, and range, anyway.
 MAX_COMBINATIONS: Final = 4096
+# So many cost less one by one than NumPy's calls for all.
+_FEW_COMBINATIONS: Final = 8
 
 
 def prune(
@@ -88,11 +90,15 @@ def _allowed_buckets(
     if len(values) < len(lists) or math.prod(len(one) for one in values) > MAX_COMBINATIONS:
         return None
     types = [column.type for column in columns]
+    allowed = np.zeros(level.buckets, dtype=bool)
+    if math.prod(len(one) for one in values) <= _FEW_COMBINATIONS:
+        for row in itertools.product(*values):
+            allowed[bucket_of(row, types, level.buckets, level.seed)] = True
+        return allowed
     arrays = [
         array_of_canonical(type, list(one))
         for type, one in zip(types, zip(*itertools.product(*values), strict=True), strict=True)
     ]
-    allowed = np.zeros(level.buckets, dtype=bool)
     allowed[buckets_of(arrays, types, level.buckets, level.seed)] = True
     return allowed
 

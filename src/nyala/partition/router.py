@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.keys.codec import KeyCodec
-from nyala.partition.hashing import ALGORITHM, buckets_of
+from nyala.partition.hashing import ALGORITHM, bucket_of, buckets_of
 from nyala.partition.model import Partition, PartitionSchema
 from nyala.schema.schema import Schema
 
@@ -67,8 +67,6 @@ class Router:
         self._table = table.reshape(-1)
         self.covers_all: Final = bool((self._table >= 0).all())
         """Whether every row has a partition."""
-        self.is_single: Final = len(self._table) == 1
-        """Neither hash nor bounds: all rows are at home in the one partition, or none is."""
 
     def route(self, arrays: Mapping[str, pa.Array], count: int) -> npt.NDArray[np.int32]:
         """For each of `count` rows the index of its partition, -1 where no partition has its range.
@@ -87,3 +85,14 @@ class Router:
             keys = self._codec.encode([arrays[name] for name in self._range_names])
             numbers = numbers * self._regions + self._bounds.search(keys, side="right")
         return self._table[numbers]
+
+    def route_one(self, values: Mapping[str, Any]) -> int:
+        """`route` of one row, of canonical scalars (days, microseconds, unscaled integers), without arrays."""
+        number = 0
+        for names, types, level in self._levels:
+            bucket = bucket_of([values[name] for name in names], types, level.buckets, level.seed)
+            number = number * level.buckets + bucket
+        if self._codec is not None and self._bounds is not None:
+            key = self._codec.encode_one([values[name] for name in self._range_names])
+            number = number * self._regions + int(self._bounds.search(key, side="right")[0])
+        return int(self._table[number])

@@ -30,7 +30,7 @@ from nyala.cfile.encoded_rows import EncodedRows
 from nyala.cfile.gathering import Ordinals, Pick, joined_columns
 from nyala.cfile.physical import narrow_decimal
 from nyala.cfile.reader import ReadStats
-from nyala.cfile.single_values import SingleValues, few_between, pick_all
+from nyala.cfile.single_values import SingleValues, few_between, pick_all, values_at
 from nyala.cfile.zonemap import Zone
 from nyala.delta import applier
 from nyala.delta.applier import decide, resolve_at
@@ -373,13 +373,17 @@ class DiskRowSet(RowSetVersion):
 
     def row(self, columns: Sequence[ColumnSchema], snapshot: int, rowid: int) -> list[Any]:
         """One row at `snapshot`, as Python values. Raises: CorruptionError, also for what is no value of its type."""
+        plain = self._plain(columns)
+        values = values_at(plain, rowid)
+        if len(plain) == len(columns):
+            return values
         changed = self.changes.touched.intersection(column.id for column in columns)
         cells = self.changes.cells(rowid, changed, snapshot) if changed else {}
-        found = []
+        of_plain, found = dict(zip(map(id, plain), values, strict=True)), []
         for column in columns:
             reader = self.base_column(column.id)
-            if column.id not in changed and reader is not None and reader.arrow == column.type.arrow:
-                found.append(reader.singles.value(rowid))
+            if reader is not None and id(reader.singles) in of_plain:
+                found.append(of_plain[id(reader.singles)])
             elif (cell := cells.get(column.id)) is not None:
                 found.append(self._python(column, *cell))
             else:

@@ -140,27 +140,35 @@ def look_up_row(
 ) -> dict[str, Any] | None:
     """One row by its whole key, as Python values; None when there is none. Raises: as `look_up`."""
     wanted = table.schema.columns if columns is None else table.schema.project(columns)
-    encoded, tablets = _plain_key(table, key) or read_keys(table, [key], "get", snapshot)
-    ordinal = int(tablets[0])
+    plain = _plain_key(table, key)
+    if plain is None:
+        encoded, tablets = read_keys(table, [key], "get", snapshot)
+        ordinal = int(tablets[0])
+    else:
+        encoded, ordinal = plain
     if ordinal < 0:
         return None
-    key_ids = {column.id for column in table.schema.key_columns}
+    key_columns = table.schema.key_columns
+    key_ids = {column.id for column in key_columns}
     values = [column for column in wanted if column.id not in key_ids]
     row = read_path.get_row(table, encoded, ordinal, values, snapshot)
     if row is None:
         return None
-    found = dict(zip((column.name for column in values), row, strict=True))
+    found = {column.name: value for column, value in zip(values, row, strict=True)}
     if len(values) < len(wanted):  # of the key, which was found as it was asked for
-        of_key = zip(table.schema.key_columns, table.codec.decode(encoded), strict=True)
-        found |= {column.name: python_at(array, 0) for column, array in of_key}
+        if plain is not None:
+            found |= key
+        else:
+            of_key = zip(key_columns, table.codec.decode(encoded), strict=True)
+            found |= {column.name: python_at(array, 0) for column, array in of_key}
     return {column.name: found[column.name] for column in wanted}
 
 
-def _plain_key(table: TableState, key: Mapping[str, Any]) -> tuple[EncodedKeys, np.ndarray] | None:
-    """`read_keys` of one key in which nothing is to be converted or checked; None: there is, or may be.
+def _plain_key(table: TableState, key: Mapping[str, Any]) -> tuple[EncodedKeys, int] | None:
+    """(encoded, ordinal of the tablet that houses it) of one key in which nothing is to be converted or checked; None:
+    there is, or may be, or no tablet does.
 
-    Making one-row arrays of two integers, only to take them apart again, would cost as much as finding the row. A table
-    of several tablets is routed by arrays.
+    Making one-row arrays of two integers, only to take them apart again, would cost as much as finding the row.
     """
     columns = table.schema.key_columns
     if len(key) != len(columns) or table.entry.dropped:
@@ -179,14 +187,8 @@ def _plain_key(table: TableState, key: Mapping[str, Any]) -> tuple[EncodedKeys, 
         elif not value.isascii() or len(value) > MAX_CELL_BYTES:
             return None
         values.append(value)
-    arrays: dict[str, pa.Array] = {}
-    if not table.router.is_single:
-        arrays = {
-            column.name: pa.array([value], column.type.arrow)
-            for column, value in zip(columns, values, strict=True)
-        }
-    tablets = table.router.route(arrays, 1)
-    return None if tablets[0] < 0 else (table.codec.encode_one(values), tablets)
+    ordinal = table.router.route_one(key)
+    return None if ordinal < 0 else (table.codec.encode_one(values), ordinal)
 
 
 def _find(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nyala.keys.arrow_memory import array_of_canonical
-from nyala.partition.hashing import buckets_of, murmur3_bytes, spark_hash
+from nyala.partition.hashing import bucket_of, buckets_of, murmur3_bytes, spark_hash
 from nyala.schema.types import ColumnType, parse_type
 
 # (type, canonical value, what hash(value) is in Spark 4.3)
@@ -69,6 +69,7 @@ def test_golden_values(name: str, value: Any, expected: int) -> None:
     """Rows on disk lie where this hash put them; another value, and they are not found any more."""
     type = parse_type(name)
     assert spark_hash([array_of_canonical(type, [value])], [type]).tolist() == [expected]
+    assert bucket_of([value], [type], 1000) == expected % 1000
 
 
 @pytest.mark.parametrize(("names", "row", "expected"), GOLDEN_COMPOSITES)
@@ -160,6 +161,7 @@ def test_every_row_as_by_the_textbook(names: list[str], data: st.DataObject) -> 
     buckets = buckets_of(arrays, types, 5, seed)
     assert buckets.tolist() == [h % 5 for h in expected], "pmod: never negative"
     assert buckets.dtype == np.int32
+    assert [bucket_of(row, types, 5, seed) for row in rows[offset:]] == buckets.tolist()
 
 
 def test_murmur3_bytes_leaves_its_arguments_alone() -> None:

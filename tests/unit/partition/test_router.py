@@ -124,6 +124,8 @@ def test_t1_routing_finds_the_partition_of_each_row(
     routed = router.route(arrays_of(schema, rows), len(rows))
     assert routed.dtype == np.int32
     assert routed.tolist() == [partition_of(row, *table) for row in rows]
+    one_by_one = [router.route_one(dict(zip(schema.key_names, row, strict=False))) for row in rows]
+    assert one_by_one == routed.tolist(), "`get` would look for a row where it is not"
     # Partitions in another order, and with some dropped: as after ranges were added and dropped.
     shuffled = tuple(data.draw(st.permutations(partitions)))[: data.draw(st.integers(0, len(partitions)))]
     again = Router(partition_schema, shuffled, schema).route(arrays_of(schema, rows), len(rows))

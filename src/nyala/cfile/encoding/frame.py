@@ -35,7 +35,6 @@ from nyala.cfile.physical import Physical
 from nyala.cfile.planes import (
     fetch_planes,
     fetch_rows,
-    pick_one,
     plane_views,
     planes_size,
 )
@@ -333,7 +332,7 @@ class Frame:
         assert 0 <= row < self.row_count
         if self.anchors is not None:
             return int(self._numbers(row, row + 1)[0])
-        delta = pick_one(self.data, self.start, self.bits, self.row_count, row)
+        delta = kernels.delta_at(self.data, self.start, self.bits, self.row_count, row)
         if self.references is not None:
             return int(self.references[delta])
         return self.base + self.step * row + self.unit * delta

@@ -9,7 +9,7 @@
     in_range   which rows of a frame have a delta in a range           in_table   the same of any set of deltas
     rows_matching   which rows are in such ranges and sets in all of several columns
     places     the numbers of the rows that a mask has
-    greatest   the greatest delta
+    greatest   the greatest delta      delta_at   that of one row: over before the lock would be let go of
     widen      codewords as Arrow's indices
     spread     dense values to the rows that have one      spread_ends   the same of offsets
     letters    which bytes stand in each place of texts of one length
@@ -55,6 +55,7 @@ __all__ = [
     "Ranks",
     "Spellings",
     "Stretch",
+    "delta_at",
     "described",
     "fetch",
     "fill",
@@ -112,6 +113,7 @@ COMPILED: Final = not _CHOSEN.endswith(".plain")
 _kernels: Final = importlib.import_module(_CHOSEN)
 if TYPE_CHECKING:
     from nyala.cfile.kernels.plain import (
+        delta_at,
         fill,
         greatest,
         in_range,
@@ -129,7 +131,7 @@ if TYPE_CHECKING:
         word_ends,
     )
 else:
-    fill, greatest, widen = _kernels.fill, _kernels.greatest, _kernels.widen
+    delta_at, fill, greatest, widen = _kernels.delta_at, _kernels.fill, _kernels.greatest, _kernels.widen
     in_range, in_table = _kernels.in_range, _kernels.in_table
     places, rows_matching, views = _kernels.places, _kernels.rows_matching, _kernels.views
     spread, spread_ends = _kernels.spread, _kernels.spread_ends

@@ -15,13 +15,14 @@ import pyarrow as pa
 
 from nyala.cfile.format import FOR_TILE_ROWS
 from nyala.cfile.memory import scratch
-from nyala.cfile.planes import pick_planes, unpack_planes
+from nyala.cfile.planes import pick_one, pick_planes, unpack_planes
 
 __all__ = [
     "CHECKED",
     "REVISION",
     "Fill",
     "Question",
+    "delta_at",
     "fill",
     "greatest",
     "in_range",
@@ -34,7 +35,7 @@ __all__ += ["spread", "spread_ends", "views", "widen", "word_ends"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 15
+REVISION: Final = 16
 CHECKED: Final = False
 
 
@@ -176,6 +177,13 @@ def rows_matching(questions: Sequence[Question], count: int, out: npt.NDArray[np
 def greatest(data: pa.Buffer, start: int, bits: int, count: int) -> int:
     """The greatest delta of all rows; 0 of none."""
     return int(unpack_planes(data, start, bits, count).max(initial=0))
+
+
+def delta_at(data: pa.Buffer, start: int, bits: int, count: int, row: int) -> int:
+    """The delta of one row. Cost: the compiled one does not let go of the interpreter's lock."""
+    if not 0 <= row < count:
+        raise ValueError(f"expected a row of {count}, found {row}")
+    return pick_one(data, start, bits, count, row)
 
 
 def widen(words: pa.Buffer, width: int, out: npt.NDArray[np.int32]) -> int:

@@ -117,6 +117,18 @@ def greatest(data, Py_ssize_t start, int bits, Py_ssize_t count):
         most = _greatest_delta(&planes)
     return most
 
+
+
+def delta_at(data, Py_ssize_t start, int bits, Py_ssize_t count, Py_ssize_t row):
+    cdef Views views = Views(1)
+    cdef Planes planes
+    cdef uint64_t delta
+    _planes_in(&planes, views.hold(data, PyBUF_SIMPLE), start, bits, count)
+    if not 0 <= row < count:
+        raise ValueError(f"expected a row of {count}, found {row}")
+    _unpack(&planes, row, 1, &delta)
+    return delta
+
 # ------------------------------------------------------------------------------------------------ of several columns
 
 
