@@ -259,6 +259,7 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
             effect.columns = dict(
                 zip(effect.columns, copy_arrays(list(effect.columns.values())), strict=True)
             )
+            effect.batch = None
             effect.__dict__.pop("nbytes", None)
     groups = [
         (settlement, effect, log_batch(settlement.table, effect))
@@ -295,8 +296,8 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
 
 def log_batch(table: TableState, effect: Effect) -> pa.RecordBatch:
     """The effect's rows as the log keeps them: columns named by their ids, the key first."""
-    if effect.ready is not None:
-        return effect.ready.batch
+    if effect.batch is not None:
+        return effect.batch
     schema, _ = table.log_schema(tuple(effect.columns))
     return pa.RecordBatch.from_arrays(list(effect.columns.values()), schema=schema)
 
@@ -312,7 +313,7 @@ def settled_group(settlement: Settlement, effect: Effect, batch: pa.RecordBatch)
         offsets=tuple(offsets.tolist()),
         batch=batch,
         schema_message=settlement.table.log_schema(tuple(effect.columns))[1],
-        batch_message=None if effect.ready is None else effect.ready.message,
+        batch_message=effect.message,
     )
 
 
@@ -397,8 +398,9 @@ def _ascending(codes: np.ndarray, rowids: np.ndarray) -> bool:
 def _plan_insert(table: TableState, effect: Effect) -> list[Addition]:
     ghosts = effect.rowids >= 0
     if not ghosts.any():
-        batch = None if effect.ready is None else effect.ready.batch
-        return _plan_fresh(table, effect.keys, effect.tablets, effect.columns, effect.nbytes, batch=batch)
+        return _plan_fresh(
+            table, effect.keys, effect.tablets, effect.columns, effect.nbytes, batch=effect.batch
+        )
     # Keys that lie dead in the MemRowSet come back to life there: REINSERT (R5). Anywhere else a dead key is left
     # alone and the row is new.
     out: list[Addition] = []

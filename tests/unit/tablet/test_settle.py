@@ -271,9 +271,11 @@ def effect_rows(world: World, effect: Effect) -> dict[Key, Row]:
         [effect.columns[column.id] for column in schema.key_columns]
     ).to_hashable()
     assert encoded == effect.keys.to_hashable()
-    if effect.ready is not None:
-        assert effect.ready.batch.columns == list(effect.columns.values()), "the log would have other rows"
-        assert [column.id for column in effect.ready.columns] == list(effect.columns)
+    if effect.batch is not None:
+        assert effect.batch.columns == list(effect.columns.values()), "the log would have other rows"
+        assert effect.batch.schema.names == [str(number) for number in effect.columns]
+    if effect.message is not None:
+        assert pa.ipc.read_record_batch(effect.message, effect.batch.schema) == effect.batch
     order = list(zip(effect.tablets.tolist(), encoded, strict=True))
     assert order == sorted(set(order)), "S1, S3: tablet order, then key order, each key once"
     return {key: {name: values[index] for name, values in arrays.items()} for index, key in enumerate(keys)}
@@ -385,7 +387,7 @@ def told(settlement: Settlement) -> Any:
         [
             (
                 e.kind, e.keys.to_hashable(), e.tablets.tolist(), e.codes.tolist(), e.rowids.tolist(),
-                {number: array.to_pylist() for number, array in e.columns.items()}, e.ready,
+                {number: array.to_pylist() for number, array in e.columns.items()}, e.batch, e.message,
             )
             for e in settlement.effects
         ],
@@ -436,7 +438,7 @@ def test_the_row_that_is_left_of_a_batch_is_the_one_that_is_written(world: World
         rows = tuple((key, (1, 2, None if number == bad else 3)) for number, key in enumerate(keys))
         settlement = compare(world, [Operation("upsert", False, COLUMNS, rows)])
         (effect,) = settlement.effects
-        assert list(effect_rows(world, effect)) == [keys[1 - bad]] and effect.ready is None
+        assert list(effect_rows(world, effect)) == [keys[1 - bad]] and effect.message is None
 
 
 def test_s2_delete_and_insert_of_a_live_key_is_an_update_of_all_columns(world: World) -> None:

@@ -273,7 +273,9 @@ def test_a_single_key_is_encoded_as_in_a_batch_or_not_at_all(
     encoded, tablets = where_writes.read_keys(table, [key], "get")
     assert single[0].to_binary().equals(encoded.to_binary())
     assert single[0].to_hashable() == encoded.to_hashable()
-    assert single[1].tolist() == tablets.tolist() == [0]
+    assert [single[1]] == tablets.tolist() == [0]
+    # A row is shown with the key as it was asked for.
+    assert [array[0].as_py() for array in table.codec.decode(encoded)] == [key[name] for name in sorted(key)]
 
 
 @pytest.fixture(scope="module")
