@@ -62,7 +62,9 @@ class Effect:
     rowids: (
         np.ndarray
     )  # place in that rowset; for an insert the dead row of the MemRowSet to bring back, or -1
-    batch: pa.RecordBatch | None = None  # the columns as the log has them, if they came as one or were taken so
+    batch: pa.RecordBatch | None = (
+        None  # the columns as the log has them, if they came as one or were taken so
+    )
     message: pa.Buffer | None = None  # the batch's, if it has one already
 
     @cached_property
@@ -440,8 +442,8 @@ class _Chooser:
     def columns(
         self, at: np.ndarray, value_ids: Sequence[int]
     ) -> tuple[dict[int, pa.Array], pa.RecordBatch | None, pa.Buffer | None]:
-        """Values of the key columns and of `value_ids` for the keys at `at`; the same as one batch, if they came so, and
-        its message, if they are all of them as they came."""
+        """Values of the key columns and of `value_ids` for the keys at `at`; the same as one batch, if they came so,
+        and its message, if they are all of them as they came."""
         wanted = [*self._schema.key_columns, *map(self._schema.by_id, value_ids)]
         if len(self._operations) > 1:
             return {column.id: self._of_several(column, at) for column in wanted}, None, None
