@@ -62,9 +62,7 @@ class Effect:
     rowids: (
         np.ndarray
     )  # place in that rowset; for an insert the dead row of the MemRowSet to bring back, or -1
-    batch: pa.RecordBatch | None = (
-        None  # the columns as the log has them, if they came as one or were taken so
-    )
+    batch: pa.RecordBatch | None = None  # the columns as the log has them, where they are one batch
     message: pa.Buffer | None = None  # the batch's, if it has one already
 
     @cached_property
@@ -455,7 +453,7 @@ class _Chooser:
         if ready is not None and ready.ids == tuple([column.id for column in wanted]):
             if pick is None:
                 return {column.id: given[column.id] for column in wanted}, ready.batch, ready.message
-            # By one call: sixteen take three times as long for some hundred rows.
+            # By one call: of sixteen columns and some hundred rows in half of the time.
             batch = ready.batch.take(pick)
             return dict(zip(ready.ids, batch.columns, strict=True)), batch, None
         columns: dict[int, pa.Array] = {}

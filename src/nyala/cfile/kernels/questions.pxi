@@ -118,7 +118,6 @@ def greatest(data, Py_ssize_t start, int bits, Py_ssize_t count):
     return most
 
 
-
 def delta_at(data, Py_ssize_t start, int bits, Py_ssize_t count, Py_ssize_t row):
     cdef Views views = Views(1)
     cdef Planes planes
@@ -128,6 +127,7 @@ def delta_at(data, Py_ssize_t start, int bits, Py_ssize_t count, Py_ssize_t row)
         raise ValueError(f"expected a row of {count}, found {row}")
     _unpack(&planes, row, 1, &delta)
     return delta
+
 
 # ------------------------------------------------------------------------------------------------ of several columns
 
