@@ -13,9 +13,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from nyala.database import Database
 from nyala.env import Env, Files, SystemClock, SystemRandomness, system_files
 from nyala.env.clock import Clock
+from nyala.tablet import read_path
 from nyala.tablet.store import Store, StoreOptions
 
 
@@ -45,6 +48,19 @@ def rows(table: Any, at: Any = None, where: Any = None) -> list[tuple[Any, ...]]
 def key_value_table(database: Database, name: str = "t") -> Any:
     """A table (k int64, v int64 nullable), key k, one tablet."""
     return database.create_table(name, {"k": "int64", "v": "int64"}, primary_key="k")
+
+
+def pieces_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each piece has that scans read from now on."""
+    read: list[int] = []
+    real = read_path.read_window
+
+    def noted(unit: Any, spec: Any, lower: int, upper: int, *others: Any) -> Any:
+        read.append(upper - lower)
+        return real(unit, spec, lower, upper, *others)
+
+    monkeypatch.setattr(read_path, "read_window", noted)
+    return read
 
 
 def calls_of(action: Callable[[], object], rounds: int = 1) -> Counter[str]:

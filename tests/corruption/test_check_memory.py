@@ -41,6 +41,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peak]:
     takers = [
         m for name, m in sys.modules.items() if name.startswith("nyala.") and vars(m).get("pool") is their_own
     ]
+    assert len(takers) > 1, "what is measured would be no more than the pool's own module takes"
     with monkeypatch.context() as patch:
         for module in takers:
             patch.setattr(module, "pool", lambda: blocks)

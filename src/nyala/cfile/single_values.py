@@ -96,7 +96,6 @@ class SingleValues:
         self._mask = footer.rows_per_block - 1
         # Whether those few are codewords.
         self._has_codes = self._few == "packed" and bool(footer.dictionary_length)
-        self._has_words = bool(footer.dictionary_length)
         self._python = python_value(footer.form.type)
 
     def gather(
@@ -165,7 +164,7 @@ class SingleValues:
         except CorruptionError as error:
             offset = int(self._footer.block_offsets[ordinal >> self._log2])
             raise CorruptionError(error.reason, self._source.path, offset) from error.__cause__
-        if self._has_words and found is not None:
+        if self._has_codes and found is not None:
             return self._source.dictionary(None)[found].as_py()
         return found
 

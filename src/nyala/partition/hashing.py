@@ -71,7 +71,7 @@ def bucket_of(
     values: Sequence[Any], types: Sequence[ColumnType], buckets: int, seed: int = DEFAULT_SEED
 ) -> int:
     """The bucket of one row, of canonical scalars (days, microseconds, unscaled integers): `buckets_of` by Python's own
-    integers. Cost: a microsecond or two for each four bytes; NumPy's calls take 60 for a column, of one row."""
+    integers. Cost: 6 µs for a number, 10 for a short text, where NumPy's calls take 115 and 295 for one row."""
     h = seed & _WORD
     for value, type in zip(values, types, strict=True):
         if type.is_variable:

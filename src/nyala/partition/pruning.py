@@ -87,11 +87,12 @@ def _allowed_buckets(
     """A mask over the level's buckets, or None when any bucket may be meant."""
     lists = [_values(column) for column in clamped]
     values = [one for one in lists if one is not None]
-    if len(values) < len(lists) or math.prod(len(one) for one in values) > MAX_COMBINATIONS:
+    combinations = math.prod(len(one) for one in values)
+    if len(values) < len(lists) or combinations > MAX_COMBINATIONS:
         return None
     types = [column.type for column in columns]
     allowed = np.zeros(level.buckets, dtype=bool)
-    if math.prod(len(one) for one in values) <= _FEW_COMBINATIONS:
+    if combinations <= _FEW_COMBINATIONS:
         for row in itertools.product(*values):
             allowed[bucket_of(row, types, level.buckets, level.seed)] = True
         return allowed

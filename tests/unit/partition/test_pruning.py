@@ -204,6 +204,14 @@ def test_in_lists_take_the_buckets_of_their_values() -> None:
     assert kept([level], time=Constraint.between(INT64, 7, 7)) == 1
     assert kept([level], time=equal(*range(3000))) == 64
     assert kept([level], time=equal(*range(100_000))) == 64
+    partition_schema, partitions = build_partitions([hash_partition("time", buckets=1000)], METRICS)
+    for count in (8, 9, 30):  # few are hashed one by one, more as a column
+        times = [number * 977 for number in range(count)]
+        keep = prune({"time": equal(*times)}, partition_schema, partitions, METRICS)
+        routed = Router(partition_schema, partitions, METRICS).route(
+            {"time": array_of_canonical(INT64, times)}, count
+        )
+        assert keep.nonzero()[0].tolist() == sorted(set(routed.tolist()))
     both = hash_partition("host", "time", buckets=64)
     assert kept([both], host=equal("a", "b"), time=equal(1, 2)) <= 4
     many = [str(i) for i in range(1000)]

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support import open_database
+from tests.support import open_database, pieces_read
 
 import nyala
 from nyala.cfile.first_pass import PASSES
@@ -708,14 +708,7 @@ def test_few_windows_are_read_in_pieces_of_one_size(
     """Text of a window and a half would be read by one thread, and by another for half of the time."""
     monkeypatch.setattr(read_path, "WINDOW_ROWS", 8_192)
     monkeypatch.setattr(read_path, "ahead_max", lambda: 4)
-    read: list[int] = []
-    real = read_path.read_window
-
-    def noted(unit: Any, spec: Any, lower: int, upper: int, *others: Any) -> Any:
-        read.append(upper - lower)
-        return real(unit, spec, lower, upper, *others)
-
-    monkeypatch.setattr(read_path, "read_window", noted)
+    read = pieces_read(monkeypatch)
     with open_database(tmp_path / "s") as db:
         schema = {"k": "int64", "text": nyala.column("string", encoding="plain")}
         table = db.create_table("t", schema, "k")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support import pieces_read
 
 import nyala
 from nyala.cfile import memory
@@ -362,14 +362,7 @@ def test_windows_that_were_cut_are_read_one_by_one_for_polars(
         table = db.create_table("t", {"k": "int64", **dict.fromkeys(names, "double")}, "k")
         table.insert(pa.table({"k": range(rows), **{name: values + i for i, name in enumerate(names)}}))
         db.flush()
-    read: list[int] = []
-    real = read_path.read_window
-
-    def noted(unit: Any, spec: Any, lower: int, upper: int, *others: Any) -> Any:
-        read.append(upper - lower)
-        return real(unit, spec, lower, upper, *others)
-
-    monkeypatch.setattr(read_path, "read_window", noted)
+    read = pieces_read(monkeypatch)
     with nyala.connect(tmp_path / "s", read_only=True, memory_limit=LIMIT) as db:
         cut = [batch.num_rows for batch in db["t"].scan().to_reader()]
         assert max(cut) * 8 * len(names) <= SHARE < rows * 8 * len(names)
