@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import nyala
 import nyala.spark
+from nyala.spark import small
 
 Commit = tuple[str, dict[int, int | None]]
 
@@ -119,6 +120,19 @@ def run_backup(spark: SparkSession, store: str) -> None:
         nyala.spark.backup(spark, db["t"], f"{store}/../backups")
 
 
+def by_executors(run: Callable[[SparkSession, str], None]) -> Callable[[SparkSession, str], None]:
+    """However few rows they are."""
+
+    def run_large(spark: SparkSession, store: str) -> None:
+        before, small.SMALL_BYTES = small.SMALL_BYTES, -1  # type: ignore[misc]
+        try:
+            run(spark, store)
+        finally:
+            small.SMALL_BYTES = before  # type: ignore[misc]
+
+    return run_large
+
+
 def run_restore(spark: SparkSession, store: str) -> None:
     """As a new table, and into one that is there and empty; run again, what is not there yet."""
     folder = f"{store}/../backups"
@@ -144,7 +158,8 @@ JOBS: dict[str, Callable[[SparkSession, str], None]] = {
     "stream": run_stream, "open stream": while_open(run_stream), "large stream": run_stream,
     "flow": run_flow, "open flow": while_open(run_flow), "large flow": run_flow,
     "mirror": run_mirror, "large mirror": run_mirror,
-    "load": run_load, "upsert": run_upsert, "compact": run_compact, "backup": run_backup, "restore": run_restore,
+    "load": run_load, "upsert": run_upsert, "compact": run_compact, "backup": run_backup,
+    "restore": by_executors(run_restore), "small restore": run_restore,
 }  # fmt: skip
 
 

@@ -104,8 +104,13 @@ class World:
             self.db.drop_table(name)
 
 
-def run(spark: SparkSession, steps: Sequence[Step], chosen: Callable[[list[Any]], list[Any]]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+def run(
+    spark: SparkSession, steps: Sequence[Step], chosen: Callable[[list[Any]], list[Any]], large: bool
+) -> None:
+    """large: executors bring all of it back; else the driver, for it is little."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        if large:
+            patched.setattr(small, "SMALL_BYTES", -1)
         world = World(spark, Path(folder))
         try:
             for step in steps:
@@ -120,32 +125,29 @@ def run(spark: SparkSession, steps: Sequence[Step], chosen: Callable[[list[Any]]
 NO_CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
-@pytest.mark.parametrize("large", [False, True], ids=["small frames", "by executors"])
-def test_a_history_with_everything_in_it(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, large: bool
-) -> None:
+@pytest.mark.parametrize("large", [False, True], ids=["by the driver", "by executors"])
+def test_a_history_with_everything_in_it(spark: SparkSession, large: bool) -> None:
     """Increments over a rename, a new column, a range that goes and comes again, deletes and a compaction."""
-    if large:
-        monkeypatch.setattr(small, "SMALL_BYTES", -1)
     steps: list[Step] = [
         ("upsert", [0, 5, 21, 22]), ("backup", None), ("rename", None), ("update", [5, 21]), ("backup", None),
         ("range", None), ("column", None), ("update", [0]), ("delete", [5]), ("flush", None), ("backup", None),
         ("range", None), ("upsert", [5, 21]), ("compact", None), ("column", None), ("backup", None),
     ]  # fmt: skip
-    run(spark, steps, lambda moments: moments if large else moments[-1:])
+    run(spark, steps, list, large)
 
 
 @given(steps=HISTORIES, data=st.data())
 @settings(max_examples=3, suppress_health_check=NO_CHECKS)
 def test_random_histories(spark: SparkSession, steps: list[Step], data: st.DataObject) -> None:
     """The last moment, and any other."""
-    run(spark, steps, lambda moments: [moments[-1], data.draw(st.sampled_from(moments))])
+    large = data.draw(st.booleans(), "by executors")
+    run(spark, steps, lambda moments: [moments[-1], data.draw(st.sampled_from(moments))], large)
 
 
 @pytest.mark.long
-@given(steps=HISTORIES)
+@given(steps=HISTORIES, large=st.booleans())
 @settings(max_examples=100, suppress_health_check=NO_CHECKS)
 @pytest.mark.timeout(3600)
-def test_many_random_histories(spark: SparkSession, steps: list[Step]) -> None:
+def test_many_random_histories(spark: SparkSession, steps: list[Step], large: bool) -> None:
     """Every moment."""
-    run(spark, steps, list)
+    run(spark, steps, list, large)

@@ -15,7 +15,7 @@ import nyala
 import nyala.spark
 from nyala import handover
 from nyala.errors import CorruptionError, DuplicateKeyError, HistoryExpiredError, KeyNotFoundError
-from nyala.spark import backup_jobs
+from nyala.spark import backup_jobs, small
 from nyala.spark.backup import Backup, RestoreStep
 
 
@@ -137,10 +137,14 @@ def test_damage_is_told_with_table_tablet_and_file(
             assert found and found[1] == found[2], (name, raised.value)
 
 
+@pytest.mark.parametrize("where", ["on executors", "here"])
 def test_a_restore_that_fails_names_the_table_that_it_is_for(
-    spark: SparkSession, table: nyala.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, table: nyala.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Not the one in the making, under whose name it is filled; with the backup's file, or tablet and key of a row."""
+    """Not the one in the making, under whose name it is filled; with the backup's file, or the key of a row and, where
+    its text is all that a task leaves, its tablet."""
+    if where == "on executors":
+        monkeypatch.setattr(small, "SMALL_BYTES", -1)
     db, folder = table._database, tmp_path / "backups"
     apply = backup_jobs._apply
 
@@ -172,7 +176,8 @@ def test_a_restore_that_fails_names_the_table_that_it_is_for(
     monkeypatch.setattr(backup_jobs, "_apply", after_another)
     with pytest.raises(DuplicateKeyError) as raised:
         nyala.spark.restore(spark, folder, "t", into=db, name="again")
-    said = r"table 'again' \(being restored\): .*row \d+ \(k=8\): the key is taken in table 'again'; .*\(tablet \d"
+    said = r"table 'again' \(being restored\): .*row \d+ \(k=8\): the key is taken in table 'again'; .*"
+    said += "" if where == "here" else r"\(tablet \d"
     assert re.match(said, str(raised.value)) and "[restoring" not in str(raised.value), raised.value
     assert raised.value.errors is not None
     (message,) = raised.value.errors["message"].to_pylist()

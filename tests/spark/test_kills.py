@@ -6,6 +6,7 @@ makes it, never a part, and no file of the dead job; run again, here, the job br
 
     write, stream …            the store is held by whichever worker commits
     open write, open stream …  it is open in the driver, which commits what comes through its socket
+    small restore              the driver brings back a small backup; "restore": the executors do
     large stream …             the limit above which a batch is committed as files, and not by the log, is 1 byte in
                                place of 64 MB in all processes of the program, and of the one that runs the job again
 
@@ -149,6 +150,11 @@ STEPS = {
         "nyala.database:Database.rename_table:after",
         "nyala.database:Database.drop_table:before",
     ],
+    "small restore": [
+        *(f"{step}:{number}" for number in (1, 2) for step in COMMIT),
+        "nyala.database:Database.rename_table:before",
+        "nyala.database:Database.drop_table:before",
+    ],
     "compact": [
         "nyala.tablet.compaction_run:run:before",
         "nyala.tablet.compaction_run:run:after",
@@ -247,7 +253,7 @@ def make_world(job: str, folder: Path) -> World:
             db.create_table("copy", schema, ["k"], [nyala.hash_partition("k", buckets=2)])
             trail = {"k": "int64", "at": "int64", "what": "string", "v": "int64"}
             db.create_table("trail", trail, ["k", "at"])
-        if job == "restore":
+        if world.kind == "restore":
             prepare_backups(db, folder / "backups")
     (folder / "in").mkdir()
     for number in range(2):

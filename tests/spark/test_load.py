@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -28,7 +29,7 @@ from nyala.errors import (
     InvalidArgumentError,
     SchemaError,
 )
-from nyala.spark import frames, progress, small
+from nyala.spark import backup_jobs, frames, progress, small
 from nyala.spark.digits import as_digits
 
 load_module = importlib.import_module("nyala.spark.load")  # `nyala.spark.load` is the function
@@ -290,10 +291,19 @@ def test_compact(spark: SparkSession, db: nyala.Database) -> None:
     assert db.stats()["version"] - version <= 3  # a flush of what was in memory, one install, one collection
 
 
+@pytest.mark.parametrize("where", ["on executors", "here", "much in few bytes"])
 def test_backup_and_restore(
-    spark: SparkSession, db: nyala.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, db: nyala.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Full, then what changed; brought back as a table of another name, or into one."""
+    """Full, then what changed; brought back as a table of another name, or into one. What is small this process brings
+    back without a job of Spark's, unless its rows are more than its files told."""
+    if where != "on executors":
+        monkeypatch.undo()
+    if where == "much in few bytes":
+        monkeypatch.setattr(backup_jobs, "HELD_BYTES_MAX", 10)
+    jobs: list[str] = []
+    for name in ("load", "write", "leased_frame"):
+        monkeypatch.setattr(backup_jobs, name, noting(jobs, name, getattr(backup_jobs, name)))
     table = db.create_table(
         "t", {"k": "int64", "v": "int64", "w": "string"}, ["k"], [nyala.hash_partition("k", buckets=2)]
     )
@@ -314,7 +324,17 @@ def test_backup_and_restore(
         there = other.create_table("t", table.schema, ["k"])
         nyala.spark.restore(spark, tmp_path / "backups", there)
         assert there.to_arrow().sort_by("k").equals(table.to_arrow().sort_by("k"))
-    assert [name for name in os.listdir(tmp_path / "other" / "leases") if name.startswith("remote-")] == []
+    assert not list((tmp_path / "other").glob("leases/remote-*"))
+    of_steps = ["load", "load", "write", "load", "write", "leased_frame", "load"]
+    assert jobs == ([] if where == "here" else of_steps)
+
+
+def noting(names: list[str], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(*given: Any, **options: Any) -> Any:
+        names.append(name)
+        return function(*given, **options)
+
+    return noted
 
 
 def test_an_error_of_a_worker_is_one_of_ours(spark: SparkSession, db: nyala.Database, tmp_path: Path) -> None:
@@ -413,7 +433,7 @@ import os, sys
 os.environ["PYSPARK_PYTHON"] = sys.executable
 import nyala, nyala.spark
 from nyala import handover
-from nyala.spark import frames
+from nyala.spark import frames, small
 from pyspark.sql import SparkSession
 
 spark = (
@@ -435,7 +455,9 @@ with nyala.connect("store") as db:
     table.delete({"k": [999]})
     assert nyala.spark.backup(spark, table, "backups")["kind"] == "incremental"
     assert nyala.spark.compact(spark, table)["compactions"] >= 1
+    little, small.SMALL_BYTES = small.SMALL_BYTES, -1       # by tasks too
     again = nyala.spark.restore(spark, "backups", "t", into=db, name="again")
+    small.SMALL_BYTES = little
     assert again.to_arrow().sort_by("k").equals(table.to_arrow().sort_by("k"))
     db.create_table("copy", table.schema, ["k"])
     feed = spark.readStream.format("nyala").options(path="store", table="t", changes="true").load()

@@ -12,6 +12,7 @@ Source: design §1 (5) and §3, "One process holds the writer's lock".
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import json
 import os
 import socket
@@ -31,6 +32,7 @@ _POLL_S: Final = 0.05
 _PATIENCE_S: Final = 0.1
 # Nobody is turned away because of a commit that was handed over while no writer was there: it ends by itself.
 _COMMIT_WAIT_S: Final = 60.0
+_PID_MAX: Final = (1 << 31) - 1  # of the system's own type
 _NAME_WAIT_S: Final = 0.2  # between the moment of locking and the moment of writing who it was
 
 
@@ -112,10 +114,8 @@ class StoreLock:
     def holder(self) -> LockHolder | None:
         """Who has the lock, or had it when it was killed; None when the file does not say."""
         try:
-            fields = json.loads(self._env.files.read_lock_content(self.path).partition(b"\n")[0])
-            purpose: Purpose = "commit" if fields["purpose"] == "commit" else "writer"
-            return LockHolder(int(fields["pid"]), str(fields["host"]), str(fields["started"]), purpose)
-        except (StorageError, ValueError, KeyError, TypeError):
+            return _named_in(self._env.files.read_lock_content(self.path))
+        except StorageError:
             return None
 
     def __enter__(self) -> StoreLock:
@@ -147,3 +147,17 @@ class StoreLock:
             f"the store {self._directory} is already written {who}{waited}: open it with read_only=True, "
             f"wait for the writer to close it with lock_timeout=seconds, or end {what}"
         )
+
+
+@functools.lru_cache(maxsize=16)
+def _named_in(content: bytes) -> LockHolder | None:
+    # Asked before each read of a reader process, and mostly of the same bytes.
+    try:
+        fields = json.loads(content.partition(b"\n")[0])
+        purpose: Purpose = "commit" if fields["purpose"] == "commit" else "writer"
+        pid = int(fields["pid"])
+        if not 0 < pid <= _PID_MAX:
+            return None
+        return LockHolder(pid, str(fields["host"]), str(fields["started"]), purpose)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None

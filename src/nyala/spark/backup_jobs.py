@@ -1,10 +1,21 @@
-"""`nyala.spark.backup` and `nyala.spark.restore`: the plans of `backup.py`, carried out by Spark's tasks."""
+"""`nyala.spark.backup` and `nyala.spark.restore`: the plans of `backup.py`, carried out by Spark's tasks.
+
+    restore, a backup of the chain    small        the driver reads its files, and writes them itself, as one batch
+                                      others       tasks read them; `load`, or a write of changes
+
+Most increments are small: for a few thousand rows a shuffle and tasks that write files take a hundred times as long as
+the rows do.
+
+Invariants
+    J1  What is small is told by the backup's metadata, before anything is read; what the driver holds is bounded
+        whatever it says (HELD_BYTES_MAX, and what one of its files adds at once).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -13,6 +24,7 @@ import pyarrow.compute as pc
 from nyala import handover
 from nyala.env import SYSTEM, process_mark
 from nyala.errors import Error, InvalidArgumentError, StorageError, TableExistsError, WriteError
+from nyala.spark import small
 from nyala.spark.arguments import check_database, check_table
 from nyala.spark.backup import (
     Backup,
@@ -37,17 +49,22 @@ from nyala.spark.reader import in_task, load_placed, place
 from nyala.spark.session import write
 from nyala.spark.types import arrow_schema, conform, spark_schema
 from nyala.tablet.diff_spec import CHANGE_TYPE
+from nyala.tablet.staged_files import StagedRows
+from nyala.tablet.staged_rows import apply_changes
 from nyala.tablet.unfinished import unfinished_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from nyala.database import Database
+    from nyala.scan import Scan
     from nyala.table import Table
 
 __all__ = ["backup", "restore"]
 
 TASKS_PER_CORE: Final = 2
+# Of the rows of a small backup in the driver: files that compress better than others are left to the tasks.
+HELD_BYTES_MAX: Final = 256 << 20
 _REMOVAL_PAUSES_S: Final = (0.02, 0.1, 0.5)
 
 
@@ -157,6 +174,8 @@ def restore(
            without rows, of the same columns and key, which is filled in one commit.
     at:    what a scan's `at` takes: the newest backup that is not later; None: the newest.
     lease: as in `load`, by which the table is filled.
+    Cost:  a job of Spark's for each backup of the chain with more than `small.SMALL_BYTES` or `small.ROWS_MAX`; the
+           others this process brings back itself, where it is the store's writer.
     The table is there when it is whole: until then, and after a kill until the next open, it is filled under a name of
     its own ("t [restoring …]").
     Raises: InvalidArgumentError, TableExistsError; CorruptionError, StorageError. Then nothing was made.
@@ -208,13 +227,22 @@ def _restore(
     with _unfinished(table._database, target, table.name) as made:
         for step in steps:
             _apply(spark, target, step, made, lease_s)
-        found = leased_frame(spark, made.scan(), lease_s, shared=False)
-        try:
-            load(found.whole(), table, lease=lease_s)
-        finally:
-            if found.lease is not None:  # or the files of a table that goes now would stay for an hour
-                found.lease.give_back()
+        _copy(spark, made.scan(), table, lease_s, is_small=_are_small(steps))
     return table
+
+
+def _copy(spark: SparkSession, scan: Scan, table: Table, lease_s: float, *, is_small: bool) -> None:
+    """Fill an empty table with the rows of a scan, in one commit."""
+    rows = _held(scan.batches(), scan.schema) if is_small and not table._database.read_only else None
+    if rows is not None:
+        table.insert(rows)
+        return
+    found = leased_frame(spark, scan, lease_s, shared=False)
+    try:
+        load(found.whole(), table, lease=lease_s)
+    finally:
+        if found.lease is not None:  # or the files of a table that goes now would stay for an hour
+            found.lease.give_back()
 
 
 @contextlib.contextmanager
@@ -251,11 +279,51 @@ def _restoring(filled: str, wanted: str) -> Iterator[None]:
 
 
 def _apply(spark: SparkSession, target: Backup, step: RestoreStep, table: Table, lease_s: float) -> None:
-    frame = _frame(spark, target, step)
-    if step.backup.since is None:
-        load(frame.drop(CHANGE_TYPE), table, lease=lease_s)
+    is_full = step.backup.since is None
+    rows = None if table._database.read_only else _small_rows(target, step)
+    if rows is not None and is_full:
+        table.insert(rows.drop_columns([CHANGE_TYPE]))
+    elif rows is not None:
+        apply_changes(table._database._writer(), table.name, StagedRows(rows))
+    elif is_full:
+        load(_frame(spark, target, step).drop(CHANGE_TYPE), table, lease=lease_s)
     else:
+        frame = _frame(spark, target, step)
         write(frame, table._database.path, table.name, operation="changes")
+
+
+def _small_rows(target: Backup, step: RestoreStep) -> pa.Table | None:
+    """All rows of a small backup; None: it is not small (J1). Raises: as `read_part`."""
+
+    def every() -> Iterator[pa.RecordBatch]:
+        for file in step.files:
+            with _naming_file(target, file):
+                yield from read_part(target, step, file)
+
+    return _held(every(), restored_schema(target)) if _are_small([step]) else None
+
+
+def _are_small(steps: Sequence[RestoreStep]) -> bool:
+    files = [file for step in steps for file in step.files]
+    return (
+        sum(file.bytes for file in files) <= small.SMALL_BYTES
+        and sum(file.rows for file in files) <= small.ROWS_MAX
+    )
+
+
+def _held(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.Table | None:
+    """All of them; None: they are more than the driver holds (J1)."""
+    held, size = [], 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size > HELD_BYTES_MAX:
+            return None
+    return pa.Table.from_batches(held, schema=schema)
+
+
+def _naming_file(target: Backup, file: PartFile) -> contextlib.AbstractContextManager[None]:
+    return named(f"backup of table {target.table!r}, tablet {file.tablet}")
 
 
 def _frame(spark: SparkSession, target: Backup, step: RestoreStep) -> DataFrame:
@@ -266,7 +334,7 @@ def _frame(spark: SparkSession, target: Backup, step: RestoreStep) -> DataFrame:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 file = step.files[number]
-                with named(f"backup of table {target.table!r}, tablet {file.tablet}"):
+                with _naming_file(target, file):
                     for rows in read_part(target, step, file):
                         yield conform(rows, exact)
 

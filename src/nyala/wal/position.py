@@ -10,6 +10,7 @@ Page: docs/format/position.md.
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 from typing import Final
@@ -131,12 +132,18 @@ def write_position(files: Files, path: str, record: PositionRecord, *, durably: 
 
 
 def read_position(files: Files, path: str) -> PositionRecord | None:
-    """The record; None when there is none, or none that can be believed."""
+    """The record; None when there is none, or none that can be believed. Cost: the same bytes are decoded once."""
     for _ in range(_READ_ATTEMPTS):
         try:
-            return PositionRecord.decode(files.read_all(path), path)
+            return _decoded(files.read_all(path), path)
         except MissingFileError:
             return None
         except CorruptionError:
             continue
     return None
+
+
+@functools.lru_cache(maxsize=16)
+def _decoded(data: bytes, path: str) -> PositionRecord:
+    # A reader process looks before each of its reads, and mostly nothing was written since.
+    return PositionRecord.decode(data, path)

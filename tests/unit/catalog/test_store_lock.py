@@ -116,6 +116,27 @@ def test_the_file_says_who(env: Env, tmp_path: Path) -> None:
     assert (tmp_path / "lock").read_bytes() == b""
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff",
+        b"[" * 100_000,
+        b"7",
+        b'{"pid": 7}',
+        *(
+            b'{"host": "h", "started": "s", "purpose": "writer", "pid": %s}' % pid
+            for pid in (b"1e400", b"%d" % 2**70, b"0", b"-1", b'"x"')
+        ),
+    ],
+    ids=lambda content: content[-16:].decode("latin-1") or "empty",
+)
+def test_content_that_names_nobody_is_no_error(env: Env, tmp_path: Path, content: bytes) -> None:
+    """A damaged lock's file would end a reader that asks who writes, and `kill` of a strange number with it."""
+    (tmp_path / "lock").write_bytes(content + b"\n")
+    assert StoreLock(env, str(tmp_path)).holder() is None
+
+
 def test_a_reader_asks_whether_somebody_writes(env: Env, tmp_path: Path) -> None:
     """A reader that follows a writer learns when he is gone, and leaves no trace of its question."""
     question = StoreLock(env, str(tmp_path))
