@@ -210,7 +210,8 @@ class BlockSource:
         as_: BlockForm,
         scan: tuple[int, int],
     ) -> None:
-        """Put the `missing` blocks into `found`; those that another thread is decoding are its, too."""
+        """Put the `missing` blocks into `found`: what another thread is decoding is waited for, when the others are
+        there."""
         claimed, theirs = self._first_pass.claim((as_, block) for block in missing)
         mine = [block for block in missing if (as_, block) not in theirs]
         keep = {
@@ -221,7 +222,7 @@ class BlockSource:
         try:
             for block, array in self._decoded(mine, keep, stats, as_):
                 found[block] = array
-                self._first_pass.land((as_, block), array)
+                self._first_pass.land(claimed, (as_, block), array)
         except BaseException as error:
             self._first_pass.fail(claimed, error)
             raise

@@ -248,7 +248,7 @@ class Memo:
                 try:
                     found, size_bytes = make()
                     self._cache.put(self._owner, name, (state, found), size_bytes, dear=True)
-                    self._first_pass.land(mine[0], found)
+                    self._first_pass.land(mine, (name, state), found)
                 except BaseException as error:
                     self._first_pass.fail(mine, error)
                     raise

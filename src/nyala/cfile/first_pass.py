@@ -21,7 +21,7 @@ Source: decision 0016; R. Karp, "On-line algorithms versus off-line algorithms",
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
 __all__ = ["PASSES", "Decoding", "FirstPass"]
@@ -77,34 +77,40 @@ class FirstPass(Generic[_Block]):
         """Whether it was asked for so often that it is worth a place in the cache."""
         return self._passes.get(name, 0) >= PASSES
 
-    def claim(self, names: Iterable[Hashable]) -> tuple[list[Hashable], dict[Hashable, Decoding[_Block]]]:
-        """(those that the caller is to decode, those that another thread is decoding)."""
-        mine: list[Hashable] = []
+    def claim(
+        self, names: Iterable[Hashable]
+    ) -> tuple[dict[Hashable, Decoding[_Block]], dict[Hashable, Decoding[_Block]]]:
+        """(those that the caller is to decode, those that another thread is decoding).
+
+        Of the first what has landed is taken out: it may be another's by then.
+        """
+        mine: dict[Hashable, Decoding[_Block]] = {}
         theirs: dict[Hashable, Decoding[_Block]] = {}
         with self._lock:
             for name in names:
                 decoding = self._decoding.get(name)
                 if decoding is None:
-                    self._decoding[name] = Decoding()
-                    mine.append(name)
+                    self._decoding[name] = mine[name] = Decoding()
                 else:
                     decoding.event = decoding.event or threading.Event()
                     theirs[name] = decoding
         return mine, theirs
 
-    def land(self, name: Hashable, block: _Block) -> None:
+    def land(self, mine: dict[Hashable, Decoding[_Block]], name: Hashable, block: _Block) -> None:
         """A block that the caller had claimed is there: for all who wait for it."""
+        decoding = mine.pop(name)
         with self._lock:
-            decoding = self._decoding.pop(name)
+            del self._decoding[name]
         decoding.block = block
         if decoding.event is not None:
             decoding.event.set()
 
-    def fail(self, names: Sequence[Hashable], error: BaseException) -> None:
+    def fail(self, mine: dict[Hashable, Decoding[_Block]], error: BaseException) -> None:
         """Those of the caller's blocks that have not landed will not: whoever waits for one gets the error."""
         with self._lock:
-            waited = [self._decoding.pop(name) for name in names if name in self._decoding]
-        for decoding in waited:
+            for name in mine:
+                del self._decoding[name]
+        for decoding in mine.values():
             decoding.error = error
             if decoding.event is not None:
                 decoding.event.set()

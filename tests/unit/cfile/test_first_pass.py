@@ -15,7 +15,7 @@ from tests.unit.cfile.memory import MemoryFiles
 
 from nyala.cfile import BASE, BlockCache, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, ReadStats
 from nyala.cfile.block_source import BlockSource
-from nyala.cfile.first_pass import PASSES
+from nyala.cfile.first_pass import PASSES, FirstPass
 from nyala.cfile.reader import ColumnReader
 from nyala.errors import CorruptionError
 from nyala.schema.types import parse_type
@@ -146,3 +146,20 @@ def test_an_error_reaches_all_who_wait(column: ColumnReader, monkeypatch: pytest
     monkeypatch.undo()
     assert not column._source._first_pass._decoding
     assert scan(column, 0, 64).blocks_read == 1
+
+
+def test_a_thread_that_fails_fails_what_is_its_own() -> None:
+    """A block that has landed and is not kept may be another thread's by then: it would lose what it read well, and
+    who waits for it would get the error of a file's other end."""
+    blocks: FirstPass[str] = FirstPass()
+    first, _ = blocks.claim(["read", "damaged"])
+    blocks.land(first, "read", "by the first")
+    second, _ = blocks.claim(["read"])
+    _, waiting = blocks.claim(["read", "damaged"])
+    error = CorruptionError("damaged", "f", 0)
+    blocks.fail(first, error)
+    blocks.land(second, "read", "by the second")
+    assert waiting["read"].result() == "by the second"
+    with pytest.raises(CorruptionError, match="damaged"):
+        waiting["damaged"].result()
+    assert not blocks._decoding
