@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
+import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import nyala
 import nyala.spark
-from nyala.spark import frames, warm
+from nyala.spark import frames, reader, warm
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +112,62 @@ def test_a_scan_of_the_same_moment_is_given_to_spark_once(
                 os.unlink(store / "leases" / name)
         assert ask("SELECT v FROM t") == [(11,), (20,)]
         assert len(made) == 6
+
+
+def test_a_store_that_takes_long_to_open_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where much of a log is to be replayed, statements over other stores go on; two that open one store share it."""
+    connect, opening, go = nyala.connect, threading.Barrier(3), threading.Event()
+
+    def slow(path: str, **options: bool) -> nyala.Database:
+        if path.endswith("long"):
+            opening.wait(30)
+            assert go.wait(30)
+        return connect(path, **options)
+
+    def use(name: str) -> nyala.Database:
+        with warm.reading(str(tmp_path / name)) as db:
+            return db
+
+    for name in ("long", "other"):
+        connect(tmp_path / name).close()
+    monkeypatch.setattr(nyala, "connect", slow)
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(use, "long") for _ in range(2)]
+        opening.wait(30)
+        assert pool.submit(use, "other").result(30).list_tables() == []
+        go.set()
+        first, second = (found.result(30) for found in waiting)
+    assert first is second
+    assert len(readers_of(tmp_path / "long")) == 1
+
+
+def test_threads_that_take_leases_at_once_disturb_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each statement of a driver's threads takes one, or shares another's, of whatever version it met."""
+    names = itertools.count()
+
+    class Taken:
+        def __init__(self) -> None:
+            self.name = f"remote-{next(names)}"
+
+        def announce(self, version: int) -> None:
+            assert version >= 0
+
+    monkeypatch.setattr(reader.handover, "remote_lease", lambda path, lease_s, owner: Taken())
+    monkeypatch.setattr(reader.HeldLease, "keep", lambda lease: None)
+    monkeypatch.setattr(reader, "_leases", {})
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+
+            def take(thread: int) -> None:
+                for number in range(400):
+                    reader.lease_of_version("store", number // 2, 60.0 + thread % 3, "mark")
+
+            for taken in [pool.submit(take, thread) for thread in range(8)]:
+                taken.result(60)
+    finally:
+        sys.setswitchinterval(before)
+    assert reader._leases, "the newest version's are known"

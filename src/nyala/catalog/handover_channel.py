@@ -290,7 +290,15 @@ class ChannelServer:
                         continue
                     self._workers.add(worker)
                     self._reading.add(connection)
-                worker.start()
+                try:
+                    worker.start()
+                except RuntimeError as error:  # the system has no thread more; it may have one later
+                    logger.warning("cannot serve a connection at %s: %s", self._path, error)
+                    with self._lock:
+                        self._workers.discard(worker)
+                        self._reading.discard(connection)
+                    connection.close()  # without a hello
+                    self._env.clock.sleep_s(_RETRY_S)
 
     def _serve(self, connection: socket.socket) -> None:
         try:

@@ -24,6 +24,7 @@ import gc
 import itertools
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -311,8 +312,10 @@ def load_placed(placed: PlacedToken) -> bytes:
             file.close()
 
 
-# Leases that this planner worker has taken and that later DataFrames over the same version may share.
+# Leases that this process has taken and that later DataFrames over the same version may share: in a planner worker, and
+# in a driver, whose threads ask at once.
 _leases: dict[tuple[str, int, float], str] = {}
+_leases_lock = threading.Lock()
 
 
 def lease_of_version(
@@ -334,9 +337,10 @@ def lease_of_version(
     lease.announce(version)
     if not shared:
         return lease.name
-    for old in [key for key in _leases if key[0] == path and key[1] < version]:
-        del _leases[old]
-    _leases[wanted] = lease.name
+    with _leases_lock:
+        for old in [key for key in _leases if key[0] == path and key[1] < version]:
+            del _leases[old]
+        _leases[wanted] = lease.name
     return lease.name
 
 

@@ -73,16 +73,31 @@ def reading(path: str) -> Iterator[Database]:
 
 def _taken(path: str) -> _Reader:
     with _lock:
-        reader = _readers.get(path)
-        if reader is not None and not (reader.pid == os.getpid() and _is_kept(reader.database)):
-            del _readers[path]
-            if not reader.users:
-                reader.database.close()
-            reader = None
+        reader = _usable(path)
+        if reader is not None:
+            reader.users += 1
+            return reader
+    # Without the lock: where much of a log is to be replayed, statements over other stores need not wait.
+    opened = nyala.connect(path, read_only=True)
+    with _lock:
+        reader = _usable(path)
         if reader is None:
-            reader = _readers[path] = _Reader(nyala.connect(path, read_only=True), os.getpid())
+            reader = _readers[path] = _Reader(opened, os.getpid())
         reader.users += 1
+    if reader.database is not opened:
+        opened.close()
+    return reader
+
+
+def _usable(path: str) -> _Reader | None:
+    """The reader that is there; one that is of no use any more goes. With the lock held."""
+    reader = _readers.get(path)
+    if reader is None or (reader.pid == os.getpid() and _is_kept(reader.database)):
         return reader
+    del _readers[path]
+    if not reader.users:
+        reader.database.close()
+    return None
 
 
 def _is_kept(database: Database) -> bool:

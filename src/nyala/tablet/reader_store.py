@@ -177,6 +177,7 @@ class ReaderStore:
         """The newest root and published timestamp, after catching up with the writer. Raises: StorageError (P7)."""
         self.check_open()
         with self._lock:
+            self.check_open()  # a lease that is made behind `close` would stay
             position = self._position()
             newer = position is not None and position.catalogue_version > self._version
             if newer or not self._loaded:  # a load that failed half-way left a root without a lease
@@ -224,11 +225,18 @@ class ReaderStore:
         return self._closed
 
     def close(self) -> None:
-        """Give the leases back, also those of scans that are still held: nobody reads on. May be called twice."""
-        if not self._closed and os.getpid() == self._pid:
-            for held in self._held:
-                held()
-        self._closed = True
+        """Give the leases back, also those of scans that are still held: nobody reads on. May be called twice.
+
+        What another thread is looking at is looked at first.
+        """
+        if os.getpid() != self._pid:  # the lock may be one that nobody here holds
+            self._closed = True
+            return
+        with self._lock:
+            if not self._closed:
+                for held in self._held:
+                    held()
+            self._closed = True
 
     def stats(self) -> dict[str, Any]:
         """Counters of this reader."""

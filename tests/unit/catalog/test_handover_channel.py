@@ -63,6 +63,27 @@ def test_request_and_answer_with_attachments(serve: Serve, tmp_path: Path) -> No
     assert ask(tmp_path, {}) == ({"request": {}, "count": 0}, [])
 
 
+def test_a_thread_that_cannot_be_started_costs_one_request(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system may have no thread left for a moment: the server would never answer again, and never be closed."""
+    start, failures = threading.Thread.start, [1]
+
+    def starting(thread: threading.Thread) -> None:
+        if thread.name == "nyala-handover-request" and failures:
+            failures.pop()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starting)
+    server = serve(echo)
+    with pytest.raises(NoWriter):
+        ask(tmp_path, {})
+    assert ask(tmp_path, {"again": 1})[0]["request"] == {"again": 1}
+    server.stop()
+    assert not server._workers and not server._reading
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

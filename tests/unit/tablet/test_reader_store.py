@@ -8,7 +8,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +349,37 @@ def test_it_does_not_write(db: Database) -> None:
                 act()
         assert reader.read_only and not db.read_only
         assert rows(table) == [(1, 1)]
+
+
+def test_a_reader_that_is_closed_while_it_looks_leaves_no_lease(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease of a catalogue that another thread is loading would keep files for as long as the object lives."""
+    table = key_value_table(db)
+    reader = reader_of(db)
+    table.insert({"k": [1], "v": [1]})
+    db.flush()
+    loading, go = threading.Event(), threading.Event()
+    load = ReaderStore._load_under
+
+    def slow(self: ReaderStore, lease: Any) -> None:
+        loading.set()
+        assert go.wait(30)
+        load(self, lease)
+
+    monkeypatch.setattr(ReaderStore, "_load_under", slow)
+    with ThreadPoolExecutor(2) as pool:
+        looked = pool.submit(reader.now)
+        assert loading.wait(30)
+        closed = pool.submit(reader.close)
+        with pytest.raises(TimeoutError):
+            closed.result(0.1)
+        go.set()
+        closed.result(30)
+        assert looked.result(30) <= db.now()
+    assert leases(db) == 0
+    with pytest.raises(StorageError, match="closed"):
+        reader.now()
 
 
 def test_closed_and_forked(db: Database) -> None:
