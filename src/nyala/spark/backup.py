@@ -34,6 +34,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote
 
 import google_crc32c
 import pyarrow as pa
@@ -196,7 +197,7 @@ def plan_backup(
             f"the folder {folder!r} lies in the store's own, and a backup in it would be lost with the store: give one "
             "outside"
         )
-    earlier = [found for found in _backups_in(folder) if found.table == table.name]
+    earlier = _backups_of(folder, table.name)
     root, state, until = table._view(None)
     mine = (state.id, state.entry.rewritten)
     # Of one moment the full one is the last, so that the next builds on it alone.
@@ -316,22 +317,35 @@ def _rows(data: bytes) -> Iterator[pa.RecordBatch]:
 
 def find_backups(folder: str) -> list[Backup]:
     """All complete backups in a folder, oldest first. Raises: InvalidArgumentError: no folder; CorruptionError."""
+    return _backups_in(_existing(folder))
+
+
+def _existing(folder: str) -> str:
     folder = os.path.abspath(folder)
     if not SYSTEM.files.exists(folder):
         raise InvalidArgumentError(
             f"there is no folder {folder!r}: give the one that nyala.spark.backup was given"
         )
-    return _backups_in(folder)
+    return folder
 
 
 def _backups_in(folder: str) -> list[Backup]:
-    found = []
-    for table in _names_in(folder):
-        for name in _names_in(os.path.join(folder, table)):
-            path = os.path.join(folder, table, name, METADATA)
-            if _NAME.fullmatch(name) and SYSTEM.files.exists(path):
-                found.append(Backup.read(folder, path))
+    found = [Backup.read(folder, path) for table in _names_in(folder) for path in _metadata_in(folder, table)]
     return sorted(found, key=lambda backup: (backup.until, backup.table, backup.since is None))
+
+
+def _backups_of(folder: str, table: str) -> list[Backup]:
+    """Those of one table, oldest first: what is wrong with another's is no matter."""
+    found = [Backup.read(folder, path) for path in _metadata_in(folder, _folder_of(table))]
+    return sorted(found, key=lambda backup: (backup.until, backup.since is None))
+
+
+def _metadata_in(folder: str, table: str) -> Iterator[str]:
+    """Of each complete backup in a table's folder."""
+    for name in _names_in(os.path.join(folder, table)):
+        path = os.path.join(folder, table, name, METADATA)
+        if _NAME.fullmatch(name) and SYSTEM.files.exists(path):
+            yield path
 
 
 def _folder_of(table: str) -> str:
@@ -450,12 +464,13 @@ def plan_restore(folder: str, table: str, at: Any = None) -> tuple[Backup, list[
 
     at: the newest backup that is not later is taken; None: the newest. Raises: InvalidArgumentError, CorruptionError.
     """
-    backups = find_backups(folder)
+    folder = _existing(folder)
+    backups = _backups_of(folder, table)
     moment = None if at is None else parse_at(at)
-    mine = [found for found in backups if found.table == table and (moment is None or found.until <= moment)]
+    mine = [found for found in backups if moment is None or found.until <= moment]
     if not mine:
-        known = sorted({found.table for found in backups})
-        first = min((found.until for found in backups if found.table == table), default=None)
+        known = sorted(unquote(name) for name in _names_in(folder) if any(_metadata_in(folder, name)))
+        first = backups[0].until if backups else None
         if moment is not None and first is not None:
             raise InvalidArgumentError(
                 f"there is no backup of table {table!r} of {to_datetime(moment).isoformat()} or before in {folder!r}: "

@@ -349,6 +349,28 @@ def test_a_damaged_backup_is_told_and_never_read(db: nyala.Database, tmp_path: P
     assert told > 150
 
 
+def test_a_damaged_backup_of_another_table_is_no_matter(db: nyala.Database, tmp_path: Path) -> None:
+    """One damaged file among a hundred tables would stop the nightly backups of all, and every restore."""
+    folder = tmp_path / "backups"
+    db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
+    for name in ("a/b", "."):
+        db.create_table(name, {"k": "int64"}, ["k"]).insert({"k": [1]})
+        planned = plan_backup(db[name], str(folder))
+        assert planned is not None
+        begin_backup(planned[0])
+        damaged = finish_backup(planned[0], [])
+        Path(damaged.path, "backup.json").write_text("{")
+    made = back_up(db, folder)
+    assert made is not None
+    db["t"].insert({"k": [2], "v": [2], "w": ["b"]})
+    back_up(db, folder)
+    assert rows(bring_back(db, folder, "again")) == rows(db["t"])
+    with pytest.raises(InvalidArgumentError, match=r"no backup of table 'u' in .*; of others: \., a/b, t$"):
+        plan_restore(str(folder), "u")
+    with pytest.raises(CorruptionError):
+        list_backups(folder)
+
+
 def test_rows_keep_the_default_that_they_had(db: nyala.Database, tmp_path: Path) -> None:
     """A column came, and its default was altered or taken away: rows of before have what it was when it came."""
     folder = tmp_path / "backups"
