@@ -9,6 +9,7 @@ Source: shared contract, "Open".
 from __future__ import annotations
 
 import datetime as dt
+import numbers
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -88,6 +89,12 @@ def connect(
     if durability not in DURABILITIES:
         raise InvalidArgumentError(f"durability takes one of {', '.join(DURABILITIES)}, not {durability!r}")
     folder = _folder(path)
+    for name, flag in (("read_only", read_only), ("maintenance", maintenance)):
+        if not isinstance(flag, bool):
+            raise InvalidArgumentError(f"{name} takes True or False, not {flag!r}")
+    if not isinstance(limits, Limits):
+        raise InvalidArgumentError(f"limits takes nyala.Limits(max_columns=…), not {limits!r}")
+    patience_s = _seconds("lock_timeout", lock_timeout)
     limit = parse_size("memory_limit", memory_limit, _MEMORY_MIN_BYTES)
     target = parse_size("rowset_size", rowset_size, _ROWSET_MIN_BYTES)
     awaited = None if not_before is None else parse_at(not_before, name="not_before")
@@ -105,7 +112,7 @@ def connect(
                 memory_limit_bytes=limit,
                 maintenance=maintenance,
                 rowset_target_bytes=target,
-                lock_timeout_s=float(lock_timeout),
+                lock_timeout_s=patience_s,
                 limits=limits,
             ),
         )
@@ -134,6 +141,13 @@ def _folder(path: object) -> str:
             + (f": write {'/' + rest.lstrip('/')!r}" if scheme == "file" else "")
         )
     return os.path.abspath(os.path.expanduser(text))
+
+
+def _seconds(name: str, given: object) -> float:
+    """Raises: InvalidArgumentError for what is no number of seconds, 0 or more; infinity is one."""
+    if not isinstance(given, numbers.Real) or isinstance(given, bool) or not given >= 0:
+        raise InvalidArgumentError(f"{name} takes a number of seconds, 0 or more, not {given!r}")
+    return float(given)
 
 
 def _key_names(primary_key: Any) -> list[str]:

@@ -526,6 +526,8 @@ def resolve_columns(table: TableState, columns: Sequence[str] | None) -> tuple[C
         names = [name.strip() for name in columns.split(",")]
         meant = f"where={columns!r}" if any(sign in columns for sign in "=<>") else f"columns={names!r}"
         raise InvalidArgumentError(f"columns takes a list of names, not the text {columns!r}: write {meant}")
+    if not isinstance(columns, Collection) or not all(isinstance(name, str) for name in columns):
+        raise InvalidArgumentError(f"columns takes a list of names, not {columns!r}")
     if len(set(columns)) != len(columns):
         raise InvalidArgumentError(f"columns names a column twice: {list(columns)}")
     return table.schema.project(columns)

@@ -13,13 +13,14 @@ Source: shared contract, "Write" and "Read".
 
 from __future__ import annotations
 
+import contextlib
 import html
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import pyarrow as pa
 
-from nyala.errors import Error, InvalidArgumentError, ReadOnlyError
+from nyala.errors import InvalidArgumentError, ReadOnlyError
 from nyala.hints import no_attribute
 from nyala.mvcc.timestamp import naive_note, parse_at, to_datetime
 from nyala.partition.describe import describe
@@ -402,16 +403,17 @@ class Table(_Readable):
             return result
         total: WriteResult | None = None
         done = 0
-        for batch in data:
-            try:
+        try:
+            for batch in data:
                 result = write(store, [Request(self._name, operation, batch, ignore)], collect=collect)[0]
-            except Error as error:
-                error.applied = done
-                raise
-            total = result if total is None else _sum(total, result, done)
-            done += batch.num_rows
-            if told is not None:
-                told(done, None)
+                total = result if total is None else _sum(total, result, done)
+                done += batch.num_rows
+                if told is not None:
+                    told(done, None)
+        except BaseException as error:  # also of the stream itself, and Ctrl-C
+            with contextlib.suppress(AttributeError):
+                error.applied = done  # type: ignore[attr-defined]
+            raise
         return (
             total
             if total is not None

@@ -54,6 +54,9 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
     ("the same key twice, and taken", lambda t: t.insert([{"a": "x", "n": 1, "must": 1}] * 2), nyala.DuplicateKeyError, ["already-present"] * 2, "taken"),
     ("update a missing key", lambda t: t.update([GOOD]), nyala.KeyNotFoundError, ["not-found"], "on_missing"),
     ("delete a missing key", lambda t: t.delete([{"a": "y", "n": 2}]), nyala.KeyNotFoundError, ["not-found"], "on_missing"),
+    ("columns that are none", lambda t: t.scan(columns=5), nyala.InvalidArgumentError, [], "columns takes a list of names, not 5"),
+    ("a name that is none", lambda t: t.scan(columns=["a", 5]), nyala.InvalidArgumentError, [], "columns takes a list of names, not ['a', 5]"),
+    ("set that is no mapping", lambda t: t.update(set=5), nyala.InvalidArgumentError, [], "update takes set={column: value or expression}, not set=5"),
     ("no partition", lambda t: t.insert([{"a": "y", "n": 100, "must": 1}]), nyala.NoPartitionError, ["no-partition"], "range partition"),
     ("NULL in the key", lambda t: t.insert([{**GOOD, "a": None}]), nyala.InvalidValueError, ["null"], "'a'"),
     ("NULL where NOT NULL", lambda t: t.insert([{**GOOD, "must": None}]), nyala.InvalidValueError, ["null"], "'must'"),
@@ -366,6 +369,43 @@ def test_a_streamed_call_that_fails_says_what_was_applied(db: Database) -> None:
     reader = pa.RecordBatchReader.from_batches(schema, iter(batches))
     result = db["t"].upsert(reader)
     assert (result.inserted, result.updated) == (1, 3)
+
+
+def test_a_stream_that_breaks_says_what_was_applied(db: Database) -> None:
+    """Also where the error is the source's own: who goes on has to know how far it came."""
+    table = key_value_table(db, "stream")
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+
+    def batches(last: BaseException) -> Iterator[pa.RecordBatch]:
+        for k in range(2):
+            yield pa.record_batch([pa.array([k]), pa.array([k])], schema=schema)
+        raise last
+
+    for last in (OSError("the source broke"), nyala.StorageError("the other store is closed")):
+        with pytest.raises(type(last), match=str(last)) as raised:
+            table.upsert(pa.RecordBatchReader.from_batches(schema, batches(last)))
+        assert raised.value.applied == 2  # type: ignore[attr-defined]
+    assert rows(table) == [(0, 0), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"lock_timeout": given}, "lock_timeout takes a number of seconds, 0 or more, not ")
+        for given in ("abc", None, float("nan"), -1, True, [1])
+    ]
+    + [
+        ({"read_only": "no"}, "read_only takes True or False, not 'no'"),
+        ({"maintenance": 1}, "maintenance takes True or False, not 1"),
+        ({"limits": 5}, r"limits takes nyala.Limits\(max_columns=…\), not 5"),
+    ],
+    ids=str,
+)
+def test_what_connect_does_not_take(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    """A wait for NaN seconds would never end, and `read_only="no"` would be taken for yes."""
+    with pytest.raises(nyala.InvalidArgumentError, match=said):
+        nyala.connect(tmp_path / "new", **options)
+    assert not (tmp_path / "new").exists()
 
 
 def test_keys_that_no_datetime_holds_are_named_as_numbers(tmp_path: Path) -> None:

@@ -57,6 +57,10 @@ def update_where(
     not fit.
     """
     store.check_writable()
+    if not isinstance(assignments, Mapping):
+        raise InvalidArgumentError(
+            f"update takes set={{column: value or expression}}, not set={assignments!r}"
+        )
     if not assignments:
         raise InvalidArgumentError("update(set={}) names no column to change")
 
