@@ -698,6 +698,42 @@ def test_a_missing_file_is_found(store: Path, suffix: str) -> None:
     assert not again.ok and again.repairs == (), "nothing can bring it back"
 
 
+def test_of_a_missing_file_it_is_said_what_can_be_done(store: Path) -> None:
+    """ "Check the path" was said of a path that nobody had given."""
+    gone = some(store, ".base")
+    gone.unlink()
+    message = nyala.check(store).problems[0].message
+    assert message == f"{gone} is not there, though the store needs it: only a backup brings it back"
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "missing"])
+def test_without_a_file_of_the_past_the_present_is_read(
+    store: Path, origin: tuple[Path, list[int]], damage: str
+) -> None:
+    """Who reads "damage" stops the program that only needs the rows of now, or hears the same thing twice."""
+    undo = some(store, ".undo")
+    content = bytearray(undo.read_bytes())
+    content[len(content) // 3] ^= 4
+    if damage == "missing":
+        undo.unlink()
+    else:
+        undo.write_bytes(bytes({"flip": content, "cut": content[:-1], "empty": b""}[damage]))
+    problems = nyala.check(store).problems
+    messages = [problem.message for problem in problems]
+    assert len(set(messages)) == len(messages) and all(problem.path == str(undo) for problem in problems)
+    past = "; rows of now are read without this file, those of before need it"
+    assert all(message.endswith(past) for message in messages)
+    with open_database(store) as db, open_database(origin[0]) as whole:
+        for name in ("t", "u"):
+            assert repr(rows(db[name])) == repr(rows(whole[name]))
+
+
+@pytest.mark.parametrize("suffix", [".base", ".redo", ".part"])
+def test_of_a_file_of_the_present_nobody_says_that_it_is_not_needed(store: Path, suffix: str) -> None:
+    some(store, suffix).write_bytes(b"")
+    assert not any("rows of now" in problem.message for problem in nyala.check(store).problems)
+
+
 @pytest.mark.parametrize("suffix", [".base", ".undo", ".redo", ".part"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "append", "empty"])
 def test_a_damaged_file_is_found(store: Path, suffix: str, damage: str) -> None:

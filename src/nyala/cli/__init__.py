@@ -13,6 +13,7 @@
     sources   Parquet and CSV files, read and written in bounded memory
     output, cells, progress                tables, JSON, values as text, bars, Ctrl-C
     words                                  the library's advice in the command line's words
+    version                                what `--version` says, also without click
 
 Invariants
     L1  stdout has the answer, and with `--json` exactly one JSON document; everything else goes to stderr.
@@ -21,15 +22,17 @@ Invariants
     L4  Modules here import nothing but click and the standard library when they are loaded; the library, pyarrow and
         rich are imported inside commands, so that `--help` answers at once.
 
-click and rich are the extra `cli`. Without click there is one sentence; without rich, plain text.
+click and rich are the extra `cli`. Without click there is one sentence, and `--version`; without rich, plain text.
 Left out: the shell, `perf loadgen`, `serve`.
 Source: shared contract, "Command line".
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
 __all__ = ["main"]
@@ -43,8 +46,7 @@ def main() -> NoReturn:
         except ModuleNotFoundError as error:
             if error.name != "click":
                 raise
-            print("nyala: the commands need click and rich: pip install 'nyala[cli]'", file=sys.stderr)
-            sys.exit(1)
+            sys.exit(_without_click(sys.argv[1:]))
         from nyala.cli.app import app
 
         try:
@@ -55,6 +57,23 @@ def main() -> NoReturn:
     except KeyboardInterrupt:  # while modules were still being loaded
         sys.exit(130)
     raise AssertionError("click ends the process")
+
+
+def _without_click(words: Sequence[str]) -> int:
+    """Say the version if that is asked for, else what is missing. Returns the exit code."""
+    options = list(itertools.takewhile(lambda word: word.startswith("-"), words))
+    if "--version" not in options:
+        print("nyala: the commands need click and rich: pip install 'nyala[cli]'", file=sys.stderr)
+        return 1
+    from nyala.cli.version import version_text
+    from nyala.errors import Error
+
+    try:
+        print(version_text("--json" in words))
+    except Error as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _end_quietly_if_nobody_reads() -> None:

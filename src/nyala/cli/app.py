@@ -98,18 +98,14 @@ def _report(error: Exception, as_json: bool) -> None:
 def _print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     if not value or context.resilient_parsing:
         return
-    from nyala import __version__
+    from nyala.cli.version import version_text
     from nyala.errors import Error
 
     try:
-        from nyala.cfile import kernels
+        click.echo(version_text(settings(context).json))
     except Error as error:  # options are read before `App.invoke`, which would report it
         _report(error, settings(context).json)
         context.exit(EXIT_ERROR)
-    if settings(context).json:
-        click.echo(json.dumps({"version": __version__, "kernels": kernels.described()}))
-    else:
-        click.echo(f"nyala {__version__} (kernels: {kernels.described()})")
     context.exit()
 
 

@@ -25,6 +25,7 @@ import click
 from nyala.cli.base import Command, Failure, program, settings
 from nyala.cli.output import duration, echo_json, moment, rich_console, size
 from nyala.cli.progress import Bar, finish_first
+from nyala.cli.stores import no_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -286,7 +287,7 @@ def check_folder(database: Database) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("folder", type=click.Path(), default="nyala-demo")
+@click.argument("folder", type=click.Path(), default="nyala-demo", callback=no_file)
 def demo(folder: str) -> None:
     """Make a small store in FOLDER and show what it can do, in a few seconds.
 

@@ -13,19 +13,24 @@ from nyala.cli.output import rich_console
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["Bar", "finish_first"]
+__all__ = ["Bar", "SecondInterrupt", "finish_first"]
 
 _QUIET_S: Final = 1.0
 
 
 class Bar:
-    """`with Bar("loading", total) as bar: bar.update(done, "3,000 rows")`; silent where nobody looks."""
+    """`with Bar("loading", total) as bar: bar.update(done, "3,000 rows")`; silent where nobody looks.
 
-    def __init__(self, title: str, total: float | None, *, quiet: bool = False) -> None:
+    began_s: when its work began, of which this may be the end; None: now.
+    """
+
+    def __init__(
+        self, title: str, total: float | None, *, quiet: bool = False, began_s: float | None = None
+    ) -> None:
         self._title = title
         self._total = total
         self._quiet = quiet
-        self._began_s = time.monotonic()
+        self._began_s = time.monotonic() if began_s is None else began_s
         self._progress: Progress | None = None
         self._task: TaskID | None = None
 
@@ -65,9 +70,15 @@ class Bar:
             self._progress.stop()
 
 
+class SecondInterrupt(KeyboardInterrupt):
+    """A Ctrl-C of somebody who does not want to wait."""
+
+
 @contextmanager
 def finish_first() -> Iterator[None]:
     """A Ctrl-C inside waits for the end of the block, so that a batch is not left half told; a second one does not.
+
+    Raises: KeyboardInterrupt, behind the block; SecondInterrupt.
 
     Only the main thread hears of signals, and who ignores them (`nohup`, a shell's `&`) goes on to; then this does
     nothing.
@@ -84,7 +95,7 @@ def finish_first() -> Iterator[None]:
     def hear(number: int, frame: object) -> None:
         nonlocal heard
         if heard:
-            raise KeyboardInterrupt
+            raise SecondInterrupt
         heard = True
 
     before = signal.signal(signal.SIGINT, hear)

@@ -52,7 +52,8 @@ __all__ = [
 Format = Literal["parquet", "csv"]
 STDIO: Final = "-"
 
-# A batch is one commit: large enough that its sync is a small part, small enough to hold many at once.
+# A batch is one commit: large enough that its sync is a small part, small enough to hold many at once. Of Parquet it is
+# so many rows, or fewer that take so many bytes; of a CSV one block, which is some 80,000 rows of 100 bytes.
 _BATCH_ROWS: Final = 100_000
 _BATCH_BYTES: Final = 32 << 20
 _CSV_BLOCK_BYTES: Final = 8 << 20
@@ -500,16 +501,18 @@ def _csv_reader(
 
 def infer_types(
     path: str, format: Format, dialect: CsvDialect, columns: Sequence[str] | None, *, collect: bool = False
-) -> pa.Schema:
+) -> tuple[pa.Schema, list[str]]:
     """Columns and types for a new table: those of a Parquet file, or what the first 8 MB of a CSV look like.
 
     Columns of nothing but NULLs, and times of day, are text then; so are whole numbers of which one begins with a
     needless 0, as postcodes and article numbers do.
     collect: text that is no UTF-8 is text, and its rows fail.
+    Returns: the columns; and those of them that are text, and look like numbers with a decimal comma.
     Raises: Failure naming the file when it cannot be read.
     """
     import pyarrow as pa
 
+    with_commas: list[str] = []
     with _named(path):
         if format == "parquet":
             import pyarrow.parquet as pq
@@ -519,7 +522,7 @@ def infer_types(
                 _check_columns(path, columns, schema.names)
                 schema = pa.schema([schema.field(name) for name in columns])
         else:
-            schema = _guessed(path, dialect, columns)
+            schema, with_commas = _guessed(path, dialect, columns)
             for name, type in zip(schema.names, schema.types, strict=True):
                 if not pa.types.is_binary(type):
                     continue
@@ -533,11 +536,12 @@ def infer_types(
         else field.remove_metadata()
         for field in schema
     ]
-    return pa.schema(fields)
+    return pa.schema(fields), with_commas
 
 
-def _guessed(path: str, dialect: CsvDialect, columns: Sequence[str] | None) -> pa.Schema:
-    """What Arrow takes the first block of a CSV for, but for numbers that would not come back as they stand there."""
+def _guessed(path: str, dialect: CsvDialect, columns: Sequence[str] | None) -> tuple[pa.Schema, list[str]]:
+    """What Arrow takes the first block of a CSV for, but for numbers that would not come back as they stand there; and
+    the texts that look like numbers with a decimal comma."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -546,18 +550,34 @@ def _guessed(path: str, dialect: CsvDialect, columns: Sequence[str] | None) -> p
         return _csv_reader(path, source, dialect, types, columns, lambda row: "skip", check_utf8=check_utf8)
 
     with _csv_bytes(path) as (_, blocks):
-        schema = read(blocks, {}, True).schema
+        reader = read(blocks, {}, True)
+        schema = reader.schema
+        texts = [field.name for field in schema if pa.types.is_string(field.type)]
+        first = reader.read_next_batch() if texts else None  # the block that the types were read from
+    with_commas = [name for name in texts if first is not None and _has_decimal_commas(first.column(name))]
     whole = [field.name for field in schema if pa.types.is_integer(field.type)]
     if whole:
         with _csv_bytes(path) as (_, blocks):
-            texts = read(blocks, dict.fromkeys(whole, pa.string()), False).read_next_batch()
+            first = read(blocks, dict.fromkeys(whole, pa.string()), False).read_next_batch()
         for name in whole:
-            if pc.any(pc.match_substring_regex(texts.column(name), _NEEDLESS_ZERO)).as_py():
+            if pc.any(pc.match_substring_regex(first.column(name), _NEEDLESS_ZERO)).as_py():
                 schema = schema.set(schema.names.index(name), pa.field(name, pa.string()))
-    return schema
+    return schema, with_commas
 
 
 _NEEDLESS_ZERO: Final = r"^\s*[+-]?0[0-9]"
+_COMMA_NUMBER: Final = r"^\s*([+-]?[0-9]+([.' ][0-9]{3})*(,[0-9]+)?)?\s*$"
+# Three digits behind each comma may as well be thousands.
+_NO_THOUSANDS: Final = r",([0-9]{1,2}|[0-9]{4,})\s*$"
+
+
+def _has_decimal_commas(texts: pa.Array) -> bool:
+    import pyarrow.compute as pc
+
+    return bool(
+        pc.all(pc.match_substring_regex(texts, _COMMA_NUMBER)).as_py()
+        and pc.any(pc.match_substring_regex(texts, _NO_THOUSANDS)).as_py()
+    )
 
 
 # -- writing -----------------------------------------------------------------------------------------------

@@ -1,19 +1,23 @@
 """Opening a store and finding a table in it, and what a table is, said in words.
 
-A folder is never made by a slip of the finger: only `load --create` and `demo` make stores.
+A folder is never made by a slip of the finger: only `load --create` and `demo` make stores. One that `load --create`
+made and that got no table goes again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from nyala.cli.base import program
+from nyala.cli.words import cli_words
 
 if TYPE_CHECKING:
     from nyala.database import Database
@@ -26,6 +30,7 @@ __all__ = [
     "block_size_text",
     "describe_columns",
     "find_table",
+    "no_file",
     "partition_text",
     "readable_from",
     "reader",
@@ -47,27 +52,80 @@ def reader(folder: str) -> Iterator[Database]:
 
 @contextmanager
 def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> Iterator[Database]:
-    """The store, with this process as its writer; made when missing only if `create`."""
+    """The store, with this process as its writer; made when missing only if `create`.
+
+    A store that was made here, and has no table when the block fails, is gone again.
+    """
     from nyala.database import connect
 
+    made = _missing_folders(folder) if create else []
     if not create:
         _require_store(folder)
-    with connect(folder, maintenance=maintenance) as database:
-        yield database
+    try:
+        with connect(folder, maintenance=maintenance) as database:
+            yield database
+    except BaseException:
+        if made:
+            _remove_new_store(made)
+        raise
+
+
+def _missing_folders(path: str) -> list[str]:
+    """The folders that `connect` would make, that of the store first."""
+    found = []
+    path = os.path.abspath(os.path.expanduser(path))
+    while not os.path.lexists(path):
+        found.append(path)
+        path = os.path.dirname(path)
+    return found
+
+
+def _remove_new_store(made: Sequence[str]) -> None:
+    """Take away a store without tables, and the folders on the way to it. Whatever speaks against it: it stays.
+
+    Another process may have come to the store meanwhile. A writer has, or had, its lock, and what it made is looked
+    for under the lock; a reader has a lease.
+    """
+    from nyala.catalog.format import LEASES_NAME
+    from nyala.catalog.store_lock import StoreLock
+    from nyala.database import connect
+    from nyala.env import SYSTEM
+    from nyala.errors import Error
+
+    path, *parents = made
+    gone = f"{path}.{os.getpid()}.gone"  # in one step, so that nobody meets half of it
+    with contextlib.suppress(Error, OSError), StoreLock(SYSTEM, path):
+        with connect(path, read_only=True) as database:
+            is_used = bool(database.list_tables())
+        if not is_used and not os.listdir(os.path.join(path, LEASES_NAME)):
+            os.rename(path, gone)
+            shutil.rmtree(gone)
+            for parent in parents:
+                os.rmdir(parent)
+
+
+def no_file(context: click.Context, parameter: click.Parameter, folder: str) -> str:
+    """FOLDER, as it is. Raises: StorageError when it is a file."""
+    if os.path.isfile(folder):
+        from nyala.errors import StorageError
+
+        raise StorageError(f"a store is a folder, and {folder!r} is a file", path=folder)
+    return folder
 
 
 def _require_store(folder: str) -> None:
+    from nyala.catalog.store import find_store
     from nyala.env import SYSTEM
     from nyala.errors import StorageError
-    from nyala.tablet.layout import catalog_path
+    from nyala.tablet.layout import DATA_NAME, WAL_NAME, catalog_path
 
     if not SYSTEM.files.exists(catalog_path(folder)):
-        if os.path.isfile(folder):
-            raise StorageError(f"a store is a folder, and {folder!r} is a file", path=folder)
         there = "" if os.path.isdir(folder) else " (there is no such folder)"
         if there and os.sep not in folder:
             there = " (there is no such folder; FOLDER comes first, then TABLE)"
         others = [] if there else sorted(os.listdir(folder))
+        if {WAL_NAME, DATA_NAME} & set(others):
+            find_store(SYSTEM, folder)  # raises: a store that has lost its catalogue
         if others:
             how = f"it has other files ({', '.join(others[:3])}); give the folder that connect() was given"
         else:
@@ -115,13 +173,15 @@ def readable_from(oldest: int) -> dict[str, Any]:
     return {"oldest_readable": oldest, "oldest_readable_time": moment(oldest)["time"] if oldest else None}
 
 
-def tell_why_empty(rows: Scan, at: str | None) -> None:
-    """For who got no row: the reason, where it is plain."""
+def tell_why_empty(database: Database, name: str, rows: Scan, at: str | None) -> None:
+    """For who got no row of that table: the reason, where it is plain."""
     from nyala.mvcc.timestamp import naive_note
 
     why = rows.why_empty()
     if why:
-        click.echo(why + (naive_note(at) if " was made at " in why else ""), err=True)
+        created = state_of(database, name).entry.created
+        note = naive_note(at, created) if rows.timestamp < created else ""
+        click.echo(cli_words(why + note), err=True)
 
 
 def describe_columns(state: TableState) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from nyala.cli.stores import (
     block_size_text,
     describe_columns,
     find_table,
+    no_file,
     partition_text,
     readable_from,
     reader,
@@ -39,7 +40,7 @@ __all__ = ["folder_argument", "names", "scan_options", "table", "table_argument"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-folder_argument = click.argument("folder", type=click.Path())
+folder_argument = click.argument("folder", type=click.Path(), callback=no_file)
 table_argument = click.argument("table", metavar="[TABLE]", required=False)
 
 
@@ -266,7 +267,7 @@ def scan(
             count = echo_stream(rows.schema, whole.slice(0, TERMINAL_ROWS).to_batches(), keys)
             more = "" if whole.num_rows <= TERMINAL_ROWS else ", and there are more: --limit N shows N"
         if not count:
-            tell_why_empty(rows, at)
+            tell_why_empty(database, found.name, rows, at)
         if is_terminal():
             when = moment(rows.timestamp)
             click.echo(f"{count:,} rows as of {when['time']} (timestamp {when['timestamp']}){more}")

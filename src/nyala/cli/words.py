@@ -22,6 +22,8 @@ _RULES: Final = tuple(
         (r"; open it with table\('.*'\), or pass exist_ok=True", "; without --create the rows go into it"),
         (r"make one with create_table\(\)", "`table load --create` makes one from a file"),
         # moments
+        # One form in all that is said; what stands in quotes is somebody's own.
+        (r"(?<!['\"\w])(\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?)\+00:00(?!['\"\w])", r"\1Z"),
         (r"^at=", "--at "),
         (r"write at=('[^']*'), or give a datetime", r"write --at \1"),
         (r", as create_table\(history=…\) or set_history\(…\) said", ""),

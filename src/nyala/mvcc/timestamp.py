@@ -33,6 +33,9 @@ _CENTURY: Final = 946_684_800_000_000 << LOGICAL_BITS
 _UNIX_UNITS: Final = {"seconds": 10**9, "milliseconds": 10**6, "microseconds": 10**3, "nanoseconds": 1}
 _YEAR_2100_NS: Final = 4_102_444_800 * 10**9
 
+# The zone that is furthest from UTC: +14:00, of the Line Islands.
+_ZONE_MAX_US: Final = 14 * 3600 * 1_000_000
+
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -110,13 +113,15 @@ def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
     )
 
 
-def naive_note(at: object) -> str:
+def naive_note(at: object, bound: int | None = None) -> str:
     """The end of a sentence about a moment that was given without a zone: how it was read, and how to say another.
 
+    bound: the timestamp beyond which the moment should not be. Further from it than any zone is from UTC, the missing
+           zone is not what is wrong. None: not known.
     Empty for every other moment.
     """
     if isinstance(at, dt.datetime):
-        if at.tzinfo is not None:
+        if at.tzinfo is not None or _is_far(at, bound):
             return ""
         return (
             "; the datetime is naive and was taken as UTC: for the present give datetime.now(UTC), for another local "
@@ -125,12 +130,16 @@ def naive_note(at: object) -> str:
     if not isinstance(at, str) or at.strip().isdecimal():
         return ""
     try:
-        zone = dt.datetime.fromisoformat(at.strip()).tzinfo
+        moment = dt.datetime.fromisoformat(at.strip())
     except ValueError:
         return ""
-    if zone is not None:
+    if moment.tzinfo is not None or _is_far(moment, bound):
         return ""
     return "; it has no zone and was taken as UTC: for local time write the zone too, as '2026-11-20T10:00+01:00'"
+
+
+def _is_far(moment: dt.datetime, bound: int | None) -> bool:
+    return bound is not None and abs(microseconds_of(moment) - physical_us(bound)) > _ZONE_MAX_US
 
 
 def _day_text(day: dt.date, name: str) -> str:

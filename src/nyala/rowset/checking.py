@@ -117,7 +117,8 @@ def _of_base(rowset: DiskRowSet) -> Iterator[Finding]:
 
 def _of_delta_file(rowset: DiskRowSet, file: DeltaFile, bounds: _FileBounds) -> Iterator[Finding]:
     """Puts the bounds of its columns into `bounds`."""
-    yield from _caught(file.reader.check)
+    damaged = list(_caught(file.reader.check))
+    yield from damaged
     runs: dict[int, RunBounds] = {}
 
     def read() -> None:
@@ -127,7 +128,8 @@ def _of_delta_file(rowset: DiskRowSet, file: DeltaFile, bounds: _FileBounds) -> 
                 runs[column_id] = bounds[file.serial, column_id] = run
 
     unread = list(_caught(read))
-    yield from unread
+    told = {(type(one.error), str(one.error)) for one in damaged}  # the reading meets the same block again
+    yield from (one for one in unread if (type(one.error), str(one.error)) not in told)
     if unread:
         return
     path = file.reader.path
@@ -142,12 +144,12 @@ def _of_delta_file(rowset: DiskRowSet, file: DeltaFile, bounds: _FileBounds) -> 
     if not runs:
         yield Finding(CorruptionError("a delta file without records (F3)", path))
         return
-    told = file.timestamp_min, file.timestamp_max
+    named = file.timestamp_min, file.timestamp_max
     found = min(run.timestamp_min for run in runs.values()), max(run.timestamp_max for run in runs.values())
-    if told != found:
+    if named != found:
         yield Finding(
             CorruptionError(
-                f"expected timestamps from {told[0]} to {told[1]}, as the catalogue says, "
+                f"expected timestamps from {named[0]} to {named[1]}, as the catalogue says, "
                 f"found {found[0]} to {found[1]}",
                 path,
             )

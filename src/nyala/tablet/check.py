@@ -77,6 +77,7 @@ REPLAY_LIMIT_BYTES: Final = 1 << 30
 some 64 MB (`log_limit`)."""
 _CACHE_BYTES: Final = 64 << 20
 _UNBOUNDED: Final = 1 << 62
+_OF_THE_PAST: Final = "; rows of now are read without this file, those of before need it"
 _TABLET_FOLDER: Final = re.compile(r"\d+")
 Progress: TypeAlias = "Callable[[int, int], None]"
 
@@ -257,13 +258,18 @@ class _Check:
         rowset: AnyRowSet | None = None,
         path: str | None = None,
     ) -> None:
+        message = str(error) or type(error).__name__
+        path = path or getattr(error, "path", None)
         if isinstance(error, MissingFileError):
             kind = "missing-file"
+            message = f"{path} is not there, though the store needs it: only a backup brings it back"
+        if isinstance(rowset, DiskRowSet) and any(path == file.reader.path for file in rowset.undo):
+            message += _OF_THE_PAST
         self.problems.append(
             Problem(
                 kind,
-                str(error) or type(error).__name__,
-                path or getattr(error, "path", None),
+                message,
+                path,
                 getattr(error, "offset", None),
                 None if table is None else table.name,
                 None if tablet is None else tablet.id,

@@ -19,6 +19,7 @@ import nyala
 from nyala.cfile import kernels
 from nyala.cli import stores
 from nyala.cli.app import app
+from nyala.cli.words import cli_words
 
 from .conftest import Example, Run
 
@@ -224,6 +225,50 @@ def test_reading_what_is_no_store(run: Run, tmp_path: Path, folder: str) -> None
     assert os.listdir(tmp_path / "empty") == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["table list F", "table describe F", "table scan F", "table stats F", "table changes F --since 0",
+     "table load F t F", "table load F t F --create --key k", "table alter F t 'comment x'",
+     "table export F t out.csv", "table compact F", "table vacuum F", "tablet list F", "fs check F",
+     "fs check F --repair", "wal dump F", "demo F"],
+)  # fmt: skip
+def test_a_file_in_the_place_of_the_folder(run: Run, tmp_path: Path, line: str) -> None:
+    """ "A part of the path is a file" was said of a path that is the file, and of names inside it that nobody gave."""
+    file = tmp_path / "x.csv"
+    file.write_text("k\n1\n")
+    words = [str(file) if word == "F" else word for word in shlex.split(line)]
+    assert run(*words, code=1).stderr == f"Error: a store is a folder, and {str(file)!r} is a file\n"
+    assert os.listdir(tmp_path) == ["x.csv"]
+
+
+def test_a_store_that_lost_its_catalogue(run: Run, example: Example, tmp_path: Path) -> None:
+    """ "There is no store, but other files" sends somebody elsewhere who has lost one file, and has a backup."""
+    (example.path / "catalog.sqlite").unlink()
+    with pytest.raises(nyala.StorageError, match="bring it back from a backup") as error:
+        nyala.connect(example.path)
+    for line in (["list"], ["compact"], ["load", "t", __file__, "--format", "csv"]):
+        assert run("table", line[0], example.path, *line[1:], code=1).stderr == f"Error: {error.value}\n"
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("to 2026-01-01T00:00:00+00:00 (timestamp 5), or", "to 2026-01-01T00:00:00Z (timestamp 5), or"),
+        ("until=2026-01-01T00:00:00.000001+00:00.", "until=2026-01-01T00:00:00.000001Z."),
+        (
+            "t = '2026-01-01T00:00:00+00:00': no",
+            "t = '2026-01-01T00:00:00+00:00': no",
+        ),  # a cell of somebody's
+        ("t = '2026-01-01T00:00:00+00:00 or so'", "t = '2026-01-01T00:00:00+00:00 or so'"),
+        ("t = 'from 2026-01-01T00:00:00+00:00'", "t = 'from 2026-01-01T00:00:00+00:00'"),
+        ("as 2026-01-01T00:00:00+01:00", "as 2026-01-01T00:00:00+01:00"),
+    ],
+)
+def test_times_have_one_form(message: str, said: str) -> None:
+    """In one sentence two forms of UTC look like two zones."""
+    assert cli_words(message) == said
+
+
 def test_ctrl_c_is_exit_code_130(run: Run, example: Example, monkeypatch: Any) -> None:
     """A shell loop goes on with its next command although the person pressed Ctrl-C."""
 
@@ -309,6 +354,21 @@ def test_without_click_there_is_one_sentence() -> None:
     found = python("import sys; sys.modules['click'] = None; import nyala.cli; nyala.cli.main()")
     assert found.returncode == 1 and found.stdout == ""
     assert found.stderr == "nyala: the commands need click and rich: pip install 'nyala[cli]'\n"
+
+
+def test_without_click_the_version_is_said() -> None:
+    """A bug report of who installed the library alone cannot say what it is about."""
+    code = "import sys; sys.modules['click'] = sys.modules['rich'] = None; import nyala.cli; nyala.cli.main()"
+    said = f"nyala {nyala.__version__} (kernels: {kernels.described()})\n"
+    assert (
+        (found := python(code, "--version")).stdout == said and found.returncode == 0 and found.stderr == ""
+    )
+    found = python(code, "--json", "--version")
+    assert json.loads(found.stdout) == {"version": nyala.__version__, "kernels": kernels.described()}
+    for words in (("table", "--version"), ("--debug",), ()):
+        assert "pip install" in python(code, *words).stderr
+    found = python(f"import os; os.environ['NYALA_KERNELS'] = 'fast'; {code}", "--version")
+    assert found.returncode == 1 and found.stderr.startswith("Error: the environment variable NYALA_KERNELS")
 
 
 def test_without_rich_there_is_plain_text(run: Run, example: Example, monkeypatch: Any) -> None:

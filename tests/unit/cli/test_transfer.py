@@ -6,6 +6,7 @@ import datetime as dt
 import gzip
 import json
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -18,10 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nyala
-from nyala.cli import sources, transfer
+from nyala.cli import sources, stores, transfer
 from nyala.cli.progress import finish_first
 from nyala.cli.sources import CsvDialect, open_sink, read_batches
 from nyala.schema.types import parse_type
+from nyala.tablet import flush_run
 
 from .conftest import ALL_TYPES, Example, Run, csv, rows
 
@@ -426,6 +428,126 @@ def test_ctrl_c_ends_a_load_between_batches(
     assert signal.getsignal(signal.SIGINT) is before
 
 
+# -- the end of a load -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of 20 batches that is more than what may stay in memory; the last row does not fit into `v`."""
+    monkeypatch.setattr(sources, "_BATCH_ROWS", 1000)
+    monkeypatch.setattr(transfer, "_FLUSH_BYTES", 100_000)
+    file = tmp_path / "large.parquet"
+    pq.write_table(pa.table({"k": range(10, 20_010), "v": [1] * 19_999 + [1000]}), file)
+    return file
+
+
+def memory_and_rowsets(run: Run, store: Path) -> tuple[int, int]:
+    one = run("table", "stats", store, "t", "--json").json["tables"][0]
+    return one["memory_bytes"], one["rowsets"]
+
+
+def test_a_large_load_is_flushed(run: Run, numbers: Path, large: Path) -> None:
+    """Each later command replays the log of a load whose process, and its background, are long gone."""
+    said = run("table", "load", numbers, "t", large, "--errors", "collect", "--json").json
+    assert (said["rows"], said["failed"]) == (20_000, 1)
+    assert memory_and_rowsets(run, numbers) == (0, 1)
+    assert len(rows(numbers, "t")) == 20_004
+
+
+def test_a_small_load_makes_no_files(run: Run, numbers: Path, tmp_path: Path) -> None:
+    """A line a minute is a rowset a minute."""
+    run("table", "load", numbers, "t", csv(tmp_path, "k,v\n9,1\n"))
+    memory, rowsets = memory_and_rowsets(run, numbers)
+    assert memory > 0 and rowsets == 0
+
+
+def test_a_small_load_takes_along_what_others_left(
+    run: Run, numbers: Path, tmp_path: Path, large: Path
+) -> None:
+    """Many small loads are one large one."""
+    with nyala.connect(numbers, maintenance=False) as db:
+        db["t"].insert({"k": range(10, 20_010)})
+    run("table", "load", numbers, "t", csv(tmp_path, "k,v\n9,1\n"))
+    assert memory_and_rowsets(run, numbers) == (0, 1)
+
+
+def test_a_load_that_fails_late_is_flushed(run: Run, numbers: Path, large: Path) -> None:
+    """What is loaded of a long file is replayed by each command, until somebody mends the file."""
+    ran = run("table", "load", numbers, "t", large, code=1)
+    assert ran.stderr.splitlines()[:2] == [
+        "19,000 rows are loaded and stay; the rest is not.",
+        "Writing what is in memory to files; Ctrl-C ends that without a loss.",
+    ]
+    assert "row 20000" in ran.stderr.splitlines()[2]
+    assert memory_and_rowsets(run, numbers) == (0, 1)
+
+
+@pytest.mark.parametrize("at", ["read", "write", "write twice"])
+def test_a_load_that_is_stopped_late_is_flushed(
+    run: Run, numbers: Path, large: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """After one Ctrl-C the rows are brought into files; who presses it twice does not wait for that."""
+    write, calls = transfer._write, []
+
+    def interrupted(*args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 10:
+            if at == "read":
+                raise KeyboardInterrupt
+            for _ in range(2 if at == "write twice" else 1):
+                os.kill(os.getpid(), signal.SIGINT)
+        return write(*args)
+
+    monkeypatch.setattr(transfer, "_write", interrupted)
+    ran = run("table", "load", numbers, "t", large, code=130)
+    kept = 10_000 if at == "write" else 9000
+    first, *rest = ran.stderr.splitlines()
+    assert first == f"{kept:,} rows are loaded and stay; the rest is not." and rest[-1] == "Stopped."
+    memory, rowsets = memory_and_rowsets(run, numbers)
+    assert (memory == 0, rowsets) == ((False, 0) if at == "write twice" else (True, 1))
+    assert len(rest) == 1 + rowsets and len(rows(numbers, "t")) == 5 + kept
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["written", "stopped before"])
+def test_ctrl_c_ends_the_flush(
+    run: Run, numbers: Path, large: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """Who loses patience at the end of a load is left with rows half there, or cannot stop it at all."""
+
+    def interrupted(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flush_run, "write_pieces", interrupted)
+        words = ("--errors", "raise" if late else "collect")
+        ran = run("table", "load", numbers, "t", large, *words, code=1 if late else 130)
+    if late:
+        assert "row 20000" in ran.stderr.splitlines()[-1]  # what stopped the load is told, whatever came then
+    else:
+        assert ran.stderr == "19,999 rows loaded, and in the log alone for now.\nStopped.\n"
+    memory, rowsets = memory_and_rowsets(run, numbers)
+    assert memory > 0 and rowsets == 0
+    assert len(rows(numbers, "t")) == (19_005 if late else 20_004)
+
+
+def test_a_flush_that_fails_is_no_failed_load(
+    run: Run, numbers: Path, large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script loads a file again of which every row is durable."""
+
+    def full(*args: Any) -> Any:
+        raise nyala.StorageError("cannot write 7.base: No space left on device")
+
+    monkeypatch.setattr(flush_run, "write_pieces", full)
+    ran = run("table", "load", numbers, "t", large, "--errors", "collect")
+    assert ran.stdout.startswith("t: 20,000 rows in ")
+    assert ran.stderr.splitlines()[0] == (
+        "19,999 rows loaded, and in the log alone for now: cannot write 7.base: No space left on device"
+    )
+    assert run("table", "load", numbers, "t", large, "--errors", "collect", "--json").stderr == ""
+    assert len(rows(numbers, "t")) == 20_004
+
+
 # -- load into a new table -----------------------------------------------------------------------------------
 
 
@@ -489,9 +611,7 @@ def test_a_table_that_cannot_be(run: Run, tmp_path: Path, words: list[str], comp
     """What is wrong with a new table is not said, or the table is made all the same."""
     file = csv(tmp_path, "k,v\n1,2.5\n")
     ran = run("table", "load", tmp_path / "s", "t", file, "--create", *words, code=1)
-    assert complaint in ran.stderr
-    if (tmp_path / "s").exists():
-        assert run("table", "list", tmp_path / "s", "--json").json["tables"] == []
+    assert complaint in ran.stderr and sorted(os.listdir(tmp_path)) == ["x.csv"]
 
 
 @pytest.mark.parametrize(("sign", "said"), [(";", ";"), ("\t", "tab"), ("|", "|")])
@@ -543,6 +663,93 @@ def test_a_new_table_that_got_nothing_is_gone(run: Run, numbers: Path, tmp_path:
         assert db.list_tables() == ["t"]
     run(*line)
     assert rows(numbers, "u") == [{"k": 1, "v": 1000}]
+
+
+def test_a_new_store_that_got_nothing_is_gone(run: Run, tmp_path: Path) -> None:
+    """A slip in a line leaves folders, and of the table "made" is the last that is said."""
+    file = csv(tmp_path, "k,v\n1,1000\n")
+    words = ("t", file, "--create", "--key", "k", "--type", "v=int8")
+    said = run("table", "load", tmp_path / "a" / "b" / "s", *words, code=1).stderr.splitlines()
+    assert said[0].startswith("t made: ") and said[1] == "t is gone again: none of its rows is loaded."
+    assert "row 1, line 2" in said[2] and os.listdir(tmp_path) == ["x.csv"]
+    (tmp_path / "a").mkdir()
+    run("table", "load", tmp_path / "a" / "s", *words, code=1)
+    assert os.listdir(tmp_path / "a") == [], "what was there before stays"
+
+
+def test_only_the_store_that_a_load_made_is_taken_away(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    """A failed load takes away somebody's store, or one that others have come to meanwhile."""
+    file = csv(tmp_path, "k,v\n1,1000\n")
+    words = ("t", file, "--create", "--key", "k", "--type", "v=int8")
+    there, empty = tmp_path / "there", tmp_path / "empty"
+    nyala.connect(there).close()
+    empty.mkdir()
+    for folder in (there, empty):
+        run("table", "load", folder, *words, code=1)
+        assert nyala.connect(folder, read_only=True).list_tables() == []
+
+    new, remove = tmp_path / "new", stores._remove_new_store
+    opened: list[nyala.Database] = []
+
+    def others_come(made: list[str]) -> None:
+        opened.append(meanwhile())
+        remove(made)
+
+    def a_table() -> nyala.Database:
+        with nyala.connect(new) as db:
+            db.create_table("u", {"k": "int64"}, "k")
+        return db
+
+    monkeypatch.setattr(stores, "_remove_new_store", others_come)
+    for meanwhile in (
+        lambda: nyala.connect(new),
+        lambda: nyala.connect(new, read_only=True),
+        a_table,
+    ):
+        run("table", "load", new, *words, code=1)
+        tables = ["u"] if meanwhile is a_table else []
+        opened.pop().close()
+        assert nyala.connect(new, read_only=True).list_tables() == tables
+        shutil.rmtree(new)
+
+
+def test_rows_that_all_fail_are_not_told_as_loaded(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    """ "8 rows are loaded and stay", of a file of which none is."""
+    monkeypatch.setattr(sources, "_BATCH_ROWS", 4)
+    pq.write_table(pa.table({"k": range(8), "v": [1000] * 8}), tmp_path / "a.parquet")
+    (tmp_path / "b.parquet").write_bytes(b"")
+    words = ("--create", "--key", "k", "--type", "v=int8", "--errors", "collect")
+    ran = run(
+        "table", "load", tmp_path / "s", "t", tmp_path / "a.parquet", tmp_path / "b.parquet", *words, code=1
+    )
+    assert "are loaded" not in ran.stderr and "t is gone again" in ran.stderr
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("cells", "hinted"),
+    [
+        (["1,5", "12", "-1.234,25", ""], True),
+        (["1 234,5", "0,1"], True),
+        (["1,234", "56,789"], False),  # thousands, as likely
+        (["1,234,567", "0,1"], False),
+        (["1,5", "n/a"], False),
+        (["5, rue X", "1,5"], False),
+        (["", ""], False),
+    ],
+)
+def test_numbers_with_a_decimal_comma_are_pointed_out(
+    run: Run, tmp_path: Path, cells: list[str], hinted: bool
+) -> None:
+    """A column of prices is text, and nobody says why."""
+    text = "k;amount\n" + "".join(f"{row};{cell}\n" for row, cell in enumerate(cells))
+    words = ("t", csv(tmp_path, text), "--create", "--key", "k", "--delimiter", ";")
+    said = run("table", "load", tmp_path / "s", *words).stderr.splitlines()
+    hint = (
+        "amount looks like numbers with a decimal comma, and is text: numbers have a decimal point, as 1234.5"
+    )
+    assert "amount string" in said[0] and (hint in said) is hinted
+    assert hint not in run("table", "load", tmp_path / "u", *words, "--type", "amount=string").stderr
 
 
 def test_a_new_table_keeps_what_was_loaded(run: Run, tmp_path: Path, monkeypatch: Any) -> None:

@@ -100,6 +100,16 @@ def test_how_a_moment_without_a_zone_was_read() -> None:
         assert naive_note(at) == ""
 
 
+def test_a_moment_further_away_than_any_zone_needs_no_advice_on_zones() -> None:
+    """Who asks for next year is told of time zones, and looks for the mistake there."""
+    noon = from_physical(NEW_YEAR_US + 12 * 3600 * SECOND)
+    for hour in ("2026-01-01T13:00", "2026-01-02T01:59", "2025-12-31T22:01"):
+        assert "no zone" in naive_note(hour, noon)
+        assert "naive" in naive_note(dt.datetime.fromisoformat(hour), noon)
+    for hour in ("2026-01-02T02:01", "2027-01-01", "2025-12-31T21:59"):
+        assert naive_note(hour, noon) == naive_note(dt.datetime.fromisoformat(hour), noon) == ""
+
+
 UNIX_TIMES = [
     (1_767_225_600, "seconds", "2026-01-01T00:00:00Z"),
     (1_767_225_600_500, "milliseconds", "2026-01-01T00:00:00.500000Z"),
