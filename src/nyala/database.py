@@ -143,9 +143,10 @@ def _folder(path: object) -> str:
     return os.path.abspath(os.path.expanduser(text))
 
 
-def _seconds(name: str, given: object) -> float:
+def _seconds(name: str, given: Any) -> float:
     """Raises: InvalidArgumentError for what is no number of seconds, 0 or more; infinity is one."""
-    if not isinstance(given, numbers.Real) or isinstance(given, bool) or not given >= 0:
+    is_number = isinstance(given, numbers.Real) and not isinstance(given, bool)
+    if not is_number or not float(given) >= 0:
         raise InvalidArgumentError(f"{name} takes a number of seconds, 0 or more, not {given!r}")
     return float(given)
 
@@ -444,7 +445,7 @@ class Database:
             raise InvalidArgumentError(
                 f"{name}={to_datetime(timestamp).isoformat()} lies in the future: it is "
                 f"{to_datetime(from_physical(now_us)).isoformat()} now, and what is not yet written cannot be read"
-                f"{naive_note(at)}"
+                f"{naive_note(at, from_physical(now_us))}"
             )
         return root, max(min(timestamp, published), TIMESTAMP_ZERO), published
 

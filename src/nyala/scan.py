@@ -108,7 +108,7 @@ class PinnedRows(abc.ABC):
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
         """The rows as a pandas DataFrame; `options` go to `pyarrow.Table.to_pandas`."""
-        need("pandas", "pandas")
+        need("pandas")
         rows = self.to_arrow()
         with telling_damage(rows):
             return rows.to_pandas(**options)
@@ -526,7 +526,8 @@ def resolve_columns(table: TableState, columns: Sequence[str] | None) -> tuple[C
         names = [name.strip() for name in columns.split(",")]
         meant = f"where={columns!r}" if any(sign in columns for sign in "=<>") else f"columns={names!r}"
         raise InvalidArgumentError(f"columns takes a list of names, not the text {columns!r}: write {meant}")
-    if not isinstance(columns, Collection) or not all(isinstance(name, str) for name in columns):
+    given: Any = columns
+    if not isinstance(given, Collection) or not all(isinstance(name, str) for name in given):
         raise InvalidArgumentError(f"columns takes a list of names, not {columns!r}")
     if len(set(columns)) != len(columns):
         raise InvalidArgumentError(f"columns names a column twice: {list(columns)}")
@@ -619,13 +620,12 @@ def not_indexed(what: str, item: object, rows: str, column: str) -> str:
     return f"{what} is not indexed: {rows}.to_arrow() and {rows}.to_pandas() are, table.get(key) is a row by its key"
 
 
-def need(module: str, extra: str) -> Any:
-    """Import an optional library. Raises: ImportError with the pip line."""
+def need(module: str, extra: str | None = None) -> Any:
+    """Import an optional library. extra: of Nyala's, by which it comes. Raises: ImportError with the pip line."""
     import importlib
 
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(
-            f"this needs {module}, which is not installed: pip install 'nyala[{extra}]'"
-        ) from error
+        what = module if extra is None else f"'nyala[{extra}]'"
+        raise ImportError(f"this needs {module}, which is not installed: pip install {what}") from error

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import pyarrow as pa
 
-from nyala.errors import InvalidArgumentError, ReadOnlyError
+from nyala.errors import InvalidArgumentError, ReadOnlyError, WriteError
 from nyala.hints import no_attribute
 from nyala.mvcc.timestamp import naive_note, parse_at, to_datetime
 from nyala.partition.describe import describe
@@ -207,9 +207,9 @@ class _Readable:
         """All rows as an Arrow table."""
         return self.scan().to_arrow()
 
-    def to_pandas(self) -> pd.DataFrame:
-        """All rows as a pandas DataFrame."""
-        return self.scan().to_pandas()
+    def to_pandas(self, **options: Any) -> pd.DataFrame:
+        """All rows as a pandas DataFrame; `options` go to `pyarrow.Table.to_pandas`."""
+        return self.scan().to_pandas(**options)
 
     def to_polars(self) -> pl.DataFrame:
         """All rows as a polars DataFrame."""
@@ -413,6 +413,11 @@ class Table(_Readable):
         except BaseException as error:  # also of the stream itself, and Ctrl-C
             with contextlib.suppress(AttributeError):
                 error.applied = done  # type: ignore[attr-defined]
+            if done and isinstance(error, WriteError):  # which says that nothing was written
+                error.args = (
+                    f"of a stream's record batch, after {done:,} rows that stay: {error}",
+                    *error.args[1:],
+                )
             raise
         return (
             total

@@ -44,7 +44,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.errors import INVALID_UTF8, OUT_OF_RANGE, VALUE_TOO_LARGE, InvalidArgumentError, SchemaError
-from nyala.schema.types import DATE_MAX_DAYS, DATE_MIN_DAYS, EXACT_DECIMALS, MAX_CELL_BYTES, ColumnType
+from nyala.schema.types import (
+    DATE_MAX_DAYS,
+    DATE_MIN_DAYS,
+    EXACT_DECIMALS,
+    MAX_CELL_BYTES,
+    PERIOD,
+    PERIOD_ADVICE,
+    ColumnType,
+)
 
 __all__ = [
     "Failure",
@@ -90,6 +98,7 @@ def cast_array(array: pa.Array, type: ColumnType, max_cell_bytes: int = MAX_CELL
         if rule is None:
             return array, []
     else:
+        _refuse_otherwise_meant(array.type, type)
         array = _plain(array)
         if pa.types.is_null(array.type):
             return pa.nulls(len(array), type.arrow), []
@@ -155,10 +164,18 @@ def shorten(text: str, limit: int = 60) -> str:
 
 
 def _is_encoded(type: pa.DataType) -> bool:
-    types = pa.types
-    return (
-        types.is_dictionary(type) or types.is_run_end_encoded(type) or isinstance(type, pa.BaseExtensionType)
-    )
+    return bool(pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type))
+
+
+def _refuse_otherwise_meant(given: pa.DataType, type: ColumnType) -> None:
+    """Raises: SchemaError for an extension type whose storage is not what its values mean to a column of this type."""
+    name = getattr(given, "extension_name", None)
+    if name == PERIOD:
+        raise SchemaError(f"given {given}, wanted {type}; {PERIOD_ADVICE}")
+    if name == "arrow.uuid" and type.is_text:
+        raise SchemaError(
+            f"given {given}, wanted {type}; its text is str(value) in Python, its 16 bytes are binary"
+        )
 
 
 def _plain(array: pa.Array) -> pa.Array:
@@ -243,8 +260,8 @@ def _nothing_in_common(source: pa.DataType, type: ColumnType) -> str:
     kind, target = _kind(source), _target(type)
     if kind == "float" and target in ("int", "decimal"):
         how = (
-            "round it to whole numbers and cast it first (pandas makes float64 of whole numbers with NULL among them: "
-            'there astype("Int64") says what they are)'
+            'of whole numbers with NULL among them pandas makes float64: astype("Int64") says what they are; round and '
+            "cast others first"
             if target == "int"
             else f"round it and cast it to {type} first, for a double has no digits of a fraction that are exact"
         )

@@ -151,14 +151,6 @@ class Constraint:
         upper, upper_inclusive = _looser(self, other, +1)
         return Constraint(lower, lower_inclusive, upper, upper_inclusive, None, null)
 
-    def with_null(self, null: Nullness) -> Constraint:
-        """The same demands on values, another on NULL."""
-        if self.empty:
-            return NULL_ONLY if null != "none" else self
-        return Constraint(
-            self.lower, self.lower_inclusive, self.upper, self.upper_inclusive, self.values, null
-        )
-
     # --- asking ---------------------------------------------------------------------------------
 
     def admits(self, value: Any) -> bool:

@@ -274,6 +274,7 @@ def read_input(data: Any) -> InputColumns:
     if pandas is not None and isinstance(data, pandas.DataFrame):
         return _from_pandas(data)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        _refuse_objects(data)
         try:
             return _from_table(pa.table(data))
         except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
@@ -317,6 +318,27 @@ def _path_text(path: str) -> str:
 
 def _class_name(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+
+
+def _refuse_objects(data: Any, name: str = "") -> None:
+    """Raises: SchemaError for polars' columns of Python objects: Arrow gets the addresses at which they lie.
+
+    data: a frame, or a column called `name`.
+    """
+    polars = sys.modules.get("polars")
+    if polars is None:
+        return
+    columns: Mapping[str, Any] = {}
+    if isinstance(data, polars.DataFrame):
+        columns = data.schema
+    elif isinstance(data, polars.Series):
+        columns = {name: data.dtype}
+    for column, type in columns.items():
+        if type == polars.Object:
+            raise SchemaError(
+                f"column {column!r}: given polars' Object, which has Python objects and no values; give them in a type "
+                "of polars', or as a list"
+            )
 
 
 def _from_table(table: Any) -> InputColumns:
@@ -410,6 +432,7 @@ def _read_column(name: str, values: Any) -> Any:
     if pandas is not None and isinstance(values, pandas.Series | pandas.Index):
         return _from_series(values)
     if hasattr(values, "__arrow_c_stream__"):
+        _refuse_objects(values, name)
         read = pa.chunked_array
     elif hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_array__"):
         read = pa.array

@@ -82,8 +82,8 @@ _NUMPY_COMPARE: Final[dict[str, Any]] = {
     ">": np.greater,
     ">=": np.greater_equal,
 }
-# Below this share of rows left, a costly term of an AND is evaluated on those rows alone.
-_FEW: Final = 8
+# Where one row of so many is left, or fewer, a costly term of an AND is evaluated on those rows alone.
+_FEW_OF: Final = 8
 
 
 def _array(array: pa.Array | pa.ChunkedArray, column: ColumnSchema) -> pa.Array:
@@ -460,7 +460,7 @@ class BoundAnd(_Parts):
             left = int(np.count_nonzero(mask))
             if left == 0:
                 break
-            if part.rank >= BoundLike.cost and left * _FEW <= n:
+            if part.rank >= BoundLike.cost and left * _FEW_OF <= n:
                 indices = np.flatnonzero(mask)
                 few = {name: rows_of(arrays[name]).take(pa.array(indices)) for name in part.columns}
                 mask[indices] = part.mask(few, left)

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.errors import ROW_ERROR_CODES, WriteError, write_error
+from nyala.errors import ROW_ERROR_CODES
 
 __all__ = ["RowErrors"]
 
@@ -113,15 +113,3 @@ class RowErrors:
         for name, array in key_columns.items():
             columns[f"key_{name}" if name in _OWN_COLUMNS else name] = array.take(rows)
         return pa.table(columns)
-
-    def to_error(
-        self, operation: str, table_name: str, row_count: int, key_columns: Mapping[str, pa.Array]
-    ) -> WriteError:
-        """The exception for a batch of `row_count` rows that was given up because of these errors."""
-        assert self, "there is an error to raise"
-        more = "" if len(self) == 1 else ", the first is"
-        message = (
-            f"{operation}, table {table_name!r}: {len(self)} of {row_count} rows failed{more} row {self.rows[0]}, "
-            f"{self.codes[0]}: {self.messages[0]}. Nothing was written; all failed rows stand in .errors"
-        )
-        return write_error(set(self.codes), message, self.to_arrow(operation, key_columns))

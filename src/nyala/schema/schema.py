@@ -417,7 +417,9 @@ def _schema_of(data: Any) -> str:
     if isinstance(data, pa.Table | pa.RecordBatch):
         return ": give its .schema"
     if type(data).__name__ == "DataFrame":
-        return ": give pyarrow.Schema.from_pandas(df), or of polars df.to_arrow().schema"
+        return (
+            ": give pyarrow.Schema.from_pandas(df, preserve_index=False), or of polars df.to_arrow().schema"
+        )
     return ": dict(…) makes one of pairs" if isinstance(data, list | tuple) else ""
 
 

@@ -230,8 +230,12 @@ _INSTEAD: Final = {
     "varchar": "varchar(length), for instance varchar(40), or string",
     "char": "varchar(length) or string",
     "object": "string or binary",
-    "time": "int64 (microseconds) or string",
+    **dict.fromkeys(("time", "time32", "time64"), "int64 (microseconds) or string"),
     "duration": "int64 (microseconds)",
+    **dict.fromkeys(
+        ("list", "array", "large_list", "list_view", "fixed_size_list", "map", "struct", "row", "json"),
+        "a column for each value, or string with all of them as JSON: a column holds no lists, maps or structs",
+    ),
 }
 _DECIMAL: Final = re.compile(r"(?:decimal(?:32|64|128|256)?|numeric)\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
 _VARCHAR: Final = re.compile(r"varchar\(\s*(\d+)\s*\)")
@@ -239,12 +243,17 @@ _TIMESTAMP: Final = re.compile(r"timestamp\[\s*(?:s|ms|us|ns)\s*(?:,\s*tz=[^\]]+
 
 
 def _unknown_type(spec: str) -> str:
-    word = re.split(r"[\s\[(]", spec.strip().lower(), maxsplit=1)[0]
+    word = re.split(r"[\s\[(<]", spec.strip().lower(), maxsplit=1)[0]
     if word in _INSTEAD:
         return f"there is no column type {spec!r}; use {_INSTEAD[word]}"
     near = difflib.get_close_matches(word, (*TYPE_NAMES, *_ALIASES), n=1)
     hint = f"did you mean {_ALIASES.get(near[0], near[0])}? " if near else ""
     return f"there is no column type {spec!r}; {hint}the types are {', '.join(TYPE_NAMES)}"
+
+
+# pandas keeps of a period how many of its length have gone since 1970, which no column would mean by it.
+PERIOD: Final = "pandas.period"
+PERIOD_ADVICE: Final = "a period is no moment; give where it begins, .dt.to_timestamp() of the pandas column"
 
 
 def parse_type(spec: str | pa.DataType | ColumnType) -> ColumnType:
@@ -287,6 +296,8 @@ def _parse_text(spec: str) -> ColumnType:
 def _parse_arrow(spec: pa.DataType) -> ColumnType:
     types = pa.types
     if isinstance(spec, pa.BaseExtensionType):
+        if spec.extension_name == PERIOD:
+            raise SchemaError(f"there is no column type {str(spec)!r}: {PERIOD_ADVICE}")
         return _parse_arrow(spec.storage_type)
     if types.is_dictionary(spec) or types.is_run_end_encoded(spec):
         return _parse_arrow(spec.value_type)

@@ -254,8 +254,9 @@ def test_a_value_keeps_its_meaning_or_its_row_fails(
     assert codes == failed
 
 
+PERIODS = pd.Series(pd.period_range("2026-01", periods=2, freq="M"))
 NOTHING_IN_COMMON: list[tuple[Any, str, str]] = [
-    (pa.array([1.5]), "int64", "given double, wanted int64; round it"),
+    (pa.array([1.5]), "int64", "given double, wanted int64; of whole numbers with NULL .*Int64"),
     (pa.array([0], pa.decimal256(76, -1)), "int64", "given decimal256"),
     (pa.array([1.0]), "int8", "given double, wanted int8"),
     (pa.array([1.0]), "decimal(5,2)", r"given double, wanted decimal\(5,2\)"),
@@ -291,6 +292,14 @@ NOTHING_IN_COMMON: list[tuple[Any, str, str]] = [
     ([np.timedelta64(5, "s")], "int64", "given duration"),
     (np.zeros(1, complex), "double", "given complex128"),
     (np.zeros(1, "V4"), "binary", "given"),
+    *(
+        (PERIODS, name, r"given .*period.*begins, .dt.to_timestamp\(\)")
+        for name in ("timestamp", "date", "int64")
+    ),
+    (pa.chunked_array([pa.Array.from_pandas(PERIODS)] * 2), "date", "given .*period"),
+    ([uuid.UUID(bytes=b"A" * 16)], "string", r"given .*uuid.*, wanted string; its text is str\(value\)"),
+    (pa.array([b"A" * 16], pa.uuid()), "varchar(40)", "given .*uuid"),
+    (pl.Series([object()], dtype=pl.Object), "binary", "given polars' Object"),
 ]
 
 
@@ -299,6 +308,13 @@ def test_types_with_nothing_in_common_are_refused(values: Any, type_: str, says:
     """A column of the wrong kind is the user's mistake, told once, naming column, given and wanted."""
     with pytest.raises(SchemaError, match=f"column 'v': {says}"):
         convert({"v": values}, one_column(type_))
+
+
+def test_addresses_of_objects_are_no_values() -> None:
+    """polars gives Arrow where its Python objects lie, in bytes that a binary column would keep."""
+    frame = pl.DataFrame({"v": pl.Series([object()], dtype=pl.Object)})
+    with pytest.raises(SchemaError, match="column 'v': given polars' Object"):
+        convert(frame, one_column("binary"))
 
 
 ISO = [

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pandas.core.arrays.arrow.extension_types import ArrowPeriodType
 
 from nyala.errors import SchemaError
 from nyala.schema.types import TYPE_NAMES, ColumnType, from_canonical, parse_type, to_canonical
@@ -121,8 +122,14 @@ def test_other_names_for_our_types(spec: object, expected: str) -> None:
             ("varchar(0)", "1..65535"),
         ],
         *[("varchar(65536)", "1..65535"), (pa.decimal256(76, 0), "1..38"), (pa.decimal128(5, -1), "0..5")],
-        *[(pa.float16(), "float"), (pa.list_(pa.int8()), "the types are"), (pa.null(), "the types are")],
-        *[(pa.struct([]), "the types are"), (pa.duration("s"), "microseconds")],
+        *[
+            (pa.float16(), "float"),
+            (pa.list_(pa.int8()), "use a column for each value"),
+            (pa.null(), "the types are"),
+        ],
+        *[(pa.struct([]), "no lists, maps or structs"), (pa.duration("s"), "microseconds")],
+        *[("list<int64>", "as JSON"), ("map<string,int32>", "as JSON"), (pa.time64("us"), "microseconds")],
+        (ArrowPeriodType("M"), r"a period is no moment.*to_timestamp\(\)"),
         *[(int, "pyarrow.DataType"), (5, "name such as")],
     ],
 )
