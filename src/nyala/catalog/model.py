@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -217,10 +216,6 @@ class CommittedKey:
     timestamp: int
     result: str = "{}"
     version: int = 0
-
-    @property
-    def result_value(self) -> Any:
-        return json.loads(self.result)
 
 
 @dataclass(frozen=True)

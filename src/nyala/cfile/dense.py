@@ -43,10 +43,10 @@ def is_worth_it(form: Physical, row_count: int, null_count: int) -> bool:
 
 
 class Places:
-    """Which rows of a block have a value, at least one of them not, and one of them.
+    """Which rows of a block have a value: some have one, and some have none.
 
-    Takes: a bitmap of exactly `row_count` rows, zeros after them, whose other ones are counted: values are asked for
-    in that number.
+    Takes: a bitmap of exactly `row_count` rows, with zeros after them, and how many of its rows are NULL; there are as
+    many values as others.
     """
 
     def __init__(self, validity: pa.Buffer, row_count: int, null_count: int) -> None:

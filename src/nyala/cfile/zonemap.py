@@ -44,10 +44,6 @@ class Zone:
     min_truncated: bool = False  # min is below the least value, by cutting
     max_truncated: bool = False  # max is above the greatest value, or None, by cutting
 
-    @property
-    def all_null(self) -> bool:
-        return self.null_count == self.row_count
-
     def merge(self, other: Zone) -> Zone:
         """The zone of both ranges together."""
         if other.min is None:

@@ -29,40 +29,10 @@ from nyala.cfile.memory import scratch
 from nyala.delta.run import DeltaRun, Rowids, take
 from nyala.schema.adapter import joined
 
-__all__ = ["apply", "apply_at", "decide", "overlay", "patch", "resolve_at"]
+__all__ = ["decide", "overlay", "patch", "resolve_at"]
 
 # Of the rows of a range: more records of several runs are laid into an array of all rows instead of sorted.
 _SORTED_SHARE: Final = 1 / 4
-
-
-def apply(
-    base: pa.Array,
-    lower: int,
-    upper: int,
-    undo: Sequence[DeltaRun],
-    redo: Sequence[DeltaRun],
-    snapshot: int,
-) -> pa.Array:
-    """The rows [lower, upper) of a column as `snapshot` sees them; `base` holds just these rows.
-
-    undo: newest first; redo: oldest first (D5). Returns `base` itself where no record applies.
-    """
-    assert len(base) == upper - lower, (len(base), lower, upper)
-    rowids, values = decide(undo, redo, snapshot, lower, upper)
-    return base if values is None else patch(base, rowids - lower if lower else rowids, values)
-
-
-def apply_at(
-    base: pa.Array,
-    rowids: Rowids,
-    undo: Sequence[DeltaRun],
-    redo: Sequence[DeltaRun],
-    snapshot: int,
-) -> pa.Array:
-    """The same for gathered rows, in any order: `base[i]` is the base value of row `rowids[i]`."""
-    assert len(base) == len(rowids), (len(base), len(rowids))
-    places, values = resolve_at(undo, redo, snapshot, rowids)
-    return base if values is None else patch(base, places, values)
 
 
 def decide(

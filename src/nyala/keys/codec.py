@@ -306,10 +306,6 @@ class KeyCodec:
         _check(at == len(key), "an encoded key is longer than its columns")
         return tuple(values)
 
-    def encode_rows(self, rows: Sequence[Sequence[Any]]) -> EncodedKeys:
-        """The keys of a few rows of canonical scalars, as a vector: for bounds and probes, not batches."""
-        return self.from_binary(pa.array([self.encode_row(row) for row in rows], pa.large_binary()))
-
 
 def _check(good: Any, message: str) -> None:
     if not good:

@@ -1,7 +1,7 @@
 """The clock that gives every batch its timestamp: close to the wall clock, never twice, never backwards.
 
 Invariants
-    C1  next() is greater than every timestamp given or observed before it (design T1).
+    C1  next() is greater than every timestamp given before it, and than the `latest` that it began with (design T1).
     C2  A wall clock that stands still or steps back does not stop the clock: the logical part counts on.
 
 Called under the commit lock of the database; not thread-safe by itself.
@@ -25,7 +25,7 @@ _WARN_AFTER_US = 1_000_000
 
 
 class HybridClock:
-    """Gives timestamps; `latest` is the greatest given or observed."""
+    """Gives timestamps; `latest` is the greatest given, at first that of the log and the catalogue."""
 
     def __init__(self, clock: Clock, latest: int = 0) -> None:
         self._clock = clock
@@ -54,7 +54,3 @@ class HybridClock:
         if self.latest >= TIMESTAMP_MAX:
             raise StorageError("timestamps have run out (May 2041)")
         return self.latest
-
-    def observe(self, timestamp: int) -> None:
-        """Take note of a timestamp read from the log or the catalogue."""
-        self.latest = max(self.latest, timestamp)

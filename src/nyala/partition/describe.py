@@ -18,7 +18,7 @@ from nyala.partition.model import Partition, PartitionSchema
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.schema.types import ColumnType, from_canonical
 
-__all__ = ["bound_values", "describe", "describe_range", "describe_schema"]
+__all__ = ["describe", "describe_range", "describe_schema"]
 
 
 def describe_schema(partition_schema: PartitionSchema, schema: Schema) -> str:
@@ -52,17 +52,6 @@ def describe_range(
     lower = "(unbounded" if bounds[0] is None else "[" + _bound(bounds[0], columns)
     upper = "unbounded" if bounds[1] is None else _bound(bounds[1], columns)
     return f"RANGE ({_names(columns)}) {lower}, {upper})"
-
-
-def bound_values(
-    bound: bytes | None, partition_schema: PartitionSchema, schema: Schema
-) -> tuple[Any, ...] | None:
-    """The Python values of a range bound, one per range column; None when it is unbounded."""
-    if bound is None:
-        return None
-    types = [column.type for column in partition_schema.range_columns(schema)]
-    row = KeyCodec(types).decode_row(bound)
-    return tuple(from_canonical(type, value) for type, value in zip(types, row, strict=True))
 
 
 def _names(columns: tuple[ColumnSchema, ...]) -> str:

@@ -53,7 +53,12 @@ class Changes:
         return (*self.frozen, self.deltas)
 
     def touch(self, column_id: int, snapshot: int) -> bool:
-        """Whether any store holds a change of the column that `snapshot` applies. Opens no file."""
+        """Whether any store holds a change of the column that `snapshot` applies. Opens no file.
+
+        Of a column that was updated once, UNDO stays for as long as the past does, and concerns nobody who reads now.
+        """
+        if column_id not in self.touched:
+            return False
         return any(
             file.relevant(snapshot) for file in (*self.undo, *self.redo) if column_id in file.column_ids
         ) or any(run.relevant(snapshot) for store in self.memory for run in store.levels(column_id))

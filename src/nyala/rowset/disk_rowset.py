@@ -43,14 +43,12 @@ from nyala.keys.key_range import KeyRange
 from nyala.rowset import compacting
 from nyala.rowset.checking import findings, first_of
 from nyala.rowset.image import RowSetImage
-from nyala.rowset.meta import NO_ROWID, RowSetMeta
+from nyala.rowset.meta import RowSetMeta
 from nyala.rowset.patches import Patch, PatchedRows, find_patch
-from nyala.rowset.skipping import rows_left
 from nyala.rowset.stats import RowSetStats
 from nyala.rowset.version import RowSetVersion
 from nyala.schema.adapter import adapt
 from nyala.schema.arrow_values import adapted_at
-from nyala.schema.constraint import Constraint
 from nyala.schema.convert import default_array
 from nyala.schema.schema import ColumnSchema, Schema
 
@@ -75,17 +73,6 @@ class DiskRowSet(RowSetVersion):
     def find(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Rowids:
         """The rowid of each key, or -1. Keys ascend; a key may stand twice. Dead rows are found as well."""
         return self.keys.find(keys, stats)
-
-    def find_live(
-        self, keys: EncodedKeys, snapshot: int = MAX_TIMESTAMP, stats: RowSetStats | None = None
-    ) -> Rowids:
-        """The same, but -1 where the row is not there at `snapshot`."""
-        rowids = self.find(keys, stats)
-        hit = np.flatnonzero(rowids >= 0)
-        if len(hit):
-            dead = hit[~self.gather_liveness(snapshot, rowids[hit], stats)]
-            rowids[dead] = NO_ROWID
-        return rowids
 
     def live(self, rowids: Rowids) -> Bools:
         """Whether each row is there in the applied state. Cost: as `gather_liveness`."""
@@ -208,7 +195,7 @@ class DiskRowSet(RowSetVersion):
     ) -> pa.Array:
         """`column`; of a decimal as `narrow`, if that is given."""
         scanning = is_scan(upper - lower) if scanning is None else scanning
-        if column.id not in self.changes.touched:
+        if not self.changes.touch(column.id, snapshot):
             return self._base(column, lower, upper, stats, narrow, scanning)
         if scanning:
             # Named before it is asked about: what a write appends in between is newer than the snapshot, and would be
@@ -323,7 +310,7 @@ class DiskRowSet(RowSetVersion):
         Cost: where the rows lie is worked out once for all columns; of what nothing has changed, as
               `few_between`.
         """
-        plain = self._plain(columns)
+        plain = self._plain(columns, snapshot)
         if len(plain) == len(columns):
             return few_between(plain, lower, upper, stats)
         ordinals = Ordinals(np.arange(lower, upper), is_range=True)
@@ -349,7 +336,7 @@ class DiskRowSet(RowSetVersion):
         ordinals: Ordinals,
         stats: RowSetStats | None,
     ) -> list[Pick]:
-        plain = self._plain(columns)
+        plain = self._plain(columns, snapshot)
         picked = pick_all(plain, ordinals, stats)
         if len(plain) == len(columns):
             return picked
@@ -360,20 +347,20 @@ class DiskRowSet(RowSetVersion):
             rest.append(self._gather(column, snapshot, ordinals, stats) if pick is None else pick)
         return rest
 
-    def _plain(self, columns: Sequence[ColumnSchema]) -> list[SingleValues]:
-        """The base columns of those that nothing has changed, and that lie here in their own type."""
-        touched = self.changes.touched
+    def _plain(self, columns: Sequence[ColumnSchema], snapshot: int) -> list[SingleValues]:
+        """The base columns of those to which the snapshot applies no change, and that lie here in their own type."""
+        changes, touched = self.changes, self.changes.touched
         return [
             reader.singles
             for column in columns
             if (reader := self.base_column(column.id)) is not None
-            and column.id not in touched
+            and (column.id not in touched or not changes.touch(column.id, snapshot))
             and reader.arrow == column.type.arrow
         ]
 
     def row(self, columns: Sequence[ColumnSchema], snapshot: int, rowid: int) -> list[Any]:
         """One row at `snapshot`, as Python values. Raises: CorruptionError, also for what is no value of its type."""
-        plain = self._plain(columns)
+        plain = self._plain(columns, snapshot)
         values = values_at(plain, rowid)
         if len(plain) == len(columns):
             return values
@@ -456,28 +443,6 @@ class DiskRowSet(RowSetVersion):
     def delta_touches(self, column_id: int, snapshot: int) -> bool:
         """Whether any store holds a change of the column that `snapshot` applies. Opens no file."""
         return self.changes.touch(column_id, snapshot)
-
-    def excluded(self, column: ColumnSchema, constraint: Constraint, snapshot: int) -> bool:
-        """Whether no row of the rowset can satisfy the constraint at `snapshot` (Z1)."""
-        return self.window_excluded(column, constraint, snapshot, 0, self.row_count)
-
-    def window_excluded(
-        self,
-        column: ColumnSchema,
-        constraint: Constraint,
-        snapshot: int,
-        lower: int,
-        upper: int,
-        stats: ReadStats | None = None,
-    ) -> bool:
-        """Whether no row of [lower, upper) can satisfy the constraint at `snapshot` (Z1): see `rows_left`."""
-        return not rows_left(self, [(column, constraint)], snapshot, lower, upper, stats)
-
-    def blocks_excluded(
-        self, column: ColumnSchema, constraint: Constraint, snapshot: int, window: slice
-    ) -> bool:
-        """`window_excluded` of the rows [window.start, window.stop)."""
-        return self.window_excluded(column, constraint, snapshot, window.start, window.stop)
 
     # --- base and changes -------------------------------------------------------------------------
 

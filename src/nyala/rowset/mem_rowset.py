@@ -337,14 +337,6 @@ class MemRowSet:
         """The key index as it is now, for who looks into many tablets' tails at once. Under the commit lock."""
         return self._state.keys
 
-    def find_live(self, keys: EncodedKeys, snapshot: int = MAX_TIMESTAMP) -> Rowids:
-        """The same, but -1 where the row is not there at `snapshot`."""
-        rowids = self.find(keys)
-        hit = np.flatnonzero(rowids >= 0)
-        dead = hit[~self.gather_liveness(snapshot, rowids[hit])]
-        rowids[dead] = NO_ROWID
-        return rowids
-
     @property
     def may_have_dead(self) -> bool:
         """Whether any row was deleted: what the applied state has no liveness of is there."""

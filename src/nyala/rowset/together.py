@@ -1,8 +1,8 @@
 """Columns of a rowset that a window of a scan reads by one call for all of them: see `nyala.cfile.together`.
 
-Those that nothing has changed since they were written, that lie as that can read them, in the type that the schema has,
-and that the cache is not to keep yet, or cannot: where the blocks of one window are more than it holds, none would be
-there when it is asked for again. All others are read one by one, as they are by who reads little.
+Those to which the snapshot applies no change, that lie as that can read them, in the type that the schema has, and that
+the cache is not to keep yet, or cannot: where the blocks of one window are more than it holds, none would be there when
+it is asked for again. All others are read one by one, as they are by who reads little.
 
     whole_columns, picked_columns    values, of all rows or of some
     encoded_columns                  as they lie
@@ -33,6 +33,7 @@ __all__ = ["encoded_columns", "picked_columns", "sieved_rows", "whole_columns"]
 def whole_columns(
     rowset: RowSetVersion,
     wanted: Iterable[tuple[ColumnSchema, BlockForm]],
+    snapshot: int,
     lower: int,
     upper: int,
     stats: RowSetStats,
@@ -43,7 +44,7 @@ def whole_columns(
     """
     asked: dict[str, straight.Asked] = {}
     for column, form in wanted:
-        reader = _untouched(rowset, column)
+        reader = _unchanged(rowset, column, snapshot)
         if reader is not None and reader.fills(form):
             asked[column.name] = reader, form
     size = sum(reader.filled_bytes(form, lower, upper) for reader, form in asked.values())
@@ -54,14 +55,19 @@ def whole_columns(
 
 
 def encoded_columns(
-    rowset: RowSetVersion, columns: Iterable[ColumnSchema], lower: int, upper: int, stats: RowSetStats
+    rowset: RowSetVersion,
+    columns: Iterable[ColumnSchema],
+    snapshot: int,
+    lower: int,
+    upper: int,
+    stats: RowSetStats,
 ) -> dict[str, EncodedRows]:
     """The same as they lie, of columns that tell so what satisfies a constraint, and no more of them than may lie in
     memory at once. Raises: CorruptionError."""
     readers: dict[str, ColumnReader] = {}
     size = 0
     for column in columns:
-        reader = _untouched(rowset, column)
+        reader = _unchanged(rowset, column, snapshot)
         if reader is not None and reader.tells:
             size += reader.stored_bytes(lower, upper)
             if readers and size > together.FETCHED_BYTES_MAX:
@@ -75,6 +81,7 @@ def sieved_rows(
     rowset: RowSetVersion,
     asked: Sequence[tuple[ColumnSchema, Demanded]],
     wanted: Collection[str],
+    snapshot: int,
     lower: int,
     upper: int,
     mask: npt.NDArray[np.bool_] | None,
@@ -89,7 +96,7 @@ def sieved_rows(
     kept: set[ColumnReader] = set()
     of: list[tuple[ColumnReader, Demanded]] = []
     for column, demanded in asked:
-        reader = _straight(rowset, column, lower, upper)
+        reader = _straight(rowset, column, snapshot, lower, upper)
         if reader is not None:
             names.add(column.name)
             of.append((reader, demanded))
@@ -105,6 +112,7 @@ def picked_columns(
     rowset: RowSetVersion,
     columns: Iterable[ColumnSchema],
     narrow: Collection[str],
+    snapshot: int,
     lower: int,
     upper: int,
     rows: npt.NDArray[np.int64],
@@ -119,7 +127,7 @@ def picked_columns(
     names: list[str] = []
     asked: list[straight.Asked] = []
     for column in columns:
-        reader = _straight(rowset, column, lower, upper)
+        reader = _straight(rowset, column, snapshot, lower, upper)
         if reader is not None:
             names.append(column.name)
             is_narrow = column.name in narrow and reader.fills("narrow")
@@ -130,15 +138,17 @@ def picked_columns(
     return {name: array for name, array in zip(names, found, strict=True) if array is not None}
 
 
-def _straight(rowset: RowSetVersion, column: ColumnSchema, lower: int, upper: int) -> ColumnReader | None:
-    reader = _untouched(rowset, column)
+def _straight(
+    rowset: RowSetVersion, column: ColumnSchema, snapshot: int, lower: int, upper: int
+) -> ColumnReader | None:
+    reader = _unchanged(rowset, column, snapshot)
     if reader is None or not reader.goes_straight(lower, upper) or not reader.is_new("frames", lower, upper):
         return None
     return reader if reader.fills("plain") else None
 
 
-def _untouched(rowset: RowSetVersion, column: ColumnSchema) -> ColumnReader | None:
-    if column.id in rowset.changes.touched:
+def _unchanged(rowset: RowSetVersion, column: ColumnSchema, snapshot: int) -> ColumnReader | None:
+    if rowset.changes.touch(column.id, snapshot):
         return None
     reader = rowset.base_column(column.id)
     return reader if reader is not None and reader.type == column.type else None

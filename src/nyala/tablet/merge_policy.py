@@ -91,15 +91,6 @@ def choose_merge(
     return best
 
 
-def average_height(rowsets: Sequence[RowSetLayout]) -> float:
-    """Rowsets that a key must be looked for in, on average over the data; 0.0 without rowsets (Kudu's metric).
-
-    Cost: n vector operations over at most 4 n cells.
-    """
-    space = KeySpace(rowsets)
-    return float(space.width.sum() / space.total) if rowsets else 0.0
-
-
 class KeySpace:
     """Where rowsets lie in the CDF of the tablet's data, in bytes of the present.
 

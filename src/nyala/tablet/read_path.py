@@ -1,8 +1,7 @@
 """The life of a scan, from (root, timestamp) to Arrow batches.
 
-    plan       tablets that the predicate leaves (partition pruning), in them the rowsets whose keys can
-    match, in them
-               the rowids between the key bounds                                    nothing is read yet
+    plan       tablets that the predicate leaves (partition pruning), in them the rowsets whose keys can match, in them
+               the rowids between the key bounds                                             nothing is read yet
     window     `WINDOW_ROWS` rows of one rowset, aligned so that whole blocks are decoded once:
                  without the rows that zone maps and deltas exclude (rule Z1); read as `window` says
     batch      windows are worked on by several threads where decoding lets go of the interpreter's lock for long
@@ -108,7 +107,7 @@ _KEPT_ROW_BYTES_MIN: Final = 16
 def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bool = False) -> list[ScanUnit]:
     """The rowsets that the scan has to look into. Reads key indexes at most, no data.
 
-    guess:  the rows themselves are not asked for, so it does not matter if some of then are gone.
+    guess:  the rows themselves are not asked for, so it does not matter if some of them are gone.
     Raises: HistoryExpiredError when it needs a range partition that was there then and was dropped since.
     """
     counters.tablets_total = len(table.tablets)
@@ -501,15 +500,22 @@ def _batch(arrays: Sequence[pa.Array], spec: ScanSpec, count: int) -> pa.RecordB
 
 
 def rows_without_columns(count: int) -> pa.RecordBatch:
-    """A batch that has rows, and knows how many, but no columns: arrays could not tell it."""
-    return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+    """A batch that has rows, and knows how many, but no columns."""
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), count, [None]))
 
 
 def count(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> int:
     """How many rows the scan has; reads no column that the predicate does not name."""
     work = partial(_count_piece, spec=spec, counters=counters)
-    total = sum(_each_piece(units, spec, counters, work, ()))
-    return total if spec.limit is None else min(total, max(spec.limit, 0))
+    if spec.limit is None:
+        return sum(_each_piece(units, spec, counters, work, ()))
+    total = 0
+    if spec.limit > 0:
+        for found in _each_piece(units, spec, counters, work, ()):
+            total += found
+            if total >= spec.limit:
+                break
+    return min(total, max(spec.limit, 0))
 
 
 def _count_piece(item: tuple[ScanUnit, int, int], spec: ScanSpec, counters: ScanCounters) -> int:

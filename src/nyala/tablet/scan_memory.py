@@ -63,7 +63,7 @@ def share_bytes(units: Sequence[ScanUnit]) -> int:
 
 
 def windows_that_fit(units: Sequence[ScanUnit], spec: ScanSpec, window_rows: int, most: int) -> int:
-    """How many windows of the largest rowset fit the share; at least one, and at most so many."""
+    """How many windows of the largest rowset fit the share: at least one, and at most `most`."""
     disk = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
     if all(rowset.cache_limit_bytes is None for rowset in disk):
         return most
@@ -127,8 +127,8 @@ class Fitting:
             counters.add(stats)
 
     def rows(self, lower: int, upper: int, window_rows: int) -> int:
-        """Of windows that the rows [lower, upper) are cut into, all of one window of `window_rows`: so many, or so
-        often halved that each fits."""
+        """The row count of the windows that the rows [lower, upper) are to be read in: `window_rows`, halved until each
+        fits. All of these rows lie in one window of `window_rows`."""
         sizes = [reader.decoded_size for reader in self._text]
         left = self._limit_bytes - self._per_row * (upper - lower)
         if sum(size.bytes_limit(lower, upper) for size in sizes) <= left:
@@ -196,8 +196,10 @@ def _columns(spec: ScanSpec, columns: Collection[ColumnSchema]) -> list[ColumnSc
 
 
 def _largest(steps: npt.NDArray[np.float64], of_rows: npt.NDArray[np.int64], first: int, rows: int) -> float:
-    """What the window of so many rows takes that takes most. steps: bytes, the `first` of all that the rowset has, and
-    those behind it; of_rows: how many rows each has."""
+    """Bytes of the largest window, where windows have `rows` rows.
+
+    steps: bytes of steps of the rowset, from its step number `first` on. of_rows: the rows that each has.
+    """
     if rows < STEP_ROWS:
         return float((steps / of_rows * np.minimum(of_rows, rows)).max())
     of_window = rows // STEP_ROWS

@@ -507,8 +507,9 @@ class Store:
                 WAIT_FOR_MEMORY_S,
             ):
                 raise StorageError(
-                    f"{self._memory_bytes / 1e6:.0f} MB wait in memory to be flushed, which is memory_limit, and no "
-                    f"flush made room within {WAIT_FOR_MEMORY_S:.0f} s: check the disk, or raise memory_limit"
+                    f"{self._memory_bytes / 1e6:.0f} MB wait in memory to be flushed, which is three quarters of "
+                    f"memory_limit, and no flush made room within {WAIT_FOR_MEMORY_S:.0f} s: check the disk, or raise "
+                    "memory_limit"
                 )
 
     # ---------------------------------------------------------------------------------------- files

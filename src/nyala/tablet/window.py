@@ -364,9 +364,9 @@ def _some_of_each(columns: Sequence[ColumnSchema], known: _Decoded, rows: np.nda
     made: dict[str, pa.Array] = {}
     if isinstance(unit.rowset, DiskRowSet) and unit.is_scan:
         left = [column for column in columns if column.name not in known.arrays]
-        made |= picked_columns(unit.rowset, left, spec.types, lower, upper, rows, None, stats)
+        made |= picked_columns(unit.rowset, left, spec.types, spec.snapshot, lower, upper, rows, None, stats)
         left = [column for column in left if column.name not in made]
-        while encoded := encoded_columns(unit.rowset, left, lower, upper, stats):
+        while encoded := encoded_columns(unit.rowset, left, spec.snapshot, lower, upper, stats):
             jobs: list[Fill] = []
             made |= {name: of.picking(rows, jobs, narrow=name in spec.types) for name, of in encoded.items()}
             if jobs:
@@ -417,7 +417,8 @@ def _some(
 
 
 class _Sieve(Mapping[str, pa.Array]):
-    """A window of a predicate that leaves not all of its rows: told from frames and codewords which they can be.
+    """A window of a scan with a predicate. Which of its rows can match is told, as far as that goes, from frames and
+    codewords, before any value is decoded.
 
     What the predicate demands of single columns is asked of all rows, and the predicate itself, if it says more, of
     those that are left.
@@ -484,8 +485,8 @@ class _Sieve(Mapping[str, pa.Array]):
         wanted = {column.name for column in columns}
         if not self._say_all:
             wanted |= predicate.columns
-        place = (self._lower, self._upper, mask, self._stats)
-        found = sieved_rows(self._rowset, self._asks, wanted, *place)
+        place = (self._spec.snapshot, self._lower, self._upper)
+        found = sieved_rows(self._rowset, self._asks, wanted, *place, mask, self._stats)
         if found is None:
             return mask
         self._sieved, self._told = found
@@ -495,7 +496,8 @@ class _Sieve(Mapping[str, pa.Array]):
     def _fetch(self, columns: Iterable[ColumnSchema]) -> None:
         new = {column.name: column for column in columns if column.name not in self._encoded}
         if new and self._unit.is_scan:
-            found = encoded_columns(self._rowset, new.values(), self._lower, self._upper, self._stats)
+            place = (self._spec.snapshot, self._lower, self._upper)
+            found = encoded_columns(self._rowset, new.values(), *place, self._stats)
             self._encoded |= found
 
     def _telling(self, columns: Sequence[ColumnSchema]) -> list[ColumnSchema]:
@@ -567,8 +569,9 @@ class _Sieve(Mapping[str, pa.Array]):
         """Those of the columns that are read straight from their blocks, at the rows that are left."""
         left = [of for of in columns if of.name not in self._arrays and of.name not in self._encoded]
         if left and self._unit.is_scan:
-            place = (self._lower, self._upper, self.rows, self._sieved, self._stats)
-            found = picked_columns(self._rowset, left, self._spec.types, *place)
+            place = (self._spec.snapshot, self._lower, self._upper)
+            known = (self.rows, self._sieved, self._stats)
+            found = picked_columns(self._rowset, left, self._spec.types, *place, *known)
             for column in left:
                 if column.name in found:
                     self._arrays[column.name] = _in_type(found[column.name], column, self._spec)
@@ -621,7 +624,8 @@ class _Decoded(Mapping[str, pa.Array]):
         rowset = self.unit.rowset
         if isinstance(rowset, DiskRowSet) and self.unit.is_scan:
             wanted = [(column, form(column)) for column in columns if column.name not in self.arrays]
-            self.arrays |= whole_columns(rowset, wanted, self.lower, self.upper, self.stats)
+            place = (self.spec.snapshot, self.lower, self.upper)
+            self.arrays |= whole_columns(rowset, wanted, *place, self.stats)
 
     def form(self, column: ColumnSchema) -> BlockForm:
         """What a column of the answer is read as."""

@@ -181,28 +181,12 @@ class LogWriter:
         return self._synced
 
     @property
-    def synced_offset(self) -> LogOffset:
-        return self._synced.offset
-
-    @property
     def synced_timestamp(self) -> int:
         return self._synced.timestamp
 
     @property
     def end_offset(self) -> LogOffset:
         return self._appended.offset
-
-    @property
-    def readable(self) -> LogMark:
-        """How far reader processes may read: `synced` with durability "commit", else `written` (W1)."""
-        return self._synced if self._durability == "commit" else self._written
-
-    def readable_position(self) -> LogPosition:
-        return self.readable.position
-
-    @property
-    def readable_timestamp(self) -> int:
-        return self.readable.timestamp
 
     @property
     def failure(self) -> StorageError | None:

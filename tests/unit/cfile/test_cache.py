@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cfile.memory import MemoryFiles
 
 from nyala.cfile import BASE, BlockCache, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, ReadStats
-from nyala.cfile.cache import _ENTRY_OVERHEAD_BYTES, new_owner
+from nyala.cfile import cache as cache_module
+from nyala.cfile.cache import _ENTRY_OVERHEAD_BYTES, Memo, new_owner
 from nyala.schema.types import parse_type
 
 COLUMN = ColumnKey(BASE, 0, 10)
@@ -173,3 +175,15 @@ def test_many_threads(files: MemoryFiles) -> None:
         thread.join()
     assert not wrong
     cache.check()
+
+
+def test_what_was_asked_for_once_is_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each scan asks for a state of its own while rows are written: names of all that ever were would fill the memory.
+    What is asked for again in between is kept."""
+    monkeypatch.setattr(cache_module, "_ASKED_MAX", 10)
+    memo = Memo(BlockCache(1 << 20))
+    for state in range(100):
+        assert memo.get("patch", state, lambda kept: (kept, 1), dear=False) is False
+        assert len(memo._asked) <= 10
+    assert memo.get("patch", 99, lambda kept: (kept, 1), dear=False) is True
+    assert memo.get("patch", 0, lambda kept: (kept, 1), dear=False) is False, "as if it was the first time"

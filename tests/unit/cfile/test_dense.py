@@ -26,7 +26,7 @@ from nyala.cfile.encoding import choose_encoding, encoding_by_code
 from nyala.cfile.physical import physical
 from nyala.errors import CorruptionError, StorageError
 from nyala.schema.arrow_values import rows_of
-from nyala.schema.constraint import ANY, NULL_ONLY, Constraint
+from nyala.schema.constraint import NULL_ONLY, Constraint
 from nyala.schema.types import parse_type
 
 INT32 = physical(parse_type("int32"))
@@ -151,7 +151,7 @@ def assert_answers(frames: FrameRows, array: pa.Array, values: npt.NDArray[np.in
         Constraint.one_of(values[::7].tolist()),
         Constraint.between(parse_type("int64"), ends[1], ends[2]),
         Constraint.between(parse_type("int64"), None, ends[0]),
-        ANY.with_null("none"),
+        Constraint(null="none"),
         NULL_ONLY,
     ):
         expected = [constraint.admits(value) for value in array.to_pylist()]

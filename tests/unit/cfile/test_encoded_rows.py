@@ -33,7 +33,7 @@ def constraints(draw: st.DrawFn, type_name: str, values: st.SearchStrategy[str |
                 lower_inclusive=draw(st.booleans()),
                 upper_inclusive=draw(st.booleans()),
             )
-        return {"any": ANY, "empty": EMPTY, "null": NULL_ONLY, "not null": ANY.with_null("none")}[kind]
+        return {"any": ANY, "empty": EMPTY, "null": NULL_ONLY, "not null": Constraint(null="none")}[kind]
 
     found = simple()
     for _ in range(draw(st.integers(0, 2))):
@@ -75,5 +75,5 @@ def test_many_words_are_told_by_their_codewords(files: MemoryFiles) -> None:
         assert (asked is None) == (constraint is NULL_ONLY)
         if asked is not None:
             assert rows_matching(asked, 100_000).tolist() == np.flatnonzero(wanted).tolist()
-    not_null = encoded.questions(ANY.with_null("none"))
+    not_null = encoded.questions(Constraint(null="none"))
     assert not_null is not None and len(rows_matching(not_null, 100_000)) == len(rows_matching([], 100_000))

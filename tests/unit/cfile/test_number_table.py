@@ -30,7 +30,7 @@ from nyala.cfile.number_set import NumberSet
 from nyala.cfile.physical import physical
 from nyala.cfile.writer import column_bytes
 from nyala.errors import CorruptionError, StorageError
-from nyala.schema.constraint import ANY, NULL_ONLY, Constraint
+from nyala.schema.constraint import NULL_ONLY, Constraint
 from nyala.schema.types import parse_type
 
 ROWS, DISTINCT = 20_000, 1_500
@@ -341,7 +341,7 @@ def constraints(stored: pa.Array) -> st.SearchStrategy[Constraint]:
         ranges,
         st.lists(some, min_size=1, max_size=30).map(Constraint.one_of),
         some.map(lambda value: Constraint(lower=value, null="none")),
-        st.sampled_from([ANY.with_null("none"), NULL_ONLY, Constraint(upper=least, null="none")]),
+        st.sampled_from([Constraint(null="none"), NULL_ONLY, Constraint(upper=least, null="none")]),
     )
 
 

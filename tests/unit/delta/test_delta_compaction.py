@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.delta.applied import applied
 
-from nyala.delta.applier import apply
 from nyala.delta.compaction import insertion_undo, merge_redo, merge_undo, redo_to_undo
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, build_run
 
@@ -26,8 +26,8 @@ SPECIFICATION = {0: None, 1: 1, 2: 2, 3: None, 4: 3, MAX_TIMESTAMP: 3}
 
 
 def row_at(val: pa.Array, live: pa.Array, undo: dict, redo: dict, snapshot: int) -> object:
-    alive = apply(live, 0, 1, undo.get(LIVENESS, []), redo.get(LIVENESS, []), snapshot)[0].as_py()
-    return apply(val, 0, 1, undo.get("val", []), redo.get("val", []), snapshot)[0].as_py() if alive else None
+    alive = applied(live, 0, undo.get(LIVENESS, []), redo.get(LIVENESS, []), snapshot)[0].as_py()
+    return applied(val, 0, undo.get("val", []), redo.get("val", []), snapshot)[0].as_py() if alive else None
 
 
 def test_the_specifications_example_reads_right_before_and_after_redo_to_undo():
@@ -79,6 +79,6 @@ def test_redo_to_undo_is_read_as_before_at_every_snapshot(history, border, lower
     rest = redo.between(border, MAX_TIMESTAMP)
     assert len(undo) + len(rest) == len(redo)
     for snapshot in range(10):
-        before = apply(base, lower, lower + 6, [], [redo], snapshot)
-        after = apply(new_base, lower, lower + 6, [undo], [rest], snapshot)
+        before = applied(base, lower, [], [redo], snapshot)
+        after = applied(new_base, lower, [undo], [rest], snapshot)
         assert after.equals(before)

@@ -12,7 +12,6 @@ import pytest
 
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError
 from nyala.keys import KeyCodec
-from nyala.partition.describe import bound_values
 from nyala.partition.levels import (
     HashLevel,
     HashSpec,
@@ -375,15 +374,6 @@ def test_describe_follows_a_renamed_column() -> None:
     partition_schema, partitions = build_partitions([hash_partition("host", buckets=2)], METRICS)
     renamed = build_schema({"server": "string", "v": "int8"}, primary_key=["server"])
     assert describe(partitions[0], partition_schema, renamed) == "HASH (server) BUCKET 0 OF 2"
-
-
-def test_bound_values() -> None:
-    """Bounds as Python values, for Spark's CASE over them."""
-    partition_schema, partitions = build_partitions([BOUNDED], METRICS)
-    assert bound_values(partitions[0].range_lower, partition_schema, METRICS) == (
-        dt.datetime(2014, 1, 1, tzinfo=dt.UTC),
-    )
-    assert bound_values(None, partition_schema, METRICS) is None
 
 
 def test_specs_are_plain_values() -> None:

@@ -23,13 +23,15 @@ from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, build_run
 from nyala.env import PosixFiles
 from nyala.errors import CorruptionError, StorageError
 from nyala.keys.codec import KeyCodec
+from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.image import RowSetImage
+from nyala.rowset.skipping import rows_left
 from nyala.rowset.stats import RowSetStats
 from nyala.rowset.writer import WrittenRowSet, filter_bits_per_key, write_rowset
 from nyala.schema.constraint import Constraint
-from nyala.schema.schema import Schema, build_schema, column
+from nyala.schema.schema import ColumnSchema, Schema, build_schema, column
 
 FILES = PosixFiles()
 INSERTED = 100
@@ -40,6 +42,26 @@ SCHEMAS = {
     "text": build_schema({"k": column("string", block_size=512), **VALUES}, ["k"]),
     "composite": build_schema({"k": "int64", "l": "string", **VALUES}, ["k", "l"]),
 }
+
+
+def found_live(disk: DiskRowSet, keys: EncodedKeys, snapshot: int) -> list[int]:
+    """The rowid of each key that is there at `snapshot`, or -1."""
+    rowids = disk.find(keys)
+    alive = disk.gather_liveness(snapshot, np.maximum(rowids, 0))
+    return np.where((rowids >= 0) & alive, rowids, -1).tolist()
+
+
+def excluded(
+    disk: DiskRowSet,
+    column: ColumnSchema,
+    constraint: Constraint,
+    snapshot: int,
+    lower: int = 0,
+    upper: int | None = None,
+) -> bool:
+    """Whether none of the rows [lower, upper), by default all, can satisfy the constraint at `snapshot`."""
+    end = disk.row_count if upper is None else upper
+    return not rows_left(disk, [(column, constraint)], snapshot, lower, end)
 
 
 def key_columns(schema: Schema, numbers: list[int]) -> list[pa.Array]:
@@ -105,8 +127,8 @@ def test_find_gives_the_row_of_each_key_there_and_minus_one_for_others(kind, tmp
     assert disk.find(encode(schema, probes)).tolist() == expected
     assert disk.find(encode(schema, numbers)).tolist() == list(range(count))
     assert disk.find(encode(schema, [])).tolist() == []
-    assert disk.find_live(encode(schema, [1, 2, 4]), snapshot=INSERTED - 1).tolist() == [-1, -1, -1]
-    assert disk.find_live(encode(schema, [1, 2, 4])).tolist() == [-1, 1, 2]
+    assert found_live(disk, encode(schema, [1, 2, 4]), INSERTED - 1) == [-1, -1, -1]
+    assert found_live(disk, encode(schema, [1, 2, 4]), MAX_TIMESTAMP) == [-1, 1, 2]
     assert disk.keys_of(np.array([7, 3])).to_hashable() == encode(schema, [14, 6]).to_hashable()
 
 
@@ -247,10 +269,10 @@ def test_a_column_added_later_reads_its_default_and_its_changes(tmp_path):
     assert disk.column(added, 199, 1, 3).to_pylist() == [7, 7]
     assert disk.gather(added, 200, np.array([2, 0])).to_pylist() == [9, 7]
     eight, seven = Constraint.one_of([8]), Constraint.one_of([7])
-    assert disk.window_excluded(added, eight, 199, 0, 4)
-    assert not disk.window_excluded(added, seven, 199, 0, 4)
-    assert not disk.window_excluded(added, eight, 200, 0, 4), "the changed row may hold anything"
-    assert disk.window_excluded(added, eight, 200, 0, 2)
+    assert excluded(disk, added, eight, 199, 0, 4)
+    assert not excluded(disk, added, seven, 199, 0, 4)
+    assert not excluded(disk, added, eight, 200, 0, 4), "the changed row may hold anything"
+    assert excluded(disk, added, eight, 200, 0, 2)
 
 
 def test_dead_rows_are_in_the_file_and_stay_dead(tmp_path):
@@ -387,13 +409,9 @@ def test_z1_a_skipped_window_holds_no_row_that_matches_at_the_snapshot(
             values = disk.column(v, snapshot, 0, 512).to_pylist()
             for lower in range(0, 512, 8 * window):
                 inside = values[lower : lower + 8 * window]
-                excluded = disk.window_excluded(v, constraint, snapshot, lower, lower + len(inside))
-                assert excluded == disk.blocks_excluded(
-                    v, constraint, snapshot, slice(lower, lower + len(inside))
-                )
-                if excluded:
+                if excluded(disk, v, constraint, snapshot, lower, lower + len(inside)):
                     assert not any(constraint.admits(value) for value in inside)
-            if disk.excluded(v, constraint, snapshot):
+            if excluded(disk, v, constraint, snapshot):
                 assert not any(constraint.admits(value) for value in values)
             changed = [
                 r
@@ -416,11 +434,11 @@ def test_z1_what_undo_brings_back_keeps_its_block(tmp_path):
         write(tmp_path, schema, dataclasses.replace(rows, undo={**rows.undo, v.id: history})),
     )
     wanted = Constraint.one_of([5000])
-    assert disk.excluded(v, wanted, INSERTED)
-    assert disk.excluded(v, wanted, 90), "the change at 90 is seen at 90"
-    assert not disk.excluded(v, wanted, 89)
-    assert not disk.window_excluded(v, wanted, 89, 640, 768)
-    assert disk.window_excluded(v, wanted, 89, 768, 896)
+    assert excluded(disk, v, wanted, INSERTED)
+    assert excluded(disk, v, wanted, 90), "the change at 90 is seen at 90"
+    assert not excluded(disk, v, wanted, 89)
+    assert not excluded(disk, v, wanted, 89, 640, 768)
+    assert excluded(disk, v, wanted, 89, 768, 896)
     assert disk.delta_touches(v.id, 89) and not disk.delta_touches(v.id, INSERTED), "by file, unopened"
 
 
@@ -431,8 +449,8 @@ def test_z1_a_store_set_aside_keeps_its_blocks(tmp_path):
     disk.deltas.append(np.array([700]), 200, {v.id: pa.array([5000], pa.int32())})
     frozen = disk.with_frozen_deltas()
     wanted = Constraint.one_of([5000])
-    assert not frozen.window_excluded(v, wanted, 200, 640, 768)
-    assert frozen.window_excluded(v, wanted, 199, 640, 768)
+    assert not excluded(frozen, v, wanted, 200, 640, 768)
+    assert excluded(frozen, v, wanted, 199, 640, 768)
 
 
 def test_z1_skips_the_blocks_that_neither_base_nor_changes_allow(tmp_path):
@@ -442,19 +460,17 @@ def test_z1_skips_the_blocks_that_neither_base_nor_changes_allow(tmp_path):
     size = disk.reader.column(next(k for k in disk.meta.places if k.column_id == v.id)).rows_per_block
     wanted = Constraint.one_of([size])
     blocks = [(lower, min(lower + size, 2000)) for lower in range(0, 2000, size)]
-    assert [disk.window_excluded(v, wanted, INSERTED, *b) for b in blocks] == [
-        i != 1 for i in range(len(blocks))
-    ]
+    assert [excluded(disk, v, wanted, INSERTED, *b) for b in blocks] == [i != 1 for i in range(len(blocks))]
     disk.deltas.append(np.array([5 * size]), 200, {v.id: pa.array([size], pa.int32())})
-    kept = [i for i, b in enumerate(blocks) if not disk.window_excluded(v, wanted, 200, *b)]
+    kept = [i for i, b in enumerate(blocks) if not excluded(disk, v, wanted, 200, *b)]
     assert kept == [1, 5]
-    assert disk.window_excluded(v, wanted, 199, *blocks[5]), "the change is not yet there at 199"
+    assert excluded(disk, v, wanted, 199, *blocks[5]), "the change is not yet there at 199"
     frozen = disk.with_frozen_deltas()
     disk = frozen.with_flushed_deltas(
         [redo(tmp_path, disk, "1.redo", frozen.frozen[0].runs(), {v.id: v.type})], 200
     )
     other = Constraint.one_of([7 * size])
-    assert [i for i, b in enumerate(blocks) if not disk.window_excluded(v, other, 200, *b)] == [7], (
+    assert [i for i, b in enumerate(blocks) if not excluded(disk, v, other, 200, *b)] == [7], (
         "the file's own bounds exclude the value: its changes keep no block"
     )
 

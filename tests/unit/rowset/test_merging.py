@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sampled import is_night
+from tests.unit.delta.applied import applied
 
-from nyala.delta.applier import apply
 from nyala.delta.run import LIVENESS, DeltaRun, build_run
 from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
@@ -122,7 +122,7 @@ def read(schema: Schema, image: RowSetImage, snapshot: int) -> dict[bytes, Value
 
     def column(number: int, array: pa.Array) -> list[object]:
         past = image.undo.get(number)
-        return apply(array, 0, count, [] if past is None else [past], [], snapshot).to_pylist()
+        return applied(array, 0, [] if past is None else [past], [], snapshot).to_pylist()
 
     alive = column(LIVENESS, base)
     v, t = (column(c.id, image.columns[c.id]) for c in schema.value_columns)

@@ -23,9 +23,10 @@ from nyala.cfile.writer import CFileWriter
 from nyala.delta.batch import SharedBatch
 from nyala.delta.compaction import merge_delta_files
 from nyala.delta.delta_file import LIVENESS_TYPE, DeltaFile, write_delta_file
-from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, merge_runs
+from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, Rowids, merge_runs
 from nyala.env import PosixFiles
 from nyala.keys.codec import KeyCodec
+from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.compacting import compacted_column
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
@@ -53,6 +54,14 @@ def key_values(schema: Schema, number: int) -> Row:
         "string": f"{number:03}\0" if number % 2 else f"{number:03}",
     }
     return tuple(values[c.type.name] for c in schema.key_columns)
+
+
+def find_live(rowset: MemRowSet | DiskRowSet, keys: EncodedKeys, snapshot: int) -> Rowids:
+    """The rowid of each key, or -1 where no row of it is there at `snapshot`."""
+    rowids = rowset.find(keys)
+    hit = np.flatnonzero(rowids >= 0)
+    rowids[hit[~rowset.gather_liveness(snapshot, rowids[hit])]] = -1
+    return rowids
 
 
 class MiniTablet:
@@ -130,7 +139,11 @@ class MiniTablet:
         )
 
     def change(self, number: int, columns: dict[int, pa.Array]) -> None:
-        places = [rowset for rowset in self.rowsets() if rowset.find_live(self.keys([number]))[0] >= 0]
+        places = [
+            rowset
+            for rowset in self.rowsets()
+            if find_live(rowset, self.keys([number]), MAX_TIMESTAMP)[0] >= 0
+        ]
         assert len(places) == 1, "a key is live in exactly one rowset"
         places[0].deltas.append(places[0].find(self.keys([number])), self.now, columns)
 
@@ -274,7 +287,7 @@ class MiniTablet:
         keys = self.keys(numbers)
         candidates: list[tuple[MemRowSet | DiskRowSet, int, int]] = [(self.memory, 0, len(keys))]
         for rowset, lower, upper in [*candidates, *RowSetTree(self.disk).candidates(keys)]:
-            rowids = rowset.find_live(keys.slice(lower, upper - lower), snapshot)
+            rowids = find_live(rowset, keys.slice(lower, upper - lower), snapshot)
             hit = np.flatnonzero(rowids >= 0)[::-1]  # in any order
             table = [rowset.gather(c, snapshot, rowids[hit]).to_pylist() for c in self.schema.value_columns]
             for place, row in zip(hit.tolist(), zip(*table, strict=True), strict=True):

@@ -42,6 +42,20 @@ def test_every_token_in_exactly_one_partition(sizes: list[int], partitions: int)
     )
 
 
+@pytest.mark.parametrize(
+    ("sizes", "packed"),
+    [
+        ([10, 10, 10, 90], [[10, 10, 10], [90]]),
+        ([90, 10, 10, 10], [[90], [10, 10, 10]]),
+        ([40, 40, 10, 10], [[40], [40, 10, 10]]),
+    ],
+)
+def test_a_large_token_draws_no_others_to_it(sizes: list[int], packed: list[list[int]]) -> None:
+    """One task would read nearly all rows, and the other wait for it."""
+    tokens = [Token(b"%d" % size, size) for size in sizes]
+    assert [[int(data) for data in group] for group in pack(tokens, 2)] == packed
+
+
 def test_a_read_has_two_partitions_a_core_unless_it_is_small() -> None:
     """A task costs as much as half a million cells: a small table is read by one, a large one by all cores."""
     cells = reader.CELLS_PER_TASK

@@ -6,6 +6,7 @@ replayed on the catalogue as it is then: rows that were flushed must not come tw
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -311,8 +312,25 @@ def test_idempotency_keys_come_back(world: World) -> None:
     assert {key: found[key].timestamp for key in found} == {
         "job 1": first.timestamp, "job 2": empty.timestamp,
     }  # fmt: skip
-    assert [found[key].result_value["inserted"] for key in found] == [1, 0]
+    assert [json.loads(found[key].result)["inserted"] for key in found] == [1, 0]
     assert report.records == 3
+
+
+def test_records_of_few_rows_are_applied_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log of single rows would take more of an open than it has to."""
+    table = world.table()
+    for k in range(30):
+        table.insert({"k": [k], "a": [k]})
+    drained: list[int] = []
+    drain = Replayer.drain
+
+    def noted(replayer: Replayer) -> None:
+        drained.append(replayer.report.records)
+        drain(replayer)
+
+    monkeypatch.setattr(Replayer, "drain", noted)
+    _, report = world.replayed()
+    assert drained == [30] and report.rows == 30
 
 
 def applied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:

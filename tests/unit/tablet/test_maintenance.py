@@ -534,3 +534,24 @@ def test_it_really_works_in_the_background(tmp_path: Path) -> None:
         until(lambda: len(db.maintenance.status()["recent"]) > 0)
         assert table.count() == 700
         assert db.maintenance.status()["last_error"] == ""
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_scan_that_is_read_slowly_can_be_asked_again(db: Database, clock: ManualClock, ahead: bool) -> None:
+    """An hour over all batches, and never 15 minutes over one: who read it would have lost it."""
+    table = key_value_table(db)
+    for first in range(0, 50, 10):
+        table.insert({"k": list(range(first, first + 10)), "v": [0] * 10})
+        db.flush()
+    scan = table.scan()
+    found = []
+    for batch in scan.batches_ahead(lambda batch: batch) if ahead else scan.batches():
+        clock.advance(14 * 60)
+        once(db)
+        found.append(batch.num_rows)
+    assert found == [10] * 5
+    assert scan.count() == 50
+    clock.advance(15 * 60 + 1)
+    once(db)
+    with pytest.raises(HistoryExpiredError):
+        scan.count()

@@ -389,6 +389,16 @@ def test_columns_of_rows_that_are_not_selected_are_not_read(
     assert set(read) == {"a", "f"}
 
 
+def test_a_count_with_a_limit_looks_no_further(zoned: Any, tiny: Callable[[int], None]) -> None:
+    """Whether there is any such row would cost as much as how many there are."""
+    tiny(128)
+    scan = zoned.scan(columns=["k"], where="w = 0", limit=130)
+    assert scan.count() == 130
+    facts = scan.explanation_of_last_run().to_dict()
+    assert facts["windows_total"] - facts["windows_skipped"] == 2, "of 8"
+    assert [zoned.scan(where="w = 0", limit=limit).count() for limit in (0, 1, 5000)] == [0, 1, 1000]
+
+
 # --- Z1 -------------------------------------------------------------------------------------------------
 
 
@@ -782,6 +792,30 @@ def test_a_consumer_that_helps_does_what_is_wanted_later(monkeypatch: pytest.Mon
     assert found == [0, -1, -2]
     assert done[1] != here and {done[item] for item in (0, 2, 3, 4)} == {here}
     threads.threads[0].join(30)
+
+
+@pytest.mark.parametrize("helping", [False, True])
+def test_who_decodes_with_the_threads_is_one_of_them(monkeypatch: pytest.MonkeyPatch, helping: bool) -> None:
+    """More that decode at once than there are processors would take turns, and each have what all need in its cache."""
+    monkeypatch.setattr(parallel.os, "cpu_count", lambda: 3)  # type: ignore[attr-defined]
+    monkeypatch.setattr(parallel, "_pools", {})
+    changed = threading.Condition()
+    at_work = most = 0
+
+    def work(item: int) -> int:
+        nonlocal at_work, most
+        with changed:
+            at_work += 1
+            most = max(most, at_work)
+            changed.notify_all()
+            changed.wait_for(lambda: most >= 3, timeout=30)
+            changed.wait_for(lambda: most > 3, timeout=0.1)  # for one who should not be
+            at_work -= 1
+        return -item
+
+    assert list(in_parallel(range(6), work, helping=helping)) == [-item for item in range(6)]
+    parallel._pools.pop(False).shutdown()
+    assert most == 3
 
 
 def test_a_thread_goes_on_with_a_scan_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:

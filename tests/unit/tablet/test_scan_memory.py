@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.support import pieces_read
+from tests.support import open_database, pieces_read
 
 import nyala
 from nyala.cfile import memory
 from nyala.cfile.block_source import BlockSource
 from nyala.cfile.decoded_size import DecodedSize
 from nyala.tablet import read_path, scan_memory
-from nyala.tablet.window import ScanCounters
+from nyala.tablet.window import ScanCounters, ScanSpec
 
 LIMIT = 16_000_000
 SHARE = LIMIT // 4
@@ -404,3 +404,35 @@ def test_rowsets_of_a_few_rows_give_no_batch_that_holds_whole_blocks(tmp_path: P
         batches = list(db["t"].scan().to_reader())
     assert len(batches) > 4, "cut"
     assert sum(b.get_total_buffer_size() for b in batches) <= 1.1 * sum(b.nbytes for b in batches)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "most"),
+    [
+        ([], 1),
+        ([(0, 9)], 1),
+        ([(0, 9), (10, 19), (20, 29)], 1),
+        ([(0, 10), (10, 20)], 2),  # one key of both
+        ([(0, 10), (10, 20), (20, 30)], 2),
+        ([(5, 5), (5, 5), (5, 5)], 3),
+        ([(0, 30), (1, 2), (4, 6), (5, 8), (20, 25)], 3),
+    ],
+)
+def test_rowsets_that_have_rows_between_the_same_keys_are_counted(
+    tmp_path: Path, ranges: list[tuple[int, int]], most: int
+) -> None:
+    """A merge has a window of each in memory at once; two that share a key only, at that key."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64"}, "k")
+        for lower, upper in ranges:
+            keys = {"k": range(lower, upper + 1)}
+            table.delete(keys, on_missing="ignore")
+            db.flush()  # or the rows would come back where they were
+            table.insert(keys)
+            db.flush()
+        (tablet,) = db._writer().root.table("t").tablets
+        assert [r.meta.key_min < r.meta.key_max for r in tablet.rowsets] == [a < b for a, b in ranges]
+        assert len(tablet.rowsets) == len(ranges)
+        state = db._writer().root.table("t")
+        spec = ScanSpec(state.schema, state.schema.columns, db.now())
+        assert scan_memory.most_at_once(read_path.plan(state, spec, ScanCounters())) == most

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from pathlib import Path
@@ -14,12 +15,14 @@ import nyala
 from nyala.catalog.model import CatalogChange, CommittedKey
 from nyala.env import PosixFiles
 from nyala.errors import CorruptionError, StorageError
+from nyala.tablet import layout
 from nyala.tablet import store as store_module
 from nyala.tablet.idempotency import KEY_RETENTION_US
 from nyala.tablet.result import WriteResult
 from nyala.tablet.root import Root
 from nyala.tablet.write_path import Request, committed_before, write
 from nyala.testing.clock import ManualClock
+from nyala.wal.position import read_position
 
 
 class _Switchable(PosixFiles):
@@ -501,7 +504,7 @@ def test_what_was_told_of_a_batch_is_told_again(tmp_path: Path) -> None:
         assert committed_before(store, "job") == written and written.inserted == 1
         db.flush()
         assert committed_before(store, "job") == written
-        assert store.committed("job").result_value == {
+        assert json.loads(store.committed("job").result) == {
             "inserted": 1, "updated": 0, "deleted": 0, "ignored": 0, "failed": 0,
         }  # fmt: skip
         for key, text in (("old", "{}"), ("damaged", "[1]"), ("torn", '{"ins'), ("odd", '{"inserted":"x"}')):
@@ -581,6 +584,30 @@ def test_ctrl_c_in_a_sync_is_no_failure(tmp_path: Path, monkeypatch: pytest.Monk
         assert rows(table) == [], "W1: applied, and not yet published"
         table.insert({"k": [2], "v": [2]})
         assert rows(table) == [(1, 1), (2, 2)]
+
+
+def test_w1_other_processes_are_told_of_what_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that the system has, and a power cut takes back, is no part of it; and that the rest was durable is said
+    meanwhile too, or its loss would pass for a torn end."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        store = db._writer()
+        stamp = table.insert({"k": [1], "v": [1]}).timestamp
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(store.log, "sync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            table.insert({"k": [2], "v": [2]})
+        monkeypatch.undo()
+        store.log.write_pending()
+        store.publish()
+        told = read_position(store.env.files, layout.position_path(store.root_path))
+        assert told is not None and told.position == store.log.synced.position < store.log.written.position
+        assert (told.timestamp, told.synced) == (stamp, True)
 
 
 def test_a_store_keeps_the_first_reason_why_it_broke(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from tests.support import open_database
 from tests.unit.cfile.memory import count_fetches
@@ -97,6 +99,58 @@ def test_what_is_kept_is_found_again(table: nyala.Table, fetches: list[int]) -> 
     scan = table.scan(columns)
     assert scan.to_arrow().to_pylist() == expected(columns) and not fetches
     assert scan.explain().to_dict()["cache_hits"] > 0
+
+
+def test_what_the_cache_cannot_keep_is_read_together_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a window that is larger than the cache each block would push another out, be asked for in vain, and be decoded
+    once for each part of it that a window has."""
+    names = [f"c{i}" for i in range(60)]
+    values = np.random.default_rng(1).integers(0, 1000, 70_000)
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64", **dict.fromkeys(names, "int64")}, "k")
+        columns = {name: values + i for i, name in enumerate(names)}
+        table.insert(pa.table({"k": range(len(values)), **columns}))
+        db.flush()
+    calls = count_fetches(monkeypatch)
+    decoded: list[int] = []
+    with nyala.connect(tmp_path / "s", read_only=True, memory_limit="16MB") as db:
+        for _ in range(PASSES + 2):
+            calls.clear()
+            scan = db["t"].scan()
+            windows = sum(1 for _ in scan.batches())
+            assert 1 < windows <= len(calls) <= 3 * windows, "not a call for each column"
+            decoded.append(scan.explanation_of_last_run().to_dict()["blocks_decoded"])
+    assert max(decoded) == decoded[0]
+
+
+def test_what_only_the_past_needs_keeps_no_column_from_it(tmp_path: Path, fetches: list[int]) -> None:
+    """A column that was updated once has UNDO for as long as its past is kept, a week mostly: each scan of the present
+    would be the slower for it."""
+    with open_database(tmp_path / "s") as db:
+        kept = nyala.column("int32", encoding="for", block_size=4096)
+        table = db.create_table("t", {"k": "int64", "a": kept, "b": kept}, ["k"])
+        a = np.arange(ROWS) ** 3 % 2999
+        table.insert({"k": list(range(ROWS)), "a": a, "b": a})
+        table.flush()
+        then = db.now()
+        table.update([{"k": 5, "a": -1, "b": -1}])
+        table.flush()
+        table.compact()
+    windows = -(-ROWS // WINDOW)
+    with nyala.connect(tmp_path / "s", read_only=True) as db:
+        found, before = (db["t"].scan(["a", "b"], at=at) for at in (None, then))
+        assert db["t"].stats()["undo_bytes"] > 0 and db["t"].stats()["redo_bytes"] == 0
+        assert before.to_arrow()["a"].to_numpy().tolist() == a.tolist()
+        fetches.clear()
+        a[5] = -1
+        assert found.to_arrow()["a"].to_numpy().tolist() == a.tolist()
+        assert len(fetches) == windows, "a call for each window, and none for a column"
+        fetches.clear()
+        assert db["t"].scan(["a"], where="b < 0").to_arrow()["a"].to_pylist() == [-1]
+        assert len(fetches) == 2, "of the block with the row, what is asked of it and what is wanted"
+        assert [db["t"].get({"k": 5})] == db["t"].get_many([{"k": 5}]).to_pylist()
 
 
 def test_a_changed_column_is_read_with_its_changes(tmp_path: Path, fetches: list[int]) -> None:

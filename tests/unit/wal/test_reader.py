@@ -372,7 +372,7 @@ def test_log_offsets_go_on_when_the_whole_log_was_dropped(bench: Bench) -> None:
     writer = LogWriter(bench.env, bench.directory, recover(bench.env, bench.directory, 2))
     writer.append(bench.record(3))
     writer.sync()
-    position = writer.readable_position()
+    position = writer.synced.position
     assert bench.check(reader.read_to(position.segment, position.offset)) == [3]
 
 
@@ -388,7 +388,7 @@ def test_p1_a_reader_reads_on_from_where_it_stopped(bench: Bench) -> None:
         writer.append(bench.record(timestamp))
         if timestamp % 3 == 0:
             writer.sync()
-            position = writer.readable_position()
+            position = writer.synced.position
             seen += bench.check(reader.read_to(position.segment, position.offset))
             assert seen == list(range(1, timestamp + 1))
             assert reader.position == position
@@ -403,7 +403,7 @@ def test_p1_a_reader_stops_at_the_published_position(bench: Bench) -> None:
     writer = bench.writer()
     reader = bench.reader()
     writer.sync(writer.append(bench.record(1)))
-    position = writer.readable_position()
+    position = writer.synced.position
     writer.append(bench.record(2))
     writer.write_pending()
     assert bench.check(reader.read_to(position.segment, position.offset)) == [1]
@@ -423,7 +423,7 @@ def test_a_published_position_at_the_start_of_a_segment_to_come(bench: Bench) ->
     """A reader that opens right after the writer did would ask for a file that is not there yet."""
     bench.write([1], close=True)
     writer = bench.writer()
-    position = writer.readable_position()
+    position = writer.synced.position
     assert position == LogPosition(2, 0)
     assert bench.check(bench.reader().read_to(position.segment, position.offset)) == [1]
 

@@ -81,9 +81,9 @@ def test_what_was_synced_is_there(bench: Bench) -> None:
     writer = bench.writer()
     for timestamp in (1, 2, 3):
         offset = writer.append(bench.record(timestamp, rows=timestamp, key=f"key {timestamp}"))
-        assert writer.synced_offset < offset
+        assert writer.synced.offset < offset
         writer.sync(offset)
-        assert (writer.synced_offset, writer.synced_timestamp) == (offset, timestamp)
+        assert (writer.synced.offset, writer.synced_timestamp) == (offset, timestamp)
     assert bench.timestamps() == [1, 2, 3]
 
 
@@ -229,7 +229,7 @@ def test_after_a_failed_sync_what_was_synced_before_stays_acknowledged(bench: Be
     with pytest.raises(StorageError):
         writer.sync(writer.append(bench.record(2)))
     writer.sync(first)
-    assert (writer.synced_offset, writer.synced_timestamp) == (first, 1)
+    assert (writer.synced.offset, writer.synced_timestamp) == (first, 1)
 
 
 def test_a_failed_write_leaves_a_log_that_opens(bench: Bench) -> None:
@@ -349,21 +349,22 @@ def test_os_durability_syncs_at_close_only(bench: Bench) -> None:
     writer.write_pending()
     bench.clock.advance(1000)
     assert writer.sync_if_due() is None
-    assert (writer.readable_timestamp, writer.synced_timestamp) == (1, 0)
+    assert (writer.written.timestamp, writer.synced_timestamp) == (1, 0)
     assert "sync" not in [event.kind for event in recording.events]
     assert bench.timestamps() == [1]
     writer.close()
     assert writer.synced_timestamp == 1
 
 
-def test_readers_are_told_of_what_is_synced_or_of_what_is_written(bench: Bench) -> None:
+def test_what_is_written_and_not_synced_is_not_told_as_synced(bench: Bench) -> None:
     """W1: another process would see a batch that a power cut then takes back."""
     writer = bench.writer()
     writer.append(bench.record(1))
     writer.write_pending()
-    assert (writer.readable_position(), writer.readable_timestamp) == (LogPosition(1, 0), 0)
+    assert (writer.synced.position, writer.synced_timestamp) == (LogPosition(1, 0), 0)
+    assert writer.written.position == LogPosition(1, len(bench.load()))
     writer.sync()
-    assert writer.readable_position() == LogPosition(1, len(bench.load()))
+    assert writer.synced == writer.written
 
 
 def test_segments_roll_at_their_size_and_are_dropped_from_the_front(bench: Bench) -> None:

@@ -1,0 +1,21 @@
+"""A column brought to a snapshot in the two steps in which a rowset does it: `decide`, then `patch`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from nyala.delta.applier import decide, patch
+from nyala.delta.run import DeltaRun
+
+
+def applied(
+    base: pa.Array, lower: int, undo: Sequence[DeltaRun], redo: Sequence[DeltaRun], snapshot: int
+) -> pa.Array:
+    """The rows from `lower` on as `snapshot` sees them; `base` holds just these rows.
+
+    undo: newest first; redo: oldest first (D5).
+    """
+    rowids, values = decide(undo, redo, snapshot, lower, lower + len(base))
+    return base if values is None else patch(base, rowids - lower, values)
