@@ -19,6 +19,7 @@ from nyala.database import Database
 from nyala.env import Env, Files, SystemClock, SystemRandomness, system_files
 from nyala.env.clock import Clock
 from nyala.tablet import read_path
+from nyala.tablet.bootstrap import Replayer
 from nyala.tablet.store import Store, StoreOptions
 
 
@@ -28,6 +29,19 @@ def folder_in_memory() -> Iterator[Path]:
     where = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(prefix="nyala-unit-", dir=where) as folder:
         yield Path(folder)
+
+
+def note_drains(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records of the log a replay had read, at each time from here on that it applied what it had gathered."""
+    drained: list[int] = []
+    drain = Replayer.drain
+
+    def noted(replayer: Replayer) -> None:
+        drained.append(replayer.report.records)
+        drain(replayer)
+
+    monkeypatch.setattr(Replayer, "drain", noted)
+    return drained
 
 
 def open_database(

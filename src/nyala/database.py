@@ -8,6 +8,7 @@ Source: shared contract, "Open".
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import numbers
 import os
@@ -145,10 +146,13 @@ def _folder(path: object) -> str:
 
 def _seconds(name: str, given: Any) -> float:
     """Raises: InvalidArgumentError for what is no number of seconds, 0 or more; infinity is one."""
-    is_number = isinstance(given, numbers.Real) and not isinstance(given, bool)
-    if not is_number or not float(given) >= 0:
+    seconds = -1.0
+    if not isinstance(given, bool) and isinstance(given, numbers.Real):
+        with contextlib.suppress(OverflowError):
+            seconds = float(given)
+    if not seconds >= 0:
         raise InvalidArgumentError(f"{name} takes a number of seconds, 0 or more, not {given!r}")
-    return float(given)
+    return seconds
 
 
 def _key_names(primary_key: Any) -> list[str]:

@@ -398,7 +398,7 @@ def test_a_stream_that_breaks_says_what_was_applied(db: Database) -> None:
     ("options", "said"),
     [
         ({"lock_timeout": given}, "lock_timeout takes a number of seconds, 0 or more, not ")
-        for given in ("abc", None, float("nan"), -1, True, [1])
+        for given in ("abc", None, float("nan"), -1, True, [1], 10**400)
     ]
     + [
         ({"read_only": "no"}, "read_only takes True or False, not 'no'"),

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -124,11 +125,8 @@ def by_executors(run: Callable[[SparkSession, str], None]) -> Callable[[SparkSes
     """However few rows they are."""
 
     def run_large(spark: SparkSession, store: str) -> None:
-        before, small.SMALL_BYTES = small.SMALL_BYTES, -1  # type: ignore[misc]
-        try:
+        with mock.patch.object(small, "SMALL_BYTES", -1):
             run(spark, store)
-        finally:
-            small.SMALL_BYTES = before  # type: ignore[misc]
 
     return run_large
 

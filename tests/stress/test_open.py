@@ -15,10 +15,10 @@ import pytest
 
 import nyala
 from nyala.catalog.model import CatalogChange, CatalogState
-from nyala.tablet.bootstrap import GATHER_ROWS, Replayer
+from nyala.tablet.bootstrap import GATHER_ROWS
 from tests.corruption.seeded import tamper
 from tests.figures import counted
-from tests.support import folder_in_memory, open_database
+from tests.support import folder_in_memory, note_drains, open_database
 
 ROWSETS = 10_000
 
@@ -129,14 +129,7 @@ def test_small_records_of_a_log_are_gathered(
 ) -> None:
     """What a record costs beside its rows: a log of single rows is replayed at a hundredth of the rate,
     though many are applied at once."""
-    drained: list[int] = []
-    drain = Replayer.drain
-
-    def noted(replayer: Replayer) -> None:
-        drained.append(replayer.report.records)
-        drain(replayer)
-
-    monkeypatch.setattr(Replayer, "drain", noted)
+    drained = note_drains(monkeypatch)
     with folder_in_memory() as folder:
         with open_database(folder / "s", log_limit_bytes=1 << 40) as db:
             table = db.create_table("t", {"k": "int64", "v": "double"}, "k")

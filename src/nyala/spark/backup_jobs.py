@@ -3,8 +3,8 @@
     restore, a backup of the chain    small        the driver reads its files, and writes them itself, as one batch
                                       others       tasks read them; `load`, or a write of changes
 
-Most increments are small: for a few thousand rows a shuffle and tasks that write files take a hundred times as long as
-the rows do.
+Most increments are small, and of a few rows a shuffle and tasks that write files take tens of times as long as reading
+and writing them here.
 
 Invariants
     J1  What is small is told by the backup's metadata, before anything is read; what the driver holds is bounded
@@ -294,13 +294,16 @@ def _apply(spark: SparkSession, target: Backup, step: RestoreStep, table: Table,
 
 def _small_rows(target: Backup, step: RestoreStep) -> pa.Table | None:
     """All rows of a small backup; None: it is not small (J1). Raises: as `read_part`."""
+    if not _are_small([step]):
+        return None
+    rows = (batch for file in step.files for batch in _rows_of(target, step, file))
+    return _held(rows, restored_schema(target))
 
-    def every() -> Iterator[pa.RecordBatch]:
-        for file in step.files:
-            with _naming_file(target, file):
-                yield from read_part(target, step, file)
 
-    return _held(every(), restored_schema(target)) if _are_small([step]) else None
+def _rows_of(target: Backup, step: RestoreStep, file: PartFile) -> Iterator[pa.RecordBatch]:
+    """`read_part`, whose errors name the backup and the tablet."""
+    with named(f"backup of table {target.table!r}, tablet {file.tablet}"):
+        yield from read_part(target, step, file)
 
 
 def _are_small(steps: Sequence[RestoreStep]) -> bool:
@@ -322,10 +325,6 @@ def _held(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.Table | No
     return pa.Table.from_batches(held, schema=schema)
 
 
-def _naming_file(target: Backup, file: PartFile) -> contextlib.AbstractContextManager[None]:
-    return named(f"backup of table {target.table!r}, tablet {file.tablet}")
-
-
 def _frame(spark: SparkSession, target: Backup, step: RestoreStep) -> DataFrame:
     schema = spark_schema(restored_schema(target))
     exact = arrow_schema(schema)
@@ -333,10 +332,8 @@ def _frame(spark: SparkSession, target: Backup, step: RestoreStep) -> DataFrame:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                file = step.files[number]
-                with _naming_file(target, file):
-                    for rows in read_part(target, step, file):
-                        yield conform(rows, exact)
+                for rows in _rows_of(target, step, step.files[number]):
+                    yield conform(rows, exact)
 
     return spark.range(0, len(step.files), 1, _slots(spark, len(step.files))).mapInArrow(
         in_task(read), schema

@@ -66,7 +66,7 @@ class ReaderStore:
         self.memory_limit_bytes = memory_limit_bytes
         self.cache = BlockCache(memory_limit_bytes // 4)
         self._replay_limit_bytes = replay_limit_bytes
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of signals may close it in the thread that looks
         self._closed = False
         self._pid = os.getpid()
         self._held: list[weakref.finalize[..., Root]] = []  # ends a root's lease, with it or before

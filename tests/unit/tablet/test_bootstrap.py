@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support import open_database
+from tests.support import note_drains, open_database
 
 import nyala
 from nyala.cfile.cache import BlockCache
@@ -321,14 +321,7 @@ def test_records_of_few_rows_are_applied_together(world: World, monkeypatch: pyt
     table = world.table()
     for k in range(30):
         table.insert({"k": [k], "a": [k]})
-    drained: list[int] = []
-    drain = Replayer.drain
-
-    def noted(replayer: Replayer) -> None:
-        drained.append(replayer.report.records)
-        drain(replayer)
-
-    monkeypatch.setattr(Replayer, "drain", noted)
+    drained = note_drains(monkeypatch)
     _, report = world.replayed()
     assert drained == [30] and report.rows == 30
 

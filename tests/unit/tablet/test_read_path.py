@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -797,7 +798,7 @@ def test_a_consumer_that_helps_does_what_is_wanted_later(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("helping", [False, True])
 def test_who_decodes_with_the_threads_is_one_of_them(monkeypatch: pytest.MonkeyPatch, helping: bool) -> None:
     """More that decode at once than there are processors would take turns, and each have what all need in its cache."""
-    monkeypatch.setattr(parallel.os, "cpu_count", lambda: 3)  # type: ignore[attr-defined]
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
     monkeypatch.setattr(parallel, "_pools", {})
     changed = threading.Condition()
     at_work = most = 0

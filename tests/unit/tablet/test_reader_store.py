@@ -382,6 +382,25 @@ def test_a_reader_that_is_closed_while_it_looks_leaves_no_lease(
         reader.now()
 
 
+def test_a_reader_may_be_closed_by_the_thread_that_looks(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler of signals runs in the middle of anything: it would wait for itself for ever."""
+    reader = reader_of(db)
+    position = ReaderStore._position
+
+    def interrupted(self: ReaderStore) -> Any:
+        monkeypatch.undo()
+        reader.close()
+        return position(self)
+
+    monkeypatch.setattr(ReaderStore, "_position", interrupted)
+    reader.now()
+    assert leases(db) == 0
+    with pytest.raises(StorageError, match="closed"):
+        reader.now()
+
+
 def test_closed_and_forked(db: Database) -> None:
     """A closed reader says so, and a forked child is told to connect for itself."""
     key_value_table(db)
