@@ -19,6 +19,9 @@ Invariants
     B4  A backup is incremental only to one of the same table (id), not rewritten since, whose changes since are kept.
     B5  What a killed driver left goes with the next backup of the table, if it can be known that it has ended
         (`env.is_gone`), and with `clean_backups` of a later moment in any case.
+    B6  Metadata that cannot be read hides no other backup's: `list_backups` names it, `clean_backups` removes neither
+        it nor one of its table that is not later, for it may build on any of these. A backup or a restore of its table
+        is refused, of another table not.
 
 Where it runs: plans and metadata on the driver, files in Spark's tasks; both see the folder.
 Source: shared contract, "Spark"; Kudu facts on backup (row action column, metadata last).
@@ -29,6 +32,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -60,6 +64,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Backup",
     "BackupItem",
+    "DamagedBackup",
     "PartFile",
     "RestoreStep",
     "begin_backup",
@@ -72,12 +77,16 @@ __all__ = [
     "write_item",
 ]
 
+logger = logging.getLogger("nyala.spark")
+
 VERSION: Final = 2
 METADATA: Final = "backup.json"
 ACTION: Final = "_action"
-# What a backup's folder is called, and the one in which it is made.
-_NAME: Final = re.compile(r"(\d+)(?:-full)?")
+# What a backup's folder is called, and the one in which it is made. A timestamp has at most 19 digits.
+_NAME: Final = re.compile(r"(\d{1,19})(?:-full)?")
 _WORK: Final = re.compile(r"\.(\d+)-([0-9a-f]{40}|-)-[0-9a-f]{16}")
+# Of metadata that is not what was written.
+_ADVICE: Final = "bring it back as it was, or move the backup's folder elsewhere"
 
 
 class PartFile(NamedTuple):
@@ -151,7 +160,8 @@ class Backup:
             crc = fields.pop("crc")
             if crc != _crc_of(fields):
                 raise CorruptionError(
-                    f"the backup's metadata has the checksum {crc}, what stands there {_crc_of(fields)}", path
+                    f"the backup's metadata has the checksum {crc}, what stands there {_crc_of(fields)}: {_ADVICE}",
+                    path,
                 )
             return Backup(
                 folder, fields["table"], fields["table_id"], fields["rewritten"], fields["since"], fields["until"],
@@ -163,7 +173,18 @@ class Backup:
                 tuple(PartFile(*file) for file in fields["files"]),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptionError(f"the backup's metadata cannot be read ({error})", path) from error
+            raise CorruptionError(
+                f"the backup's metadata cannot be read ({error}): {_ADVICE}", path
+            ) from error
+
+
+class DamagedBackup(NamedTuple):
+    """A backup whose metadata cannot be read: what its folder's name tells of it, and why."""
+
+    path: str
+    table: str
+    until: int
+    reason: str
 
 
 def _crc_of(fields: dict[str, Any]) -> int:
@@ -200,8 +221,7 @@ def plan_backup(
     earlier = _backups_of(folder, table.name)
     root, state, until = table._view(None)
     mine = (state.id, state.entry.rewritten)
-    # Of one moment the full one is the last, so that the next builds on it alone.
-    last = max(earlier, key=lambda found: (found.until, found.since is None), default=None)
+    last = max(earlier, key=_age, default=None)
     since: int | None = None
     if last is not None and (last.table_id, last.rewritten) == mine:
         if last.until == until and (last.since is None or not full):
@@ -315,9 +335,19 @@ def _rows(data: bytes) -> Iterator[pa.RecordBatch]:
 # ------------------------------------------------------------------------------------------------ what there is
 
 
-def find_backups(folder: str) -> list[Backup]:
-    """All complete backups in a folder, oldest first. Raises: InvalidArgumentError: no folder; CorruptionError."""
-    return _backups_in(_existing(folder))
+def find_backups(folder: str) -> tuple[list[Backup], list[DamagedBackup]]:
+    """All complete backups in a folder, oldest first, and those that cannot be read (B6).
+
+    Raises: InvalidArgumentError: no folder.
+    """
+    folder = _existing(folder)
+    whole: list[Backup] = []
+    damaged: list[DamagedBackup] = []
+    for table in _names_in(folder):
+        found = _look(folder, table)
+        whole += found[0]
+        damaged += found[1]
+    return sorted(whole, key=lambda backup: (backup.until, backup.table, backup.since is None)), damaged
 
 
 def _existing(folder: str) -> str:
@@ -329,23 +359,47 @@ def _existing(folder: str) -> str:
     return folder
 
 
-def _backups_in(folder: str) -> list[Backup]:
-    found = [Backup.read(folder, path) for table in _names_in(folder) for path in _metadata_in(folder, table)]
-    return sorted(found, key=lambda backup: (backup.until, backup.table, backup.since is None))
+def _look(folder: str, table: str) -> tuple[list[Backup], list[DamagedBackup]]:
+    """What is in a table's folder, each by itself, oldest first."""
+    whole: list[Backup] = []
+    damaged: list[DamagedBackup] = []
+    for path in _metadata_in(folder, table):
+        try:
+            whole.append(Backup.read(folder, path))
+        except (CorruptionError, StorageError) as error:
+            own = os.path.dirname(path)
+            damaged.append(DamagedBackup(own, unquote(table), _until(own), str(error)))
+    return sorted(whole, key=_age), sorted(damaged, key=lambda found: found.until)
+
+
+def _until(path: str) -> int:
+    """The moment in the name of a backup's folder."""
+    name = _NAME.fullmatch(os.path.basename(path))
+    assert name is not None
+    return int(name[1])
+
+
+def _age(backup: Backup) -> tuple[int, bool]:
+    """Of one moment the full one is the last, so that the next builds on it alone."""
+    return backup.until, backup.since is None
 
 
 def _backups_of(folder: str, table: str) -> list[Backup]:
     """Those of one table, oldest first: what is wrong with another's is no matter."""
     found = [Backup.read(folder, path) for path in _metadata_in(folder, _folder_of(table))]
-    return sorted(found, key=lambda backup: (backup.until, backup.since is None))
+    return sorted(found, key=_age)
 
 
 def _metadata_in(folder: str, table: str) -> Iterator[str]:
     """Of each complete backup in a table's folder."""
-    for name in _names_in(os.path.join(folder, table)):
-        path = os.path.join(folder, table, name, METADATA)
-        if _NAME.fullmatch(name) and SYSTEM.files.exists(path):
-            yield path
+    for name in filter(_NAME.fullmatch, _names_in(os.path.join(folder, table))):
+        own = os.path.join(folder, table, name)
+        try:
+            there = METADATA in _names_in(own)
+        except StorageError:
+            there = True  # who reads it is told why he cannot
+        if there:
+            yield os.path.join(own, METADATA)
 
 
 def _folder_of(table: str) -> str:
@@ -365,9 +419,15 @@ def _names_in(path: str) -> list[str]:
 
 
 def list_backups(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The backups in a folder, oldest first: a dict each of table, kind ("full" or "incremental"), since, until, time,
-    rows, bytes, files, path. Raises: InvalidArgumentError: there is no such folder; CorruptionError."""
-    return [
+    """The backups in a folder, oldest first: a dict each of table, kind, since, until, time, rows, bytes, files, path
+    and error.
+
+    kind: "full", "incremental", or "damaged": its metadata cannot be read, and `error` says why. Then since, rows,
+          bytes and files are None, and the others what the folder's name says. error: None of all others.
+    Raises: InvalidArgumentError: there is no such folder.
+    """
+    whole, damaged = find_backups(os.fspath(folder))
+    told: list[dict[str, Any]] = [
         {
             "table": backup.table,
             "kind": "full" if backup.since is None else "incremental",
@@ -378,9 +438,24 @@ def list_backups(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
             "bytes": sum(file.bytes for file in backup.files),
             "files": len(backup.files),
             "path": backup.path,
+            "error": None,
         }
-        for backup in find_backups(os.fspath(folder))
+        for backup in whole
     ]
+    unknown = dict.fromkeys(("since", "rows", "bytes", "files"))
+    told += [
+        {
+            **unknown,
+            "table": found.table,
+            "kind": "damaged",
+            "until": found.until,
+            "time": to_datetime(found.until),
+            "path": found.path,
+            "error": found.reason,
+        }
+        for found in damaged
+    ]
+    return sorted(told, key=lambda one: (one["until"], one["table"]))
 
 
 def clean_backups(folder: str | os.PathLike[str], older_than: Any) -> list[str]:
@@ -388,64 +463,91 @@ def clean_backups(folder: str | os.PathLike[str], older_than: Any) -> list[str]:
 
     older_than: what `at` takes. A backup that a later one builds on is kept, so what is left can be restored; of a
                 table that is being backed up meanwhile also the newest one, which that may build on.
-    Raises: InvalidArgumentError: there is no such folder; CorruptionError.
+    One whose metadata cannot be read is kept, and of its table what is not later, on which it may build; so is what is
+    not later than a backup that is not there and that one of those kept builds on. A warning of the logger
+    `nyala.spark` names each.
+    Raises: InvalidArgumentError: there is no such folder.
     """
     moment = parse_at(older_than)
-    backups = find_backups(os.fspath(folder))
-    needed = set()
-    for backup in backups:
-        if backup.until >= moment:
-            needed |= {link.path for link in _chain(backups, backup)}
-    removed = []
-    root = os.path.abspath(os.fspath(folder))
+    root = _existing(os.fspath(folder))
+    removed: list[str] = []
     for table in _names_in(root):
-        unfinished = [_WORK.fullmatch(name) for name in _names_in(os.path.join(root, table))]
-        if any(found is not None and not is_gone(found[2]) for found in unfinished):
-            mine = [found for found in backups if os.path.dirname(found.path) == os.path.join(root, table)]
-            newest = max(mine, key=lambda found: (found.until, found.since is None), default=None)
-            if newest is not None and _is_whole(mine, newest):
-                needed |= {link.path for link in _chain(mine, newest)}
-        for name in _names_in(os.path.join(root, table)):
-            path = os.path.join(root, table, name)
-            work, made = _WORK.fullmatch(name), _NAME.fullmatch(name)
-            if work is not None:
-                if int(work[1]) < moment or is_gone(work[2]):
-                    SYSTEM.files.remove_tree(path)
-                    removed.append(path)
-            elif made is not None and int(made[1]) < moment and path not in needed:
-                # The metadata first: what is half removed is no backup.
-                SYSTEM.files.unlink(os.path.join(path, METADATA), missing_ok=True)
+        removed += _clean_table(root, table, moment)
+    return removed
+
+
+def _clean_table(root: str, table: str, moment: int) -> list[str]:
+    folder = os.path.join(root, table)
+    backups, damaged = _look(root, table)
+    names = _names_in(folder)
+    kept = [backup for backup in backups if backup.until >= moment]
+    unfinished = [_WORK.fullmatch(name) for name in names]
+    if backups and any(found is not None and not is_gone(found[2]) for found in unfinished):
+        kept.append(backups[-1])
+    needed: set[str] = set()
+    # What cannot be read or is not there may build on whatever is not later.
+    unknown = [(found.until, found.reason) for found in damaged]
+    for backup in kept:
+        links, missing = _links(backups, backup)
+        needed |= {link.path for link in links}
+        if missing is not None and all(missing != until for until, _ in unknown):
+            unknown.append((missing, f"{_missing_text(links[-1], missing)}: {_ADVICE}"))
+    for until, reason in unknown:
+        logger.warning(
+            "no backup of table %r of %s or before is removed, for it cannot be told which of them are needed: %s",
+            unquote(table), to_datetime(until).isoformat(), reason,
+        )  # fmt: skip
+    known_after = max((until for until, _ in unknown), default=-1)
+    removed = []
+    for name in names:
+        path = os.path.join(folder, name)
+        work, made = _WORK.fullmatch(name), _NAME.fullmatch(name)
+        if work is not None:
+            if int(work[1]) < moment or is_gone(work[2]):
                 SYSTEM.files.remove_tree(path)
                 removed.append(path)
+        elif made is not None and known_after < int(made[1]) < moment and path not in needed:
+            # The metadata first: what is half removed is no backup.
+            SYSTEM.files.unlink(os.path.join(path, METADATA), missing_ok=True)
+            SYSTEM.files.remove_tree(path)
+            removed.append(path)
     return removed
 
 
 def _is_whole(backups: Sequence[Backup], target: Backup) -> bool:
     """Whether all that the backup builds on is there."""
-    try:
-        return bool(_chain(backups, target))
-    except CorruptionError:
-        return False
+    return _links(backups, target)[1] is None
 
 
 def _chain(backups: Sequence[Backup], target: Backup) -> list[Backup]:
     """The full backup that `target` builds on, and all increments up to it. Raises: CorruptionError: one is missing."""
-    chain = [target]
-    while (since := chain[-1].since) is not None:
+    links, missing = _links(backups, target)
+    if missing is not None:
+        raise CorruptionError(_missing_text(links[-1], missing) + ": make a full backup", links[-1].path)
+    return links[::-1]
+
+
+def _missing_text(backup: Backup, since: int) -> str:
+    return (
+        f"the backup of {backup.table!r} of {to_datetime(backup.until).isoformat()} builds on one of "
+        f"{to_datetime(since).isoformat()}, which is not there"
+    )
+
+
+def _links(backups: Sequence[Backup], target: Backup) -> tuple[list[Backup], int | None]:
+    """`target`, and what it builds on, newest first; and the moment of the first that is not there, if one is not."""
+    links = [target]
+    while (since := links[-1].since) is not None:
         before = [
             found
             for found in backups
             if (found.table, found.table_id, found.until) == (target.table, target.table_id, since)
-            and found.path != chain[-1].path
+            and found.path != links[-1].path
         ]
         if not before:
-            raise CorruptionError(
-                f"the backup of {target.table!r} of {to_datetime(chain[-1].until).isoformat()} builds on one of "
-                f"{to_datetime(since).isoformat()}, which is not there: make a full backup",
-                chain[-1].path,
-            )
-        chain.append(before[-1])
-    return chain[::-1]
+            return links, since
+        links.append(before[-1])
+    return links, None
 
 
 # ------------------------------------------------------------------------------------------------ restore

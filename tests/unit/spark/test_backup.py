@@ -194,7 +194,7 @@ def test_a_backup_that_broke_off_is_none(db: nyala.Database, tmp_path: Path) -> 
     backup, items, _ = planned
     begin_backup(backup)
     write_item(backup, items[0], "part.parquet")
-    assert find_backups(str(folder)) == []
+    assert list_backups(folder) == []
     db["t"].insert({"k": [2], "v": [2], "w": ["b"]})
     again = back_up(db, folder)
     assert again is not None and again.since is None
@@ -340,12 +340,12 @@ def test_a_damaged_backup_is_told_and_never_read(db: nyala.Database, tmp_path: P
     told = 0
     for at in chance.sample(range(len(whole)), 200):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(7)]) + whole[at + 1 :])
-        try:
-            (found,) = find_backups(str(folder))
-            assert found == made  # white space, or another spelling of a number
-        except CorruptionError as error:
+        whole_ones, damaged = find_backups(str(folder))
+        if damaged:
             told += 1
-            assert "backup.json: " in str(error)
+            assert whole_ones == [] and "backup.json: " in damaged[0].reason
+        else:
+            assert whole_ones == [made]  # white space, or another spelling of a number
     assert told > 150
 
 
@@ -367,8 +367,81 @@ def test_a_damaged_backup_of_another_table_is_no_matter(db: nyala.Database, tmp_
     assert rows(bring_back(db, folder, "again")) == rows(db["t"])
     with pytest.raises(InvalidArgumentError, match=r"no backup of table 'u' in .*; of others: \., a/b, t$"):
         plan_restore(str(folder), "u")
-    with pytest.raises(CorruptionError):
-        list_backups(folder)
+    listed = list_backups(folder)
+    assert [(found["table"], found["kind"]) for found in listed] == [
+        ("a/b", "damaged"), (".", "damaged"), ("t", "full"), ("t", "incremental")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", ["metadata", "a folder", "no folder"])
+def test_a_damaged_backup_hides_no_other(
+    db: nyala.Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    """Listing names it among the others; cleaning goes on, but for what it may build on."""
+    folder = tmp_path / "backups"
+    db.create_table("u", {"k": "int64"}, ["k"])
+    made, others = [], []
+    for number in range(6):
+        db["t"].insert({"k": [number], "v": [number], "w": ["x"]})
+        made.append(back_up(db, folder, full=number in (3, 5)))
+        db["u"].insert({"k": [number]})
+        planned = plan_backup(db["u"], str(folder), full=True)
+        assert planned is not None
+        begin_backup(planned[0])
+        others.append(finish_backup(planned[0], []).path)
+    paths = [found.path for found in made if found is not None]
+    last = made[-1]
+    assert last is not None and len(paths) == 6
+    ill = Path(paths[2])
+    if damage == "metadata":
+        (ill / "backup.json").write_text("{")
+    elif damage == "a folder":
+        (ill / "backup.json").unlink()
+        (ill / "backup.json").mkdir()
+    else:
+        shutil.rmtree(ill)
+        ill.symlink_to(ill.name)
+
+    listed = [found for found in list_backups(folder) if found["table"] == "t"]
+    assert [found["path"] for found in listed] == paths
+    assert [found["kind"] for found in listed] == [
+        "full", "incremental", "damaged", "full", "incremental", "full"
+    ]  # fmt: skip
+    assert [found["error"] is None for found in listed] == [True, True, False, True, True, True]
+    assert {name for name, value in listed[2].items() if value is None} == {"since", "rows", "bytes", "files"}
+    told = listed[2]
+    assert (str(told["until"]), told["time"]) == (ill.name, nyala.to_datetime(told["until"]))
+    assert str(ill) in told["error"]
+
+    assert clean_backups(folder, last.until) == [*paths[3:5], *others[:5]]
+    assert [record.name for record in caplog.records] == ["nyala.spark"]
+    assert f"'t' of {told['time'].isoformat()} or before" in caplog.text and str(ill) in caplog.text
+    assert all(Path(path).is_dir() for path in (paths[0], paths[1], paths[5], others[5]))
+    if damage == "no folder":
+        ill.unlink()
+    else:
+        shutil.rmtree(ill)
+    caplog.clear()
+    assert clean_backups(folder, last.until) == paths[:2] and not caplog.records
+    assert rows(bring_back(db, folder, "r")) == rows(db["t"])
+
+
+def test_clean_keeps_what_a_backup_without_its_base_may_need(
+    db: nyala.Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one that it builds on may be brought back, and needs what was before it."""
+    folder = tmp_path / "backups"
+    made = []
+    for number in range(3):
+        db["t"].insert({"k": [number], "v": [number], "w": ["x"]})
+        made.append(back_up(db, folder))
+    first, gone, last = made
+    assert first is not None and gone is not None and last is not None
+    shutil.move(gone.path, tmp_path / "elsewhere")
+    assert clean_backups(folder, last.until) == []
+    assert "builds on one of" in caplog.text and "which is not there" in caplog.text
+    shutil.move(tmp_path / "elsewhere", gone.path)
+    assert rows(bring_back(db, folder, "r")) == rows(db["t"])
 
 
 def test_rows_keep_the_default_that_they_had(db: nyala.Database, tmp_path: Path) -> None:
@@ -435,7 +508,7 @@ def test_clean_keeps_what_later_ones_build_on(db: nyala.Database, tmp_path: Path
     assert rows(bring_back(db, folder, "r")) == rows(db["t"])
     (Path(paths[2]) / "backup.json").write_text("{}")
     with pytest.raises(CorruptionError, match="metadata"):
-        find_backups(str(folder))
+        plan_restore(str(folder), "t")
     (Path(paths[2]) / "backup.json").unlink()
     with pytest.raises(CorruptionError, match="builds on"):
         plan_restore(str(folder), "t")
