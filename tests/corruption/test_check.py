@@ -780,13 +780,54 @@ def test_an_orphan_is_found_and_removed(store: Path, place: Callable[[Path], Pat
     assert mended.repairs == (f"removed {orphan.relative_to(store)}, which nothing names",)
 
 
-def test_what_somebody_put_beside_the_tablets_is_left_alone(store: Path) -> None:
+def file_in_data(path: Path) -> Path:
+    file = path / "data" / ".DS_Store"
+    file.write_bytes(b"?")
+    return file
+
+
+def file_called_like_a_tablet(path: Path) -> Path:
+    file = path / "data" / "77"
+    file.write_bytes(b"?")
+    return file
+
+
+def folder_in_data(path: Path) -> Path:
+    folder = path / "data" / "1 (copy)"
+    shutil.copytree(next((path / "data").iterdir()), folder)
+    return folder
+
+
+def folder_in_a_tablets(path: Path) -> Path:
+    folder = next((path / "data").iterdir()) / "copy"
+    folder.mkdir()
+    (folder / "1.base").write_bytes(b"?")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "place", [file_in_data, file_called_like_a_tablet, folder_in_data, folder_in_a_tablets]
+)
+def test_what_somebody_put_among_the_data_is_told_and_left_alone(
+    store: Path, place: Callable[[Path], Path]
+) -> None:
     """A file manager's droppings must not keep a store from opening, nor are they ours to remove."""
-    strange = store / "data" / ".DS_Store"
-    strange.write_bytes(b"?")
-    assert nyala.check(store).ok
+    strange = place(store)
+    before = sorted(strange.rglob("*"))
+    report = nyala.check(store)
+    assert report.ok and any(
+        note.endswith(f"left alone: {strange.relative_to(store)}") for note in report.notes
+    ), report.notes
+    assert nyala.check(store, repair=True).ok
     nyala.connect(store).close()
-    assert strange.exists()
+    assert strange.exists() and sorted(strange.rglob("*")) == before
+
+
+def test_of_many_things_among_the_data_some_are_named(store: Path) -> None:
+    for number in range(7):
+        (store / "data" / f"mine-{number}").write_bytes(b"?")
+    (told,) = [note for note in nyala.check(store).notes if "left alone" in note]
+    assert told.endswith(": data/mine-0, data/mine-1, data/mine-2, data/mine-3, data/mine-4 and 2 more")
 
 
 def test_a_damaged_position_record_is_found_and_made_anew(store: Path) -> None:

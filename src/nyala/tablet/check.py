@@ -5,7 +5,7 @@
     memory      what a replay would make of it, without changing the log
     files       there, of the size that was named, each block and CRC (`rowset.checking.findings`)
     tablets     no key lives twice at one moment (T1 of `root`), every row is where its partition says
-    folder      files that nothing names
+    folder      files that nothing names; a note of what no writer put among them
 
 A store that nobody writes to is looked at under the writer's lock, so that nothing moves meanwhile. Beside a writer, or
 from within it, one root is looked at, as a reader would: then nothing is said of files that no transaction names, for
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias
@@ -44,7 +43,7 @@ from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.arrow_values import python_at
 from nyala.tablet import layout, staging
 from nyala.tablet.bootstrap import Replayer, ReplayReport
-from nyala.tablet.opening import open_root
+from nyala.tablet.opening import open_root, unnamed_in_data
 from nyala.tablet.reader_store import ReaderStore
 from nyala.tablet.root import AnyRowSet, Root, TableState, TabletState
 from nyala.tablet.store import Store
@@ -78,7 +77,7 @@ some 64 MB (`log_limit`)."""
 _CACHE_BYTES: Final = 64 << 20
 _UNBOUNDED: Final = 1 << 62
 _OF_THE_PAST: Final = "; rows of now are read without this file, those of before need it"
-_TABLET_FOLDER: Final = re.compile(r"\d+")
+_STRAYS_TOLD: Final = 5
 Progress: TypeAlias = "Callable[[int, int], None]"
 
 
@@ -498,29 +497,33 @@ class _Check:
     # ── the folder ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def orphans(self, state: CatalogState) -> None:
-        for path in orphans_of(self.env, self.path, state):
+        orphans, strays = _unnamed(self.env, self.path, state)
+        for path in orphans:
             self.add("orphan-file", f"{path}: nothing names this file; it is not needed", path=path)
+        if strays:
+            told = ", ".join(layout.relative(self.path, path) for path in strays[:_STRAYS_TOLD])
+            more = len(strays) - _STRAYS_TOLD
+            self.notes.append(
+                f"of what lies among the data this is not the store's, and is left alone: {told}"
+                + (f" and {more:,} more" if more > 0 else "")
+            )
         if state.garbage:
             self.notes.append(f"{len(state.garbage)} files are not needed any more, and wait to be collected")
 
 
-def orphans_of(env: Env, path: str, state: CatalogState) -> Iterator[str]:
-    """Absolute paths of files that nothing names, in the folders where a writer puts files. Under the writer's lock."""
-    named = {*state.files(), *state.garbage}
-    data = os.path.join(path, layout.DATA_NAME)
-    for folder in env.files.list_dir(data):
-        if _TABLET_FOLDER.fullmatch(folder):
-            with contextlib.suppress(NotADirectoryError, StorageError):
-                for name in env.files.list_dir(os.path.join(data, folder)):
-                    if f"{layout.DATA_NAME}/{folder}/{name}" not in named:
-                        yield os.path.join(data, folder, name)
+def _unnamed(env: Env, path: str, state: CatalogState) -> tuple[list[str], list[str]]:
+    """Absolute paths of what a writer put somewhere and nothing names, and of what it never puts among the data. Under
+    the writer's lock."""
+    orphans, strays = unnamed_in_data(env, path, state)
     for name in env.files.list_dir(layout.wal_path(path)):
         number = segment_number(name)
-        if number is not None and number < state.wal_start and f"{layout.WAL_NAME}/{name}" not in named:
-            yield os.path.join(layout.wal_path(path), name)
+        named = f"{layout.WAL_NAME}/{name}" in state.garbage
+        if number is not None and number < state.wal_start and not named:
+            orphans.append(os.path.join(layout.wal_path(path), name))
     for name in env.files.list_dir(os.path.join(path, layout.STAGING_NAME)):
         if staging.is_over(env, path, name):
-            yield os.path.join(path, layout.STAGING_NAME, name)
+            orphans.append(os.path.join(path, layout.STAGING_NAME, name))
+    return orphans, strays
 
 
 # ── keys in several places ──────────────────────────────────────────────────────────────────────────────────────────

@@ -5,6 +5,7 @@ Source: design §6, P3 (orphans).
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from nyala.delta.delta_file import DeltaFile, WrittenDelta
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS
 from nyala.env import Env
+from nyala.errors import StorageError
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.part import Part
@@ -118,19 +120,46 @@ def part_entry_of(part: Part) -> PartEntry:
     return part.entry
 
 
+def unnamed_in_data(env: Env, path: str, state: CatalogState) -> tuple[list[str], list[str]]:
+    """What nothing names in the folder of data, with the store's folder before it: orphans and strays.
+
+    Orphans are files in the folders of tablets, where a writer puts files. Strays are what no writer makes: what stands
+    beside these folders, and folders within them. Under the writer's lock.
+    """
+    named = {*state.files(), *state.garbage}
+    data = f"{path}/{layout.DATA_NAME}"
+    orphans: list[str] = []
+    strays: list[str] = []
+    for tablet in env.files.list_dir(data):
+        names = _names_in(env, f"{data}/{tablet}") if _TABLET_FOLDER.fullmatch(tablet) else None
+        if names is None:
+            strays.append(f"{data}/{tablet}")
+            continue
+        for name in names:
+            if f"{layout.DATA_NAME}/{tablet}/{name}" not in named:
+                inside = f"{data}/{tablet}/{name}"
+                (orphans if _names_in(env, inside) is None else strays).append(inside)
+    return orphans, strays
+
+
+def _names_in(env: Env, path: str) -> list[str] | None:
+    """As `list_dir`; None for what is no folder."""
+    try:
+        return env.files.list_dir(path)
+    except StorageError as error:
+        if error.errno == errno.ENOTDIR:
+            return None
+        raise
+
+
 def remove_orphans(env: Env, path: str, state: CatalogState) -> int:
     """Delete data files that nothing names (P3); returns how many. For the writer, at open, under its lock.
 
-    Only in the folders of tablets: what somebody put beside them is not ours.
+    Only files in the folders of tablets: what somebody put beside them is not ours.
     """
-    named = {*state.files(), *state.garbage}
-    removed = 0
-    data = f"{path}/{layout.DATA_NAME}"
-    for tablet in filter(_TABLET_FOLDER.fullmatch, env.files.list_dir(data)):
-        for name in env.files.list_dir(f"{data}/{tablet}"):
-            if f"{layout.DATA_NAME}/{tablet}/{name}" not in named:
-                env.files.unlink(f"{data}/{tablet}/{name}", missing_ok=True)
-                removed += 1
-    if removed:
-        logger.info("removed %d files that no transaction had named", removed)
-    return removed
+    orphans, _ = unnamed_in_data(env, path, state)
+    for orphan in orphans:
+        env.files.unlink(orphan, missing_ok=True)
+    if orphans:
+        logger.info("removed %d files that no transaction had named", len(orphans))
+    return len(orphans)
