@@ -100,7 +100,7 @@ def convert(
                the user goes on, and copying a gigabyte costs as long as encoding it. Whoever keeps them copies then.
     Raises:    ColumnNotFoundError for a column that the table has not; SchemaError for types with nothing in
                common, names given twice, and value columns in a delete; InvalidArgumentError for no data at all,
-               and for a key column that is a DataFrame's index.
+               and for a DataFrame's index that has a name and is no column of it.
     Cost:      Arrow and NumPy calls per column, never per row. An int64 column that needs nothing: one copy.
     """
     key_only = columns == "key" or operation == "delete"
@@ -110,7 +110,7 @@ def convert(
             dict(zip(ready.names, ready.arrays, strict=True)), ready.row_count, RowErrors(), ready
         )
     given = data if isinstance(data, InputColumns) else read_input(data)
-    _check_index(given, schema)
+    _check_index(given, schema, operation, key_only)
     _check_names(given.columns, schema, operation, key_only)
     if given.left_out:
         _check_left_out(given.left_out, schema, operation)
@@ -175,12 +175,22 @@ def _check_left_out(left_out: Mapping[str, int], schema: Schema, operation: str)
             )
 
 
-def _check_index(given: InputColumns, schema: Schema) -> None:
-    """A DataFrame's index is not written; but if it holds a part of the key, its owner thinks it is."""
-    lost = [name for name in schema.key_names if name not in given.columns and name in given.index_names]
+def _check_index(given: InputColumns, schema: Schema, operation: str, key_only: bool) -> None:
+    """A DataFrame's index is not written; but whoever gave it a name thinks that it is a column. Where the frame has a
+    column of that name besides, nothing is lost."""
+    lost = [name for name in given.index_names if name is not None and name not in given.columns]
+    for name in schema.key_names if key_only else schema.names:
+        if name in lost:
+            what = "key column" if schema.is_key(name) else "column"
+            raise InvalidArgumentError(
+                f"{what} {name!r} is the DataFrame's index, and an index is not data: give df.reset_index()"
+            )
     if lost:
+        hint = "" if lost[0] in schema else find_name(lost[0], schema.names)
+        kind = "key column" if key_only else "column"
         raise InvalidArgumentError(
-            f"key column {lost[0]!r} is the DataFrame's index, and an index is not data: give df.reset_index()"
+            f"{operation}: the DataFrame's index {lost[0]!r} is no {kind} of the table, and an index is not data: "
+            f"leave it out with df.reset_index(drop=True){hint}"
         )
 
 

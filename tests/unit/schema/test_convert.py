@@ -617,17 +617,13 @@ def test_every_form_of_data_is_read_alike() -> None:
 
 def test_pandas_index_is_ignored_and_nan_is_null() -> None:
     """A filtered DataFrame has an index of its own, which is no column."""
-    frame = (
-        pd.DataFrame({"id": [1, 2, 3], "name": ["a", None, NAN]})
-        .iloc[1:]
-        .set_index(pd.Index([5, 7], name="idx"))
-    )
+    frame = pd.DataFrame({"id": [1, 2, 3], "name": ["a", None, NAN]}).iloc[1:].set_index(pd.Index([5, 7]))
     result = convert(frame, SCHEMA)
     assert result.columns["id"].to_pylist() == [2, 3] and result.columns["name"].to_pylist() == [None, None]
 
 
-def test_an_index_that_is_a_key_column_is_missed() -> None:
-    """`df.set_index("id")` reads as if the key were there; an index of another name, or none, is only left out."""
+def test_an_index_with_a_name_is_missed() -> None:
+    """`df.set_index("id")` reads as if the column were there, and its values would be gone without a word."""
     schema = build_schema({"id": "int64", "day": "date", "v": "int8"}, ["id", "day"])
     frame = pd.DataFrame({"id": [1], "day": ["2026-01-01"], "v": [3]})
     for names in (["id"], ["day", "id"], ["v", "day"]):
@@ -635,7 +631,23 @@ def test_an_index_that_is_a_key_column_is_missed() -> None:
             InvalidArgumentError, match=r"is the DataFrame's index, .* give df.reset_index\(\)"
         ):
             convert(frame.set_index(names), schema)
-    assert list(convert(frame.set_index("v"), schema).columns) == ["id", "day"]
+    with pytest.raises(InvalidArgumentError, match=r"^column 'v' is the DataFrame's .* df.reset_index\(\)$"):
+        convert(frame.set_index("v"), schema)
+    with pytest.raises(InvalidArgumentError, match=r"index 'V' is no column .*; did you mean 'v'\?$"):
+        convert(frame.set_index(frame.index.rename("V")), schema)
+    with pytest.raises(InvalidArgumentError, match="index 0 is no column"):
+        convert(frame.set_index([frame.index, frame.index.rename(0)]), schema)
+    with pytest.raises(
+        InvalidArgumentError,
+        match=r"^upsert: the DataFrame's index 'run' is no column of the table, and an index is not data: leave it out "
+        r"with df.reset_index\(drop=True\); the columns are 'id', 'day', 'v'$",
+    ):
+        convert(frame.set_index(frame.index.rename("run")), schema, operation="upsert")
+    keys = frame.set_index("v")
+    with pytest.raises(InvalidArgumentError, match=r"'v' is no key column of the table, .*\(drop=True\)$"):
+        convert(keys, schema, operation="delete")
+    assert list(convert(keys.reset_index(drop=True), schema, columns="key").columns) == ["id", "day"]
+    assert list(convert(frame.set_index(frame.index + 5), schema).columns) == ["id", "day", "v"]
     assert list(convert(frame.set_index("id", drop=False), schema).columns) == ["id", "day", "v"]
     assert list(convert(frame[["v"]], schema).columns) == ["v"]
 
