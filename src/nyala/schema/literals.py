@@ -42,6 +42,7 @@ __all__ = [
     "iso_text",
     "normalise",
     "parse_date",
+    "parse_special_float",
     "parse_timestamp",
     "place_bytes",
     "place_countable",
@@ -213,6 +214,14 @@ def parse_timestamp(text: str) -> Literal:
         return None
 
 
+def parse_special_float(text: str) -> float | None:
+    """NaN or an infinity, or None for any other text."""
+    special = _SPECIAL_FLOAT.fullmatch(text.strip())
+    if special is None:
+        return None
+    return NAN if special[2].lower() == "nan" else -math.inf if special[1] == "-" else math.inf
+
+
 def iso_text(moment: dt.datetime) -> str:
     """A UTC datetime as ISO text that `parse_timestamp` reads back."""
     return moment.replace(tzinfo=None).isoformat() + "Z"
@@ -309,10 +318,8 @@ def place_float(column: ColumnSchema, literal: Literal) -> FloatPlace:
 
     Raises: SchemaError when the literal is of another kind.
     """
-    if isinstance(literal, str) and (special := _SPECIAL_FLOAT.fullmatch(literal.strip())):
-        if special[2].lower() == "nan":
-            return FloatPlace(NAN)
-        return FloatPlace(-math.inf if special[1] == "-" else math.inf)
+    if isinstance(literal, str) and (special := parse_special_float(literal)) is not None:
+        return FloatPlace(special)
     if isinstance(literal, bool) or not isinstance(literal, int | float | decimal.Decimal):
         raise _wrong_kind(column, literal)
     if isinstance(literal, float):

@@ -7,8 +7,8 @@
 
 Invariants
     N1  Nodes are immutable and hold only names, `Literal`s and nodes; so they compare, hash and go through JSON.
-    N2  parse_predicate(str(p)) == p, but for NaN and infinities, which are text ('NaN') until a column's type
-        is known, and for ArrowExpression, which has no text.
+    N2  parse_predicate(str(p)) == p, but for ArrowExpression, which has no text. NaN and infinities are no text
+        either: DOUBLE 'NaN' reads back beside a column of any type.
     N3  An And holds no And as a part and an Or no Or: a chain of a thousand terms is one flat node.
 
 Predicates combine with & | ~; `and`, `or`, `not` and chains such as 1 < col("x") < 5 raise, for Python would
@@ -393,7 +393,7 @@ def literal_to_sql(value: Literal) -> str:
     if isinstance(value, int | decimal.Decimal):
         return str(value)
     if isinstance(value, float):
-        return "'NaN'" if value != value else "'Infinity'" if value > 0 else "'-Infinity'"
+        return f"DOUBLE '{'NaN' if value != value else 'Infinity' if value > 0 else '-Infinity'}'"
     if isinstance(value, bytes):
         return f"X'{value.hex()}'"
     if isinstance(value, dt.datetime):

@@ -7,6 +7,7 @@
                            | [NOT] BETWEEN operand AND operand | [NOT] LIKE string [ESCAPE string] ]
     operand    :=  column | literal | ( condition )
     literal    :=  number | -number | 'string' | X'hex' | DATE 'string' | TIMESTAMP 'string' | TRUE | FALSE | NULL
+                   | DOUBLE 'NaN' | DOUBLE 'Infinity' | DOUBLE '-Infinity'
     op         :=  = | == | <> | != | < | <= | > | >=
 
 A column alone is the condition that it is true (a bool column). Keywords ignore case; columns do not, and are
@@ -25,7 +26,7 @@ import re
 from typing import Final, NamedTuple, NoReturn
 
 from nyala.errors import InvalidArgumentError
-from nyala.schema.literals import Literal, parse_date, parse_timestamp
+from nyala.schema.literals import NAN, Literal, parse_date, parse_special_float, parse_timestamp
 from nyala.schema.nodes import (
     RESERVED,
     Compare,
@@ -62,6 +63,8 @@ _AFTER_IS: Final = {
     "TRUE": " (of a bool column write a alone)",
     "FALSE": " (of a bool column write NOT a)",
 }
+# Types that stand before a literal's text.
+_TYPED: Final = ("DATE", "TIMESTAMP", "DOUBLE")
 _STATEMENT: Final = re.compile(r"\s*(where|select)\b", re.IGNORECASE)
 FLIPPED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}  # 5 < x is x > 5
 
@@ -220,7 +223,7 @@ class PredicateParser:
             stream.leave()
             return inner
         is_literal_word = token.is_keyword("TRUE", "FALSE", "NULL")
-        is_typed = token.is_keyword("DATE", "TIMESTAMP") and stream.peek().kind == "string"
+        is_typed = token.is_keyword(*_TYPED) and stream.peek().kind == "string"
         if token.kind == "quoted" or (token.kind == "name" and not is_literal_word and not is_typed):
             return self._column_operand()
         return Operand(None, parse_literal(stream, "a column, a value or '('"), token)
@@ -274,7 +277,7 @@ class PredicateParser:
         a, b = left.literal, right.literal
         if a is None or b is None:
             return Constant(None)
-        numbers = int | decimal.Decimal
+        numbers = int | decimal.Decimal | float
         if isinstance(a, bool) or isinstance(b, bool):
             comparable = isinstance(a, bool) and isinstance(b, bool)
         else:
@@ -285,6 +288,8 @@ class PredicateParser:
 
 
 def _fold(a: Literal, op: str, b: Literal) -> bool:
+    if a is NAN or b is NAN:
+        a, b = a is NAN, b is NAN  # NaN equals NaN and is greater than all else
     less, equal = bool(a < b), bool(a == b)  # type: ignore[operator]  # of one kind, the caller has looked
     return {
         "=": equal,
@@ -303,7 +308,7 @@ def parse_literal(stream: TokenStream, expected: str) -> Literal:
         return stream.advance().is_keyword("TRUE")
     if stream.accept_keyword("NULL"):
         return None
-    if token.is_keyword("DATE", "TIMESTAMP") and stream.peek().kind == "string":
+    if token.is_keyword(*_TYPED) and stream.peek().kind == "string":
         stream.advance()
         return _typed(stream, token.text.upper(), stream.advance())
     if token.kind in ("number", "string", "binary"):
@@ -325,6 +330,13 @@ def parse_literal(stream: TokenStream, expected: str) -> Literal:
 
 def _typed(stream: TokenStream, word: str, token: Token) -> Literal:
     text = str(token.value)
+    if word == "DOUBLE":
+        special = parse_special_float(text)
+        if special is None:
+            stream.fail(
+                "'NaN', 'Infinity' or '-Infinity' after DOUBLE (other numbers stand without it)", token
+            )
+        return special
     moment: Literal = parse_date(text) if word == "DATE" else parse_timestamp(text)
     if moment is None:
         example = "2013-01-31" if word == "DATE" else "2013-01-31T23:59:59.5Z"

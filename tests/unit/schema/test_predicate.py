@@ -38,6 +38,7 @@ from nyala.schema.predicate import (
     bind,
     col,
     from_json,
+    parse_predicate,
     to_json,
 )
 from nyala.schema.schema import build_schema
@@ -372,6 +373,30 @@ class Color(enum.IntEnum):
 def test_values_of_python_numpy_and_arrow_are_literals(value: Any, text: str) -> None:
     """A value that comes out of another library must not need a cast by hand."""
     assert str(col("x") == value) == f"x = {text}"
+
+
+@pytest.mark.parametrize("name", ["n", "big", "price", "time", "value", "ratio"])
+def test_a_bound_without_end_reads_back(name: str) -> None:
+    """`col("n") < math.inf`, as a program writes it that has no bound, must not be taken for a text on its way."""
+    for literal, spelled in ((math.inf, "Infinity"), (-math.inf, "-Infinity"), (math.nan, "NaN")):
+        for predicate in (col(name) < literal, col(name).isin([literal]), col(name) >= literal):
+            text = str(predicate)
+            assert f"DOUBLE '{spelled}'" in text
+            assert parse_predicate(text) == predicate
+            assert bound(text) == bound(predicate) == bound(str(bound(text)))
+    assert rows_of(f"{name} < double 'inf'", **{name: [None, 1]}) == [1]
+
+
+def test_an_infinity_is_a_number() -> None:
+    for text in ("1 < DOUBLE 'Infinity'", "DOUBLE 'NaN' = DOUBLE 'nan'", "DOUBLE 'Infinity' < DOUBLE 'NaN'"):
+        assert bound(text).always, text
+    for text in ("DOUBLE 'NaN' < 1.5", "DOUBLE 'NaN' <> DOUBLE 'NaN'", "-1 <= DOUBLE '-Infinity'"):
+        assert bound(text).empty, text
+    for name in ("host", "raw", "flag", "day"):
+        with pytest.raises(SchemaError, match="has type"):
+            bound(str(col(name) < math.inf))
+    with pytest.raises(InvalidArgumentError, match=r"other numbers stand without it"):
+        bound("n < DOUBLE '1.5'")
 
 
 def test_a_pandas_timestamp_keeps_its_nanoseconds() -> None:
