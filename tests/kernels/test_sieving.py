@@ -166,6 +166,19 @@ def test_few_rows_touch_few_blocks(columns: dict[str, ColumnReader]) -> None:
     assert list(other.touched) == [1] + [0] * (wide.block_count - 1)
 
 
+def test_the_mask_of_one_call_is_given_to_the_next(columns: dict[str, ColumnReader]) -> None:
+    """So columns of several files are asked one after the other: what was left would be forgotten."""
+    mask, out = np.empty(ROWS, np.uint8), np.empty(ROWS + 1, np.int64)
+    left: set[int] = set(range(ROWS))
+    given: Any = None
+    for name, least, greatest in (("small", -1500, -1000), ("wide", 0, 4_000_000_000)):
+        stretch, _ = columns[name].stretch("plain", 0, ROWS, None, rows=0)
+        count = columns[name].source.file.sieve([Demand(stretch, least, greatest)], given, mask, out)
+        left &= {row for row, value in enumerate(COLUMNS[name][2]) if least <= value <= greatest}
+        assert out[:count].tolist() == sorted(left) and np.flatnonzero(mask).tolist() == sorted(left)
+        given = mask.view(np.bool_)
+
+
 def test_what_is_no_block_is_declined(compiled_kernels: ModuleType, tmp_path: Path) -> None:
     """A flipped bit, another block, a delta or a codeword that names nothing: told by nobody, and so asked again."""
 

@@ -153,6 +153,36 @@ def test_what_only_the_past_needs_keeps_no_column_from_it(tmp_path: Path, fetche
         assert [db["t"].get({"k": 5})] == db["t"].get_many([{"k": 5}]).to_pylist()
 
 
+def test_columns_in_two_files_are_asked_one_after_the_other(tmp_path: Path, fetches: list[int]) -> None:
+    """A compaction of one column leaves it in a file of its own. What the columns of one leave of the rows would be all
+    of them again for those of the other."""
+    small = nyala.column("int32", encoding="for", block_size=4096)
+    columns = {"a": [k**3 % 2999 for k in range(ROWS)], "b": [k**3 % 4973 for k in range(ROWS)]}
+    others = {f"other{i}": [f"text {k} {i}" for k in range(ROWS)] for i in range(8)}
+    with open_database(tmp_path / "s") as db:
+        kinds = {"k": "int64", "a": small, "b": small, **dict.fromkeys(others, "string")}
+        table = db.create_table("t", kinds, ["k"])
+        table.insert({"k": range(ROWS), **columns, **others})
+        table.flush()
+        table.update({"k": range(0, ROWS, 50), "b": [-1] * (ROWS // 50)})
+        columns["b"][::50] = [-1] * (ROWS // 50)
+        table.flush()
+        table.compact()
+        assert len(list(next((tmp_path / "s" / "data").iterdir()).glob("*.part"))) == 1
+    with nyala.connect(tmp_path / "s", read_only=True) as db:
+        table = db["t"]
+        for _ in range(PASSES + 1):
+            for where, keep in {
+                "a < 300 AND b < 500": lambda a, b: a < 300 and b < 500,
+                "b < 300 AND a < 500": lambda a, b: b < 300 and a < 500,
+                "a < 900 AND b = -1": lambda a, b: a < 900 and b == -1,
+            }.items():
+                wanted = [k for k in range(ROWS) if keep(columns["a"][k], columns["b"][k])]
+                assert table.scan(["k"], where).to_arrow()["k"].to_pylist() == wanted, where
+                assert table.count(where) == len(wanted) > 0, where
+    assert fetches
+
+
 def test_a_changed_column_is_read_with_its_changes(tmp_path: Path, fetches: list[int]) -> None:
     """The base would come out as it was written."""
     with open_database(tmp_path / "s") as db:

@@ -236,8 +236,9 @@ def sieve(
     1 for these and 0 for others. Blocks are read as by `read_values`, but only those that have a row which the demands
     before left.
 
-    given: None: all. Returns: how many rows there are; or -1 - i if it did not do demand i, which is as little a
-    verdict, and has written anything into the mask. Raises: ValueError, likewise.
+    given: None: all; it may be the mask itself, as another call left it.
+    Returns: how many rows there are; or -1 - i if it did not do demand i, which is as little a verdict, and has written
+    anything into the mask. Raises: ValueError, likewise.
     """
     assert CAN_FETCH
     found: int = _kernels.sieve(descriptor, demands, given, mask, out, room, _CRC32C)

@@ -34,7 +34,7 @@ cdef extern from *:
     bint _checked "NYALA_CHECKED"
     bint _has_avx2 "NYALA_HAS_AVX2"
 
-REVISION = 16
+REVISION = 17
 CHECKED = bool(_checked)
 HAS_AVX2 = bool(_has_avx2)
 

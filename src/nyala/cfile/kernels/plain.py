@@ -35,7 +35,7 @@ __all__ += ["spread", "spread_ends", "views", "widen", "word_ends"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 16
+REVISION: Final = 17
 CHECKED: Final = False
 
 

@@ -282,9 +282,11 @@ def sieve(int descriptor, asked, given, mask, out, room, size_t crc):
             elif demands[i].least > demands[i].greatest:
                 raise ValueError(f"expected bounds in order, found [{least}, {greatest}]")
         with nogil:
-            memset(left, 1, rows)
-            if start is not NULL:
-                _any_of(left, start, rows)
+            if start is NULL:
+                memset(left, 1, rows)
+            else:
+                for i in range(rows):  # which may be the mask itself: what was left of another file's columns
+                    left[i] = start[i] & 1
             for i in range(count):
                 if not _stretch_is_sieved(&source, plan + i, demands + i, table, left):
                     found = -1 - i
