@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -118,9 +119,10 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
         raised = pc.add(changed.column(UPDATED), pa.scalar(Decimal("1.00"), data.MONEY)).cast(data.MONEY)
         changed = changed.set_column(2, UPDATED, raised)
         total = pc.sum(keys.column(UPDATED)).as_py() + len(changed)
+        answers: dict[str, list[tuple[object, ...]]] = {}
         for one in measured:
             if one.kind.name != "parquet":  # immutable: the reference
-                _measure(one, scale, share, changed, total, folder, say)
+                _measure(one, scale, share, changed, total, answers, folder, say)
     return _report(measured, scale, f"{source}, {rows:,} rows", say)
 
 
@@ -165,8 +167,16 @@ def _rounded(rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
 
 
 def _measure(
-    one: Measured, scale: Scale, share: float, changed: pa.Table, total: Decimal, folder: str, say: Say
+    one: Measured,
+    scale: Scale,
+    share: float,
+    changed: pa.Table,
+    total: Decimal,
+    answers: dict[str, list[tuple[object, ...]]],
+    folder: str,
+    say: Say,
 ) -> None:
+    """answers: of each question, to the table as it is with the changes; whoever comes first fills it."""
     untouched_folder, touched_folder = os.path.join(folder, one.kind.name), os.path.join(folder, "touched")
     shutil.copytree(untouched_folder, touched_folder)
     if os.path.exists(untouched_folder + ".key"):
@@ -174,15 +184,31 @@ def _measure(
     options = Options(maintenance=False)
     untouched, touched = one.kind.open(untouched_folder, options), one.kind.open(touched_folder, options)
 
-    def first_runs(query: Query) -> Paired:
+    def check(query: Query, state: str, rows: list[tuple[object, ...]]) -> None:
+        """The touched table answers as it did before, whatever it is made of, and as those of the other stores do."""
+        found = _rounded(rows)
+        if answers.setdefault(query.name, found) != found:
+            raise AssertionError(
+                f"{one.kind.name} at {share:.0%} {state}: {query.name} is {found}, was {answers[query.name]}"
+            )
+
+    def first_runs(query: Query, state: str) -> Paired:
         nonlocal untouched, touched
         took: tuple[list[float], list[float]] = ([], [])
+        rows: list[tuple[object, ...]] = []
+
+        def run(store: Any) -> None:
+            nonlocal rows
+            rows = store.run(query)
+
         for number in range(scale.first_runs):
             touched.close()
             untouched.close()
             untouched, touched = (one.kind.open(f, options) for f in (untouched_folder, touched_folder))
             for place in (0, 1) if number % 2 == 0 else (1, 0):
-                took[place].append(timed((untouched, touched)[place].run, query))
+                took[place].append(timed(run, (untouched, touched)[place]))
+                if place:
+                    check(query, state + ", first run", rows)
         return paired(*took)
 
     def update() -> None:
@@ -205,8 +231,9 @@ def _measure(
                 scale.enough_s,
                 unmeasured=UNMEASURED,
             )
+            check(query, state, touched.run(query))
         for query in QUERIES:
-            one.pairs[share, query.name, state + ", first"] = first_runs(query)
+            one.pairs[share, query.name, state + ", first"] = first_runs(query, state)
         shown = ", ".join(
             f"{q.name} {one.pairs[share, q.name, state].ratio:.2f} × (first run "
             f"{one.pairs[share, q.name, state + ', first'].ratio:.2f} ×)"

@@ -31,6 +31,11 @@ def folder_in_memory() -> Iterator[Path]:
         yield Path(folder)
 
 
+def no_threads(alone: bool) -> Any:
+    """In the place of `parallel._workers`: all windows of a scan are read one after the other."""
+    raise RuntimeError("no thread can be started")
+
+
 def note_drains(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many records of the log a replay had read, at each time from here on that it applied what it had gathered."""
     drained: list[int] = []

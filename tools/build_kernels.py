@@ -17,6 +17,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(os.path.dirname(_HERE), "src", "nyala", "cfile", "kernels")
 NAME = "nyala.cfile.kernels.compiled"
 PARTS = (
+    "changes.pxi",
     "codewords.pxi",
     "picking.pxi",
     "questions.pxi",

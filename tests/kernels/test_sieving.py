@@ -97,7 +97,8 @@ def constraint_of(values: list[Any], draw: Any) -> Constraint:
 def test_the_rows_are_those_that_satisfy_all_constraints(
     columns: dict[str, ColumnReader], data: st.DataObject
 ) -> None:
-    """And their values, whether the blocks are read for them or were for what was asked; of all blocks, or some."""
+    """And their values, whether the blocks are read for them or were for what was asked; of all blocks, or some. Of
+    rows that have changed something else is said than of their blocks."""
     names = data.draw(st.lists(st.sampled_from(list(COLUMNS)), min_size=1, max_size=4, unique=True))
     wanted = data.draw(st.lists(st.sampled_from(list(COLUMNS)), max_size=4, unique=True))
     constraints = {name: constraint_of(COLUMNS[name][2], data.draw) for name in names}
@@ -108,7 +109,15 @@ def test_the_rows_are_those_that_satisfy_all_constraints(
     mask = data.draw(
         st.sampled_from([None, random.random(upper - lower) < 0.5, np.zeros(upper - lower, np.bool_)])
     )
-    asked = [(columns[name], constraint) for name, constraint in constraints.items()]
+    changed: dict[str, tuple[Any, Any] | None] = {}
+    for name in names:
+        share = data.draw(st.sampled_from([0.0, 0.01, 0.6]))
+        rows = np.flatnonzero(random.random(upper - lower) < share).astype(np.int32)
+        said = (random.random(len(rows)) < 0.4).astype(np.uint8)
+        if not isinstance(COLUMNS[name][2][0], str) and columns[name].numbers_of(constraints[name]).is_empty:
+            said[:] = 0  # what no number satisfies a changed one does not
+        changed[name] = (rows, said) if share else data.draw(st.sampled_from([None, (rows, said)]))
+    asked = [(columns[name], constraint, changed[name]) for name, constraint in constraints.items()]
     found = sieved(asked, {columns[name] for name in wanted}, lower, upper, mask, None)
     if found is None:
         odd = [name for name in names if columns[name].is_odd]
@@ -120,7 +129,11 @@ def test_the_rows_are_those_that_satisfy_all_constraints(
     for name, constraint in constraints.items():
         values = COLUMNS[name][2][lower:upper]
         is_admitted = {value: constraint.admits(value) for value in set(values)}
-        matching &= [is_admitted[value] for value in values]
+        its_matching = np.array([is_admitted[value] for value in values])
+        news = changed[name]
+        if news is not None:
+            its_matching[news[0]] = news[1]
+        matching &= its_matching
     assert found.rows.tolist() == np.flatnonzero(matching).tolist()
     assert found.mask.tolist() == matching.astype(np.uint8).tolist()
     some = found.rows[:: data.draw(st.integers(1, 3))].copy()
@@ -164,6 +177,20 @@ def test_few_rows_touch_few_blocks(columns: dict[str, ColumnReader]) -> None:
     assert small.source.file.sieve(demands, only, mask, out) == 1
     assert sum(stretch.touched) == -(-700 // small.rows_per_block), "of those that are given"
     assert list(other.touched) == [1] + [0] * (wide.block_count - 1)
+
+
+def test_a_word_that_all_have_is_not_that_of_rows_that_have_changed(columns: dict[str, ColumnReader]) -> None:
+    """What was asked would be given of them, and not what their block says, which is changed then."""
+    word, words = columns["word"], COLUMNS["word"][2]
+    others = np.flatnonzero(np.array(words) != words[0])[:5].astype(np.int32)
+    asked = (word, Constraint.one_of([words[0]]), (others, np.ones(5, np.uint8)))
+    found = sieved([asked], {word}, 0, ROWS, None, None)
+    assert found is not None
+    (array,) = picked([(word, "codes")], 0, ROWS, found.rows, found, None)
+    assert array is not None
+    assert (
+        array.to_pylist() == [words[row] for row in found.rows.tolist()] and len(set(array.to_pylist())) > 1
+    )
 
 
 def test_the_mask_of_one_call_is_given_to_the_next(columns: dict[str, ColumnReader]) -> None:
@@ -239,6 +266,17 @@ def test_a_sieve_that_is_none_is_refused(compiled_kernels: ModuleType) -> None:
         ("expected marks", demand._replace(marked=np.ones(10, np.uint8)), None, mask, out),
         ("expected memory", demand._replace(values=np.zeros(17, np.uint8)[1:]), None, mask, out),
         ("expected ordinals", demand._replace(stretch=right._replace(upper=61)), None, mask, out),
+        ("expected an answer", demand._replace(changed=(np.zeros(2, np.int32), mask[:1])), None, mask, out),
+        *(
+            (
+                "expected changed rows",
+                demand._replace(changed=(np.array(rows, np.int32), mask[:2])),
+                None,
+                mask,
+                out,
+            )
+            for rows in ([-1, 5], [5, 60], [5, 5], [6, 5])
+        ),
     ]
     for message, asked, given_, into, rows in wrong:
         with pytest.raises(ValueError, match=message):

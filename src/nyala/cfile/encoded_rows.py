@@ -10,7 +10,7 @@ Immutable; any thread may use them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final, Protocol, TypeAlias
@@ -22,17 +22,31 @@ import pyarrow.compute as pc
 
 from nyala.cfile import kernels
 from nyala.cfile.encoding.frame import Frame, output
-from nyala.cfile.kernels import Fill, Question
+from nyala.cfile.kernels import Answers, Fill, Lay, Question
 from nyala.cfile.memory import scratch
 from nyala.cfile.number_set import NumberSet
 from nyala.cfile.physical import Physical
 from nyala.schema.constraint import order_key
 from nyala.schema.word_test import Demanded, WordTest
 
-__all__ = ["CodeRows", "EncodedRows", "FrameRows", "admitted_words", "arrays_of", "one_word", "picked"]
-__all__ += ["rows_matching", "rows_of"]
+__all__ = ["CodeRows", "EncodedRows", "FrameRows", "Jobs", "admitted_words", "arrays_of", "one_word"]
+__all__ += ["picked", "rows_matching", "rows_of"]
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Jobs:
+    """What gives arrays their values, of several columns by few calls: see `EncodedRows.picking`."""
+
+    fills: list[Fill] = field(default_factory=list)
+    lays: list[Lay] = field(default_factory=list)  # over what was filled
+
+    def do(self) -> None:
+        if self.fills:
+            kernels.fill(self.fills)
+        if self.lays:
+            kernels.lay(self.lays)
 
 
 class EncodedRows(Protocol):
@@ -40,21 +54,24 @@ class EncodedRows(Protocol):
         """Which rows satisfy what is demanded; a word test is of text only."""
         ...
 
-    def questions(self, demanded: Demanded) -> list[Question] | None:
+    def questions(self, demanded: Demanded, changed: Answers | None = None) -> list[Question] | None:
         """`matches`, to be asked of several columns at once (`rows_matching`): none where all rows satisfy it. None
-        where it cannot be."""
+        where it cannot be.
+
+        changed: what is said of some of the rows instead.
+        """
         ...
 
     def picking(
         self,
         rows: npt.NDArray[np.int64],
-        jobs: list[Fill],
+        jobs: Jobs,
         *,
         narrow: bool = False,
         satisfying: Demanded | None = None,
     ) -> pa.Array:
         """An array of these rows, which ascend, that has its values when what is added to `jobs` is done: so several
-        columns need one call of the kernels.
+        columns need one call of a kernel.
 
         narrow:     of a decimal that has a `narrow_decimal` as that.
         satisfying: what all of these rows are known to satisfy.
@@ -80,12 +97,14 @@ class FrameRows:
         found = [frame.matches(numbers, begin, end) for frame, begin, end in self._parts]
         return self._with_nulls(found[0] if len(found) == 1 else np.concatenate(found), demanded)
 
-    def questions(self, demanded: Demanded) -> list[Question] | None:
+    def questions(self, demanded: Demanded, changed: Answers | None = None) -> list[Question] | None:
         numbers = self.numbers_of(demanded)
         found = [frame.question(numbers, begin, end) for frame, begin, end in self._parts]
         asked = [question for question in found if question is not None]
         if len(asked) < len(found):
             return None
+        if changed is not None:
+            return [question._replace(changed=changed) for question in asked]
         return [] if all(map(_is_about_nothing, asked)) else asked
 
     def _with_nulls(self, matching: Bools, demanded: Demanded) -> Bools:
@@ -157,7 +176,7 @@ class FrameRows:
     def picking(
         self,
         rows: npt.NDArray[np.int64],
-        jobs: list[Fill],
+        jobs: Jobs,
         *,
         narrow: bool = False,
         satisfying: Demanded | None = None,
@@ -169,7 +188,7 @@ class FrameRows:
             starts.append(starts[-1] + frame.row_count)
         borders = [0, len(rows)] if len(self.frames) == 1 else np.searchsorted(rows, starts).tolist()
         for frame, start, (begin, end) in zip(self.frames, starts[:-1], pairwise(borders), strict=True):
-            jobs.append(frame.picked_into(out, begin, width, rows[begin:end], start))
+            jobs.fills.append(frame.picked_into(out, begin, width, rows[begin:end], start))
         bitmap, null_count = None, 0
         demands_value = satisfying is not None and satisfying.null == "none"
         if self.valid is not None and not demands_value:
@@ -197,13 +216,13 @@ class CodeRows:
     def matches(self, demanded: Demanded) -> Bools:
         return self.codes.matches(demanded)
 
-    def questions(self, demanded: Demanded) -> list[Question] | None:
-        return self.codes.questions(demanded)
+    def questions(self, demanded: Demanded, changed: Answers | None = None) -> list[Question] | None:
+        return self.codes.questions(demanded, changed)
 
     def picking(
         self,
         rows: npt.NDArray[np.int64],
-        jobs: list[Fill],
+        jobs: Jobs,
         *,
         narrow: bool = False,
         satisfying: Demanded | None = None,
@@ -238,9 +257,9 @@ def picked(
     satisfying: Demanded | None = None,
 ) -> pa.Array:
     """`EncodedRows.picking` of one column, done."""
-    jobs: list[Fill] = []
+    jobs = Jobs()
     array = encoded.picking(rows, jobs, narrow=narrow, satisfying=satisfying)
-    kernels.fill(jobs)
+    jobs.do()
     return array
 
 

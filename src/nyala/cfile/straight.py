@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,9 @@ import pyarrow as pa
 
 from nyala.cfile.block_source import BlockForm, ReadStats
 from nyala.cfile.column_reader import ColumnReader
-from nyala.cfile.kernels import Demand, Stretch
+from nyala.cfile.kernels import Answers, Demand, Stretch
 from nyala.cfile.memory import allocate, scratch
+from nyala.cfile.number_set import NumberSet
 from nyala.schema.word_test import Demanded
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["Asked", "Sieved", "picked", "sieved", "values_of"]
 
 Asked: TypeAlias = tuple[ColumnReader, BlockForm]
+
+_NO_CODEWORD: Final = NumberSet(-1, -1, np.array([-1]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +112,7 @@ def _read(
 
 
 def sieved(
-    asked: Sequence[tuple[ColumnReader, Demanded]],
+    asked: Sequence[tuple[ColumnReader, Demanded, Answers | None]],
     wanted: Collection[ColumnReader],
     lower: int,
     upper: int,
@@ -119,32 +122,37 @@ def sieved(
     """Which of the ordinals [lower, upper), of these those of the mask, satisfy what is asked of columns that go
     straight. None: declined.
 
+    asked:  of a column what is demanded, and what is said of rows that have another value than their block.
     wanted: columns whose values will be wanted, too: their blocks stay.
     """
     count = upper - lower
     left, out = scratch(np.uint8, count), scratch(np.int64, count + 1)
     found = Sieved(out, left)
     demands: list[Demand] = []
-    for reader, what in asked:
+    for reader, what, answers in asked:
         numbers = reader.numbers_of(what)
         if numbers.is_empty:
-            left.fill(0)
-            return Sieved(out[:0], left)
+            if answers is None or not answers[1].any():
+                left.fill(0)
+                return Sieved(out[:0], left)
+            numbers = _NO_CODEWORD  # a word that only changed rows have
         if reader in wanted:
-            if reader.has_dictionary and numbers.only is not None:
+            if reader.has_dictionary and numbers.only is not None and answers is None:
                 found.words[reader] = numbers.only
             else:
                 found.held[reader] = allocate(reader.stored_bytes(lower, upper))
         stretch, _ = reader.stretch("plain", lower, upper, stats, rows=0, held=found.held.get(reader))
-        demands.append(Demand(stretch, numbers.least, numbers.greatest, numbers.values, numbers.marked))
+        demands.append(
+            Demand(stretch, numbers.least, numbers.greatest, numbers.values, numbers.marked, answers)
+        )
     rows = 0
-    for file, places in _by_file(asked).items():
+    for file, places in _by_file([of[:2] for of in asked]).items():
         rows = file.sieve([demands[place] for place in places], mask, left, out)
         if rows < 0:
             asked[places[-1 - rows]][0].is_odd = True
             return None
         mask = left.view(np.bool_)
-    for (reader, _), demand in zip(asked, demands, strict=True):
+    for (reader, *_), demand in zip(asked, demands, strict=True):
         _note(reader, demand.stretch, "frames", stats)
     return Sieved(out[:rows], left, found.held, found.words)
 

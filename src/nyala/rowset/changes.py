@@ -197,10 +197,13 @@ class Changes:
         As many as have a small part of the cache's worth of records, were they spread evenly; cut at powers of two, so
         that neighbours get the same.
         """
-        cache_bytes = min((file.cache_bytes for file in self.redo), default=0)
-        rows_max = int(_STRETCH_SHARE * cache_bytes * row_count) // max(1, self._redo_bytes)
+        rows_max = int(self._stretch_bytes_max * row_count) // max(1, self._redo_bytes)
         log2 = max(_STRETCH_ROWS_MIN.bit_length(), rows_max.bit_length()) - 1
         return lower >> log2 << log2, min(((upper - 1 >> log2) + 1) << log2, row_count)
+
+    @cached_property
+    def _stretch_bytes_max(self) -> float:
+        return _STRETCH_SHARE * min((file.cache_bytes for file in self.redo), default=0)
 
     @cached_property
     def _redo_bytes(self) -> int:
@@ -215,14 +218,36 @@ class Changes:
             and not any(file.relevant(snapshot) for file in self.undo if column_id in file.column_ids)
         )
 
+    def state_of_files(self, column_id: int, snapshot: int) -> Hashable | None:
+        """`state` where what `snapshot` applies of the column is all of the REDO in files and nothing else; else None.
+
+        What is appended to memory in between is newer than the snapshot. Opens no file.
+        """
+        since = self._newest_since.get(column_id)
+        if since is None or since > snapshot or column_id in self.deltas.column_ids:
+            return None
+        if any(column_id in store.column_ids for store in self.frozen):
+            return None
+        return self._state_of_files
+
+    @cached_property
+    def _newest_since(self) -> dict[int, int]:
+        """Of each column that REDO files have: from which snapshot on all of these apply, and no file of UNDO."""
+        columns = frozenset[int]().union(*(file.column_ids for file in self.redo))
+        files = (*self.undo, *self.redo)
+        return {
+            column: max(file.timestamp_max for file in files if column in file.column_ids)
+            for column in columns
+        }
+
+    @cached_property
+    def _state_of_files(self) -> tuple[tuple[int, ...]]:
+        return (self._redo_ids,)
+
     def state(self, column_id: int) -> Hashable:
         """Names the REDO that there is of the column, in files and memory; another state has another name."""
         stores = [store for store in self.memory if column_id in store.column_ids]
-        return (self._redo_ids, *((store.serial, store.record_count) for store in stores))
-
-    def in_memory(self, column_id: int) -> bool:
-        """Whether memory holds changes of the column: then its state lasts until the next write only."""
-        return any(column_id in store.column_ids for store in self.memory)
+        return (*self._state_of_files, *((store.serial, store.record_count) for store in stores))
 
     def check_order(self, rowset_id: int) -> None:
         """X2 of the REDO files, as far as their entries tell. Raises: CorruptionError."""

@@ -24,16 +24,17 @@ Departure: what they come to is one patch, which scans share.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.encoded_rows import EncodedRows, admitted_words, picked
+from nyala.cfile.encoded_rows import EncodedRows, FrameRows, Jobs, admitted_words, picked
 from nyala.cfile.encoding.words import text_of
-from nyala.cfile.kernels import Fill
+from nyala.cfile.kernels import Answers, Lay, Question
 from nyala.cfile.number_set import NumberSet
 from nyala.cfile.physical import narrow_decimal, physical
 from nyala.cfile.reader import ReadStats
@@ -51,6 +52,8 @@ __all__ = ["Patch", "PatchedRows", "find_patch"]
 
 Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
+# Demands of which a patch remembers what satisfies them; a scan has one for a column.
+_ASKED_KEPT: Final = 2
 # Distinct texts of a patch that are compared, once for each demand and window.
 _WORDS_COMPARED_MAX: Final = 1 << 10
 # Rows that are fewer than this part of the window are searched among the positions; else they are marked in it.
@@ -64,13 +67,18 @@ class Patch:
     type: ColumnType
     positions: npt.NDArray[np.int32]
     values: pa.Array  # of the type; of a decimal that has a `narrow_decimal` as that
+    whole: tuple[Patch, int] | None = None
+    """The patch that this was cut from, and where in it this begins."""
+    _matching: dict[Demanded, Bools] = field(default_factory=dict)
+    """What was asked last, and which of the values satisfy it."""
 
     def __len__(self) -> int:
         return len(self.positions)
 
     @property
     def nbytes(self) -> int:
-        return int(self.positions.nbytes) + int(self.values.nbytes)
+        """With what it remembers."""
+        return int(self.positions.nbytes) + int(self.values.nbytes) + _ASKED_KEPT * len(self)
 
     def window(self, lower: int, upper: int) -> Patch:
         """The part of the rows [lower, upper), counted from `lower`."""
@@ -78,7 +86,7 @@ class Patch:
         positions = self.positions[begin:end]
         if lower:
             positions = positions - np.int32(lower)
-        return Patch(self.type, positions, self.values.slice(begin, end - begin))
+        return Patch(self.type, positions, self.values.slice(begin, end - begin), (self, begin))
 
     @property
     def is_numbers(self) -> bool:
@@ -115,7 +123,13 @@ class Patch:
             return base
         return patch(base, places, _in(take(self.values, found), self.type, base.type))
 
-    @property
+    def over(self, rows: Rows, base: pa.Array) -> Lay:
+        """What makes `base`, which has the values of these ascending rows in memory of its own, none of them NULL, have
+        what is changed; of a patch that `is_numbers`."""
+        data = base.buffers()[1]
+        return Lay(rows, self.positions, self.numbers, data, base.type.bit_width // 8)
+
+    @cached_property
     def tells(self) -> bool:
         """Whether `matches` can be asked."""
         if self.is_numbers:
@@ -129,8 +143,26 @@ class Patch:
         encoded = self.values.dictionary_encode()
         return encoded.indices.to_numpy(), encoded.dictionary
 
+    def answers(self, demanded: Demanded) -> Answers:
+        """`matches` of each position, for kernels."""
+        return self.positions, self.matches(demanded).view(np.uint8)
+
     def matches(self, demanded: Demanded) -> Bools:
-        """Which of the values satisfy what is demanded."""
+        """Which of the values satisfy what is demanded. Not to be changed.
+
+        Cost: where this was cut from another that tells, that one is asked, once for all that are cut from it.
+        """
+        if self.whole is not None and self.whole[0].tells:
+            whole, begin = self.whole
+            return whole.matches(demanded)[begin : begin + len(self)]
+        found = self._matching.get(demanded)
+        if found is None:
+            if len(self._matching) >= _ASKED_KEPT:
+                self._matching.clear()
+            found = self._matching[demanded] = self._asked(demanded)
+        return found
+
+    def _asked(self, demanded: Demanded) -> Bools:
         if demanded.empty or demanded.null == "only":
             return np.zeros(len(self), np.bool_)
         if self.is_numbers:
@@ -170,13 +202,18 @@ class PatchedRows:
         mask[self.patch.positions] = self.patch.matches(demanded)
         return mask
 
-    def questions(self, demanded: Demanded) -> None:
-        """What has changed lies in no frame."""
+    def questions(self, demanded: Demanded, changed: Answers | None = None) -> list[Question] | None:
+        assert changed is None, "all that has changed is in one patch"
+        return self.base.questions(demanded, self.patch.answers(demanded))
 
     def picking(
-        self, rows: Rows, jobs: list[Fill], *, narrow: bool = False, satisfying: Demanded | None = None
+        self, rows: Rows, jobs: Jobs, *, narrow: bool = False, satisfying: Demanded | None = None
     ) -> pa.Array:
-        # Of a row that has changed the base may be any value. Changes are laid over values, so these are made now.
+        # Of a row that has changed the base may be any value.
+        if isinstance(self.base, FrameRows) and self.base.valid is None and self.patch.is_numbers:
+            array = self.base.picking(rows, jobs, narrow=narrow)
+            jobs.lays.append(self.patch.over(rows, array))
+            return array
         base = picked(self.base, rows, narrow=narrow, satisfying=satisfying)
         if pa.types.is_dictionary(base.type):
             base = text_of(base)
@@ -201,8 +238,9 @@ def find_patch(
     lower, upper = rows
     if column.id not in changes.touched:
         return None
-    state = changes.state(column.id)  # before it is asked whether all of it applies: see `DiskRowSet._at`
-    if scanning and not changes.in_memory(column.id) and changes.all_apply(column.id, snapshot):
+    # What memory says lasts until the next write only.
+    state = changes.state_of_files(column.id, snapshot) if scanning else None
+    if state is not None:
         begin, end = changes.stretch(lower, upper, row_count)
 
         def whole() -> tuple[Patch, int]:

@@ -12,6 +12,7 @@ it is asked for again. All others are read one by one, as they are by who reads 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +22,15 @@ from nyala.cfile import straight, together
 from nyala.cfile.block_source import BlockForm
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.encoded_rows import EncodedRows
+from nyala.cfile.kernels import Answers, lay
 from nyala.cfile.straight import Sieved
+from nyala.rowset.patches import Patch, PatchedRows, find_patch
 from nyala.rowset.stats import RowSetStats
 from nyala.rowset.version import RowSetVersion
 from nyala.schema.schema import ColumnSchema
 from nyala.schema.word_test import Demanded
 
-__all__ = ["encoded_columns", "picked_columns", "sieved_rows", "whole_columns"]
+__all__ = ["Told", "encoded_columns", "picked_columns", "sieved_rows", "whole_columns"]
 
 
 def whole_columns(
@@ -64,17 +67,26 @@ def encoded_columns(
 ) -> dict[str, EncodedRows]:
     """The same as they lie, of columns that tell so what satisfies a constraint, and no more of them than may lie in
     memory at once. Raises: CorruptionError."""
-    readers: dict[str, ColumnReader] = {}
+    readers: list[ColumnReader] = []
+    patches: dict[str, Patch | None] = {}
     size = 0
     for column in columns:
-        reader = _unchanged(rowset, column, snapshot)
-        if reader is not None and reader.tells:
+        reader = rowset.base_column(column.id)
+        if reader is None or not reader.tells or reader.type != column.type:
+            continue
+        patch = _patch(rowset, column, snapshot, lower, upper, stats)
+        if patch is None or patch.tells:
             size += reader.stored_bytes(lower, upper)
             if readers and size > together.FETCHED_BYTES_MAX:
                 break
-            readers[column.name] = reader
-    found = together.encoded_together(list(readers.values()), lower, upper, stats)
-    return dict(zip(readers, found, strict=True))
+            readers.append(reader)
+            patches[column.name] = patch
+    stats.deltas_applied += sum(len(patch) for patch in patches.values() if patch is not None)
+    found = together.encoded_together(readers, lower, upper, stats)
+    return {
+        name: encoded if patch is None else PatchedRows(encoded, patch, upper - lower)
+        for (name, patch), encoded in zip(patches.items(), found, strict=True)
+    }
 
 
 def sieved_rows(
@@ -86,26 +98,31 @@ def sieved_rows(
     upper: int,
     mask: npt.NDArray[np.bool_] | None,
     stats: RowSetStats,
-) -> tuple[Sieved, set[str]] | None:
-    """Which of the rows [lower, upper), of these those of the mask, satisfy what is asked of columns, and of which of
-    these that is told; None: of none. wanted: the columns whose values are wanted of them, by name.
+) -> Told | None:
+    """Which of the rows [lower, upper), of these those of the mask, satisfy what is asked of columns; None where that
+    is told of none of these. wanted: the columns whose values are wanted of them, by name.
 
     Raises: CorruptionError.
     """
-    names: set[str] = set()
+    told: dict[str, _Straight] = {}
     kept: set[ColumnReader] = set()
-    of: list[tuple[ColumnReader, Demanded]] = []
+    of: list[tuple[ColumnReader, Demanded, Answers | None]] = []
     for column, demanded in asked:
-        reader = _straight(rowset, column, snapshot, lower, upper)
-        if reader is not None:
-            names.add(column.name)
-            of.append((reader, demanded))
-            if column.name in wanted:
-                kept.add(reader)
+        found = _straight(rowset, column, snapshot, lower, upper, stats)
+        if found is None or (found.patch is not None and not found.patch.tells):
+            continue
+        told[column.name] = found
+        answers = None
+        if found.patch is not None:
+            answers = found.patch.answers(demanded)
+            stats.deltas_applied += len(found.patch)
+        of.append((found.reader, demanded, answers))
+        if column.name in wanted and found.has_numbers:
+            kept.add(found.reader)
     if not of:
         return None
-    found = straight.sieved(of, kept, lower, upper, mask, stats)
-    return None if found is None else (found, names)
+    sieved = straight.sieved(of, kept, lower, upper, mask, stats)
+    return None if sieved is None else Told(sieved, told)
 
 
 def picked_columns(
@@ -116,7 +133,7 @@ def picked_columns(
     lower: int,
     upper: int,
     rows: npt.NDArray[np.int64],
-    known: Sieved | None,
+    known: Told | None,
     stats: RowSetStats,
 ) -> dict[str, pa.Array]:
     """Columns at some of the rows [lower, upper), counted from `lower`, ascending, by name; fewer than were asked for.
@@ -124,27 +141,66 @@ def picked_columns(
     narrow: those that come in the narrow form of their type, where it has one. known: what told of these rows.
     Raises: CorruptionError.
     """
-    names: list[str] = []
+    columns_of: list[tuple[str, Patch | None]] = []
     asked: list[straight.Asked] = []
-    for column in columns:
-        reader = _straight(rowset, column, snapshot, lower, upper)
-        if reader is not None:
-            names.append(column.name)
-            is_narrow = column.name in narrow and reader.fills("narrow")
-            asked.append((reader, "codes" if reader.has_dictionary else "narrow" if is_narrow else "plain"))
-    if not asked or not len(rows):
+    for column in columns if len(rows) else ():
+        found = None if known is None else known.columns.get(column.name)
+        if found is None:
+            found = _straight(rowset, column, snapshot, lower, upper, stats)
+            if found is not None and found.patch is not None and found.has_numbers:
+                stats.deltas_applied += len(found.patch)
+        if found is None or not found.has_numbers:
+            continue
+        reader, patch = found
+        columns_of.append((column.name, patch))
+        is_narrow = column.name in narrow and reader.fills("narrow")
+        asked.append((reader, "codes" if reader.has_dictionary else "narrow" if is_narrow else "plain"))
+    if not asked:
         return {}
-    found = straight.picked(asked, lower, upper, rows, known, stats)
-    return {name: array for name, array in zip(names, found, strict=True) if array is not None}
+    sieved = None if known is None else known.sieved
+    made = straight.picked(asked, lower, upper, rows, sieved, stats)
+    found_of = [(*of, array) for of, array in zip(columns_of, made, strict=True) if array is not None]
+    lays = [patch.over(rows, array) for _, patch, array in found_of if patch is not None]
+    if lays:
+        lay(lays)
+    return {name: array for name, _, array in found_of}
+
+
+class Told(NamedTuple):
+    """Rows of a window that satisfy what was asked of columns, and these columns, by name."""
+
+    sieved: Sieved
+    columns: dict[str, _Straight]
+
+
+class _Straight(NamedTuple):
+    """A column whose base is read straight, and what has changed of its rows."""
+
+    reader: ColumnReader
+    patch: Patch | None
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether values that are picked of the base can be changed as they lie there."""
+        return self.patch is None or (self.patch.is_numbers and not self.reader.has_dictionary)
 
 
 def _straight(
-    rowset: RowSetVersion, column: ColumnSchema, snapshot: int, lower: int, upper: int
-) -> ColumnReader | None:
-    reader = _unchanged(rowset, column, snapshot)
-    if reader is None or not reader.goes_straight(lower, upper) or not reader.is_new("frames", lower, upper):
+    rowset: RowSetVersion, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: RowSetStats
+) -> _Straight | None:
+    reader = rowset.base_column(column.id)
+    if reader is None or reader.type != column.type or not reader.fills("plain"):
         return None
-    return reader if reader.fills("plain") else None
+    if not reader.goes_straight(lower, upper) or not reader.is_new("frames", lower, upper):
+        return None
+    return _Straight(reader, _patch(rowset, column, snapshot, lower, upper, stats))
+
+
+def _patch(
+    rowset: RowSetVersion, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: RowSetStats
+) -> Patch | None:
+    rows = (lower, upper)
+    return find_patch(rowset.changes, column, snapshot, rows, rowset.row_count, stats, scanning=True)
 
 
 def _unchanged(rowset: RowSetVersion, column: ColumnSchema, snapshot: int) -> ColumnReader | None:

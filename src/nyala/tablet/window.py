@@ -25,17 +25,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.cfile.block_source import BlockForm
-from nyala.cfile.encoded_rows import EncodedRows, picked, rows_matching, rows_of
+from nyala.cfile.encoded_rows import EncodedRows, Jobs, picked, rows_matching, rows_of
 from nyala.cfile.encoding.words import text_of
-from nyala.cfile.kernels import Fill, Question, fill
+from nyala.cfile.kernels import Question
 from nyala.cfile.memory import of_columns, pool
 from nyala.cfile.physical import narrow_decimal
-from nyala.cfile.straight import Sieved
 from nyala.keys.codec import KeyCodec
 from nyala.keys.key_range import KeyRange, is_key_range, key_range_of
 from nyala.rowset.disk_rowset import DiskRowSet, is_scan
 from nyala.rowset.stats import RowSetStats
-from nyala.rowset.together import encoded_columns, picked_columns, sieved_rows, whole_columns
+from nyala.rowset.together import Told, encoded_columns, picked_columns, sieved_rows, whole_columns
 from nyala.schema.arrow_values import rows_of as values_of
 from nyala.schema.constraint import Constraint
 from nyala.schema.predicate import BoundPredicate
@@ -367,10 +366,9 @@ def _some_of_each(columns: Sequence[ColumnSchema], known: _Decoded, rows: np.nda
         made |= picked_columns(unit.rowset, left, spec.types, spec.snapshot, lower, upper, rows, None, stats)
         left = [column for column in left if column.name not in made]
         while encoded := encoded_columns(unit.rowset, left, spec.snapshot, lower, upper, stats):
-            jobs: list[Fill] = []
+            jobs = Jobs()
             made |= {name: of.picking(rows, jobs, narrow=name in spec.types) for name, of in encoded.items()}
-            if jobs:
-                fill(jobs)
+            jobs.do()
             left = [column for column in left if column.name not in encoded]
     out: list[pa.Array] = []
     for column in columns:
@@ -435,7 +433,7 @@ class _Sieve(Mapping[str, pa.Array]):
         stats: RowSetStats,
     ) -> None:
         self.rows: np.ndarray = np.empty(0, np.int64)  # that are left, counted from `lower`
-        self._sieved: Sieved | None = None
+        self._straight: Told | None = None  # what was told as blocks were read
         self._told: set[str] = set()  # columns whose demands `rows` satisfy
         self._encoded: dict[str, EncodedRows] = {}
         self._arrays: dict[str, pa.Array] = {}
@@ -472,7 +470,9 @@ class _Sieve(Mapping[str, pa.Array]):
         left = [(column, of) for column, of in self._asks if column.name not in self._told]
         if left and (len(self.rows) or not self._told):
             if all_at_once:
-                self._fetch([*[column for column, _ in left], *self._telling(columns)])
+                # Those that were told are picked from what was read for that.
+                more = [column for column in self._telling(columns) if column.name not in self._told]
+                self._fetch([*[column for column, _ in left], *more])
             self._ask(mask, left)
         return bool(self._told)
 
@@ -489,9 +489,9 @@ class _Sieve(Mapping[str, pa.Array]):
         found = sieved_rows(self._rowset, self._asks, wanted, *place, mask, self._stats)
         if found is None:
             return mask
-        self._sieved, self._told = found
-        self.rows = self._sieved.rows
-        return self._sieved.mask.view(np.bool_)
+        self._straight, self._told = found, set(found.columns)
+        self.rows = found.sieved.rows
+        return found.sieved.mask.view(np.bool_)
 
     def _fetch(self, columns: Iterable[ColumnSchema]) -> None:
         new = {column.name: column for column in columns if column.name not in self._encoded}
@@ -570,7 +570,7 @@ class _Sieve(Mapping[str, pa.Array]):
         left = [of for of in columns if of.name not in self._arrays and of.name not in self._encoded]
         if left and self._unit.is_scan:
             place = (self._spec.snapshot, self._lower, self._upper)
-            known = (self.rows, self._sieved, self._stats)
+            known = (self.rows, self._straight, self._stats)
             found = picked_columns(self._rowset, left, self._spec.types, *place, *known)
             for column in left:
                 if column.name in found:
@@ -578,7 +578,7 @@ class _Sieve(Mapping[str, pa.Array]):
 
     def _pick_all(self, columns: Sequence[ColumnSchema]) -> None:
         """Those of the columns that are there as they lie, at the rows that are left: by one call."""
-        spec, jobs = self._spec, list[Fill]()
+        spec, jobs = self._spec, Jobs()
         arrays: dict[str, tuple[ColumnSchema, pa.Array]] = {}
         for column in columns:
             name = column.name
@@ -587,8 +587,7 @@ class _Sieve(Mapping[str, pa.Array]):
                 satisfied = self._demands.get(name)
                 array = encoded.picking(self.rows, jobs, narrow=name in spec.types, satisfying=satisfied)
                 arrays[name] = column, array
-        if jobs:
-            fill(jobs)
+        jobs.do()
         for name, (column, array) in arrays.items():
             self._arrays[name] = _in_type(array, column, spec)
 

@@ -204,7 +204,7 @@ def test_scans_of_a_column_of_which_half_was_changed_keep_the_result_and_not_wha
     """The cache has room for the column as it is now and its patch, but for neither base nor REDO besides: the first
     scan leaves nothing, and what the second leaves, later ones find."""
     count = 1 << 17
-    schema, _, disk = rowset(tmp_path, count=count, cache_bytes=count * 4 * 9 // 4)
+    schema, _, disk = rowset(tmp_path, count=count, cache_bytes=count * 4 * 5 // 2)
     v = schema.by_name("v")
     changed = np.arange(0, count, 2)
     run = build_run("redo", changed, 200, pa.array(-changed, pa.int32()))

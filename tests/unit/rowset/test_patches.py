@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.support import open_database
+from tests.support import no_threads, open_database
 
 import nyala
 from nyala.cfile.encoded_rows import FrameRows
@@ -23,6 +23,7 @@ from nyala.cfile.first_pass import PASSES
 from nyala.delta.delta_file import DeltaFile
 from nyala.rowset import changes, disk_rowset
 from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.patches import Patch
 from nyala.tablet import parallel, read_path
 
 ROWS = 6000
@@ -258,6 +259,25 @@ def test_a_predicate_on_a_changed_column_decodes_no_value_of_other_rows(
     assert rows == [k for k in range(ROWS) if k % 1000 == 7 and k % 9 == 7 and k % 10 and k % 15]
 
 
+def test_what_satisfies_a_demand_is_worked_out_once_for_all_windows(
+    files_only: nyala.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each window would compare its part of the changes anew, and each scan."""
+    worked: list[int] = []
+    original = Patch._asked
+
+    def noted(self: Patch, demanded: Any) -> Any:
+        worked.append(len(self))
+        return original(self, demanded)
+
+    monkeypatch.setattr(Patch, "_asked", noted)
+    monkeypatch.setattr(changes, "_STRETCH_ROWS_MIN", ROWS)
+    monkeypatch.setattr(parallel, "_workers", no_threads)  # which may both be first
+    for _ in range(4):
+        assert files_only.count("n < 0 AND m < 9") == ROWS // 10 + ROWS // 30
+    assert 0 < len(worked) <= 3, "the first scan's patch goes, the second's stays"
+
+
 def test_the_first_scan_leaves_nothing_in_the_cache_not_even_of_the_last_few_rows(
     store: nyala.Database, files_only: nyala.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +285,7 @@ def test_the_first_scan_leaves_nothing_in_the_cache_not_even_of_the_last_few_row
 
     6,000 rows are five windows and a piece of one; a scan was taken for a look-up at the piece.
     """
-    monkeypatch.setattr(parallel, "_workers", _no_threads)  # windows in their order
+    monkeypatch.setattr(parallel, "_workers", no_threads)  # windows in their order
     cache = store._writer().cache
     assert ROWS % WINDOW
     before = cache.size_bytes  # what the updates looked up
@@ -276,7 +296,3 @@ def test_the_first_scan_leaves_nothing_in_the_cache_not_even_of_the_last_few_row
         for column in ("m", "n"):
             files_only.scan([column]).to_arrow()
     assert cache.size_bytes > before + 2 * 4 * ROWS
-
-
-def _no_threads(alone: bool) -> Any:
-    raise RuntimeError("no thread can be started")

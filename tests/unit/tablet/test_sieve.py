@@ -13,6 +13,7 @@ import pytest
 from tests.support import open_database
 
 import nyala
+from nyala.cfile import kernels
 from nyala.cfile.encoding.frame import Frame
 from nyala.cfile.kernels import Fill, fill
 from nyala.schema.predicate import bind
@@ -165,7 +166,7 @@ def test_all_columns_are_picked_by_one_call(table: nyala.Table, monkeypatch: pyt
         calls.append({job.out.address for job in jobs})
         fill(jobs)
 
-    monkeypatch.setattr(window, "fill", counted)
+    monkeypatch.setattr(kernels, "fill", counted)
     # Of as few rows as these blocks are read one by one.
     monkeypatch.setattr(window, "is_scan", lambda rows: True)
     columns = ["day", "amount", "n", "batch"]

@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.support import open_database
+from tests.support import no_threads, open_database
 from tests.unit.cfile.memory import count_fetches
 
 import nyala
-from nyala.cfile import together
+from nyala.cfile import kernels, together
 from nyala.cfile.first_pass import PASSES
+from nyala.delta.delta_file import DeltaFile
 from nyala.rowset import disk_rowset
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.tablet import read_path, window
+from nyala.tablet import parallel, read_path, window
 from nyala.tablet.window import ScanCounters
 
 ROWS = 40_000
@@ -196,6 +197,114 @@ def test_a_changed_column_is_read_with_its_changes(tmp_path: Path, fetches: list
     assert fetches
 
 
+@pytest.mark.skipif(not kernels.CAN_FETCH, reason="nothing was compiled")
+@pytest.mark.parametrize("flushed", [True, False])
+def test_what_is_asked_of_changed_columns_is_told_as_their_blocks_are_read(
+    tmp_path: Path, fetches: list[int], monkeypatch: pytest.MonkeyPatch, flushed: bool
+) -> None:
+    """One change of a column would keep all of it from the way that others are read in: by a call for what is asked,
+    and one for what is wanted. Files of changes are read once a scan, and not at all once their patch is kept."""
+    monkeypatch.setattr(parallel, "_workers", no_threads)  # windows in their order
+    read: list[int] = []
+    newest = DeltaFile.newest
+
+    def noted(self: DeltaFile, column_id: int, *rest: Any) -> Any:
+        read.append(column_id)
+        return newest(self, column_id, *rest)
+
+    monkeypatch.setattr(DeltaFile, "newest", noted)
+    kinds = {"n": "int32", "amount": "decimal(15,2)", "word": "string", "even": "int32"}
+    rows = {k: row(k) | {"word": f"w{k**3 % 611}"} for k in range(ROWS)}
+    changed = {*range(1, ROWS, 1000), *range(1, ROWS, 1500)}
+    with open_database(tmp_path / "s") as db:
+        encodings = {"n": "for", "amount": "for", "word": "dictionary", "even": "for"}
+        small = {
+            name: nyala.column(kind, encoding=encodings[name], block_size=4096)
+            for name, kind in kinds.items()
+        }
+        table = db.create_table("t", {"k": "int64", **small}, "k")
+        table.insert([{name: found[name] for name in ("k", *kinds)} for found in rows.values()])
+        table.flush()
+        for step in (1000, 1500):
+            news = [
+                {"k": k, "n": -step, "amount": Decimal(k % 40 - 20), "word": ["w3", "new"][k // step % 2]}
+                for k in range(1, ROWS, step)
+            ]
+            table.update(news)
+            for new in news:
+                rows[new["k"]] = rows[new["k"]] | new
+            if flushed:
+                table.flush()
+        for method in ("encoded", "column", "coded", "narrow", "gather"):
+            monkeypatch.setattr(
+                DiskRowSet, method, lambda _, of, *__, **___: pytest.fail(f"{of.name} was read by itself")
+            )
+        for where, keep, readings in (  # of two files: of n and amount; to be kept; of the word alone
+            ("n < -990 AND even > 100", lambda r: r["n"] < -990 and r["even"] > 100, 4),
+            ("n IN (-1500, 7, 8) AND amount < 5", lambda r: r["n"] in (-1500, 7, 8) and r["amount"] < 5, 4),
+            (
+                "word IN ('w3', 'w4') AND even < 4000",
+                lambda r: r["word"] in ("w3", "w4") and r["even"] < 4000,
+                2,
+            ),
+        ):
+            scan = table.scan(["n", "amount"], where)
+            fetches.clear()
+            read.clear()
+            assert scan.to_arrow().to_pylist() == [
+                {name: found[name] for name in ("n", "amount")} for found in rows.values() if keep(found)
+            ]
+            assert len(fetches) == 2 * -(-ROWS // WINDOW), where
+            assert len(read) == (readings if flushed else 0), where
+            assert scan.explanation_of_last_run().to_dict()["deltas_applied"] >= len(changed), where
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_changes_that_are_not_numbers_over_numbers_are_seen(
+    tmp_path: Path, fetches: list[int], flushed: bool
+) -> None:
+    """Words over codewords, NULL over a number, a number over NULL, more words than are compared: a row would have what
+    its block says."""
+    small = {"encoding": "for", "block_size": 4096}
+    columns = {
+        "word": nyala.column("string", encoding="dictionary", block_size=4096),
+        "maybe": nyala.column("int32", nullable=True, **small),
+        "gap": nyala.column("decimal(15,2)", nullable=True, **small),
+        "even": nyala.column("int32", **small),
+    }
+
+    def base(k: int) -> dict[str, Any]:
+        gap = None if k % 3 else Decimal(k**3 % 2999) / 100
+        return {"k": k, "word": f"w{k**3 % 611}", "maybe": k**3 % 2999, "gap": gap, "even": k * 246 % 5000}
+
+    rows = {k: base(k) for k in range(ROWS)}
+    news = {
+        k: {"k": k, "word": f"n{k}" if k // 40 % 2 else "w7", "maybe": [None, -7][k // 20 % 2], "gap": Decimal(k % 77)}
+        for k in range(1, ROWS, 20)
+    }  # fmt: skip
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64", **columns}, "k")
+        table.insert(list(rows.values()))
+        table.flush()
+        table.update(list(news.values()))
+        if flushed:
+            table.flush()
+        rows |= {k: rows[k] | new for k, new in news.items()}
+        for where, keep in {
+            "even < 700": lambda r: r["even"] < 700,
+            "even < 900 AND word = 'w7'": lambda r: r["even"] < 900 and r["word"] == "w7",
+            "even < 900 AND word > 'n2'": lambda r: r["even"] < 900 and r["word"] > "n2",
+            "even < 900 AND maybe < 20": lambda r: r["even"] < 900 and r["maybe"] is not None and r["maybe"] < 20,
+            "even < 900 AND maybe IS NULL": lambda r: r["even"] < 900 and r["maybe"] is None,
+            "even < 900 AND gap >= 20": lambda r: r["even"] < 900 and r["gap"] is not None and r["gap"] >= 20,
+        }.items():  # fmt: skip
+            expected = [found for found in rows.values() if keep(found)]
+            assert 0 < len(expected) < ROWS // 4
+            for _ in range(2):
+                assert table.scan(where=where).to_arrow().to_pylist() == expected, where
+    assert fetches
+
+
 def test_a_predicate_is_asked_by_one_call_and_what_it_leaves_is_picked_by_another(
     table: nyala.Table, fetches: list[int]
 ) -> None:
@@ -208,6 +317,19 @@ def test_a_predicate_is_asked_by_one_call_and_what_it_leaves_is_picked_by_anothe
     whole = table.scan(["k", "n", "amount", "even"])
     whole.to_arrow()
     assert sum(fetches[: 2 * windows]) == whole.explain().to_dict()["blocks_decoded"]
+
+
+@pytest.mark.skipif(not kernels.CAN_FETCH, reason="nothing was compiled")
+def test_what_was_told_as_it_was_read_is_not_read_again_with_what_was_not(
+    table: nyala.Table, fetches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words of which there are few are asked in another way than numbers, as the first window finds: these would be
+    read once more with those."""
+    monkeypatch.setattr(parallel, "_workers", no_threads)  # windows in their order
+    found = table.scan(["n"], "n < 0 AND word = 'm3'").to_arrow()
+    assert found.to_pylist() == expected(["n"], lambda r: r["n"] < 0 and r["word"] == "m3")
+    _, *others = fetches
+    assert others == [8, 8, 0] * (-(-ROWS // WINDOW) - 1), "n asked, the words, n picked from what was read"
 
 
 def test_blocks_of_which_no_row_is_left_are_not_read(table: nyala.Table) -> None:
@@ -297,8 +419,8 @@ def test_a_predicate_that_is_evaluated_reads_its_columns_by_one_call(
 def test_constraints_are_asked_of_a_window_by_one_call(
     tmp_path: Path, path: Path, fetches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all columns at once; a row that was deleted, changed, or added since has its own answer. A column with NULLs,
-    and one that was changed, are asked by themselves."""
+    """Of all columns at once, those that were changed too; a row that was deleted, changed, or added since has its own
+    answer. A column with NULLs is asked by itself."""
     asked: list[int] = []
     real = window.rows_matching
 
@@ -338,9 +460,14 @@ def test_constraints_are_asked_of_a_window_by_one_call(
         )
         assert table.scan(columns, with_null).to_arrow().to_pylist() == left
         assert not asked
-        table.update([{"k": 1, "n": 0}, {"k": 30_000, "n": 5_000}])
-        found = table.scan(columns, where).to_arrow().to_pylist()
-        assert [f["k"] for f in found if f["k"] not in (1, 30_000)] == [
-            f["k"] for f in expected(["k"], matches) if f["k"] not in {*gone, 1, 30_000}
-        ]
-        assert not asked
+        news = {1: 0, 30_000: 5_000, left[0]["k"]: 77, left[1]["k"]: -301}
+        table.update([{"k": k, "n": n} for k, n in news.items()])
+        for flushed in (False, True):
+            if flushed:
+                table.flush()
+            asked.clear()
+            left = [found | {"n": news.get(found["k"], found["n"])} for found in map(row, range(ROWS))]
+            left = [found for found in left if matches(found) and found["k"] not in set(gone)]
+            changed = [{name: found[name] for name in columns} for found in left]
+            assert table.scan(columns, where).to_arrow().to_pylist() == changed
+            assert asked, flushed

@@ -15,6 +15,7 @@
     letters    which bytes stand in each place of texts of one length
     unspell    such texts as numbers          spell   the texts of numbers
     views      codewords as Arrow's views of the words
+    lay        numbers of changed rows over those that were picked
     word_ends  where the words end that codewords name          lay_words   the words themselves
     fetch      blocks from a file into memory, with their CRCs compared: of all columns of a window in one call
     read_values   the same, and at once the numbers of the blocks, or of some of their rows
@@ -43,14 +44,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.kernels.plain import REVISION, Fill, Question, Ranks, Spellings
+from nyala.cfile.kernels.plain import REVISION, Answers, Fill, Lay, Question, Ranks, Spellings
 from nyala.errors import InvalidArgumentError
 
 __all__ = [
     "CAN_FETCH",
     "COMPILED",
+    "Answers",
     "Demand",
     "Fill",
+    "Lay",
     "Question",
     "Ranks",
     "Spellings",
@@ -62,6 +65,7 @@ __all__ = [
     "greatest",
     "in_range",
     "in_table",
+    "lay",
     "lay_words",
     "letters",
     "places",
@@ -118,6 +122,7 @@ if TYPE_CHECKING:
         greatest,
         in_range,
         in_table,
+        lay,
         lay_words,
         letters,
         places,
@@ -136,7 +141,7 @@ else:
     places, rows_matching, views = _kernels.places, _kernels.rows_matching, _kernels.views
     spread, spread_ends = _kernels.spread, _kernels.spread_ends
     letters, spell, unspell = _kernels.letters, _kernels.spell, _kernels.unspell
-    lay_words, word_ends = _kernels.lay_words, _kernels.word_ends
+    lay, lay_words, word_ends = _kernels.lay, _kernels.lay_words, _kernels.word_ends
 
 _CRC_OF_DIGITS: Final = 0xE3069283
 
@@ -201,6 +206,7 @@ class Demand(NamedTuple):
     greatest: int
     values: npt.NDArray[np.int64] | None = None
     marked: npt.NDArray[np.uint8] | None = None
+    changed: Answers | None = None  # what is said of these rows instead
 
 
 def read_values(

@@ -14,7 +14,7 @@ Built with NYALA_KERNEL_CHECKS=1 every range is proved again where it is read or
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport abort, free, malloc
 from libc.string cimport memcpy, memset
 
@@ -34,7 +34,7 @@ cdef extern from *:
     bint _checked "NYALA_CHECKED"
     bint _has_avx2 "NYALA_HAS_AVX2"
 
-REVISION = 17
+REVISION = 18
 CHECKED = bool(_checked)
 HAS_AVX2 = bool(_has_avx2)
 
@@ -523,6 +523,7 @@ cdef int _plan(object asked, Job* job, Views views) except -1:
 
 
 include "picking.pxi"
+include "changes.pxi"
 include "questions.pxi"
 include "codewords.pxi"
 include "spreading.pxi"

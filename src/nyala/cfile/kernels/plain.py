@@ -7,7 +7,7 @@ is a call of NumPy for each plane and each step, over vectors as long as the blo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +20,16 @@ from nyala.cfile.planes import pick_one, pick_planes, unpack_planes
 __all__ = [
     "CHECKED",
     "REVISION",
+    "Answers",
     "Fill",
+    "Lay",
     "Question",
     "delta_at",
     "fill",
     "greatest",
     "in_range",
     "in_table",
+    "lay",
     "lay_words",
     "places",
     "rows_matching",
@@ -35,7 +38,7 @@ __all__ += ["spread", "spread_ends", "views", "widen", "word_ends"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 17
+REVISION: Final = 18
 CHECKED: Final = False
 
 
@@ -68,6 +71,11 @@ class Fill(NamedTuple):
     stride: int = FOR_TILE_ROWS
 
 
+Answers: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]
+"""Rows, which ascend, that have another value than their block, and of each 1 if it is wanted, or 0. They are counted
+from the first of all rows that are asked about."""
+
+
 class Question(NamedTuple):
     """Which of the rows [lower, upper) of a frame, at least one, have a delta in [least, greatest], or for which
     `table[delta]` is 1."""
@@ -83,6 +91,17 @@ class Question(NamedTuple):
     table: (
         npt.NDArray[np.uint8] | None
     )  # of 1 and 0; then the bounds say nothing, and there are at most 32 bits
+    changed: Answers | None = None  # of the column: of rows in this frame this is said instead
+
+
+class Lay(NamedTuple):
+    """Numbers of rows that have another value than their block, and where those lie that were picked from blocks."""
+
+    rows: npt.NDArray[np.int64]  # that were picked; they ascend, as do
+    changed: npt.NDArray[np.int32]  # the rows that have another value, picked or not
+    numbers: npt.NDArray[Any]  # of these: integers with a sign, of 1, 2, 4 or 8 bytes
+    out: pa.Buffer  # Arrow's memory, of the numbers of `rows`
+    width: int  # of a number there, as of `Fill`
 
 
 class Ranks(NamedTuple):
@@ -155,12 +174,14 @@ def rows_matching(questions: Sequence[Question], count: int, out: npt.NDArray[np
     answers: list[npt.NDArray[np.uint8]] = []
     covered = 0
     for asked in questions:
-        data, start, bits, block_rows, lower, upper, least, most, table = asked
+        data, start, bits, block_rows, lower, upper, least, most, table, changed = asked
         found = scratch(np.uint8, upper - lower)
         if table is None:
             in_range(data, start, bits, block_rows, lower, upper, least, most, found)
         else:
             in_table(data, start, bits, block_rows, lower, upper, table, found)
+        if changed is not None:
+            _lay_answers(changed, covered, found)
         answers.append(found)
         covered += upper - lower
         if covered == count:
@@ -172,6 +193,28 @@ def rows_matching(questions: Sequence[Question], count: int, out: npt.NDArray[np
     rows = np.flatnonzero(mask)
     out[: len(rows)] = rows
     return len(rows)
+
+
+def _lay_answers(changed: Answers, first: int, found: npt.NDArray[np.uint8]) -> None:
+    rows, said = changed
+    begin, end = np.searchsorted(rows, (first, first + len(found)))
+    found[rows[begin:end] - first] = said[begin:end]
+
+
+def lay(lays: Sequence[Lay]) -> None:
+    """Put the numbers of changed rows where others of these rows were picked.
+
+    Cost: the fewer of the two kinds of rows are looked up among the others."""
+    for rows, changed, numbers, out, width in lays:
+        places = np.searchsorted(changed, rows)
+        places[places == len(changed)] = 0
+        at = np.flatnonzero(changed[places] == rows) if len(changed) else np.empty(0, np.int64)
+        news = numbers[places[at]].astype(np.int64)
+        if width == 16:
+            wide = np.frombuffer(out, "<i8", 2 * len(rows)).reshape(-1, 2)
+            wide[at, 0], wide[at, 1] = news, -(news < 0).astype(np.int64)
+        else:
+            np.frombuffer(out, f"<i{width}", len(rows))[at] = news
 
 
 def greatest(data: pa.Buffer, start: int, bits: int, count: int) -> int:

@@ -139,6 +139,7 @@ cdef struct Asked:
     uint64_t least, span
     const uint8_t* table  # NULL: deltas from `least` on, at most `span` above it
     Py_ssize_t table_size
+    Changed changed
 
 
 cdef bint _look_up_answers(const Asked* asked, const word* tile, Py_ssize_t n, uint8_t* out) noexcept nogil:
@@ -251,7 +252,7 @@ def places(const uint8_t[::1] mask, int64_t[::1] out):
 def rows_matching(questions, Py_ssize_t count, int64_t[::1] out):
     cdef Py_ssize_t asked_count = len(questions), i, row = 0, n, found = 0, expected = 0
     cdef Asked* asked = <Asked*>malloc(asked_count * sizeof(Asked) + 1)
-    cdef Views views = Views(2 * asked_count)
+    cdef Views views = Views(4 * asked_count)
     cdef uint8_t mask[TILE]
     cdef uint8_t others[TILE]
     cdef bint left = True, inside = True
@@ -275,6 +276,7 @@ def rows_matching(questions, Py_ssize_t count, int64_t[::1] out):
                         if not _answer(asked + i, row, n, others):
                             inside = False
                             break
+                        _lay_answers(&asked[i].changed, row, n, others)
                         left = _any_of(mask, others, n)
                 if left and inside:
                     _prove(found + n < out.shape[0])
@@ -293,7 +295,7 @@ cdef Py_ssize_t _ask(object question, Asked* asked, Py_ssize_t at, Py_ssize_t co
     cdef Py_ssize_t start, block_rows, lower, upper
     cdef int bits
     cdef uint64_t least, greatest
-    data, start, bits, block_rows, lower, upper, least, greatest, table = question
+    data, start, bits, block_rows, lower, upper, least, greatest, table, changed = question
     _planes_in(&asked.planes, views.hold(data, PyBUF_SIMPLE), start, bits, block_rows)
     _rows_in(lower, upper, block_rows)
     if lower == upper or at + upper - lower > count:
@@ -307,4 +309,5 @@ cdef Py_ssize_t _ask(object question, Asked* asked, Py_ssize_t at, Py_ssize_t co
             raise ValueError(f"expected at most 32 bits beside a table, found {bits}")
         view = views.hold(table, PyBUF_SIMPLE)
         asked.table, asked.table_size = <const uint8_t*>view.buf, view.len
+    _plan_changed(changed, count, &asked.changed, views)
     return asked.end

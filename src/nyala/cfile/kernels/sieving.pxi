@@ -18,6 +18,7 @@ cdef struct Demand:
     const int64_t* values
     const uint8_t* marked
     Py_ssize_t count  # of either
+    Changed changed
 
 
 cdef bint _is_wanted(const Demand* demand, int64_t number) noexcept nogil:
@@ -213,11 +214,38 @@ cdef bint _sieve_block(
     return _sieve_deltas(&asked, NULL, 0, mask)
 
 
-cdef bint _stretch_is_sieved(
-    const Source* source, const Stretch* stretch, const Demand* demand, uint8_t* table, uint8_t* mask
+cdef Py_ssize_t _set_aside(
+    Changed* changed, Py_ssize_t first, Py_ssize_t rows, const uint8_t* mask, uint8_t* aside
 ) noexcept nogil:
+    """Of those of the rows [first, first + rows) that have changed what becomes of them in the mask of these rows, one
+    after the other; how many they are. They are the next now."""
+    cdef Py_ssize_t i, place, count = 0
+    while changed.next < changed.count and changed.rows[changed.next] < first:
+        changed.next += 1
+    for i in range(changed.next, changed.count):
+        place = changed.rows[i] - first
+        if place >= rows:
+            break
+        _prove(0 <= place and count < rows)
+        aside[count] = mask[place] & changed.answers[i]
+        count += 1
+    return count
+
+
+cdef void _put_back(
+    const Changed* changed, Py_ssize_t first, Py_ssize_t count, const uint8_t* aside, uint8_t* mask
+) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(count):
+        mask[changed.rows[changed.next + i] - first] = aside[i]
+
+
+cdef bint _stretch_is_sieved(
+    const Source* source, const Stretch* stretch, Demand* demand, uint8_t* table, uint8_t* aside, uint8_t* mask
+) noexcept nogil:
+    """The mask of a stretch's rows; `aside` has room for a byte of each. False: declined."""
     cdef int64_t block = stretch.lower >> stretch.rows_log2, first, rows
-    cdef Py_ssize_t at = 0
+    cdef Py_ssize_t at = 0, changed
     cdef Job job
     job.rows, job.first, job.lower, job.is_signed = NULL, 0, 0, True
     while block << stretch.rows_log2 < stretch.upper:
@@ -227,8 +255,10 @@ cdef bint _stretch_is_sieved(
         if _is_any(mask + first, rows):
             if not _block_is_there(source, stretch, block, at, False, &job):
                 return False
+            changed = _set_aside(&demand.changed, first, rows, mask + first, aside)
             if not _sieve_block(stretch, &job, demand, table, mask + first):
                 return False
+            _put_back(&demand.changed, first, changed, aside, mask + first)
         at += _length_of_block(stretch, block)
         block += 1
     return True
@@ -236,7 +266,7 @@ cdef bint _stretch_is_sieved(
 
 def sieve(int descriptor, asked, given, mask, out, room, size_t crc):
     cdef Py_ssize_t count = len(asked), i, rows, found = 0
-    cdef Views views = Views(7 * count + 4)
+    cdef Views views = Views(9 * count + 4)
     cdef Stretch* plan = <Stretch*>malloc(count * (sizeof(Stretch) + sizeof(Demand)) + TABLE_SIZE)
     cdef Demand* demands
     cdef uint8_t* table
@@ -264,12 +294,13 @@ def sieve(int descriptor, asked, given, mask, out, room, size_t crc):
         if view.len // 8 <= rows:
             raise ValueError(f"expected room for {rows + 1} rows, found {view.len} bytes")
         for i in range(count):
-            stretch, least, greatest, values, marked = asked[i]
+            stretch, least, greatest, values, marked, changed = asked[i]
             _plan_stretch(stretch, plan + i, views)
             if plan[i].upper - plan[i].lower != rows:
                 raise ValueError(f"expected {plan[i].upper - plan[i].lower} rows in the mask, found {rows}")
             demands[i].least, demands[i].greatest, demands[i].count = least, greatest, 0
             demands[i].values, demands[i].marked = NULL, NULL
+            _plan_changed(changed, rows, &demands[i].changed, views)
             if values is not None:
                 view = views.hold(values, PyBUF_SIMPLE)
                 _aligned(view, 8)
@@ -288,7 +319,7 @@ def sieve(int descriptor, asked, given, mask, out, room, size_t crc):
                 for i in range(rows):  # which may be the mask itself: what was left of another file's columns
                     left[i] = start[i] & 1
             for i in range(count):
-                if not _stretch_is_sieved(&source, plan + i, demands + i, table, left):
+                if not _stretch_is_sieved(&source, plan + i, demands + i, table, <uint8_t*>places, left):
                     found = -1 - i
                     break
             if found == 0 and rows:
