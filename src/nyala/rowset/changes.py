@@ -211,11 +211,11 @@ class Changes:
 
     def all_apply(self, column_id: int, snapshot: int) -> bool:
         """Whether the column has REDO, all of which the snapshot applies, and no UNDO that it does. Opens no file."""
-        redo: list[DeltaFile | DeltaMemStore] = [*self.redo, *self.memory]
+        memory = [store for store in self.memory if column_id in store.column_ids]
         return (
-            any(column_id in store.column_ids for store in redo)
-            and self._all_applied(redo, column_id, snapshot)
-            and not any(file.relevant(snapshot) for file in self.undo if column_id in file.column_ids)
+            (bool(memory) or column_id in self._redo_columns)
+            and self._newest_since.get(column_id, 0) <= snapshot
+            and all((store.timestamp_max or 0) <= snapshot for store in memory)
         )
 
     def state_of_files(self, column_id: int, snapshot: int) -> Hashable | None:
@@ -223,22 +223,24 @@ class Changes:
 
         What is appended to memory in between is newer than the snapshot. Opens no file.
         """
-        since = self._newest_since.get(column_id)
-        if since is None or since > snapshot or column_id in self.deltas.column_ids:
+        if column_id not in self._redo_columns or self._newest_since[column_id] > snapshot:
             return None
-        if any(column_id in store.column_ids for store in self.frozen):
+        if column_id in self.deltas.column_ids or any(column_id in s.column_ids for s in self.frozen):
             return None
         return self._state_of_files
 
     @cached_property
+    def _redo_columns(self) -> frozenset[int]:
+        return frozenset().union(*(file.column_ids for file in self.redo))
+
+    @cached_property
     def _newest_since(self) -> dict[int, int]:
-        """Of each column that REDO files have: from which snapshot on all of these apply, and no file of UNDO."""
-        columns = frozenset[int]().union(*(file.column_ids for file in self.redo))
-        files = (*self.undo, *self.redo)
-        return {
-            column: max(file.timestamp_max for file in files if column in file.column_ids)
-            for column in columns
-        }
+        """Of each column that files have: from which snapshot on all of their REDO applies, and none of their UNDO."""
+        since: dict[int, int] = {}
+        for file in (*self.undo, *self.redo):
+            for column_id in file.column_ids:
+                since[column_id] = max(since.get(column_id, 0), file.timestamp_max)
+        return since
 
     @cached_property
     def _state_of_files(self) -> tuple[tuple[int, ...]]:

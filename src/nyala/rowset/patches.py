@@ -54,7 +54,7 @@ Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
 # Demands of which a patch remembers what satisfies them; a scan has one for a column.
 _ASKED_KEPT: Final = 2
-# Distinct texts of a patch that are compared, once for each demand and window.
+# Distinct texts of a patch, or of a window of it, that are compared, once for each demand.
 _WORDS_COMPARED_MAX: Final = 1 << 10
 # Rows that are fewer than this part of the window are searched among the positions; else they are marked in it.
 _SEARCHED_SHARE: Final = 1 / 64

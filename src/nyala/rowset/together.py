@@ -1,8 +1,9 @@
 """Columns of a rowset that a window of a scan reads by one call for all of them: see `nyala.cfile.together`.
 
-Those to which the snapshot applies no change, that lie as that can read them, in the type that the schema has, and that
-the cache is not to keep yet, or cannot: where the blocks of one window are more than it holds, none would be there when
-it is asked for again. All others are read one by one, as they are by who reads little.
+Those that lie as that can read them, in the type that the schema has, and that the cache is not to keep yet, or cannot:
+where the blocks of one window are more than it holds, none would be there when it is asked for again. What the snapshot
+applies of changes is told beside, and laid over numbers. Whole columns and other values that have some are read one by
+one, as all are by who reads little.
 
     whole_columns, picked_columns    values, of all rows or of some
     encoded_columns                  as they lie
@@ -47,8 +48,8 @@ def whole_columns(
     """
     asked: dict[str, straight.Asked] = {}
     for column, form in wanted:
-        reader = _unchanged(rowset, column, snapshot)
-        if reader is not None and reader.fills(form):
+        reader = _as_written(rowset, column)
+        if reader is not None and reader.fills(form) and not rowset.changes.touch(column.id, snapshot):
             asked[column.name] = reader, form
     size = sum(reader.filled_bytes(form, lower, upper) for reader, form in asked.values())
     if size <= (rowset.cache_limit_bytes or 0):
@@ -71,8 +72,8 @@ def encoded_columns(
     patches: dict[str, Patch | None] = {}
     size = 0
     for column in columns:
-        reader = rowset.base_column(column.id)
-        if reader is None or not reader.tells or reader.type != column.type:
+        reader = _as_written(rowset, column)
+        if reader is None or not reader.tells:
             continue
         patch = _patch(rowset, column, snapshot, lower, upper, stats)
         if patch is None or patch.tells:
@@ -188,8 +189,8 @@ class _Straight(NamedTuple):
 def _straight(
     rowset: RowSetVersion, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: RowSetStats
 ) -> _Straight | None:
-    reader = rowset.base_column(column.id)
-    if reader is None or reader.type != column.type or not reader.fills("plain"):
+    reader = _as_written(rowset, column)
+    if reader is None or not reader.fills("plain"):
         return None
     if not reader.goes_straight(lower, upper) or not reader.is_new("frames", lower, upper):
         return None
@@ -203,8 +204,7 @@ def _patch(
     return find_patch(rowset.changes, column, snapshot, rows, rowset.row_count, stats, scanning=True)
 
 
-def _unchanged(rowset: RowSetVersion, column: ColumnSchema, snapshot: int) -> ColumnReader | None:
-    if rowset.changes.touch(column.id, snapshot):
-        return None
+def _as_written(rowset: RowSetVersion, column: ColumnSchema) -> ColumnReader | None:
+    """The column's base, if it is there, in the type that the schema has."""
     reader = rowset.base_column(column.id)
     return reader if reader is not None and reader.type == column.type else None

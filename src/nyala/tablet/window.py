@@ -7,7 +7,7 @@
                      (`_Sieve`); where that leaves few rows, all that follows is done for these alone
                   3. the predicate's columns: decode, patch with UNDO and REDO, evaluate
                   4. only then the other columns, and only the rows that are left
-                in each of these steps the columns that nothing has changed by one call for all (`rowset.together`)
+                in each of these steps all columns that can by one call, with what has changed (`rowset.together`)
 
 Source: as `read_path`, which cuts scans into windows and puts their rows together again.
 """

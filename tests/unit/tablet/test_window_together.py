@@ -23,6 +23,9 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet import parallel, read_path, window
 from nyala.tablet.window import ScanCounters
 
+# Without compiled kernels all is read block by block; `test_scan_ways` holds then, too, that the rows are right.
+COUNTS_CALLS = pytest.mark.skipif(not kernels.CAN_FETCH, reason="nothing was compiled")
+
 ROWS = 40_000
 WINDOW = 8192
 
@@ -126,6 +129,7 @@ def test_what_the_cache_cannot_keep_is_read_together_each_time(
     assert max(decoded) == decoded[0]
 
 
+@COUNTS_CALLS
 def test_what_only_the_past_needs_keeps_no_column_from_it(tmp_path: Path, fetches: list[int]) -> None:
     """A column that was updated once has UNDO for as long as its past is kept, a week mostly: each scan of the present
     would be the slower for it."""
@@ -197,7 +201,7 @@ def test_a_changed_column_is_read_with_its_changes(tmp_path: Path, fetches: list
     assert fetches
 
 
-@pytest.mark.skipif(not kernels.CAN_FETCH, reason="nothing was compiled")
+@COUNTS_CALLS
 @pytest.mark.parametrize("flushed", [True, False])
 def test_what_is_asked_of_changed_columns_is_told_as_their_blocks_are_read(
     tmp_path: Path, fetches: list[int], monkeypatch: pytest.MonkeyPatch, flushed: bool
@@ -305,6 +309,7 @@ def test_changes_that_are_not_numbers_over_numbers_are_seen(
     assert fetches
 
 
+@COUNTS_CALLS
 def test_a_predicate_is_asked_by_one_call_and_what_it_leaves_is_picked_by_another(
     table: nyala.Table, fetches: list[int]
 ) -> None:
@@ -319,7 +324,7 @@ def test_a_predicate_is_asked_by_one_call_and_what_it_leaves_is_picked_by_anothe
     assert sum(fetches[: 2 * windows]) == whole.explain().to_dict()["blocks_decoded"]
 
 
-@pytest.mark.skipif(not kernels.CAN_FETCH, reason="nothing was compiled")
+@COUNTS_CALLS
 def test_what_was_told_as_it_was_read_is_not_read_again_with_what_was_not(
     table: nyala.Table, fetches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
