@@ -6,7 +6,7 @@
     12      4     CRC-32C of everything behind, u32
     16      4     length of the JSON part, u32
     20      …     JSON: store path, snapshot, schema, columns, predicate as text, limit, rowsets with their
-                  files and places
+                  files and places; behind it spaces, up to a multiple of 8
     …       …     Arrow IPC parts, each u64 length + bytes: in-memory deltas per rowset and column, then
                   rows of memory, then, of a scan that asks for other types than the columns' own, those
 
@@ -16,6 +16,8 @@ that the scan's columns need, for a MemRowSet its rows, selected and projected a
 Invariants
     K1  The rows that a token gives are those that the scan that made it would have given for that tablet.
     K2  A token names files only relative to the store's path, and inside it.
+    K3  Arrow parts lie at multiples of 8 in memory: kernels refuse numbers that do not. Those of a token that somebody
+        holds elsewhere are copied.
 
 Source: design §3, "A scan token carries all that a remote reader needs"; Kudu facts §2.5.
 """
@@ -169,6 +171,7 @@ def _make_token(root_path: str, spec: ScanSpec, tablet_id: int, units: Sequence[
         "memory": len(bodies) - 1 - asked if memory else None,
     }
     text = json.dumps(meta).encode()
+    text += b" " * (-(_HEAD.size + len(text)) % 8)
     parts = [struct.pack("<I", len(text)), text]
     for body in bodies:
         parts += [_LENGTH.pack(len(body)), bytes(body)]
@@ -312,7 +315,8 @@ def _open(data: bytes) -> tuple[Any, list[pa.Buffer]]:
     bodies, at = [], 20 + length
     while at < len(data):
         (size,) = _LENGTH.unpack_from(data, at)
-        bodies.append(buffer.slice(at + 8, size))
+        body = buffer.slice(at + 8, size)
+        bodies.append(body if body.address % 8 == 0 else pa.py_buffer(body.to_pybytes()))
         at += 8 + size
     return meta, bodies
 

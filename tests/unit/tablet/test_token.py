@@ -197,6 +197,25 @@ def test_what_cannot_travel_is_refused_where_it_is_asked_for(db: Database) -> No
         list(read_token(token, columns=["t"]))
 
 
+def test_numbers_lie_where_processors_read_them_however_long_the_json_is(tmp_path: Path) -> None:
+    """K3: kernels refuse others, and changes of a column go to them as they lie in the token."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
+        table.insert({"k": range(9), "v": range(9)})
+        table.flush()
+        table.update({"k": [3, 5], "v": [30, 50]})
+        for digits in range(1, 12):
+            (token,) = table.scan(["v"], where=f"v < {10**digits}").tokens()
+            end = 20 + int.from_bytes(token[16:20], "little")
+            assert end % 8 == 0
+            for more in range(2):  # as it is made, and as somebody else may have
+                body = struct.pack("<I", end - 20 + more) + token[20:end] + b" " * more + token[end:]
+                head = token[:12] + struct.pack("<I", google_crc32c.value(body))
+                meta, bodies = tokens_module._open(head + body)
+                assert len(meta["rowsets"][0]["deltas"]) == 1
+                assert all(found.address % 8 == 0 for found in bodies)
+
+
 # --- damage ---------------------------------------------------------------------------------------------
 
 
