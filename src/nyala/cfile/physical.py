@@ -221,6 +221,21 @@ def fill_holes(stored: pa.Array) -> pa.Array:
     return pc.fill_null(stored, _zero(stored.type)) if stored.null_count else stored
 
 
+def fill_forward(stored: pa.Array) -> pa.Array:
+    """A stored array whose NULLs have the value before them; those before the first value stay NULL.
+
+    pyarrow's own fill_null_forward has other values for a slice of booleans that does not begin where its array begins
+    (in 18 to 25, not in 26).
+    """
+    if not stored.null_count:
+        return stored
+    if pa.types.is_boolean(stored.type):
+        there = stored.is_valid().to_numpy(zero_copy_only=False)
+        last = np.maximum.accumulate(np.where(there, np.arange(len(stored)), -1))
+        return stored.take(pa.array(last, mask=last < 0))
+    return pc.fill_null_forward(stored)
+
+
 @functools.cache
 def _zero(type: pa.DataType) -> pa.Scalar:
     if pa.types.is_boolean(type):

@@ -37,7 +37,7 @@ from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
 from nyala.cfile.encoding.frame import Frame
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference
 from nyala.cfile.memory import allocate
-from nyala.cfile.physical import BYTES, Physical, binary_offsets, common_length, physical
+from nyala.cfile.physical import BYTES, Physical, binary_offsets, common_length, fill_forward, physical
 from nyala.cfile.planes import pack_planes
 from nyala.schema.types import ColumnType
 
@@ -122,7 +122,7 @@ class Pattern:
             return None
         if values.null_count:
             # Before the first value there is none to take.
-            values = pc.fill_null(pc.fill_null_forward(values), there[0])
+            values = pc.fill_null(fill_forward(values), there[0])
         return PatternEncoder(values, alphabets, words, list(map(_ranks, alphabets)))
 
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:

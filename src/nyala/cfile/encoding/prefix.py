@@ -25,13 +25,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
 from nyala.cfile.encoding.words import laid_out
-from nyala.cfile.physical import BYTES, Physical, binary_offsets, fill_holes
+from nyala.cfile.physical import BYTES, Physical, binary_offsets, fill_forward, fill_holes
 
 __all__ = ["Prefix", "group_prefix_lengths"]
 
@@ -74,7 +73,7 @@ class Prefix:
 
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
         if values.null_count:
-            values = fill_holes(pc.fill_null_forward(values))
+            values = fill_holes(fill_forward(values))
         return _PrefixEncoder(values)
 
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:

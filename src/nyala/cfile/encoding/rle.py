@@ -20,12 +20,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
 from nyala.cfile.memory import scratch
-from nyala.cfile.physical import BITS, Physical, fill_holes
+from nyala.cfile.physical import BITS, Physical, fill_forward, fill_holes
 
 __all__ = ["RunLength", "Runs"]
 
@@ -104,7 +103,7 @@ class RunLength:
 
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
         if values.null_count:
-            values = fill_holes(pc.fill_null_forward(values))
+            values = fill_holes(fill_forward(values))
         return _RunLengthEncoder(form, values)
 
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
