@@ -36,7 +36,6 @@ from nyala.schema.types import EXACT_DECIMALS, MAX_CELL_BYTES, ColumnType, from_
 __all__ = ["OutOfRangeError", "cast_datetime64", "cast_list", "cast_value"]
 
 _UTC_US: Final = pa.timestamp("us", tz="UTC")
-_NAT: Final = np.datetime64("NaT")
 
 
 class OutOfRangeError(SchemaError):
@@ -227,11 +226,20 @@ def _date(values: Sequence[Any], wanted: ColumnType) -> Cast:
 
 
 def _numpy_time(values: Sequence[Any], wanted: ColumnType) -> Cast:
-    return cast_datetime64(np.array([_NAT if value is None else value for value in values]))
+    return cast_datetime64(_with_gaps(values))
 
 
 def _pandas_time(values: Sequence[Any], wanted: ColumnType) -> Cast:
-    return cast_datetime64(np.array([_NAT if value is None else value.asm8 for value in values]))
+    return cast_datetime64(_with_gaps([None if value is None else value.asm8 for value in values]))
+
+
+def _with_gaps(values: Sequence[np.datetime64 | None]) -> npt.NDArray[np.datetime64]:
+    """Times of any units, some of which are there, in one of them, and NaT for None; no NaT without a unit, of which
+    NumPy 2.5 warns."""
+    there = np.array([value for value in values if value is not None])
+    times = np.full(len(values), np.array("NaT", there.dtype))
+    times[np.array([value is not None for value in values])] = there
+    return times
 
 
 def _other(values: Sequence[Any], wanted: ColumnType) -> Cast:

@@ -198,7 +198,7 @@ CASTS: list[tuple[str, Any, str, list[Any], dict[int, str]]] = [
      [micros("2020-01-01"), 5, 86_400_000_000, 1_000_000, None], {}),
     ("pandas times", [pd.Timestamp("1970-01-01T00:00:00.000001"), pd.NaT, pd.Timestamp(1001), pd.Timestamp("1970-01-02", tz="Asia/Tokyo")],
      "timestamp", [1, None, None, 54_000_000_000], {2: OUT}),
-    ("NumPy times of all units", [np.datetime64("2020"), np.datetime64("2020-02-01T05"), np.datetime64("NaT"), None], "date",
+    ("NumPy times of all units", [np.datetime64("2020"), np.datetime64("2020-02-01T05"), np.datetime64("NaT", "D"), None], "date",
      [days("2020-01-01"), None, None, None], {1: OUT}),
     ("pandas.NA", [pd.NA, 5, None], "int8", [None, 5, None], {}),
     ("lone surrogates", ["a\ud800", "ok", None], "string", [None, "ok", None], {0: INVALID_UTF8}),
