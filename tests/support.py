@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import os
 import sys
 import tempfile
@@ -13,7 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 from nyala.database import Database
 from nyala.env import Env, Files, SystemClock, SystemRandomness, system_files
@@ -22,6 +25,12 @@ from nyala.tablet import read_path
 from nyala.tablet.bootstrap import Replayer
 from nyala.tablet.store import Store, StoreOptions
 
+NARROW_DECIMALS = hasattr(pa, "decimal32")
+"""Whether this pyarrow has decimals of 4 and 8 bytes, as from 19 on."""
+needs_narrow_decimals = pytest.mark.skipif(
+    not NARROW_DECIMALS, reason="this pyarrow has no decimals of 4 and 8 bytes"
+)
+
 
 @contextlib.contextmanager
 def folder_in_memory() -> Iterator[Path]:
@@ -29,6 +38,12 @@ def folder_in_memory() -> Iterator[Path]:
     where = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(prefix="nyala-unit-", dir=where) as folder:
         yield Path(folder)
+
+
+def cli_runner() -> CliRunner:
+    """What click runs a command with, its two outputs apart: before 8.2 one has to ask for that."""
+    apart = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
+    return CliRunner(**apart)
 
 
 def no_threads(alone: bool) -> Any:

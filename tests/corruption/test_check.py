@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.corruption.seeded import contents, copy_store, files_of, make_store, same, tamper
-from tests.support import folder_in_memory, open_database, rows
+from tests.support import cli_runner, folder_in_memory, open_database, rows
 
 import nyala
 from nyala.catalog.model import CatalogChange, CatalogState
@@ -871,12 +871,10 @@ def test_a_damaged_catalogue_is_found_and_nothing_is_removed(store: Path) -> Non
 
 
 def test_the_command_says_what_it_found_and_exits_with_3(store: Path) -> None:
-    import click.testing
-
     from nyala.cli.app import app
 
     def run(*words: str) -> Any:
-        return click.testing.CliRunner().invoke(app, ["fs", "check", str(store), *words])
+        return cli_runner().invoke(app, ["fs", "check", str(store), *words])
 
     whole = run()
     assert whole.exit_code == 0 and "no problems" in whole.stdout

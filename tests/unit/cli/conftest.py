@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click.testing
 import pyarrow as pa
 import pytest
+from tests.support import cli_runner
 
 import nyala
 from nyala.cli.app import app
@@ -44,9 +44,7 @@ def run() -> Run:
     """run("table", "list", folder): exit code 0 is expected unless `code` says otherwise."""
 
     def run_it(*args: object, code: int = 0, stdin: str | bytes | None = None) -> Ran:
-        found = click.testing.CliRunner().invoke(
-            app, [str(arg) for arg in args], input=stdin, prog_name="nyala"
-        )
+        found = cli_runner().invoke(app, [str(arg) for arg in args], input=stdin, prog_name="nyala")
         if found.exception is not None and not isinstance(found.exception, SystemExit):
             raise found.exception
         ran = Ran(found.exit_code, found.stdout, found.stderr, found.exception)

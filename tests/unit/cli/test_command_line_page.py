@@ -32,9 +32,8 @@ def section(heading: str) -> str:
 
 
 def heading_of(path: tuple[str, ...], command: click.Command) -> str:
-    arguments = [
-        p.make_metavar(click.Context(command)) for p in command.params if isinstance(p, click.Argument)
-    ]
+    # As the usage says them; how to ask one argument for it depends on click's version.
+    arguments = command.collect_usage_pieces(click.Context(command))[bool(command.options_metavar) :]
     return f"`{' '.join(['nyala', *path, *arguments])}`"
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import sys
-import time
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import calls_of
 
 from nyala.errors import InvalidArgumentError
 from nyala.schema.predicate import (
@@ -233,9 +234,13 @@ def test_an_empty_text_is_refused(text: str) -> None:
         parse_predicate(text)
 
 
-def test_long_and_deep_texts_are_refused_quickly() -> None:
+def test_long_and_deep_texts_are_refused_soon() -> None:
     """A text from outside may be anything; it must not end the process, nor its recursion, nor an hour."""
-    started = time.monotonic()
+
+    def refuse(text: str) -> None:
+        with pytest.raises(InvalidArgumentError, match="more than"):
+            parse_predicate(text)
+
     for text in (
         "a = 1 OR " * (1_000_000 // 9),
         "(" * 10_000 + "a = 1" + ")" * 10_000,
@@ -243,9 +248,7 @@ def test_long_and_deep_texts_are_refused_quickly() -> None:
         "(" * TEXT_LENGTH_MAX,
         "a = 1 AND (b = 1 OR (" * 10_000,
     ):
-        with pytest.raises(InvalidArgumentError, match="more than"):
-            parse_predicate(text)
-    assert time.monotonic() - started < 20
+        assert sum(calls_of(partial(refuse, text)).values()) < 50_000
 
 
 def test_what_the_limits_allow_is_parsed_without_much_recursion() -> None:
