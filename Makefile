@@ -7,6 +7,8 @@
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
+LOWEST_VENV := .venv-lowest
+LOWEST_BIN := $(LOWEST_VENV)/bin
 BENCH_VENV := .venv-bench
 BENCH_BIN := $(BENCH_VENV)/bin
 BENCH_SPARK_VENV := .venv-bench-spark
@@ -25,7 +27,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernels demo test test-fast test-long bench bench-spark lint fmt lock clean java
+.PHONY: help setup kernels demo test test-fast test-lowest test-long bench bench-spark lint fmt lock clean java
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +72,21 @@ test: java setup lint  ## the gate: lint, then all tests, those with Spark last
 test-fast: setup  ## the tests that need no Spark, without lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long and not spark" $(ARGS)
 
+$(LOWEST_VENV)/.locked: requirements/build.lock requirements/lowest.lock
+	@tools/make-venv $(LOWEST_VENV)
+	@echo "Installing the lowest versions that pyproject.toml allows into $(LOWEST_VENV) ..."
+	@$(LOWEST_BIN)/python tools/pip-install --require-hashes -r requirements/build.lock
+	@$(LOWEST_BIN)/python tools/pip-install --require-hashes --no-build-isolation -r requirements/lowest.lock
+	@touch $@
+
+$(LOWEST_VENV)/.installed: $(LOWEST_VENV)/.locked $(BUILD)
+	@$(LOWEST_BIN)/python tools/pip-install --no-deps --no-build-isolation --editable .
+	@$(LOWEST_BIN)/python tools/say-kernels
+	@touch $@
+
+test-lowest: $(LOWEST_VENV)/.installed  ## the tests that need no Spark, with the lowest versions of all that Nyala depends on
+	$(LOWEST_BIN)/python -m pytest -n 2 --dist loadgroup -m "not long and not spark" $(ARGS)
+
 test-long: java setup  ## what takes more than an hour: many more random cases, the tests marked `long`; figures into docs/reliability.md
 	@rm -rf .figures
 	NYALA_FIGURES=$(CURDIR)/.figures $(BIN)/python -m pytest -n 2 --dist loadgroup --hypothesis-profile nightly --timeout 3600 -o faulthandler_timeout=3590 $(ARGS)
@@ -110,4 +127,4 @@ lock: setup  ## resolve the dependencies anew and write requirements/*.lock (nee
 	tools/lock
 
 clean:  ## remove .venv, caches and the demo's store
-	rm -rf $(VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .figures .import_linter_cache spark-warehouse
+	rm -rf $(VENV) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .figures .import_linter_cache spark-warehouse

@@ -91,8 +91,8 @@ _END: Final = object()
 def cost(action: Callable[[], Any], top: int = 10) -> Cost:
     """Run the action under cProfile, in this thread and in threads that it starts; those that decode are begun anew.
 
-    From Python 3.12 on only this thread is seen. Threads of C code that call Python (DuckDB's) are seen where they read
-    through `seen`, and threads that were there before not at all.
+    Up to Python 3.11 threads of C code that call Python (DuckDB's) are seen where they read through `seen`, and threads
+    that were there before not at all; from 3.12 on the profile is of all threads.
     """
 
     def begin(*event: object) -> None:

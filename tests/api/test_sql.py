@@ -624,7 +624,7 @@ def test_polars_predicates_narrow_the_scan(db: Any, monkeypatch: pytest.MonkeyPa
     ]
     for predicate, count, text in cases:
         assert lazy.filter(predicate).collect().height == count
-        assert pushed[-1] == text
+        assert sorted(pushed[-1].split(" AND ")) == sorted(text.split(" AND "))
     top = lazy.filter(k > 10).sort("k").head(2).collect()
     assert top["k"].to_list() == [11, 12]
 

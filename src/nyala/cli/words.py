@@ -30,7 +30,7 @@ _RULES: Final = tuple(
         (r"^changes are those after since and up to until, and since=(.*) is later than until=(.*)$",
          r"changes are those after --since and up to --until, and \1 is later than \2"),
         # what a scan reads, and how a table is cut
-        (r"leave it out \(None\) to select every row", "leave out --where to select every row"),
+        (r"TRUE selects every row", "leave out --where to select every row"),
         (r"^columns names a column twice", "--columns names a column twice"),
         (r"^hash_partition(?:\((.*?)\):)?", lambda found: f"--hash {found[1]}:" if found[1] else "--hash"),
         (r"^range_partition\b", "--range"),

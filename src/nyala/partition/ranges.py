@@ -118,7 +118,11 @@ def _split(
             key = pending[0]
             if key < (lower or b""):
                 break
-            if key in (lower, upper) or key == _encode_minimum(codec):
+            if key == _encode_minimum(codec):
+                raise InvalidArgumentError(
+                    f"no row lies below the split {keys[key]!r}: it is the least value there is"
+                )
+            if key in (lower, upper):
                 raise InvalidArgumentError(f"split matches lower or upper bound: {keys[key]!r}")
             result.append((lower, key))
             lower = pending.pop(0)

@@ -51,6 +51,7 @@ from nyala.schema.types import (
     MAX_CELL_BYTES,
     PERIOD,
     PERIOD_ADVICE,
+    UUID_ADVICE,
     ColumnType,
 )
 
@@ -173,9 +174,7 @@ def _refuse_otherwise_meant(given: pa.DataType, type: ColumnType) -> None:
     if name == PERIOD:
         raise SchemaError(f"given {given}, wanted {type}; {PERIOD_ADVICE}")
     if name == "arrow.uuid" and type.is_text:
-        raise SchemaError(
-            f"given {given}, wanted {type}; its text is str(value) in Python, its 16 bytes are binary"
-        )
+        raise SchemaError(f"given {given}, wanted {type}; {UUID_ADVICE}")
 
 
 def _plain(array: pa.Array) -> pa.Array:

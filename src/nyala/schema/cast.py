@@ -22,6 +22,7 @@ import functools
 import itertools
 import math
 import operator
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ import pyarrow as pa
 
 from nyala.errors import OUT_OF_RANGE, SchemaError
 from nyala.schema.array_cast import Cast, Failure, cast_array, one_array, range_text, shorten, utf8_array
-from nyala.schema.types import EXACT_DECIMALS, MAX_CELL_BYTES, ColumnType, from_canonical
+from nyala.schema.types import EXACT_DECIMALS, MAX_CELL_BYTES, UUID_ADVICE, ColumnType, from_canonical
 
 __all__ = ["OutOfRangeError", "cast_datetime64", "cast_list", "cast_value"]
 
@@ -242,6 +243,13 @@ def _with_gaps(values: Sequence[np.datetime64 | None]) -> npt.NDArray[np.datetim
     return times
 
 
+def _uuid(values: Sequence[Any], wanted: ColumnType) -> Cast:
+    """As Arrow from 20 on takes them, of itself: their bytes."""
+    if wanted.is_text:
+        raise SchemaError(f"given uuid.UUID, wanted {wanted}; {UUID_ADVICE}")
+    return pa.array([None if value is None else value.bytes for value in values], pa.binary()), []
+
+
 def _other(values: Sequence[Any], wanted: ColumnType) -> Cast:
     try:
         return one_array(pa.array(values)), []
@@ -270,6 +278,8 @@ def _kind_of(cls: type) -> _Kind:
         return _bytes
     if issubclass(cls, np.datetime64):
         return _numpy_time
+    if issubclass(cls, uuid.UUID):
+        return _uuid
     if cls.__module__.startswith("pandas."):
         if cls.__name__ in ("NaTType", "NAType"):
             return _null

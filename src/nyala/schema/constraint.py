@@ -27,6 +27,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from nyala.schema.equality import compared_as_tuples
 from nyala.schema.literals import NAN
 from nyala.schema.types import ColumnType
 
@@ -42,6 +43,7 @@ def order_key(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
+@compared_as_tuples
 @dataclass(frozen=True)
 class Constraint:
     """A necessary condition on one column. Made by `between`, `one_of`, `intersect` and `union`."""

@@ -61,6 +61,8 @@ from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["Assigned", "Expression", "parse_assignment", "parse_expression"]
 
+_ISO_DAY: Final = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}\s*")
+
 
 class Assigned(NamedTuple):
     """The new values of a column, in its canonical type, and the rows that have none (NULL in `array`)."""
@@ -163,8 +165,11 @@ class _Computed(Expression):
         failures: list[Failure] = []
         if wanted.name == "date" and (array.type == pa.int64() or is_decimal(array.type)):
             # As days since 1970 it would be taken by mistake: 2013 - 01 - 01 is 2011.
+            said = (
+                "is no day of the calendar" if _ISO_DAY.fullmatch(self._text) else "is a number and no date"
+            )
             raise SchemaError(
-                f"column {self.target.name!r}: {quote(self._text)} is a number and no date; write DATE '2013-01-31'"
+                f"column {self.target.name!r}: {quote(self._text)} {said}; write DATE '2013-01-31'"
             )
         if array.type == pa.float64() and (wanted.is_integer or wanted.name == "decimal"):
             array, failures = _double_to_exact(array, self.target)

@@ -29,6 +29,7 @@ from typing import Any, Final, NoReturn
 import pyarrow.compute as pc
 
 from nyala.errors import InvalidArgumentError
+from nyala.schema.equality import compared_as_tuples
 from nyala.schema.literals import Literal, iso_text, normalise
 
 __all__ = [
@@ -91,6 +92,7 @@ class Predicate:
         return _to_sql(self)
 
 
+@compared_as_tuples
 @dataclass(frozen=True)
 class Compare(Predicate):
     """column op value. With None it is NULL for every row."""
@@ -109,6 +111,7 @@ class CompareColumns(Predicate):
     right: str
 
 
+@compared_as_tuples
 @dataclass(frozen=True)
 class InList(Predicate):
     """column IN (values). None among them makes every row that matches no other value NULL, as in SQL."""

@@ -84,7 +84,7 @@ def parse_predicate(text: str, *, length_max: int = TEXT_LENGTH_MAX) -> Predicat
     """
     stream = TokenStream(text, length_max)
     if stream.token.kind == "end":
-        raise InvalidArgumentError("the predicate is empty; leave it out (None) to select every row")
+        raise InvalidArgumentError("the predicate is empty; TRUE selects every row")
     parser = PredicateParser(stream)
     predicate = parser.condition()
     if stream.token.kind != "end":

@@ -40,6 +40,7 @@ import pyarrow as pa
 
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError, SchemaError
 from nyala.schema.cast import cast_value
+from nyala.schema.equality import compared_as_tuples
 from nyala.schema.limits import DEFAULT_LIMITS, LARGEST, Limits
 from nyala.schema.sizes import size_in_bytes, whole_number
 from nyala.schema.types import ColumnType, parse_type
@@ -180,6 +181,7 @@ def column(
     )
 
 
+@compared_as_tuples
 @dataclass(frozen=True)
 class ColumnSchema:
     """One column of one version of a table's schema."""

@@ -6,6 +6,8 @@ import operator
 import re
 from typing import Any, Final
 
+import numpy as np
+
 __all__ = ["SIZE_MAX_BYTES", "size_in_bytes", "whole_number"]
 
 SIZE_MAX_BYTES: Final = 2**63 - 1
@@ -36,7 +38,7 @@ def size_in_bytes(text: str) -> int | None:
 
 def whole_number(given: Any) -> int | None:
     """An int, or what stands for one as NumPy's do; None for anything else, True and False too."""
-    if isinstance(given, bool):
+    if isinstance(given, bool | np.bool_):
         return None
     try:
         return operator.index(given)

@@ -254,6 +254,7 @@ def _unknown_type(spec: str) -> str:
 # pandas keeps of a period how many of its length have gone since 1970, which no column would mean by it.
 PERIOD: Final = "pandas.period"
 PERIOD_ADVICE: Final = "a period is no moment; give where it begins, .dt.to_timestamp() of the pandas column"
+UUID_ADVICE: Final = "its text is str(value) in Python, its 16 bytes are binary"
 
 
 def parse_type(spec: str | pa.DataType | ColumnType) -> ColumnType:

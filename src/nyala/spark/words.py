@@ -36,7 +36,7 @@ _RULES: Final = tuple(
         (r"write at=('[^']*'), or give a datetime", r"write .option('at', \1)"),
         (r"leave its range out with where=", "leave its range out with .option('where', …)"),
         (r"leave it out, with columns=\[…\]", "leave it out, with .option('columns', …)"),
-        (r"leave it out \(None\) to select every row", "leave the option out to read every row"),
+        (r"TRUE selects every row", "leave the option out to read every row"),
         (r"; build a long predicate with nyala\.col\(\.\.\.\), for instance col\('k'\)\.isin\(values\)",
          "; join with a DataFrame of the values instead"),
         (r"or connect without read_only to make it", "or make one with nyala.connect(path)"),

@@ -332,7 +332,7 @@ def _put(change: CatalogChange, target: TableState) -> None:
 
 def _homeless(target: TableState, count: int, first: str) -> str:
     return (
-        f"{count} rows or more of table {target.name!r} have no place in the new partitions, {first}; nothing changed: "
+        f"{count} rows or more have no place in the new partitions of table {target.name!r}, {first}; nothing changed: "
         "give ranges that cover all rows, or delete those first"
     )
 

@@ -161,7 +161,10 @@ INTS = build_schema(
             lambda: [range_partition("a", splits=[9], bounds=[(5, 9)])],
             "split matches lower or upper bound: 9",
         ),
-        (lambda: [range_partition("a", splits=[-128])], "split matches lower or upper bound"),
+        (
+            lambda: [range_partition("a", splits=[-128])],
+            "no row lies below the split -128: it is the least",
+        ),
         (lambda: [range_partition("a", splits=[4], bounds=[(5, 9)])], "split out of bounds: 4"),
         (lambda: [range_partition("a", splits=[10], bounds=[(5, 9)])], "split out of bounds: 10"),
         (lambda: [range_partition("a", splits=[10], bounds=[(5, 9), (11, 12)])], "split out of bounds: 10"),

@@ -257,6 +257,7 @@ REFUSED: list[tuple[str, Any, type[Exception], str]] = [
     ("n", "CASE WHEN flag THEN 1 ELSE 'x' END", SchemaError, "nothing in common: integer and text"),
     ("day", "2013 - 01 - 01", SchemaError, "is a number and no date"),
     ("day", "2013-01-011", SchemaError, "is a number and no date"),
+    ("day", "2013-13-01", SchemaError, "is no day of the calendar; write DATE '2013-01-31'"),
     ("flag", "n >", InvalidArgumentError, "expected a value after >"),
     ("flag", "n", SchemaError, "a condition is a comparison"),
     ("flag", 1, SchemaError, "wanted bool"),

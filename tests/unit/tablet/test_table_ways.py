@@ -149,10 +149,10 @@ def look(
     assert db.sql(statement, at=at).to_arrow().to_pylist() == wanted
     unordered = table.scan(by_key, where, at=at).to_polars().sort(tale.keys)
     assert unordered.select(names).to_arrow().cast(scan.schema).to_pylist() == wanted
-    lazy = table.scan(at=at).to_polars_lazy()
-    if where is not None:
-        lazy = lazy.filter(pl.sql_expr(where.replace("DATE ", "date ")))
-    assert lazy.sort(tale.keys).select(names).collect().to_arrow().cast(scan.schema).to_pylist() == wanted
+    if where is None or "IN (DATE" not in where:  # which polars reads from 1.36 on
+        lazy = table.scan(at=at).to_polars_lazy()
+        lazy = lazy if where is None else lazy.filter(pl.sql_expr(where.replace("DATE ", "date ")))
+        assert lazy.sort(tale.keys).select(names).collect().to_arrow().cast(scan.schema).to_pylist() == wanted
 
 
 @pytest.mark.timeout(3600)
@@ -183,15 +183,10 @@ def test_the_same_rows_whatever_a_table_consists_of(
             table = db["t"]
             keys = data.draw(st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=40), label="keys")
             keys += range(keys[0], ROWS, 1 + keys[-1] % 9)
-            there = {
-                k: {name: tale.states[state][k][name] for name in (*tale.keys, *names)}
-                for k in keys
-                if k in tale.states[state]
-            }
+            there = tale.states[state]
             given_keys = [{name: row(k, 0)[name] for name in tale.keys} for k in keys]
-            chosen = [*tale.keys, *(name for name in names if name not in tale.keys)]
-            got = table.get_many(given_keys, chosen, at=tale.moments[state]).to_pylist()
-            assert got == [there[k] for k in keys if k in there]
+            found = table.get_many(given_keys, names, at=tale.moments[state]).to_pylist()
+            assert found == [{name: there[k][name] for name in names} for k in keys if k in there]
             since = data.draw(st.integers(0, state), label="since")
             feed = (
                 table.changes(tale.moments[since], tale.moments[state], columns=names).to_arrow().to_pylist()

@@ -34,7 +34,7 @@ cdef extern from *:
     bint _checked "NYALA_CHECKED"
     bint _has_avx2 "NYALA_HAS_AVX2"
 
-REVISION = 18
+REVISION = 19
 CHECKED = bool(_checked)
 HAS_AVX2 = bool(_has_avx2)
 
@@ -127,7 +127,7 @@ cdef int _rows_in(Py_ssize_t lower, Py_ssize_t upper, Py_ssize_t count) except -
 
 
 cdef int _aligned(Py_buffer* view, int width) except -1:
-    if <size_t>view.buf % width:
+    if view.len and <size_t>view.buf % width:
         raise ValueError(f"expected memory for numbers of {width} bytes, found it at {<size_t>view.buf}")
     return 0
 

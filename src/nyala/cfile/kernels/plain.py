@@ -38,7 +38,7 @@ __all__ += ["spread", "spread_ends", "views", "widen", "word_ends"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 18
+REVISION: Final = 19
 CHECKED: Final = False
 
 
