@@ -8,6 +8,7 @@ import io
 import re
 from pathlib import Path
 
+import duckdb
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
@@ -25,6 +26,8 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
     Blocks that name `spark` or `df` belong to the tests with Spark. `print(…)   # text` must print that text.
     """
+    if page.name == "sql.md" and duckdb.__version__.startswith("1."):
+        pytest.skip("the page shows what DuckDB 2 asks a scan for")
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     for number, text in enumerate(blocks(page, "python")):

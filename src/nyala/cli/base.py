@@ -126,6 +126,9 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Raises: click.UsageError, which says of some words what does that here."""
+        # Before 8.2 click takes a path for an option, because of its first letter, and shows the help.
+        if os.path.isdir(args[0]) and self.get_command(ctx, args[0]) is None:
+            raise _with_meant(click.UsageError(f"No such command {args[0]!r}.", ctx), args[0])
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
