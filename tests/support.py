@@ -14,7 +14,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -24,12 +23,6 @@ from nyala.env.clock import Clock
 from nyala.tablet import read_path
 from nyala.tablet.bootstrap import Replayer
 from nyala.tablet.store import Store, StoreOptions
-
-NARROW_DECIMALS = hasattr(pa, "decimal32")
-"""Whether this pyarrow has decimals of 4 and 8 bytes, as from 19 on."""
-needs_narrow_decimals = pytest.mark.skipif(
-    not NARROW_DECIMALS, reason="this pyarrow has no decimals of 4 and 8 bytes"
-)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ Source: the Arrow columnar format, "Variable-size Binary View Layout".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +22,7 @@ from nyala.cfile import kernels
 from nyala.cfile.encoding.words import text_of
 from nyala.cfile.memory import allocate, pool
 
-__all__ = ["TextViews", "view_types"]
+__all__ = ["VIEW_TYPES", "TextViews"]
 
 
 class TextViews:
@@ -38,8 +37,9 @@ class TextViews:
     @staticmethod
     def of_all_text(schema: pa.Schema) -> TextViews:
         """For batches of this schema, whose text and binary may come as dictionaries."""
-        views = view_types()
-        return TextViews(pa.schema([field.with_type(views.get(field.type, field.type)) for field in schema]))
+        return TextViews(
+            pa.schema([field.with_type(VIEW_TYPES.get(field.type, field.type)) for field in schema])
+        )
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not batch.num_columns:
@@ -75,12 +75,11 @@ class TextViews:
         return _cast(column, field.type)
 
 
-@cache
-def view_types() -> Mapping[pa.DataType, pa.DataType]:
-    """The types that are handed over as views: none before pyarrow 19, which makes no views of buffers."""
-    if int(pa.__version__.partition(".")[0]) < 19:
-        return {}
-    return {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
+VIEW_TYPES: Final[Mapping[pa.DataType, pa.DataType]] = {
+    pa.string(): pa.string_view(),
+    pa.binary(): pa.binary_view(),
+}
+"""The types that are handed over as views."""
 
 
 def _cast(column: pa.Array, type: pa.DataType) -> pa.Array:

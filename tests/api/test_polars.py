@@ -27,7 +27,7 @@ from nyala.cfile.physical import narrow_decimal
 from nyala.rowset import disk_rowset
 from nyala.schema.types import parse_type
 from nyala.tablet import parallel, read_path
-from nyala.text_views import TextViews, view_types
+from nyala.text_views import VIEW_TYPES, TextViews
 from tests.support import open_database
 
 PL_VERSION, PA_VERSION = (int(module.__version__.partition(".")[0]) for module in (pl, pa))
@@ -81,21 +81,6 @@ def test_polars_gets_decimals_as_they_are_stored(db: nyala.Database, monkeypatch
     if PA_VERSION >= 19:  # older ones have none
         assert stored == [pa.decimal32(9, 2), pa.decimal64(15, 2)]
         assert [schema.types for schema in given] == [[pa.int64(), *stored, pa.decimal128(30, 2)]] * 4
-
-
-def test_polars_gets_wide_decimals_where_arrow_has_no_others(
-    db: nyala.Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """pyarrow before 19."""
-    monkeypatch.delattr(pa, "decimal64", raising=False)
-    narrow_decimal.cache_clear()  # what Arrow has for a type is looked up once
-    try:
-        table = db.create_table("t", {"k": "int64", "a": "decimal(15,2)"}, "k")
-        table.insert({"k": [1], "a": [Decimal("-1.25")]})
-        table.flush()
-        assert table.scan().to_polars().to_dicts() == [{"k": 1, "a": Decimal("-1.25")}]
-    finally:
-        narrow_decimal.cache_clear()
 
 
 def test_words_in_dictionaries_are_text_for_polars(tmp_path: Path) -> None:
@@ -409,7 +394,7 @@ def test_text_is_handed_over_as_views(kind: pa.DataType, part: slice) -> None:
         batch = pa.RecordBatch.from_arrays([column[part]], ["t"])
         as_text = TextViews.of_all_text(pa.schema([("t", kind)]))
         made = as_text(batch)
-        assert made.schema.types == [view_types().get(kind, kind)]
+        assert made.schema.types == [VIEW_TYPES.get(kind, kind)]
         made.validate(full=True)
         assert made.column(0).to_pylist() == column[part].to_pylist()
         frame = pl.from_arrow(made)

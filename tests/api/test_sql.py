@@ -28,7 +28,6 @@ from nyala.sql import source as source_module
 from nyala.sql.closing import LeftCursors
 from nyala.sql.statement import columns_named
 from nyala.tablet import read_path
-from nyala.text_views import view_types
 from tests.support import open_database
 
 ROWS = 300_000
@@ -665,7 +664,6 @@ def test_what_a_predicate_leaves_is_decoded_ahead_of_duckdb(db: Any, monkeypatch
 
 
 @pytest.mark.skipif(duckdb.__version__.startswith("1."), reason="DuckDB 1.x takes text as text")
-@pytest.mark.skipif(not view_types(), reason="pyarrow makes no views")
 def test_text_of_many_words_goes_to_duckdb_as_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It makes vectors of a batch's whole dictionary. Of few words it groups faster by dictionaries; and whichever it
     is given, the rows are the same: of two rowsets, with NULLs, of changed and of new rows, with a predicate and

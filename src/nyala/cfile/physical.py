@@ -147,11 +147,11 @@ class Physical:
 
 @functools.cache
 def narrow_decimal(type: ColumnType) -> pa.DataType | None:
-    """Arrow's decimal of 4 or 8 bytes for a decimal that is stored so; None for others, or where Arrow has none."""
+    """Arrow's decimal of 4 or 8 bytes for a decimal that is stored so; None for others."""
     if type.name != "decimal" or type.storage_width_bytes not in (4, 8):
         return None
-    make = getattr(pa, "decimal32" if type.storage_width_bytes == 4 else "decimal64", None)  # pyarrow >= 19
-    return None if make is None else make(type.precision, type.scale)
+    make = pa.decimal32 if type.storage_width_bytes == 4 else pa.decimal64
+    return make(type.precision, type.scale)
 
 
 @functools.cache

@@ -65,7 +65,6 @@ MERGE_RATIO: Final = 4
 _SMALL_INSERTS: Final = 64
 _SMALL_ROWS: Final = 256
 _OVERHEAD_BYTES: Final = 2048
-_JOINS_BATCHES: Final = hasattr(pa, "concat_batches")  # pyarrow has it from 19.0 on
 # Text columns have 32-bit offsets; joining chunks beyond this could pass them.
 _CHUNK_BYTES_MAX: Final = 1 << 30
 
@@ -223,7 +222,7 @@ def _joined_at_once(parts: Sequence[_Chunk]) -> dict[int, pa.Array] | None:
     Cost: one Arrow call, where 64 inserts of 16 columns are a thousand slices.
     """
     like = next((part.content.batch.batch for part in parts if isinstance(part.content, _Insert)), None)
-    if like is None or not _JOINS_BATCHES:
+    if like is None:
         return None
     ids = [int(name) for name in like.schema.names]
     batches = []

@@ -97,12 +97,9 @@ class Patch:
 
     @property
     def numbers(self) -> npt.NDArray[Any]:
-        """The values as integers, side by side and where numbers may lie; of a patch that `is_numbers`.
-
-        They are copied where it is not so: values may lie in bytes of others, and of Arrow's wide decimals, which an
-        older Arrow has only, a number is every second word.
-        """
-        return np.require(fixed_values(self.values, self.type), requirements=("C", "A"))
+        """The values as integers, where numbers may lie (values may lie in bytes of others); of a patch that
+        `is_numbers`."""
+        return np.require(fixed_values(self.values, self.type), requirements="A")
 
     def onto(self, base: pa.Array) -> pa.Array:
         """The rows of the range with what is changed; `base`, in the column's type or narrow, stays as it is."""

@@ -75,7 +75,6 @@ _NAIVE_US: Final = pa.timestamp("us")
 _UTC_US: Final = pa.timestamp("us", tz="UTC")
 _TICKS_PER_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _INT64_MAX: Final = 2**63 - 1
-_JOINS_BATCHES: Final = hasattr(pa, "concat_batches")  # pyarrow has it from 19.0 on
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def copy_array(array: pa.Array) -> pa.Array:
 
 def copy_arrays(arrays: Sequence[pa.Array]) -> list[pa.Array]:
     """`copy_array` of arrays of one length. Cost: of many, a third of as many copies one by one."""
-    if len(arrays) < 2 or not _JOINS_BATCHES:
+    if len(arrays) < 2:
         return [copy_array(array) for array in arrays]
     whole = pa.RecordBatch.from_arrays(arrays, names=[""] * len(arrays))
     copies: list[pa.Array] = pa.concat_batches([whole.slice(0, 0), whole]).columns

@@ -110,7 +110,7 @@ def test_whatever_is_read_of_a_sparse_column_is_as_it_was(
     for one in read:
         one.validate(full=True)
         assert same(one, expected)
-    if type in ("decimal(9,2)", "decimal(18,0)") and hasattr(pa, "decimal32"):
+    if type in ("decimal(9,2)", "decimal(18,0)"):
         assert column.read_narrow(lower, upper).cast(array.type).equals(expected)
     rows = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=9)), np.int64)
     assert same(column.singles.gather(rows), array.take(pa.array(rows)))

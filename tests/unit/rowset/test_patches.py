@@ -300,14 +300,10 @@ def test_the_first_scan_leaves_nothing_in_the_cache_not_even_of_the_last_few_row
     assert cache.size_bytes > before + 2 * 4 * ROWS
 
 
-@pytest.mark.parametrize("how", ["wide", "in bytes of others"])
-def test_numbers_of_a_patch_lie_side_by_side_where_numbers_may_lie(how: str) -> None:
-    """Kernels take them as they are. An older Arrow has decimals of 16 bytes only; a token has what was changed."""
-    type = parse_type("decimal(9,2)" if how == "wide" else "int64")
-    values = pa.array([Decimal("1.25"), Decimal("-7.00"), Decimal("0.01")], pa.decimal128(9, 2))
+def test_numbers_of_a_patch_lie_where_numbers_may_lie() -> None:
+    """Kernels take them as they are; what a token or somebody else's buffer has may lie anywhere."""
     wanted = [125, -700, 1]
-    if how != "wide":
-        data = np.array(wanted).tobytes()
-        values = pa.Array.from_buffers(pa.int64(), 3, [None, pa.py_buffer(b"x" + data).slice(1)])
-    numbers = Patch(type, np.arange(3, dtype=np.int32), values).numbers
-    assert numbers.flags.c_contiguous and numbers.flags.aligned and numbers.tolist() == wanted
+    data = pa.py_buffer(b"x" + np.array(wanted).tobytes()).slice(1)
+    values = pa.Array.from_buffers(pa.int64(), 3, [None, data])
+    numbers = Patch(parse_type("int64"), np.arange(3, dtype=np.int32), values).numbers
+    assert numbers.flags.aligned and numbers.tolist() == wanted

@@ -106,8 +106,6 @@ def test_spark_reads_what_arrow_has(nulls: bool, array_rows: int, monkeypatch: p
 
 
 def test_narrow_decimals_are_the_numbers_that_spark_holds() -> None:
-    if not hasattr(pa, "decimal64"):
-        pytest.skip("this pyarrow has no decimals of 4 and 8 bytes")
     values = [Decimal("1.50"), None, Decimal("-9.99")]
     schema = pa.schema([("d", pa.decimal128(9, 2))])
     for type in (pa.decimal32(9, 2), pa.decimal64(9, 2)):
