@@ -656,6 +656,8 @@ def test_other_libraries_hand_on_the_sentence_of_a_corruption(tmp_path: Path) ->
             (duckdb.InvalidInputException, lambda: (scan, con.sql("FROM scan").fetchall())),
         ]
         page = (Path(__file__).parents[2] / "docs" / "how-to" / "errors.md").read_text()
+        if int(pl.__version__.partition(".")[0]) < 2:  # polars 1.35 panics with the sentence
+            del foreign[1]
         for kind, read in foreign:
             with pytest.raises(kind, match=f"{file} at offset 32: expected"):
                 read()

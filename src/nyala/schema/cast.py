@@ -22,7 +22,6 @@ import functools
 import itertools
 import math
 import operator
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -278,7 +277,7 @@ def _kind_of(cls: type) -> _Kind:
         return _bytes
     if issubclass(cls, np.datetime64):
         return _numpy_time
-    if issubclass(cls, uuid.UUID):
+    if (cls.__module__, cls.__name__) == ("uuid", "UUID"):  # by name: the module makes them, by chance
         return _uuid
     if cls.__module__.startswith("pandas."):
         if cls.__name__ in ("NaTType", "NAType"):

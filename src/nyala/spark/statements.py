@@ -134,6 +134,8 @@ def _look_for_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema |
         trees = glot.parse(text, dialect="spark")
     except glot.errors.SqlglotError as error:
         raise InvalidArgumentError(f"the statement does not parse: {_first_line(error)}") from None
+    except TypeError as error:  # of sqlglot 28 and 29, at `|> SET`
+        raise InvalidArgumentError("the statement does not parse") from error
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise InvalidArgumentError(
             "nyala.spark.sql takes one SELECT (SELECT * FROM t, where you mean TABLE t): write with "
