@@ -656,21 +656,25 @@ def test_other_libraries_hand_on_the_sentence_of_a_corruption(tmp_path: Path) ->
             (duckdb.InvalidInputException, lambda: (scan, con.sql("FROM scan").fetchall())),
         ]
         page = (Path(__file__).parents[2] / "docs" / "how-to" / "errors.md").read_text()
-        if int(pl.__version__.partition(".")[0]) < 2:  # polars 1.35 panics with the sentence
+        older = int(pl.__version__.partition(".")[0]) < 2
+        if older:  # which panics with the sentence
             del foreign[1]
         for kind, read in foreign:
             with pytest.raises(kind, match=f"{file} at offset 32: expected"):
                 read()
             assert f".{kind.__name__}` |" in page
+        lazily = scan.to_polars_lazy().collect
         ours: list[Callable[[], object]] = [
             scan.to_arrow,
             scan.to_reader().read_all,
             scan.to_pandas,
             scan.to_polars,
-            scan.to_polars_lazy().collect,
+            lazily,
             db.sql("FROM t").fetchall,
             lambda: pa.table(db.sql("FROM t")),
         ]
+        if older:  # which hands on the sentence in a class of its own
+            ours.remove(lazily)
         for read in ours:
             with pytest.raises(CorruptionError, match="at offset 32: expected"):
                 read()
