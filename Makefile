@@ -34,16 +34,26 @@ help:  ## list the targets
 
 setup: $(VENV)/.installed  ## make .venv and install everything from the lock (demo and test do it by themselves)
 
-$(VENV)/.locked: requirements/build.lock requirements/dev.lock
-	@tools/make-venv $(VENV)
-	@echo "Installing what the lock names into $(VENV) (the first time this fetches Spark, some 450 MB) ..."
-	@$(BIN)/python tools/pip-install --require-hashes -r requirements/build.lock
-	@$(BIN)/python tools/pip-install --require-hashes --no-build-isolation -r requirements/dev.lock
+# An environment for each lock: what that names, and then the project itself, editable.
+ENVIRONMENTS := $(VENV) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV)
+$(VENV)/.locked: requirements/dev.lock
+$(LOWEST_VENV)/.locked: requirements/lowest.lock
+$(BENCH_VENV)/.locked: requirements/bench.lock
+$(BENCH_SPARK_VENV)/.locked: requirements/bench-spark.lock
+FETCHED := the first time this fetches Spark, some 450 MB
+# The peers weigh more than all else but Spark, and no test needs them: an environment of their own.
+$(BENCH_VENV)/.locked: FETCHED := DuckDB, polars, Delta Lake, Iceberg, Lance: some 300 MB to fetch
+
+$(ENVIRONMENTS:=/.locked): %/.locked: requirements/build.lock
+	@tools/make-venv $*
+	@echo "Installing what $(lastword $^) names into $* ($(FETCHED)) ..."
+	@$*/bin/python tools/pip-install --require-hashes -r requirements/build.lock
+	@$*/bin/python tools/pip-install --require-hashes --no-build-isolation -r $(lastword $^)
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.locked $(BUILD)
-	@$(BIN)/python tools/pip-install --no-deps --no-build-isolation --editable .
-	@$(BIN)/python tools/say-kernels
+$(ENVIRONMENTS:=/.installed): %/.installed: %/.locked $(BUILD)
+	@$*/bin/python tools/pip-install --no-deps --no-build-isolation --editable .
+	@$*/bin/python tools/say-kernels
 	@touch $@
 
 kernels: setup  ## compile the kernels anew, in place (NYALA_KERNEL_CHECKS=1: each access is proved again)
@@ -72,18 +82,6 @@ test: java setup lint  ## the gate: lint, then all tests, those with Spark last
 test-fast: setup  ## the tests that need no Spark, without lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long and not spark" $(ARGS)
 
-$(LOWEST_VENV)/.locked: requirements/build.lock requirements/lowest.lock
-	@tools/make-venv $(LOWEST_VENV)
-	@echo "Installing the lowest versions that pyproject.toml allows into $(LOWEST_VENV) ..."
-	@$(LOWEST_BIN)/python tools/pip-install --require-hashes -r requirements/build.lock
-	@$(LOWEST_BIN)/python tools/pip-install --require-hashes --no-build-isolation -r requirements/lowest.lock
-	@touch $@
-
-$(LOWEST_VENV)/.installed: $(LOWEST_VENV)/.locked $(BUILD)
-	@$(LOWEST_BIN)/python tools/pip-install --no-deps --no-build-isolation --editable .
-	@$(LOWEST_BIN)/python tools/say-kernels
-	@touch $@
-
 test-lowest: $(LOWEST_VENV)/.installed  ## the tests that need no Spark, with the lowest versions of all that Nyala depends on
 	$(LOWEST_BIN)/python -m pytest -n 2 --dist loadgroup -m "not long and not spark" $(ARGS)
 
@@ -92,33 +90,8 @@ test-long: java setup  ## what takes more than an hour: many more random cases, 
 	NYALA_FIGURES=$(CURDIR)/.figures $(BIN)/python -m pytest -n 2 --dist loadgroup --hypothesis-profile nightly --timeout 3600 -o faulthandler_timeout=3590 $(ARGS)
 	@$(BIN)/python -m tests.figures .figures
 
-# The peers weigh more than all else but Spark, and no test needs them: an environment of their own.
-$(BENCH_VENV)/.locked: requirements/build.lock requirements/bench.lock
-	@tools/make-venv $(BENCH_VENV)
-	@echo "Installing what the lock names into $(BENCH_VENV) (DuckDB, polars, Delta Lake, Iceberg, Lance: some 300 MB to fetch) ..."
-	@$(BENCH_BIN)/python tools/pip-install --require-hashes -r requirements/build.lock
-	@$(BENCH_BIN)/python tools/pip-install --require-hashes --no-build-isolation -r requirements/bench.lock
-	@touch $@
-
-$(BENCH_VENV)/.installed: $(BENCH_VENV)/.locked $(BUILD)
-	@$(BENCH_BIN)/python tools/pip-install --no-deps --no-build-isolation --editable .
-	@$(BENCH_BIN)/python tools/say-kernels
-	@touch $@
-
 bench: $(BENCH_VENV)/.installed  ## speed beside SQLite, DuckDB, Delta Lake, Iceberg, Lance (ARGS=--quick: some minutes; see bench/README.md)
 	@$(BENCH_BIN)/python -m bench $(ARGS)
-
-$(BENCH_SPARK_VENV)/.locked: requirements/build.lock requirements/bench-spark.lock
-	@tools/make-venv $(BENCH_SPARK_VENV)
-	@echo "Installing what the lock names into $(BENCH_SPARK_VENV) (the first time this fetches Spark, some 450 MB) ..."
-	@$(BENCH_SPARK_BIN)/python tools/pip-install --require-hashes -r requirements/build.lock
-	@$(BENCH_SPARK_BIN)/python tools/pip-install --require-hashes --no-build-isolation -r requirements/bench-spark.lock
-	@touch $@
-
-$(BENCH_SPARK_VENV)/.installed: $(BENCH_SPARK_VENV)/.locked $(BUILD)
-	@$(BENCH_SPARK_BIN)/python tools/pip-install --no-deps --no-build-isolation --editable .
-	@$(BENCH_SPARK_BIN)/python tools/say-kernels
-	@touch $@
 
 bench-spark: java $(BENCH_SPARK_VENV)/.installed  ## speed through Spark beside Parquet and Delta Lake (ARGS=--quick: some minutes)
 	@$(BENCH_SPARK_BIN)/python -m bench.spark $(ARGS)

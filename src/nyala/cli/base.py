@@ -127,7 +127,7 @@ class Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Raises: click.UsageError, which says of some words what does that here."""
         # Before 8.2 click takes a path for an option, because of its first letter, and shows the help.
-        if os.path.isdir(args[0]) and self.get_command(ctx, args[0]) is None:
+        if self.get_command(ctx, args[0]) is None and os.path.isdir(args[0]):
             raise _with_meant(click.UsageError(f"No such command {args[0]!r}.", ctx), args[0])
         try:
             return super().resolve_command(ctx, args)

@@ -8,6 +8,7 @@ from 3.13 on they compare field by field, and a schema with a default of NaN is 
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import Any, TypeVar
 
 __all__ = ["compared_as_tuples"]
@@ -16,14 +17,13 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def compared_as_tuples(cls: _Class) -> _Class:
-    """Of a dataclass: objects of this very class are equal if the tuples of their fields are."""
-    names = [field.name for field in dataclasses.fields(cls) if field.compare]
+    """Of a dataclass of several fields: objects of this very class are equal if the tuples of their fields are."""
+    all_of = operator.attrgetter(*(field.name for field in dataclasses.fields(cls) if field.compare))
 
     def equal(self: Any, other: object) -> Any:
         if other.__class__ is not self.__class__:
             return NotImplemented
-        ours, theirs = ([getattr(one, name) for name in names] for one in (self, other))
-        return ours == theirs
+        return all_of(self) == all_of(other)
 
-    cls.__eq__ = equal  # type: ignore[assignment]
+    cls.__eq__ = equal  # type: ignore[assignment]  # hashes stay: they are of the same fields
     return cls

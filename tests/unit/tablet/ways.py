@@ -108,9 +108,8 @@ def question(draw: st.DrawFn, name: str) -> Test:
         return draw(st.sampled_from([*whether, (f"{name} IS NULL", lambda r: r[name] is None)]))
 
     def value() -> Any:
-        found = row(draw(st.integers(0, ROWS - 1)), 0 if name in KEY_COLUMNS else draw(st.integers(0, 2)))[
-            name
-        ]
+        shift = 0 if name in KEY_COLUMNS else draw(st.integers(0, 2))
+        found = row(draw(st.integers(0, ROWS - 1)), shift)[name]
         return NULLABLE[name] if found is None else found
 
     word = draw(st.sampled_from(["<", ">=", "=", "IN", "BETWEEN", *(["NULL"] if name in NULLABLE else [])]))
