@@ -104,6 +104,11 @@ def outcome(path: Path, state: CatalogState, read_only: bool) -> str:
     return "same"
 
 
+def load(path: Path, *, read_only: bool = False, at_least: int = 0) -> CatalogState:
+    with Catalog.open(SYSTEM, str(path), read_only=read_only) as catalog:
+        return catalog.load(at_least=at_least)
+
+
 def put(folder: Path, content: bytes) -> Path:
     path = folder / "catalog.sqlite"
     for suffix in ("-wal", "-shm"):
@@ -233,7 +238,7 @@ def test_C2_rows_with_good_checksums_that_do_not_belong(
     edit(path, "DELETE FROM rowsets WHERE id = 7")
     edit(path, f"INSERT INTO rowsets VALUES ({','.join('?' * 10)})", (*row, *ROWSETS.crcs([row])))
     with pytest.raises(CorruptionError, match="table rowsets has 37 rows with CRC sum"):
-        Catalog.open(SYSTEM, str(path)).load()
+        load(path)
     assert state.version == 3
 
 
@@ -247,7 +252,7 @@ def test_C3_a_table_of_an_older_version(original: tuple[bytes, CatalogState], tm
     old = (name, 2, count, total)
     edit(path, "UPDATE sums SET version = 2, crc = ? WHERE name = 'garbage'", tuple(SUMS.crcs([old])))
     with pytest.raises(CorruptionError, match=r"different versions \['2', '3'\]"):
-        Catalog.open(SYSTEM, str(path)).load()
+        load(path)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +281,7 @@ def test_rows_that_make_no_catalogue(
     edit(path, "DELETE FROM sums WHERE name = ?", (shape.name,))
     edit(path, SUMS.insert_sql, (*sums, *SUMS.crcs([sums])))
     with pytest.raises(CorruptionError, match=reason):
-        Catalog.open(SYSTEM, str(path)).load()
+        load(path)
 
 
 def test_the_writer_finds_damage_that_no_row_shows(
@@ -336,7 +341,7 @@ def test_a_flipped_bit_in_the_log_is_never_a_mixture(
             path = put(tmp_path, content)
             path.with_name("catalog.sqlite-wal").write_bytes(damaged)
             with pytest.raises(CorruptionError, match="but version 6 was committed"):
-                Catalog.open(SYSTEM, str(path), read_only=True).load(at_least=states[-1].version)
+                load(path, read_only=True, at_least=states[-1].version)
     assert older > 40
 
 
