@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,14 +33,28 @@ def lineitem(scale_factor: float, folder: str) -> tuple[pa.Table, str]:
         check=True,
     )
     path = Path(folder) / "lineitem.parquet"
-    read = pq.read_table(path)
+    table = read_plain(path)
     path.unlink()
-    # String views are not known to all of the stores.
+    return table, f"TPC-H lineitem of scale factor {scale_factor:g}"
+
+
+def make_tpch(scale_factor: float, folder: str) -> None:
+    """All eight tables, a file of Parquet each. Raises: FileNotFoundError without tpchgen-cli."""
+    tool = tpch_tool()
+    if tool is None:
+        raise FileNotFoundError("TPC-H's tables need tpchgen-cli (`make bench` installs it)")
+    os.makedirs(folder, exist_ok=True)
+    subprocess.run([tool, "parquet", "-s", str(scale_factor), "-o", folder, "--quiet"], check=True)
+
+
+def read_plain(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """A file of tpchgen-cli's: no NULLs, and text in place of string views, which not all stores know."""
+    read = pq.read_table(path, columns=columns)
     fields = [
         pa.field(f.name, pa.string() if pa.types.is_string_view(f.type) else f.type, nullable=False)
         for f in read.schema
     ]
-    return read.cast(pa.schema(fields)).combine_chunks(), f"TPC-H lineitem of scale factor {scale_factor:g}"
+    return read.cast(pa.schema(fields)).combine_chunks()
 
 
 def tpch_tool() -> str | None:

@@ -27,7 +27,7 @@ NEEDED = {
     "pandas": "PySpark asks for it",
     "sqlglot": "`nyala.spark.sql` asks for it",
 }
-STEPS = ("reads", "updates", "upserts", "feed", "streams")
+STEPS = ("reads", "updates", "upserts", "feed", "streams", "queries")
 
 
 def missing() -> list[str]:
@@ -104,10 +104,32 @@ def run(
             made.read_feed()
         if "streams" in steps:
             made.stream()
+        if "queries" in steps:
+            made.found.queries = _queries(spark, scale, folder, say)
         java = spark.sparkContext._jvm.System.getProperty("java.version")  # type: ignore[attr-defined]
         return _report(made.found, scale, cores, f"Java {java}")
     finally:
         made.close()
+
+
+def _queries(spark: object, scale: object, folder: str, say: Say) -> dict[int, dict[str, list[float]]]:
+    """TPC-H's, over tables of their own; none without its generator."""
+    import nyala
+    from bench import data, spark_tpch
+    from bench.spark_steps import Scale
+
+    assert isinstance(scale, Scale)
+    if data.tpch_tool() is None:
+        say("the 22 queries are left out: tpchgen-cli is not installed (`make bench-spark` installs it)")
+        return {}
+    files = os.path.join(folder, "tpch")
+    data.make_tpch(scale.scale_factor, files)
+    given = {name: data.read_plain(os.path.join(files, f"{name}.parquet")) for name in spark_tpch.KEYS}
+    with nyala.connect(os.path.join(folder, "tpch-store"), maintenance=False) as db:
+        spark_tpch.make(spark, given, folder, db)  # type: ignore[arg-type]
+        del given
+        say("made TPC-H's tables")
+        return spark_tpch.ask(spark, db.path, scale.queries, say)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------------------------------------- the report
@@ -125,6 +147,7 @@ def _report(found: object, scale: object, cores: int, java: str) -> Report:
         Scale,
         ratio_of,
     )
+    from bench.spark_tpch import PARTITIONED_ROWS, geometric_mean
 
     assert isinstance(found, Measured) and isinstance(scale, Scale)
     made = Report(PART, scale.name, f"Through Spark ({scale.name}: SF {scale.scale_factor:g})")
@@ -167,6 +190,16 @@ def _report(found: object, scale: object, cores: int, java: str) -> Report:
         made.tables.append(("Change feed of all upserts, each row made", table))
     if found.streams:
         made.tables.append(("Streaming sinks", _streams(found)))
+    if found.queries:
+        made.tables.append(("TPC-H's 22 queries", _asked(found.queries)))
+    mean = geometric_mean(found.queries)
+    made.aims.append(
+        Aim(
+            "TPC-H's 22 queries, by nyala.spark.sql: geometric mean at most 1.0 × Parquet's time",
+            times(mean),
+            None if mean is None else mean <= 1.0,
+        )
+    )
 
     for title, key, limit in (
         ("all columns", "all", 1.5),
@@ -216,6 +249,8 @@ def _report(found: object, scale: object, cores: int, java: str) -> Report:
         "`.upsert`",
         FORMAT: '`format("nyala")` with options columns and where; `df.write` of an insert, or an upsert',
         PARQUET: "Snappy, Spark's defaults; not synced",
+        "the 22 queries": f"tables of {PARTITIONED_ROWS:,} rows and more hash-partitioned in {PARTITIONS} by the first "
+        "column of the key, compacted",
         DELTA: "merge by key of Arrow tables, default writer settings, without Spark; new files are synced after each "
         "commit, and that time counts",
     }
@@ -254,6 +289,16 @@ def _reads(took: dict[str, dict[str, list[float]]]) -> Table:
                 times(ratio_of(mine, FORMAT, PARQUET)),
             ]
         )
+    return table
+
+
+def _asked(took: dict[int, dict[str, list[float]]]) -> Table:
+    from bench.spark_steps import NYALA, PARQUET, ratio_of
+
+    table = Table(["query", PARQUET, "nyala.spark.sql", "÷ Parquet"])
+    for number, mine in took.items():
+        cells = [seconds(median(mine[way])) for way in (PARQUET, NYALA)]
+        table.rows.append([f"Q{number}", *cells, times(ratio_of(mine, NYALA, PARQUET))])
     return table
 
 

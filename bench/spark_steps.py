@@ -2,6 +2,7 @@
 
     source (Parquet)  ──►  load  ──►  reads  ──►  5 % of the rows updated  ──►  reads  ──►  upserts  ──►  change feed
                                                                                            streaming sinks
+    TPC-H's tables    ──►  the 22 queries (`spark_tpch`)
 
 Ways: `nyala` is what `nyala.spark` has (`nyala.spark.sql`, `.load`, `.upsert`), `nyala-format` Spark's own words
 (`spark.read.format("nyala")`, `df.write.format("nyala")`), `parquet` Spark over Snappy Parquet of the same rows,
@@ -64,6 +65,7 @@ class Scale:
     small_rows: int = 1_000
     streams: int = 2
     warm: int = 1
+    queries: int = 3  # rounds of each of the 22
     reads: tuple[str, ...] = ("all", "one", "sum", "Q1", "Q6", "range", "key")
     enough_s: float = 0.0
 
@@ -155,6 +157,7 @@ class Measured:
     feed_rows: int = 0
     feed_s: dict[str, float] = field(default_factory=dict)
     streams: dict[tuple[str, str], list[Stream]] = field(default_factory=dict)
+    queries: dict[int, Seconds] = field(default_factory=dict)
 
 
 @contextmanager

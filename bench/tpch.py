@@ -16,7 +16,6 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -102,12 +101,8 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
 
 
 def make_tables(scale_factor: float, files: str) -> None:
-    """All eight tables as Snappy Parquet. Raises: FileNotFoundError without tpchgen-cli."""
-    tool = data.tpch_tool()
-    if tool is None:
-        raise FileNotFoundError("tpch needs tpchgen-cli (`make bench` installs it)")
-    os.makedirs(files, exist_ok=True)
-    subprocess.run([tool, "parquet", "-s", str(scale_factor), "-o", files, "--quiet"], check=True)
+    """All eight tables as Snappy Parquet, and `lines`. Raises: FileNotFoundError without tpchgen-cli."""
+    data.make_tpch(scale_factor, files)
     lines = _read(
         files, "lineitem", ["l_orderkey", "l_linenumber", "l_partkey", "l_extendedprice", "l_comment"]
     )
@@ -121,12 +116,7 @@ def _keys() -> dict[str, list[str]]:
 
 
 def _read(files: str, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    read = pq.read_table(os.path.join(files, f"{name}.parquet"), columns=columns)
-    fields = [
-        pa.field(f.name, pa.string() if pa.types.is_string_view(f.type) else f.type, nullable=False)
-        for f in read.schema
-    ]
-    return read.cast(pa.schema(fields)).combine_chunks()
+    return data.read_plain(os.path.join(files, f"{name}.parquet"), columns)
 
 
 # ------------------------------------------------------------------------------------------- tables

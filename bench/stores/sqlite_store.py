@@ -23,11 +23,13 @@ class SqliteStore:
     def __init__(self, folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
         self._path = os.path.join(folder, "t.sqlite")
+        self._opened: list[sqlite3.Connection] = []
         self._con = self._connect()
         self._key: list[str] = []
 
     def _connect(self) -> sqlite3.Connection:
         con = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=60)
+        self._opened.append(con)
         con.execute("PRAGMA journal_mode=WAL")
         con.execute("PRAGMA synchronous=FULL")
         con.execute("PRAGMA cache_size=-65536")
@@ -79,7 +81,8 @@ class SqliteStore:
         return {}
 
     def close(self) -> None:
-        self._con.close()
+        for con in self._opened:
+            con.close()
 
 
 class SqliteSession:

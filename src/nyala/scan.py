@@ -326,6 +326,13 @@ class Scan(PinnedRows):
         del root
         return found
 
+    def _text_bytes(self) -> dict[str, float]:
+        """See `token.text_bytes`."""
+        root, table = self._take()
+        found = token.text_bytes(table, self._spec)
+        del root
+        return found
+
     def to_spark(self, spark: Any, *, lease: float = 3600) -> Any:
         """A Spark DataFrame over the scan's tokens, read by the executors straight from the files.
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import nyala
 from nyala.spark import digits, frames, unrolled
@@ -169,12 +169,42 @@ def test_any_columns_can_travel_as_arrays(
         alteration.rename_column("raw", "a `b`.c")
     df = table.scan().to_spark(spark).cache()
     # Spark knows about how much it is, and does not hold every table for small, or for huge.
-    size = table.scan().to_spark(spark)._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()
-    assert 300 < size < 3000
+    assert 50 < size_bytes(table.scan().to_spark(spark)) < 500
     assert df.join(df.select("k", df.p.alias("q")), "k").where("p = q").count() == 2
     assert df.groupBy("p").count().count() == 3
     assert df.selectExpr("max(`a ``b``.c`)").collect() == [(bytearray(b"\x00"),)]
     df.unpersist()
+
+
+def test_spark_takes_a_scan_for_what_its_rows_would_be_in_files(
+    spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F6: a fourth of the rows in memory, text as long as it is; numbers that travel in a byte are no more than others.
+
+    Else a join sends a table of long texts to all executors, or shuffles one that Parquet's reader would send.
+    """
+    monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
+    rows = 10_000
+    with nyala.connect(store) as db:
+        made = db.create_table(
+            "t", {"k": "int64", "one": "int64", "money": "decimal(15,2)", "s": "string"}, ["k"]
+        )
+        made.insert(
+            {"k": range(rows), "one": [1] * rows, "money": [Decimal("0.01")] * rows, "s": ["x" * 400] * rows}
+        )
+        made.flush()
+        for columns, row_bytes in (
+            (["k"], 8 + 8), (["one"], 8 + 8), (["k", "one", "money"], 8 + 24), (["k", "s"], 8 + 16 + 400),
+        ):  # fmt: skip
+            found = size_bytes(made.scan(columns).to_spark(spark))
+            assert found == pytest.approx(rows * row_bytes / 4, rel=0.05), columns
+        # Of text that is in memory alone nobody knows how long it is.
+        made.update({"k": [1], "one": [2]})
+        assert size_bytes(made.scan(["one"]).to_spark(spark)) == pytest.approx(rows * 4, rel=0.05)
+
+
+def size_bytes(frame: DataFrame) -> int:
+    return int(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
 
 
 def test_a_scan_has_no_more_tasks_than_its_work_is_worth() -> None:

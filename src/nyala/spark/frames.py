@@ -20,8 +20,11 @@ Invariants
         as NOT NULL (ANSI mode, the default). Elsewhere they travel as rows.
     F4  In arrays whole numbers, and decimals without their point, travel in as few bytes as all values of the scan
         need, and are of their own type again before anything of the plan sees them.
+    F5  Values leave their arrays below every join and aggregate: whatever a row is sent to, no array goes with it.
+    F6  Spark takes a scan of tasks for as large as its rows would be in files of Parquet, of which it knows what they
+        have on disk: by that it says which side of a join all executors get.
 
-Source: the Spark data source study, 2.1 to 2.3; docs/decisions/0027.
+Source: the Spark data source study, 2.1 to 2.3; docs/decisions/0027, 0065.
 """
 
 from __future__ import annotations
@@ -53,7 +56,15 @@ from nyala.spark.reader import (
     token_batches,
 )
 from nyala.spark.types import arrow_schema, conform, spark_schema
-from nyala.spark.unrolled import arrays_wanted, carried_in, retyped, unrolled
+from nyala.spark.unrolled import (
+    ROWS_MAX,
+    arrays_wanted,
+    carried_in,
+    kept_below,
+    retyped,
+    size_in_files,
+    unrolled,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -162,5 +173,7 @@ def _by_tasks(
     if not arrays:
         return tasks.mapInArrow(in_task(read), schema), lease
     bytes_of_arrays = StructType([StructField(f.name, BinaryType(), False) for f in schema.fields])
-    found = retyped(spark, tasks.mapInArrow(in_task(read), bytes_of_arrays), whole, widths, rows)
-    return made_of_digits(unrolled(found, whole, widths), whole, schema), lease
+    size_bytes = size_in_files(schema, rows, scan._text_bytes())
+    found = retyped(spark, tasks.mapInArrow(in_task(read), bytes_of_arrays), whole, widths, size_bytes)
+    made = made_of_digits(unrolled(found, whole, widths), whole, schema)
+    return kept_below(made) if rows <= ROWS_MAX else made, lease

@@ -14,8 +14,8 @@ another. Spark evaluates every other predicate again: what is given to a scan ne
 
 Invariants
     Q1  A scan's columns include every column of that use that the statement names, and of a star those that are asked
-        for outside; they stand in the table's order. Where it cannot be told, all: a name without table, NATURAL JOIN,
-        `* EXCEPT`, a star under UNION or in a function.
+        for outside, in EXISTS none; they stand in the table's order. Where it cannot be told, all: a name without
+        table, NATURAL JOIN, `* EXCEPT`, a star under UNION or in a function.
     Q2  A predicate goes into a scan only where a row that fails it can have no part in the answer: a term of WHERE
         over a table that no outer join fills up with NULL, or a term of ON over a side that ON filters.
     Q3  A term goes into a scan only where Spark's meaning of it is ours: comparisons of a column with a literal that
@@ -54,6 +54,10 @@ Node: TypeAlias = Any
 _COMPARISONS: Final = {"EQ": "=", "NEQ": "<>", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
 _TURNED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _NOT_FILLED: Final = ("", "INNER", "CROSS")
+# Parts of a SELECT that mean columns of its list by their places, or that have as many rows as these say.
+_BY_ITS_LIST: Final = (
+    "distinct", "group", "having", "qualify", "laterals", "order", "sort", "cluster", "distribute"
+)  # fmt: skip
 # What may stand before and after a term of WHERE for it to end there.
 _BEFORE_TERM: Final = re.compile(r"(?:\b(?:WHERE|AND)\s|[\s(]\()\s*$", re.IGNORECASE)
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -311,7 +315,7 @@ def _needs(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str,
                 met.append(place)
                 done.update(map(id, node.find_all(glot.exp.Column)))
         names = _names(column for column in named_columns if id(column) not in done)
-        if _has_star(scope):
+        if _has_star(scope) and not _only_asks_whether(scope):
             # Of a UNION's branches the columns are told apart by their places.
             if key not in of_stars or scope.expression.find_ancestor(glot.exp.SetOperation) is not None:
                 continue
@@ -399,6 +403,21 @@ def _stars(scope: Any) -> list[Node]:
 
 def _has_star(scope: Any) -> bool:
     return bool(_stars(scope))
+
+
+def _only_asks_whether(scope: Any) -> bool:
+    """Whether it is an EXISTS over a list of stars, which has a row or none whatever columns there are."""
+    exp = _sqlglot().exp
+    query = scope.expression
+    parent = query.parent
+    while isinstance(parent, exp.Subquery):
+        parent = parent.parent
+    return (
+        isinstance(parent, exp.Exists)
+        and isinstance(query, exp.Select)
+        and not any(query.args.get(part) for part in _BY_ITS_LIST)
+        and all(map(_is_projection, _stars(scope)))
+    )
 
 
 def _is_projection(star: Node) -> bool:

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     BinaryType,
     ByteType,
     DataType,
+    DecimalType,
     IntegerType,
     LongType,
     ShortType,
@@ -32,6 +33,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from nyala.spark.arrays import LONG_DIGITS
 from nyala.spark.cluster import is_classic
 
 if TYPE_CHECKING:
@@ -43,16 +45,28 @@ __all__ = [
     "arrays_of",
     "arrays_wanted",
     "carried_in",
+    "kept_below",
     "retyped",
+    "size_in_files",
     "unrolled",
     "unrolling",
 ]
 
 # Spark's generated code for more columns than this is too long for the JVM to compile.
 ARRAYS_MAX: Final = 40
+# Of a row of Spark's: what stands before its fields, and each field, beside the bytes of texts.
+_ROW_BYTES: Final = 8
+_FIELD_BYTES: Final = 8
+_TEXT_BYTES: Final = 20  # StringType.defaultSize
+_PLACE_BYTES: Final = 4  # of posexplode
+# What Spark takes for the size of Parquet's files is theirs on disk, and so its limit for what it sends to all
+# executors is set: of the tables of TPC-H 0.17 to 0.38 of what their rows are in memory.
+_FILES_SHARE: Final = 1 / 4
 # In how many bytes whole numbers may travel, and as what; and how many the types have in which they arrive.
 _CARRIERS: Final[dict[int, DataType]] = {1: ByteType(), 2: ShortType(), 4: IntegerType()}
 _WHOLE: Final[dict[type[DataType], int]] = {ShortType: 2, IntegerType: 4, LongType: 8}
+# Of a partition, at most: as many as a limit of Spark's counts.
+ROWS_MAX: Final = (1 << 31) - 1
 # The versions of Spark in whose rows arrays are known to lie as `arrays` writes them.
 ARRAYS_KNOWN_IN: Final = (["4", "2"], ["4", "3"])
 
@@ -107,20 +121,38 @@ def arrays_of(schema: StructType, widths: Mapping[str, int] = MappingProxyType({
 
 
 def retyped(
-    spark: SparkSession, frame: DataFrame, schema: StructType, widths: Mapping[str, int], rows: int
+    spark: SparkSession, frame: DataFrame, schema: StructType, widths: Mapping[str, int], size_bytes: float
 ) -> DataFrame:
     """The rows of `frame`, binary columns, as what they hold: arrays of the schema's types, named c0, c1, …
 
-    widths: as `carried_in` has them.
-    rows:   how many the arrays have, at most. Spark decides by that what it sends to all executors for a join.
+    widths:     as `carried_in` has them.
+    size_bytes: what Spark is to take for the size of the rows that are unrolled. By it Spark decides what it sends to
+                all executors for a join.
     """
 
     session: Any = spark._jsparkSession
     held = session.parseDataType(arrays_of(schema, widths).json())
     made = session.internalCreateDataFrame(frame._jdf.queryExecution().toRdd(), held, False)
-    # A join holds rows, whatever they travelled in.
-    size = session.parseDataType(arrays_of(schema).json()).defaultSize() if widths else held.defaultSize()
-    return SparkDataFrame(_sized(spark, made, rows * (size + 8)), spark)
+    # From what is unrolled to the rows Spark reckons by the default sizes of both: what travels in few bytes grows.
+    row = session.parseDataType(arrays_of(schema).json()) if widths else held
+    place_bytes = _PLACE_BYTES if len(schema.fields) > 1 else 0
+    size_bytes *= (held.defaultSize() + place_bytes + _ROW_BYTES) / (row.defaultSize() + _ROW_BYTES)
+    return SparkDataFrame(_sized(spark, made, round(size_bytes)), spark)
+
+
+def size_in_files(schema: StructType, rows: int, text_bytes: Mapping[str, float]) -> float:
+    """What Spark would take for the size of so many rows, if they lay in files of Parquet's.
+
+    text_bytes: what a value takes, of columns of text and binary; without it, what Spark has for their type.
+    """
+
+    def beside(field: StructField) -> float:
+        if isinstance(field.dataType, StringType | BinaryType):
+            return text_bytes.get(field.name, _TEXT_BYTES)
+        return 16 if isinstance(field.dataType, DecimalType) and field.dataType.precision > LONG_DIGITS else 0
+
+    row_bytes = _ROW_BYTES + sum(_FIELD_BYTES + beside(field) for field in schema.fields)
+    return rows * row_bytes * _FILES_SHARE
 
 
 def _sized(spark: SparkSession, made: Any, size_bytes: int) -> Any:
@@ -152,10 +184,30 @@ def unrolled(arrays: DataFrame, schema: StructType, widths: Mapping[str, int]) -
     return unrolled.selectExpr(f"struct({_values(schema, first, widths)}) AS row").select("row.*")
 
 
+def kept_below(rows: DataFrame) -> DataFrame:
+    """The same rows; what takes them from their arrays stays below every join.
+
+    Spark draws what works columns out of others above a semi or anti join (EXISTS, IN), so that it works on fewer rows.
+    Here it would send the whole arrays through the join, with each row. It draws nothing above a limit, which it looks
+    through otherwise; this one, of each partition, is above all that it has (ROWS_MAX).
+    """
+    spark: Any = rows.sparkSession
+    sql = spark._jvm.org.apache.spark.sql
+    try:
+        limit = sql.catalyst.expressions.Literal(ROWS_MAX, sql.types.DataTypes.IntegerType)
+        plan = sql.catalyst.plans.logical.LocalLimit(limit, rows._jdf.logicalPlan())
+        return SparkDataFrame(sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
+    except Exception:  # whatever py4j says of a class or a parameter that another version does not have
+        return rows
+
+
 def unrolling(arrays: str, schema: StructType) -> str:
-    """The SELECT that `unrolled` is, over arrays with that name, each value in its own type."""
+    """The SELECT that `unrolled` and `kept_below` are, over one row of arrays with that name."""
     first = _first(schema)
-    return f"SELECT {_values(schema, first, {})} FROM {arrays} LATERAL VIEW posexplode(c{first}) u AS p, v"
+    return (
+        f"SELECT {_values(schema, first, {})} FROM {arrays} LATERAL VIEW posexplode(c{first}) u AS p, v "
+        f"LIMIT {ROWS_MAX}"
+    )
 
 
 def _first(schema: StructType) -> int:

@@ -97,6 +97,19 @@ def planned_rows(table: TableState, spec: ScanSpec) -> int:
     return sum(map(_rows_of, read_path.plan(table, spec, ScanCounters())))
 
 
+def text_bytes(table: TableState, spec: ScanSpec) -> dict[str, float]:
+    """About what a value takes, of the scan's columns of text and binary: by name, as the largest rowset has them.
+
+    Empty where all is in memory. Cost: a footer for each such column, kept by the open rowset.
+    """
+    units = read_path.plan(table, spec, ScanCounters(), guess=True)
+    disk = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
+    if not disk:
+        return {}
+    largest = max(disk, key=lambda rowset: rowset.row_count)
+    return {column.name: largest.row_bytes(column) for column in spec.columns if column.type.is_variable}
+
+
 def _rows_of(unit: ScanUnit) -> int:
     return unit.upper - unit.lower if unit.rowids is None else len(unit.rowids)
 

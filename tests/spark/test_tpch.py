@@ -1,0 +1,83 @@
+"""TPC-H's 22 queries through `nyala.spark.sql`: joins of up to eight tables, EXISTS, IN, subqueries that refer outside.
+
+Tables are read by tasks, whose rows travel as arrays, though these are small enough to stand in the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from tests.bench.tpch_tables import tables
+
+import nyala
+import nyala.spark
+from bench.questions import same
+from bench.tpch_queries import KEYS, QUERIES
+from nyala.spark import frames, plans
+
+# Of each kind one: plain, EXISTS, an outer join, WITH, NOT IN, a sum for each row outside, IN within IN, NOT EXISTS.
+FEW = (3, 4, 13, 15, 16, 17, 20, 21, 22)
+
+# What may stand over arrays: what unrolls them, and Repartition, which keeps them in one task.
+_BELOW = ("Project", "Filter", "Generate", "Repartition")
+
+
+@pytest.fixture(scope="module")
+def store(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The tables in Nyala, and as views of Spark's over Parquet."""
+    folder: Path = tmp_path_factory.mktemp("tpch")
+    with nyala.connect(folder / "store") as db:
+        for name, table in tables().items():
+            db.create_table(name, table.schema, KEYS[name]).insert(table)
+            db[name].flush()
+            pq.write_table(table, folder / f"{name}.parquet")
+            spark.read.parquet(str(folder / f"{name}.parquet")).createOrReplaceTempView(name)
+        yield db.path
+    for name in KEYS:
+        spark.catalog.dropTempView(name)
+
+
+@pytest.mark.parametrize(
+    "number", [pytest.param(q, marks=() if q in FEW else pytest.mark.long) for q in QUERIES]
+)
+def test_a_query_answers_over_nyala_as_over_parquet(
+    spark: SparkSession, store: str, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
+    expected = [tuple(row) for row in spark.sql(QUERIES[number]).collect()]
+    assert expected, "a query that finds nothing compares nothing"
+    found = nyala.spark.sql(spark, QUERIES[number], store=store).collect()
+    assert same([tuple(row) for row in found], expected)
+
+
+@pytest.mark.parametrize("way", ["tasks", "plan"])
+@pytest.mark.parametrize("number", QUERIES)
+def test_no_row_takes_its_arrays_along(
+    spark: SparkSession, store: str, monkeypatch: pytest.MonkeyPatch, number: int, way: str
+) -> None:
+    """F5: values leave their arrays before joins and aggregates, or each row would be sent with thousands of others.
+
+    Spark draws what makes columns of columns above a semi join, where nothing holds it.
+    """
+    if way == "tasks":
+        monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
+    monkeypatch.setattr(plans, "ROWS_AS_ROWS", 0)
+    plan = nyala.spark.sql(spark, QUERIES[number], store=store)._jdf.queryExecution().optimizedPlan()
+    assert "Generate" in plan.toString()
+    for above, below in edges(plan):
+        if above.nodeName() not in _BELOW:
+            output = below.output()
+            types = [output.apply(place).dataType().typeName() for place in range(output.length())]
+            assert "array" not in types, f"{above.nodeName()} over {below.toString()}"
+
+
+def edges(plan: Any) -> Iterator[tuple[Any, Any]]:
+    children = plan.children()
+    for place in range(children.length()):
+        yield plan, children.apply(place)
+        yield from edges(children.apply(place))
