@@ -65,7 +65,7 @@ class Scale:
     small_rows: int = 1_000
     streams: int = 2
     warm: int = 1
-    queries: int = 3  # rounds of each of the 22
+    queries: int = 5  # rounds of each of the 22
     reads: tuple[str, ...] = ("all", "one", "sum", "Q1", "Q6", "range", "key")
     enough_s: float = 0.0
 

@@ -257,6 +257,7 @@ STATEMENTS = (
     "SELECT k FROM t a WHERE EXISTS (SELECT 1 FROM u WHERE u.k = a.k AND x = 0) OR k = (SELECT max(k) FROM t)",
     "SELECT k FROM t WHERE EXISTS (SELECT * FROM u WHERE u.k = t.k)",
     "SELECT k FROM t WHERE k < 9 AND NOT EXISTS (SELECT u.*, * FROM u WHERE x = t.k LIMIT 1)",
+    "SELECT t.k, u.x FROM t LEFT JOIN u ON t.k = u.k WHERE (t.v = 10 AND u.x = 1) OR (t.v > 10 AND u.x IS NULL)",
     "SELECT (SELECT count(*) FROM u WHERE u.k <= t.k) AS n FROM t WHERE k IN (SELECT k FROM u WHERE x = 1)",
     "SELECT t.k, l.n FROM t, LATERAL (SELECT sum(x) AS n FROM u WHERE u.k = t.k) l WHERE t.k < 3",
     "SELECT k FROM t UNION SELECT x FROM u EXCEPT SELECT 2",

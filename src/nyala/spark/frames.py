@@ -57,7 +57,6 @@ from nyala.spark.reader import (
 )
 from nyala.spark.types import arrow_schema, conform, spark_schema
 from nyala.spark.unrolled import (
-    ROWS_MAX,
     arrays_wanted,
     carried_in,
     kept_below,
@@ -175,5 +174,4 @@ def _by_tasks(
     bytes_of_arrays = StructType([StructField(f.name, BinaryType(), False) for f in schema.fields])
     size_bytes = size_in_files(schema, rows, scan._text_bytes())
     found = retyped(spark, tasks.mapInArrow(in_task(read), bytes_of_arrays), whole, widths, size_bytes)
-    made = made_of_digits(unrolled(found, whole, widths), whole, schema)
-    return kept_below(made) if rows <= ROWS_MAX else made, lease
+    return kept_below(made_of_digits(unrolled(found, whole, widths), whole, schema)), lease

@@ -20,7 +20,8 @@ Invariants
         over a table that no outer join fills up with NULL, or a term of ON over a side that ON filters.
     Q3  A term goes into a scan only where Spark's meaning of it is ours: comparisons of a column with a literal that
         the column's type holds exactly, IN, BETWEEN, IS NULL, AND, OR, NOT. A column beside a constant expression, or
-        a text that means a time, is left open: Spark says the value (`constants`). The rest stays Spark's alone.
+        a text that means a time, is left open: Spark says the value (`constants`). Of an OR over several tables, or
+        with terms that cannot be told, what each of its branches says of this table. The rest stays Spark's alone.
     Q4  All tables of one store are read at one timestamp.
     Q5  A term of WHERE that a scan has met is TRUE in Spark's text, and its columns are not read for it: Spark would
         translate a filter with other numbers in it anew for each statement. Only where the term's own text, looked at
@@ -574,9 +575,15 @@ def _translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
 
 
 def _parts(node: Node, alias: str, schema: pa.Schema) -> Iterator[Predicate | OpenTerm]:
-    """What all rows meet that meet a comparison or a BETWEEN with other than literals."""
+    """What all rows meet that meet an OR of which a part is not told, or a comparison or BETWEEN with other than
+    literals."""
     exp = _sqlglot().exp
     node = node.unnest()
+    if isinstance(node, exp.Or):
+        implied = _implied(node, alias, schema)
+        if implied is not None:
+            yield implied
+        return
     if isinstance(node, exp.Between):
         sides = [(node.this, ">=", node.args["low"]), (node.this, "<=", node.args["high"])]
         if node.args.get("symmetric"):
@@ -594,6 +601,20 @@ def _parts(node: Node, alias: str, schema: pa.Schema) -> Iterator[Predicate | Op
             yield closed
         elif (found := constant_of(right)) is not None and (op in (">", ">=") or not found.present):
             yield OpenTerm(name, op, found.text, schema.field(name).type, found.slack_us)
+
+
+def _implied(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
+    """What a row meets that meets the term, of a join perhaps: of AND what can be told, of OR each branch; or None."""
+    exp = _sqlglot().exp
+    node = node.unnest()
+    whole = _translate(node, alias, schema)
+    if whole is not None or not isinstance(node, exp.And | exp.Or):
+        return whole
+    parts = [_implied(part, alias, schema) for part in node.flatten()]
+    known = [part for part in parts if part is not None]
+    if isinstance(node, exp.And):
+        return all_of(known) if known else None
+    return any_of(known) if len(known) == len(parts) else None
 
 
 def _compare(left: Node, op: str, right: Node, alias: str, schema: pa.Schema) -> Predicate | None:

@@ -12,8 +12,9 @@ Source: docs/decisions/0027, 0037, 0038.
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,8 +66,8 @@ _FILES_SHARE: Final = 1 / 4
 # In how many bytes whole numbers may travel, and as what; and how many the types have in which they arrive.
 _CARRIERS: Final[dict[int, DataType]] = {1: ByteType(), 2: ShortType(), 4: IntegerType()}
 _WHOLE: Final[dict[type[DataType], int]] = {ShortType: 2, IntegerType: 4, LongType: 8}
-# Of a partition, at most: as many as a limit of Spark's counts.
-ROWS_MAX: Final = (1 << 31) - 1
+# A limit that nothing meets: rows in a plan are few. Nothing is drawn above one either.
+_NO_LIMIT: Final = (1 << 31) - 1
 # The versions of Spark in whose rows arrays are known to lie as `arrays` writes them.
 ARRAYS_KNOWN_IN: Final = (["4", "2"], ["4", "3"])
 
@@ -187,18 +188,31 @@ def unrolled(arrays: DataFrame, schema: StructType, widths: Mapping[str, int]) -
 def kept_below(rows: DataFrame) -> DataFrame:
     """The same rows; what takes them from their arrays stays below every join.
 
-    Spark draws what works columns out of others above a semi or anti join (EXISTS, IN), so that it works on fewer rows.
-    Here it would send the whole arrays through the join, with each row. It draws nothing above a limit, which it looks
-    through otherwise; this one, of each partition, is above all that it has (ROWS_MAX).
+    Spark draws what makes columns of others above a semi or anti join (EXISTS, IN), so that it is done for fewer rows.
+    Here each row would take its whole arrays through the join. Nothing is drawn above an Expand, which gives each row
+    once for each list of expressions: once. Other columns that it has not are left out below it as ever.
     """
-    spark: Any = rows.sparkSession
-    sql = spark._jvm.org.apache.spark.sql
+    session: Any = rows.sparkSession
     try:
-        limit = sql.catalyst.expressions.Literal(ROWS_MAX, sql.types.DataTypes.IntegerType)
-        plan = sql.catalyst.plans.logical.LocalLimit(limit, rows._jdf.logicalPlan())
-        return SparkDataFrame(sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
+        expand, attributes, list_of, of_rows = _classes(session._jvm)
+        plan = rows._jdf.queryExecution().analyzed()
+        kept = expand(list_of(plan.output()), attributes(rows._jdf.schema()), plan)
+        return SparkDataFrame(of_rows(session._jsparkSession, kept), session)
     except Exception:  # whatever py4j says of a class or a parameter that another version does not have
         return rows
+
+
+@functools.lru_cache(maxsize=1)
+def _classes(jvm: Any) -> tuple[Any, Any, Callable[[Any], Any], Any]:
+    """Found once: py4j asks the JVM for each part of a name."""
+    sql, lists = jvm.org.apache.spark.sql, jvm.scala.collection.immutable
+    nil = getattr(getattr(lists, "Nil$"), "MODULE$")
+    return (
+        sql.catalyst.plans.logical.Expand,
+        sql.catalyst.types.DataTypeUtils.toAttributes,
+        lambda item: getattr(lists, "$colon$colon")(item, nil),
+        sql.classic.Dataset.ofRows,
+    )
 
 
 def unrolling(arrays: str, schema: StructType) -> str:
@@ -206,7 +220,7 @@ def unrolling(arrays: str, schema: StructType) -> str:
     first = _first(schema)
     return (
         f"SELECT {_values(schema, first, {})} FROM {arrays} LATERAL VIEW posexplode(c{first}) u AS p, v "
-        f"LIMIT {ROWS_MAX}"
+        f"LIMIT {_NO_LIMIT}"
     )
 
 

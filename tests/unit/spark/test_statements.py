@@ -90,6 +90,16 @@ def uses(text: str) -> list[tuple[str, str, str | None]]:
          [("t", "v", None), ("u", "k x", None)]),
         ("SELECT v FROM t WHERE EXISTS (SELECT * FROM u UNION SELECT k, g FROM t)",
          [("t", "v", None), ("u", "k x", None), ("t", "k g", None)]),
+        # Of an OR over two tables, what each of its branches says of one.
+        ("SELECT t.v FROM t, u WHERE (t.k = u.k AND t.g < 2 AND u.x = 1) OR (t.k = u.x AND t.g > 7 AND u.x > 5)",
+         [("t", "k v g", "g < 2 OR g > 7"), ("u", "k x", "x = 1 OR x > 5")]),
+        ("SELECT t.v FROM t, u WHERE t.k = u.k AND ((t.g < 2 AND upper(v) = 'A') OR (u.x = 1 AND t.g IN (7, 8)))",
+         [("t", "k v g", "g < 2 OR g IN (7, 8)"), ("u", "k x", None)]),
+        ("SELECT v FROM t WHERE (k > 1 AND (g < 2 OR upper(v) = 'A')) OR (k < 0 AND (g = 3 OR g = 4 AND v > d))",
+         [("t", "k v d g", "k > 1 OR (k < 0 AND (g = 3 OR g = 4))")]),
+        ("SELECT v FROM t WHERE NOT (k > 1 AND upper(v) = 'A' OR g < 2 AND upper(v) = 'B')", [("t", "k v g", None)]),
+        ("SELECT t.v FROM t LEFT JOIN u ON t.k = u.k WHERE (t.g = 1 AND u.x = 1) OR (t.g = 2 AND u.x IS NULL)",
+         [("t", "k v g", "g = 1 OR g = 2"), ("u", "k x", None)]),
         # The text is run as it is: what it names is there, also where nothing comes of it.
         ("SELECT count(1) FROM (SELECT k, row_number() OVER (PARTITION BY v ORDER BY g) r FROM t) WHERE r = 1",
          [("t", "k v g", None)]),
