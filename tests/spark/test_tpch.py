@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from tests.bench.tpch_tables import tables
 
 import nyala
 import nyala.spark
+from bench import spark_tpch
 from bench.questions import same
 from bench.tpch_queries import KEYS, QUERIES
 from nyala.spark import frames, plans
@@ -30,13 +30,9 @@ _BELOW = ("Project", "Filter", "Generate", "Repartition")
 @pytest.fixture(scope="module")
 def store(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The tables in Nyala, and as views of Spark's over Parquet."""
-    folder: Path = tmp_path_factory.mktemp("tpch")
+    folder = tmp_path_factory.mktemp("tpch")
     with nyala.connect(folder / "store") as db:
-        for name, table in tables().items():
-            db.create_table(name, table.schema, KEYS[name]).insert(table)
-            db[name].flush()
-            pq.write_table(table, folder / f"{name}.parquet")
-            spark.read.parquet(str(folder / f"{name}.parquet")).createOrReplaceTempView(name)
+        spark_tpch.make(spark, tables(), str(folder), db)
         yield db.path
     for name in KEYS:
         spark.catalog.dropTempView(name)
@@ -81,3 +77,22 @@ def edges(plan: Any) -> Iterator[tuple[Any, Any]]:
     for place in range(children.length()):
         yield plan, children.apply(place)
         yield from edges(children.apply(place))
+
+
+def test_the_bench_ends_where_answers_differ(spark: SparkSession, store: str, tmp_path: Path) -> None:
+    """A fast wrong answer is no figure."""
+    said: list[str] = []
+    found = spark_tpch.ask(spark, store, 1, said.append, (6, 22))
+    assert [[len(took) for took in ways.values()] for ways in found.values()] == [[1, 1], [1, 1]]
+    assert [text[:4] for text in said] == ["Q6: ", "Q22:"]
+    mean = spark_tpch.geometric_mean(
+        {1: {"nyala": [1.0], "parquet": [2.0]}, 2: {"nyala": [8.0], "parquet": [1.0]}}
+    )
+    assert mean == pytest.approx(2.0)
+    given = tables()["lineitem"]
+    with nyala.connect(tmp_path / "other") as db:
+        lines = db.create_table("lineitem", given.schema, KEYS["lineitem"])
+        lines.insert(given)
+        lines.delete(where="l_quantity < 24")
+        with pytest.raises(AssertionError, match="Q6: nyala answers otherwise than Parquet"):
+            spark_tpch.ask(spark, db.path, 1, said.append, (6,))

@@ -2,7 +2,7 @@
 
     few rows of a scan  ──►  Arrow's bytes in a file  ──►  LocalRelation                    (createDataFrame)
     more, in a statement──►  one row of arrays, its bytes through py4j  ──►  LocalRelation of that row
-                        ──►  FROM (SELECT v, c1[p], … FROM n0 LATERAL VIEW posexplode(c0))
+                        ──►  SELECT v, c1[p], … FROM arrays LATERAL VIEW posexplode(c0), kept below joins
     SELECT … FROM n0    ──►  its plan, as Spark's parser makes it
                         ──►  WITH n0 AS (the table's plan) over it                          (spark.sql(text, n0=df))
 
@@ -26,7 +26,7 @@ Source: Spark's parser makes the same plan of `WITH n0 AS (…)`; docs/decisions
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -56,6 +56,9 @@ KNOWN_IN: Final = (["4", "3"],)
 ROWS_AS_ROWS: Final = 256
 # No name of a table or of a WITH of the user's.
 _MARK: Final = f"nyala_{SYSTEM.randomness.token_hex(6)}"
+_ARRAYS: Final = f"{_MARK}_arrays"
+# Lists of columns whose unrolling is kept as a plan.
+_PARSED_MAX: Final = 64
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,10 @@ class _Jvm:
         self.named = logical.SubqueryAlias
         self.repartition = logical.Repartition
         self.relation = logical.LocalRelation
+        self.expand = logical.Expand
+        self.column = catalyst.analysis.UnresolvedAttribute.quoted
+        # Statements that unroll arrays, by their texts: as plans, and the names of their columns.
+        self.parsed: dict[str, tuple[Any, Any]] = {}
         self.row = catalyst.expressions.UnsafeRow
         self.attributes = catalyst.types.DataTypeUtils.toAttributes
         self.triple = jvm.scala.Tuple3
@@ -168,15 +175,33 @@ def _bound(
         words.append(name)
         if isinstance(frame, FrameOfTasks):
             plan = frame.frame._jdf.logicalPlan()
-        elif frame.are_many and arrays_wanted(spark, frame.schema):
-            plan = jvm.repartition(1, False, _relation(jvm, frame))
-            words[-1] = f"({unrolling(name, frame.schema)})"
+        elif frame.are_many and arrays_wanted(spark, frame.schema) and _are_told_apart(frame.schema):
+            plan = _unrolled(jvm, frame, parse)
         else:
             plan = _local_frame(frame)._jdf.logicalPlan()
             plan = jvm.repartition(1, False, plan) if frame.are_many else plan
         bound.append(jvm.triple(name, jvm.named(jvm.name(name), plan), jvm.none))
     plan = parse(with_names(text, uses, words))
     return SparkDataFrame(jvm.of_rows(session, jvm.with_names(plan, jvm.seq(bound), False)), spark)
+
+
+def _are_told_apart(schema: StructType) -> bool:
+    """Whether Spark knows the columns by their names, whose case it may not heed."""
+    return len({field.name.lower() for field in schema.fields}) == len(schema.fields)
+
+
+def _unrolled(jvm: _Jvm, rows: HeldRows, parse: Callable[[str], Any]) -> Any:
+    """The rows out of one row of arrays, which stay below every join (`kept_below`)."""
+    text = unrolling(_ARRAYS, rows.schema)
+    if text not in jvm.parsed:
+        if len(jvm.parsed) >= _PARSED_MAX:
+            jvm.parsed.clear()
+        names = jvm.seq([jvm.column(field.name) for field in rows.schema.fields])
+        jvm.parsed[text] = parse(text), jvm.seq([names])
+    plan, names = jvm.parsed[text]
+    bound = jvm.seq([jvm.triple(_ARRAYS, jvm.named(jvm.name(_ARRAYS), _relation(jvm, rows)), jvm.none)])
+    attributes = jvm.attributes(jvm.type(rows.schema.json()))
+    return jvm.repartition(1, False, jvm.expand(names, attributes, jvm.with_names(plan, bound, False)))
 
 
 def _relation(jvm: _Jvm, rows: HeldRows) -> Any:

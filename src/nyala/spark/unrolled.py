@@ -66,8 +66,6 @@ _FILES_SHARE: Final = 1 / 4
 # In how many bytes whole numbers may travel, and as what; and how many the types have in which they arrive.
 _CARRIERS: Final[dict[int, DataType]] = {1: ByteType(), 2: ShortType(), 4: IntegerType()}
 _WHOLE: Final[dict[type[DataType], int]] = {ShortType: 2, IntegerType: 4, LongType: 8}
-# A limit that nothing meets: rows in a plan are few. Nothing is drawn above one either.
-_NO_LIMIT: Final = (1 << 31) - 1
 # The versions of Spark in whose rows arrays are known to lie as `arrays` writes them.
 ARRAYS_KNOWN_IN: Final = (["4", "2"], ["4", "3"])
 
@@ -216,12 +214,9 @@ def _classes(jvm: Any) -> tuple[Any, Any, Callable[[Any], Any], Any]:
 
 
 def unrolling(arrays: str, schema: StructType) -> str:
-    """The SELECT that `unrolled` and `kept_below` are, over one row of arrays with that name."""
+    """The SELECT that `unrolled` is, over arrays with that name, each value in its own type."""
     first = _first(schema)
-    return (
-        f"SELECT {_values(schema, first, {})} FROM {arrays} LATERAL VIEW posexplode(c{first}) u AS p, v "
-        f"LIMIT {_NO_LIMIT}"
-    )
+    return f"SELECT {_values(schema, first, {})} FROM {arrays} LATERAL VIEW posexplode(c{first}) u AS p, v"
 
 
 def _first(schema: StructType) -> int:
