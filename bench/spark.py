@@ -15,11 +15,17 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 from bench import machine, report
 from bench.measure import percentile
 from bench.parts import Say, ratio, say
 from bench.report import Aim, Report, Table, megabytes, seconds, times
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from bench.spark_steps import Scale
 
 PART = "spark"
 NEEDED = {
@@ -105,20 +111,18 @@ def run(
         if "streams" in steps:
             made.stream()
         if "queries" in steps:
-            made.found.queries = _queries(spark, scale, folder, say)
+            made.found.queries = _queries(made.spark, made.scale, folder, say)
         java = spark.sparkContext._jvm.System.getProperty("java.version")  # type: ignore[attr-defined]
         return _report(made.found, scale, cores, f"Java {java}")
     finally:
         made.close()
 
 
-def _queries(spark: object, scale: object, folder: str, say: Say) -> dict[int, dict[str, list[float]]]:
+def _queries(spark: SparkSession, scale: Scale, folder: str, say: Say) -> dict[int, dict[str, list[float]]]:
     """TPC-H's, over tables of their own; none without its generator."""
     import nyala
     from bench import data, spark_tpch
-    from bench.spark_steps import Scale
 
-    assert isinstance(scale, Scale)
     if data.tpch_tool() is None:
         say("the 22 queries are left out: tpchgen-cli is not installed (`make bench-spark` installs it)")
         return {}
@@ -126,10 +130,10 @@ def _queries(spark: object, scale: object, folder: str, say: Say) -> dict[int, d
     data.make_tpch(scale.scale_factor, files)
     given = {name: data.read_plain(os.path.join(files, f"{name}.parquet")) for name in spark_tpch.KEYS}
     with nyala.connect(os.path.join(folder, "tpch-store"), maintenance=False) as db:
-        spark_tpch.make(spark, given, folder, db)  # type: ignore[arg-type]
+        spark_tpch.make(spark, given, folder, db)
         del given
         say("made TPC-H's tables")
-        return spark_tpch.ask(spark, db.path, scale.queries, say)  # type: ignore[arg-type]
+        return spark_tpch.ask(spark, db.path, scale.queries, say)
 
 
 # ---------------------------------------------------------------------------------------------------- the report

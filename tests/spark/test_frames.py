@@ -187,14 +187,23 @@ def test_spark_takes_a_scan_for_what_its_rows_would_be_in_files(
     rows = 10_000
     with nyala.connect(store) as db:
         made = db.create_table(
-            "t", {"k": "int64", "one": "int64", "money": "decimal(15,2)", "s": "string"}, ["k"]
+            "t",
+            {"k": "int64", "one": "int64", "money": "decimal(15,2)", "wide": "decimal(38,3)", "s": "string"},
+            ["k"],
         )
         made.insert(
-            {"k": range(rows), "one": [1] * rows, "money": [Decimal("0.01")] * rows, "s": ["x" * 400] * rows}
+            {
+                "k": range(rows),
+                "one": [1] * rows,
+                "money": [Decimal("0.01")] * rows,
+                "wide": [Decimal("1.5")] * rows,
+                "s": ["x" * 400] * rows,
+            }
         )
         made.flush()
         for columns, row_bytes in (
             (["k"], 8 + 8), (["one"], 8 + 8), (["k", "one", "money"], 8 + 24), (["k", "s"], 8 + 16 + 400),
+            (["k", "wide"], 8 + 16 + 16),
         ):  # fmt: skip
             found = size_bytes(made.scan(columns).to_spark(spark))
             assert found == pytest.approx(rows * row_bytes / 4, rel=0.05), columns

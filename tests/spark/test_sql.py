@@ -535,3 +535,16 @@ def test_a_statement_leaves_names_and_cached_frames_alone(spark: SparkSession, d
     assert "InMemoryTableScan" in kept.select("k")._jdf.queryExecution().executedPlan().toString()
     assert {table.name for table in spark.catalog.listTables()} == names
     kept.unpersist()
+
+
+def test_names_that_spark_holds_for_equal_stand_in_the_plan_as_rows(
+    spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out of arrays columns come by their names, and `a` and `A` are one name to Spark."""
+    monkeypatch.setattr(plans, "ROWS_AS_ROWS", 0)
+    db.create_table("twins", {"k": "int64", "a": "int64", "A": "int64"}, ["k"]).insert(
+        {"k": [1], "a": [2], "A": [3]}
+    )
+    assert [tuple(row) for row in nyala.spark.sql(spark, "SELECT * FROM twins", store=db.path).collect()] == [
+        (1, 2, 3)
+    ]

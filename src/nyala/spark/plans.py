@@ -39,7 +39,7 @@ from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 from nyala.env import SYSTEM
 from nyala.spark.arrays import as_row
 from nyala.spark.cluster import is_classic
-from nyala.spark.statements import TableUse, with_names, with_placeholders
+from nyala.spark.statements import TableUse, are_told_apart, with_names, with_placeholders
 from nyala.spark.types import arrow_schema
 from nyala.spark.unrolled import arrays_of, arrays_wanted, unrolling
 
@@ -175,7 +175,7 @@ def _bound(
         words.append(name)
         if isinstance(frame, FrameOfTasks):
             plan = frame.frame._jdf.logicalPlan()
-        elif frame.are_many and arrays_wanted(spark, frame.schema) and _are_told_apart(frame.schema):
+        elif frame.are_many and arrays_wanted(spark, frame.schema) and are_told_apart(frame.schema.names):
             plan = _unrolled(jvm, frame, parse)
         else:
             plan = _local_frame(frame)._jdf.logicalPlan()
@@ -183,11 +183,6 @@ def _bound(
         bound.append(jvm.triple(name, jvm.named(jvm.name(name), plan), jvm.none))
     plan = parse(with_names(text, uses, words))
     return SparkDataFrame(jvm.of_rows(session, jvm.with_names(plan, jvm.seq(bound), False)), spark)
-
-
-def _are_told_apart(schema: StructType) -> bool:
-    """Whether Spark knows the columns by their names, whose case it may not heed."""
-    return len({field.name.lower() for field in schema.fields}) == len(schema.fields)
 
 
 def _unrolled(jvm: _Jvm, rows: HeldRows, parse: Callable[[str], Any]) -> Any:

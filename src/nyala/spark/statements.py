@@ -47,7 +47,7 @@ from nyala.errors import InvalidArgumentError
 from nyala.schema.nodes import Compare, InList, IsNull, Predicate, all_of, any_of, names_in, negate
 from nyala.spark.constants import OpenTerm, can_be_open, constant_of
 
-__all__ = ["TableUse", "find_uses", "with_names", "with_placeholders"]
+__all__ = ["TableUse", "are_told_apart", "find_uses", "with_names", "with_placeholders"]
 
 Node: TypeAlias = Any
 """A node of sqlglot's syntax tree: it is imported only when it is needed."""
@@ -275,7 +275,7 @@ def _needs(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str,
     plain = {
         key: schema
         for key, schema in schemas.items()
-        if _distinct(schema.names)
+        if are_told_apart(schema.names)
         and key not in renamed
         and taken.isdisjoint(name.lower() for name in schema.names)
     }
@@ -450,7 +450,8 @@ def _names(columns: Iterable[Node]) -> set[str]:
     return {column.name.lower() for column in columns}
 
 
-def _distinct(names: Sequence[str]) -> bool:
+def are_told_apart(names: Sequence[str]) -> bool:
+    """Whether Spark knows columns by these names, whose case it may not heed."""
     return len({name.lower() for name in names}) == len(names)
 
 
