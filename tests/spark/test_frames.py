@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import nyala
-from nyala.spark import digits, frames, unrolled
+from nyala.spark import frames, unrolled
 from nyala.spark.types import spark_schema
 
 ROWS = {
@@ -58,11 +58,6 @@ def test_rows_and_schema_are_the_same_in_the_plan_and_by_tasks(
         made["tasks"] = table.scan().to_spark(spark)
         assert "posexplode" in made["tasks"]._jdf.queryExecution().toString()
         assert "makedecimal" in made["tasks"]._jdf.queryExecution().toString().lower()
-        with monkeypatch.context() as other:
-            other.setattr(digits, "_has_make_decimal", lambda jvm: False)
-            made["tasks, decimals in arrays"] = table.scan().to_spark(spark)
-        plan = made["tasks, decimals in arrays"]._jdf.queryExecution().toString().lower()
-        assert "posexplode" in plan and "makedecimal" not in plan
         monkeypatch.setattr(unrolled, "ARRAYS_MAX", 0)
         made["tasks, row by row"] = table.scan().to_spark(spark)
         assert "posexplode" not in made["tasks, row by row"]._jdf.queryExecution().toString()

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 import nyala
 import nyala.spark
-from nyala.spark import plans, session
+from nyala.spark import jvm, plans, session
 from nyala.spark.frames import leased_frame
 
 
@@ -290,7 +290,7 @@ def test_a_statement_is_the_same_as_a_plan_and_as_a_text(
     """P1, P2: in a version of Spark that is not known the public way is taken, to the same answers and errors."""
     monkeypatch.setattr(plans, "ROWS_AS_ROWS", 0 if way == "arrays" else 256)
     if way == "public":
-        monkeypatch.setattr(plans, "KNOWN_IN", ())
+        monkeypatch.setattr(jvm, "KNOWN_IN", ())
     for name in ("t", "u"):
         spark.createDataFrame(db[name].to_arrow()).createOrReplaceTempView(name)
     for text in STATEMENTS:
@@ -319,7 +319,7 @@ def test_rows_in_the_plan_are_added_up_without_an_exchange(
 ) -> None:
     """Many stand in one partition. Few stay as they are: Spark answers for those without a job, if nothing is added."""
     if not known:
-        monkeypatch.setattr(plans, "KNOWN_IN", ())
+        monkeypatch.setattr(jvm, "KNOWN_IN", ())
     more = plans.ROWS_AS_ROWS + 1
     db["t"].upsert({"k": range(1, more + 1), "v": range(more), "w": ["x"] * more})
     for text, rows, way in (

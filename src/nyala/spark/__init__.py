@@ -15,6 +15,7 @@
     statements.py  which columns and rows a SELECT needs of each table in it
     unknown_names.py  what Spark says of a name that it does not know, in one sentence
     load.py      `load` and `upsert`: executors write rowset and delta files (routing.py: who gets which row)
+    jvm.py       Spark's own classes, and in which versions they are known
     digits.py    decimals as their digits, from Spark's rows into Arrow
     compact.py   `compact`: compactions as tasks
     backup.py    backups: plans, files, metadata; backup_jobs.py: `backup` and `restore`

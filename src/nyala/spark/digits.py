@@ -12,13 +12,13 @@ hand its rows to Python. `UnscaledValue`, which Spark uses for sums of decimals,
 SQL, so it is reached by py4j. So is `MakeDecimal`, which makes the decimal of the integer again: of numbers that come
 as arrays (`arrays`) within the loop that unrolls them.
 
-Left out: longer decimals; Spark Connect, which cannot name the expression: there decimals travel as they are.
+Left out: longer decimals; Spark Connect, which cannot name the expression, and a Spark that is not known (J1): there
+decimals travel as they are.
 Source: org.apache.spark.sql.execution.arrow.ArrowWriter, org.apache.spark.sql.catalyst.expressions.UnscaledValue.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +29,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, LongType, StructField, StructType
 
 from nyala.spark.arrays import LONG_DIGITS
-from nyala.spark.cluster import is_classic
+from nyala.spark.jvm import is_known, jvm_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
 __all__ = ["as_digits", "made_of_digits", "short_decimals", "with_digits", "with_points"]
 
@@ -55,30 +55,21 @@ def as_digits(
 
 def _digits(df: DataFrame, leave: Collection[str]) -> dict[str, Column]:
     names = [f.name for f in df.schema.fields if _is_short(f.dataType) and f.name not in leave]
-    if not names or not is_classic(df.sparkSession):
+    if not names or not is_known(df.sparkSession):
         return {}
     from pyspark.sql.classic.column import Column as ClassicColumn
 
-    unscaled, expressions, _ = _classes(df.sparkSession._jvm)
+    jvm = jvm_of(df.sparkSession)
     found: dict[str, Column] = {}
     for name in names:
         column: Any = F.col("`" + name.replace("`", "``") + "`")
-        found[name] = ClassicColumn(expressions.column(unscaled(expressions.expression(column._jc))))
+        digits = jvm.UnscaledValue(jvm.ExpressionUtils.expression(column._jc))
+        found[name] = ClassicColumn(jvm.ExpressionUtils.column(digits))
     return found
 
 
-@functools.lru_cache(maxsize=1)
-def _classes(jvm: Any) -> tuple[Any, Any, Any]:
-    """Found once: py4j asks the JVM for each part of a name."""
-    sql = jvm.org.apache.spark.sql
-    expressions = sql.catalyst.expressions
-    return expressions.UnscaledValue, sql.classic.ExpressionUtils, expressions.MakeDecimal
-
-
-def with_digits(spark: SparkSession, schema: StructType) -> StructType:
+def with_digits(schema: StructType) -> StructType:
     """The schema with short decimals as whole numbers, if `made_of_digits` can have them back; else as it is."""
-    if not any(_is_short(field.dataType) for field in schema.fields) or not _has_make_decimal(spark._jvm):
-        return schema
     lowered = {field.name.lower() for field in schema.fields}
     if len(lowered) < len(schema.fields):
         return schema  # names that Spark holds for equal: it could not tell which one is meant
@@ -93,34 +84,24 @@ def with_digits(spark: SparkSession, schema: StructType) -> StructType:
 def made_of_digits(frame: DataFrame, whole: StructType, schema: StructType) -> DataFrame:
     """A frame of the columns `whole`, which `with_digits` made of `schema`, with the decimals in their places.
 
-    Cheaper for Spark than to take decimals from an array, where it makes each one by a call of its own.
+    In a session that is known; what raises NOT_AS_KNOWN is for who calls to catch (J1). It is cheaper for Spark than to
+    take decimals from an array, where it makes each one by a call of its own.
     """
     changed = [f for f, now in zip(schema.fields, whole.fields, strict=True) if f.dataType != now.dataType]
     if not changed:
         return frame
     from pyspark.sql.classic.column import Column as ClassicColumn
 
-    _, expressions, make_decimal = _classes(frame.sparkSession._jvm)
+    jvm = jvm_of(frame.sparkSession)
     made: dict[str, Column] = {}
     for field in changed:
         assert isinstance(field.dataType, DecimalType)
         column: Any = F.col("`" + field.name.replace("`", "``") + "`")
-        digits = expressions.expression(column._jc)
+        digits = jvm.ExpressionUtils.expression(column._jc)
         # False: a number with more digits is an error, and so the column is NULL only where the number is.
-        decimal = make_decimal(digits, field.dataType.precision, field.dataType.scale, False)
-        made[field.name] = ClassicColumn(expressions.column(decimal))
+        decimal = jvm.MakeDecimal(digits, field.dataType.precision, field.dataType.scale, False)
+        made[field.name] = ClassicColumn(jvm.ExpressionUtils.column(decimal))
     return frame.withColumns(made)
-
-
-@functools.lru_cache(maxsize=1)
-def _has_make_decimal(jvm: Any) -> bool:
-    try:
-        _, expressions, make_decimal = _classes(jvm)
-        literal: Any = F.lit(0)
-        make_decimal(expressions.expression(literal._jc), 1, 0, False)
-    except Exception:  # whatever py4j says of a class or a parameter that another version does not have
-        return False
-    return True
 
 
 def _is_short(type: Any) -> bool:

@@ -15,9 +15,9 @@ generated code unrolls them.
 Invariants
     F1  The DataFrame's schema and rows are the same whichever way they come.
     F2  What is held in the driver is at most LOCAL_MAX_BYTES of a scan; a scan that turns out larger is given to tasks.
-    F3  Rows travel as arrays where Spark is of a version whose arrays are known (ARRAYS_KNOWN_IN), not Connect, will
-        generate code for the loop (without it each row would carry its arrays along), and takes a place of an array
-        as NOT NULL (ANSI mode, the default). Elsewhere they travel as rows.
+    F3  Rows travel as arrays where Spark is of a version that is known (J1), not Connect, will generate code for the
+        loop (without it each row would carry its arrays along), and takes a place of an array as NOT NULL (ANSI mode,
+        the default). Elsewhere, and where F5 and F6 could not be had, they travel as rows.
     F4  In arrays whole numbers, and decimals without their point, travel in as few bytes as all values of the scan
         need, and are of their own type again before anything of the plan sees them.
     F5  Values leave their arrays below every join and aggregate: whatever a row is sent to, no array goes with it.
@@ -29,9 +29,10 @@ Source: the Spark data source study, 2.1 to 2.3; docs/decisions/0027, 0065.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -42,12 +43,14 @@ from nyala.spark.arrays import as_arrays
 from nyala.spark.cluster import cores_of
 from nyala.spark.digits import made_of_digits, with_digits
 from nyala.spark.errors import named
+from nyala.spark.jvm import NOT_AS_KNOWN
 from nyala.spark.options import LEASE_DEFAULT_S, lease_seconds
 from nyala.spark.plans import FrameOfTasks, HeldRows, ScanFrame
 from nyala.spark.reader import (
     CELLS_PER_TASK,
     PARTITIONS_PER_CORE,
     HeldLease,
+    PlacedToken,
     in_task,
     lease_of_version,
     pack,
@@ -155,23 +158,29 @@ def _by_tasks(
     lease = HeldLease(path, named, lease_s)
     wanted = tasks_wanted(rows, len(schema.fields), cores_of(spark))
     groups = place(path, lease.name, pack(scan._tokens_in_pieces(wanted), wanted), together=True)
-    whole = with_digits(spark, schema) if arrays else schema
-    widths = carried_in(whole, scan._value_bounds()) if arrays and len(whole) <= _CARRIED_MAX else {}
     del root
 
-    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                if not arrays:
-                    yield from read_tokens(groups[number], lease, exact, table)
-                    continue
-                for found in token_batches(groups[number], lease, table):
-                    yield from as_arrays(found, exact, widths)
+    def tasks(
+        read: Callable[[Sequence[PlacedToken]], Iterator[pa.RecordBatch]], types: StructType
+    ) -> DataFrame:
+        def read_all(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in numbers:
+                for number in batch.column(0).to_pylist():
+                    yield from read(groups[number])
 
-    tasks = spark.range(0, len(groups), 1, len(groups))
-    if not arrays:
-        return tasks.mapInArrow(in_task(read), schema), lease
-    bytes_of_arrays = StructType([StructField(f.name, BinaryType(), False) for f in schema.fields])
-    size_bytes = size_in_files(schema, rows, scan._text_bytes())
-    found = retyped(spark, tasks.mapInArrow(in_task(read), bytes_of_arrays), whole, widths, size_bytes)
-    return kept_below(made_of_digits(unrolled(found, whole, widths), whole, schema)), lease
+        return spark.range(0, len(groups), 1, len(groups)).mapInArrow(in_task(read_all), types)
+
+    if arrays:
+        whole = with_digits(schema)
+        widths = carried_in(whole, scan._value_bounds()) if len(whole) <= _CARRIED_MAX else {}
+        size_bytes = size_in_files(schema, rows, scan._text_bytes())
+        bytes_of_arrays = StructType([StructField(f.name, BinaryType(), False) for f in schema.fields])
+
+        def read_arrays(tokens: Sequence[PlacedToken]) -> Iterator[pa.RecordBatch]:
+            for found in token_batches(tokens, lease, table):
+                yield from as_arrays(found, exact, widths)
+
+        with contextlib.suppress(*NOT_AS_KNOWN):
+            held = retyped(spark, tasks(read_arrays, bytes_of_arrays), whole, widths, size_bytes)
+            return kept_below(made_of_digits(unrolled(held, whole, widths), whole, schema)), lease
+    return tasks(lambda tokens: read_tokens(tokens, lease, exact, table), schema), lease

@@ -15,8 +15,7 @@ Few rows stand as rows, because of a LocalRelation of those Spark answers withou
 
 Invariants
     P1  The answer, its schema and its errors are those of the public way (`spark.sql`, `createDataFrame`).
-    P2  What is used is not public in Spark, so only versions in which it was looked at are told this way (KNOWN_IN),
-        and where a class is not as it was there, the public way is taken.
+    P2  What is used is not public in Spark; where it may be another, the public way is taken (J1).
     P3  Rows of a scan that stand in a plan are one partition where they are more than ROWS_AS_ROWS: an aggregate over
         two would have Spark plan an exchange.
 
@@ -25,20 +24,18 @@ Source: Spark's parser makes the same plan of `WITH n0 AS (…)`; docs/decisions
 
 from __future__ import annotations
 
-import functools
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
-import pyspark
-from py4j.protocol import Py4JError
 from pyspark.sql.dataframe import DataFrame as SparkDataFrame
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
 from nyala.env import SYSTEM
 from nyala.spark.arrays import as_row
-from nyala.spark.cluster import is_classic
+from nyala.spark.jvm import NOT_AS_KNOWN, Jvm, is_known, jvm_of
 from nyala.spark.statements import TableUse, are_told_apart, with_names, with_placeholders
 from nyala.spark.types import arrow_schema
 from nyala.spark.unrolled import arrays_of, arrays_wanted, unrolling
@@ -49,9 +46,8 @@ if TYPE_CHECKING:
 
     from nyala.spark.reader import HeldLease
 
-__all__ = ["KNOWN_IN", "ROWS_AS_ROWS", "FrameOfTasks", "HeldRows", "ScanFrame", "answer"]
+__all__ = ["ROWS_AS_ROWS", "FrameOfTasks", "HeldRows", "ScanFrame", "answer"]
 
-KNOWN_IN: Final = (["4", "3"],)
 # Of so many rows Spark's answer without a job is sooner than any with one; an exchange is worth nothing there.
 ROWS_AS_ROWS: Final = 256
 # No name of a table or of a WITH of the user's.
@@ -104,70 +100,27 @@ def answer(
     """
     if not frames:
         return spark.sql(text)  # nothing in it is a placeholder
-    if _is_known(spark):
-        try:
+    if is_known(spark):
+        with contextlib.suppress(*NOT_AS_KNOWN):
             return _bound(spark, text, uses, frames)
-        except (Py4JError, TypeError):  # a class or a parameter that is another there (P2)
-            pass
     named: dict[str, Any] = {f"nyala_{number}": frame.whole() for number, frame in enumerate(frames)}
     return spark.sql(with_placeholders(text, uses), **named)
 
 
 def _local_frame(rows: HeldRows) -> DataFrame:
-    if _is_known(rows.spark):
-        try:
+    if is_known(rows.spark):
+        with contextlib.suppress(*NOT_AS_KNOWN):
             return _local(rows)
-        except (Py4JError, TypeError):
-            pass
     return rows.spark.createDataFrame(rows.table, schema=rows.schema)
-
-
-def _is_known(spark: SparkSession) -> bool:
-    return is_classic(spark) and pyspark.__version__.split(".")[:2] in KNOWN_IN
-
-
-@functools.lru_cache(maxsize=1)
-class _Jvm:
-    """Spark's classes, each looked up once: a name is a search through all that is imported there."""
-
-    def __init__(self, jvm: Any) -> None:
-        sql = jvm.org.apache.spark.sql
-        catalyst = sql.catalyst
-        logical = catalyst.plans.logical
-        self.utils = jvm.PythonSQLUtils
-        self.iterator_server = jvm.ArrowIteratorServer
-        self.set_active = sql.classic.SparkSession.setActiveSession
-        self.of_rows = sql.classic.Dataset.ofRows
-        self.with_names = logical.UnresolvedWith
-        self.named = logical.SubqueryAlias
-        self.repartition = logical.Repartition
-        self.relation = logical.LocalRelation
-        self.expand = logical.Expand
-        self.column = catalyst.analysis.UnresolvedAttribute.quoted
-        # Statements that unroll arrays, by their texts: as plans, and the names of their columns.
-        self.parsed: dict[str, tuple[Any, Any]] = {}
-        self.row = catalyst.expressions.UnsafeRow
-        self.attributes = catalyst.types.DataTypeUtils.toAttributes
-        self.triple = jvm.scala.Tuple3
-        self.none = jvm.scala.Option.empty()
-        self._cons = getattr(jvm.scala.collection.immutable, "$colon$colon")
-        self._nil = getattr(getattr(jvm.scala.collection.immutable, "Nil$"), "MODULE$")
-        # What is the same in each statement.
-        self.name = functools.lru_cache(64)(lambda name: catalyst.AliasIdentifier(name, self._nil))
-        self.type = functools.lru_cache(64)(lambda json: sql.types.DataType.fromJson(json))
-
-    def seq(self, items: Sequence[Any]) -> Any:
-        """A call for each item, and none besides."""
-        return functools.reduce(lambda rest, item: self._cons(item, rest), reversed(items), self._nil)
 
 
 def _bound(
     spark: SparkSession, text: str, uses: Sequence[TableUse], frames: Sequence[ScanFrame]
 ) -> DataFrame:
-    jvm = _Jvm(spark._jvm)
+    jvm = jvm_of(spark)
     session: Any = spark._jsparkSession
     # The parser goes by the settings of the session that is active.
-    jvm.set_active(session)
+    jvm.SparkSession.setActiveSession(session)
     parse = session.sessionState().sqlParser().parsePlan
     bound, words = [], []
     for number, frame in enumerate(frames):
@@ -179,42 +132,49 @@ def _bound(
             plan = _unrolled(jvm, frame, parse)
         else:
             plan = _local_frame(frame)._jdf.logicalPlan()
-            plan = jvm.repartition(1, False, plan) if frame.are_many else plan
-        bound.append(jvm.triple(name, jvm.named(jvm.name(name), plan), jvm.none))
+            plan = jvm.Repartition(1, False, plan) if frame.are_many else plan
+        bound.append(_binding(jvm, name, plan))
     plan = parse(with_names(text, uses, words))
-    return SparkDataFrame(jvm.of_rows(session, jvm.with_names(plan, jvm.seq(bound), False)), spark)
+    return SparkDataFrame(jvm.frame(session, jvm.UnresolvedWith(plan, jvm.seq(bound), False)), spark)
 
 
-def _unrolled(jvm: _Jvm, rows: HeldRows, parse: Callable[[str], Any]) -> Any:
+def _binding(jvm: Jvm, name: str, plan: Any) -> Any:
+    """The plan by a name, for the statement of a WITH."""
+    return jvm.Tuple3(name, jvm.SubqueryAlias(jvm.name(name), plan), jvm.none)
+
+
+def _unrolled(jvm: Jvm, rows: HeldRows, parse: Callable[[str], Any]) -> Any:
     """The rows out of one row of arrays, which stay below every join (`kept_below`)."""
     text = unrolling(_ARRAYS, rows.schema)
-    if text not in jvm.parsed:
-        if len(jvm.parsed) >= _PARSED_MAX:
-            jvm.parsed.clear()
-        names = jvm.seq([jvm.column(field.name) for field in rows.schema.fields])
-        jvm.parsed[text] = parse(text), jvm.seq([names])
-    plan, names = jvm.parsed[text]
-    bound = jvm.seq([jvm.triple(_ARRAYS, jvm.named(jvm.name(_ARRAYS), _relation(jvm, rows)), jvm.none)])
-    attributes = jvm.attributes(jvm.type(rows.schema.json()))
-    return jvm.repartition(1, False, jvm.expand(names, attributes, jvm.with_names(plan, bound, False)))
+    if text not in jvm.kept:
+        if len(jvm.kept) >= _PARSED_MAX:
+            jvm.kept.clear()
+        columns = jvm.seq([jvm.UnresolvedAttribute.quoted(name) for name in rows.schema.names])
+        jvm.kept[text] = parse(text), jvm.seq([columns])
+    plan, lists = jvm.kept[text]
+    bound = jvm.seq([_binding(jvm, _ARRAYS, _relation(jvm, rows))])
+    values = jvm.UnresolvedWith(plan, bound, False)
+    return jvm.Repartition(1, False, jvm.Expand(lists, jvm.columns(rows.schema.json()), values))
 
 
-def _relation(jvm: _Jvm, rows: HeldRows) -> Any:
+def _relation(jvm: Jvm, rows: HeldRows) -> Any:
     """The rows as one row of arrays."""
     image = as_row(rows.table, arrow_schema(rows.schema))
-    row = jvm.row(len(rows.schema.fields))
+    row = jvm.UnsafeRow(len(rows.schema.fields))
     row.pointTo(image, len(image))
-    types = jvm.type(arrays_of(rows.schema).json())
-    return jvm.relation(jvm.attributes(types), jvm.seq([row]), False, jvm.none)
+    columns = jvm.columns(arrays_of(rows.schema).json())
+    return jvm.LocalRelation(columns, jvm.seq([row]), False, jvm.none)
 
 
 def _local(rows: HeldRows) -> DataFrame:
     spark = rows.spark
-    jvm = _Jvm(spark._jvm)
+    jvm = jvm_of(spark)
     batches = spark.sparkContext._serialize_to_jvm(
         rows.table.to_batches(),
         ArrowStreamSerializer(),
-        jvm.utils.readArrowStreamFromFile,
-        jvm.iterator_server,
+        jvm.PythonSQLUtils.readArrowStreamFromFile,
+        jvm.ArrowIteratorServer,
     )
-    return SparkDataFrame(jvm.utils.toDataFrame(batches, rows.schema.json(), spark._jsparkSession), spark)
+    return SparkDataFrame(
+        jvm.PythonSQLUtils.toDataFrame(batches, rows.schema.json(), spark._jsparkSession), spark
+    )

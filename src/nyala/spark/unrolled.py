@@ -5,20 +5,19 @@
     arrays c0, c1, …                           ──►  posexplode(c0), and c1[p], c2[p] … at its place p
 
 `arrays` says how an array lies in memory; this is what Spark is told of it. That binary columns are arrays is said by
-py4j, with a call that is Spark's own business (`internalCreateDataFrame`).
+py4j, with a call that is Spark's own business (`internalCreateDataFrame`), as more of this is. What raises NOT_AS_KNOWN
+here is for who calls to catch (J1).
 
 Source: docs/decisions/0027, 0037, 0038.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-import pyspark
 from pyspark.sql.dataframe import DataFrame as SparkDataFrame
 from pyspark.sql.types import (
     ArrayType,
@@ -35,13 +34,12 @@ from pyspark.sql.types import (
 )
 
 from nyala.spark.arrays import LONG_DIGITS
-from nyala.spark.cluster import is_classic
+from nyala.spark.jvm import is_known, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
-    "ARRAYS_KNOWN_IN",
     "ARRAYS_MAX",
     "arrays_of",
     "arrays_wanted",
@@ -66,13 +64,11 @@ _FILES_SHARE: Final = 1 / 4
 # In how many bytes whole numbers may travel, and as what; and how many the types have in which they arrive.
 _CARRIERS: Final[dict[int, DataType]] = {1: ByteType(), 2: ShortType(), 4: IntegerType()}
 _WHOLE: Final[dict[type[DataType], int]] = {ShortType: 2, IntegerType: 4, LongType: 8}
-# The versions of Spark in whose rows arrays are known to lie as `arrays` writes them.
-ARRAYS_KNOWN_IN: Final = (["4", "2"], ["4", "3"])
 
 
 def arrays_wanted(spark: SparkSession, schema: StructType) -> bool:
-    """Whether rows can travel as arrays (F3)."""
-    if not is_classic(spark) or pyspark.__version__.split(".")[:2] not in ARRAYS_KNOWN_IN:
+    """Whether rows can travel as arrays (F3): what lies in Spark's rows as `arrays` writes it is its own business."""
+    if not is_known(spark):
         return False
     if sys.byteorder != "little" or not 0 < len(schema.fields) <= ARRAYS_MAX:
         return False
@@ -155,20 +151,12 @@ def size_in_files(schema: StructType, rows: int, text_bytes: Mapping[str, float]
 
 
 def _sized(spark: SparkSession, made: Any, size_bytes: int) -> Any:
-    """The frame with an estimate of its size; where this version of Spark takes none, Spark holds it for huge."""
+    """The frame with an estimate of its size, without which Spark holds it for huge."""
     session: Any = spark._jsparkSession
-    jvm: Any = spark._jvm
-    try:
-        plan, sql, none = made.logicalPlan(), jvm.org.apache.spark.sql, jvm.scala.Option.empty()
-        # Of an estimate py4j can pass on only a whole one: that of as many numbers as have this size.
-        known = session.range(max(1, size_bytes // 8)).queryExecution().optimizedPlan().stats()
-        sized = sql.execution.LogicalRDD(
-            plan.output(), plan.rdd(), plan.outputPartitioning(), plan.outputOrdering(), False, none,
-            session, jvm.scala.Option.apply(known), none, False,
-        )  # fmt: skip
-        return sql.classic.Dataset.ofRows(session, sized)
-    except Exception:  # whatever py4j says of a class or a parameter that another version does not have
-        return made
+    jvm = jvm_of(spark)
+    # Of an estimate py4j can pass on only a whole one: that of as many numbers as have this size.
+    known = session.range(max(1, size_bytes // 8)).queryExecution().optimizedPlan().stats()
+    return jvm.frame(session, jvm.rdd_with_statistics(session, made.logicalPlan(), known))
 
 
 def unrolled(arrays: DataFrame, schema: StructType, widths: Mapping[str, int]) -> DataFrame:
@@ -191,26 +179,11 @@ def kept_below(rows: DataFrame) -> DataFrame:
     once for each list of expressions: once. Other columns that it has not are left out below it as ever.
     """
     session: Any = rows.sparkSession
-    try:
-        expand, attributes, list_of, of_rows = _classes(session._jvm)
-        plan = rows._jdf.queryExecution().analyzed()
-        kept = expand(list_of(plan.output()), attributes(rows._jdf.schema()), plan)
-        return SparkDataFrame(of_rows(session._jsparkSession, kept), session)
-    except Exception:  # whatever py4j says of a class or a parameter that another version does not have
-        return rows
-
-
-@functools.lru_cache(maxsize=1)
-def _classes(jvm: Any) -> tuple[Any, Any, Callable[[Any], Any], Any]:
-    """Found once: py4j asks the JVM for each part of a name."""
-    sql, lists = jvm.org.apache.spark.sql, jvm.scala.collection.immutable
-    nil = getattr(getattr(lists, "Nil$"), "MODULE$")
-    return (
-        sql.catalyst.plans.logical.Expand,
-        sql.catalyst.types.DataTypeUtils.toAttributes,
-        lambda item: getattr(lists, "$colon$colon")(item, nil),
-        sql.classic.Dataset.ofRows,
-    )
+    jvm = jvm_of(session)
+    plan = rows._jdf.queryExecution().analyzed()
+    attributes = jvm.DataTypeUtils.toAttributes(rows._jdf.schema())
+    kept = jvm.Expand(jvm.seq([plan.output()]), attributes, plan)
+    return SparkDataFrame(jvm.frame(session._jsparkSession, kept), session)
 
 
 def unrolling(arrays: str, schema: StructType) -> str:

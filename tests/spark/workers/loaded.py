@@ -14,12 +14,12 @@ such, and by `test_session.py::test_workers_are_forked_from_a_process_without_th
 """
 
 import gc
-import importlib
+import importlib.util
 import os
 import sys
 
+OF_PYSPARK_43 = "pyspark.worker_message"
 NEEDED = [
-    "pyspark.worker_message",
     "pandas",
     "pyarrow.pandas_compat",
     "pyarrow.vendored.version",
@@ -32,7 +32,8 @@ if os.environ.get("PYTHON_WORKER_FACTORY_SECRET"):
         worker = sys.orig_argv[3]
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else NumPy has threads of its own
         # One that is asked for what is installed ends with the answer.
-        for name in [worker, *NEEDED, "pyspark_nyala", "nyala.spark.source"]:
+        newer = [OF_PYSPARK_43] if importlib.util.find_spec(OF_PYSPARK_43) else []
+        for name in [worker, *newer, *NEEDED, "pyspark_nyala", "nyala.spark.source"]:
             if name == worker or not worker.endswith("lookup_data_sources"):
                 importlib.import_module(name)
         gc.collect()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from types import SimpleNamespace
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import DecimalType, LongType, StringType, StructType
 
-from nyala.spark import digits
 from nyala.spark.digits import short_decimals, with_digits, with_points
 
 PRICE = pa.decimal128(15, 2)
@@ -42,16 +39,12 @@ def test_what_is_a_long_integer_in_a_row_of_sparks() -> None:
     assert short_decimals(schema) == {"a": pa.decimal128(18, 2)}
 
 
-def test_a_schema_with_digits_for_short_decimals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schema_with_digits_for_short_decimals() -> None:
     """NULLs may stand where they could before; where two names are equal to Spark, neither could be named."""
-    session: Any = SimpleNamespace(_jvm=None)
-    monkeypatch.setattr(digits, "_has_make_decimal", lambda jvm: True)
     given = (
         StructType().add("k", StringType(), False).add("p", DecimalType(18, 2)).add("q", DecimalType(19, 2))
     )
     wanted = StructType().add("k", StringType(), False).add("p", LongType()).add("q", DecimalType(19, 2))
-    assert with_digits(session, given) == wanted
+    assert with_digits(given) == wanted
     twice = StructType().add("p", DecimalType(9, 2), False).add("P", DecimalType(9, 2), False)
-    assert with_digits(session, twice) == twice
-    monkeypatch.setattr(digits, "_has_make_decimal", lambda jvm: False)
-    assert with_digits(session, given) == given
+    assert with_digits(twice) == twice
