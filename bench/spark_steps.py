@@ -367,7 +367,7 @@ class Steps:
             for _ in range(rounds + warm):
                 batches.append(self._upsert_batch(number, share))
                 number += 1
-            row_count = pq.read_table(batches[0], columns=["l_orderkey"]).num_rows
+            row_count = self.spark.read.parquet(batches[0]).count()
 
             def of(batch: str) -> DataFrame:
                 return self.spark.read.parquet(batch)

@@ -287,7 +287,9 @@ def _needs(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str,
         named = _of_one_table(tree, described) or _qualified(tree, described, expand_stars=False)
         scopes = _scopes(named)
         of_stars: dict[str, set[str]] = {}
-        if any(map(_has_star, scopes)):
+        stars = [star for scope in scopes for star in _stars(scope)]
+        # What is in struct(*) or count(DISTINCT *), which is no list, is in what a star below it is: then in all of it.
+        if stars and all(map(_is_projection, stars)):
             expanded = glot.optimizer.pushdown_projections.pushdown_projections(
                 _qualified(tree, described, expand_stars=True)
             )
@@ -320,8 +322,6 @@ def _needs(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str,
             # Of a UNION's branches the columns are told apart by their places.
             if key not in of_stars or scope.expression.find_ancestor(glot.exp.SetOperation) is not None:
                 continue
-            if not all(map(_is_projection, _stars(scope))):
-                continue  # struct(*), count(DISTINCT *)
             names = names | of_stars[key]
         columns = tuple(name for name in schema.names if name.lower() in names)
         if len(columns) != len(names):
