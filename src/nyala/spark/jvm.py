@@ -5,8 +5,8 @@
     kept_below         Expand                             `unrolled`
     statements         UnresolvedWith, LocalRelation, …   `plans`
 
-py4j asks the JVM for each part of a name that is written as `jvm.org.apache.spark.…`, some 20 times for what a
-statement needs; a class by its full name costs nothing until it is called.
+py4j asks the JVM for each part of a name that is written as `jvm.org.apache.spark.…`, and for a static method each time
+that it is named. A class by its full name costs nothing until it is called, and methods are kept here.
 
 Invariants
     J1  What is told Spark with them is a shorter or quicker way to what a public one gives too, and there the public
@@ -88,6 +88,7 @@ class Jvm:
     def __init__(self, client: Any) -> None:
         """client: py4j's, of a gateway."""
         self._client = client
+        self._methods: dict[str, Any] = {}
         # Statements as plans, and what goes with them, by their texts (`plans`).
         self.kept: dict[str, tuple[Any, Any]] = {}
 
@@ -97,6 +98,13 @@ class Jvm:
         found = JavaClass(CLASSES[name], self._client)
         setattr(self, name, found)
         return found
+
+    def static(self, name: str, method: str) -> Any:
+        """A static method of the class."""
+        known = f"{name}.{method}"
+        if known not in self._methods:
+            self._methods[known] = getattr(getattr(self, name), method)
+        return self._methods[known]
 
     @functools.cached_property
     def none(self) -> Any:
@@ -120,13 +128,17 @@ class Jvm:
         """A DataType, by its JSON."""
         return functools.lru_cache(64)(lambda json: self.DataType.fromJson(json))
 
+    def attributes(self, schema: Any) -> Any:
+        """The columns of Java's StructType as new attributes of a plan."""
+        return self.static("DataTypeUtils", "toAttributes")(schema)
+
     def columns(self, json: str) -> Any:
-        """A schema's columns as new attributes of a plan, by its JSON."""
-        return self.DataTypeUtils.toAttributes(self.type(json))
+        """As `attributes`, of a schema by its JSON."""
+        return self.attributes(self.type(json))
 
     def frame(self, session: Any, plan: Any) -> Any:
         """Java's DataFrame of a logical plan."""
-        return self.Dataset.ofRows(session, plan)
+        return self.static("Dataset", "ofRows")(session, plan)
 
     def rdd_with_statistics(self, session: Any, rdd_plan: Any, statistics: Any) -> Any:
         """The LogicalRDD with an estimate of what it is."""

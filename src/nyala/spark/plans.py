@@ -120,7 +120,7 @@ def _bound(
     jvm = jvm_of(spark)
     session: Any = spark._jsparkSession
     # The parser goes by the settings of the session that is active.
-    jvm.SparkSession.setActiveSession(session)
+    jvm.static("SparkSession", "setActiveSession")(session)
     parse = session.sessionState().sqlParser().parsePlan
     bound, words = [], []
     for number, frame in enumerate(frames):
@@ -172,9 +172,9 @@ def _local(rows: HeldRows) -> DataFrame:
     batches = spark.sparkContext._serialize_to_jvm(
         rows.table.to_batches(),
         ArrowStreamSerializer(),
-        jvm.PythonSQLUtils.readArrowStreamFromFile,
+        jvm.static("PythonSQLUtils", "readArrowStreamFromFile"),
         jvm.ArrowIteratorServer,
     )
     return SparkDataFrame(
-        jvm.PythonSQLUtils.toDataFrame(batches, rows.schema.json(), spark._jsparkSession), spark
+        jvm.static("PythonSQLUtils", "toDataFrame")(batches, rows.schema.json(), spark._jsparkSession), spark
     )

@@ -181,7 +181,7 @@ def kept_below(rows: DataFrame) -> DataFrame:
     session: Any = rows.sparkSession
     jvm = jvm_of(session)
     plan = rows._jdf.queryExecution().analyzed()
-    attributes = jvm.DataTypeUtils.toAttributes(rows._jdf.schema())
+    attributes = jvm.attributes(rows._jdf.schema())
     kept = jvm.Expand(jvm.seq([plan.output()]), attributes, plan)
     return SparkDataFrame(jvm.frame(session._jsparkSession, kept), session)
 
