@@ -77,6 +77,23 @@ def test_rows_and_schema_are_the_same_in_the_plan_and_by_tasks(
         spark.conf.set("spark.sql.session.timeZone", before)
 
 
+def test_names_that_spark_holds_for_equal_come_by_tasks(
+    spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of `d` and `D` neither can be named, so decimals travel in arrays as they are."""
+    monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
+    with nyala.connect(store) as db:
+        made = db.create_table("t", {"k": "int64", "d": "decimal(9,2)", "D": "decimal(15,2)"}, ["k"])
+        made.insert({"k": [1, 2], "d": [Decimal("-1.25"), None], "D": [None, Decimal("7.50")]})
+        found = made.scan().to_spark(spark)
+        plan = found._jdf.queryExecution().toString().lower()
+        assert "posexplode" in plan and "makedecimal" not in plan
+        assert sorted(tuple(row) for row in found.collect()) == [
+            (1, Decimal("-1.25"), None),
+            (2, None, Decimal("7.50")),
+        ]
+
+
 def test_whole_numbers_travel_in_as_few_bytes_as_they_need(
     spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ import nyala
 import nyala.spark
 from nyala.spark import frames, jvm, plans
 
-# A semi join over rows that stand in the plan.
+# A join that only asks whether, over rows that stand in the plan.
 STATEMENT = "SELECT a.k, a.p FROM t a WHERE NOT EXISTS (SELECT 1 FROM t b WHERE b.k = a.k + 1) OR a.k < 3"
 EXPECTED = [(1, Decimal("1.50")), (2, None), (600, Decimal("600.50"))]
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLASSES", "KNOWN_IN", "NOT_AS_KNOWN", "Jvm", "is_known", "jvm_of"]
 
-KNOWN_IN: Final = ((4, 2), (4, 3))
+KNOWN_IN: Final = ("4.2", "4.3")
 # What py4j raises of a class, a method or a parameter that is not there.
 NOT_AS_KNOWN: Final = (Py4JError, TypeError)
 
@@ -72,14 +72,14 @@ CLASSES: Final = MappingProxyType(
 )
 
 
-def version_of_spark() -> tuple[int, ...]:
-    """Its first two numbers."""
-    return tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+def _version() -> str:
+    """The first two numbers of Spark's."""
+    return ".".join(pyspark.__version__.split(".")[:2])
 
 
 def is_known(spark: SparkSession) -> bool:
     """Whether this Spark may be told things by its own classes (J1)."""
-    return is_classic(spark) and version_of_spark() in KNOWN_IN
+    return is_classic(spark) and _version() in KNOWN_IN
 
 
 class Jvm:
@@ -142,8 +142,7 @@ class Jvm:
 
     def rdd_with_statistics(self, session: Any, rdd_plan: Any, statistics: Any) -> Any:
         """The LogicalRDD with an estimate of what it is."""
-        # 4.3 has one more parameter than 4.2.
-        more = (False,) if version_of_spark() >= (4, 3) else ()
+        more = () if _version() == "4.2" else (False,)  # a parameter that came with 4.3
         return self.LogicalRDD(
             rdd_plan.output(), rdd_plan.rdd(), rdd_plan.outputPartitioning(), rdd_plan.outputOrdering(), False,
             self.none, session, self.Option.apply(statistics), self.none, *more,

@@ -146,12 +146,13 @@ def _binding(jvm: Jvm, name: str, plan: Any) -> Any:
 def _unrolled(jvm: Jvm, rows: HeldRows, parse: Callable[[str], Any]) -> Any:
     """The rows out of one row of arrays, which stay below every join (`kept_below`)."""
     text = unrolling(_ARRAYS, rows.schema)
-    if text not in jvm.kept:
+    known = jvm.kept.get(text)  # asked once: another thread may empty it
+    if known is None:
         if len(jvm.kept) >= _PARSED_MAX:
             jvm.kept.clear()
         columns = jvm.seq([jvm.UnresolvedAttribute.quoted(name) for name in rows.schema.names])
-        jvm.kept[text] = parse(text), jvm.seq([columns])
-    plan, lists = jvm.kept[text]
+        known = jvm.kept[text] = parse(text), jvm.seq([columns])
+    plan, lists = known
     bound = jvm.seq([_binding(jvm, _ARRAYS, _relation(jvm, rows))])
     values = jvm.UnresolvedWith(plan, bound, False)
     return jvm.Repartition(1, False, jvm.Expand(lists, jvm.columns(rows.schema.json()), values))
