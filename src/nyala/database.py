@@ -200,6 +200,8 @@ class Database:
     """
 
     def __init__(self, store: Store | ReaderStore) -> None:
+        if isinstance(store, str | os.PathLike):
+            raise InvalidArgumentError(f"a store is opened by nyala.connect({os.fspath(store)!r}), not by Database")
         self._store = store
         self._sql_lock = threading.Lock()
         self._open = OpenStore(store)
@@ -212,7 +214,7 @@ class Database:
         name: str,
         schema: pa.Schema | Mapping[str, Any],
         primary_key: str | Sequence[str],
-        partition_by: Sequence[HashSpec | RangeSpec] | HashSpec | RangeSpec = (),
+        partition_by: Sequence[HashSpec | RangeSpec] | HashSpec | RangeSpec | None = (),
         *,
         comment: str = "",
         history: dt.timedelta | str | float | None = None,
@@ -233,7 +235,7 @@ class Database:
         check_comment(comment, f"table {name!r}: ", store.options.limits)
         key = [primary_key] if isinstance(primary_key, str) else _key_names(primary_key)
         built = build_schema(schema, key, store.options.limits)
-        specs = _levels(partition_by)
+        specs = [] if partition_by is None else _levels(partition_by)
         partition_schema, partitions = build_partitions(specs, built, store.options.limits)
         history_us = parse_history(history)
         try:

@@ -159,6 +159,18 @@ def test_a_table_that_cannot_be_meant(db: Database, arguments: dict[str, object]
     assert db.list_tables() == ["t"]
 
 
+def test_a_table_without_partitions_may_be_asked_for_with_none(db: Database) -> None:
+    """As `copy_table` has it, and as many a caller passes on what was not given: one tablet."""
+    assert len(db.create_table("u", {"k": "int64"}, "k", partition_by=None).tablets()) == 1
+
+
+def test_a_database_is_not_made_of_a_path(tmp_path: Path) -> None:
+    """The name that is seen first in the documentation is tried first: an AttributeError of ours helps nobody."""
+    with pytest.raises(nyala.InvalidArgumentError, match=r"a store is opened by nyala\.connect\('.*/s'\)"):
+        nyala.Database(tmp_path / "s")  # type: ignore[arg-type]
+    assert not (tmp_path / "s").exists()
+
+
 @pytest.mark.parametrize("inside", ["x", "data/x", "wal", "data/deep/er"])
 def test_a_store_inside_another_is_refused(tmp_path: Path, inside: str) -> None:
     """The outer store removes files in its folder that it does not know, and a copy of it would hold both."""

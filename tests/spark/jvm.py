@@ -4,8 +4,8 @@ Python workers that are loaded beforehand (`workers/loaded.py`).
 Much of the work of a JVM that runs a few jobs is loading classes. With an archive of them it is spared (`java
 -XX:SharedArchiveFile`): the program of docs/how-to/spark.md took 9.5 and 10.8 s of the JVM's processor time with it,
 16.3 and 15.5 without, and 33.3 with neither this nor the options below (2026-11-22, 2 cores, load 4). A program of its
-own makes it, once for each version of Spark and Java, and it is kept from run to run, in pytest's cache; who needs a
-JVM meanwhile starts it without.
+own makes it, once for each installed Spark and version of Java, and it is kept from run to run, in pytest's cache; who
+needs a JVM meanwhile starts it without.
 
 Told by PYSPARK_SUBMIT_ARGS, as defaults: what a program says itself counts. Not by a folder of settings: that would be
 on the class path, and for a path with a folder no archive can be made.
@@ -14,6 +14,7 @@ on the class path, and for a path with a folder no archive can be made.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def small_jvms(folder: Path, cache: Path) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(WORKERS), os.environ.get("PYTHONPATH")]))
     settings = folder / "spark.properties"
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {settings} pyspark-shell"
-    archive = cache / f"{pyspark.__version__}-{_java_version()}.jsa"
+    archive = cache / f"{pyspark.__version__}-{_jars()}-{_java_version()}.jsa"
     making = archive.with_suffix(".making")
     if not archive.exists():
         with contextlib.suppress(FileExistsError):
@@ -86,6 +87,14 @@ def _write(settings: Path, options: str) -> None:
         "spark.ui.enabled": "false",
     }
     settings.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+
+
+def _jars() -> str:
+    """Which files Spark's classes are in: of others than those that it was made of a JVM takes no archive, and says so
+    where a test reads what a program prints."""
+    jars = Path(pyspark.__file__).parent / "jars"
+    newest = max(jar.stat().st_mtime_ns for jar in jars.glob("*.jar"))
+    return hashlib.sha256(f"{jars} {newest}".encode()).hexdigest()[:8]
 
 
 def _java_version() -> str:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import nyala
 import nyala.spark
 from nyala.spark import cluster, session
 from nyala.spark.cluster import problems
+from nyala.spark.frames import LOCAL_MAX_ROWS
 from nyala.spark.prompt import worker_stream
 from nyala.spark.reader import in_task
 
@@ -75,6 +77,50 @@ def test_another_python_is_told(spark: SparkSession, monkeypatch: pytest.MonkeyP
         # What was registered remembers that Python for the rest of the session, which other tests share.
         monkeypatch.undo()
         nyala.spark.register(spark)
+
+
+def test_the_first_scan_that_tasks_read_tells_of_another_python(
+    spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has to call `register`, and `collect()` would end in Spark's traceback: the cure is said before it, once,
+    at the line that asked for the scan. Rows that the driver reads need no worker, and ask nothing."""
+    with nyala.connect(store) as db:
+        db.create_table("t", {"k": "int64"}, ["k"]).insert(pa.table({"k": range(LOCAL_MAX_ROWS + 1)}))
+        monkeypatch.setattr(cluster, "_checked", weakref.WeakSet())
+        monkeypatch.setattr(spark.sparkContext, "pythonExec", "some-python3")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            db["t"].scan(where="k < 10").to_spark(spark)
+            assert caught == []
+            for _ in range(2):
+                nyala.spark.sql(spark, "SELECT sum(k) FROM t", store=store)
+        assert [warning.filename for warning in caught] == [__file__]
+        said = str(caught[0].message)
+        assert "some-python3" in said and "set the environment variable PYSPARK_PYTHON" in said
+        monkeypatch.undo()
+        # In the shared session each further statement must ask this program's Python again.
+        monkeypatch.setattr(cluster, "_checked", weakref.WeakSet())
+        monkeypatch.setattr(cluster, "check_workers", lambda _: pytest.fail("a job, where the path says enough"))
+        asked = nyala.spark.sql(spark, "SELECT sum(k) FROM t WHERE k >= 0", store=store)
+        assert asked.collect()[0][0] == sum(range(LOCAL_MAX_ROWS + 1))
+
+
+def test_pythons_of_one_environment_are_told_from_those_of_others(tmp_path: Path) -> None:
+    """A venv's python is a link to the one that it was made of, which has other packages."""
+    base, venv, link = (tmp_path / name for name in ("usr/bin", "venv/bin", "link"))
+    for folder in (base, venv):
+        folder.mkdir(parents=True)
+    (base / "python3.11").touch()
+    for name in ("python", "python3"):
+        (venv / name).symlink_to(base / "python3.11")
+    link.symlink_to(tmp_path / "venv")
+    mine = str(venv / "python")
+    assert cluster.same_python(mine, str(venv / "python3"))
+    assert cluster.same_python(mine, str(link / "bin/python3"))
+    assert not cluster.same_python(mine, str(base / "python3.11"))
+    (venv / "python3.9").touch()
+    assert not cluster.same_python(mine, str(venv / "python3.9"))
+    assert not cluster.same_python(mine, None)
 
 
 def test_other_versions_are_told(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

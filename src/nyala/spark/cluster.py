@@ -4,6 +4,8 @@
                         a job: every slot says its Python, the versions of pyspark, pyarrow, nyala, and what
                         Nyala's tasks would not find there
                         problems(mine, theirs) → one sentence for each that would end in an error later, and a cure
+    the first scan that tasks of a local session read → check_python
+                        the same, where Spark's workers are another Python than this program's
 
 The job's function is pickled by value and uses nothing of this package: it must run where Nyala is not installed.
 
@@ -18,6 +20,7 @@ import platform
 import re
 import shutil
 import sys
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +34,16 @@ import nyala
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_workers", "cores_of", "is_classic", "is_local", "missing_in_workers", "problems"]
+__all__ = [
+    "check_python",
+    "check_workers",
+    "cores_of",
+    "is_classic",
+    "is_local",
+    "missing_in_workers",
+    "problems",
+    "tell",
+]
 
 _CURE: Final = (
     "set the environment variable PYSPARK_PYTHON to a Python with nyala[spark] of these versions before the session "
@@ -42,6 +54,7 @@ _MISSING: Final = re.compile(r"No module named '([\w.]+)'")
 _OURS: Final = ("nyala", "pyspark_nyala", "pyspark", "pyarrow", "numpy", "google_crc32c")
 _SLOTS_MAX: Final = 64
 _cores: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_checked: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def is_classic(spark: SparkSession) -> bool:
@@ -89,6 +102,41 @@ def check_workers(spark: SparkSession) -> list[str]:
     except Exception as error:
         return [_cannot_run(spark, error)]
     return problems(_mine(), [row.asDict() for row in rows])
+
+
+def check_python(spark: SparkSession) -> None:
+    """Warn, once for each local session's context, where its workers' Python cannot run what this program sends.
+
+    Whoever started the session without PYSPARK_PYTHON has some python3 there, and is to hear of it before `collect()`,
+    which is Spark's, ends in a traceback of many lines. On a cluster paths say nothing, and `register` asks.
+    Cost: a look at two paths; where they differ, `check_workers`.
+    """
+    if not is_local(spark):
+        return
+    context = spark.sparkContext
+    if context in _checked:
+        return
+    _checked.add(context)
+    if not same_python(sys.executable, shutil.which(context.pythonExec)):
+        tell(check_workers(spark))
+
+
+def same_python(mine: str, theirs: str | None) -> bool:
+    """Whether both stand in one environment. The files alone do not tell: those of venvs are links to one Python."""
+    return theirs is not None and all(
+        os.path.realpath(part(mine)) == os.path.realpath(part(theirs)) for part in (os.path.dirname, str)
+    )
+
+
+def tell(problems: Sequence[str]) -> None:
+    """Warn of each, at the line of the program that called Nyala."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == "nyala":
+        frame = frame.f_back
+    for problem in problems:
+        # With a registry of its own: Python passes over a warning that came from the same line before, and a cell of a
+        # notebook that is run again would look as if all were well.
+        warnings.warn_explicit(problem, UserWarning, frame.f_code.co_filename, frame.f_lineno, registry={})
 
 
 def _look() -> Any:

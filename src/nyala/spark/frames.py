@@ -40,7 +40,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from nyala.env import process_mark
 from nyala.spark.arrays import as_arrays
-from nyala.spark.cluster import cores_of
+from nyala.spark.cluster import check_python, cores_of
 from nyala.spark.digits import made_of_digits, with_digits
 from nyala.spark.errors import named
 from nyala.spark.jvm import NOT_AS_KNOWN
@@ -147,6 +147,7 @@ def _local(spark: SparkSession, scan: Scan) -> HeldRows | None:
 def _by_tasks(
     spark: SparkSession, scan: Scan, rows: int, lease_s: float, shared: bool
 ) -> tuple[DataFrame, HeldLease]:
+    check_python(spark)
     schema = spark_schema(scan.schema)
     arrays = arrays_wanted(spark, schema)
     if arrays and not scan._spec.order_by_key:

@@ -6,8 +6,6 @@ import contextlib
 import functools
 import json
 import os
-import sys
-import warnings
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
@@ -18,7 +16,7 @@ from nyala.errors import Error, InvalidArgumentError, StorageError, WriteError
 from nyala.schema.nodes import Predicate, all_of
 from nyala.schema.parser import parse_predicate
 from nyala.spark.arguments import check_frame, folder_of
-from nyala.spark.cluster import check_workers, cores_of, is_classic
+from nyala.spark.cluster import check_workers, cores_of, is_classic, tell
 from nyala.spark.constants import valued
 from nyala.spark.errors import named, plain_errors
 from nyala.spark.frames import leased_frame
@@ -61,11 +59,7 @@ def register(spark: SparkSession) -> None:
     # Now that its executors have come. A class that stands in no module is pickled with what it has.
     known = type("RegisteredDataSource", (NyalaDataSource,), {"cores": cores_of(spark)})
     spark.dataSource.register(known)
-    caller = sys._getframe(1)
-    for problem in problems:
-        # With a registry of its own: Python passes over a warning that came from the same line before, and a cell of a
-        # notebook that is run again would look as if all were well.
-        warnings.warn_explicit(problem, UserWarning, caller.f_code.co_filename, caller.f_lineno, registry={})
+    tell(problems)
 
 
 def write(
