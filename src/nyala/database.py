@@ -201,7 +201,9 @@ class Database:
 
     def __init__(self, store: Store | ReaderStore) -> None:
         if isinstance(store, str | os.PathLike):
-            raise InvalidArgumentError(f"a store is opened by nyala.connect({os.fspath(store)!r}), not by Database")
+            raise InvalidArgumentError(
+                f"a store is opened by nyala.connect({os.fspath(store)!r}), not by Database"
+            )
         self._store = store
         self._sql_lock = threading.Lock()
         self._open = OpenStore(store)

@@ -100,7 +100,9 @@ def test_the_first_scan_that_tasks_read_tells_of_another_python(
         monkeypatch.undo()
         # In the shared session each further statement must ask this program's Python again.
         monkeypatch.setattr(cluster, "_checked", weakref.WeakSet())
-        monkeypatch.setattr(cluster, "check_workers", lambda _: pytest.fail("a job, where the path says enough"))
+        monkeypatch.setattr(
+            cluster, "check_workers", lambda _: pytest.fail("a job, where the path says enough")
+        )
         asked = nyala.spark.sql(spark, "SELECT sum(k) FROM t WHERE k >= 0", store=store)
         assert asked.collect()[0][0] == sum(range(LOCAL_MAX_ROWS + 1))
 
