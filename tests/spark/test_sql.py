@@ -125,9 +125,9 @@ def test_a_statement_reads_only_what_it_needs(
     """Each use of a table is a scan of the columns and rows that it needs; the answer is Spark's own."""
     scans = []
 
-    def spied(of: SparkSession, scan, lease_s):
+    def spied(of: SparkSession, scan, lease_s, **rest):
         scans.append((scan.name, scan.schema.names, str(scan._spec.predicate)))
-        return leased_frame(of, scan, lease_s)
+        return leased_frame(of, scan, lease_s, **rest)
 
     monkeypatch.setattr(session, "leased_frame", spied)
     before = db.now()
@@ -387,9 +387,9 @@ def test_what_spark_says_of_a_constant_reaches_the_scan(
     before = {name: "false" if name == TEXTS else spark.conf.get(name) for name in settings}
     read: list[int] = []
 
-    def spied(of: SparkSession, scan, lease_s):
+    def spied(of: SparkSession, scan, lease_s, **rest):
         read.append(scan.count())
-        return leased_frame(of, scan, lease_s)
+        return leased_frame(of, scan, lease_s, **rest)
 
     with nyala.connect(store) as db:
         types = {"k": "int64", "at": "timestamp", "day": "date", "n": "decimal(9,2)"}
@@ -510,11 +510,11 @@ def test_a_table_that_stands_twice_is_read_at_one_moment(
     text = f"SELECT count(*) AS n FROM {both} WHERE a.k IS NULL OR b.k IS NULL"
     scans = 0
 
-    def between(of: SparkSession, scan, lease_s):
+    def between(of: SparkSession, scan, lease_s, **rest):
         nonlocal scans
         scans += 1
         db["t"].insert({"k": [100 + scans], "v": [0], "w": ["late"]})
-        return leased_frame(of, scan, lease_s)
+        return leased_frame(of, scan, lease_s, **rest)
 
     monkeypatch.setattr(session, "leased_frame", between)
     assert answer(nyala.spark.sql(spark, text)) == [(0,)]

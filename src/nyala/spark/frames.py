@@ -93,27 +93,35 @@ def scan_to_spark(spark: SparkSession, scan: Scan, lease: float = LEASE_DEFAULT_
 
 
 def leased_frame(
-    spark: SparkSession, scan: Scan, lease_s: float = LEASE_DEFAULT_S, *, shared: bool = True
+    spark: SparkSession,
+    scan: Scan,
+    lease_s: float = LEASE_DEFAULT_S,
+    *,
+    shared: bool = True,
+    passing: Sequence[str] = (),
 ) -> ScanFrame:
     """As `scan_to_spark`, with the lease that keeps the files of the scan, if there is one.
 
-    shared: other frames of the same version may have the lease too; else it is this frame's, and may be given back.
+    shared:  other frames of the same version may have the lease too; else it is this frame's, and may be given back.
+    passing: columns by which the rows are only filtered: the size that Spark is told (F6) is right without them.
     """
     with named(f"table {scan.name!r}"):
-        return _leased_frame(spark, scan, lease_s, shared)
+        return _leased_frame(spark, scan, lease_s, shared, passing)
 
 
-def _leased_frame(spark: SparkSession, scan: Scan, lease_s: float, shared: bool) -> ScanFrame:
+def _leased_frame(
+    spark: SparkSession, scan: Scan, lease_s: float, shared: bool, passing: Sequence[str]
+) -> ScanFrame:
     if not scan.schema.names:
         # Neither Arrow nor Spark's rows of a task say how many there are of no columns.
-        found = _leased_frame(spark, _with_a_column(scan), lease_s, shared)
+        found = _leased_frame(spark, _with_a_column(scan), lease_s, shared, ())
         return FrameOfTasks(found.whole().select(), found.lease)
     rows = scan._rows_to_look_at()
     if rows <= LOCAL_MAX_ROWS:
         local = _local(spark, scan)
         if local is not None:
             return local
-    made, lease = _by_tasks(spark, scan, rows, lease_s, shared)
+    made, lease = _by_tasks(spark, scan, rows, lease_s, shared, passing)
     return FrameOfTasks(made if scan._spec.limit is None else made.limit(scan._spec.limit), lease)
 
 
@@ -145,7 +153,7 @@ def _local(spark: SparkSession, scan: Scan) -> HeldRows | None:
 
 
 def _by_tasks(
-    spark: SparkSession, scan: Scan, rows: int, lease_s: float, shared: bool
+    spark: SparkSession, scan: Scan, rows: int, lease_s: float, shared: bool, passing: Sequence[str]
 ) -> tuple[DataFrame, HeldLease]:
     check_python(spark)
     schema = spark_schema(scan.schema)
@@ -174,7 +182,7 @@ def _by_tasks(
     if arrays:
         whole = with_digits(schema)
         widths = carried_in(whole, scan._value_bounds()) if len(whole) <= _CARRIED_MAX else {}
-        size_bytes = size_in_files(schema, rows, scan._text_bytes())
+        size_bytes = size_in_files(schema, rows, scan._text_bytes(), passing)
         bytes_of_arrays = StructType([StructField(f.name, BinaryType(), False) for f in schema.fields])
 
         def read_arrays(tokens: Sequence[PlacedToken]) -> Iterator[pa.RecordBatch]:

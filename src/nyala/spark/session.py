@@ -196,8 +196,8 @@ def sql(
             said = [next(values) for _ in use.open]
             terms = [term for term in (rows, use.where, *said) if term is not None]
             scan = table.scan(list(columns), all_of(terms) if terms else None)
-            make = functools.partial(leased_frame, spark, scan, lease_s)
-            frames.append(task_frame(spark, scan, (columns, repr(terms), lease_s), make))
+            make = functools.partial(leased_frame, spark, scan, lease_s, passing=use.passing)
+            frames.append(task_frame(spark, scan, (columns, repr(terms), lease_s, use.passing), make))
         there = (name for use in uses for name in (schema_of(use.name) or pa.schema([])).names)
         with telling_names(folder or None, lambda: snapshot_of(folder, at).list_tables(), there):
             return answer(spark, text, uses, frames)

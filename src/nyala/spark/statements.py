@@ -27,6 +27,8 @@ Invariants
         translate a filter with other numbers in it anew for each statement. Only where the term's own text, looked at
         alone, has the very meaning that was given to the scan, and stands between words that part terms; floating point
         stays Spark's, whose NaN is above all numbers.
+    Q6  What is said of a column that is only filtered by changes no answer: Spark drops it behind its filter, below
+        every join, and is told a size of the scan that is right there.
 
 Source: shared contract, "Spark"; the Spark data source study, 1.2 and 1.3.
 """
@@ -82,6 +84,7 @@ class TableUse:
     columns:    those that the statement needs, in the table's order. where: None, or a predicate (Q2, Q3).
     met:        where terms stand that every row of that predicate meets, each [begin, end) in the text (Q5).
     open:       terms that go into the scan when Spark has said their values.
+    passing:    those of the columns that only terms over this table alone name (Q6).
     """
 
     name: tuple[str, ...]
@@ -92,6 +95,7 @@ class TableUse:
     where: Predicate | None
     met: tuple[tuple[int, int], ...] = ()
     open: tuple[OpenTerm, ...] = ()
+    passing: tuple[str, ...] = ()
 
 
 def find_uses(
@@ -171,7 +175,11 @@ def _look_for_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema |
     for key, (_, name, schema) in found.items():
         begin, end, alias = places[key]
         needed = needs.get(key, _Need(tuple(schema.names)))
-        uses.append(TableUse(name, begin, end, alias, needed.columns, needed.where, needed.met, needed.open))
+        uses.append(
+            TableUse(
+                name, begin, end, alias, needed.columns, needed.where, needed.met, needed.open, needed.passing
+            )
+        )
     return sorted(uses, key=lambda use: use.begin)
 
 
@@ -257,6 +265,7 @@ class _Need:
     where: Predicate | None = None
     met: tuple[tuple[int, int], ...] = ()
     open: tuple[OpenTerm, ...] = ()
+    passing: tuple[str, ...] = ()
 
 
 def _needs(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str, _Need]:
@@ -303,7 +312,12 @@ def _needs(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str,
         opened: list[OpenTerm] = []
         met = []
         done: set[int] = set()  # columns in terms that are met
+        passing: set[int] = set()  # in terms over this table alone
         for node, of_where in _filters(scope, alias):
+            if node.find(glot.exp.Query) is None:
+                of_term = list(node.find_all(glot.exp.Column))
+                if all(column.table == alias for column in of_term):
+                    passing.update(map(id, of_term))
             term = _translate(node, alias, schema)
             if term is None:
                 for part in _parts(node, alias, schema):
@@ -318,15 +332,19 @@ def _needs(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str,
                 met.append(place)
                 done.update(map(id, node.find_all(glot.exp.Column)))
         names = _names(column for column in named_columns if id(column) not in done)
+        staying = _names(column for column in named_columns if id(column) not in passing)
         if _has_star(scope) and not _only_asks_whether(scope):
             # Of a UNION's branches the columns are told apart by their places.
             if key not in of_stars or scope.expression.find_ancestor(glot.exp.SetOperation) is not None:
                 continue
-            names = names | of_stars[key]
+            names, staying = names | of_stars[key], staying | of_stars[key]
         columns = tuple(name for name in schema.names if name.lower() in names)
         if len(columns) != len(names):
             continue  # something that is no column of ours: let Spark say so
-        needs[key] = _Need(columns, all_of(terms) if terms else None, tuple(met), tuple(opened))
+        needs[key] = _Need(
+            columns, all_of(terms) if terms else None, tuple(met), tuple(opened),
+            tuple(name for name in columns if name.lower() not in staying),
+        )  # fmt: skip
     return needs
 
 

@@ -14,7 +14,7 @@ Source: docs/decisions/0027, 0037, 0038.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,6 +58,10 @@ _ROW_BYTES: Final = 8
 _FIELD_BYTES: Final = 8
 _TEXT_BYTES: Final = 20  # StringType.defaultSize
 _PLACE_BYTES: Final = 4  # of posexplode
+# What Spark has for a value's size, by the name of its type, where it is not 8.
+_DEFAULTS: Final = {
+    "boolean": 1, "byte": 1, "short": 2, "integer": 4, "float": 4, "date": 4, "string": 20, "binary": 100,
+}  # fmt: skip
 # What Spark takes for the size of Parquet's files is theirs on disk, and so its limit for what it sends to all
 # executors is set: of the tables of TPC-H 0.17 to 0.38 of what their rows are in memory.
 _FILES_SHARE: Final = 1 / 4
@@ -135,10 +139,14 @@ def retyped(
     return SparkDataFrame(_sized(spark, made, round(size_bytes)), spark)
 
 
-def size_in_files(schema: StructType, rows: int, text_bytes: Mapping[str, float]) -> float:
+def size_in_files(
+    schema: StructType, rows: int, text_bytes: Mapping[str, float], passing: Sequence[str] = ()
+) -> float:
     """What Spark would take for the size of so many rows, if they lay in files of Parquet's.
 
     text_bytes: what a value takes, of columns of text and binary; without it, what Spark has for their type.
+    passing:    columns that Spark drops before it asks for the size. It takes them off as if each value were as long as
+                its type's default, so a long text would stay in what is left: the size is right when they are gone.
     """
 
     def beside(field: StructField) -> float:
@@ -146,8 +154,21 @@ def size_in_files(schema: StructType, rows: int, text_bytes: Mapping[str, float]
             return text_bytes.get(field.name, _TEXT_BYTES)
         return 16 if isinstance(field.dataType, DecimalType) and field.dataType.precision > LONG_DIGITS else 0
 
-    row_bytes = _ROW_BYTES + sum(_FIELD_BYTES + beside(field) for field in schema.fields)
-    return rows * row_bytes * _FILES_SHARE
+    staying = [field for field in schema.fields if field.name not in passing] or schema.fields
+    row_bytes = _ROW_BYTES + sum(_FIELD_BYTES + beside(field) for field in staying)
+    taken_off = _default_bytes(schema.fields) / _default_bytes(staying)
+    return rows * row_bytes * taken_off * _FILES_SHARE
+
+
+def _default_bytes(fields: Sequence[StructField]) -> int:
+    """What Spark takes for the size of a row of which it knows only the types."""
+    return _ROW_BYTES + sum(_default_of(field.dataType) for field in fields)
+
+
+def _default_of(type: DataType) -> int:
+    if isinstance(type, DecimalType):
+        return 8 if type.precision <= LONG_DIGITS else 16
+    return _DEFAULTS.get(type.typeName(), 8)
 
 
 def _sized(spark: SparkSession, made: Any, size_bytes: int) -> Any:
