@@ -123,9 +123,9 @@ def check_python(spark: SparkSession) -> None:
 
 def same_python(mine: str, theirs: str | None) -> bool:
     """Whether both stand in one environment. The files alone do not tell: those of venvs are links to one Python."""
-    return theirs is not None and all(
-        os.path.realpath(part(mine)) == os.path.realpath(part(theirs)) for part in (os.path.dirname, str)
-    )
+    if theirs is None or os.path.realpath(mine) != os.path.realpath(theirs):
+        return False
+    return os.path.realpath(os.path.dirname(mine)) == os.path.realpath(os.path.dirname(theirs))
 
 
 def tell(problems: Sequence[str]) -> None:
