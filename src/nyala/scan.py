@@ -121,8 +121,9 @@ class PinnedRows(abc.ABC):
 
     def to_duckdb(self, con: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
         """A DuckDB relation over the rows, on `con` or on DuckDB's default connection."""
-        module: Any = need("duckdb", "sql")
-        relation: duckdb.DuckDBPyRelation = (con or module).from_arrow(self.to_arrow())
+        from nyala.sql.source import duckdb_of
+
+        relation: duckdb.DuckDBPyRelation = duckdb_of(con).from_arrow(self.to_arrow())
         return relation
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
@@ -236,11 +237,12 @@ class Scan(PinnedRows):
         """A DuckDB relation over the scan, on `con` or on DuckDB's default connection, read when a query needs it.
 
         Columns and predicates of the query are pushed into the scan, and its batches are read as DuckDB works them off.
+        On a connection of DuckDB 2.0.0 its rule `outer_join_simplification` is switched off, which forgets filters on
+        what is no table of DuckDB's own.
         """
-        from nyala.sql.source import ScanSource, duckdb_table
+        from nyala.sql.source import ScanSource, duckdb_of, duckdb_table
 
-        module: Any = need("duckdb", "sql")
-        relation: duckdb.DuckDBPyRelation = (con or module).from_arrow(duckdb_table(ScanSource(self)))
+        relation: duckdb.DuckDBPyRelation = duckdb_of(con).from_arrow(duckdb_table(ScanSource(self)))
         return relation
 
     def head(self, n: int = 10) -> pa.Table:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 import nyala
@@ -311,6 +311,64 @@ def test_a_statement_is_the_same_as_a_plan_and_as_a_text(
         nyala.spark.sql(spark, "SELECT nosuch(k) FROM t", store=db.path)
     for name in ("t", "u"):
         spark.catalog.dropTempView(name)
+
+
+HARD_TO_TELL = (
+    # What stands before a star, and who names it.
+    "SELECT * FROM t ORDER BY 1",
+    "SELECT k FROM (SELECT k, v FROM (SELECT * FROM t) y) z",
+    "WITH y AS (SELECT * FROM t), unused AS (SELECT w FROM y) SELECT k FROM y",
+    "SELECT z.a FROM (SELECT * FROM t) AS z(a, b, c)",
+    "WITH z(a, b, c) AS (SELECT * FROM t) SELECT a FROM z",
+    # Names of an outer query.
+    "SELECT t.w FROM t JOIN u ON t.k = u.k LATERAL VIEW explode(array(1)) e AS y WHERE t.v > 1 AND x > 0",
+    "SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u AS t WHERE w > 'a')",
+    "SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u LEFT ANTI JOIN t ON t.k = u.x WHERE t.v > u.k)",
+    "SELECT k FROM t WHERE EXISTS (WITH c AS (SELECT k AS kk FROM u WHERE u.k = t.v - 9) SELECT * FROM c)",
+    # Ambiguous, or wrong.
+    "SELECT t.k, e.k FROM t JOIN u ON true LATERAL VIEW explode(array(1)) e AS v WHERE x > 0 AND v > 0",
+    "SELECT u.x AS y, count(*) FROM t JOIN u ON t.k = u.k GROUP BY u.x HAVING k > 0",
+    "SELECT k, row_number() OVER (ORDER BY nosuch) FROM t",
+    # Spark's own rules for grouping sets stumble over arrays.
+    "SELECT max(v) FROM t GROUP BY ROLLUP (w) HAVING min(k) < 3",
+    # A text or a date with a sign is a number, or nothing.
+    "SELECT k FROM t WHERE w = -'a'",
+    "SELECT k FROM t WHERE w = +'a'",
+    "SELECT k FROM t WHERE w = + ('a') AND k < 3",
+    "SELECT k FROM t WHERE w IN ('b', - 'a')",
+    "SELECT k FROM t WHERE w BETWEEN +'a' AND 'c'",
+    "SELECT k FROM t WHERE k = +1 AND v < - -11 AND v > -+5",
+)
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_what_cannot_be_told_of_a_statement_spark_is_left_to(
+    spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch, ansi: str
+) -> None:
+    """Q7: where columns of ours would be missing all are read, once more; answers and refusals are Spark's."""
+    monkeypatch.setattr(plans, "ROWS_AS_ROWS", 0)
+    for name in ("t", "u"):
+        spark.createDataFrame(db[name].to_arrow()).createOrReplaceTempView(name)
+
+    def outcome(ask: Callable[[], DataFrame]) -> object:
+        try:
+            return answer(ask())
+        except nyala.ColumnNotFoundError as error:
+            return "UNRESOLVED_COLUMN", error.__context__ is not None
+        except PySparkException as error:
+            condition = error.getCondition() or ""
+            return condition.partition(".")[0], condition.startswith("UNRESOLVED_COLUMN")
+
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        for text in HARD_TO_TELL:
+            for _ in range(2):  # and again, when it is known
+                ours = outcome(lambda text=text: nyala.spark.sql(spark, text, store=db.path))
+                assert ours == outcome(lambda text=text: spark.sql(text)), text
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", "true")
+        for name in ("t", "u"):
+            spark.catalog.dropTempView(name)
 
 
 @pytest.mark.parametrize("known", [True, False])

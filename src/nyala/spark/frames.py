@@ -99,29 +99,31 @@ def leased_frame(
     *,
     shared: bool = True,
     passing: Sequence[str] = (),
+    arrays: bool = True,
 ) -> ScanFrame:
     """As `scan_to_spark`, with the lease that keeps the files of the scan, if there is one.
 
     shared:  other frames of the same version may have the lease too; else it is this frame's, and may be given back.
     passing: columns by which the rows are only filtered: the size that Spark is told (F6) is right without them.
+    arrays:  False: rows travel and stand in the plan as rows, for a statement that Spark refuses over arrays.
     """
     with named(f"table {scan.name!r}"):
-        return _leased_frame(spark, scan, lease_s, shared, passing)
+        return _leased_frame(spark, scan, lease_s, shared, passing, arrays)
 
 
 def _leased_frame(
-    spark: SparkSession, scan: Scan, lease_s: float, shared: bool, passing: Sequence[str]
+    spark: SparkSession, scan: Scan, lease_s: float, shared: bool, passing: Sequence[str], arrays: bool
 ) -> ScanFrame:
     if not scan.schema.names:
         # Neither Arrow nor Spark's rows of a task say how many there are of no columns.
-        found = _leased_frame(spark, _with_a_column(scan), lease_s, shared, ())
+        found = _leased_frame(spark, _with_a_column(scan), lease_s, shared, (), arrays)
         return FrameOfTasks(found.whole().select(), found.lease)
     rows = scan._rows_to_look_at()
     if rows <= LOCAL_MAX_ROWS:
-        local = _local(spark, scan)
+        local = _local(spark, scan, arrays)
         if local is not None:
             return local
-    made, lease = _by_tasks(spark, scan, rows, lease_s, shared, passing)
+    made, lease = _by_tasks(spark, scan, rows, lease_s, shared, passing, arrays)
     return FrameOfTasks(made if scan._spec.limit is None else made.limit(scan._spec.limit), lease)
 
 
@@ -139,7 +141,7 @@ def tasks_wanted(rows: int, columns: int, cores: int | None) -> int:
     return max(1, needed, min(PARTITIONS_PER_CORE * cores, cells // CELLS_PER_SPARE_TASK))
 
 
-def _local(spark: SparkSession, scan: Scan) -> HeldRows | None:
+def _local(spark: SparkSession, scan: Scan, arrays: bool) -> HeldRows | None:
     """The rows in the plan; None: they are more than they seemed (F2)."""
     schema = spark_schema(scan.schema)
     exact = arrow_schema(schema)
@@ -149,15 +151,21 @@ def _local(spark: SparkSession, scan: Scan) -> HeldRows | None:
         if size > LOCAL_MAX_BYTES:
             return None
         batches.append(conform(batch, exact))
-    return HeldRows(spark, pa.Table.from_batches(batches, exact), schema)
+    return HeldRows(spark, pa.Table.from_batches(batches, exact), schema, arrays)
 
 
 def _by_tasks(
-    spark: SparkSession, scan: Scan, rows: int, lease_s: float, shared: bool, passing: Sequence[str]
+    spark: SparkSession,
+    scan: Scan,
+    rows: int,
+    lease_s: float,
+    shared: bool,
+    passing: Sequence[str],
+    arrays: bool,
 ) -> tuple[DataFrame, HeldLease]:
     check_python(spark)
     schema = spark_schema(scan.schema)
-    arrays = arrays_wanted(spark, schema)
+    arrays = arrays and arrays_wanted(spark, schema)
     if arrays and not scan._spec.order_by_key:
         scan = scan.compacted()
     exact = arrow_schema(schema)

@@ -70,11 +70,15 @@ class FrameOfTasks:
 
 @dataclass(frozen=True)
 class HeldRows:
-    """A scan's few rows, to stand in a plan. table: in exactly the types of `schema` (`arrow_schema`)."""
+    """A scan's few rows, to stand in a plan.
+
+    table: in exactly the types of `schema` (`arrow_schema`). arrays: whether many may stand there as arrays.
+    """
 
     spark: SparkSession
     table: pa.Table
     schema: StructType
+    arrays: bool = True
     lease: None = None
 
     def whole(self) -> DataFrame:
@@ -128,7 +132,7 @@ def _bound(
         words.append(name)
         if isinstance(frame, FrameOfTasks):
             plan = frame.frame._jdf.logicalPlan()
-        elif frame.are_many and arrays_wanted(spark, frame.schema) and are_told_apart(frame.schema.names):
+        elif frame.are_many and _as_arrays(frame):
             plan = _unrolled(jvm, frame, parse)
         else:
             plan = _local_frame(frame)._jdf.logicalPlan()
@@ -136,6 +140,10 @@ def _bound(
         bound.append(_binding(jvm, name, plan))
     plan = parse(with_names(text, uses, words))
     return SparkDataFrame(jvm.frame(session, jvm.UnresolvedWith(plan, jvm.seq(bound), False)), spark)
+
+
+def _as_arrays(rows: HeldRows) -> bool:
+    return rows.arrays and arrays_wanted(rows.spark, rows.schema) and are_told_apart(rows.schema.names)
 
 
 def _binding(jvm: Jvm, name: str, plan: Any) -> Any:

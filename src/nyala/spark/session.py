@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException, ParseException
 
 from nyala import handover
 from nyala.env import SYSTEM, process_mark
@@ -24,7 +25,7 @@ from nyala.spark.options import LEASE_DEFAULT_S, ReadOptions, lease_seconds, wan
 from nyala.spark.plans import ScanFrame, answer
 from nyala.spark.progress import watching
 from nyala.spark.source import NyalaDataSource
-from nyala.spark.statements import find_uses
+from nyala.spark.statements import TableUse, find_uses, keep_whole, whole_uses
 from nyala.spark.types import identity_of
 from nyala.spark.unknown_names import telling_names
 from nyala.spark.warm import reading, task_frame
@@ -185,22 +186,47 @@ def sql(
 
         names = '"' in text and spark.conf.get("spark.sql.ansi.doubleQuotedIdentifiers") == "true"
         uses = find_uses(text, schema_of, double_quoted_names=names)
-        frames: list[ScanFrame] = []
-        values = iter(valued(spark, [term for use in uses for term in use.open]))
-        for use in uses:
-            found = table_of(use.name)
-            assert found is not None
-            table, rows = found
-            # Rows without any column would be no rows to Spark.
-            columns = use.columns or (table.primary_key[0],)
-            said = [next(values) for _ in use.open]
-            terms = [term for term in (rows, use.where, *said) if term is not None]
-            scan = table.scan(list(columns), all_of(terms) if terms else None)
-            make = functools.partial(leased_frame, spark, scan, lease_s, passing=use.passing)
-            frames.append(task_frame(spark, scan, (columns, repr(terms), lease_s, use.passing), make))
+
+        def frames_of(uses: Sequence[TableUse], arrays: bool) -> list[ScanFrame]:
+            frames: list[ScanFrame] = []
+            values = iter(valued(spark, [term for use in uses for term in use.open]))
+            for use in uses:
+                found = table_of(use.name)
+                assert found is not None
+                table, rows = found
+                # Rows without any column would be no rows to Spark.
+                columns = use.columns or (table.primary_key[0],)
+                said = [next(values) for _ in use.open]
+                terms = [term for term in (rows, use.where, *said) if term is not None]
+                scan = table.scan(list(columns), all_of(terms) if terms else None)
+                make = functools.partial(
+                    leased_frame, spark, scan, lease_s, passing=use.passing, arrays=arrays
+                )
+                asked = (columns, repr(terms), lease_s, use.passing, arrays)
+                frames.append(task_frame(spark, scan, asked, make))
+            return frames
+
+        frames = frames_of(uses, True)
         there = (name for use in uses for name in (schema_of(use.name) or pa.schema([])).names)
-        with telling_names(folder or None, lambda: snapshot_of(folder, at).list_tables(), there):
-            return answer(spark, text, uses, frames)
+        with telling_names(folder or None, lambda: snapshot_of(folder, at).list_tables(), there) as held:
+            try:
+                return answer(spark, text, uses, frames)
+            except AnalysisException as error:
+                if not uses or not _may_be_of_ours(error):
+                    raise
+                # Of a statement that is not told rightly Spark misses columns, or stumbles over arrays (Q7).
+                held.clear()
+                whole = whole_uses(uses, schema_of)
+                answered = answer(spark, text, whole, frames_of(whole, False))
+                keep_whole(text, whole)
+                return answered
+
+
+def _may_be_of_ours(error: AnalysisException) -> bool:
+    """Whether Spark might take the statement over whole tables: not what does not parse, nor a table that is none."""
+    if isinstance(error, ParseException):
+        return False
+    return not (error.getCondition() or "").startswith("TABLE_OR_VIEW_NOT_FOUND")
 
 
 def catalog_identity(spark: SparkSession, name: Sequence[str]) -> dict[str, str] | None:

@@ -26,9 +26,12 @@ Invariants
     Q5  A term of WHERE that a scan has met is TRUE in Spark's text, and its columns are not read for it: Spark would
         translate a filter with other numbers in it anew for each statement. Only where the term's own text, looked at
         alone, has the very meaning that was given to the scan, and stands between words that part terms; floating point
-        stays Spark's, whose NaN is above all numbers.
+        stays Spark's, whose NaN is above all numbers. A text or a date with a sign before it is no literal: Spark makes
+        a number of it, or refuses it.
     Q6  What is said of a column that is only filtered by changes no answer: Spark drops it behind its filter, below
         every join, and is told a size of the scan that is right there.
+    Q7  What is told here of a statement is at most too little for Spark, which then refuses it: who gets such an error
+        asks again with all columns and every term (`whole_uses`), and what Spark says then is the statement's.
 
 Source: shared contract, "Spark"; the Spark data source study, 1.2 and 1.3.
 """
@@ -49,7 +52,15 @@ from nyala.errors import InvalidArgumentError
 from nyala.schema.nodes import Compare, InList, IsNull, Predicate, all_of, any_of, names_in, negate
 from nyala.spark.constants import OpenTerm, can_be_open, constant_of
 
-__all__ = ["TableUse", "are_told_apart", "find_uses", "with_names", "with_placeholders"]
+__all__ = [
+    "TableUse",
+    "are_told_apart",
+    "find_uses",
+    "keep_whole",
+    "whole_uses",
+    "with_names",
+    "with_placeholders",
+]
 
 Node: TypeAlias = Any
 """A node of sqlglot's syntax tree: it is imported only when it is needed."""
@@ -127,13 +138,35 @@ def find_uses(
 
     uses = _look_for_uses(text, ask)
     if double_quoted_names:
-        names = {name: tuple(schema.names) for name, schema in asked.items() if schema is not None}
-        return [TableUse(use.name, use.begin, use.end, use.alias, names[use.name], None) for use in uses]
+        return whole_uses(uses, asked.__getitem__)
+    _keep(text, asked, uses)
+    return uses
+
+
+def whole_uses(
+    uses: Sequence[TableUse], schema_of: Callable[[tuple[str, ...]], pa.Schema | None]
+) -> list[TableUse]:
+    """The same places, with all columns and no predicate: for Spark's own reading of every name."""
+    return [
+        TableUse(
+            use.name, use.begin, use.end, use.alias, tuple((schema_of(use.name) or pa.schema([])).names), None
+        )
+        for use in uses
+    ]
+
+
+def keep_whole(text: str, uses: list[TableUse]) -> None:
+    """Have `find_uses` give these from now on for a text that was looked at."""
+    asked, _ = _known.get(text, (None, None))
+    if asked is not None:
+        _keep(text, asked, uses)
+
+
+def _keep(text: str, asked: dict[tuple[str, ...], pa.Schema | None], uses: list[TableUse]) -> None:
     with _known_lock:
-        if len(_known) >= _KNOWN_MAX:
+        if len(_known) >= _KNOWN_MAX and text not in _known:
             del _known[next(iter(_known))]
         _known[text] = (asked, uses)
-    return uses
 
 
 def _look_for_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema | None]) -> list[TableUse]:
@@ -275,8 +308,9 @@ def _needs(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str,
     are asked for outside.
     """
     glot = _sqlglot()
-    if "|>" in text or _says_columns_by_what_is_there(tree):
-        return {}  # of a piped statement each step has columns of its own
+    # Of a piped statement each step has columns of its own; and of `+ 'a'` the tree has no sign.
+    if "|>" in text or _says_columns_by_what_is_there(tree) or _has_a_plus_of_its_own(text):
+        return {}
     # Spark's names do not heed case, so a table that has `a` and `A` is read whole; and `t AS x(a, b)` names all of its
     # columns, by their places.
     renamed = {table.name for table in tree.find_all(glot.exp.Table) if table.alias_column_names}
@@ -303,7 +337,7 @@ def _needs(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str,
                 _qualified(tree, described, expand_stars=True)
             )
             of_stars = {key: _names(columns) for key, columns, _, _ in _uses_in(_scopes(expanded), plain)}
-    except (glot.errors.SqlglotError, RecursionError):
+    except Exception:  # whatever it is that the optimizer cannot, AssertionError too: Spark may well
         return {}
     needs: dict[str, _Need] = {}
     for key, named_columns, alias, scope in _uses_in(scopes, plain):
@@ -346,6 +380,23 @@ def _needs(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str,
             tuple(name for name in columns if name.lower() not in staying),
         )  # fmt: skip
     return needs
+
+
+def _has_a_plus_of_its_own(text: str) -> bool:
+    """Whether a plus that adds nothing stands before anything but a number: sqlglot's tree is without it."""
+    if "+" not in text:
+        return False
+    glot = _sqlglot()
+    kinds = glot.tokens.TokenType
+    ends = (kinds.VAR, kinds.IDENTIFIER, kinds.NUMBER, kinds.STRING, kinds.R_PAREN, kinds.R_BRACKET)
+    tokens = [None, *glot.tokenize(text, read="spark"), None]
+    return any(
+        one is not None
+        and one.token_type == kinds.PLUS
+        and (before is None or before.token_type not in ends)
+        and (after is None or after.token_type != kinds.NUMBER)
+        for before, one, after in zip(tokens, tokens[1:], tokens[2:], strict=False)
+    )
 
 
 def _says_columns_by_what_is_there(tree: Node) -> bool:
@@ -453,15 +504,32 @@ def _uses_in(
     exp = _sqlglot().exp
     for scope in scopes:
         columns = [column for column in scope.columns if not isinstance(column.this, exp.Star)]
-        if any(not column.table for column in columns):
+        if any(not column.table for column in columns) or _has_more_names(scope):
             continue
         for alias, source in scope.sources.items():
             key = source.name if isinstance(source, exp.Table) else None
-            if key is not None and key in plain:
+            # A LATERAL has the sources of the SELECT around it too.
+            if key is not None and key in plain and any(source is table for table in scope.tables):
                 found = [
                     column for column in _columns_of(scope, alias) if not isinstance(column.this, exp.Star)
                 ]
                 yield key, found, alias, scope
+
+
+def _has_more_names(scope: Any) -> bool:
+    """Whether HAVING or QUALIFY has a name of which it is not told what it means: not of the list, and no table's."""
+    exp = _sqlglot().exp
+    query = scope.expression
+    parts = [query.args.get(part) for part in ("having", "qualify")] if isinstance(query, exp.Select) else []
+    if not any(parts):
+        return False
+    listed = {name.lower() for name in query.named_selects}
+    return any(
+        not column.table and column.name.lower() not in listed
+        for part in parts
+        if part is not None
+        for column in part.find_all(exp.Column)
+    )
 
 
 def _names(columns: Iterable[Node]) -> set[str]:
@@ -662,6 +730,8 @@ def _value(node: Node, type: pa.DataType) -> Any:
     sign = 1
     if isinstance(node, exp.Neg):
         sign, node = -1, node.this
+        if not isinstance(node, exp.Literal) or node.is_string:
+            return None
     if isinstance(node, exp.Cast) and node.to.sql().upper() == "DATE":
         node, dated = node.this, True
     else:

@@ -34,8 +34,8 @@ _LOGGER: Final = "SQLQueryContextLogger"
 @contextlib.contextmanager
 def telling_names(
     folder: str | None, tables: Callable[[], Sequence[str]], columns: Iterable[str]
-) -> Iterator[None]:
-    """Around Spark's analysis of a statement.
+) -> Iterator[list[logging.LogRecord]]:
+    """Around Spark's analysis of a statement. Gives what pyspark would log of it: who asks again empties that.
 
     folder:  the store that the statement may name the `tables` of; None: of none. columns: of the tables in it.
              Neither is asked for where all is well.
@@ -44,7 +44,7 @@ def telling_names(
     """
     with _held_back() as held:
         try:
-            yield
+            yield held
         except AnalysisException as error:
             found = _in_one_sentence(error, folder, tables, columns)
             if found is None:
@@ -112,10 +112,12 @@ def _no_table(parts: Sequence[str], folder: str | None, tables: Sequence[str]) -
     )
 
 
-def _no_column(parts: Sequence[str], columns: Iterable[str]) -> ColumnNotFoundError:
+def _no_column(parts: Sequence[str], columns: Iterable[str]) -> ColumnNotFoundError | None:
     name, known = ".".join(parts), sorted(columns)
     same = next((column for column in known if column.lower() == parts[-1].lower()), None)
-    if same is not None and len(parts) > 1:
+    if same is not None and len(parts) == 1:
+        return None  # there is, and Spark may not take it there: it says why
+    if same is not None:
         return ColumnNotFoundError(
             f"there is no column {name!r}: {parts[-2]!r} is no table or alias that has {same!r} there"
         )

@@ -7,11 +7,17 @@ What it cannot do: read or write files (but for spilling what does not fit in me
 extensions, see variables of the calling program, or have any of that changed by a statement. Its time zone is UTC, as
 everywhere in Nyala.
 
+DuckDB 2.0.0 answers "the rows of a that have no partner in b" (`a LEFT JOIN (… WHERE v IS NULL) b … WHERE b.k IS NULL`)
+as if b were not filtered, where b is no table of its own: the rule that makes an anti join of it takes all filters with
+it that it meets on the way. A DuckDB that is wrong there goes without the rule, ours and one that a scan is given to.
+
 Source: shared contract, `db.sql`; DuckDB, "Securing DuckDB".
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import tempfile
 import threading
@@ -31,6 +37,12 @@ SETTINGS: Final = {
 
 MEMORY_BYTES_MIN: Final = 512_000_000
 """So much DuckDB may always take: with less it fails at sorts of rows of some hundred bytes (decision 0039)."""
+_RULE: Final = "outer_join_simplification"
+# 0 has no partner, as what is grouped has no NULL: one row.
+_PROBE: Final = (
+    "SELECT count(*) FROM range(1) a(k) LEFT JOIN (SELECT k FROM (SELECT k, max(v) AS v FROM (VALUES (0, 2)) t(k, v) "
+    "GROUP BY k) WHERE v IS NULL) b USING (k) WHERE b.k IS NULL"
+)
 
 
 class Connection:
@@ -59,6 +71,7 @@ class Connection:
                 }
                 opened = duckdb.connect(":memory:", config=settings)
                 opened.execute("SET GLOBAL TimeZone = 'UTC'")
+                without_lost_filters(opened)
                 opened.execute("SET GLOBAL lock_configuration = true")
                 self._opened.append(opened)
             return self._opened[0].cursor()
@@ -67,3 +80,31 @@ class Connection:
         """Let the instance go as soon as no result uses it."""
         with self._lock:
             close_all(self._opened, self.left)
+
+
+def without_lost_filters(con: Any) -> None:
+    """Have a DuckDB go without the rule that forgets filters, if it has it and it does.
+
+    con: a connection, or the module for its default one. One whose settings are locked stays as it is.
+    """
+    if not _loses_filters():
+        return
+    import duckdb
+
+    # A cursor of its own: the connection may be in the middle of an answer.
+    with contextlib.suppress(duckdb.Error), contextlib.closing(con.cursor()) as cursor:
+        ((off,),) = cursor.execute("SELECT current_setting('disabled_optimizers')").fetchall()
+        if _RULE not in off.split(","):
+            cursor.execute(f"SET GLOBAL disabled_optimizers = '{','.join(filter(None, [off, _RULE]))}'")
+
+
+@functools.cache
+def _loses_filters() -> bool:
+    """Whether the installed DuckDB is wrong with the rule, and right without. Cost: a statement, once a process."""
+    import duckdb
+
+    with contextlib.closing(duckdb.connect(":memory:")) as tried, contextlib.suppress(duckdb.Error):
+        if tried.execute(_PROBE).fetchall() != [(1,)]:
+            tried.execute(f"SET disabled_optimizers = '{_RULE}'")
+            return tried.execute(_PROBE).fetchall() == [(1,)]
+    return False

@@ -34,10 +34,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nyala.errors import Error
+from nyala.errors import Error, InvalidArgumentError
 from nyala.schema import nodes
 from nyala.schema.literals import normalise
 from nyala.schema.nodes import Predicate
+from nyala.sql.connection import without_lost_filters
 from nyala.text_views import VIEW_TYPES, TextViews
 
 if TYPE_CHECKING:
@@ -228,6 +229,23 @@ def _with_views(scan: Scan) -> pa.Schema:
 
 def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
+
+
+def duckdb_of(con: Any) -> Any:
+    """The connection, or the module for its default one, and its answers are right over what is not its own.
+
+    Raises: InvalidArgumentError for what is no connection; ImportError without DuckDB.
+    """
+    from nyala.scan import need
+
+    module = need("duckdb", "sql")
+    if con is not None and not hasattr(con, "from_arrow"):
+        raise InvalidArgumentError(
+            f"to_duckdb takes a connection, as duckdb.connect() gives one, and not {con!r}; without one it is DuckDB's "
+            "default connection"
+        )
+    without_lost_filters(con or module)
+    return con or module
 
 
 def duckdb_table(source: ScanSource) -> Any:
