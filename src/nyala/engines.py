@@ -108,14 +108,21 @@ def frames(
         narrowed = _narrowed(scan, wanted, rest, None)
         assert narrowed is not None
     text = TextViews.of_all_text(narrowed.schema)
-    make = partial(_frame, text, rest, wanted)
+    make = partial(_frame, rest, wanted)
     if n_rows is not None:
-        make = partial(_frame, text, None, narrowed.schema.names)
+        make = partial(_frame, None, narrowed.schema.names)
     narrowed = narrowed.with_dictionaries()
     left = n_rows
     few = left is not None and left <= _FEW_ROWS
     parts_max = polars.thread_pool_size()
-    for frame in map(make, narrowed.batches()) if few else narrowed.batches_ahead(make):
+    found: Iterator[pl.DataFrame]
+    if few:
+        found = (make(text(batch)) for batch in narrowed.batches())
+    elif _pulls_in_its_pool():
+        found = map(make, narrowed.batches_ahead(text))
+    else:
+        found = narrowed.batches_ahead(lambda batch: make(text(batch)))
+    for frame in found:
         if left is not None:
             frame = frame.head(left)
             left -= frame.height
@@ -124,6 +131,18 @@ def frames(
         yield from [frame] if parts <= 1 else frame.iter_slices(-(-frame.height // parts))
         if left == 0:
             return
+
+
+@lru_cache(maxsize=1)
+def _pulls_in_its_pool() -> bool:
+    """Whether polars pulls a source by the threads that filters wait for: before 2.0.
+
+    Two sources of one query may then hold all of them, each waiting for a thread of ours, and that for one of theirs: so
+    no thread of ours has polars compute.
+    """
+    import polars
+
+    return int(polars.__version__.split(".")[0]) < 2
 
 
 # Of a query for so few rows nothing is read before it is asked for: a window may have them all.
@@ -148,13 +167,10 @@ def _narrowed(
 # ------------------------------------------------------------------------------------------------ frames
 
 
-def _frame(
-    as_text: TextViews, rest: pl.Expr | None, wanted: Sequence[str], batch: pa.RecordBatch
-) -> pl.DataFrame:
+def _frame(rest: pl.Expr | None, wanted: Sequence[str], batch: pa.RecordBatch) -> pl.DataFrame:
     """`wanted` columns of those rows of a batch that match."""
     import polars
 
-    batch = as_text(batch)
     # Taken by C's structures a batch stays as it lies. What is given to `from_arrow` polars' own threads, which are at
     # work, make columns of: that costs two changes of threads, and a wait. Of rows without columns it takes the number
     # from a table only.

@@ -453,6 +453,34 @@ def test_windows_come_in_their_order(windows: tuple[Any, list[int]]) -> None:
     assert odd.to_list() == list(range(1, 64 * 512, 2))
 
 
+def test_two_scans_of_one_query_do_not_wait_for_each_other(
+    windows: tuple[Any, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before polars 2 a source is pulled by the threads that filters need: ours never filter there."""
+    table, _ = windows
+
+    def odd() -> pl.LazyFrame:
+        lazy: pl.LazyFrame = table.scan().to_polars_lazy().filter(pl.col("n") % 2 == 1)
+        return lazy
+
+    for _ in range(5):
+        assert odd().join(odd().select("k"), on="k").collect().height == 32 * 512
+        assert [frame.height for frame in pl.collect_all([odd(), odd()])] == [32 * 512] * 2
+        assert pl.concat([odd(), odd()]).collect().height == 64 * 512
+
+    made, real = set(), engines._frame
+
+    def noted(*given: Any) -> pl.DataFrame:
+        made.add(threading.get_ident())
+        return real(*given)
+
+    monkeypatch.setattr(engines, "_frame", noted)
+    monkeypatch.setattr(engines, "_pulls_in_its_pool", lambda: True)
+    rows = pl.concat(engines.frames(table.scan(), ["k"], pl.col("n") % 2 == 1, None, None))
+    assert rows["k"].to_list() == list(range(1, 64 * 512, 2))
+    assert made == {threading.get_ident()}
+
+
 def test_several_windows_are_read_as_one_where_little_is_left_of_them(
     windows: tuple[Any, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
