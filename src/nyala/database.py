@@ -30,7 +30,7 @@ from nyala.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from nyala.hints import no_attribute
+from nyala.hints import no_attribute, not_pickled
 from nyala.mvcc.timestamp import TIMESTAMP_ZERO, from_physical, naive_note, parse_at, to_datetime
 from nyala.open_store import OpenStore, close_abandoned
 from nyala.partition.levels import HashSpec, RangeSpec, build_partitions
@@ -140,6 +140,11 @@ def _folder(path: object) -> str:
         raise InvalidArgumentError(
             f"{text!r} is a URL, and a store is a folder of this machine"
             + (f": write {'/' + rest.lstrip('/')!r}" if scheme == "file" else "")
+        )
+    if text == ":memory:":
+        raise InvalidArgumentError(
+            "a store is a folder, and ':memory:' is none: for one that goes with the program, "
+            "nyala.connect(tempfile.mkdtemp())"
         )
     return os.path.abspath(os.path.expanduser(text))
 
@@ -408,6 +413,9 @@ class Database:
         def __getattr__(self, name: str) -> NoReturn:
             raise no_attribute(self, name)
 
+        def __reduce__(self) -> NoReturn:
+            raise not_pickled(self)
+
     def __repr__(self) -> str:
         if self._store.closed:
             return f"Database {self.path} (closed)"
@@ -529,6 +537,12 @@ class Snapshot:
     def __getitem__(self, name: str) -> TableView:
         return self.table(name)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._pinned().by_name
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.list_tables())
+
     def sql(self, text: str, parameters: Sequence[Any] | dict[str, Any] | None = None) -> Result:
         """The answer of DuckDB to a SELECT over the tables as of this moment: see `Database.sql`.
 
@@ -556,6 +570,11 @@ class Snapshot:
     ) -> None:
         self.close()
 
+    if not TYPE_CHECKING:
+
+        def __reduce__(self) -> NoReturn:
+            raise not_pickled(self)
+
     def __repr__(self) -> str:
         return f"Snapshot of {self._database.path} at {to_datetime(self.timestamp).isoformat()}"
 
@@ -581,12 +600,14 @@ def _refuse_inside_a_store(folder: str) -> None:
             )
 
 
-def parse_size(argument: str, given: int | str, least: int) -> int:
+def parse_size(argument: str, given: float | str, least: int) -> int:
     """Bytes. Raises: InvalidArgumentError for less than `least`, or what is no size."""
+    if isinstance(given, float) and given.is_integer():
+        given = int(given)  # 64e6
     size = size_in_bytes(given) if isinstance(given, str) else whole_number(given)
-    if (size is None and isinstance(given, str)) or (size is not None and size > SIZE_MAX_BYTES):
+    if size is None or size > SIZE_MAX_BYTES:
         raise InvalidArgumentError(f"{argument}={given!r} is no size: write it like '512MB' or '4GB'")
-    if size is None or size < least:
+    if size < least:
         raise InvalidArgumentError(f"{argument}={given!r}: give at least {least // 10**6} MB")
     return size
 

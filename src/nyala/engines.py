@@ -137,8 +137,8 @@ def frames(
 def _pulls_in_its_pool() -> bool:
     """Whether polars pulls a source by the threads that filters wait for: before 2.0.
 
-    Two sources of one query may then hold all of them, each waiting for a thread of ours, and that for one of theirs: so
-    no thread of ours has polars compute.
+    Two sources of one query may then hold all of them, each waiting for a thread of ours, and that for one of theirs.
+    So no thread of ours has polars compute.
     """
     import polars
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["no_attribute"]
+__all__ = ["no_attribute", "not_pickled"]
 
 _ROWS: Final = "{x}.to_arrow().to_pylist() is a list of the rows as dicts"
 _FRAME: Final = "{x}.to_pandas() and {x}.to_polars() are data frames, {x}.to_arrow() is an Arrow table"
@@ -93,3 +93,11 @@ def no_attribute(owner: object, name: str) -> AttributeError:
         text += ": " + hint.replace("{x}", "feed" if kind == "ChangeFeed" else "scan").replace("{name}", name)
     # With these Python looks for a name that is nearly the same.
     return AttributeError(text, name=name, obj=owner)
+
+
+def not_pickled(given: object) -> TypeError:
+    """For `__reduce__` of what belongs to an open store: pickle's own words would name something inside of it."""
+    return TypeError(
+        f"a {type(given).__name__} is of the store that this process has open, and is not pickled or copied: open the "
+        "store where it is needed, nyala.connect(path, read_only=True), or hand over scan.tokens()"
+    )

@@ -13,6 +13,7 @@ was written stays, of a compaction what was done.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import sys
 from collections.abc import Callable
@@ -42,6 +43,15 @@ def teller(progress: bool | Progress, say: Callable[[int, int | None], str]) -> 
         raise InvalidArgumentError(
             f"progress takes True, or a function that is called with (done, total), not {progress!r}"
         )
+    # Found out at the first call it would end a write that is done.
+    try:
+        inspect.signature(progress).bind(0, None)
+    except TypeError as error:
+        raise InvalidArgumentError(
+            f"progress is called with (done, total), which {progress!r} does not take: {error}"
+        ) from None
+    except ValueError:
+        pass  # of some functions in C nobody says what they take
     return progress
 
 

@@ -28,7 +28,7 @@ from nyala.cfile.physical import narrow_decimal
 from nyala.env import Env
 from nyala.errors import ColumnNotFoundError, HistoryExpiredError, InvalidArgumentError, SchemaError
 from nyala.explanation import Explanation
-from nyala.hints import no_attribute
+from nyala.hints import no_attribute, not_pickled
 from nyala.mvcc.timestamp import to_datetime
 from nyala.previews import preview, told
 from nyala.schema.alteration import widens
@@ -144,6 +144,9 @@ class PinnedRows(abc.ABC):
 
         def __getattr__(self, name: str) -> NoReturn:
             raise no_attribute(self, name)
+
+        def __reduce__(self) -> NoReturn:
+            raise not_pickled(self)
 
     def expire_if_unread(self) -> None:
         """Give back the files when nobody read for 15 minutes. Called by maintenance."""

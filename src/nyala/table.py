@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError, ReadOnlyError, WriteError
-from nyala.hints import no_attribute
+from nyala.hints import no_attribute, not_pickled
 from nyala.mvcc.timestamp import naive_note, parse_at, to_datetime
 from nyala.partition.describe import describe
 from nyala.previews import preview, told
@@ -128,6 +128,8 @@ class _Readable:
         """
         root, table, snapshot = self._view(at)
         _check_key(key, table.schema.key_names, "get")
+        if isinstance(columns, str):
+            resolve_columns(table, columns)  # which says what to write
         found = where_writes.look_up_row(table, key, columns, snapshot)
         del root
         return found
@@ -139,6 +141,8 @@ class _Readable:
         keys: the key columns, in any form that a write takes.
         """
         root, table, snapshot = self._view(at)
+        if isinstance(columns, str):
+            resolve_columns(table, columns)
         found = where_writes.look_up(table, keys, columns, snapshot)
         del root
         return found
@@ -228,6 +232,9 @@ class _Readable:
 
         def __getitem__(self, item: object) -> NoReturn:
             raise TypeError(not_indexed("a table", item, "table.scan()", f"table.scan([{item!r}])"))
+
+        def __reduce__(self) -> NoReturn:
+            raise not_pickled(self)
 
 
 class TableView(_Readable):
@@ -339,8 +346,9 @@ class Table(_Readable):
         """
         ignore = choice("on_missing", on_missing, "ignore")
         if (data is None) == (set is None):
+            either = "either data (keys and columns) or set={'column': value} with where="
             raise InvalidArgumentError(
-                "update takes either data (keys and columns) or set= with where=, and not both"
+                f"update takes {either}, and {'has neither' if data is None else 'not both'}"
             )
         if set is None:
             if where is not None:
@@ -373,7 +381,8 @@ class Table(_Readable):
             )
         if (keys is None) == (where is None):
             raise InvalidArgumentError(
-                "delete takes either keys or where=, and not both; where='TRUE' deletes all rows"
+                f"delete takes either keys or where=, and {'has neither' if keys is None else 'not both'}; "
+                "where='TRUE' deletes all rows"
             )
         if where is not None:
             return where_writes.delete_where(self._database._writer(), self._name, where)

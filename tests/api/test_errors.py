@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import pickle
 import re
 import sqlite3
 import subprocess
@@ -82,6 +83,12 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
     ("an overflow in update where", lambda t: t.update(set={"must": "must + 127"}, where="n = 1"), nyala.InvalidValueError, ["out-of-range"], "'must'"),
     ("delete of nothing said", lambda t: t.delete(), nyala.InvalidArgumentError, [], "where"),
     ("data and set at once", lambda t: t.update([GOOD], set={"must": 1}), nyala.InvalidArgumentError, [], "not both"),
+    ("neither data nor set", lambda t: t.update(where="n = 1"), nyala.InvalidArgumentError, [], "has neither"),
+    ("neither keys nor where", lambda t: t.delete(), nyala.InvalidArgumentError, [], "has neither"),
+    ("columns of a look-up as text", lambda t: t.get({"a": "x", "n": 1}, columns="a"), nyala.InvalidArgumentError, [], "write columns=['a']"),
+    ("columns of look-ups as text", lambda t: t.get_many([{"a": "x", "n": 1}], columns="a"), nyala.InvalidArgumentError, [], "write columns=['a']"),
+    ("a progress that takes one number", lambda t: t.insert([GOOD], progress=lambda done: None), nyala.InvalidArgumentError, [], "called with (done, total)"),
+    ("a connection that is none", lambda t: t.scan().to_duckdb("x"), nyala.InvalidArgumentError, [], "duckdb.connect()"),
     ("no data", lambda t: t.insert(17), nyala.InvalidArgumentError, [], "int"),
     ("a path", lambda t: t.insert("x.parquet"), nyala.InvalidArgumentError, [], "give pyarrow.parquet.read_table('x.parquet'), or load it from the shell"),
     ("a Path", lambda t: t.delete(Path("x.CSV")), nyala.InvalidArgumentError, [], "give pyarrow.csv.read_csv('x.CSV')"),
@@ -470,3 +477,36 @@ def test_a_data_file_that_was_removed_is_told_with_what_to_do(tmp_path: Path) ->
             with pytest.raises(nyala.StorageError, match=r"1\.base is gone.*nyala fs check.*backup") as error:
                 read()
             assert isinstance(error.value, FileNotFoundError) and error.value.path == str(gone)
+
+
+def test_an_operation_of_a_batch_is_named(db: Database) -> None:
+    """Several have columns of the same names, and the error comes at the end of the block."""
+    db.create_table("u", {"a": "string", "n": "int32"}, ["a", "n"])
+    with pytest.raises(nyala.SchemaError, match=r"^upsert into 'u': column 'n'"), db.batch() as batch:
+        batch.upsert("t", [GOOD])
+        batch.upsert("u", [{"a": "x", "n": "one"}])
+    assert len(db["t"]) == 1
+
+
+def test_what_belongs_to_an_open_store_is_not_pickled(db: Database) -> None:
+    """As multiprocessing and joblib try: the error says what to hand over."""
+    table = db["t"]
+    for given in (db, table, table.at(table.scan().timestamp), table.scan(), db.snapshot()):
+        with pytest.raises(TypeError, match=rf"a {type(given).__name__} is of the store .* read_only=True"):
+            pickle.dumps(given)
+    assert pickle.loads(pickle.dumps(table.scan().tokens()))
+
+
+def test_a_snapshot_has_names_as_a_database_has(db: Database) -> None:
+    """Without them Python asks for table 0."""
+    db.create_table("later", {"k": "int64"}, ["k"])
+    snapshot = db.snapshot()
+    db.drop_table("later")
+    assert list(snapshot) == ["later", "t"] and "later" in snapshot and "u" not in snapshot
+
+
+def test_no_folder_is_made_for_a_database_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(nyala.InvalidArgumentError, match="mkdtemp"):
+        nyala.connect(":memory:")
+    assert not list(tmp_path.iterdir())

@@ -552,6 +552,11 @@ def _guessed(path: str, dialect: CsvDialect, columns: Sequence[str] | None) -> t
     with _csv_bytes(path) as (_, blocks):
         reader = read(blocks, {}, True)
         schema = reader.schema
+        twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+        if twice is not None:
+            raise Failure(
+                f"{path}: column {twice!r} stands twice in the data; leave one out or rename it", "FileError"
+            )
         texts = [field.name for field in schema if pa.types.is_string(field.type)]
         first = reader.read_next_batch() if texts else None  # the block that the types were read from
     with_commas = [name for name in texts if first is not None and _has_decimal_commas(first.column(name))]

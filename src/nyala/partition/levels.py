@@ -75,7 +75,8 @@ def hash_partition(*columns: str, buckets: int, seed: int = DEFAULT_SEED) -> Has
     _check_names(columns, "hash")
     if not _is_int(buckets) or buckets < 2:
         raise InvalidArgumentError(
-            f"hash_partition({', '.join(columns)}): must have at least two hash buckets, not {buckets!r}"
+            f"hash_partition({', '.join(columns)}): must have at least two hash buckets, a whole number, and not "
+            f"{buckets!r}"
         )
     if not _is_int(seed) or not -(2**31) <= seed < 2**31:
         raise InvalidArgumentError(f"hash_partition: seed {seed!r} is not an integer of 32 bits")

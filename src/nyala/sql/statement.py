@@ -19,7 +19,7 @@ _INSTEAD: Final = {
     "CREATE": "db.create_table(name, schema, primary_key), or WITH for a name inside one statement",
     "CREATE_FUNC": "db.create_table(name, schema, primary_key), or WITH for a name inside one statement",
     "DROP": "db.drop_table(name)",
-    "ALTER": "db.rename_table(old, new)",
+    "ALTER": "`with table.alter() as a:`, as a.add_column(name, type), or db.rename_table(old, new)",
     "TRANSACTION": "db.batch() for several writes, db.snapshot() for several reads, at one moment",
     "COPY": "db.sql(…).to_reader() or .to_arrow(), and write the file from that",
     "COPY_DATABASE": "db.sql(…).to_reader() or .to_arrow(), and write the file from that",

@@ -42,7 +42,7 @@ from nyala.catalog.model import CommittedKey
 from nyala.delta.batch import SharedBatch, held_bytes
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS
-from nyala.errors import InvalidArgumentError, StorageError, write_error
+from nyala.errors import Error, InvalidArgumentError, StorageError, write_error
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.key_runs import SharedKeys
 from nyala.rowset.mem_rowset import MemRowSet
@@ -102,7 +102,14 @@ def write(
     """
     store.check_writable()
     root = store.root  # one root for all, so that a name stands for one table
-    prepared = [_prepare(store, root.table(request.table), request) for request in requests]
+    prepared = []
+    for request in requests:
+        try:
+            prepared.append(_prepare(store, root.table(request.table), request))
+        except Error as error:
+            if len(requests) > 1:  # which of them is meant no line of the caller's says
+                error.args = (f"{request.operation} into {request.table!r}: {error}", *error.args[1:])
+            raise
 
     def under_lock() -> tuple[list[tuple[Settlement, list[int]]] | CommittedKey, Ticket]:
         if idempotency_key is not None and (earlier := store.committed(idempotency_key)) is not None:
