@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError, ReadOnlyError, WriteError
-from nyala.hints import no_attribute, not_pickled
+from nyala.hints import copied, no_attribute, not_pickled
 from nyala.mvcc.timestamp import naive_note, parse_at, to_datetime
 from nyala.partition.describe import describe
 from nyala.previews import preview, told
@@ -235,6 +235,9 @@ class _Readable:
 
         def __reduce__(self) -> NoReturn:
             raise not_pickled(self)
+
+        def __copy__(self) -> Any:
+            return copied(self)
 
 
 class TableView(_Readable):

@@ -6,6 +6,7 @@ import ast
 import datetime as dt
 import inspect
 import json
+import math
 import re
 import subprocess
 import sys
@@ -222,7 +223,7 @@ def test_parse_size(size: int | str, size_bytes: int) -> None:
 
 @pytest.mark.parametrize(
     "size",
-    ["", "GB", "1 potato", "1PB", "-1GB", "1,5GB", "15MB", 15_999_999, 0, -1, True, 1e9, None, "1I",
+    ["", "GB", "1 potato", "1PB", "-1GB", "1,5GB", "15MB", 15_999_999, 0, -1, True, 1e9 + 0.5, math.inf, math.nan, 1e6, None, "1I",
      "9" * 20, 1 << 63],
     ids=repr,
 )  # fmt: skip
@@ -230,6 +231,10 @@ def test_what_is_no_size_is_refused(size: object) -> None:
     """A typing error must not become a limit of a few bytes, under which every write waits."""
     with pytest.raises(InvalidArgumentError, match="memory_limit"):
         parse_size("memory_limit", size, 16_000_000)  # type: ignore[arg-type]
+
+
+def test_a_size_may_be_written_with_an_exponent() -> None:
+    assert parse_size("memory_limit", 1e9, 16_000_000) == 1_000_000_000
 
 
 @pytest.mark.parametrize("not_before", ["yesterday", -1, 2**63])

@@ -46,7 +46,7 @@ table_argument = click.argument("table", metavar="[TABLE]", required=False)
 
 @click.group(cls=Group)
 def table() -> None:
-    """Tables: list, describe, scan, alter, load, export, changes, compact, vacuum."""
+    """Tables: list, describe, stats, scan, alter, load, export, changes, compact, vacuum."""
 
 
 def names(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
