@@ -106,6 +106,7 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
     ("columns as text", lambda t: t.scan(columns="a,text"), nyala.InvalidArgumentError, [], "write columns=['a', 'text']"),
     ("a negative limit", lambda t: t.scan(limit=-1), nyala.InvalidArgumentError, [], "-1"),
     ("no moment", lambda t: t.scan(at="yesterday"), nyala.InvalidArgumentError, [], "yesterday"),
+    ("a length of time for a moment", lambda t: t.scan(at="7d"), nyala.InvalidArgumentError, [], "timedelta"),
     ("a naive moment in the future", lambda t: t.scan(at=soon()), nyala.InvalidArgumentError, [], "naive and was taken as UTC: for the present give datetime.now(UTC), for another local time its .astimezone()"),
     ("one as text", lambda t: t.changes(since=0, until=soon().isoformat(" ")), nyala.InvalidArgumentError, [], "has no zone and was taken as UTC"),
     ("a day as a moment", lambda t: t.scan(at=dt.date(2026, 2, 28)), nyala.InvalidArgumentError, [], "at='2026-02-28' is its beginning in UTC, at='2026-03-01' its end"),

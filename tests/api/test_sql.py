@@ -715,3 +715,10 @@ def test_text_of_many_words_goes_to_duckdb_as_views(tmp_path: Path, monkeypatch:
             patched.setattr(source_module, "_source_2", lambda: None)
             given = table.scan().with_dictionaries("many")
             assert source_module.ScanSource(given).schema == given.schema
+
+
+def test_time_travel_in_a_statement_is_told_of_at(db: Any) -> None:
+    """All tables of a statement are read at one moment."""
+    name = db.list_tables()[0]
+    with pytest.raises(nyala.InvalidArgumentError, match=r"db\.sql\(text, at=…\)"):
+        db.sql(f"SELECT * FROM {name} AT (TIMESTAMP => now())").fetchall()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import datetime as dt
 import numbers
+import re
 from typing import Final
 
 from nyala.errors import InvalidArgumentError
@@ -30,6 +31,8 @@ TIMESTAMP_ZERO: Final = 0
 
 # 2000-01-01 as a timestamp. Unix times of our days, in any unit from seconds to nanoseconds, are smaller numbers.
 _CENTURY: Final = 946_684_800_000_000 << LOGICAL_BITS
+# "7d", "1 hour": as long as, and no moment.
+_LENGTH: Final = re.compile(r"[-+]?\d+(\.\d+)?\s*[a-z]+", re.IGNORECASE)
 _UNIX_UNITS: Final = {"seconds": 10**9, "milliseconds": 10**6, "microseconds": 10**3, "nanoseconds": 1}
 _YEAR_2100_NS: Final = 4_102_444_800 * 10**9
 
@@ -92,8 +95,13 @@ def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
         try:
             at = dt.datetime.fromisoformat(text)
         except ValueError as error:
+            meant = (
+                "; a moment so long ago is datetime.now(timezone.utc) - timedelta(…)"
+                if _LENGTH.fullmatch(text)
+                else ""
+            )
             raise InvalidArgumentError(
-                f"{name}={at!r} is neither a timestamp nor ISO time such as '2026-11-20T10:00:00Z'"
+                f"{name}={at!r} is neither a timestamp nor ISO time such as '2026-11-20T10:00:00Z'{meant}"
             ) from error
     if isinstance(at, dt.datetime) and at == at:  # pandas' NaT is one, and no moment
         return max(from_physical(microseconds_of(at), LOGICAL_MAX), 0)

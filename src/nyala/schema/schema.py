@@ -42,6 +42,7 @@ from nyala.errors import ColumnNotFoundError, InvalidArgumentError, SchemaError
 from nyala.schema.cast import cast_value
 from nyala.schema.equality import compared_as_tuples
 from nyala.schema.limits import DEFAULT_LIMITS, LARGEST, Limits
+from nyala.schema.near import nearest
 from nyala.schema.sizes import size_in_bytes, whole_number
 from nyala.schema.types import ColumnType, parse_type
 
@@ -370,10 +371,9 @@ class Schema:
 def find_name(name: str, names: Iterable[str]) -> str:
     """The end of a sentence about an unknown column: "; did you mean 'host'?", or the columns there are."""
     names = list(names)
-    folded = [known for known in names if known.casefold() == str(name).casefold()]
-    near = folded or difflib.get_close_matches(str(name), names, n=1)
-    if near:
-        return f"; did you mean {near[0]!r}?"
+    near = nearest(str(name), names)
+    if near is not None:
+        return f"; did you mean {near!r}?"
     shown = ", ".join(repr(known) for known in names[:12]) + (", …" if len(names) > 12 else "")
     return f"; the columns are {shown}"
 

@@ -468,7 +468,7 @@ def clean_backups(folder: str | os.PathLike[str], older_than: Any) -> list[str]:
     `nyala.spark` names each.
     Raises: InvalidArgumentError: there is no such folder.
     """
-    moment = parse_at(older_than)
+    moment = parse_at(older_than, name="older_than")
     root = _existing(os.fspath(folder))
     removed: list[str] = []
     for table in _names_in(root):

@@ -10,7 +10,6 @@ Spark guesses too, but of a store's tables it has seen none, and of a table's co
 from __future__ import annotations
 
 import contextlib
-import difflib
 import logging
 import re
 import threading
@@ -21,6 +20,7 @@ from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 
 from nyala.errors import ColumnNotFoundError, Error, TableNotFoundError
+from nyala.schema.near import nearest
 
 __all__ = ["telling_names"]
 
@@ -98,7 +98,7 @@ def _no_table(parts: Sequence[str], folder: str | None, tables: Sequence[str]) -
             f"Spark has no table or view {name!r}, and the store's table of that name stands in a FROM only: SELECT * "
             f"FROM {name}, where you mean TABLE {name}"
         )
-    near = _nearest(parts[-1], tables)
+    near = nearest(parts[-1], tables)
     there = ", ".join(tables[:_SHOWN_MAX]) + (", …" if len(tables) > _SHOWN_MAX else "")
     meant = (
         f"did you mean {near!r}?"
@@ -121,7 +121,7 @@ def _no_column(parts: Sequence[str], columns: Iterable[str]) -> ColumnNotFoundEr
         return ColumnNotFoundError(
             f"there is no column {name!r}: {parts[-2]!r} is no table or alias that has {same!r} there"
         )
-    near = _nearest(parts[-1], known)
+    near = nearest(parts[-1], known)
     shown = ", ".join(map(repr, known[:_SHOWN_MAX])) + (", …" if len(known) > _SHOWN_MAX else "")
     meant = f"did you mean {near!r}?" if near else f"there are {shown}"
     return ColumnNotFoundError(f"there is no column {name!r} in the tables of the statement; {meant}")
@@ -137,8 +137,3 @@ def _guessed(text: str) -> Iterator[str]:
     for name in text.split(", "):
         if _PART.search(name):
             yield _parts(name)[-1]
-
-
-def _nearest(name: str, known: Sequence[str]) -> str | None:
-    close = difflib.get_close_matches(name.lower(), [one.lower() for one in known], n=1)
-    return next((one for one in known if close and one.lower() == close[0]), None)

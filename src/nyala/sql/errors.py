@@ -5,12 +5,12 @@ Source: shared contract, "Errors".
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from nyala.errors import ColumnNotFoundError, Error, InvalidArgumentError, StorageError, TableNotFoundError
+from nyala.schema.near import nearest
 
 _NO_TABLE: Final = re.compile(r'Table with name "?(.+?)"? does not exist')
 _NO_COLUMN: Final = (
@@ -54,6 +54,10 @@ def our_error(
                 return ColumnNotFoundError(
                     f"there is no column {match[1]!r} here{guess}" + (f"\n\n{place}" if place else "")
                 )
+    if isinstance(error, duckdb.BinderException) and "time travel" in message:
+        return InvalidArgumentError(
+            f"{text}\nAll tables of a statement are read at one moment: db.sql(text, at=…)"
+        )
     if isinstance(error, duckdb.PermissionException):
         return InvalidArgumentError(
             f"sql() reads the tables of the store and no files: {text}\nTo read both, use a DuckDB connection of your "
@@ -80,8 +84,7 @@ def _with_line(message: str, by: int) -> str:
 
 
 def _meant(name: str, there: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name.lower(), [known.lower() for known in there], n=1)
-    guess = next((known for known in there if close and known.lower() == close[0]), None)
+    guess = nearest(name, there)
     if guess is not None:
         return f": did you mean {guess!r}?"
     shown = ", ".join(repr(known) for known in there[:10])
