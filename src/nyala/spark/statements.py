@@ -42,7 +42,7 @@ import datetime as dt
 import decimal
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -309,7 +309,13 @@ def _needs(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str,
     """
     glot = _sqlglot()
     # Of a piped statement each step has columns of its own; and of `+ 'a'` the tree has no sign.
-    if "|>" in text or _says_columns_by_what_is_there(tree) or _has_a_plus_of_its_own(text):
+    if (
+        "|>" in text
+        or _says_columns_by_what_is_there(tree)
+        or _has_a_plus_of_its_own(
+            text, {name.lower() for schema in schemas.values() for name in schema.names}
+        )
+    ):
         return {}
     # Spark's names do not heed case, so a table that has `a` and `A` is read whole; and `t AS x(a, b)` names all of its
     # columns, by their places.
@@ -382,8 +388,11 @@ def _needs(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str,
     return needs
 
 
-def _has_a_plus_of_its_own(text: str) -> bool:
-    """Whether a plus that adds nothing stands before anything but a number: sqlglot's tree is without it."""
+def _has_a_plus_of_its_own(text: str, columns: Collection[str]) -> bool:
+    """Whether a plus that adds nothing stands before anything but a number: sqlglot's tree is without it.
+
+    columns: in lower case: `time` and `date` are words of SQL's too, and mean the column before a plus.
+    """
     if "+" not in text:
         return False
     glot = _sqlglot()
@@ -393,7 +402,7 @@ def _has_a_plus_of_its_own(text: str) -> bool:
     return any(
         one is not None
         and one.token_type == kinds.PLUS
-        and (before is None or before.token_type not in ends)
+        and (before is None or (before.token_type not in ends and before.text.lower() not in columns))
         and (after is None or after.token_type != kinds.NUMBER)
         for before, one, after in zip(tokens, tokens[1:], tokens[2:], strict=False)
     )

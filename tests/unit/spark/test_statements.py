@@ -377,6 +377,23 @@ def test_a_term_that_the_scan_met_is_true_for_spark(where: str, columns: str, le
     assert with_placeholders(text, [use]) == changed.replace(" n ", " {nyala_0} ")
 
 
+def test_a_plus_that_adds_nothing_leaves_a_statement_to_spark() -> None:
+    """sqlglot has none, and `+v` is a number. Behind a column it adds, also if SQL has its name for a word."""
+    w = pa.schema(
+        [("k", pa.int64()), ("v", pa.string()), ("time", pa.timestamp("us")), ("date", pa.date32())]
+    )
+    for text, where in (
+        ("SELECT k FROM w WHERE time + INTERVAL 1 HOUR > now() AND date + k > date AND k = 1", "k = 1"),
+        ("SELECT k + 1 FROM w WHERE (k)+k > +5 AND v = 'a'", "v = 'a'"),
+        ("SELECT k FROM w WHERE +v = 'a'", None),
+        ("SELECT + k FROM w WHERE v = 'a'", None),
+        ("SELECT k FROM w WHERE v = +/* */('a')", None),
+        ("SELECT k FROM w WHERE k = 1 AND NOT +v < 'a'", None),
+    ):
+        (use,) = find_uses(text, {("w",): w}.get)
+        assert (None if use.where is None else str(use.where)) == where, text
+
+
 def test_a_term_of_a_joined_side_stays_where_it_is() -> None:
     """ON says which rows find a partner; of WHERE only what no outer join fills up is known of every row."""
     for text in (
