@@ -22,6 +22,7 @@ PARTS = (
     "picking.pxi",
     "questions.pxi",
     "reading.pxi",
+    "runs.pxi",
     "sieving.pxi",
     "spelling.pxi",
     "spreading.pxi",

@@ -161,6 +161,9 @@ MORE: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
             # Numbers that return all over a column of some blocks: a table of the column.
             ("int64", "for", "none", pa.array([(1 << 60) // (n * 5 % 23 + 3) for n in range(3 * 512)])),
             ("double", "alp", "none", pa.array([1 / (n * 5 % 23 + 3) for n in range(3 * 512)])),
+            # Numbers enough for a table that is packed; and runs, by their values and ends.
+            ("int64", "for", "none", pa.array([(1 << 60) // (n * 5 % 97 + 3) for n in range(3 * 512)])),
+            ("int16", "rle", "none", pa.array(np.repeat(np.arange(64) ** 2, [300, *[40] * 63]), pa.int16())),
         ],
         start=100,
     )
@@ -170,6 +173,7 @@ LAYOUTS = {("for", layout, False) for layout in format.FOR_LAYOUTS.values()} - {
 LAYOUTS |= {("for", "table", True), ("for", "steps", True)}
 LAYOUTS |= {("alp", layout, False) for layout in format.ALP_LAYOUTS.values()} | {("alp", "decimals", True)}
 LAYOUTS |= {("codewords", layout, False) for layout in format.CODEWORDS.values()}
+LAYOUTS |= {("rle", "plain", False), ("rle", "packed", True)}
 KEYS = pa.array([bytes([n, 0, 1]) for n in range(ROWS)], pa.large_binary())
 
 
@@ -187,7 +191,8 @@ def write(columns: dict[ColumnKey, tuple[str, str, str, pa.Array]]) -> tuple[byt
     files = MemoryFiles()
     with CFileWriter(files, PATH) as writer:
         for key, (type, encoding, compression, array) in columns.items():
-            writer.append_column(ColumnWriteSpec(key, parse_type(type), encoding, compression, 512), array)
+            size = 512 if len(array) < 2000 else 8192
+            writer.append_column(ColumnWriteSpec(key, parse_type(type), encoding, compression, size), array)
         writer.append_column(ColumnWriteSpec(ColumnKey(KEY), parse_type("binary"), "plain", "none"), KEYS)
         writer.append_bloom(HASHES)
         places = writer.finish().columns
@@ -259,13 +264,14 @@ def test_the_file_is_right_and_small(written: tuple[bytes, tuple[ColumnPlace, ..
 
 
 def layouts(content: bytes, places: tuple[ColumnPlace, ...]) -> set[tuple[str, str, bool]]:
-    """(family, layout, whether there are references or exceptions) of every block whose values are not compressed."""
+    """(family, layout, whether there are references, exceptions or packed ends) of every block whose values are not
+    compressed."""
     reader = CFileReader(MemoryFiles({PATH: content}), PATH, None, places)
     found = set()
     for key in EVERY:
         column = reader.column(key)
         assert column is not None
-        for offset, length in column.extents()[: column.block_count]:
+        for offset, length in column.extents():
             block = pa.py_buffer(content[offset : offset + length])
             header = read_header(block, PATH, offset)
             values = block.to_pybytes()[header.values_start :][: header.values_length]
@@ -277,6 +283,9 @@ def layouts(content: bytes, places: tuple[ColumnPlace, ...]) -> set[tuple[str, s
             elif header.encoding == format.ENCODING_ALP:
                 layout, _, _, exceptions = format.ALP_HEADER.unpack_from(values)
                 found.add(("alp", format.ALP_LAYOUTS[layout], exceptions > 0))
+            elif header.encoding == format.ENCODING_RLE:
+                _, width, _, kind, _ = format.RLE_HEADER.unpack_from(values)
+                found.add(("rle", format.RLE_VALUES[kind], width == format.RLE_PACKED_ENDS))
             elif header.encoding == format.ENCODING_DICTIONARY:
                 found.add(("codewords", format.CODEWORDS[values[0]], False))
     return found
@@ -291,7 +300,7 @@ def test_there_is_a_block_of_every_layout(every: tuple[bytes, tuple[ColumnPlace,
         column = reader.column(key)
         assert column is not None and column.read(0, column.row_count).equals(array)
     tables = [key for key in EVERY if (of := reader.column(key)) is not None and of.footer.table_length]
-    assert len(tables) == 2
+    assert len(tables) == 3
 
 
 @pytest.mark.parametrize("by_places", [False, True])

@@ -668,3 +668,83 @@ def test_spreading_reaches_no_other_memory(compiled_kernels: ModuleType) -> None
     for rows, offsets, ends in ((9, 9, 10), (8, 9, 8), (8, 0, 9)):
         with pytest.raises(ValueError, match="expected"):
             compiled_kernels.spread_ends(full, rows, np.zeros(offsets, np.int32), np.zeros(ends, np.int32))
+
+
+@given(count=COUNTS, bits=st.integers(0, 63), start=st.integers(0, 9), seed=st.integers(0, 99))
+def test_packed_numbers(kernels: ModuleType, count: int, bits: int, start: int, seed: int) -> None:
+    """The last ones would be counted from another place, or what is above the lower bits lie in others."""
+    rng = np.random.default_rng(seed)
+    lower = deltas_of(bits, count, seed)
+    most = min(2 * count, (1 << 64 - bits) - 1)
+    above = np.sort(rng.integers(0, most, count, endpoint=True))
+    row = np.zeros(count + most, np.uint8)
+    row[above + np.arange(count)] = 1
+    upper = pa.py_buffer(np.packbits(row, bitorder="little").tobytes())
+    out = np.empty(count, np.uint64)
+    kernels.unpack(packed(lower, bits, start), start, bits, count, upper, out)
+    assert out.tolist() == [(int(up) << bits) + low for up, low in zip(above, lower, strict=True)]
+    kernels.unpack(packed(lower, bits, start), start, bits, count, upper.slice(0, 0), out)
+    assert out.tolist() == lower
+
+
+@pytest.mark.parametrize(
+    ("bits", "upper"), [(0, b""), (0, b"\x01\x01"), (0, b"\x0f"), (63, b"\x0e"), (63, b"\x16")]
+)
+def test_upper_bits_are_those_of_the_numbers(kernels: ModuleType, bits: int, upper: bytes) -> None:
+    """More of them would be written behind the numbers, fewer leave some as they were, and what 64 bits do not hold be
+    cut."""
+    data, out = packed([0] * 3, bits, 0), np.empty(3, np.uint64)
+    if upper in (b"", b"\x0e"):
+        kernels.unpack(data, 0, bits, 3, pa.py_buffer(upper), out)
+        assert out.tolist() == [1 << 63 if upper else 0] * 3
+        return
+    with pytest.raises(ValueError, match="the upper bits of 3 numbers"):
+        kernels.unpack(data, 0, bits, 3, pa.py_buffer(upper), out)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=300),
+    width=st.sampled_from((1, 2, 4, 8)),
+    seed=st.integers(0, 99),
+)
+@example(lengths=[1] * 9, width=8, seed=0)
+@example(lengths=[5000, 1, 8, 7], width=4, seed=0)
+def test_runs_are_repeated(kernels: ModuleType, lengths: list[int], width: int, seed: int) -> None:
+    """What is laid beyond a run's end would be seen, or lie behind the rows."""
+    data = np.random.default_rng(seed).bytes(width * len(lengths))
+    room = bytearray(b"\xa5" * (width * sum(lengths) + len(AFTER)))
+    out = pa.py_buffer(memoryview(room)[: width * sum(lengths)])
+    kernels.repeat(pa.py_buffer(data), width, np.cumsum(lengths, dtype=np.int64), out)
+    expected = b"".join(data[width * run : width * (run + 1)] * length for run, length in enumerate(lengths))
+    assert room == expected + AFTER
+
+
+@pytest.mark.parametrize(
+    "ends", [[3, 3, 8], [4, 2, 8], [0, 4, 8], [-1, 4, 8], [2, 4, 7], [2, 9, 8], [2, 4, 9]]
+)
+def test_runs_end_with_the_rows(kernels: ModuleType, ends: list[int]) -> None:
+    """Rows would be left as they were, or others be written."""
+    out = pa.py_buffer(bytearray(16))
+    with pytest.raises(ValueError, match="ends of runs that ascend to 8"):
+        kernels.repeat(pa.py_buffer(bytes(6)), 2, np.array(ends, np.int64), out)
+
+
+def test_runs_and_packed_numbers_reach_no_other_memory(compiled_kernels: ModuleType) -> None:
+    ends, room = np.array([4, 8], np.int64), pa.py_buffer(bytearray(16))
+    for values, width, out in (
+        (bytes(3), 2, room),
+        (bytes(6), 3, room),
+        (bytes(4), 2, pa.py_buffer(bytearray(15))),
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            compiled_kernels.repeat(pa.py_buffer(values), width, ends, out)
+    data, upper = pa.py_buffer(bytes(32)), pa.py_buffer(b"\x0f")
+    for start, bits, count, room_count in (
+        (1, 64, 4, 4),
+        (0, 8, 4, 3),
+        (0, 65, 4, 4),
+        (0, 64, 4, 4),
+        (-1, 8, 4, 4),
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            compiled_kernels.unpack(data, start, bits, count, upper, np.empty(room_count, np.uint64))

@@ -9,7 +9,7 @@ The lines come one by one, so that of a damaged file everything up to the damage
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +19,8 @@ from nyala.cfile import format
 from nyala.cfile.block import BlockHeader, read_header
 from nyala.cfile.compression import compression_name
 from nyala.cfile.encoding import encoding_by_code
-from nyala.cfile.physical import BYTES
+from nyala.cfile.physical import BITS, BYTES, Physical
+from nyala.cfile.planes import planes_size
 from nyala.cfile.reader import CFileReader, ColumnReader
 from nyala.cfile.zonemap import Zone
 from nyala.env.files import Files
@@ -130,7 +131,7 @@ def _dump_bytes(reader: CFileReader, columns: list[ColumnReader], size: int) -> 
         if name == "footer":
             yield from _footer_bytes(column, data, offset)
         else:
-            yield from _block_bytes(reader, data, offset, column.footer.form.kind)
+            yield from _block_bytes(reader, data, offset, column.footer.form)
     tail_offset = size - format.TAIL.size
     position = tail_offset - len(columns) * format.DIRECTORY_ENTRY.size
     for column in columns:
@@ -153,7 +154,7 @@ def _values_layout(header: BlockHeader, kind: str, values: bytes) -> format.Layo
     return _VALUES_LAYOUTS.get(header.encoding)
 
 
-def _block_bytes(reader: CFileReader, data: bytes, offset: int, kind: str) -> Iterator[str]:
+def _block_bytes(reader: CFileReader, data: bytes, offset: int, column_form: Physical) -> Iterator[str]:
     header = read_header(pa.py_buffer(data), reader.path, offset)
     yield from _fields(format.BLOCK_HEADER, data, offset)
     validity_start = format.BLOCK_HEADER.size
@@ -162,14 +163,44 @@ def _block_bytes(reader: CFileReader, data: bytes, offset: int, kind: str) -> It
     crc_start = header.block_length - format.CRC.size
     yield from _run("validity", data, validity_start, validity_end, offset)
     yield from _run("padding", data, validity_end, header.values_start, offset)
-    inner = _values_layout(header, kind, data[header.values_start : values_end])
+    inner = _values_layout(header, column_form.kind, data[header.values_start : values_end])
     inner_end = header.values_start
     if inner is not None and header.values_length >= inner.size:
         inner_end += inner.size
         yield from _fields(inner, data[header.values_start : inner_end], offset + header.values_start)
+        inner_end = yield from _packed_bytes(header, column_form, data, inner_end, values_end, offset)
     yield from _run("values", data, inner_end, values_end, offset)
     yield from _run("padding", data, values_end, crc_start, offset)
     yield from _fields(format.CRC, data[crc_start:], offset + crc_start)
+
+
+def _packed_bytes(
+    header: BlockHeader, form: Physical, data: bytes, position: int, end: int, base: int
+) -> Generator[str, None, int]:
+    """What a block's values have of packed numbers behind their header. Returns: where what is left begins."""
+    inner, counts = header.values_start, []
+    if header.encoding == format.ENCODING_RLE:
+        count, width, _, kind, _ = format.RLE_HEADER.unpack_from(data, inner)
+        counts = [count] * ((kind == format.RLE_VALUES_PACKED) + (width == format.RLE_PACKED_ENDS))
+        if counts and kind == format.RLE_VALUES_PLAIN:
+            plain_end = position + (0 if form.kind == BITS else count * form.width_bytes)
+            yield from _run("values", data, position, plain_end, base)
+            position = plain_end
+    elif header.encoding == format.ENCODING_FOR:
+        if format.FOR_HEADER.unpack_from(data, inner)[3] == format.FOR_PACKED:
+            counts = [header.row_count]
+    for count in counts:
+        fields = format.PACKED_HEADER.size
+        if end - position < fields:
+            break
+        yield from _fields(format.PACKED_HEADER, data[position : position + fields], base + position)
+        _, upper_length, bits, _ = format.PACKED_HEADER.unpack_from(data, position)
+        lower = position + fields
+        upper = lower + planes_size(bits, count)
+        position = upper + upper_length
+        yield from _run("lower", data, lower, min(upper, end), base)
+        yield from _run("upper", data, upper, min(position, end), base)
+    return min(position, end)
 
 
 def _footer_bytes(column: ColumnReader, data: bytes, offset: int) -> Iterator[str]:
@@ -225,6 +256,8 @@ def _meaning(name: str, value: Any) -> str:
         return f"{value} ({format.ALP_LAYOUTS.get(value, 'unknown')})"
     if name == "placement":
         return f"{value} ({format.PLACEMENTS.get(value, 'unknown')})"
+    if name == "run values":
+        return f"{value} ({format.RLE_VALUES.get(value, 'unknown')})"
     if name == "layout":
         return f"{value} ({format.FOR_LAYOUTS.get(value, 'unknown')})"
     if name == "encoding":

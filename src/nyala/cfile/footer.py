@@ -105,6 +105,11 @@ class ColumnFooter:
         """Whether all blocks are runs."""
         return self.encoding == format.ENCODING_RLE
 
+    @property
+    def _incompatible_flags(self) -> int:
+        flags = format.COLUMN_HAS_DENSE * self.has_dense | format.COLUMN_HAS_TABLE * bool(self.table_length)
+        return flags | format.COLUMN_MAY_BE_PACKED * (self.has_runs or bool(self.table_length))
+
     def block_rows(self, block: int) -> int:
         """Rows of a block: all have `rows_per_block`, the last one what is left."""
         log2 = self.rows_per_block_log2
@@ -119,7 +124,7 @@ class ColumnFooter:
         type = self.form.type
         fixed = format.FOOTER.pack(
             format.FOOTER_MAGIC,
-            format.COLUMN_HAS_DENSE * self.has_dense | format.COLUMN_HAS_TABLE * bool(self.table_length),
+            self._incompatible_flags,
             flags,
             self.key.role,
             self.form.code,

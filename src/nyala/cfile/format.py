@@ -144,7 +144,9 @@ BLOCK_LENGTH_DTYPE: Final = "<u4"
 COLUMN_HAS_DENSE: Final = 0x0001
 # The dictionary is a table of numbers, to which blocks of numbers refer.
 COLUMN_HAS_TABLE: Final = 0x0002
-COLUMN_INCOMPATIBLE_KNOWN: Final = COLUMN_HAS_DENSE | COLUMN_HAS_TABLE
+# Runs, or the table, may be packed numbers.
+COLUMN_MAY_BE_PACKED: Final = 0x0004
+COLUMN_INCOMPATIBLE_KNOWN: Final = COLUMN_HAS_DENSE | COLUMN_HAS_TABLE | COLUMN_MAY_BE_PACKED
 # The optional parts of a footer. Their lengths stand in it, so a reader may skip what it does not know.
 COLUMN_HAS_ZONE_MAP: Final = 0x0001
 COLUMN_HAS_FIRST_KEYS: Final = 0x0002
@@ -177,9 +179,23 @@ RLE_HEADER: Final = Layout(
     ("run count", "I"),
     ("length width", "B"),
     ("first value", "B"),
-    ("zero", "2s"),
+    ("run values", "B"),
+    ("zero", "1s"),
 )
 RLE_LENGTH_WIDTHS: Final = (1, 2, 4)
+RLE_PACKED_ENDS: Final = 0  # in the place of a width: where runs end, as packed numbers
+RLE_VALUES_PLAIN: Final = 0
+RLE_VALUES_PACKED: Final = 1
+RLE_VALUES: Final = {RLE_VALUES_PLAIN: "plain", RLE_VALUES_PACKED: "packed"}
+
+# What numbers that are read as a whole begin with. Then come their lower bits in planes, and the upper ones, if there
+# are any.
+PACKED_HEADER: Final = Layout(
+    ("base", "q"),
+    ("upper length", "I"),
+    ("bits", "B"),
+    ("zero", "3s"),
+)
 
 PREFIX_HEADER: Final = Layout(
     ("prefixes length", "I"),
@@ -219,12 +235,14 @@ FOR_TABLE: Final = 1  # one of the references
 FOR_WIDE: Final = 2  # as plain: decimals of 16 bytes that 64 bits do not hold
 FOR_STEPS: Final = 3  # the one before + step + unit · delta, or + one of the references
 FOR_SHARED: Final = 4  # number base + delta of the column's table
+FOR_PACKED: Final = 5  # as packed numbers: a column's table
 FOR_LAYOUTS: Final = {
     FOR_LINE: "line",
     FOR_TABLE: "table",
     FOR_WIDE: "wide",
     FOR_STEPS: "steps",
     FOR_SHARED: "shared table",
+    FOR_PACKED: "packed",
 }
 # 256 KiB, which stay in a second-level cache while they are looked up; twice as many are seldom smaller than what they
 # stand for in a block of a megabyte.
@@ -281,6 +299,8 @@ ROLES: Final = {
 # The groups of role key where a key stands for a stretch of rows: of numbers, and where a key column is text.
 SPARSE_KEY_ROWS_LOG2: Final = 6
 SPARSE_TEXT_KEY_ROWS_LOG2: Final = 5
+# Of numbers, where a key in 64 would take more than a 24th of what the columns do.
+SPARSE_WIDE_KEY_ROWS_LOG2: Final = 7
 
 # Kudu's DataType where it has one. A decimal's number says its width on disk.
 TYPE_INT8: Final = 1

@@ -27,7 +27,6 @@ from nyala.cfile.bloom import Bloom
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace, ColumnWriteSpec, WrittenFile
 from nyala.cfile.compression import compression_code, effective_compression
 from nyala.cfile.encoding import FRAMES, PLAIN, BlockEncoder, Encoding, choose_encoding, key_stretch_log2
-from nyala.cfile.encoding.number_table import TABLE_FORM
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.physical import (
     BITS,
@@ -292,16 +291,19 @@ def _beside(made: _Encoded) -> tuple[_Beside | None, _Beside | None]:
     """(the dictionary, the table) of a column that has one."""
     words, numbers = made.encoder.dictionary, made.encoder.table
     return (
-        None if words is None else _beside_of(PLAIN, _WORDS_FORM, words, made.asked),
-        None if numbers is None else _beside_of(FRAMES, TABLE_FORM, pa.array(numbers), made.asked),
+        None
+        if words is None
+        else _beside_of(PLAIN, PLAIN.prepare(_WORDS_FORM, words), len(words), made.asked),
+        None
+        if numbers is None
+        else _beside_of(FRAMES, FRAMES.prepare_table(numbers), len(numbers), made.asked),
     )
 
 
-def _beside_of(encoding: Encoding, form: Physical, values: pa.Array, asked: int) -> _Beside:
-    encoder = encoding.prepare(form, values)
+def _beside_of(encoding: Encoding, encoder: BlockEncoder | None, count: int, asked: int) -> _Beside:
     assert encoder is not None
     compression = effective_compression(asked, encoding.compresses)
-    return _Beside(encode_block(encoding, encoder, compression, None, len(values)), len(values))
+    return _Beside(encode_block(encoding, encoder, compression, None, count), count)
 
 
 class ColumnBytes(NamedTuple):

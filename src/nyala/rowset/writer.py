@@ -11,6 +11,7 @@ Formats: docs/format/rowset.md, docs/format/cfile.md, docs/format/delta.md.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Final
@@ -37,6 +38,7 @@ __all__ = ["WrittenRowSet", "column_spec", "encoded_keys", "filter_bits_per_key"
 _ENCODED: Final = ColumnType("binary")
 _SPARSE_KEY_BYTES_MAX: Final = 256
 _FILTERED_ROW_BYTES_MIN: Final = 2
+_SAMPLES_SHARE_MAX: Final = 1 / 24
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def write_rowset(
         }
         if schema.key_count > 1:
             stretch_log2 = min(footers[column_id].key_stretch_log2 for column_id in schema.key_ids)
-            writer.append_column(*encoded_keys(image.keys, stretch_log2))
+            writer.append_column(*encoded_keys(image.keys, stretch_log2, writer.size_bytes / count))
         if bits_per_key := filter_bits_per_key(writer.size_bytes / count):
             writer.append_bloom(image.keys.hash64(), bits_per_key)
         if image.liveness is not None:
@@ -145,14 +147,21 @@ def column_spec(column: ColumnSchema, schema: Schema) -> ColumnWriteSpec:
     )
 
 
-def encoded_keys(keys: EncodedKeys, stretch_log2: int) -> tuple[ColumnWriteSpec, pa.LargeBinaryArray]:
+def encoded_keys(
+    keys: EncodedKeys, stretch_log2: int, row_bytes: float = math.inf
+) -> tuple[ColumnWriteSpec, pa.LargeBinaryArray]:
     """The column of a composite key's encoded keys: of every row, or of the first of each stretch (see `stored_keys`).
 
     stretch_log2: of how many rows a stretch may be, as a power of two; 0: of one. Long keys are all stored even so: a
             stretch of them for each that is asked for would take more memory than blocks do.
+    row_bytes: what the columns take of a row. Keys of numbers are stored of twice as long stretches where they would be
+            more than a 24th of that: pairs of wide ids are five bytes a row, and the pair in 64 a quarter of one.
     """
     if not stretch_log2 or (keys.width is None and int(keys.sizes().max()) > _SPARSE_KEY_BYTES_MAX):
         return ColumnWriteSpec(ColumnKey(KEY), _ENCODED), keys.to_binary()
+    if stretch_log2 == format.SPARSE_KEY_ROWS_LOG2 and keys.width is not None:
+        if keys.width / (1 << stretch_log2) > row_bytes * _SAMPLES_SHARE_MAX:
+            stretch_log2 = format.SPARSE_WIDE_KEY_ROWS_LOG2
     samples = keys.take(np.arange(0, len(keys), 1 << stretch_log2))
     return ColumnWriteSpec(ColumnKey(KEY, stretch_log2), _ENCODED), samples.to_binary()
 

@@ -67,6 +67,7 @@ def disk_bytes(image: RowSetImage, schema: Schema) -> float:
     starts = [(count - rows) * (2 * place + 1) // (2 * _SAMPLES) for place in range(_SAMPLES)]
     blocks = words = 0
     for start in starts:
+        before = blocks
         piece = image.piece(start, start + rows)
         stretch_log2 = format.SPARSE_KEY_ROWS_LOG2
         for column in schema.columns:
@@ -81,7 +82,8 @@ def disk_bytes(image: RowSetImage, schema: Schema) -> float:
             if column.id in schema.key_ids:
                 stretch_log2 = min(stretch_log2, made.key_stretch_log2)
         if schema.key_count > 1:
-            blocks += column_bytes(*encoded_keys(piece.keys, stretch_log2)).blocks
+            keys = encoded_keys(piece.keys, stretch_log2, (blocks - before) / rows)
+            blocks += column_bytes(*keys).blocks
     # More rows have more blocks, but hardly more words in a dictionary, or it would not be one.
     per_row = blocks / (_SAMPLES * rows)
     per_row += filter_bits_per_key(per_row) / 8

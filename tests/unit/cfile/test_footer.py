@@ -103,8 +103,8 @@ def test_a_key_column_of_numbers(files: MemoryFiles) -> None:
 def test_flags_of_the_future(written: MemoryFiles) -> None:
     """Bytes with a new meaning would be read with the old one; or a harmless addition refuse the whole store."""
     footer, offset = footer_of(written)
-    with pytest.raises(StorageError, match="newer version of Nyala .*0x0004"):
-        ColumnFooter.decode(changed(footer, "incompatible flags", 4), COLUMN, PATH, offset)
+    with pytest.raises(StorageError, match="newer version of Nyala .*0x0008"):
+        ColumnFooter.decode(changed(footer, "incompatible flags", 8), COLUMN, PATH, offset)
     flags = format.COLUMN_HAS_ZONE_MAP | 0x8000
     assert (
         ColumnFooter.decode(changed(footer, "compatible flags", flags), COLUMN, PATH, offset).zone_map

@@ -58,6 +58,7 @@ def tables(section: str) -> list[Table]:
         ("Block", format.BLOCK_HEADER),
         ("Encodings", format.BINARY_HEADER),
         ("Run length", format.RLE_HEADER),
+        ("Packed numbers", format.PACKED_HEADER),
         ("Prefix", format.PREFIX_HEADER),
         ("Dictionary", format.CODEWORDS_HEADER),
         ("Frame of reference", format.FOR_HEADER),
@@ -93,6 +94,7 @@ def test_enumerations() -> None:
     assert encodings == known
     layouts = numbered("Frame of reference", "layout")
     assert layouts == format.FOR_LAYOUTS
+    assert numbered("Run length", "run values") == format.RLE_VALUES
     assert numbered("Block", "placement") == format.PLACEMENTS
     assert numbered("ALP", "floats") == format.ALP_LAYOUTS
     assert numbered("Dictionary", "codewords") == format.CODEWORDS
@@ -143,8 +145,15 @@ NUMBERS = [
     ("FOR_REFERENCES_MAX", "of a table: 1 to 32,768;"),
     ("FOR_TABLE_BITS_MAX", "of a table 0 to 15;"),
     ("FOR_STEPS_BITS_MAX", "of steps 0 to 32;"),
-    ("SPARSE_KEY_ROWS_LOG2", "of every row (group 0), or of every 64th or 32nd (group 6 or 5)"),
-    ("SPARSE_TEXT_KEY_ROWS_LOG2", "of every row (group 0), or of every 64th or 32nd (group 6 or 5)"),
+    ("SPARSE_KEY_ROWS_LOG2", "of every row (group 0), or of every 32nd, 64th or 128th (group 5, 6 or 7)"),
+    (
+        "SPARSE_WIDE_KEY_ROWS_LOG2",
+        "of every row (group 0), or of every 32nd, 64th or 128th (group 5, 6 or 7)",
+    ),
+    (
+        "SPARSE_TEXT_KEY_ROWS_LOG2",
+        "of every row (group 0), or of every 32nd, 64th or 128th (group 5, 6 or 7)",
+    ),
     ("ALP_EXPONENT_MAX", "| exponent | of decimals, 0 to 22;"),
     ("ALP_ALIGNMENT_BYTES", "each padded with zeros to a multiple of 8 bytes"),
     ("PATTERN_LENGTH_MAX", "Values of one length, 1 to 128 bytes"),
@@ -159,7 +168,9 @@ NUMBERS = [
     ("COLUMN_HAS_FIRST_KEYS", "| compatible flags | 1: has a zone map; 2: has first keys |"),
     ("FILE_INCOMPATIBLE_KNOWN", "| incompatible flags | none yet |"),
     ("COLUMN_HAS_DENSE", "| incompatible flags | 1: has dense blocks;"),
-    ("COLUMN_HAS_TABLE", "1: has dense blocks; 2: the dictionary is a table of numbers |"),
+    ("COLUMN_HAS_TABLE", "1: has dense blocks; 2: the dictionary is a table of numbers;"),
+    ("COLUMN_MAY_BE_PACKED", "4: runs, or that table, may be packed |"),
+    ("RLE_PACKED_ENDS", "the fewest for the longest; 0: packed ends |"),
     ("TABLE_COUNT_MAX", "without NULLs: 1 to 131,072 numbers"),
     ("TABLE_BITS_MAX", "of a shared table 0 to 17 |"),
     ("FILE_COMPATIBLE_KNOWN", "| compatible flags | none yet |"),
@@ -204,7 +215,13 @@ def test_every_constant_of_the_format_is_on_the_page() -> None:
         "COLUMN_COMPATIBLE_KNOWN",
         "COLUMN_INCOMPATIBLE_KNOWN",
     }  # the sums of the flags that it knows
-    elsewhere |= {"RLE_LENGTH_WIDTHS", "FOR_WIDE", "FOR_STEPS", "FOR_SHARED", "FOR_LAYOUTS"}
+    elsewhere |= {
+        "RLE_LENGTH_WIDTHS",
+        "RLE_VALUES",
+        "RLE_VALUES_PLAIN",
+        "RLE_VALUES_PACKED",
+    }  # compared above
+    elsewhere |= {"FOR_WIDE", "FOR_STEPS", "FOR_SHARED", "FOR_PACKED", "FOR_LAYOUTS"}
     not_on_disk = {"COALESCED_READ_BYTES_MAX"}
     for name, value in vars(format).items():
         if name.isupper() and not isinstance(value, format.Layout) and not name.startswith(prefixes):
@@ -260,6 +277,7 @@ def examples_of_encodings() -> list[str]:
         ("alp", "double", [0.1 + 0.2, 2 / 3, 0.1 + 0.2, -1 / 3] * 4),
         ("for", "int32", [None, None, 1500, None, None, None, 1501, None, None, 1503]),
         ("bitshuffle", "int32", [1, 2, 3, 4, 5, 6, 7, 8] * 8),
+        ("rle", "int64", [(1 << 40) + 7 * (place // 300) ** 2 for place in range(64 * 300)]),
     ]
     files = MemoryFiles()
     with CFileWriter(files, EXAMPLE_PATH) as writer:

@@ -71,12 +71,25 @@ def three_texts(folder: str) -> WrittenRowSet:
 
 
 def three_hundred_rows(folder: str) -> WrittenRowSet:
-    """A key of two numbers, in frames: one key in 64 is in the file."""
+    """A key of two numbers, in frames, and nothing else: one key in 128 is in the file."""
     schema = build_schema({"a": "int64", "b": "int32"}, ["a", "b"])
     codec = KeyCodec([of.type for of in schema.key_columns])
     rows = MemRowSet(codec, schema)
     columns = {10: pa.array(range(1000, 1300), pa.int64()), 11: pa.array([0] * 300, pa.int32())}
     rows.insert(codec.encode([columns[10], columns[11]]), SharedBatch(columns), 0, 300, 1)
+    return write(folder, schema, rows, 1)
+
+
+def two_hundred_wide_rows(folder: str) -> WrittenRowSet:
+    """The same with 8 bytes beside each: one key in 64."""
+    schema = build_schema({"a": "int64", "b": "int32", "c": "double"}, ["a", "b"])
+    codec = KeyCodec([of.type for of in schema.key_columns])
+    rows = MemRowSet(codec, schema)
+    noise = np.random.default_rng(1).normal(size=200)
+    columns = {
+        10: pa.array(range(1000, 1200), pa.int64()), 11: pa.array([0] * 200, pa.int32()), 12: pa.array(noise)
+    }  # fmt: skip
+    rows.insert(codec.encode([columns[10], columns[11]]), SharedBatch(columns), 0, 200, 1)
     return write(folder, schema, rows, 1)
 
 
@@ -113,9 +126,9 @@ def examples(folder: str) -> dict[str, list[str]]:
     FILES.unlink(f"{folder}/7.base")
     three_hundred_rows(folder)
     lines = [*lines_of(f"{folder}/7.base"), ""]
-    begin = lines.index("column    key/6/0")
+    begin = lines.index("column    key/7/0")
     sparse = [*lines[begin : lines.index("", begin)], ""]
-    sparse += parts_of(f"{folder}/7.base", "block 0 of key/6/0")
+    sparse += parts_of(f"{folder}/7.base", "block 0 of key/7/0")
     return {"delta.md": delta, "rowset.md": ["\n".join(dense), "\n".join(sparse)]}
 
 
@@ -172,14 +185,15 @@ def test_which_keys_are_sparse_is_what_the_page_says(tmp_path):
     """A reader of the page looks for the keys in the groups that it names."""
     groups = {
         place.key.group
-        for make in (three_rows, three_texts, three_hundred_rows)
+        for make in (three_rows, three_texts, three_hundred_rows, two_hundred_wide_rows)
         for place in make(tempfile.mkdtemp(dir=tmp_path)).meta.columns
         if place.key.role == roles.KEY
     }
-    (named,) = re.findall(r"^\| 1 \(key\) \| (\d), (\d) or (\d) \|", (FOLDER / "rowset.md").read_text(), re.M)
-    assert (
-        set(map(int, named)) == groups == {0, format.SPARSE_TEXT_KEY_ROWS_LOG2, format.SPARSE_KEY_ROWS_LOG2}
+    (named,) = re.findall(
+        r"^\| 1 \(key\) \| (\d), (\d), (\d) or (\d) \|", (FOLDER / "rowset.md").read_text(), re.M
     )
+    known = {format.SPARSE_TEXT_KEY_ROWS_LOG2, format.SPARSE_KEY_ROWS_LOG2, format.SPARSE_WIDE_KEY_ROWS_LOG2}
+    assert set(map(int, named)) == groups == {0} | known
 
 
 def fill(page: str, texts: Iterator[str]) -> str:

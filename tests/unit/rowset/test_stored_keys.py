@@ -453,15 +453,16 @@ def test_keys_are_sparse_where_their_columns_are_text_or_give_single_values(
     """Keys of everything were half of a table whose key is a long text; a megabyte of text would be decompressed for 32
     rows of it."""
     with open_database(tmp_path / "s") as db:
-        table = db.create_table("t", {**key, "v": "int64"}, ["a", "b"])
+        table = db.create_table("t", {**key, "v": "int64", "wide": "int64"}, ["a", "b"])
         n = np.arange(2000)
+        wide = np.random.default_rng(5).integers(0, 1 << 62, len(n))
         columns = []
         for name, values in (("a", n // 100), ("b", n)):
             wanted = table.schema.field(name).type
             columns.append(
                 pa.array(values).cast(pa.string()) if wanted == pa.string() else cast(values, wanted)
             )
-        table.insert(pa.table([*columns, pa.array(n)], ["a", "b", "v"]))
+        table.insert(pa.table([*columns, pa.array(n), pa.array(wide)], ["a", "b", "v", "wide"]))
         db.flush()
         (rowset,) = db._writer().root.table("t").tablets[0].rowsets
         (group,) = [place.key.group for place in rowset.meta.columns if place.key.role == KEY]
@@ -492,6 +493,15 @@ def test_keys_that_other_encodings_make_smaller_are_sparse_too(tmp_path: Path) -
                 ["for"] * 2 if len(key) > 1 else ["for", "plain"]
             )
             assert isinstance(rowset.keys._stored, SparseKeys) == (len(key) > 1)
+
+
+@pytest.mark.parametrize(("row_bytes", "group"), [(5.9, 7), (6.1, 6)])
+def test_keys_of_narrow_rows_are_fewer(row_bytes: float, group: int) -> None:
+    """Of pairs of ids, which take five bytes a row, the keys would be a twentieth."""
+    codec = KeyCodec([build_schema({"a": "int64"}, ["a"]).columns[0].type] * 2)
+    values = pa.array(np.arange(1000))
+    spec, stored = encoded_keys(codec.encode([values, values]), format.SPARSE_KEY_ROWS_LOG2, row_bytes)
+    assert spec.key.group == group and len(stored) == -(-1000 >> group)
 
 
 @pytest.mark.parametrize(("length", "sparse"), [(200, True), (300, False)])
@@ -546,7 +556,7 @@ def test_damaged_samples_are_found_and_made_anew(file: Path, part: str, tmp_path
     offset, length = place_of(file, KEY)
     if part == "footer":
         with CFileReader(FILES, str(file)) as reader:
-            found = reader.column(ColumnKey(KEY, format.SPARSE_KEY_ROWS_LOG2))
+            found = next(reader.column(key) for key in reader.columns() if key.role == KEY)
             assert found is not None
             offset, length = found.place.offset, found.place.length
     data = bytearray(file.read_bytes())
@@ -594,12 +604,12 @@ def test_encoded_keys_that_are_not_of_the_key_columns_are_found(
     real, types = rowset_writer.encoded_keys, build_schema({"a": "int64", "b": "int32"}, ["a", "b"]).columns
     codec = KeyCodec([of.type for of in types])
 
-    def forged(keys: EncodedKeys, stretch_log2: int) -> object:
+    def forged(keys: EncodedKeys, stretch_log2: int, row_bytes: float) -> object:
         assert (stretch_log2 > 0) == (encoding == "for")
         a, b = codec.decode(keys)
         values = b.to_numpy().copy()
         values[2 * STRETCH] += 1
-        return real(codec.encode([a, pa.array(values)]), stretch_log2)
+        return real(codec.encode([a, pa.array(values)]), stretch_log2, row_bytes)
 
     monkeypatch.setattr(rowset_writer, "encoded_keys", forged)
     with open_database(tmp_path / "s") as db:

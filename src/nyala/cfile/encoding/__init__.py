@@ -35,7 +35,7 @@ __all__ = [
 __all__ += ["key_stretch_log2", "picks_single_values"]
 
 PLAIN: Final[Encoding] = Plain()
-FRAMES: Final[Encoding] = FrameOfReference()
+FRAMES: Final = FrameOfReference()
 _DICTIONARY: Final[Encoding] = Dictionary()
 _ENCODINGS: Final[tuple[Encoding, ...]] = (
     PLAIN,

@@ -55,7 +55,7 @@ from nyala.cfile.compression import compress, effective_compression
 from nyala.cfile.encoding.alp import Alp
 from nyala.cfile.encoding.base import BlockEncoder, Encoding
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference
-from nyala.cfile.encoding.number_table import SHARE_MAX, TABLE_FORM, probed_bits, table_of
+from nyala.cfile.encoding.number_table import SHARE_MAX, probed_bits, table_of
 from nyala.cfile.physical import BYTES, FIXED, Physical
 
 __all__ = ["Choice", "candidates", "choices", "fastest_of", "over_a_table"]
@@ -191,8 +191,7 @@ def over_a_table(
     for block in blocks:
         start = block.offset - values.offset
         size += compress(choice.compression, encoder.encode(start, start + len(block)))[1].size
-    beside = _FOR.prepare(TABLE_FORM, pa.array(table.numbers))
-    assert beside is not None
+    beside = _FOR.prepare_table(table.numbers)
     of_table = beside.encode(0, len(table.numbers)).size + format.BLOCK_HEADER.size
     if size / sum(map(len, blocks)) + of_table / len(values) > row_bytes * SHARE_MAX:
         return None

@@ -9,6 +9,7 @@
     shared   number base + delta of a table that the column has (`number_table`)
                                                    up to 131,072 that return all over the column: ids of users
     wide     itself                                decimals of 16 bytes that 64 bits do not hold
+    packed   see `packed_numbers`                  a column's table, which is always read as a whole
 
 Deltas are unsigned and have `bits` bits, 0 to 64; they are bit-packed in planes (`planes`). What is left is one
 addition of the base; of steps one after the other, for which a line or a table must be twice as large. The first row
@@ -36,8 +37,9 @@ import pyarrow.compute as pc
 
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
-from nyala.cfile.encoding.frame import Frame, line_fits
-from nyala.cfile.encoding.number_table import SHARE_MAX, NumberTable, probed_bits, table_of
+from nyala.cfile.encoding.frame import Frame, line_fits, value_bounds
+from nyala.cfile.encoding.number_table import SHARE_MAX, TABLE_FORM, NumberTable, probed_bits, table_of
+from nyala.cfile.encoding.packed_numbers import pack_numbers, unpack_numbers
 from nyala.cfile.physical import FIXED, Physical, fill_holes
 from nyala.cfile.planes import pack_planes, planes_size
 
@@ -254,6 +256,10 @@ class FrameOfReference:
         """`prepare`, with a table of the values for the whole column."""
         return _FrameEncoder(form, values, table)
 
+    def prepare_table(self, numbers: npt.NDArray[np.int64]) -> BlockEncoder:
+        """The encoder of a column's table, as one block of `TABLE_FORM`."""
+        return _TableEncoder(numbers)
+
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
         data, rows, header_size = block.data, block.row_count, format.FOR_HEADER.size
         if form.code == format.TYPE_DECIMAL128 and data.size >= header_size:
@@ -262,6 +268,13 @@ class FrameOfReference:
                 if data.size != header_size + rows * form.width_bytes:
                     raise ValueError(f"expected {rows} values of {form.width_bytes} bytes, found {data.size}")
                 return form.fixed_array(data.slice(header_size), rows, block.validity, block.null_count)
+        elif form.code == TABLE_FORM.code and not block.null_count and data.size >= header_size:
+            *_, layout, _, _, _ = format.FOR_HEADER.unpack_from(data)
+            if layout == format.FOR_PACKED:
+                numbers, end = unpack_numbers(data, header_size, rows, *value_bounds(form))
+                if end != data.size:
+                    raise ValueError(f"expected {end} bytes for {rows} numbers, found {data.size}")
+                return form.fixed_array(pa.py_buffer(numbers), rows, None, 0)
         return Frame.parse(form, data, rows, block.table).array(block)
 
     def frame(self, form: Physical, block: EncodedValues) -> Frame:
@@ -286,3 +299,21 @@ class _WideEncoder:
         header = format.FOR_HEADER.pack(0, 0, 1, format.FOR_WIDE, 0, 0, bytes(4))
         part = fill_holes(self.values.slice(lower, upper - lower))
         return pa.py_buffer(header + self.form.fixed_values(part).tobytes())
+
+
+@dataclass(frozen=True)
+class _TableEncoder:
+    """A frame, or packed numbers where these are smaller."""
+
+    numbers: npt.NDArray[np.int64]
+    dictionary: None = None
+    table: None = None
+
+    def encode(self, lower: int, upper: int) -> pa.Buffer:
+        part = self.numbers[lower:upper]
+        frame = _FrameEncoder(TABLE_FORM, pa.array(part)).encode(0, len(part))
+        packed = pack_numbers(part)
+        if format.FOR_HEADER.size + len(packed) >= frame.size:
+            return frame
+        header = format.FOR_HEADER.pack(0, 0, 1, format.FOR_PACKED, 0, 0, bytes(4))
+        return pa.py_buffer(header + packed)

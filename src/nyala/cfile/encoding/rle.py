@@ -3,8 +3,12 @@
     bool          header (with the first value), run lengths            runs alternate, so no values are stored
     fixed width   header, one value per run, run lengths
 
-Run lengths are as narrow as the longest allows. They are at least 1 and make exactly the block's rows: one sum
-proves a decoder's output before memory for it is asked. A NULL continues the run before it.
+Values are plain, or packed numbers (`packed_numbers`) where that is a fifth smaller; lengths are as narrow as the
+longest allows, or the ends of the runs are packed numbers where that is. Of (user, time) with ten rows a user a run
+takes 50 bits where id and length plainly have 80.
+
+Lengths are at least 1 and make exactly the block's rows: one sum proves a decoder's output before memory for it is
+asked. A NULL continues the run before it.
 
 `runs` gives a block as it lies there, for predicates that are asked once per run; `packed` for single values, whose
 run is found by a search among the ends of runs.
@@ -21,8 +25,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile import format
+from nyala.cfile import format, kernels
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
+from nyala.cfile.encoding.frame import value_bounds
+from nyala.cfile.encoding.number_table import SHARE_MAX
+from nyala.cfile.encoding.packed_numbers import pack_numbers, unpack_numbers
 from nyala.cfile.memory import scratch
 from nyala.cfile.physical import BITS, Physical, fill_forward, fill_holes
 
@@ -36,6 +43,9 @@ _TYPES: Final = frozenset(
 )
 _RUN_ROWS_MIN: Final = 16  # on average; measured: up to 4 or 8, a run is dearer than its rows in the cache
 _END_BYTES: Final = 8  # of a run's end, in memory
+# Of fewer, or of fewer rows on average, unpacking costs more than what it spares.
+_PACKED_RUNS_MIN: Final = 64
+_PACKED_RUN_ROWS_MIN: Final = 8
 _LENGTH_DTYPES: Final[dict[int, np.dtype[Any]]] = {
     width: np.dtype(f"<u{width}") for width in format.RLE_LENGTH_WIDTHS
 }
@@ -56,9 +66,17 @@ class _RunLengthEncoder:
         lengths = np.diff(starts, append=len(values))
         longest = int(lengths.max())
         width = 1 if longest < 1 << 8 else 2 if longest < 1 << 16 else 4
-        header = format.RLE_HEADER.pack(len(starts), width, int(values[0]) if is_bool else 0, bytes(2))
-        run_values = b"" if is_bool else values[starts].tobytes()
-        return pa.py_buffer(b"".join((header, run_values, lengths.astype(_LENGTH_DTYPES[width]).tobytes())))
+        of_lengths = lengths.astype(_LENGTH_DTYPES[width]).tobytes()
+        of_values, kind = b"" if is_bool else values[starts].tobytes(), format.RLE_VALUES_PLAIN
+        if not is_bool and _PACKED_RUNS_MIN <= len(starts) <= len(values) // _PACKED_RUN_ROWS_MIN:
+            packed = pack_numbers(np.append(starts[1:], len(values)))
+            if len(packed) <= SHARE_MAX * len(of_lengths):
+                of_lengths, width = packed, format.RLE_PACKED_ENDS
+            packed = pack_numbers(values[starts].astype(np.int64))
+            if len(packed) < SHARE_MAX * len(of_values):
+                of_values, kind = packed, format.RLE_VALUES_PACKED
+        header = format.RLE_HEADER.pack(len(starts), width, int(values[0]) if is_bool else 0, kind, bytes(1))
+        return pa.py_buffer(b"".join((header, of_values, of_lengths)))
 
 
 class Runs:
@@ -107,16 +125,16 @@ class RunLength:
         return _RunLengthEncoder(form, values)
 
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
-        lengths, values = _runs(form, block)
+        ends, values = _runs(form, block)
         rows = block.row_count
         if form.kind == BITS:
-            buffer = _bits(values, lengths, rows)
+            buffer = _bits(values, ends, rows)
             return pa.Array.from_buffers(form.arrow, rows, [block.validity, buffer], block.null_count)
+        repeated = scratch(values.dtype, rows)
         if len(values) == 1:
-            repeated = scratch(values.dtype, rows)
             repeated.fill(values[0])
         else:
-            repeated = np.repeat(values, lengths)
+            kernels.repeat(pa.py_buffer(values), values.itemsize, ends, pa.py_buffer(repeated))
         return form.fixed_array(pa.py_buffer(repeated), rows, block.validity, block.null_count)
 
     def runs(self, form: Physical, block: EncodedValues) -> pa.Array:
@@ -125,8 +143,8 @@ class RunLength:
         Where runs are short, the rows: spreading what was found of each run costs more than to look at its few rows.
         Raises: as `decode`.
         """
-        lengths, values = _runs(form, block)
-        ends, missing = np.cumsum(lengths, dtype=np.int32), None
+        int64_ends, values = _runs(form, block)
+        ends, missing = int64_ends.astype(np.int32), None
         if block.null_count and len(ends) * _RUN_ROWS_MIN <= block.row_count:
             ends, of_runs, missing = _cut_at_nulls(ends, block)
             values = values[of_runs]
@@ -142,41 +160,64 @@ class RunLength:
     def packed(self, form: Physical, block: EncodedValues) -> Runs | pa.Array:
         """`runs` of a block without NULLs, for single values; the rows where these take no more memory. Raises: as
         `decode`."""
-        lengths, values = _runs(form, block)
-        if len(lengths) * (values.itemsize + _END_BYTES) >= block.row_count * values.itemsize:
+        ends, values = _runs(form, block)
+        if len(ends) * (values.itemsize + _END_BYTES) >= block.row_count * values.itemsize:
             return self.decode(form, block)
-        return Runs(form, values.copy(), np.cumsum(lengths, dtype=np.int64))
+        return Runs(form, values.copy(), ends)
 
 
-def _runs(form: Physical, block: EncodedValues) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Lengths and values of the runs. Raises ValueError when they cannot be a block of so many rows."""
+def _runs(form: Physical, block: EncodedValues) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """Ends and values of the runs. Raises ValueError when they cannot be a block of so many rows."""
     data, header_size = block.data, format.RLE_HEADER.size
     if data.size < header_size:
         raise ValueError(f"expected a header of {header_size} bytes, found {data.size}")
-    count, width, first, _ = format.RLE_HEADER.unpack_from(data)
-    value_width = 0 if form.kind == BITS else form.width_bytes
-    if width not in _LENGTH_DTYPES or not 0 < count <= block.row_count:
+    count, width, first, kind, _ = format.RLE_HEADER.unpack_from(data)
+    is_bool = form.kind == BITS
+    if (width not in _LENGTH_DTYPES and width != format.RLE_PACKED_ENDS) or not 0 < count <= block.row_count:
         raise ValueError(
-            f"expected 1 to {block.row_count} runs and lengths of 1, 2 or 4 bytes, found {count} runs and "
-            f"lengths of {width}"
+            f"expected 1 to {block.row_count} runs and lengths of 1, 2 or 4 bytes or packed ends, found {count} runs "
+            f"and lengths of {width}"
         )
-    if first > (1 if form.kind == BITS else 0):
+    if first > (1 if is_bool else 0):
         raise ValueError(f"expected a first value of 0, of bool also 1, found {first}")
-    size = header_size + count * (value_width + width)
-    if data.size != size:
-        raise ValueError(f"expected {size} bytes for {count} runs, found {data.size}")
-    lengths = np.frombuffer(data, _LENGTH_DTYPES[width], count, header_size + count * value_width)
-    total = int(lengths.sum(dtype=np.int64))
-    if total != block.row_count or int(lengths.min()) == 0:
-        raise ValueError(
-            f"expected runs of 1 or more that make {block.row_count} rows, found {total}, the shortest of "
-            f"{int(lengths.min())}"
-        )
-    if form.kind == BITS:
-        values: npt.NDArray[Any] = (np.arange(count, dtype=np.uint32) + first).astype(np.uint8) & 1
+    if kind not in format.RLE_VALUES or (is_bool and kind):
+        raise ValueError(f"expected values that are plain or, but for bool, packed, found {kind}")
+    values: npt.NDArray[Any]
+    if is_bool:
+        values, at = (np.arange(count, dtype=np.uint32) + first).astype(np.uint8) & 1, header_size
+    elif kind == format.RLE_VALUES_PACKED:
+        numbers, at = unpack_numbers(data, header_size, count, *value_bounds(form))
+        values = numbers.astype(form.dtype, copy=False)
     else:
-        values = np.frombuffer(data, form.dtype, count, header_size)
-    return lengths, values
+        values, at = _plain_values(form, data, count)
+    if width == format.RLE_PACKED_ENDS:
+        ends, at = unpack_numbers(data, at, count, 1, block.row_count)
+        shortest = int(np.diff(ends, prepend=0).min())
+    else:
+        _check_size(data, at + count * width, count)
+        lengths, at = np.frombuffer(data, _LENGTH_DTYPES[width], count, at), at + count * width
+        ends, shortest = np.cumsum(lengths, dtype=np.int64), int(lengths.min())
+    if data.size != at:
+        raise ValueError(f"expected {at} bytes for {count} runs, found {data.size}")
+    if int(ends[-1]) != block.row_count or shortest <= 0:
+        raise ValueError(
+            f"expected runs of 1 or more that make {block.row_count} rows, found {int(ends[-1])}, the shortest of "
+            f"{shortest}"
+        )
+    return ends, values
+
+
+def _plain_values(form: Physical, data: pa.Buffer, count: int) -> tuple[npt.NDArray[Any], int]:
+    """The values of so many runs, and where they end."""
+    start = format.RLE_HEADER.size
+    end = start + count * form.width_bytes
+    _check_size(data, end, count)
+    return np.frombuffer(data, form.dtype, count, start), end
+
+
+def _check_size(data: pa.Buffer, end: int, count: int) -> None:
+    if data.size < end:
+        raise ValueError(f"expected {end} bytes or more for {count} runs, found {data.size}")
 
 
 def _cut_at_nulls(
@@ -190,9 +231,11 @@ def _cut_at_nulls(
     return pieces, ends.searchsorted(pieces), bits[pieces - 1] == 0
 
 
-def _bits(values: npt.NDArray[Any], lengths: npt.NDArray[Any], rows: int) -> pa.Buffer:
+def _bits(values: npt.NDArray[Any], ends: npt.NDArray[np.int64], rows: int) -> pa.Buffer:
     if len(values) > 1:
-        return pa.py_buffer(np.packbits(np.repeat(values, lengths), bitorder="little"))
+        repeated = scratch(np.uint8, rows)
+        kernels.repeat(pa.py_buffer(values), 1, ends, pa.py_buffer(repeated))
+        return pa.py_buffer(np.packbits(repeated, bitorder="little"))
     bits = np.full((rows + 7) // 8, 0xFF if values[0] else 0, np.uint8)
     if rows % 8:
         bits[-1] &= (1 << rows % 8) - 1

@@ -12,6 +12,7 @@
     greatest   the greatest delta      delta_at   that of one row: over before the lock would be let go of
     widen      codewords as Arrow's indices
     spread     dense values to the rows that have one      spread_ends   the same of offsets
+    repeat     values of runs to their rows          unpack   packed numbers
     letters    which bytes stand in each place of texts of one length
     unspell    such texts as numbers          spell   the texts of numbers
     views      codewords as Arrow's views of the words
@@ -70,11 +71,13 @@ __all__ = [
     "letters",
     "places",
     "read_values",
+    "repeat",
     "rows_matching",
     "sieve",
     "spell",
     "spread",
     "spread_ends",
+    "unpack",
     "unspell",
     "views",
     "widen",
@@ -126,10 +129,12 @@ if TYPE_CHECKING:
         lay_words,
         letters,
         places,
+        repeat,
         rows_matching,
         spell,
         spread,
         spread_ends,
+        unpack,
         unspell,
         views,
         widen,
@@ -140,6 +145,7 @@ else:
     in_range, in_table = _kernels.in_range, _kernels.in_table
     places, rows_matching, views = _kernels.places, _kernels.rows_matching, _kernels.views
     spread, spread_ends = _kernels.spread, _kernels.spread_ends
+    repeat, unpack = _kernels.repeat, _kernels.unpack
     letters, spell, unspell = _kernels.letters, _kernels.spell, _kernels.unspell
     lay, lay_words, word_ends = _kernels.lay, _kernels.lay_words, _kernels.word_ends
 

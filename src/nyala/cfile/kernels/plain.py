@@ -32,13 +32,14 @@ __all__ = [
     "lay",
     "lay_words",
     "places",
+    "repeat",
     "rows_matching",
 ]
-__all__ += ["spread", "spread_ends", "views", "widen", "word_ends"]
+__all__ += ["spread", "spread_ends", "unpack", "views", "widen", "word_ends"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 19
+REVISION: Final = 20
 CHECKED: Final = False
 
 
@@ -260,6 +261,37 @@ def spread_ends(
     _expect_ones(int(np.count_nonzero(bits)), len(offsets) - 1)
     out[0] = offsets[0]
     np.take(offsets, np.cumsum(bits, dtype=np.int32), out=out[1 : rows + 1], mode="clip")
+
+
+def unpack(
+    data: pa.Buffer, start: int, bits: int, count: int, upper: pa.Buffer, out: npt.NDArray[np.uint64]
+) -> None:
+    """Numbers from their planes, and what `upper` counts up above them, if it has any bytes: see `packed_numbers`.
+
+    Raises: ValueError unless that has a 1 for each number, and none has more than 64 bits.
+    """
+    out[:] = unpack_planes(data, start, bits, count)
+    if not upper.size:
+        return
+    ones = np.flatnonzero(np.unpackbits(np.frombuffer(upper, np.uint8), bitorder="little").view(np.bool_))
+    if len(ones) == count:
+        ones -= np.arange(count)
+    if len(ones) != count or int(ones[-1]).bit_length() + bits > 64:
+        raise ValueError(f"expected the upper bits of {count} numbers above {bits}, found others")
+    out |= ones.view("<u8") << np.uint64(bits)
+
+
+def repeat(values: pa.Buffer, width: int, ends: npt.NDArray[np.int64], out: pa.Buffer) -> None:
+    """The value, of 1, 2, 4 or 8 bytes, of each run to all of its rows. ends: of the runs.
+
+    Raises: ValueError unless these ascend to the rows for which there is room.
+    """
+    dtype = np.dtype(f"<u{width}")
+    cells = np.frombuffer(out, dtype)
+    lengths = np.diff(ends, prepend=0)
+    if int(lengths.min()) <= 0 or int(ends[-1]) != len(cells):
+        raise ValueError(f"expected ends of runs that ascend to {len(cells)}, found others")
+    cells[:] = np.repeat(np.frombuffer(values, dtype), lengths)
 
 
 def letters(texts: pa.Buffer, length: int, seen: npt.NDArray[np.uint8]) -> None:

@@ -292,7 +292,7 @@ def test_a_sum_beyond_the_type_is_found_where_steps_have_more_room_than_they_tak
         ("int64", frame(0, 0, 0, 65) + bytes(17), "65 bits"),
         ("int64", frame(0, 0, 0, 128), "128 bits"),
         ("int64", frame(0, 0, 4, 0), "a table in the column's footer, found none"),
-        ("int64", frame(0, 0, 5, 0), "layout 5"),
+        ("int64", frame(0, 0, 6, 0), "layout 6"),
         ("int64", frame(0, 0, 2, 0) + bytes(32), "layout 2"),
         ("int64", frame(0, 0, 0, 1, 1) + bytes(9), "no references beside a line"),
         ("int64", frame(0, 0, 1, 0, 0), "references in a table, found none"),
