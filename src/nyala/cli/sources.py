@@ -545,6 +545,8 @@ def _guessed(path: str, dialect: CsvDialect, columns: Sequence[str] | None) -> t
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from nyala.schema.convert import said_of_a_name_given_twice
+
     def read(blocks: Any, types: Mapping[str, pa.DataType], check_utf8: bool) -> Any:
         source = pa.PythonFile(CsvBytes(blocks), mode="r")
         return _csv_reader(path, source, dialect, types, columns, lambda row: "skip", check_utf8=check_utf8)
@@ -552,11 +554,8 @@ def _guessed(path: str, dialect: CsvDialect, columns: Sequence[str] | None) -> t
     with _csv_bytes(path) as (_, blocks):
         reader = read(blocks, {}, True)
         schema = reader.schema
-        twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
-        if twice is not None:
-            raise Failure(
-                f"{path}: column {twice!r} stands twice in the data; leave one out or rename it", "FileError"
-            )
+        if len(set(schema.names)) < len(schema.names):
+            raise Failure(f"{path}: {said_of_a_name_given_twice(schema.names)}", "FileError")
         texts = [field.name for field in schema if pa.types.is_string(field.type)]
         first = reader.read_next_batch() if texts else None  # the block that the types were read from
     with_commas = [name for name in texts if first is not None and _has_decimal_commas(first.column(name))]

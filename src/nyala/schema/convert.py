@@ -45,6 +45,7 @@ from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema, find_name
 from nyala.schema.types import ColumnType
 
 __all__ = ["Converted", "InputColumns", "convert", "copy_array", "default_array", "read_input"]
+__all__ += ["said_of_a_name_given_twice"]
 
 
 _ARROW: Final = (pa.Array, pa.ChunkedArray)
@@ -355,18 +356,19 @@ def _from_table(table: Any) -> InputColumns:
     names = table.schema.names
     columns = dict(zip(names, table.columns, strict=True))
     if len(columns) < len(names):
-        raise SchemaError(_twice(names))
+        raise SchemaError(said_of_a_name_given_twice(names))
     return InputColumns(columns, table.num_rows)
 
 
-def _twice(names: Sequence[Any]) -> str:
+def said_of_a_name_given_twice(names: Sequence[Any]) -> str:
+    """What is said where one of these is there twice."""
     name = next(name for name in names if list(names).count(name) > 1)
     return f"column {name!r} stands twice in the data; leave one out or rename it"
 
 
 def _from_pandas(frame: Any) -> InputColumns:
     if not frame.columns.is_unique:
-        raise SchemaError(_twice(list(frame.columns)))
+        raise SchemaError(said_of_a_name_given_twice(list(frame.columns)))
     strange = [name for name in frame.columns if not isinstance(name, str)]
     if strange:
         raise InvalidArgumentError(f"the DataFrame's column {strange[0]!r} has no text for a name; rename it")

@@ -12,7 +12,8 @@
     sink.py      the same for the micro-batches of a stream, each exactly once
     session.py   `register(spark)`, `write(df, ...)`, `sql(...)`, for the driver's program
     frames.py    `scan.to_spark(spark)`: a scan as a DataFrame, read here or by tasks
-    statements.py  which columns and rows a SELECT needs of each table in it
+    statements.py  which columns and rows a SELECT needs of each table in it: needs.py looks for them, terms.py says
+                 what a term means, syntax.py brings sqlglot
     unknown_names.py  what Spark says of a name that it does not know, in one sentence
     load.py      `load` and `upsert`: executors write rowset and delta files (routing.py: who gets which row)
     jvm.py       Spark's own classes, and in which versions they are known

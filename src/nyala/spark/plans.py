@@ -36,7 +36,8 @@ from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 from nyala.env import SYSTEM
 from nyala.spark.arrays import as_row
 from nyala.spark.jvm import NOT_AS_KNOWN, Jvm, is_known, jvm_of
-from nyala.spark.statements import TableUse, are_told_apart, with_names, with_placeholders
+from nyala.spark.needs import are_told_apart
+from nyala.spark.statements import TableUse, with_names, with_placeholders
 from nyala.spark.types import arrow_schema
 from nyala.spark.unrolled import arrays_of, arrays_wanted, unrolling
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from nyala.errors import InvalidArgumentError
-from nyala.spark import statements
+from nyala.spark import needs, statements
 from nyala.spark.constants import SLACK_US
 from nyala.spark.statements import find_uses, with_names, with_placeholders
 
@@ -32,7 +32,7 @@ def uses(text: str) -> list[tuple[str, str, str | None]]:
     statements._known.clear()
     found = find_uses(text, TABLES.get)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(statements, "_of_one_table", lambda tree, described: None)
+        patched.setattr(needs, "_of_one_table", lambda tree, described: None)
         statements._known.clear()
         for short, long in zip(found, find_uses(text, TABLES.get), strict=True):
             assert set(short.columns) >= set(long.columns)
