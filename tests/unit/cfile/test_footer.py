@@ -6,6 +6,7 @@ import dataclasses
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from tests.unit.cfile.memory import MemoryFiles, make_values
@@ -231,3 +232,32 @@ def test_offsets_of_blocks_are_read_as_they_lie(written: MemoryFiles) -> None:
     ends = footer.block_offsets + footer.block_lengths
     assert np.array_equal(footer.block_offsets[1:], ends[:-1])
     assert footer.dictionary_offset + footer.dictionary_length == footer.block_offsets[0]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "values", "is_refused"),
+    [
+        ("rle", np.repeat(np.arange(100), 10), True),
+        (
+            "for",
+            np.random.default_rng(1).integers(0, 1 << 62, 40_000)[np.arange(200_000) % 40_000],
+            True,
+        ),  # a table
+        ("for", np.arange(100), False),
+    ],
+)
+def test_a_version_that_knows_no_packed_numbers_refuses_what_may_have_them(
+    encoding: str, values: npt.NDArray[np.int64], is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take the values for others, or the file for damaged."""
+    with CFileWriter(files := MemoryFiles(), PATH) as writer:
+        writer.append_column(ColumnWriteSpec(COLUMN, parse_type("int64"), encoding), pa.array(values))
+        writer.finish()
+    monkeypatch.setattr(
+        format, "COLUMN_INCOMPATIBLE_KNOWN", format.COLUMN_HAS_DENSE | format.COLUMN_HAS_TABLE
+    )
+    if not is_refused:
+        assert CFileReader(files, PATH).column(COLUMN) is not None
+        return
+    with pytest.raises(StorageError, match="written by a newer version of Nyala .*0x0004"):
+        CFileReader(files, PATH).column(COLUMN)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.cfile.encoding.values import arrow_of, back, decoded, encoded, int64
 
 from nyala.cfile import format
+from nyala.cfile.encoding.packed_numbers import pack_numbers
 from nyala.cfile.planes import pack_planes, planes_size, unpack_planes
 
 HEADER = format.FOR_HEADER.size
@@ -293,6 +294,9 @@ def test_a_sum_beyond_the_type_is_found_where_steps_have_more_room_than_they_tak
         ("int64", frame(0, 0, 0, 128), "128 bits"),
         ("int64", frame(0, 0, 4, 0), "a table in the column's footer, found none"),
         ("int64", frame(0, 0, 6, 0), "layout 6"),
+        ("int64", frame(0, 0, 5, 0) + pack_numbers(np.array([3, 5]))[:-1], "bytes for 2 numbers"),
+        ("int64", frame(0, 0, 5, 0) + pack_numbers(np.array([3, 5])) + b"\0", "bytes for 2 numbers, found"),
+        ("int32", frame(0, 0, 5, 0) + pack_numbers(np.array([3, 5])), "layout 5"),
         ("int64", frame(0, 0, 2, 0) + bytes(32), "layout 2"),
         ("int64", frame(0, 0, 0, 1, 1) + bytes(9), "no references beside a line"),
         ("int64", frame(0, 0, 1, 0, 0), "references in a table, found none"),

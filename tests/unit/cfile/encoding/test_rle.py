@@ -96,6 +96,16 @@ def test_runs_that_do_not_ascend_are_packed_as_far_as_they_reach() -> None:
     assert data.size == HEADER + format.PACKED_HEADER.size + 1125 * runs_count // 1000 + 1 + runs_count
 
 
+@pytest.mark.parametrize(("run_rows", "count", "is_packed"), [(8, 64, True), (7, 64, False), (30, 63, False)])
+def test_short_runs_and_few_are_plain(run_rows: int, count: int, is_packed: bool) -> None:
+    """Unpacking would take longer than what it spares: columns that are read in 2 ms took 19."""
+    data = back("rle", "int64", pa.array(np.repeat(np.arange(count) * 5, run_rows)))
+    _, width, _, kind, _ = format.RLE_HEADER.unpack_from(data)
+    assert (kind == format.RLE_VALUES_PACKED) == is_packed and width == 1
+    flags = back("rle", "bool", pa.array(np.repeat(np.arange(500) % 2 == 0, 300)))
+    assert flags.size == HEADER + 2 * 500
+
+
 @given(
     values=st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=64, max_size=80),
     lengths=st.lists(st.integers(1, 300), min_size=80, max_size=80),
