@@ -64,7 +64,7 @@ def unpack_numbers(
     """The `count` numbers that begin at `start`, and where they end.
 
     least, greatest: what they may be, both within 64 bits.
-    Raises: ValueError for bytes that are no such numbers. Takes 40 bytes of memory a number at the most.
+    Raises: ValueError for bytes that are no such numbers. Takes some 50 bytes of memory a number at the most.
     """
     if data.size - start < _HEADER_SIZE:
         raise ValueError(f"expected a header of {_HEADER_SIZE} bytes, found {data.size - start}")

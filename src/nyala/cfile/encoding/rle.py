@@ -4,8 +4,8 @@
     fixed width   header, one value per run, run lengths
 
 Values are plain, or packed numbers (`packed_numbers`) where that is a fifth smaller; lengths are as narrow as the
-longest allows, or the ends of the runs are packed numbers where that is. Of (user, time) with ten rows a user a run
-takes 50 bits where id and length plainly have 80.
+longest allows, or the ends of the runs are packed numbers where that is. Of (user, time), ids of
+62 bits and ten rows a user, a run takes some 54 bits, where id and length plainly have 80.
 
 Lengths are at least 1 and make exactly the block's rows: one sum proves a decoder's output before memory for it is
 asked. A NULL continues the run before it.
@@ -212,7 +212,8 @@ def _plain_values(form: Physical, data: pa.Buffer, count: int) -> tuple[npt.NDAr
     start = format.RLE_HEADER.size
     end = start + count * form.width_bytes
     _check_size(data, end, count)
-    return np.frombuffer(data, form.dtype, count, start), end
+    values = np.frombuffer(data, form.dtype, count, start)
+    return (values if values.flags.aligned else values.copy()), end
 
 
 def _check_size(data: pa.Buffer, end: int, count: int) -> None:

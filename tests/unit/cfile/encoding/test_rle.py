@@ -141,3 +141,12 @@ def test_packed_runs_that_cannot_be_are_refused(type: str, content: bytes, reaso
     """A value would be another type's, or rows be asked for that are not there."""
     with pytest.raises(ValueError, match=reason):
         decoded("rle", type, content, arrow_of(type, [0] * 3))
+
+
+def test_a_block_may_lie_anywhere_in_memory() -> None:
+    """Kernels take numbers where numbers may lie; a block is bytes."""
+    array = pa.array(np.repeat(np.arange(70), 3) << 40)
+    data = back("rle", "int64", array).to_pybytes()
+    for shift in range(1, 9):
+        moved = pa.py_buffer(bytes(shift) + data).slice(shift)
+        assert decoded("rle", "int64", moved, array).equals(array)
