@@ -21,7 +21,8 @@ _OF_SCANS: Final = {
 }
 _CHOOSE: Final = "table.scan(columns=[…], where=\"host = 'a'\", limit=…) says which columns and rows"
 _ALTER: Final = (
-    "`with table.alter() as a:` changes a table: a.add_column(…), a.drop_column(…), a.rename_column(…)"
+    "`with table.alter() as a:` changes a table: a.add_column(…), a.alter_column(…), a.drop_column(…), "
+    "a.rename_column(…)"
 )
 _HINTS: Final[Mapping[str, Mapping[str, str]]] = {
     "Scan": {

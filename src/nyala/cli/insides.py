@@ -15,8 +15,6 @@ from nyala.cli.tables import folder_argument, table_argument
 
 __all__ = ["cfile", "tablet", "wal"]
 
-bytes_option = click.option("--bytes", "show_bytes", is_flag=True, help="Every byte: offset, hex, meaning.")
-
 
 @click.group(cls=Group)
 def tablet() -> None:
@@ -71,11 +69,17 @@ def cfile() -> None:
 
 @cfile.command("dump")
 @click.argument("file", type=click.Path(exists=True))
-@bytes_option
+@click.option(
+    "--bytes",
+    "show_bytes",
+    is_flag=True,
+    help="Byte by byte: offset, hex, meaning; of long values the first 64.",
+)
 def dump_cfile(file: str, show_bytes: bool) -> None:
     """What is in a column file or a delta file: columns, blocks, zones.
 
-    Of a damaged file everything up to the damage is shown, and then the error.
+    Of a damaged file everything up to the damage is shown, and then the error; of one whose end is gone only the error,
+    as the end says where columns are.
     """
     from nyala.cfile.dump import dump
     from nyala.env import SYSTEM
@@ -101,7 +105,7 @@ def wal() -> None:
 
 @wal.command("dump")
 @folder_argument
-@bytes_option
+@click.option("--bytes", "show_bytes", is_flag=True, help="Every byte: offset, hex, meaning.")
 def dump_wal(folder: str, show_bytes: bool) -> None:
     """What is in the store's log: segments, records, rows by tablet; damage and torn tails are told apart.
 

@@ -138,7 +138,8 @@ def check_compression(compression: Any, where: str) -> None:
 
 def _meant(given: Any, words: Sequence[str]) -> str:
     """Which of the words may have been meant, a part of one too, and which there are."""
-    near = difflib.get_close_matches(str(given).casefold(), words, n=1, cutoff=0.5)
+    said = "none" if given is False else str(given).casefold()
+    near = difflib.get_close_matches(said, words, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{hint}use one of {', '.join(words)}"
 

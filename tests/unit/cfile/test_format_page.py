@@ -172,7 +172,7 @@ NUMBERS = [
     ("COLUMN_MAY_BE_PACKED", "4: runs, or that table, may be packed |"),
     ("RLE_PACKED_ENDS", "the fewest for the longest; 0: packed ends |"),
     ("TABLE_COUNT_MAX", "without NULLs: 1 to 131,072 numbers"),
-    ("TABLE_BITS_MAX", "of a shared table 0 to 17 |"),
+    ("TABLE_BITS_MAX", "of a shared table 0 to 17;"),
     ("FILE_COMPATIBLE_KNOWN", "| compatible flags | none yet |"),
 ]
 
