@@ -109,6 +109,12 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
             SchemaError,
             "no compression 'gzip'; did you mean 'zlib'",
         ),
+        (
+            {"k": column("int64", compression=False)},
+            ["k"],
+            SchemaError,
+            "no compression False; did you mean 'none'",
+        ),
         ({"k": column("int64", block_size=-1)}, ["k"], SchemaError, "block_size -1"),
         (
             {"k": column("int64", block_size=0)},
