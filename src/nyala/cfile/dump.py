@@ -183,7 +183,7 @@ def _packed_bytes(
         count, width, _, kind, _ = format.RLE_HEADER.unpack_from(data, inner)
         counts = [count] * ((kind == format.RLE_VALUES_PACKED) + (width == format.RLE_PACKED_ENDS))
         if counts and kind == format.RLE_VALUES_PLAIN:
-            plain_end = position + (0 if form.kind == BITS else count * form.width_bytes)
+            plain_end = min(end, position + (0 if form.kind == BITS else count * form.width_bytes))
             yield from _run("values", data, position, plain_end, base)
             position = plain_end
     elif header.encoding == format.ENCODING_FOR:

@@ -30,7 +30,7 @@ from nyala.cfile.column import BLOOM, KEY, ColumnKey
 from nyala.cfile.compression import compression_name
 from nyala.cfile.encoding import EncodedValues, encoding_by_code, key_stretch_log2
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
-from nyala.cfile.physical import BYTES, Physical, bloom_physical, physical
+from nyala.cfile.physical import BYTES, FIXED, Physical, bloom_physical, physical
 from nyala.cfile.zonemap import Zone, ZoneMap
 from nyala.errors import CorruptionError, SchemaError, StorageError
 from nyala.schema.types import ColumnType
@@ -108,7 +108,8 @@ class ColumnFooter:
     @property
     def _incompatible_flags(self) -> int:
         flags = format.COLUMN_HAS_DENSE * self.has_dense | format.COLUMN_HAS_TABLE * bool(self.table_length)
-        return flags | format.COLUMN_MAY_BE_PACKED * (self.has_runs or bool(self.table_length))
+        may_be_packed = bool(self.table_length) or (self.has_runs and self.form.kind == FIXED)
+        return flags | format.COLUMN_MAY_BE_PACKED * may_be_packed
 
     def block_rows(self, block: int) -> int:
         """Rows of a block: all have `rows_per_block`, the last one what is left."""

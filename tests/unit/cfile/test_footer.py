@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -244,14 +245,16 @@ def test_offsets_of_blocks_are_read_as_they_lie(written: MemoryFiles) -> None:
             True,
         ),  # a table
         ("for", np.arange(100), False),
+        ("rle", np.repeat(np.arange(100) % 2 == 0, 10), False),
     ],
 )
 def test_a_version_that_knows_no_packed_numbers_refuses_what_may_have_them(
-    encoding: str, values: npt.NDArray[np.int64], is_refused: bool, monkeypatch: pytest.MonkeyPatch
+    encoding: str, values: npt.NDArray[Any], is_refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would take the values for others, or the file for damaged."""
     with CFileWriter(files := MemoryFiles(), PATH) as writer:
-        writer.append_column(ColumnWriteSpec(COLUMN, parse_type("int64"), encoding), pa.array(values))
+        type = parse_type(str(values.dtype))
+        writer.append_column(ColumnWriteSpec(COLUMN, type, encoding), pa.array(values))
         writer.finish()
     monkeypatch.setattr(
         format, "COLUMN_INCOMPATIBLE_KNOWN", format.COLUMN_HAS_DENSE | format.COLUMN_HAS_TABLE

@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -398,3 +399,28 @@ if __name__ == "__main__":
     parts = re.split(r"(```text\n)(.*?)(\n```)", text, flags=re.DOTALL)
     parts[2::4] = [shown(False), shown(True), *examples_of_encodings(), *examples_of_others()]
     PAGE.write_text("".join(parts))
+
+
+def test_dump_of_runs_that_claim_more_than_the_block_has() -> None:
+    """Bytes would be counted that are not there."""
+    ids = np.random.default_rng(1).integers(0, 1 << 62, 200)
+    array = pa.array(np.repeat(ids, [5000, *[9] * 199]))
+    files = MemoryFiles()
+    with CFileWriter(files, "f") as writer:
+        writer.append_column(
+            ColumnWriteSpec(ColumnKey(BASE, 0, 10), parse_type("int64"), "rle", "none"), array
+        )
+        writer.finish()
+    before = list(dump(files, "f", bytes=True))
+    assert any("upper length" in line for line in before)
+    column = CFileReader(files, "f").column(ColumnKey(BASE, 0, 10))
+    assert column is not None
+    offset, length = column.extents()[0]
+    content = bytearray(files.content["f"])
+    at = offset + format.BLOCK_HEADER.size
+    content[at : at + 4] = b"\xff" * 4
+    end = offset + length - format.CRC.size
+    content[end : end + format.CRC.size] = format.CRC.pack(google_crc32c.value(bytes(content[offset:end])))
+    lines = list(dump(MemoryFiles({"f": bytes(content)}), "f", bytes=True))
+    claimed = [int(found[1]) for line in lines if (found := re.search(r"and (\d+) bytes more", line))]
+    assert claimed and max(claimed) < length
