@@ -5,7 +5,7 @@
 
 Values are plain, or packed numbers (`packed_numbers`) where that is a fifth smaller; lengths are as narrow as the
 longest allows, or the ends of the runs are packed numbers where that is. Of (user, time), ids of
-62 bits and ten rows a user, a run takes some 54 bits, where id and length plainly have 80.
+62 bits and ten rows a user, a run takes some 53 bits, where id and length plainly have 80.
 
 Lengths are at least 1 and make exactly the block's rows: one sum proves a decoder's output before memory for it is
 asked. A NULL continues the run before it.
