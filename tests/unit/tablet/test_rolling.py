@@ -108,6 +108,16 @@ def test_a_sample_tells_whatever_takes_the_bytes(shape: str, tmp_path: Path) -> 
     assert disk_bytes(image, schema) == pytest.approx(written.meta.size_bytes, rel=0.15)
 
 
+def test_a_sample_tells_how_few_keys_of_narrow_rows_are_stored(tmp_path: Path) -> None:
+    """With a key in 64 these rows would have a filter too, and be taken for twice as many bytes."""
+    count, rng = 48_000, np.random.default_rng(5)
+    key = {f"k{column}": pa.array(range(count)) for column in range(6)}
+    narrow = pa.array(rng.integers(0, 1 << 12, count).astype(np.int16))
+    image, schema = image_of(pa.table({**key, "v": narrow}), key=len(key))
+    written = write_rowset(PosixFiles(), str(tmp_path), ".", 1, 1, image, schema, deltas_durable=0)
+    assert disk_bytes(image, schema) == pytest.approx(written.meta.size_bytes, rel=0.3)
+
+
 def sizes(db: Database, name: str = "t") -> list[int]:
     return [
         rowset.meta.size_bytes
