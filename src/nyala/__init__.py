@@ -5,7 +5,7 @@ import nyala
 db = nyala.connect("./store")
 orders = db.create_table("orders", {"id": "int64", "status": "string"}, primary_key="id")
 before = orders.upsert([{"id": 1, "status": "new"}])
-orders.update(set={"status": "'paid'"}, where="id = 1")
+orders.update(set={"status": "paid"}, where="id = 1")
 orders.scan(at=before).to_arrow()        # as it was
 """
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from nyala.partition.levels import hash_partition, range_partition
     from nyala.partition.ranges import RangeBound
     from nyala.scan import Scan
+    from nyala.schema.expression import expr
     from nyala.schema.limits import Limits
     from nyala.schema.predicate import col
     from nyala.schema.schema import column
@@ -84,6 +85,7 @@ __all__ = [
     "col",
     "column",
     "connect",
+    "expr",
     "hash_partition",
     "range_partition",
     "to_datetime",
@@ -125,6 +127,7 @@ _HOMES = {
     "col": "nyala.schema.predicate",
     "column": "nyala.schema.schema",
     "connect": "nyala.database",
+    "expr": "nyala.schema.expression",
     "hash_partition": "nyala.partition.levels",
     "range_partition": "nyala.partition.levels",
     "to_datetime": "nyala.mvcc.timestamp",

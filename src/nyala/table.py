@@ -341,9 +341,8 @@ class Table(_Readable):
     ) -> WriteResult:
         """Change columns of rows that are there: by key (`data`), or of all rows that `where` selects (`set`).
 
-        `set` maps columns to constants, or to SQL expressions over the row as text: {"status": "done", "n": "n + 1"}.
-        For a text column a string counts as an expression only if it reads as one ('quoted', "column", a || b, a
-        function, CASE); text that comes from elsewhere is given as `pyarrow.scalar(text)`, which is never evaluated.
+        `set` maps columns to values, or to expressions over the row: {"status": "done", "n": nyala.expr("n + 1")}.
+        A str is always a value.
         progress: of `data`, as of `insert`.
         Raises: KeyNotFoundError for a missing key, unless `on_missing="ignore"`.
         """

@@ -602,7 +602,7 @@ def test_each_limit_is_named_with_its_value_and_may_be_another(path: Path) -> No
             "11 bytes .* holds at most 10",
         ),
         (
-            lambda db: db["t"].update(set={"v": "'abcdefgh' || v"}),
+            lambda db: db["t"].update(set={"v": nyala.expr("'abcdefgh' || v")}),
             value_error,
             "a cell holds at most 10 .max_cell_bytes",
         ),

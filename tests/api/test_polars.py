@@ -104,7 +104,7 @@ def test_words_in_dictionaries_are_text_for_polars(tmp_path: Path) -> None:
             )
             if part < 2:
                 table.flush()
-        table.update(where="k IN (1, 3001)", set={"word": "'changed'"})
+        table.update(where="k IN (1, 3001)", set={"word": "changed"})
         scan = table.scan()
         expected = scan.to_arrow().sort_by("k").to_pylist()
         lazy = scan.to_polars_lazy()

@@ -178,7 +178,7 @@ OPERATIONS: dict[str, Operation] = {
         )
     ),
     "update where": _on_a_table(
-        lambda table, name, chance: table.update(set={"v": "v + 1"}, where="v > 500")
+        lambda table, name, chance: table.update(set={"v": nyala.expr("v + 1")}, where="v > 500")
     ),
     "delete where": _on_a_table(lambda table, name, chance: table.delete(where="v < 100")),
     "batch": _batch,

@@ -76,7 +76,7 @@ STEPS: list[Step] = [
     lambda db: db._writer().collect_garbage(),
     lambda db: db["t"].update({"k": [9], "v": [100]}),
     lambda db: db["t"].upsert({"k": list(range(15, 400)), "v": list(range(385))}),
-    lambda db: db["t"].update(set={"v": "v + 1"}, where="k < 10"),
+    lambda db: db["t"].update(set={"v": nyala.expr("v + 1")}, where="k < 10"),
     lambda db: db.drop_table("u"),
     lambda db: db.create_table("u", {"k": "int64", "v": "int64"}, "k"),
     lambda db: db["u"].insert({"k": [1], "v": [-1]}),

@@ -166,7 +166,7 @@ def test_any_predicate_has_an_answer_or_an_error_of_ours(db: Database, text: str
 @MORE
 @given(text=mutated(OPERANDS), where=mutated(CONDITIONS))
 def test_any_expression_updates_or_has_an_error_of_ours(db: Database, text: str, where: str) -> None:
-    only_errors_of_ours(lambda: db["u"].update(set={"s": text}, where=where))
+    only_errors_of_ours(lambda: db["u"].update(set={"s": nyala.expr(text)}, where=where))
     assert db["u"].count() == 1
 
 

@@ -26,8 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
+import nyala
 from nyala.database import Database
 from nyala.delta.run import LIVENESS
 from nyala.env import Env, system_files
@@ -282,8 +281,7 @@ class Session(Looks):
                 draft.put(key, {**row, **new}, frozenset(new))
                 draft.updated += 1
         told_as = {
-            column: pa.scalar(value) if how == "value" and isinstance(value, str) else value
-            if how == "value" else '"' + value.replace('"', '""') + '"'
+            column: value if how == "value" else nyala.expr('"' + value.replace('"', '""') + '"')
             for column, (how, value) in changes.items()
         }  # fmt: skip
         result = self._table(name).update(set=told_as, where=text(where))

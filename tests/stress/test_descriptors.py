@@ -16,7 +16,7 @@ with nyala.connect(sys.argv[1], maintenance=False, durability="os") as db:
     for round in range(4):
         table.insert({"k": range(round * 200, round * 200 + 200), "v": [round] * 200})
         db.flush()
-    table.update(set={"v": "v + 1"})
+    table.update(set={"v": nyala.expr("v + 1")})
     db.flush()
     assert table.stats()["rowsets"] == 64 and table.stats()["redo_files"] == 64
 

@@ -98,7 +98,7 @@ def test_readers_come_and_go_while_the_writer_flushes_commits_and_collects(tmp_p
             table.insert({"k": range(key, key + count), "v": [1, -1] * (count // 2)})
             key += count
             if key % 60 == 0:
-                table.update(set={"v": "0 - v"}, where=f"k >= {key - 40}")
+                table.update(set={"v": nyala.expr("0 - v")}, where=f"k >= {key - 40}")
         answers = [reader.communicate() for reader in readers]
         assert [reader.returncode for reader in readers] == [0, 0]
         assert all(int(scans) >= 10 for scans, _ in answers)

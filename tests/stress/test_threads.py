@@ -132,7 +132,7 @@ def move_money(path: Path, durability: str, seconds: float) -> int:
                         batch.upsert("accounts", {"k": [other], "v": [held[other] + 1]})
                 elif form < 9:
                     accounts.update(
-                        set={"v": f"CASE WHEN k = {one} THEN v - 1 ELSE v + 1 END"},
+                        set={"v": nyala.expr(f"CASE WHEN k = {one} THEN v - 1 ELSE v + 1 END")},
                         where=f"k IN ({one}, {other})",
                     )
                 else:  # past the log
@@ -280,7 +280,7 @@ def test_tables_are_dropped_renamed_and_made_under_scans_writes_and_flushes(
         def write(chance: random.Random) -> None:
             try:
                 db["t"].insert({"k": [next(keys)], "v": [1]})
-                db["t"].update(set={"v": "v + 1"}, where="k < 50")
+                db["t"].update(set={"v": nyala.expr("v + 1")}, where="k < 50")
             except nyala.TableNotFoundError:
                 pass
 
@@ -314,7 +314,7 @@ def read():
     for _ in range(20):
         assert table.count(where="v = 1") == 100
         assert len(table.to_arrow()) == 100
-    print(table.update(set={"v": "v + 1"}).updated)
+    print(table.update(set={"v": nyala.expr("v + 1")}).updated)
     db.close()
 
 threading.Thread(target=read).start()

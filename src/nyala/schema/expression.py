@@ -9,13 +9,7 @@
 
 Literals and conditions are those of predicates (`nyala.schema.parser`); a bool column also takes a condition.
 
-Which of the two a text is, is decided by the column's type (`parse_assignment`):
-    number, bool          an expression
-    date, timestamp       ISO text is a constant, any other an expression
-    text, binary          an expression if it reads as one of text: 'quoted', "column", a || b, f(x), CASE … END;
-                          otherwise the constant itself, so {"status": "done"} needs no quotes inside. What looks like a
-                          call and is none, as trim(s), is refused: it would be written into every row
-A constant that comes from elsewhere (a form, a file) is given as `pyarrow.scalar(text)`, which is never read.
+A `str` is always a value, whatever it looks like. An expression is `nyala.expr("n + 1")`, or built from `nyala.col`.
 
 Values: integers are computed in 64 bits and decimals with all their digits; where a result does not fit, that row
 fails as out-of-range, as it does where a value would have to be rounded to fit its column: write round(x, 2). `/`
@@ -28,6 +22,7 @@ Source: shared contract, "Write" (`set=`) and "Values"; SQL:2016 part 2, 6.27 to
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -42,26 +37,45 @@ from nyala.schema.cast import cast_list
 from nyala.schema.evaluate import Arrays
 from nyala.schema.expression_nodes import ERROR_TEXTS, ColumnNode, Node, is_decimal, number_values, to_double
 from nyala.schema.expression_parser import (
-    FUNCTIONS,
-    CallTree,
-    CaseTree,
-    LiteralTree,
-    NameTree,
-    OperationTree,
     build,
     condition_node,
     parse_tree,
 )
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
-from nyala.schema.literals import parse_timestamp, quote
-from nyala.schema.nodes import ColumnRef, Predicate, literal_to_sql, name_to_sql
+from nyala.schema.literals import quote
+from nyala.schema.nodes import ColumnRef, Predicate, name_to_sql
 from nyala.schema.parser import parse_predicate
 from nyala.schema.row_errors import RowErrors
 from nyala.schema.schema import ColumnSchema, Schema
 
-__all__ = ["Assigned", "Expression", "parse_assignment", "parse_expression"]
+__all__ = ["Assigned", "Expression", "SqlText", "expr", "parse_assignment", "parse_expression"]
 
 _ISO_DAY: Final = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}\s*")
+
+
+@dataclass(frozen=True)
+class SqlText:
+    """An expression as SQL text."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return f"nyala.expr({self.text!r})"
+
+
+def expr(text: str) -> SqlText:
+    """Return an SQL expression over the columns of a row, for `update(set=)`.
+
+    A plain `str` in `set=` is a value; `expr` says that a text is to be computed.
+
+    Examples
+    --------
+    >>> expr("n + 1")
+    nyala.expr('n + 1')
+    """
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"nyala.expr() takes the text of an expression, not {quote(text)}")
+    return SqlText(text)
 
 
 class Assigned(NamedTuple):
@@ -123,7 +137,10 @@ class _Constant(Expression):
             else:
                 self._array, self._failures = cast_list([value], target.type, self._cell_bytes)
         except SchemaError as error:
-            raise SchemaError(f"column {target.name!r}: {error}") from None
+            hint = f"; a text is a value, an expression is nyala.expr({quote(value)})" * isinstance(
+                value, str
+            )
+            raise SchemaError(f"column {target.name!r}: {error}{hint}") from None
 
     def _values(self, arrays: Arrays, n: int, errors: RowErrors) -> tuple[pa.Array, list[Failure]]:
         rows = np.arange(n)
@@ -238,7 +255,8 @@ def _round_to_floating(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array,
 def parse_assignment(
     value: Any, schema: Schema, target: ColumnSchema, limits: Limits = DEFAULT_LIMITS
 ) -> Expression:
-    """What a user gave for a column in `set=`: a constant, text, `col(...)`, or for a bool a condition.
+    """The expression for what a user gave for a column in `set=`: a constant, `expr(...)`, `col(...)`, or for a bool a
+    condition.
 
     Raises: SchemaError when it has nothing in common with the column's type, InvalidArgumentError for text that
     is no expression, ColumnNotFoundError.
@@ -247,49 +265,9 @@ def parse_assignment(
         return _Computed(target, ColumnNode(schema.by_name(value.name)), name_to_sql(value.name), limits)
     if isinstance(value, Predicate):
         return _Computed(target, condition_node(value, schema), str(value), limits)
-    if not isinstance(value, str):
-        return _Constant(target, value, limits)
-    type = target.type
-    if type.name in ("date", "timestamp") and parse_timestamp(value) is not None:
-        return _Constant(target, value, limits)
-    if not type.is_variable:
-        return parse_expression(value, schema, target, limits)
-    if _is_text_expression(value):
-        return parse_expression(value, schema, target, limits)
-    if _looks_like_call(value):
-        try:
-            return parse_expression(value, schema, target, limits)
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(
-                f"{error}\nif that text itself is meant: {literal_to_sql(value)!r}, or pyarrow.scalar({value!r})"
-            ) from None
-    if value in schema and schema.by_name(value).type.is_text == type.is_text:
-        raise InvalidArgumentError(
-            f"column {target.name!r}: {value!r} may be the column of that name or the text; write "
-            f"{literal_to_sql(value)!r} for the text, nyala.col({value!r}) for the column"
-        )
+    if isinstance(value, SqlText):
+        return parse_expression(value.text, schema, target, limits)
     return _Constant(target, value, limits)
-
-
-def _is_text_expression(text: str) -> bool:
-    """Whether `text` reads as an expression that only text can be meant by: no bare word, no number."""
-    try:
-        tree = parse_tree(text)
-    except InvalidArgumentError:
-        return False
-    match tree:
-        case LiteralTree(value=str() | bytes()) | NameTree(quoted=True) | OperationTree(op="||"):
-            return True
-    return isinstance(tree, CallTree | CaseTree)
-
-
-def _looks_like_call(text: str) -> bool:
-    """A name with a bracket right behind it, which ends with one too, unless the name is one of our functions."""
-    match = _CALL.match(text)
-    return match is not None and (match[1].lower() in FUNCTIONS or text.rstrip().endswith(")"))
-
-
-_CALL: Final = re.compile(r"\s*([A-Za-z_]\w*)\(", re.ASCII)
 
 
 def parse_expression(

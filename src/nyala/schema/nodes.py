@@ -293,8 +293,8 @@ class ColumnRef:
     def _no_arithmetic(self, *_: Any) -> NoReturn:
         raise InvalidArgumentError(
             f"col({self.name!r}) is not calculated with: a predicate compares columns with constants and with each "
-            f"other, such as col({self.name!r}) > 5; to change rows, write the expression as text, "
-            f"update(set={{{self.name!r}: {name_to_sql(self.name) + ' * 2'!r}}}, where=…)"
+            f"other, such as col({self.name!r}) > 5; to change rows, write the expression with nyala.expr, "
+            f"update(set={{{self.name!r}: nyala.expr({name_to_sql(self.name) + ' * 2'!r})}}, where=…)"
         )
 
     __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = _no_arithmetic

@@ -13,7 +13,7 @@ from nyala.errors import InvalidArgumentError
 
 _INSTEAD: Final = {
     "INSERT": "table.insert(rows) or table.upsert(rows)",
-    "UPDATE": 'table.update(rows), or table.update(set={"column": "expression"}, where="…")',
+    "UPDATE": 'table.update(rows), or table.update(set={"column": value}, where="…")',
     "DELETE": 'table.delete(keys), or table.delete(where="…")',
     "MERGE_INTO": "table.upsert(rows)",
     "CREATE": "db.create_table(name, schema, primary_key), or WITH for a name inside one statement",

@@ -200,10 +200,10 @@ def test_ten_thousand_values_are_looked_up_at_once() -> None:
 def test_a_column_is_not_calculated_with(text: str) -> None:
     """Python's TypeError would not say where arithmetic belongs."""
     with pytest.raises(
-        InvalidArgumentError, match=r"with constants .* write the expression as text"
+        InvalidArgumentError, match=r"with constants .* write the expression with nyala.expr"
     ) as error:
         eval(text, {"c": col("my n"), "x": np.int64(2)})
-    assert """update(set={'my n': '"my n" * 2'}, where=…)""" in str(error.value)
+    assert """update(set={'my n': nyala.expr('"my n" * 2')}, where=…)""" in str(error.value)
 
 
 def test_text_in_double_quotes_is_told_how_to_be_text() -> None:

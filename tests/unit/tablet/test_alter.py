@@ -116,9 +116,12 @@ def test_changes_by_where_meet_the_columns_of_their_moment(path: Path) -> None:
     with open_database(path) as db:
         t = table(db)
         t.insert({"k": [1, 2], "v": [1, 2], "gone": ["a", "b"]})
-        t.update(set={"v": "v * 2"}, where="gone = 'a'")
+        t.update(set={"v": nyala.expr("v * 2")}, where="gone = 'a'")
         widen(db)
-        t.update(set={"v": "v * 4000000000", "new": "new + v"}, where="new = 7 AND v = 2 AND k = 1")
+        t.update(
+            set={"v": nyala.expr("v * 4000000000"), "new": nyala.expr("new + v")},
+            where="new = 7 AND v = 2 AND k = 1",
+        )
         assert rows(t) == [(1, 8 * 10**9, 9), (2, 2, 7)]
         for step in (
             lambda: t.update(set={"v": 1}, where="gone = 'a'"),

@@ -62,7 +62,7 @@ def test_it_sees_what_was_acknowledged_at_each_new_look(db: Database) -> None:
             lambda: table.delete({"k": [2]}),
             lambda: table.insert({"k": [2, 3], "v": [20, 30]}),
             db.flush,
-            lambda: table.update(set={"v": "v + 1"}, where="TRUE"),
+            lambda: table.update(set={"v": nyala.expr("v + 1")}, where="TRUE"),
             lambda: setattr(db._writer(), "direct_commit_bytes", 100),
             lambda: table.upsert({"k": list(range(50)), "v": [5] * 50}),
             lambda: setattr(db._writer(), "direct_commit_bytes", 1 << 20),

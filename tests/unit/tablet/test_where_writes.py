@@ -57,8 +57,8 @@ OR_NONE = [*PREDICATES, (None, lambda k, v: True)]
 EXPRESSIONS: list[tuple[Any, Callable[[int, int | None], int | None]]] = [
     (7, lambda k, v: 7),
     (None, lambda k, v: None),
-    ("v + k", lambda k, v: None if v is None else v + k),
-    ("coalesce(v, -1) * 2", lambda k, v: (-1 if v is None else v) * 2),
+    (nyala.expr("v + k"), lambda k, v: None if v is None else v + k),
+    (nyala.expr("coalesce(v, -1) * 2"), lambda k, v: (-1 if v is None else v) * 2),
 ]
 TABLES = iter(range(10_000))
 
@@ -114,7 +114,7 @@ def test_expressions_see_the_row_as_it_was(db: Database) -> None:
     """All of `set` is computed from the old row, as in SQL: a swap swaps."""
     table = db.create_table("t", {"k": "int64", "a": "int64", "b": "int64", "s": "string"}, "k")
     table.insert([{"k": 1, "a": 1, "b": 2, "s": "x"}, {"k": 2, "a": 3, "b": 4, "s": "y"}])
-    table.update(set={"a": "b", "b": "a", "s": "s || '!'"}, where="k = 1")
+    table.update(set={"a": nyala.col("b"), "b": nyala.expr("a"), "s": nyala.expr("s || '!'")}, where="k = 1")
     assert rows(table) == [(1, 2, 1, "x!"), (2, 3, 4, "y")]
 
 
@@ -123,10 +123,10 @@ def test_a_value_that_does_not_fit(db: Database) -> None:
     table = db.create_table("t", {"k": "int64", "v": "int8"}, "k")
     table.insert({"k": [1, 2, 3], "v": [1, 100, 3]})
     with pytest.raises(InvalidValueError, match="1 of 3 rows failed") as error:
-        table.update(set={"v": "v * 2"}, where="TRUE")
+        table.update(set={"v": nyala.expr("v * 2")}, where="TRUE")
     assert error.value.errors is not None and error.value.errors.column("k").to_pylist() == [2]
     assert rows(table) == [(1, 1), (2, 100), (3, 3)]
-    result = table.update(set={"v": "v * 2"}, where="TRUE", errors="collect")
+    result = table.update(set={"v": nyala.expr("v * 2")}, where="TRUE", errors="collect")
     assert (result.updated, result.errors.column("code").to_pylist()) == (2, ["out-of-range"])
     assert rows(table) == [(1, 2), (2, 100), (3, 6)]
 
@@ -138,7 +138,7 @@ def test_a_value_that_does_not_fit(db: Database) -> None:
         (lambda t: t.update(set={"k": 1}, where="TRUE"), InvalidArgumentError, "part of the key"),
         (lambda t: t.update(set={"w": 1}, where="TRUE"), ColumnNotFoundError, "'w'"),
         (lambda t: t.update(set={"v": 1}, where="ww = 1"), ColumnNotFoundError, "'ww'"),
-        (lambda t: t.update(set={"v": "v +"}, where="TRUE"), InvalidArgumentError, "v +"),
+        (lambda t: t.update(set={"v": nyala.expr("v +")}, where="TRUE"), InvalidArgumentError, "v +"),
         (lambda t: t.delete(where="k ="), InvalidArgumentError, "k ="),
     ],
 )
@@ -172,11 +172,13 @@ def test_a_table_that_is_gone(db: Database) -> None:
 
 
 def test_no_other_write_comes_between_looking_and_changing(db: Database) -> None:
-    """A counter that many threads raise by `set={"v": "v + 1"}` loses no step."""
+    """A counter that many threads raise by `set={"v": nyala.expr("v + 1")}` loses no step."""
     table = key_value_table(db)
     table.insert({"k": [1], "v": [0]})
     threads = [
-        threading.Thread(target=lambda: [table.update(set={"v": "v + 1"}, where="k = 1") for _ in range(10)])
+        threading.Thread(
+            target=lambda: [table.update(set={"v": nyala.expr("v + 1")}, where="k = 1") for _ in range(10)]
+        )
         for _ in range(4)
     ]
     for thread in threads:
@@ -192,7 +194,7 @@ def test_a_large_one_goes_into_files(tmp_path: Path) -> None:
         table = key_value_table(db)
         table.insert({"k": list(range(500)), "v": list(range(500))})
         before = db.now()
-        assert table.update(set={"v": "v + 1000"}, where="k >= 100").updated == 400
+        assert table.update(set={"v": nyala.expr("v + 1000")}, where="k >= 100").updated == 400
         assert table.stats()["redo_files"] == 1 and table.stats()["memory_bytes"] == 0
         assert table.delete(where="k < 300").deleted == 300
         assert rows(table) == [(k, k + 1000) for k in range(300, 500)]
