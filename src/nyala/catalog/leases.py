@@ -43,8 +43,8 @@ from typing import Final, Literal, TypeAlias
 import google_crc32c
 
 from nyala.catalog.format import LEASES_NAME
-from nyala.env import Env, FileLock, MissingFileError, is_gone
-from nyala.errors import HistoryExpiredError, InvalidArgumentError
+from nyala.env import MAY_NOT_WRITE, Env, FileLock, MissingFileError, is_gone
+from nyala.errors import HistoryExpiredError, InvalidArgumentError, StorageError
 
 __all__ = [
     "EVERYTHING",
@@ -57,6 +57,7 @@ __all__ = [
     "living_leases",
     "oldest_needed",
     "open_remote_lease",
+    "reader_lease",
 ]
 
 LeaseKind: TypeAlias = Literal["reader", "remote"]
@@ -220,6 +221,19 @@ def create_lease(
             lock.release(unlink=True)
             raise
         return Lease(env, path, kind, lock, None)
+
+
+def reader_lease(env: Env, directory: str) -> Lease | None:
+    """A new lease of this process as a reader; None: it may not write in the store's folder.
+
+    Raises: StorageError for any other reason.
+    """
+    try:
+        return create_lease(env, directory)
+    except StorageError as error:
+        if error.errno in MAY_NOT_WRITE:
+            return None
+        raise
 
 
 def open_remote_lease(env: Env, directory: str, name: str) -> Lease:

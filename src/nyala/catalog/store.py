@@ -15,7 +15,8 @@ Invariants
         every later call raises until the catalogue is opened again.
     K2  No other code opens `catalog.sqlite`, not even to read its header: closing any descriptor of the file
         drops SQLite's locks of the whole process (POSIX), and another process could then remove the log.
-    P1  A reader's look is one short read transaction on a connection of its own.
+    P1  A reader's look is one short read transaction on a connection of its own. Where SQLite cannot write beside
+        the file, the connection is to a copy in memory (`memory_copy`).
 
 The writer must hold the store's lock; a Catalog may be used from any thread, one call at a time inside.
 Source: design §3 (metadata), §6 P1, T1; SQLite's documents on WAL mode and on how to corrupt a database.
@@ -43,6 +44,7 @@ from nyala.catalog.format import (
     Row,
     TableShape,
 )
+from nyala.catalog.memory_copy import connect_to_copy
 from nyala.catalog.model import CatalogChange, CatalogState, apply
 from nyala.catalog.rows import RowsByTable, all_rows, decode, difference
 from nyala.env import Env
@@ -68,8 +70,8 @@ _OUTSIDE: Final = {
     sqlite3.SQLITE_READONLY: "give this user the right to write to the file and its folder",
     sqlite3.SQLITE_IOERR: "check the disk and the system's log",
     sqlite3.SQLITE_FULL: "free some space on this file system and try again",
-    sqlite3.SQLITE_CANTOPEN: "give this user the right to write to the store's folder (readers, too, keep "
-    "a lease there)",
+    sqlite3.SQLITE_CANTOPEN: "give this user the right to read it (and, to write to the store, the right to write to "
+    "its folder)",
     sqlite3.SQLITE_PROTOCOL: "too many processes open it at once: try again",
     sqlite3.SQLITE_NOLFS: "the file system does not allow files of this size",
     sqlite3.SQLITE_TOOBIG: "make the value smaller",
@@ -78,6 +80,8 @@ _OUTSIDE: Final = {
 READ_ERRORS: Final = (sqlite3.Error, UnicodeError)
 # A COMMIT that fails with one of these has not happened: its last frame was never written.
 _NOT_COMMITTED: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+# SQLite may not make the files that it wants beside a database which it is to read.
+_MAY_NOT_WRITE: Final = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
 # The file ends within a page (SQLITE_IOERR_SHORT_READ); a damaged length asks for more than there can be.
 _DAMAGE: Final = frozenset({522, sqlite3.SQLITE_TOOBIG})
 
@@ -425,17 +429,21 @@ def _connect(path: str, mode: Literal["ro", "rw", "rwc"]) -> sqlite3.Connection:
         uri, uri=True, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
     try:
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE_MAX_BYTES)
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA fullfsync = ON")  # macOS: past the drive's own cache
-        connection.execute("PRAGMA checkpoint_fullfsync = ON")
-        connection.execute("PRAGMA foreign_keys = OFF")  # M1 is kept by `apply`, and compared by `load`
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA cell_size_check = ON")
+        _set_up(connection)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _set_up(connection: sqlite3.Connection) -> None:
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE_MAX_BYTES)
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA fullfsync = ON")  # macOS: past the drive's own cache
+    connection.execute("PRAGMA checkpoint_fullfsync = ON")
+    connection.execute("PRAGMA foreign_keys = OFF")  # M1 is kept by `apply`, and compared by `load`
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
 
 
 def open_for_reading(env: Env, path: str) -> sqlite3.Connection:
@@ -451,18 +459,28 @@ def _open(env: Env, path: str, read_only: bool) -> sqlite3.Connection:
             path=path,
         )
     try:
-        connection = _connect(path, "ro" if read_only else "rw")
         try:
-            _check_identity(connection, path)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+            return _checked(_connect(path, "ro" if read_only else "rw"), path, "wal")
+        except sqlite3.Error as error:
+            if not read_only or _code(error) not in _MAY_NOT_WRITE:
+                raise
+            connection = connect_to_copy(env, path)
+            _set_up(connection)
+            return _checked(connection, path, "memory")
     except READ_ERRORS as error:
         raise _read_error(error, path) from error
 
 
-def _check_identity(connection: sqlite3.Connection, path: str) -> None:
+def _checked(connection: sqlite3.Connection, path: str, journal_mode: str) -> sqlite3.Connection:
+    try:
+        _check_identity(connection, path, journal_mode)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_identity(connection: sqlite3.Connection, path: str, expected_mode: str) -> None:
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (journal_mode,) = connection.execute("PRAGMA journal_mode").fetchone()
@@ -493,8 +511,8 @@ def _check_identity(connection: sqlite3.Connection, path: str) -> None:
         raise CorruptionError(f"user_version is {version}, expected {FORMAT_VERSION}", path)
     if not as_expected:
         raise CorruptionError("its tables are not those of a catalogue", path)
-    if journal_mode != "wal":
-        raise CorruptionError(f"journal mode is {journal_mode!r}, expected 'wal'", path)
+    if journal_mode != expected_mode:
+        raise CorruptionError(f"journal mode is {journal_mode!r}, expected {expected_mode!r}", path)
 
 
 def _stored_format_version(connection: sqlite3.Connection) -> int | None:

@@ -12,6 +12,7 @@ from typing import Final
 
 from nyala.env.clock import Clock, SystemClock
 from nyala.env.files import (
+    MAY_NOT_WRITE,
     AppendFile,
     Bytes,
     FileLock,
@@ -25,6 +26,7 @@ from nyala.env.posix_files import PosixFiles, system_files
 from nyala.env.randomness import Randomness, SystemRandomness
 
 __all__ = [
+    "MAY_NOT_WRITE",
     "SYSTEM",
     "AppendFile",
     "Bytes",

@@ -27,16 +27,17 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from nyala.errors import StorageError
+from nyala.errors import Error, StorageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "MAY_NOT_WRITE",
     "AppendFile",
     "Bytes",
     "FileLock",
@@ -206,10 +207,18 @@ class Files(Protocol):
         """What the holder of the lock, or the last one, wrote there."""
         ...
 
+    def without_lease(self, vanished: Callable[[str], Error]) -> Files:
+        """The same files, for a reader whose files may be removed at any time: `vanished(path)` is raised when `open`,
+        or a later read of an opened file, does not find it."""
+        ...
+
     def external_commit(self, path: str) -> None:
         """SQLite has just committed the database at `path` durably. Nothing to do, but tests want to know."""
         ...
 
+
+MAY_NOT_WRITE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+"""The `errno` of a `StorageError` when this user or this file system does not allow to write."""
 
 # What to do, by errno. The sentence stands after "cannot <verb> <path>: <system's words>".
 _ADVICE: Final[dict[int, str]] = {

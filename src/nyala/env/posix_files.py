@@ -25,7 +25,7 @@ from nyala.env.files import (
     storage_error,
     write_atomic,
 )
-from nyala.errors import StorageError
+from nyala.errors import Error, StorageError
 
 try:
     import fcntl
@@ -179,10 +179,9 @@ class _IdleDescriptors:
     def new_token(self) -> int:
         return next(self._tokens)
 
-    def take(self, token: int, path: str) -> int:
-        """A descriptor of the file, to be given back. Raises: StorageError when it has to be opened, and cannot."""
-        fd = self._descriptors.pop(token, None)
-        return self.open(path) if fd is None else fd
+    def take(self, token: int) -> int | None:
+        """The file's descriptor, to be given back; None: it has none at the moment."""
+        return self._descriptors.pop(token, None)
 
     def open(self, path: str) -> int:
         flags = os.O_RDONLY | os.O_CLOEXEC
@@ -226,21 +225,35 @@ _idle: Final = _IdleDescriptors()
 class _PosixRandomFile:
     """An open file, as its user sees it; its descriptor may be closed between two reads and be opened again."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, vanished: Callable[[str], Error] | None) -> None:
         self._path = path
+        self._vanished = vanished
         self._token = _idle.new_token()
         self._closed = False
-        _idle.give(self._token, _idle.open(path))  # so that a missing file is missed now
+        _idle.give(self._token, self._open())  # so that a missing file is missed now
 
     @property
     def path(self) -> str:
         return self._path
 
-    @contextlib.contextmanager
-    def descriptor(self) -> Iterator[int]:
+    def _take(self) -> int:
+        """A descriptor, to be given back."""
         if self._closed:
             raise StorageError(f"cannot read {self._path}: it is closed", path=self._path, errno=errno.EBADF)
-        fd = _idle.take(self._token, self._path)
+        fd = _idle.take(self._token)
+        return self._open() if fd is None else fd
+
+    def _open(self) -> int:
+        try:
+            return _idle.open(self._path)
+        except MissingFileError as error:
+            if self._vanished is None:
+                raise
+            raise self._vanished(self._path) from error
+
+    @contextlib.contextmanager
+    def descriptor(self) -> Iterator[int]:
+        fd = self._take()
         try:
             yield fd
         except OSError as error:
@@ -261,10 +274,8 @@ class _PosixRandomFile:
     def read_into(self, offset: int, memory: Any) -> int:
         assert offset >= 0, offset
         view, done = memoryview(memory).cast("B"), 0
-        if self._closed:
-            raise StorageError(f"cannot read {self._path}: it is closed", path=self._path, errno=errno.EBADF)
         # Blocks are read so, and `descriptor` would be a third of the calls.
-        fd = _idle.take(self._token, self._path)
+        fd = self._take()
         try:
             while done < len(view):
                 part = os.preadv(fd, [view[done : done + _CALL_MAX_BYTES]], offset + done)
@@ -358,6 +369,12 @@ _NO_LINK: Final = frozenset(
 class PosixFiles:
     """`Files` of Linux and macOS."""
 
+    def __init__(self, vanished: Callable[[str], Error] | None = None) -> None:
+        self._vanished = vanished  # see `without_lease`
+
+    def without_lease(self, vanished: Callable[[str], Error]) -> Files:
+        return PosixFiles(vanished)
+
     def create(self, path: str) -> AppendFile:
         return _PosixAppendFile(
             path,
@@ -369,7 +386,7 @@ class PosixFiles:
         )
 
     def open(self, path: str) -> RandomFile:
-        return _PosixRandomFile(path)
+        return _PosixRandomFile(path, self._vanished)
 
     def read_all(self, path: str) -> bytes:
         # A reader process asks for two small files before each of its reads: four system calls, and little else.

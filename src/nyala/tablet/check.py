@@ -33,7 +33,7 @@ from nyala.catalog.store_lock import StoreLock
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.memory import windows
 from nyala.delta.run import MAX_TIMESTAMP, Rowids
-from nyala.env import Env, MissingFileError
+from nyala.env import MAY_NOT_WRITE, Env, MissingFileError
 from nyala.errors import CorruptionError, LockedError, StorageError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
@@ -172,7 +172,9 @@ def check_folder(env: Env, path: str, progress: Progress = no_progress) -> Check
     lock = StoreLock(env, path)
     try:
         lock.acquire(0.0)
-    except LockedError:
+    except (LockedError, StorageError) as error:
+        if isinstance(error, StorageError) and error.errno not in MAY_NOT_WRITE:
+            raise
         # What the writer can hold the check can hold too: no limit to its replay.
         with contextlib.closing(ReaderStore.open(env, path, 4 * _CACHE_BYTES, _UNBOUNDED)) as reader:
             return check_open(reader, progress)
@@ -213,7 +215,9 @@ def check_open(store: Store | ReaderStore, progress: Progress = no_progress) -> 
     except (CorruptionError, StorageError) as error:
         check.add("log", error)
     check.root(root, state)
-    check.notes.append("somebody has the store open: files that nothing names were not looked for")
+    check.notes.append(
+        "somebody has the store open, or this user may not write there: files that nothing names were not looked for"
+    )
     return check.report(alone=False)
 
 

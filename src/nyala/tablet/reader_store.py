@@ -1,7 +1,7 @@
 """The store as a process that only reads it sees it (rules P1 and P2).
 
     open or reload                                       refresh, at each new view
-      1. a lease that says "everything"                    read the position record
+      1. a lease that says "everything" (P8)               read the position record
       2. the catalogue, in one short read transaction      same catalogue version: read the log from where we were
       3. announce that version in the lease                newer one: reload with a fresh lease
       4. the log from that version's start up to
@@ -19,6 +19,9 @@ Invariants
     P5  What is published never goes back, also when the writer commits to the catalogue while it is loaded.
     P6  What is published is not before the history of any table begins, nor before rows were dropped or rewritten: a
         catalogue that did so at a moment that the position record, read before it, does not reach yet is loaded again.
+    P8  A reader that may not write in the store's folder has no lease, so the writer may remove files that it still
+        needs. A view is kept only if the position record names the same catalogue after the load as before: what was
+        read belongs together. A file that is gone later raises `HistoryExpiredError`. It never reads other rows.
     P7  What the replay has brought into memory is measured every `GATHER_ROWS` rows or `GATHER_BYTES`. Above
         `memory_limit` the view is refused until the writer has flushed: a reader has no place of its own to flush to.
 
@@ -33,15 +36,16 @@ import os
 import socket
 import threading
 import weakref
+from dataclasses import replace
 from typing import Any, Final, NoReturn
 
-from nyala.catalog.leases import Lease, create_lease
+from nyala.catalog.leases import Lease, reader_lease
 from nyala.catalog.model import CatalogState
 from nyala.catalog.store import Catalog
 from nyala.catalog.store_lock import StoreLock
 from nyala.cfile.cache import BlockCache
 from nyala.env import Env
-from nyala.errors import ReadOnlyError, StorageError
+from nyala.errors import Error, HistoryExpiredError, ReadOnlyError, StorageError
 from nyala.tablet import layout
 from nyala.tablet.bootstrap import Replayer, ReplayReport
 from nyala.tablet.opening import open_root
@@ -69,6 +73,8 @@ class ReaderStore:
         self._lock = threading.RLock()  # a handler of signals may close it in the thread that looks
         self._closed = False
         self._pid = os.getpid()
+        self._lease: Lease | None = None
+        self._env_without_lease = replace(env, files=env.files.without_lease(_vanished))  # P8
         self._held: list[weakref.finalize[..., Root]] = []  # ends a root's lease, with it or before
         self._load()
 
@@ -87,12 +93,18 @@ class ReaderStore:
         # keeps.
         self._loaded = False
         for _ in range(_LOADS_MAX):
-            lease = create_lease(self.env, self.root_path)
+            lease = reader_lease(self.env, self.root_path)
+            before = self._position()
             try:
                 self._load_under(lease)
-            except BaseException:
-                lease.release()
+            except BaseException as error:
+                if lease is not None:
+                    lease.release()
+                elif isinstance(error, Error) and self._position() != before:  # P8
+                    continue
                 raise
+            if lease is None and self._is_behind():
+                continue
             if self._published >= self._history_start:  # P6
                 self._loaded = True
                 return
@@ -101,28 +113,37 @@ class ReaderStore:
             path=self.root_path,
         )
 
-    def _load_under(self, lease: Lease) -> None:
+    def _is_behind(self) -> bool:
+        """Whether the writer has committed a newer catalogue than the one that is loaded, as far as it says."""
+        position = self._position()
+        return position is not None and position.catalogue_version > self._version
+
+    def _load_under(self, lease: Lease | None) -> None:
         with contextlib.closing(
             Catalog.open(self.env, layout.catalog_path(self.root_path), read_only=True)
         ) as catalog:
             position = self._position()
             state = catalog.load(at_least=0 if position is None else position.catalogue_version)
-        lease.announce(state.version)
+        if lease is not None:
+            lease.announce(state.version)
         self._lease = lease
-        root = open_root(self.env, self.root_path, state, self.cache)
+        env = self.env if lease is not None else self._env_without_lease
+        root = open_root(env, self.root_path, state, self.cache)
         self._version = state.version
         self._state = state
         self._root = root
         self._replayer = Replayer(root, self._relieved)
         self._overfull = False
-        self._log = LogReader(self.env, layout.wal_path(self.root_path), state.wal_start)
+        self._log = LogReader(env, layout.wal_path(self.root_path), state.wal_start)
         self._published = 0
         self._floor = state.timestamp_max
         self._history_start = max(
             (max(table.history_start for table in state.tables.values()) if state.tables else 0), root.floor
         )
         # P4: the lease lives as long as the last scan of this root.
-        self._held = [*(held for held in self._held if held.alive), weakref.finalize(root, _release, lease)]
+        self._held = [held for held in self._held if held.alive]
+        if lease is not None:
+            self._held.append(weakref.finalize(root, _release, lease))
         newest = self._position()
         if position is not None and newest is not None and newest.catalogue_version > state.version:
             # P5: the writer has gone on since. What was published before we looked at the catalogue is readable in
@@ -178,13 +199,20 @@ class ReaderStore:
         self.check_open()
         with self._lock:
             self.check_open()  # a lease that is made behind `close` would stay
-            position = self._position()
-            newer = position is not None and position.catalogue_version > self._version
-            if newer or not self._loaded:  # a load that failed half-way left a root without a lease
+            # A load that failed half-way left a root without a lease.
+            if self._is_behind() or not self._loaded or not self._followed():
                 self._load()
-            else:
-                self._follow(position)
             return self._root, self._published
+
+    def _followed(self) -> bool:
+        """Read the log on; False: without a lease (P8), and the writer has gone on to a newer catalogue meanwhile."""
+        try:
+            self._follow(self._position())
+        except Error:
+            if self._lease is None and self._is_behind():
+                return False
+            raise
+        return self._lease is not None or not self._is_behind()
 
     def look(self) -> tuple[Root, CatalogState, LogPosition]:
         """After catching up: the root, the catalogue that it is of, and how far the log was read (for `check`)."""
@@ -218,7 +246,7 @@ class ReaderStore:
 
     def is_kept(self) -> bool:
         """Whether the store's folder still has this reader's lease: not if it was removed, also if there is another."""
-        return not self._closed and self.env.files.exists(self._lease.path)
+        return not self._closed and (self._lease is None or self.env.files.exists(self._lease.path))
 
     @property
     def closed(self) -> bool:
@@ -257,6 +285,14 @@ def _is_running(pid: int) -> bool:
     except OSError:
         return True
     return True
+
+
+def _vanished(path: str) -> HistoryExpiredError:
+    return HistoryExpiredError(
+        f"{path} is not there any more: the store's writer removed it, because this process may not write into the "
+        "store's folder and so could not keep the files that it reads; read again, or give this user the right to "
+        "write into leases/"
+    )
 
 
 def _release(lease: Lease) -> None:

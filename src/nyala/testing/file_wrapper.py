@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from nyala.env import AppendFile, FileLock, Files, RandomFile
 from nyala.env.files import write_atomic
+from nyala.errors import Error
 
 __all__ = ["FileWrapper"]
 
@@ -75,6 +76,9 @@ class FileWrapper:
 
     def read_lock_content(self, path: str) -> bytes:
         return self._inner.read_lock_content(path)
+
+    def without_lease(self, vanished: Callable[[str], Error]) -> Files:
+        return self
 
     def external_commit(self, path: str) -> None:
         self._inner.external_commit(path)
