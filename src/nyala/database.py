@@ -31,7 +31,15 @@ from nyala.errors import (
     TableNotFoundError,
 )
 from nyala.hints import no_attribute, not_pickled
-from nyala.mvcc.timestamp import TIMESTAMP_ZERO, from_physical, naive_note, parse_at, to_datetime
+from nyala.mvcc.ahead import AheadOfClock
+from nyala.mvcc.timestamp import (
+    TIMESTAMP_ZERO,
+    from_physical,
+    is_time_of_day,
+    naive_note,
+    parse_at,
+    to_datetime,
+)
 from nyala.open_store import OpenStore, close_abandoned
 from nyala.partition.levels import HashSpec, RangeSpec, build_partitions
 from nyala.scan import Scan, make_spec, need
@@ -210,6 +218,8 @@ class Database:
                 f"a store is opened by nyala.connect({os.fspath(store)!r}), not by Database"
             )
         self._store = store
+        self._ahead = AheadOfClock()
+        self._ahead.note(store.view()[1], store.env.clock.now_us())
         self._sql_lock = threading.Lock()
         self._open = OpenStore(store)
         self._open.owned_by(self)
@@ -449,10 +459,11 @@ class Database:
     def _view_at(self, at: Any, name: str = "at") -> tuple[Root, int, int]:
         """(root, snapshot, published) for a scan at `at` (T2). Whether a table's history reaches back is not looked at.
 
-        name: of the argument, for errors.
+        name: of the argument, for errors; "since" is a lower bound, and "to" must be exact (`AheadOfClock`).
         Raises: InvalidArgumentError for a moment later than the clock, and for what `parse_at` refuses.
         """
         root, published = self._store.view()
+        self._ahead.note(published, self._store.env.clock.now_us())
         if at is None:
             return root, published, published
         timestamp = parse_at(at, published, name)
@@ -463,6 +474,14 @@ class Database:
                 f"{to_datetime(from_physical(now_us)).isoformat()} now, and what is not yet written cannot be read"
                 f"{naive_note(at, from_physical(now_us))}"
             )
+        if is_time_of_day(at) and name != "since":
+            if name == "to" and self._ahead.covers(timestamp):
+                raise InvalidArgumentError(
+                    f"to={to_datetime(timestamp).isoformat()} is not exact: this store was written while the clock was "
+                    f"ahead, and its newest timestamps are of {to_datetime(published).isoformat()}. Give a timestamp: "
+                    "result.timestamp of a write, or what db.now() said"
+                )
+            timestamp = self._ahead.resolve(timestamp)
         return root, max(min(timestamp, published), TIMESTAMP_ZERO), published
 
     def _runner(self, told: Callable[[int, int], None] = lambda done, total: None) -> Runner:

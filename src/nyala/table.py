@@ -479,7 +479,7 @@ class Table(_Readable):
         root, table, lower = self._view(since, name="since")
         if until is None:
             upper = max(lower, upper)
-        elif (asked := parse_at(since)) > (end := parse_at(until)):
+        elif (asked := parse_at(since)) > (end := max(parse_at(until), upper)):
             raise InvalidArgumentError(_since_after_until(asked, end))
         return root, _seen(root.table(self._name), upper, schema or "at"), min(lower, upper), upper
 

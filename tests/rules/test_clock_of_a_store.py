@@ -7,7 +7,7 @@ import logging
 import pytest
 
 import nyala
-from nyala.mvcc.timestamp import from_physical
+from nyala.mvcc.timestamp import from_physical, to_datetime
 from nyala.testing.clock import ManualClock
 from tests.support import folder_in_memory, key_value_table, open_database, rows
 
@@ -47,35 +47,98 @@ def test_a_clock_that_stands_still_gives_every_batch_its_own_moment() -> None:
         assert [rows(table, at=stamp) for stamp in stamps] == [[(1, n)] for n in range(50)]
 
 
-def test_a_clock_that_jumps_ahead_and_back_goes_on_up_to_a_day_and_then_refuses(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A clock that was 20 hours ahead costs nothing but a warning: timestamps go on from there. What was written while
-    it was a year ahead stays, stamped with next year; when it is right again, writes are refused, not stamped so."""
+def test_a_jump_ahead_of_more_than_a_day_is_refused_while_the_store_is_open() -> None:
     clock = ManualClock()
+    with folder_in_memory() as folder, open_database(folder / "s", clock=clock) as db:
+        table = key_value_table(db)
+        table.insert({"k": [1], "v": [1]})
+        right = clock.now_us()
+        clock.set_now_us(right + 30 * DAY_S * 1_000_000)
+        for write in (
+            lambda: table.update({"k": [1], "v": [2]}),
+            lambda: db.create_table("u", {"k": "int64"}, "k"),
+            lambda: db.drop_table("t"),
+            lambda: db.copy_table("t", "copy"),
+        ):
+            with pytest.raises(nyala.StorageError, match=r"jumped ahead by 30\.0 days.*connect\(\) again"):
+                write()
+        assert rows(table) == [(1, 1)] and list(db) == ["t"], "nothing was written, and reads go on"
+        clock.set_now_us(right)
+        table.update({"k": [1], "v": [2]})
+        clock.advance(60 * DAY_S)
+        assert table.update({"k": [1], "v": [3]}).timestamp == from_physical(clock.now_us())
+
+
+def test_a_store_goes_on_after_a_write_under_a_clock_that_was_a_month_ahead() -> None:
+    """Nobody can tell a wrong clock from a pause when a store is opened. Nothing is refused after it, no row is lost,
+    and timestamps are the clock's again when it has caught up."""
+    clock = ManualClock()
+    right = clock.now_us()
     with folder_in_memory() as folder:
         with open_database(folder / "s", clock=clock) as db:
-            table = key_value_table(db)
-            table.insert({"k": [1], "v": [1]})
-            right = clock.now_us()
-            clock.set_now_us(right + 20 * HOUR_S * 1_000_000)
-            table.update({"k": [1], "v": [2]})
-            clock.set_now_us(right)
-            with caplog.at_level(logging.WARNING, "nyala.clock"):
-                behind = table.update({"k": [1], "v": [3]}).timestamp
-            assert behind > from_physical(right + 20 * HOUR_S * 1_000_000)
-            assert f"stepped back by {20 * HOUR_S}" in caplog.text
-            clock.set_now_us(right + 365 * DAY_S * 1_000_000)
-            ahead = table.update({"k": [1], "v": [4]}).timestamp
-            clock.set_now_us(right)
-            with pytest.raises(nyala.StorageError, match="set the clock right"):
-                table.update({"k": [1], "v": [5]})
-            assert rows(table) == [(1, 4)], "reads go on"
-            with pytest.raises(nyala.StorageError, match="set the clock right"):
-                db.create_table("u", {"k": "int64"}, "k")
+            key_value_table(db).insert({"k": [1], "v": [1]})
+        clock.set_now_us(right + 30 * DAY_S * 1_000_000)
         with open_database(folder / "s", clock=clock) as db:
-            assert rows(db["t"]) == [(1, 4)]
-            with pytest.raises(nyala.StorageError, match="set the clock right"):
-                db["t"].update({"k": [1], "v": [5]})
-            clock.set_now_us(right + 365 * DAY_S * 1_000_000)
-            assert db["t"].update({"k": [1], "v": [6]}).timestamp > ahead
+            ahead = db["t"].update({"k": [1], "v": [2]}).timestamp
+        clock.set_now_us(right + 1_000_000)
+        with open_database(folder / "s", clock=clock) as db:
+            table = db["t"]
+            stamps = [table.update({"k": [1], "v": [n]}).timestamp for n in (3, 4)]
+            assert ahead < stamps[0] < stamps[1]
+            assert [rows(table, at=at) for at in (ahead, *stamps)] == [[(1, 2)], [(1, 3)], [(1, 4)]]
+            table.compact()
+        clock.advance(31 * DAY_S)
+        with open_database(folder / "s", clock=clock) as db:
+            assert db["t"].update({"k": [1], "v": [5]}).timestamp == from_physical(clock.now_us())
+            assert rows(db["t"]) == [(1, 5)] and db.check().ok
+
+
+@pytest.mark.parametrize("ahead_s", [HOUR_S, 30 * DAY_S])
+def test_a_time_of_day_misses_no_acknowledged_row_after_the_clock_was_ahead(ahead_s: int) -> None:
+    clock = ManualClock()
+    with folder_in_memory() as folder:
+        before = clock.now_us() - HOUR_S * 1_000_000
+        clock.set_now_us(clock.now_us() + ahead_s * 1_000_000)
+        with open_database(folder / "s", clock=clock) as db:
+            columns = {"k": "int64", "v": "int64"}
+            db.create_table("t", columns, "k", history="forever").insert({"k": [1], "v": [1]})
+        clock.advance(-ahead_s)
+        started = to_datetime(from_physical(clock.now_us()))
+        clock.advance(5)
+        with open_database(folder / "s", clock=clock) as db:
+            table = db["t"]
+            assert rows(table, at=started) == [(1, 1)], "a time of just before the store was opened, too"
+            exact = table.insert({"k": [2], "v": [2]}).timestamp
+            clock.advance(60)
+            now = to_datetime(from_physical(clock.now_us()))
+            for at in (now, now.isoformat()):
+                assert rows(table, at=at) == [(1, 1), (2, 2)]
+                assert db.snapshot(at).sql("SELECT count(*) FROM t").fetchall() == [(2,)]
+            assert table.changes(since=exact - 1, until=now).to_arrow()["k"].to_pylist() == [2]
+            table.insert({"k": [3], "v": [3]})
+            feed = table.changes(since=now).to_arrow()["k"].to_pylist()
+            assert 3 in feed, "a lower bound gives a change twice rather than never"
+            assert rows(table, at=exact) == [(1, 1), (2, 2)], "timestamps are exact"
+            assert rows(table, at=to_datetime(from_physical(before))) == []
+            with pytest.raises(nyala.InvalidArgumentError, match=r"not exact.*Give a timestamp"):
+                table.restore(to=now)
+            clock.advance(2 * ahead_s)
+            table.insert({"k": [4], "v": [4]})
+            assert rows(table, at=now) == [(1, 1), (2, 2), (3, 3)], "later, too, no row of then is missed"
+
+
+def test_nothing_expires_by_a_clock_that_is_not_believed() -> None:
+    clock = ManualClock()
+    with folder_in_memory() as folder, open_database(folder / "s", clock=clock) as db:
+        table = key_value_table(db)
+        first = table.insert({"k": [1], "v": [1]}).timestamp
+        db.flush()
+        clock.advance(HOUR_S)
+        table.update({"k": [1], "v": [2]})
+        db.flush()
+        right = clock.now_us()
+        clock.set_now_us(right + 30 * DAY_S * 1_000_000)
+        table.compact()
+        table.vacuum()
+        clock.set_now_us(right)
+        assert rows(table, at=first) == [(1, 1)]

@@ -1,17 +1,20 @@
 """The only code that knows the time, and the only code that sleeps.
 
-Two clocks, never mixed: wall time (microseconds since 1970-01-01 UTC; it may jump either way, and
-`nyala.mvcc` keeps from going back what must not) and monotonic time (seconds since some moment; for timeouts
-and rates).
+Two clocks: wall time (microseconds since 1970-01-01 UTC; it may jump either way, and `nyala.mvcc` keeps from going
+back what must not) and monotonic time (seconds since some moment, those included that the machine slept; for timeouts
+and rates, and to notice that the wall clock jumped).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
 __all__ = ["Clock", "SystemClock"]
+
+# Python's monotonic clock leaves out the time that a machine slept: so does Linux's own, and macOS' own does not.
+_WITH_SLEEP: Final[int] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", -1))
 
 
 class Clock(Protocol):
@@ -22,7 +25,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds since some fixed moment; never goes back."""
+        """Seconds since some fixed moment, those included that the machine slept; never goes back."""
         ...
 
     def sleep_s(self, seconds: float) -> None: ...
@@ -39,7 +42,7 @@ class SystemClock:
         return time.time_ns() // 1000
 
     def monotonic_s(self) -> float:
-        return time.monotonic()
+        return time.monotonic() if _WITH_SLEEP < 0 else time.clock_gettime(_WITH_SLEEP)
 
     def sleep_s(self, seconds: float) -> None:
         time.sleep(seconds)

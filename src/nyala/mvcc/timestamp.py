@@ -7,7 +7,7 @@ A timestamp is a HybridTime: microseconds since the Unix epoch, shifted left by 
     | microseconds since 1970-01-01T00:00:00Z     | logical   |
     +---------------------------------------------+-----------+
 
-It is kept in a signed 64-bit integer (Arrow's and NumPy's int64), so the last moment is in May 2041.
+It is kept in a signed 64-bit integer (Arrow's and NumPy's int64), so the last moment is on 10 May 2041.
 A datetime names a whole microsecond; it stands for the *end* of that microsecond, so that the time at which a
 write was acknowledged includes the write.
 
@@ -119,6 +119,11 @@ def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
     raise InvalidArgumentError(
         f"{name}=… takes a timestamp (int), a datetime, ISO text or a WriteResult, not {type(at).__name__}"
     )
+
+
+def is_time_of_day(at: object) -> bool:
+    """Whether a moment that `parse_at` takes is named by a clock: a datetime or its ISO text, and no timestamp."""
+    return isinstance(at, dt.datetime) or (isinstance(at, str) and not at.strip().isdecimal())
 
 
 def naive_note(at: object, bound: int | None = None) -> str:

@@ -348,7 +348,7 @@ class Store:
         change.timestamp = max(change.timestamp, self.clock.latest)
         known = self.state.committed_keys
         change.drop_committed_keys += keys_to_forget(
-            {key: physical_us(entry.timestamp) for key, entry in known.items()}, self.env.clock.now_us()
+            {key: physical_us(entry.timestamp) for key, entry in known.items()}, self.clock.now_us()
         )
         mine = {key.key for key in change.committed_keys}
         change.committed_keys += [
@@ -475,7 +475,7 @@ class Store:
     def history_cut(self, entry: TableEntry) -> int:
         """What only snapshots before this timestamp need may be thrown away now; 0: nothing (see
         `tablet.history`)."""
-        return oldest_readable(entry, self._publisher.shown, self.env.clock.now_us())
+        return oldest_readable(entry, self._publisher.shown, self.clock.now_us())
 
     def committed(self, key: str) -> CommittedKey | None:
         """What is known of the batch that was committed with this idempotency key, if one was."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nyala.errors import StorageError
-from nyala.mvcc.hybrid_clock import BACKWARD_BOUND_US, HybridClock
+from nyala.mvcc.hybrid_clock import FORWARD_BOUND_US, HybridClock
 from nyala.mvcc.timestamp import TIMESTAMP_MAX, from_physical, physical_us
 from nyala.testing.clock import ManualClock
 
@@ -77,23 +77,47 @@ def test_a_step_back_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> N
         first = clock.next()
         assert clock.next() == first + 1
     assert [record.getMessage() for record in caplog.records] == [
-        "the clock stepped back by 60.0 s; timestamps go on from the store's newest"
+        "the clock stepped back by 60.0 s; timestamps go on from the store's newest until it has caught up"
     ]
 
 
-def test_a_clock_a_day_behind_is_refused_and_gives_nothing_away() -> None:
-    """A machine that woke up in the wrong year must not stamp rows that nobody can name; set right, it goes on."""
+def test_c2_a_clock_that_is_years_behind_does_not_stop_writes() -> None:
+    """A store that was written under a wrong clock stays writable; its timestamps rise by the counter."""
+    wall = ManualClock(NOW_US)
+    newest = from_physical(NOW_US + 365 * DAY_US)
+    clock = HybridClock(wall, newest)
+    assert [clock.next(), clock.next()] == [newest + 1, newest + 2]
+    wall.advance(366 * 86_400)
+    assert clock.next() == from_physical(wall.now_us())
+
+
+def test_c3_a_jump_ahead_is_refused_until_the_clock_is_right() -> None:
+    """A day is the border. Time that passes, awake or asleep, is no jump, and neither is a clock set right again."""
     wall = ManualClock(NOW_US)
     clock = HybridClock(wall)
+    wall.advance(60 * 86_400)
     newest = clock.next()
-    wall.set_now_us(NOW_US - BACKWARD_BOUND_US)
-    newest = clock.next()
-    wall.set_now_us(NOW_US - BACKWARD_BOUND_US - 1)
-    with pytest.raises(StorageError, match=r"2025-12-30T23:59:59\.999999.*2026-01-01.*set the clock right"):
-        clock.next()
-    assert clock.latest == newest
-    wall.set_now_us(NOW_US)
+    assert newest == from_physical(NOW_US + 60 * DAY_US)
+    right_us = wall.now_us()
+    wall.set_now_us(right_us + FORWARD_BOUND_US + 1)
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"jumped ahead by 1\.0 days.*2026-03-03.*nothing was written"):
+            clock.next()
+        assert clock.latest == newest
+    assert clock.now_us() == right_us, "nothing expires by a time that is not believed"
+    wall.set_now_us(right_us - 30 * DAY_US)
     assert clock.next() == newest + 1
+    wall.set_now_us(right_us + 1)
+    assert clock.next() == from_physical(right_us + 1)
+
+
+def test_a_jump_of_less_than_a_day_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    wall = ManualClock(NOW_US)
+    clock = HybridClock(wall)
+    wall.set_now_us(NOW_US + DAY_US // 24)
+    with caplog.at_level(logging.WARNING, "nyala.clock"):
+        assert [clock.next(), clock.next()][0] == from_physical(NOW_US + DAY_US // 24)
+    assert [record.getMessage() for record in caplog.records] == ["the clock jumped ahead by 3600.0 s"]
 
 
 def test_the_end_of_time_is_an_error_not_an_overflow() -> None:
@@ -101,5 +125,15 @@ def test_the_end_of_time_is_an_error_not_an_overflow() -> None:
     end_us = physical_us(TIMESTAMP_MAX)
     clock = HybridClock(ManualClock(end_us), latest=TIMESTAMP_MAX - 2)
     assert clock.next() == TIMESTAMP_MAX - 1
-    with pytest.raises(StorageError, match="May 2041"):
+    with pytest.raises(StorageError, match="the timestamps of a store end at 2041-05-10"):
         clock.next()
+
+
+def test_a_clock_behind_the_end_of_time_gives_nothing_away() -> None:
+    """A wrong clock in the 2050s refuses the write, and the store goes on when it is right."""
+    wall = ManualClock(physical_us(TIMESTAMP_MAX) + 10 * 365 * DAY_US)
+    clock = HybridClock(wall, latest=7)
+    with pytest.raises(StorageError, match="Set the clock right"):
+        clock.next()
+    wall.set_now_us(NOW_US)
+    assert clock.next() == from_physical(NOW_US)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from nyala.catalog.model import TableEntry
 from nyala.database import Database
 from nyala.delta.run import LIVENESS
 from nyala.errors import HistoryExpiredError, InvalidArgumentError
+from nyala.mvcc.hybrid_clock import HybridClock
 from nyala.mvcc.timestamp import LOGICAL_MAX, from_physical, physical_us
 from nyala.tablet.compaction import compact, run_here
 from nyala.tablet.compaction_plans import ExpirePlan, MajorPlan
@@ -612,11 +614,9 @@ def test_h2_a_reader_process_keeps_what_it_has_taken(folder: Path) -> None:
         assert child.stdout.readline() == "ready\n"
         # Its time is over at once: the writer's clock is the one that counts.
         entry_now = db._writer().root.table("t").entry
-        db._writer().env = type(db._writer().env)(
-            db._writer().env.files,
-            ManualClock(physical_us(db.now()) + 100_000_000),
-            db._writer().env.randomness,
-        )
+        later = ManualClock(physical_us(db.now()) + 100_000_000)
+        db._writer().env = dataclasses.replace(db._writer().env, clock=later)
+        db._writer().clock = HybridClock(later, db.now())
         assert db._writer().history_cut(entry_now) > moment
         table.compact()
         assert [rowset.row_count for rowset in rowsets(db)] == [2] and undo_records(db) == 0

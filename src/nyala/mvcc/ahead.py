@@ -1,0 +1,46 @@
+"""Moments that are named by a clock which is behind the store's newest timestamp.
+
+    the clock was an hour ahead, and is right again:
+
+    clock       10:00 ......... 10:05 ...................... 11:05
+    timestamps  10:00  11:00+1  11:00+2  11:00+3  ...  11:00+9, 11:05
+
+A batch that is acknowledged at 10:05 has a timestamp of 11:00. Read literally, `at=datetime.now(UTC)` would miss it
+until 11:00. So a time of day that is not before the one at which the difference was noticed means at least the newest
+timestamp of that while: it never misses an acknowledged batch, and may include batches of the same while that came
+after it. Timestamps and WriteResults stay exact.
+
+One object for an open store; what it noticed is not stored. Threads: any.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nyala.mvcc.timestamp import from_physical, physical_us
+
+# A caller reads the clock, and uses the time a little later: so much before the difference is noticed is included, but
+# never more than the difference itself.
+GRACE_US: Final = 60_000_000
+
+
+class AheadOfClock:
+    """Remembers since when the store's timestamps were seen ahead of the clock, and up to which timestamp."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[int, int] | None = None  # (wall time in timestamps, newest timestamp)
+
+    def note(self, published: int, now_us: int) -> None:
+        """Compare the newest timestamp with the clock."""
+        ahead_us = physical_us(published) - now_us
+        if ahead_us > 0:
+            begin = self._seen[0] if self._seen else from_physical(max(now_us - min(ahead_us, GRACE_US), 0))
+            self._seen = begin, published
+
+    def covers(self, timestamp: int) -> bool:
+        """Whether a time of day with this timestamp is not exact."""
+        return self._seen is not None and self._seen[0] <= timestamp < self._seen[1]
+
+    def resolve(self, timestamp: int) -> int:
+        """The timestamp at which to read for a time of day with this timestamp."""
+        return self._seen[1] if self._seen is not None and self.covers(timestamp) else timestamp
