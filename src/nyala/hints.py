@@ -9,9 +9,9 @@ A type checker is not told of any of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-__all__ = ["copied", "no_attribute", "not_pickled"]
+__all__ = ["no_attribute", "not_pickled"]
 
 _ROWS: Final = "{x}.to_arrow().to_pylist() is a list of the rows as dicts"
 _FRAME: Final = "{x}.to_pandas() and {x}.to_polars() are data frames, {x}.to_arrow() is an Arrow table"
@@ -102,10 +102,3 @@ def not_pickled(given: object) -> TypeError:
         f"a {type(given).__name__} is of the store that this process has open, and is not pickled: open the "
         "store where it is needed, nyala.connect(path, read_only=True), or hand over scan.tokens()"
     )
-
-
-def copied(given: Any) -> Any:
-    """For `__copy__` of such, which would go by pickle's way: another of the same store."""
-    made = object.__new__(type(given))
-    vars(made).update(vars(given))
-    return made

@@ -20,7 +20,7 @@ import abc
 import dataclasses
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -28,7 +28,7 @@ from nyala.cfile.physical import narrow_decimal
 from nyala.env import Env
 from nyala.errors import ColumnNotFoundError, HistoryExpiredError, InvalidArgumentError, SchemaError
 from nyala.explanation import Explanation
-from nyala.hints import copied, no_attribute, not_pickled
+from nyala.hints import no_attribute, not_pickled
 from nyala.mvcc.timestamp import to_datetime
 from nyala.previews import preview, told
 from nyala.schema.alteration import widens
@@ -148,8 +148,8 @@ class PinnedRows(abc.ABC):
         def __reduce__(self) -> NoReturn:
             raise not_pickled(self)
 
-        def __copy__(self) -> Any:
-            return copied(self)
+        def __copy__(self) -> Self:
+            return self  # a handle: any number of threads may use it
 
     def expire_if_unread(self) -> None:
         """Give back the files when nobody read for 15 minutes. Called by maintenance."""

@@ -16,12 +16,12 @@ from __future__ import annotations
 import contextlib
 import html
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self
 
 import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError, ReadOnlyError, WriteError
-from nyala.hints import copied, no_attribute, not_pickled
+from nyala.hints import no_attribute, not_pickled
 from nyala.mvcc.timestamp import naive_note, parse_at, to_datetime
 from nyala.partition.describe import describe
 from nyala.previews import preview, told
@@ -236,8 +236,8 @@ class _Readable:
         def __reduce__(self) -> NoReturn:
             raise not_pickled(self)
 
-        def __copy__(self) -> Any:
-            return copied(self)
+        def __copy__(self) -> Self:
+            return self  # a handle: any number of threads may use it
 
 
 class TableView(_Readable):

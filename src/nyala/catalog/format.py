@@ -20,10 +20,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final, TypeAlias
 
 import google_crc32c
+
+from nyala.lazy_values import LazyValues, lazy_value
 
 __all__ = [
     "APPLICATION_ID",
@@ -82,18 +83,18 @@ _STR, _BYTES, _BYTES_OR_NULL = "TEXT NOT NULL", "BLOB NOT NULL", "BLOB"
 
 
 @dataclass(frozen=True)
-class TableShape:
+class TableShape(LazyValues):
     """One table: its columns without `crc`, as (name, SQLite type); the first `key_count` are the key."""
 
     name: str
     columns: tuple[tuple[str, str], ...]
     key_count: int = 1
 
-    @cached_property
+    @lazy_value
     def column_names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.columns)
 
-    @cached_property
+    @lazy_value
     def create_sql(self) -> str:
         """The statement as SQLite keeps it; compared letter by letter at every open."""
         columns = ", ".join(f'"{name}" {kind}' for name, kind in self.columns)
@@ -103,23 +104,23 @@ class TableShape:
             "WITHOUT ROWID"
         )
 
-    @cached_property
+    @lazy_value
     def select_sql(self) -> str:
         """All rows, `crc` last, in the key's order (which is the order they lie in: no sort)."""
         columns = ", ".join(f'"{name}"' for name in (*self.column_names, "crc"))
         key = ", ".join(f'"{name}"' for name in self.column_names[: self.key_count])
         return f'SELECT {columns} FROM "{self.name}" ORDER BY {key}'
 
-    @cached_property
+    @lazy_value
     def insert_sql(self) -> str:
         return f'INSERT INTO "{self.name}" VALUES ({", ".join("?" * (len(self.columns) + 1))})'
 
-    @cached_property
+    @lazy_value
     def delete_sql(self) -> str:
         key = " AND ".join(f'"{name}" = ?' for name in self.column_names[: self.key_count])
         return f'DELETE FROM "{self.name}" WHERE {key}'
 
-    @cached_property
+    @lazy_value
     def prefix(self) -> bytes:
         """What `serialise` puts before the values."""
         name = self.name.encode()
@@ -140,7 +141,7 @@ class TableShape:
         except struct.error as error:
             raise TypeError(str(error)) from None
 
-    @cached_property
+    @lazy_value
     def _eight_integers(self) -> struct.Struct | None:
         if [kind for _, kind in self.columns] != [_INT] * 8:
             return None

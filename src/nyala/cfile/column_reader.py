@@ -13,7 +13,6 @@ Trust and threads: as `reader`, which makes these.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -44,6 +43,7 @@ from nyala.cfile.physical import BYTES, Physical, narrow_decimal, narrow_physica
 from nyala.cfile.single_values import PART_LOG2, SingleValues
 from nyala.cfile.zonemap import Zone, zone_of
 from nyala.errors import CorruptionError
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.arrow_values import is_sound, rows_of
 from nyala.schema.constraint import Constraint
 from nyala.schema.types import ColumnType
@@ -66,7 +66,7 @@ class SummaryError(CorruptionError):
     """The values are whole, but what the footer says of them (zone map, first keys, counts) is not true of them."""
 
 
-class ColumnReader:
+class ColumnReader(LazyValues):
     """One column of a file. Made by `CFileReader.column`; lives as long as the file's reader."""
 
     def __init__(self, reader: CFileReader, footer: ColumnFooter, place: ColumnPlace) -> None:
@@ -435,7 +435,7 @@ class ColumnReader:
             self._numbers[demanded] = found
         return found
 
-    @cached_property
+    @lazy_value
     def _bounds(self) -> tuple[int, int]:
         return value_bounds(self._footer.form)
 
@@ -486,7 +486,7 @@ class ColumnReader:
 
     # -- look-ups ------------------------------------------------------------------------------------------
 
-    @cached_property
+    @lazy_value
     def singles(self) -> SingleValues:
         """Single values: of this column, and for `single_values.pick_all` and `few_between`, of several."""
         return SingleValues(self._source, self._footer, self._arrow, self.decoded_size)

@@ -18,7 +18,6 @@ window too large or too small, never a wrong value, and who decodes the block sa
 from __future__ import annotations
 
 import contextlib
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +31,7 @@ from nyala.cfile.encoding.pattern import value_length
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.physical import BYTES, binary_offsets
 from nyala.errors import CorruptionError
+from nyala.lazy_values import LazyValues, lazy_value
 
 __all__ = ["STEP_ROWS", "DecodedSize", "step_ends"]
 
@@ -55,7 +55,7 @@ def step_ends(lower: int, upper: int) -> npt.NDArray[np.int64]:
     return np.clip(np.arange(lower // STEP_ROWS, -(-upper // STEP_ROWS) + 1) * STEP_ROWS, lower, upper)
 
 
-class DecodedSize:
+class DecodedSize(LazyValues):
     """Of one column. Any thread; what two find out at once, both find out alike."""
 
     def __init__(self, source: BlockSource, footer: ColumnFooter) -> None:
@@ -66,7 +66,7 @@ class DecodedSize:
         self._sizes: dict[int, int] = {}  # by block: of its values before compression
         self._known: dict[int, npt.NDArray[np.float64]] = {}
 
-    @cached_property
+    @lazy_value
     def row_bytes(self) -> float:
         """About how many bytes a value takes on average: exact for fixed width, else by the words of the dictionary, or
         by a few blocks."""
@@ -119,7 +119,7 @@ class DecodedSize:
     def _longer(self, prefixed: float) -> float:
         return prefixed if self._footer.encoding == format.ENCODING_PREFIX else 1.0
 
-    @cached_property
+    @lazy_value
     def word_bytes_max(self) -> int:
         """The longest word of the dictionary, which there is."""
         return int(self._word_lengths.max(initial=0))
@@ -167,7 +167,7 @@ class DecodedSize:
             self._known[block] = found
         return found
 
-    @cached_property
+    @lazy_value
     def _words_bytes(self) -> int:
         try:
             header = self._source.read_bytes(self._footer.dictionary_offset, format.BLOCK_HEADER.size)
@@ -175,14 +175,14 @@ class DecodedSize:
         except CorruptionError:
             return self._footer.dictionary_length
 
-    @cached_property
+    @lazy_value
     def _word_lengths(self) -> npt.NDArray[Any]:
         try:
             return np.diff(binary_offsets(self._source.dictionary(None)))
         except CorruptionError:
             return np.zeros(0, np.int64)
 
-    @cached_property
+    @lazy_value
     def _sampled(self) -> tuple[int, list[int]]:
         """(rows, sizes before compression) of a few blocks: the longest as it is stored, and some from first to
         last."""

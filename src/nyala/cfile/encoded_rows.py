@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -26,6 +25,7 @@ from nyala.cfile.kernels import Answers, Fill, Lay, Question
 from nyala.cfile.memory import scratch
 from nyala.cfile.number_set import NumberSet
 from nyala.cfile.physical import Physical
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.constraint import order_key
 from nyala.schema.word_test import Demanded, WordTest
 
@@ -80,7 +80,7 @@ class EncodedRows(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class FrameRows:
+class FrameRows(LazyValues):
     """Of frames that lie one behind the other, the rows from `first` of the first frame on, `count` of them.
 
     numbers_of: what a demand on the column is of the numbers that lie in them.
@@ -116,7 +116,7 @@ class FrameRows:
             return np.logical_and(matching, valid, out=matching)
         return np.logical_or(matching, ~valid, out=matching)
 
-    @cached_property
+    @lazy_value
     def valid(self) -> Bools | None:
         """Of each row whether it has a value; None: all have."""
         if not any(frame.null_count for frame in self.frames):

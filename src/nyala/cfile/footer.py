@@ -18,7 +18,6 @@ shift. Offsets and lengths are parallel vectors and not pairs, so that NumPy rea
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import google_crc32c
 import numpy as np
@@ -33,13 +32,14 @@ from nyala.cfile.encoding.plain import decode_binary, encode_binary
 from nyala.cfile.physical import BYTES, FIXED, Physical, bloom_physical, physical
 from nyala.cfile.zonemap import Zone, ZoneMap
 from nyala.errors import CorruptionError, SchemaError, StorageError
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.types import ColumnType
 
 __all__ = ["ColumnFooter", "refuse_unknown_flags"]
 
 
 @dataclass(frozen=True)
-class ColumnFooter:
+class ColumnFooter(LazyValues):
     """Everything that a reader needs to know of a column before its first block."""
 
     key: ColumnKey
@@ -62,7 +62,7 @@ class ColumnFooter:
     table_length: int = 0  # 0: the column has no table of numbers; one that has a dictionary has none
     table_count: int = 0
 
-    @cached_property
+    @lazy_value
     def zone_map(self) -> ZoneMap | None:
         """Decoded when first asked for: a scan reads most columns without a predicate on them.
 

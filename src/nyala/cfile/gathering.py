@@ -22,7 +22,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, cast
@@ -35,6 +34,7 @@ from nyala.cfile import kernels
 from nyala.cfile.encoding.frame import Frame, Rows, joined_words, output
 from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.physical import Physical
+from nyala.lazy_values import LazyValues, lazy_value
 
 __all__ = ["Cut", "FramePick", "Ordinals", "Pick", "TextPick", "Words", "gathered", "joined_columns"]
 __all__ += ["joined_picks", "one_pick", "picked_words", "text_pick", "word_dtype"]
@@ -53,7 +53,7 @@ _null_count: Final = attrgetter("null_count")
 
 
 @dataclass(frozen=True)
-class Cut:
+class Cut(LazyValues):
     """Ordinals by block: of `blocks[i]`, which ascend, the rows `inside[begin:end]` with `pieces[i]` = (begin, end)."""
 
     blocks: list[int]
@@ -64,7 +64,7 @@ class Cut:
     is_range: bool = False
     """Whether the rows are neighbours."""
 
-    @cached_property
+    @lazy_value
     def rows(self) -> list[Rows]:
         """Of each block the rows in it: slices, where they are neighbours."""
         if self.is_range:

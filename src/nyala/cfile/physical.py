@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
@@ -71,34 +71,28 @@ class Physical:
     kind: str
     dtype: np.dtype[Any] | None  # of `fixed`
     narrow: bool = False  # decode decimals as they are stored
+    arrow: pa.DataType = field(init=False, repr=False, compare=False)
+    """The type of a decoded array."""
+    width_bytes: int = field(init=False, repr=False, compare=False)
+    """Bytes of one stored value of kind `fixed`; 0 for other kinds."""
+    is_narrowed: bool = field(init=False, repr=False, compare=False)
+    """Whether Arrow's value (a decimal128) is wider than the stored one."""
+    is_wide: bool = field(init=False, repr=False, compare=False)
+    """Whether it is a decimal of 16 bytes, which 64 bits need not hold."""
+    arrow_width_bytes: int = field(init=False, repr=False, compare=False)
+    """Bytes of one value of kind `fixed` in Arrow's memory."""
 
-    @functools.cached_property
-    def arrow(self) -> pa.DataType:
-        """The type of a decoded array."""
-        if self.narrow:
-            return narrow_decimal(self.type)
-        return _BLOOM_ARROW if self.code == format.TYPE_BLOOM else self.type.arrow
-
-    @functools.cached_property
-    def width_bytes(self) -> int:
-        """Bytes of one stored value of kind `fixed`."""
-        assert self.dtype is not None
-        return self.dtype.itemsize
-
-    @functools.cached_property
-    def is_narrowed(self) -> bool:
-        """Whether Arrow's value (a decimal128) is wider than the stored one."""
-        return not self.narrow and self.code in (format.TYPE_DECIMAL32, format.TYPE_DECIMAL64)
-
-    @functools.cached_property
-    def arrow_width_bytes(self) -> int:
-        """Bytes of one value of kind `fixed` in Arrow's memory."""
-        return 16 if self.is_narrowed or self.is_wide else self.width_bytes
-
-    @functools.cached_property
-    def is_wide(self) -> bool:
-        """Whether it is a decimal of 16 bytes, which 64 bits need not hold."""
-        return self.code == format.TYPE_DECIMAL128
+    def __post_init__(self) -> None:
+        bloom = self.code == format.TYPE_BLOOM
+        arrow = narrow_decimal(self.type) if self.narrow else _BLOOM_ARROW if bloom else self.type.arrow
+        width = 0 if self.dtype is None else self.dtype.itemsize
+        is_narrowed = not self.narrow and self.code in (format.TYPE_DECIMAL32, format.TYPE_DECIMAL64)
+        is_wide = self.code == format.TYPE_DECIMAL128
+        object.__setattr__(self, "arrow", arrow)
+        object.__setattr__(self, "width_bytes", width)
+        object.__setattr__(self, "is_narrowed", is_narrowed)
+        object.__setattr__(self, "is_wide", is_wide)
+        object.__setattr__(self, "arrow_width_bytes", 16 if is_narrowed or is_wide else width)
 
     def stored_array(self, array: pa.Array) -> pa.Array:
         """Values of the type's Arrow form in the type that is stored, NULLs kept.

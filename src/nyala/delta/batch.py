@@ -13,13 +13,13 @@ Source: shared design, section 3, "Arrow and NumPy throughout": calls are O(colu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from nyala.delta.run import Rowids, Timestamps, take
+from nyala.lazy_values import LazyValues, lazy_value
 
 __all__ = ["DeltaBatch", "SharedBatch", "held_bytes"]
 
@@ -36,7 +36,7 @@ def held_bytes(arrays: Iterable[pa.Array]) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class SharedBatch:
+class SharedBatch(LazyValues):
     """Columns by column id, all of one length, that own their memory and are never changed.
 
     It lives as long as one of the stores that hold a part of it; each counts its own rows' share.
@@ -47,16 +47,14 @@ class SharedBatch:
     """What the columns hold, if whoever made it knows."""
     batch: pa.RecordBatch | None = None
     """The same columns under their ids, if whoever made it has them so."""
+    column_ids: frozenset[int] = field(init=False)
+    row_count: int = field(init=False)
 
-    @cached_property
-    def column_ids(self) -> frozenset[int]:
-        return frozenset(self.columns)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "column_ids", frozenset(self.columns))
+        object.__setattr__(self, "row_count", len(next(iter(self.columns.values()), ())))
 
-    @cached_property
-    def row_count(self) -> int:
-        return len(next(iter(self.columns.values()))) if self.columns else 0
-
-    @cached_property
+    @lazy_value
     def bytes_per_row(self) -> float:
         """Average bytes of a row; asked once per batch, whatever the number of its stores."""
         total = held_bytes(self.columns.values()) if self.nbytes is None else self.nbytes

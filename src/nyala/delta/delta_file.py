@@ -25,7 +25,6 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final, Protocol
 
 import numpy as np
@@ -272,7 +271,7 @@ class DeltaFile:
         newest = last_of_row(rowids)
         return (rowids, values) if newest is None else (rowids[newest], take(values, np.flatnonzero(newest)))
 
-    @cached_property
+    @property
     def run_bytes(self) -> int:
         """What runs of the file take in the cache, `latest` included; an estimate, without a look into the file."""
         return 2 * _RECORD_BYTES * self.record_count

@@ -35,7 +35,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias
 
@@ -44,6 +43,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile.gathering import word_dtype
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.adapter import joined
 
 __all__ = [
@@ -80,7 +80,7 @@ def take(values: pa.Array, indices: npt.NDArray[np.integer[Any]]) -> pa.Array:
 
 
 @dataclass(frozen=True, eq=False)
-class DeltaRun:
+class DeltaRun(LazyValues):
     """The sorted changes of one column (D1–D3). Build one with `build_run` unless the order is known."""
 
     kind: DeltaKind
@@ -91,20 +91,20 @@ class DeltaRun:
     def __len__(self) -> int:
         return len(self.rowids)
 
-    @cached_property
+    @lazy_value
     def timestamp_min(self) -> int:
         return int(self.timestamps.min()) if len(self) else MAX_TIMESTAMP
 
-    @cached_property
+    @lazy_value
     def timestamp_max(self) -> int:
         return int(self.timestamps.max()) if len(self) else -1
 
-    @cached_property
+    @lazy_value
     def nbytes(self) -> int:
         """Bytes of the three vectors, without what `latest` adds."""
         return int(self.rowids.nbytes + self.timestamps.nbytes + self.values.nbytes)
 
-    @cached_property
+    @lazy_value
     def latest(self) -> tuple[Rowids, pa.Array]:
         """Per row the record that decides when every record applies: (unique ascending rowids, values).
 

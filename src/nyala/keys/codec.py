@@ -39,6 +39,7 @@ from nyala.keys.arrow_memory import (
     variable_array,
 )
 from nyala.keys.encoded_keys import BinaryKeys, EncodedKeys, Layout, NumpyKeys
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.types import ColumnType
 
 __all__ = ["KeyCodec"]
@@ -58,7 +59,7 @@ def _nothing() -> pa.Scalar:
     return pa.scalar(b"", pa.large_binary())
 
 
-class KeyCodec:
+class KeyCodec(LazyValues):
     """Encodes and decodes the keys over columns of these `types`, in key order. Stateless after construction.
 
     Also for the range columns of a partitioning, whose keys have the same encoding.
@@ -72,7 +73,7 @@ class KeyCodec:
         # Bytes of every key, None when some column varies in length.
         self.width: Final = None if None in widths else sum(w for w in widths if w is not None)
 
-    @functools.cached_property
+    @lazy_value
     def fixed_tail(self) -> tuple[tuple[int, int, int], ...]:
         """(which column, bytes of a key behind it, its own bytes), the last first: of the columns behind the last text,
         which stand at a fixed distance from the key's end, those of at most 8 bytes."""

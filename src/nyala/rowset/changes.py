@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
@@ -25,6 +24,7 @@ from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.node import Cell
 from nyala.delta.run import DeltaRun, Rowids, merge_runs
 from nyala.errors import CorruptionError
+from nyala.lazy_values import LazyValues, lazy_value
 
 __all__ = ["Changes"]
 
@@ -38,7 +38,7 @@ _STRETCH_ROWS_MIN: Final = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
-class Changes:
+class Changes(LazyValues):
     """The stores of one version of a rowset, in the order of `RowSetVersion`'s fields of these names."""
 
     undo: tuple[DeltaFile, ...]
@@ -69,7 +69,7 @@ class Changes:
         memory = self.deltas.column_ids
         return self._touched_before | memory if memory else self._touched_before
 
-    @cached_property
+    @lazy_value
     def _touched_before(self) -> frozenset[int]:
         """Those that stores have which take no changes any more."""
         of_files = (file.column_ids for file in (*self.undo, *self.redo))
@@ -172,11 +172,11 @@ class Changes:
         """
         return self._keeps_redo if file.kind == "redo" else self._keeps_undo
 
-    @cached_property
+    @lazy_value
     def _keeps_redo(self) -> bool:
         return _are_small(self.redo)
 
-    @cached_property
+    @lazy_value
     def _keeps_undo(self) -> bool:
         return _are_small(self.undo)
 
@@ -187,7 +187,7 @@ class Changes:
             (store.timestamp_max or 0) <= snapshot for store in stores if column_id in store.column_ids
         )
 
-    @cached_property
+    @lazy_value
     def _redo_ids(self) -> tuple[int, ...]:
         return tuple(file.serial for file in self.redo)
 
@@ -201,11 +201,11 @@ class Changes:
         log2 = max(_STRETCH_ROWS_MIN.bit_length(), rows_max.bit_length()) - 1
         return lower >> log2 << log2, min(((upper - 1 >> log2) + 1) << log2, row_count)
 
-    @cached_property
+    @lazy_value
     def _stretch_bytes_max(self) -> float:
         return _STRETCH_SHARE * min((file.cache_bytes for file in self.redo), default=0)
 
-    @cached_property
+    @lazy_value
     def _redo_bytes(self) -> int:
         return sum(file.run_bytes for file in self.redo)
 
@@ -229,11 +229,11 @@ class Changes:
             return None
         return self._state_of_files
 
-    @cached_property
+    @lazy_value
     def _redo_columns(self) -> frozenset[int]:
         return frozenset().union(*(file.column_ids for file in self.redo))
 
-    @cached_property
+    @lazy_value
     def _newest_since(self) -> dict[int, int]:
         """Of each column that files have: from which snapshot on all of their REDO applies, and none of their UNDO."""
         since: dict[int, int] = {}
@@ -242,7 +242,7 @@ class Changes:
                 since[column_id] = max(since.get(column_id, 0), file.timestamp_max)
         return since
 
-    @cached_property
+    @lazy_value
     def _state_of_files(self) -> tuple[tuple[int, ...]]:
         return (self._redo_ids,)
 

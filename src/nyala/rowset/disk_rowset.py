@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -40,6 +39,7 @@ from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids
 from nyala.errors import CorruptionError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
+from nyala.lazy_values import lazy_value
 from nyala.rowset import compacting
 from nyala.rowset.checking import findings, first_of
 from nyala.rowset.image import RowSetImage
@@ -143,7 +143,7 @@ class DiskRowSet(RowSetVersion):
         """Whether a row may not be there in the applied state. (Of the past, UNDO says when each came.)"""
         return self._had_dead or LIVENESS in self.deltas.column_ids
 
-    @cached_property
+    @lazy_value
     def _had_dead(self) -> bool:
         """`may_have_dead`, from what takes no changes any more."""
         stores: tuple[DeltaFile | DeltaMemStore, ...] = (*self.redo, *self.frozen)

@@ -13,7 +13,6 @@ Immutable; may be used from any thread. Source: Kudu facts 3.3, 3.5, 5.1.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -38,6 +37,7 @@ from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.hash64 import hash_one
 from nyala.keys.key_range import KeyRange
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.rowset.key_bounds import KeyBounds
 from nyala.rowset.meta import NO_ROWID
 from nyala.rowset.stored_keys import DenseKeys, SearchedKeys, SparseKeys, StoredKeys
@@ -50,7 +50,7 @@ _CACHE_SHARE: Final = 1 / 16
 _WRONG: Final = ("order", "unreadable", "samples", "index", "bloom")
 
 
-class KeyIndex:
+class KeyIndex(LazyValues):
     """The keys of one base file, whose rows stand in key order.
 
     key_column_ids: of the key, in its order.
@@ -73,7 +73,7 @@ class KeyIndex:
         self._too_large = False  # all keys, for their share of the cache
         self._pieces_asked = 0  # since all keys were read last; about right is enough
 
-    @cached_property
+    @lazy_value
     def _stored(self) -> StoredKeys:
         """Raises: CorruptionError for a file without them, KeysError when only the encoded keys cannot be read."""
         if len(self._key_column_ids) == 1:
@@ -185,7 +185,7 @@ class KeyIndex:
         at = known.lower_bound(canonical)
         return at if at < len(known) and known.at(at) == canonical else NO_ROWID
 
-    @cached_property
+    @lazy_value
     def _bounds(self) -> KeyBounds:
         # What the first column spans, the rowset's least and greatest key tell.
         places = [index for index, _, _ in self._codec.fixed_tail if index]

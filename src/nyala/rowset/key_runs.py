@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise, repeat
 from typing import Any, Final, NamedTuple
 
@@ -30,6 +29,7 @@ import numpy.typing as npt
 from nyala.delta.run import Rowids
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.rowset.meta import NO_ROWID
 
 __all__ = ["KeyRun", "KeyRuns", "SharedKeys"]
@@ -41,12 +41,12 @@ _TAIL_KEY_BYTES: Final = 150
 
 
 @dataclass(frozen=True, eq=False)
-class SharedKeys:
+class SharedKeys(LazyValues):
     """Keys of a batch that several tablets share, as `SharedBatch` is its columns: taken apart once for all of them."""
 
     keys: EncodedKeys
 
-    @cached_property
+    @lazy_value
     def hashable(self) -> list[Any]:
         """The keys as a dictionary takes them."""
         return self.keys.to_hashable()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final, NewType
 
 from nyala.cfile.column import ColumnKey, ColumnPlace
+from nyala.lazy_values import LazyValues, lazy_value
 
 __all__ = ["NO_ROWID", "RowSetId", "RowSetMeta"]
 
@@ -18,7 +18,7 @@ NO_ROWID: Final = -1
 
 
 @dataclass(frozen=True)
-class RowSetMeta:
+class RowSetMeta(LazyValues):
     """A rowset's base file and bounds.
 
     key_min, key_max: canonical bytes of the least and greatest key, both inclusive; dead rows count too.
@@ -40,6 +40,6 @@ class RowSetMeta:
     size_bytes: int
     schema_version: int = 0
 
-    @cached_property
+    @lazy_value
     def places(self) -> Mapping[ColumnKey, ColumnPlace]:
         return {place.key: place for place in self.columns}

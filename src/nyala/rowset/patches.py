@@ -25,7 +25,6 @@ Departure: what they come to is one patch, which scans share.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -40,6 +39,7 @@ from nyala.cfile.physical import narrow_decimal, physical
 from nyala.cfile.reader import ReadStats
 from nyala.delta.applier import decide, overlay, patch
 from nyala.delta.run import take
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.rowset.changes import Changes
 from nyala.schema.adapter import adapt
 from nyala.schema.arrow_values import fixed_values, is_narrow
@@ -61,7 +61,7 @@ _SEARCHED_SHARE: Final = 1 / 64
 
 
 @dataclass(frozen=True, eq=False)
-class Patch:
+class Patch(LazyValues):
     """Rows of a range that have another value than the base, counted from its first row (P1)."""
 
     type: ColumnType
@@ -130,7 +130,7 @@ class Patch:
         data = base.buffers()[1]
         return Lay(rows, self.positions, self.numbers, data, base.type.bit_width // 8)
 
-    @cached_property
+    @lazy_value
     def tells(self) -> bool:
         """Whether `matches` can be asked."""
         if self.is_numbers:

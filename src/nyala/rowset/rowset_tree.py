@@ -20,19 +20,19 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.rowset.disk_rowset import DiskRowSet
 
 __all__ = ["RowSetTree"]
 
 
-class RowSetTree:
+class RowSetTree(LazyValues):
     """The rowsets of one tablet at one moment, by key. Any thread may ask."""
 
     def __init__(self, rowsets: Sequence[DiskRowSet]) -> None:
@@ -75,7 +75,7 @@ class RowSetTree:
         first, last = bisect_left(reach, key), bisect_right(mins, key)
         return [rowset for rowset in self.rowsets[first:last] if key <= rowset.meta.key_max]
 
-    @cached_property
+    @lazy_value
     def _bounds(self) -> tuple[list[bytes], list[bytes]]:
         """Of each rowset the greatest key up to it, and its least: canonical bytes ascend as keys do."""
         mins = [rowset.meta.key_min for rowset in self.rowsets]

@@ -14,3 +14,11 @@ class RowSetStats(ReadStats):
     """Counts of the column files, and of changes laid over what they hold. For one thread at a time."""
 
     deltas_applied: int = 0  # cells that UNDO or REDO gave
+
+    def add(self, more: RowSetStats) -> None:
+        self.bytes_read += more.bytes_read
+        self.blocks_read += more.blocks_read
+        self.cache_hits += more.cache_hits
+        self.reads += more.reads
+        self.base_blocks |= more.base_blocks
+        self.deltas_applied += more.deltas_applied

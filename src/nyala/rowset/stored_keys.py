@@ -23,7 +23,6 @@ Immutable but for what the cache holds; any thread may use them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -42,6 +41,7 @@ from nyala.keys.arrow_memory import large_binary_array
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.short_keys import ShortKeys
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.rowset.meta import NO_ROWID
 
 __all__ = ["DenseKeys", "SearchedKeys", "SparseKeys", "StoredKeys"]
@@ -65,7 +65,7 @@ _ALONE_BY_BLOCKS_LOG2: Final = 4
 _ASKED_LOG2: Final = 4
 
 
-class DenseKeys:
+class DenseKeys(LazyValues):
     """Keys that lie in one column, a value for each: of the file's rows, or of every 2^n-th of them.
 
     owner: whom the cache's entries belong to, by the numbers of their blocks.
@@ -84,7 +84,7 @@ class DenseKeys:
     def __len__(self) -> int:
         return self.column.row_count
 
-    @cached_property
+    @lazy_value
     def first_keys(self) -> EncodedKeys:
         """Of every block."""
         first = self.column.block_first_keys()

@@ -27,7 +27,6 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Self
 
 import pyarrow as pa
@@ -41,6 +40,7 @@ from nyala.delta.run import LIVENESS
 from nyala.env.files import Files
 from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.rowset.changes import Changes
 from nyala.rowset.key_index import KeyIndex
 from nyala.rowset.meta import RowSetMeta
@@ -52,7 +52,7 @@ __all__ = ["RowSetVersion"]
 
 
 @dataclass(frozen=True, eq=False)
-class RowSetVersion:
+class RowSetVersion(LazyValues):
     """What one version of a rowset on disk is made of (see the module). Compared by identity."""
 
     meta: RowSetMeta
@@ -168,7 +168,7 @@ class RowSetVersion:
 
     # --- its parts --------------------------------------------------------------------------------
 
-    @cached_property
+    @lazy_value
     def changes(self) -> Changes:
         """Its stores, column by column."""
         return Changes(self.undo, self.redo, self.frozen, self.deltas, self.memo)
@@ -181,7 +181,7 @@ class RowSetVersion:
             known[column_id] = self._find_base_column(column_id)
         return known[column_id]
 
-    @cached_property
+    @lazy_value
     def _base_columns(self) -> dict[int, ColumnReader | None]:
         """What `base_column` has found of this version."""
         return {}

@@ -21,12 +21,12 @@ Source: Kudu's ColumnPredicate (canonical forms, merging); shared design, rule Z
 from __future__ import annotations
 
 import bisect
-import functools
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.equality import compared_as_tuples
 from nyala.schema.literals import NAN
 from nyala.schema.types import ColumnType
@@ -45,7 +45,7 @@ def order_key(value: Any) -> Any:
 
 @compared_as_tuples
 @dataclass(frozen=True)
-class Constraint:
+class Constraint(LazyValues):
     """A necessary condition on one column. Made by `between`, `one_of`, `intersect` and `union`."""
 
     lower: Any = None
@@ -178,7 +178,7 @@ class Constraint:
                 return False
         return True
 
-    @functools.cached_property
+    @lazy_value
     def _value_keys(self) -> list[Any]:
         assert self.values is not None
         return [order_key(value) for value in self.values]

@@ -21,7 +21,6 @@ Cost: one or two NumPy or Arrow calls a comparison, whatever the number of rows.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias
@@ -32,6 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.errors import InvalidArgumentError
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.arrow_values import (
     STORAGE,
     Mask,
@@ -107,7 +107,7 @@ def _among_valid(mask: Mask, array: pa.Array) -> Mask:
 # --- nodes ------------------------------------------------------------------------------------------
 
 
-class Bound:
+class Bound(LazyValues):
     """A node of a bound predicate. `columns` are those it reads; `cost` orders the terms of an AND."""
 
     columns: frozenset[str]
@@ -232,7 +232,7 @@ class BoundCompare(_OneColumn):
             mask = _NUMPY_COMPARE[op](values, value)
         return mask
 
-    @functools.cached_property
+    @lazy_value
     def _scalar(self) -> pa.Scalar:
         return pa.scalar(from_canonical(self.column.type, self.value), self.column.type.arrow)
 
@@ -281,7 +281,7 @@ class BoundIn(_OneColumn):
             )
         return array
 
-    @functools.cached_property
+    @lazy_value
     def _value_set(self) -> pa.Array:
         # Arrow hashes a float's bits: every NaN is a value of its own (so NaN is looked for apart), and so are
         # 0.0 and -0.0 (so both are in the set).
@@ -436,11 +436,11 @@ def evaluate_expression(table: pa.Table, expression: pc.Expression) -> pa.Array:
 class _Parts(Bound):
     parts: tuple[Bound, ...]
 
-    @functools.cached_property
-    def columns(self) -> frozenset[str]:  # type: ignore[override]
+    @lazy_value
+    def columns(self) -> frozenset[str]:
         return frozenset().union(*(part.columns for part in self.parts))
 
-    @functools.cached_property
+    @lazy_value
     def _in_order(self) -> tuple[Bound, ...]:
         return tuple(sorted(self.parts, key=lambda part: part.rank))
 

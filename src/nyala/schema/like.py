@@ -10,7 +10,6 @@ pattern; what it cannot compile in its memory is refused when the predicate is b
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.errors import InvalidArgumentError
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.literals import quote
 
 __all__ = ["LikePattern", "parse_like", "text_after_prefix"]
@@ -29,7 +29,7 @@ _SURROGATES: Final = (0xD800, 0xDFFF)
 
 
 @dataclass(frozen=True)
-class LikePattern:
+class LikePattern(LazyValues):
     """A pattern as a sequence of literal texts and wildcards. Two texts never follow one another."""
 
     parts: tuple[str | int, ...]
@@ -64,7 +64,7 @@ class LikePattern:
             return pc.match_substring(array, parts[1])
         return pc.match_substring_regex(array, self._regex)
 
-    @functools.cached_property
+    @lazy_value
     def _regex(self) -> str:
         wildcards = {_ANY: ".*", _ONE: "."}
         body = "".join(wildcards[p] if isinstance(p, int) else _quote_regex(p) for p in self.parts)

@@ -21,13 +21,13 @@ Source: shared contract, "Read"; Kudu's ColumnPredicate and ScanSpec.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow.compute as pc
 
 from nyala.errors import InvalidArgumentError
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema import binding, nodes
 from nyala.schema.arrow_values import Mask
 from nyala.schema.constraint import EMPTY, Constraint
@@ -93,7 +93,7 @@ def bind(where: str | Predicate | ColumnRef | pc.Expression | None, schema: Sche
     return BoundPredicate(nodes.as_predicate(where), schema)
 
 
-class BoundPredicate:
+class BoundPredicate(LazyValues):
     """A predicate in the terms of one schema. Immutable, thread-safe; compares by meaning of its text.
 
     `columns` are the columns that `evaluate` reads; `tree` is the syntax tree with canonical literals.
@@ -124,23 +124,23 @@ class BoundPredicate:
         """
         return self._constraints
 
-    @functools.cached_property
+    @lazy_value
     def _constraints(self) -> dict[str, Constraint]:
         found = self._derived
         return dict.fromkeys(sorted(nodes.names_in(self.tree)), EMPTY) if found is None else found
 
-    @functools.cached_property
+    @lazy_value
     def is_its_constraints(self) -> bool:
         """Whether a row is selected exactly when each column satisfies its constraint: ranges and lists of values of
         single columns, all of which hold."""
         return all(map(is_its_constraint, self._terms))
 
-    @functools.cached_property
+    @lazy_value
     def word_tests(self) -> Mapping[str, WordTest]:
         """Of columns of text what constraints do not say."""
         return word_tests(self._terms)
 
-    @functools.cached_property
+    @lazy_value
     def is_told(self) -> bool:
         """Whether a row is selected exactly when each column satisfies its word test, or if it has none its
         constraint."""
@@ -151,12 +151,12 @@ class BoundPredicate:
         """All of these hold."""
         return self._bound.parts if isinstance(self._bound, BoundAnd) else (self._bound,)
 
-    @functools.cached_property
+    @property
     def empty(self) -> bool:
         """Whether no row of any table can be selected."""
         return self._derived is None
 
-    @functools.cached_property
+    @lazy_value
     def _derived(self) -> dict[str, Constraint] | None:
         return binding.derive(self._bound)
 

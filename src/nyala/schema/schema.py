@@ -29,7 +29,6 @@ import datetime as dt
 import decimal
 import difflib
 import enum
-import functools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,6 +38,7 @@ from typing import Any, Final, NewType
 import pyarrow as pa
 
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError, SchemaError
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.cast import cast_value
 from nyala.schema.equality import compared_as_tuples
 from nyala.schema.limits import DEFAULT_LIMITS, LARGEST, Limits
@@ -213,7 +213,7 @@ class ColumnSchema:
 
 
 @dataclass(frozen=True)
-class Schema:
+class Schema(LazyValues):
     """The columns of a table, key columns first (S1). Immutable; pickles and goes through JSON unchanged."""
 
     columns: tuple[ColumnSchema, ...]
@@ -222,10 +222,19 @@ class Schema:
     next_column_id: int = FIRST_COLUMN_ID
     layout_version: int = 0
     """The version with which what is stored changed last: columns, types, encodings. Older files are outdated."""
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    key_names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    key_ids: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    ready_plans: list[Any] = field(init=False, repr=False, compare=False, default_factory=list)
+    """What `nyala.schema.ready` knows of data that came for this schema."""
     _by_name: Mapping[str, ColumnSchema] = field(init=False, repr=False, compare=False)
     _by_id: Mapping[int, ColumnSchema] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        names = tuple(column.name for column in self.columns)
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "key_names", names[: self.key_count])
+        object.__setattr__(self, "key_ids", tuple(column.id for column in self.key_columns))
         object.__setattr__(self, "_by_name", {column.name: column for column in self.columns})
         object.__setattr__(self, "_by_id", {column.id: column for column in self.columns})
         self.check()
@@ -256,27 +265,10 @@ class Schema:
         """The columns that are not in the key."""
         return self.columns[self.key_count :]
 
-    @functools.cached_property
-    def names(self) -> tuple[str, ...]:
-        return tuple(column.name for column in self.columns)
-
-    @functools.cached_property
+    @lazy_value
     def arrow_types(self) -> Mapping[int, pa.DataType]:
         """The Arrow type of each column, by its id."""
         return {column.id: column.type.arrow for column in self.columns}
-
-    @functools.cached_property
-    def key_ids(self) -> tuple[int, ...]:
-        return tuple(column.id for column in self.key_columns)
-
-    @functools.cached_property
-    def key_names(self) -> tuple[str, ...]:
-        return self.names[: self.key_count]
-
-    @functools.cached_property
-    def ready_plans(self) -> list[Any]:
-        """What `nyala.schema.ready` knows of data that came for this schema."""
-        return []
 
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
@@ -328,7 +320,7 @@ class Schema:
             return self._arrow_schema
         return pa.schema([column.arrow_field() for column in self.project(names)])
 
-    @functools.cached_property
+    @lazy_value
     def _arrow_schema(self) -> pa.Schema:
         return pa.schema([column.arrow_field() for column in self.columns])
 

@@ -27,9 +27,8 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import difflib
-import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -90,8 +89,22 @@ class ColumnType:
     precision: int | None = None
     scale: int | None = None
     length: int | None = None
+    arrow: pa.DataType = field(init=False, repr=False, compare=False)
+    """The canonical Arrow type; two columns of equal ColumnType always have equal Arrow types."""
+    storage_width_bytes: int | None = field(init=False, repr=False, compare=False)
+    """Bytes of one value before encoding, None where it varies. A decimal takes 4, 8 or 16."""
+    _bounds: tuple[int | None, int | None] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._check()
+        object.__setattr__(self, "arrow", self._make_arrow())
+        object.__setattr__(self, "storage_width_bytes", self._find_width())
+        object.__setattr__(self, "_bounds", self._find_bounds())
+
+    def __reduce__(self) -> tuple[type[ColumnType], tuple[Any, ...]]:
+        return ColumnType, (self.name, self.precision, self.scale, self.length)
+
+    def _check(self) -> None:
         if self.name not in TYPE_NAMES:
             raise SchemaError(_unknown_type(self.name))
         if self.name == "decimal":
@@ -123,16 +136,12 @@ class ColumnType:
             return f"varchar({self.length})"
         return self.name
 
-    @functools.cached_property
-    def arrow(self) -> pa.DataType:
-        """The canonical Arrow type; two columns of equal ColumnType always have equal Arrow types."""
+    def _make_arrow(self) -> pa.DataType:
         if self.name == "decimal":
             return pa.decimal128(self.precision, self.scale)
         return _PLAIN_ARROW[self.name]
 
-    @functools.cached_property
-    def storage_width_bytes(self) -> int | None:
-        """Bytes of one value before encoding, None where it varies. A decimal takes 4, 8 or 16."""
+    def _find_width(self) -> int | None:
         if self.name == "decimal":
             assert self.precision is not None
             return 4 if self.precision <= 9 else 8 if self.precision <= 18 else 16
@@ -173,8 +182,7 @@ class ColumnType:
         """Greatest value, inclusive, in canonical form; None for other types."""
         return self._bounds[1]
 
-    @functools.cached_property
-    def _bounds(self) -> tuple[int | None, int | None]:
+    def _find_bounds(self) -> tuple[int | None, int | None]:
         if self.name in _INTEGER_WIDTHS or self.name == "timestamp":
             half = 1 << (8 * _FIXED_WIDTHS[self.name] - 1)
             return -half, half - 1

@@ -27,6 +27,7 @@ import pyspark
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError
 
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.spark.cluster import is_classic
 
 if TYPE_CHECKING:
@@ -82,21 +83,20 @@ def is_known(spark: SparkSession) -> bool:
     return is_classic(spark) and _version() in KNOWN_IN
 
 
-class Jvm:
+class Jvm(LazyValues):
     """The classes of one JVM, as attributes: CLASSES has their names. And what is made of them again and again."""
 
     def __init__(self, client: Any) -> None:
         """client: py4j's, of a gateway."""
-        self._client = client
+        self._classes = {name: JavaClass(path, client) for name, path in CLASSES.items()}
         self._methods: dict[str, Any] = {}
         # Statements as plans, and what goes with them, by their texts (`plans`).
         self.kept: dict[str, tuple[Any, Any]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        if name not in CLASSES:
+        found = self._classes.get(name)
+        if found is None:
             raise AttributeError(name)
-        found = JavaClass(CLASSES[name], self._client)
-        setattr(self, name, found)
         return found
 
     def static(self, name: str, method: str) -> Any:
@@ -106,11 +106,11 @@ class Jvm:
             self._methods[known] = getattr(getattr(self, name), method)
         return self._methods[known]
 
-    @functools.cached_property
+    @lazy_value
     def none(self) -> Any:
         return self.Option.empty()
 
-    @functools.cached_property
+    @lazy_value
     def _nil(self) -> Any:
         return getattr(self.Nil, "MODULE$")
 
@@ -118,12 +118,12 @@ class Jvm:
         """A Seq of Scala's. A call for each item, and none besides."""
         return functools.reduce(lambda rest, item: self.Cons(item, rest), reversed(items), self._nil)
 
-    @functools.cached_property
+    @lazy_value
     def name(self) -> Any:
         """An AliasIdentifier, by its text."""
         return functools.lru_cache(64)(lambda text: self.AliasIdentifier(text, self._nil))
 
-    @functools.cached_property
+    @lazy_value
     def type(self) -> Any:
         """A DataType, by its JSON."""
         return functools.lru_cache(64)(lambda json: self.DataType.fromJson(json))

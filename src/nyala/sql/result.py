@@ -9,7 +9,6 @@ Source: shared contract, `db.sql`; Python's DB-API for the fetch methods.
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from nyala.explanation import Explanation
 from nyala.hints import no_attribute
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.mvcc.timestamp import to_datetime
 from nyala.previews import preview, told
 from nyala.scan import Scan
@@ -109,7 +109,7 @@ class _Question:
         raise ours from error
 
 
-class Result:
+class Result(LazyValues):
     """Rows of a statement at one moment. Made by `Database.sql` and `Snapshot.sql`; thread-safe."""
 
     def __init__(self, question: _Question, timestamp: int) -> None:
@@ -190,7 +190,7 @@ class Result:
         """The names of the columns."""
         return list(self.schema.names)
 
-    @functools.cached_property
+    @lazy_value
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows."""
         return _Run(self._question).reader("SELECT * FROM (\n", "\n) LIMIT 0").schema

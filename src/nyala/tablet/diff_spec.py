@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from nyala.delta.run import Timestamps
 from nyala.errors import InvalidArgumentError
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet.read_path import WINDOW_ROWS
 from nyala.tablet.root import TableState
@@ -28,7 +28,7 @@ SLICE_VERSIONS: Final = 1 << 19
 
 
 @dataclass(frozen=True)
-class DiffSpec:
+class DiffSpec(LazyValues):
     """What is asked of one table between two moments.
 
     columns:   the key's columns first, then others.
@@ -45,7 +45,7 @@ class DiffSpec:
     window_rows: int = WINDOW_ROWS
     slice_versions: int = SLICE_VERSIONS
 
-    @cached_property
+    @lazy_value
     def arrow_schema(self) -> pa.Schema:
         """Of the result: columns outside the key are nullable, because deleted rows have no values."""
         fields = [column.arrow_field() for column in self.columns]

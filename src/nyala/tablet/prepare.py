@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -81,7 +80,7 @@ class PreparedOperation:
         """The last row of each key."""
         return self.rows if self.is_distinct else self.rows[self.starts[1:] - 1]
 
-    @cached_property
+    @property
     def nbytes(self) -> int:
         """Bytes of the columns given."""
         return held_bytes(self.columns.values())

@@ -23,13 +23,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import pyarrow as pa
 
 from nyala.catalog.model import TableEntry, TabletEntry
 from nyala.errors import TableNotFoundError
 from nyala.keys.codec import KeyCodec
+from nyala.lazy_values import LazyValues, lazy_value, share_lazy_values
 from nyala.partition.levels import Partition, Router
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
@@ -45,7 +45,7 @@ _LOG_SCHEMAS_MAX = 64
 
 
 @dataclass(frozen=True, eq=False)
-class TabletState:
+class TabletState(LazyValues):
     """One horizontal partition of a table: its rows, in memory and on disk."""
 
     entry: TabletEntry
@@ -61,7 +61,7 @@ class TabletState:
     def partition(self) -> Partition:
         return self.entry.partition
 
-    @cached_property
+    @lazy_value
     def tree(self) -> RowSetTree:
         return RowSetTree(self.rowsets)
 
@@ -101,7 +101,7 @@ def _older(left: int | None, right: int | None) -> int | None:
 
 
 @dataclass(frozen=True, eq=False)
-class TableState:
+class TableState(LazyValues):
     """A table at one schema version, with its tablets in partition order (T2)."""
 
     entry: TableEntry
@@ -136,13 +136,12 @@ class TableState:
         seen = self._seen.get(schema.version)
         if seen is None:
             seen = dataclasses.replace(self, entry=dataclasses.replace(self.entry, schema=schema))
-            for name in ("codec", "partitions", "ordinal_of"):  # not `router`, which goes by names
-                if name in self.__dict__:
-                    seen.__dict__[name] = self.__dict__[name]
+            # Not `router`, which goes by names.
+            share_lazy_values(self, seen, ("codec", "partitions", "ordinal_of"))
             self._seen[schema.version] = seen
         return seen
 
-    @cached_property
+    @lazy_value
     def _seen(self) -> dict[int, TableState]:
         return {}
 
@@ -152,28 +151,28 @@ class TableState:
             self._stored_schema if cut == 0 else stored_schema(self.schema, self.entry.earlier_schemas(cut))
         )
 
-    @cached_property
+    @lazy_value
     def _stored_schema(self) -> Schema:
         return stored_schema(self.schema, self.entry.earlier_schemas())
 
-    @cached_property
+    @lazy_value
     def codec(self) -> KeyCodec:
         return KeyCodec([column.type for column in self.schema.key_columns])
 
-    @cached_property
+    @lazy_value
     def partitions(self) -> tuple[Partition, ...]:
         return tuple(tablet.partition for tablet in self.tablets)
 
-    @cached_property
+    @lazy_value
     def router(self) -> Router:
         return Router(self.entry.partition_schema, self.partitions, self.schema)
 
-    @cached_property
+    @lazy_value
     def ordinal_of(self) -> Mapping[int, int]:
         """Tablet id to its place in `tablets`."""
         return {tablet.id: ordinal for ordinal, tablet in enumerate(self.tablets)}
 
-    @cached_property
+    @lazy_value
     def no_errors(self) -> pa.Table:
         """The table of row errors of a write without any."""
         keys = {column.name: pa.array([], column.type.arrow) for column in self.schema.key_columns}
@@ -190,7 +189,7 @@ class TableState:
             known = self._log_schemas[column_ids] = schema, schema.serialize()
         return known
 
-    @cached_property
+    @lazy_value
     def _log_schemas(self) -> dict[tuple[int, ...], tuple[pa.Schema, pa.Buffer]]:
         return {}
 
@@ -200,22 +199,13 @@ class TableState:
         fresh = dataclasses.replace(
             self, tablets=tuple(changed.get(tablet.id, tablet) for tablet in self.tablets)
         )
-        for name in (
-            "codec",
-            "partitions",
-            "router",
-            "ordinal_of",
-            "no_errors",
-            "_log_schemas",
-            "_stored_schema",
-        ):
-            if name in self.__dict__:
-                fresh.__dict__[name] = self.__dict__[name]
+        kept = ("codec", "partitions", "router", "ordinal_of", "no_errors", "_log_schemas", "_stored_schema")
+        share_lazy_values(self, fresh, kept)
         return fresh
 
 
 @dataclass(frozen=True, eq=False)
-class Root:
+class Root(LazyValues):
     """All tables at one version of the catalogue.
 
     `version` is the catalogue's; several roots may carry the same one (a freeze makes a root without a
@@ -225,7 +215,7 @@ class Root:
     version: int
     tables: Mapping[int, TableState]
 
-    @cached_property
+    @lazy_value
     def floor(self) -> int:
         """The oldest moment at which all tables have all their rows (T4)."""
         return max(
@@ -237,7 +227,7 @@ class Root:
             default=0,
         )
 
-    @cached_property
+    @lazy_value
     def by_name(self) -> Mapping[str, TableState]:
         return {table.name: table for table in self.tables.values()}
 

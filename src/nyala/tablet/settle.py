@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +64,7 @@ class Effect:
     batch: pa.RecordBatch | None = None  # the columns as the log has them, where they are one batch
     message: pa.Buffer | None = None  # the batch's, if it has one already
 
-    @cached_property
+    @property
     def nbytes(self) -> int:
         """Bytes of the columns."""
         return held_bytes(self.columns.values()) if self.message is None else self.message.size

@@ -17,7 +17,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -32,6 +31,7 @@ from nyala.cfile.memory import of_columns, pool
 from nyala.cfile.physical import narrow_decimal
 from nyala.keys.codec import KeyCodec
 from nyala.keys.key_range import KeyRange, is_key_range, key_range_of
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.rowset.disk_rowset import DiskRowSet, is_scan
 from nyala.rowset.stats import RowSetStats
 from nyala.rowset.together import Told, encoded_columns, picked_columns, sieved_rows, whole_columns
@@ -127,14 +127,11 @@ class ScanCounters:
     def add(self, stats: RowSetStats) -> None:
         """What reading one more piece cost."""
         with self._lock:
-            for name, cost in vars(stats).items():
-                if cost and name != "base_blocks":
-                    setattr(self.stats, name, getattr(self.stats, name) + cost)
-            self.stats.base_blocks |= stats.base_blocks
+            self.stats.add(stats)
 
 
 @dataclass(frozen=True)
-class ScanSpec:
+class ScanSpec(LazyValues):
     """What is asked of one table at one timestamp."""
 
     schema: Schema
@@ -148,15 +145,15 @@ class ScanSpec:
     without_dropped: bool = False
     """Rows that went with their range partition are left out; else who needs them is refused."""
 
-    @cached_property
+    @lazy_value
     def constraints(self) -> Mapping[str, Constraint]:
         return {} if self.predicate is None else self.predicate.constraints()
 
-    @cached_property
+    @lazy_value
     def key_range(self) -> KeyRange:
         return key_range_of(self.constraints, self.schema)
 
-    @cached_property
+    @lazy_value
     def is_key_range(self) -> bool:
         """Whether the predicate says no more than `key_range`: rows between these bounds need not be asked."""
         predicate = self.predicate
@@ -167,18 +164,18 @@ class ScanSpec:
             and is_key_range(self.constraints, self.schema)
         )
 
-    @cached_property
+    @lazy_value
     def arrow_schema(self) -> pa.Schema:
         if not self.types and self.columns is self.schema.columns:
             return self.schema.arrow_schema()
         fields = [column.arrow_field() for column in self.columns]
         return pa.schema([f.with_type(self.types.get(f.name, f.type)) for f in fields])
 
-    @cached_property
+    @lazy_value
     def codec(self) -> KeyCodec:
         return KeyCodec([column.type for column in self.schema.key_columns])
 
-    @cached_property
+    @lazy_value
     def can_match(self) -> bool:
         return self.predicate is None or not self.predicate.empty
 

@@ -267,7 +267,6 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
                 zip(effect.columns, copy_arrays(list(effect.columns.values())), strict=True)
             )
             effect.batch = None
-            effect.__dict__.pop("nbytes", None)
     groups = [
         (settlement, effect, log_batch(settlement.table, effect))
         for settlement in settlements

@@ -209,7 +209,7 @@ def test_check_compares_what_is_said_twice(files: MemoryFiles, monkeypatch: pyte
     def lying(**changes: object) -> object:
         def encode_lie(self: ColumnFooter, zones: list | None) -> bytes:  # type: ignore[type-arg]
             applies = {name: value for name, value in changes.items() if getattr(self, name) is not None}
-            return encode(type(self)(**{**vars(self), **applies}), zones)
+            return encode(dataclasses.replace(self, **applies), zones)
 
         return encode_lie
 

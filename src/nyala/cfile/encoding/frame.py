@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -38,6 +37,7 @@ from nyala.cfile.planes import (
     plane_views,
     planes_size,
 )
+from nyala.lazy_values import LazyValues, lazy_value
 
 __all__ = ["Frame", "Rows", "joined_words", "line_fits", "output", "table_bounds", "value_bounds"]
 
@@ -78,7 +78,7 @@ def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class Frame(LazyValues):
     """A line (base, step, unit, deltas), a table (references, deltas), or steps (anchors, and either's deltas).
 
     References of a shared table are a part of the column's own, which ascends.
@@ -99,6 +99,8 @@ class Frame:
     """Of a block with NULLs: of each row whether it has a value. That of another row may be any."""
     null_count: int = 0
     is_shared: bool = False
+    _asked: list[int] = field(init=False, default_factory=lambda: [0])
+    """One number: how many rows were picked, for `_anchors_for`."""
 
     @staticmethod
     def parse(
@@ -337,7 +339,7 @@ class Frame:
             return int(self.references[delta])
         return self.base + self.step * row + self.unit * delta
 
-    @cached_property
+    @lazy_value
     def planes(self) -> tuple[tuple[int, int, npt.NDArray[Any]], ...]:
         """The planes that the deltas lie in: see `plane_views`."""
         return plane_views(self.data, self.start, self.bits, self.row_count)
@@ -352,14 +354,12 @@ class Frame:
         """
         if self.anchors is None or not kernels.COMPILED:
             return self.anchors, format.FOR_TILE_ROWS
-        if "_near_anchors" not in self.__dict__:
-            asked = self.__dict__.get("_asked", 0) + 1 + (rows >> _ASKED_LOG2)
-            self.__dict__["_asked"] = asked  # of two threads one may be forgotten
-            if asked <= len(self.anchors):
-                return self.anchors, format.FOR_TILE_ROWS
+        self._asked[0] += 1 + (rows >> _ASKED_LOG2)  # of two threads one may be forgotten
+        if self._asked[0] <= len(self.anchors):
+            return self.anchors, format.FOR_TILE_ROWS
         return self._near_anchors, _NEAR_ROWS
 
-    @cached_property
+    @lazy_value
     def _near_anchors(self) -> npt.NDArray[np.int64]:
         """Of steps: the value of every `_NEAR_ROWS`th row."""
         rows = np.arange(0, self.row_count, _NEAR_ROWS)

@@ -1,0 +1,81 @@
+"""Values that an object computes at their first read, safe for objects that threads share.
+
+    class Table(LazyValues):
+        @lazy_value
+        def names(self) -> tuple[str, ...]:
+            return tuple(column.name for column in self.columns)
+
+`functools.cached_property` is not used in this package, because it stores its value through the instance's `__dict__`.
+CPython 3.11 makes that dictionary at the first access. Making it may run the garbage collector; a finalizer then lets
+another thread run; if that thread makes the dictionary of the same instance too, both own one array of values, and the
+process crashes later. For the same reason no code of this package reads `__dict__`, calls `vars()` on an instance, or
+adds an attribute to an object after its constructor.
+
+Invariants
+    L1  The values lie in a plain dictionary of their own, in a slot. `__new__` fills the slot, before another thread
+        can know the object.
+    L2  Two threads may compute a value at the same time. The first to finish stores it, and both get that one.
+    L3  Objects with lazy values are not copied or pickled by default: a copy would share the dictionary. A class that
+        needs it defines `__reduce__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, NoReturn, Self, TypeVar, overload
+
+__all__ = ["LazyValues", "lazy_value", "share_lazy_values"]
+
+_Value = TypeVar("_Value")
+
+
+class LazyValues:
+    """Base of classes with lazy values, frozen dataclasses too."""
+
+    __slots__ = ("_lazy_values",)
+    _lazy_values: dict[str, Any]
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        made = super().__new__(cls)
+        object.__setattr__(made, "_lazy_values", {})
+        return made
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} is not copied or pickled")
+
+
+class lazy_value(Generic[_Value]):
+    """Decorator of a method of a `LazyValues` class: an attribute that is computed once, at its first read.
+
+    Computing must be repeatable: see L2.
+    """
+
+    def __init__(self, compute: Callable[[Any], _Value]) -> None:
+        self.__doc__ = compute.__doc__
+        self._compute = compute
+        self._name = compute.__name__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, instance: LazyValues, owner: type) -> _Value: ...
+
+    def __get__(self, instance: LazyValues | None, owner: type) -> Self | _Value:
+        if instance is None:
+            return self
+        try:
+            return instance._lazy_values[self._name]  # type: ignore[no-any-return]
+        except KeyError:
+            pass
+        value = self._compute(instance)
+        return instance._lazy_values.setdefault(self._name, value)  # type: ignore[no-any-return]
+
+    def __set__(self, instance: LazyValues, value: object) -> NoReturn:
+        raise AttributeError(f"{type(instance).__name__}.{self._name} is computed and cannot be set")
+
+
+def share_lazy_values(given: LazyValues, receiver: LazyValues, names: Iterable[str]) -> None:
+    """Give `receiver` those of the named values of `given` that are computed already. No other thread knows it yet."""
+    known = given._lazy_values
+    receiver._lazy_values.update({name: known[name] for name in names if name in known})
