@@ -12,6 +12,7 @@ Immutable; any thread may use it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,7 +41,9 @@ class NumberSet:
         if constraint.empty or constraint.null == "only":
             return NOTHING
         if constraint.values is not None:
-            inside = [value for value in constraint.values if _INT64_MIN <= value <= _INT64_MAX]
+            inside: Sequence[int] = constraint.values
+            if not _INT64_MIN <= inside[0] <= inside[-1] <= _INT64_MAX:
+                inside = [value for value in inside if _INT64_MIN <= value <= _INT64_MAX]
             if not inside:
                 return NOTHING
             values = np.array(inside, np.int64) if len(inside) > 1 else None

@@ -132,7 +132,7 @@ def clamp(constraint: Constraint | None, type: ColumnType) -> Clamped:
     least, most = type.value_min, type.value_max
     if constraint.values is not None:
         values = constraint.values
-        if least is not None and most is not None:
+        if least is not None and most is not None and not least <= values[0] <= values[-1] <= most:
             values = tuple(value for value in values if least <= value <= most)
         return Clamped(values=values, empty=not values)
     lower, upper, upper_open = constraint.lower, constraint.upper, False

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError, SchemaError
-from nyala.schema import evaluate, literals
+from nyala.schema import evaluate, literals, value_lists
 from nyala.schema.constraint import ANY, EMPTY, NULL_ONLY, Constraint
 from nyala.schema.evaluate import (
     Bound,
@@ -90,8 +90,7 @@ def bind_node(node: Predicate, schema: Schema) -> Predicate:
                 return node
             return Compare(name, op, _spell(column, value))
         case InList(name, values):
-            column = schema.by_name(name)
-            return InList(name, tuple(_spell(column, value) for value in values))
+            return InList(name, _spell_list(schema.by_name(name), values))
         case IsNull(name):
             schema.by_name(name)
             return node
@@ -179,6 +178,28 @@ def _spell(column: ColumnSchema, literal: Literal) -> Literal:
     return literal
 
 
+def _spell_list(
+    column: ColumnSchema, values: tuple[Literal, ...] | pa.Array
+) -> tuple[Literal, ...] | pa.Array:
+    """The values of a list, each spelled by itself; of a long list those that the column can hold, as an array."""
+    placed = _place_list(column, values)
+    if placed is not None:
+        return placed
+    literals = values if isinstance(values, tuple) else value_lists.literals_of(values)
+    spelled = tuple(_spell(column, literal) for literal in literals)
+    placed = _place_list(column, spelled)  # they may be of one kind now
+    return spelled if placed is None else placed
+
+
+def _place_list(column: ColumnSchema, values: tuple[Literal, ...] | pa.Array) -> pa.Array | None:
+    """A long list as an array in the column's type, with one NULL if it has any; None where that cannot be."""
+    array = value_lists.as_array(values)
+    placed = None if array is None else value_lists.place(column, array.drop_null())
+    if array is None or not placed:
+        return None
+    return pa.concat_arrays([placed, pa.nulls(1, placed.type)]) if array.null_count else placed
+
+
 def _arrow_columns(expression: pc.Expression, schema: Schema) -> tuple[str, ...]:
     """The columns that an Arrow expression reads, in the schema's order.
 
@@ -249,7 +270,7 @@ def _lower_compare(column: ColumnSchema, op: str, literal: Literal) -> Bound:
     not_null = BoundNull(column, negated=True)
     if type.name == "bool":
         allowed = [flag for flag in (False, True) if _holds(flag, op, literal)]
-        return not_null if len(allowed) == 2 else _in(column, allowed)
+        return not_null if len(allowed) == 2 else _in(column, Constraint.one_of(allowed))
     if type.is_text:
         return BoundCompare(column, op, place_text(column, literal))
     if type.name == "binary":
@@ -289,8 +310,13 @@ def _holds(flag: bool, op: str, literal: Literal) -> bool:
     }[op]
 
 
-def _lower_in(column: ColumnSchema, values: Iterable[Literal], negated: bool) -> Bound:
-    values = tuple(values)
+def _lower_in(column: ColumnSchema, values: tuple[Literal, ...] | pa.Array, negated: bool) -> Bound:
+    if isinstance(values, pa.Array):
+        if negated and values.null_count:
+            return _FALSE
+        return _in(
+            column, Constraint.of_ascending(value_lists.canonical(column.type, values.drop_null())), negated
+        )
     if not values:
         return BoundConstant(negated)  # for every row, also where the column is NULL
     if negated and None in values:
@@ -302,11 +328,12 @@ def _lower_in(column: ColumnSchema, values: Iterable[Literal], negated: bool) ->
             found.append(bound.value)
         elif isinstance(bound, BoundIn):
             found.extend(bound.values)
-    return _in(column, found, negated)
+    return _in(column, Constraint.one_of(found), negated)
 
 
-def _in(column: ColumnSchema, values: Iterable[Any], negated: bool = False) -> Bound:
-    ordered = Constraint.one_of(values).values
+def _in(column: ColumnSchema, allowed: Constraint, negated: bool = False) -> Bound:
+    """allowed: a list of values, or nothing."""
+    ordered = allowed.values
     if ordered is None:
         return BoundNull(column, negated=True) if negated else _FALSE
     if len(ordered) == 1 and column.type.name != "bool":
@@ -363,7 +390,7 @@ def _merge_equalities(parts: list[Bound]) -> list[Bound]:
             continue
         values.setdefault(part.column.name, []).extend(found)
         columns[part.column.name] = part.column
-    return [*(_in(columns[name], found) for name, found in values.items()), *merged]
+    return [*(_in(columns[name], Constraint.one_of(found)) for name, found in values.items()), *merged]
 
 
 # --- constraints ------------------------------------------------------------------------------------
@@ -387,7 +414,7 @@ def derive(bound: Bound) -> dict[str, Constraint] | None:
         constraint = _constraint_of_compare(bound)
         return None if constraint.empty else _nullable_only({bound.column: constraint})
     if isinstance(bound, BoundIn):
-        constraint = Constraint(null="none") if bound.negated else Constraint.one_of(bound.values)
+        constraint = Constraint(null="none") if bound.negated else Constraint.of_ascending(bound.values)
         return _nullable_only({bound.column: constraint})
     if isinstance(bound, BoundLike):
         prefix = "" if bound.negated else bound.pattern.prefix

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -62,10 +62,14 @@ class Constraint(LazyValues):
     def one_of(values: Iterable[Any]) -> Constraint:
         """Equal to one of the values, in any order."""
         keyed = {order_key(value): value for value in values}
-        ordered = tuple(keyed[key] for key in sorted(keyed))
-        if not ordered:
-            return EMPTY
-        return Constraint(lower=ordered[0], upper=ordered[-1], values=ordered, null="none")
+        return Constraint.of_ascending(tuple(keyed[key] for key in sorted(keyed)))
+
+    @staticmethod
+    def of_ascending(values: tuple[Any, ...], null: Nullness = "none") -> Constraint:
+        """Equal to one of the values, which are distinct and ascend; or NULL, as `null` says."""
+        if not values:
+            return EMPTY if null == "none" else NULL_ONLY
+        return Constraint(values[0], True, values[-1], True, values, null)
 
     @staticmethod
     def between(
@@ -128,10 +132,7 @@ class Constraint(LazyValues):
         if self.values is not None or other.values is not None:
             a, b = (self, other) if self.values is not None else (other, self)
             assert a.values is not None
-            values = [value for value in a.values if b.admits(value)]
-            if not values:
-                return EMPTY if null == "none" else NULL_ONLY
-            return Constraint(values[0], True, values[-1], True, tuple(values), null)
+            return Constraint.of_ascending(a._values_admitted_by(b), null)
         lower, lower_inclusive = _tighter(self, other, -1)
         upper, upper_inclusive = _tighter(self, other, +1)
         return Constraint(lower, lower_inclusive, upper, upper_inclusive, None, null)._checked()
@@ -178,9 +179,27 @@ class Constraint(LazyValues):
                 return False
         return True
 
-    @lazy_value
-    def _value_keys(self) -> list[Any]:
+    def _values_admitted_by(self, other: Constraint) -> tuple[Any, ...]:
+        """Those of the own values, which there are, that satisfy another constraint, which is not empty."""
         assert self.values is not None
+        if other.values is not None:
+            theirs = set(other._value_keys)
+            pairs = zip(self._value_keys, self.values, strict=True)
+            return tuple(value for key, value in pairs if key in theirs)
+        first, end, keys = 0, len(self.values), self._value_keys
+        if other.lower is not None:
+            find = bisect.bisect_left if other.lower_inclusive else bisect.bisect_right
+            first = find(keys, order_key(other.lower))
+        if other.upper is not None:
+            find = bisect.bisect_right if other.upper_inclusive else bisect.bisect_left
+            end = find(keys, order_key(other.upper))
+        return self.values[first:end]
+
+    @lazy_value
+    def _value_keys(self) -> Sequence[Any]:
+        assert self.values is not None
+        if isinstance(self.values[0], int):  # and so are all
+            return self.values
         return [order_key(value) for value in self.values]
 
     def excludes_range(

@@ -6,7 +6,8 @@
     And((Compare("host", "=", "a"), Not(And((Compare("time", ">=", 1), Compare("time", "<=", 5))))))
 
 Invariants
-    N1  Nodes are immutable and hold only names, `Literal`s and nodes; so they compare, hash and go through JSON.
+    N1  Nodes are immutable and hold only names, `Literal`s and nodes, of a long list an Arrow array; so they compare,
+        hash and go through JSON.
     N2  parse_predicate(str(p)) == p, but for ArrowExpression, which has no text. NaN and infinities are no text
         either: DOUBLE 'NaN' reads back beside a column of any type.
     N3  An And holds no And as a part and an Or no Or: a chain of a thousand terms is one flat node.
@@ -26,11 +27,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.errors import InvalidArgumentError
 from nyala.schema.equality import compared_as_tuples
 from nyala.schema.literals import Literal, iso_text, normalise
+from nyala.schema.value_lists import as_array, literals_of
 
 __all__ = [
     "OPERATORS",
@@ -111,13 +114,28 @@ class CompareColumns(Predicate):
     right: str
 
 
-@compared_as_tuples
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class InList(Predicate):
-    """column IN (values). None among them makes every row that matches no other value NULL, as in SQL."""
+    """column IN (values). None among them makes every row that matches no other value NULL, as in SQL.
+
+    values: an Arrow array stands for many literals of one kind: see `nyala.schema.value_lists`.
+    """
 
     column: str
-    values: tuple[Literal, ...]
+    values: tuple[Literal, ...] | pa.Array
+
+    @property
+    def literals(self) -> tuple[Literal, ...]:
+        """The values one by one."""
+        return self.values if isinstance(self.values, tuple) else literals_of(self.values)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, InList):
+            return NotImplemented
+        return (self.column, self.literals) == (other.column, other.literals)
+
+    def __hash__(self) -> int:
+        return hash((self.column, self.literals))
 
 
 @dataclass(frozen=True)
@@ -256,6 +274,9 @@ class ColumnRef:
         """Equal to one of the values; of no value, for no row."""
         if isinstance(values, str | bytes) or not isinstance(values, Iterable):
             raise InvalidArgumentError(f"col({self.name!r}).isin() takes a list of values, not {values!r}")
+        array = as_array(values)
+        if array is not None and not array.null_count:
+            return InList(self.name, array)
         return InList(self.name, tuple(_given(self.name, value) for value in values))
 
     def between(self, lower: Any, upper: Any) -> Predicate:
@@ -412,10 +433,10 @@ def _to_sql(node: Predicate) -> str:
             return f"{name_to_sql(column)} {op} {literal_to_sql(value)}"
         case CompareColumns(left, op, right):
             return f"{name_to_sql(left)} {op} {name_to_sql(right)}"
-        case InList(column, values):
-            return f"{name_to_sql(column)} IN ({', '.join(map(literal_to_sql, values))})"
-        case Not(InList(column, values)):
-            return f"{name_to_sql(column)} NOT IN ({', '.join(map(literal_to_sql, values))})"
+        case InList(column) as listed:
+            return f"{name_to_sql(column)} IN ({', '.join(map(literal_to_sql, listed.literals))})"
+        case Not(InList(column) as listed):
+            return f"{name_to_sql(column)} NOT IN ({', '.join(map(literal_to_sql, listed.literals))})"
         case IsNull(column, negated):
             return f"{name_to_sql(column)} IS {'NOT ' if negated else ''}NULL"
         case Like(column, pattern, negated, escape):

@@ -57,8 +57,8 @@ def _node_to_json(node: Predicate) -> list[Any]:
             return ["compare", column, op, _literal_to_json(value)]
         case CompareColumns(left, op, right):
             return ["compare_columns", left, op, right]
-        case InList(column, values):
-            return ["in", column, [_literal_to_json(value) for value in values]]
+        case InList(column):
+            return ["in", column, [_literal_to_json(value) for value in node.literals]]
         case IsNull(column, negated):
             return ["is_null", column, negated]
         case Like(column, pattern, negated, escape):
