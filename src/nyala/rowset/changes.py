@@ -11,7 +11,7 @@ Immutable but for the newest DeltaMemStore, which grows at its end (X2 of `versi
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
@@ -46,6 +46,13 @@ class Changes(LazyValues):
     frozen: tuple[DeltaMemStore, ...]
     deltas: DeltaMemStore
     memo: Memo
+    _touched_before: frozenset[int] = field(init=False)
+    """The columns of which stores have a change that take no changes any more."""
+
+    def __post_init__(self) -> None:
+        of_files = (file.column_ids for file in (*self.undo, *self.redo))
+        touched = frozenset().union(*of_files, *(store.column_ids for store in self.frozen))
+        object.__setattr__(self, "_touched_before", touched)
 
     @property
     def memory(self) -> tuple[DeltaMemStore, ...]:
@@ -68,12 +75,6 @@ class Changes(LazyValues):
         """The columns of which any store has a change, whenever it was. Opens no file."""
         memory = self.deltas.column_ids
         return self._touched_before | memory if memory else self._touched_before
-
-    @lazy_value
-    def _touched_before(self) -> frozenset[int]:
-        """Those that stores have which take no changes any more."""
-        of_files = (file.column_ids for file in (*self.undo, *self.redo))
-        return frozenset().union(*of_files, *(store.column_ids for store in self.frozen))
 
     def runs(
         self,

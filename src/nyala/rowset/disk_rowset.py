@@ -39,7 +39,7 @@ from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids
 from nyala.errors import CorruptionError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
-from nyala.lazy_values import lazy_value
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.rowset import compacting
 from nyala.rowset.checking import findings, first_of
 from nyala.rowset.image import RowSetImage
@@ -65,7 +65,7 @@ def is_scan(row_count: int) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class DiskRowSet(RowSetVersion):
+class DiskRowSet(RowSetVersion, LazyValues):
     """One version of a rowset on disk, to be read (see the module). Compared by identity."""
 
     # --- looking up -------------------------------------------------------------------------------

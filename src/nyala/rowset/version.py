@@ -40,7 +40,6 @@ from nyala.delta.run import LIVENESS
 from nyala.env.files import Files
 from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
-from nyala.lazy_values import LazyValues, lazy_value
 from nyala.rowset.changes import Changes
 from nyala.rowset.key_index import KeyIndex
 from nyala.rowset.meta import RowSetMeta
@@ -52,7 +51,7 @@ __all__ = ["RowSetVersion"]
 
 
 @dataclass(frozen=True, eq=False)
-class RowSetVersion(LazyValues):
+class RowSetVersion:
     """What one version of a rowset on disk is made of (see the module). Compared by identity."""
 
     meta: RowSetMeta
@@ -65,6 +64,16 @@ class RowSetVersion(LazyValues):
     redo: tuple[DeltaFile, ...] = ()  # oldest first
     frozen: tuple[DeltaMemStore, ...] = ()  # oldest first: set aside, waiting to be written
     deltas: DeltaMemStore = dataclasses.field(default_factory=DeltaMemStore)  # takes changes
+    changes: Changes = dataclasses.field(init=False, repr=False)
+    """Its stores, column by column."""
+    _base_columns: dict[int, ColumnReader | None] = dataclasses.field(
+        init=False, repr=False, default_factory=dict
+    )
+    """What `base_column` has found of this version."""
+
+    def __post_init__(self) -> None:
+        changes = Changes(self.undo, self.redo, self.frozen, self.deltas, self.memo)
+        object.__setattr__(self, "changes", changes)
 
     @classmethod
     def open(
@@ -168,11 +177,6 @@ class RowSetVersion(LazyValues):
 
     # --- its parts --------------------------------------------------------------------------------
 
-    @lazy_value
-    def changes(self) -> Changes:
-        """Its stores, column by column."""
-        return Changes(self.undo, self.redo, self.frozen, self.deltas, self.memo)
-
     def base_column(self, column_id: int) -> ColumnReader | None:
         """The column's base, in the newest file that has it; None when no file has (X4). Raises:
         CorruptionError."""
@@ -180,11 +184,6 @@ class RowSetVersion(LazyValues):
         if column_id not in known:
             known[column_id] = self._find_base_column(column_id)
         return known[column_id]
-
-    @lazy_value
-    def _base_columns(self) -> dict[int, ColumnReader | None]:
-        """What `base_column` has found of this version."""
-        return {}
 
     def _find_base_column(self, column_id: int) -> ColumnReader | None:
         key = ColumnKey(BASE, 0, column_id)
