@@ -13,6 +13,7 @@ BENCH_VENV := .venv-bench
 BENCH_BIN := $(BENCH_VENV)/bin
 BENCH_SPARK_VENV := .venv-bench-spark
 BENCH_SPARK_BIN := $(BENCH_SPARK_VENV)/bin
+PYTHONS := 3.12 3.13
 DEMO_STORE ?= demo-store
 # What installing the project depends on besides the lock.
 BUILD := pyproject.toml hatch_build.py tools/build_kernels.py src/nyala/cfile/kernels/compiled.pyx \
@@ -27,7 +28,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernels demo test test-fast test-lowest test-long bench bench-spark lint fmt lock clean java
+.PHONY: help setup kernels demo test test-fast test-pythons test-lowest test-long bench bench-spark lint fmt lock clean java
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +83,16 @@ test: java setup lint  ## the gate: lint, then all tests, those with Spark last
 test-fast: setup  ## the tests that need no Spark, without lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long and not spark" $(ARGS)
 
+# Each has an environment of its own, .venv-3.13 for instance, and its own kernels beside those of the others.
+test-pythons:  ## the fast tests on each of Python 3.12 and 3.13 that this machine has (the gate runs on 3.11)
+	@for version in $(PYTHONS); do \
+	    if python=$$(tools/find-python $$version); then \
+	        $(MAKE) --no-print-directory test-fast VENV=.venv-$$version PYTHON=$$python || exit 1; \
+	    else \
+	        echo "Python $$version was not found: its tests are left out"; \
+	    fi; \
+	done
+
 test-lowest: java $(LOWEST_VENV)/.installed  ## the tests, with the lowest versions of all that Nyala depends on
 	$(LOWEST_BIN)/python -m pytest -n 2 --dist loadgroup -m "not long" $(ARGS)
 
@@ -100,4 +111,4 @@ lock: setup  ## resolve the dependencies anew and write requirements/*.lock (nee
 	tools/lock
 
 clean:  ## remove .venv, caches and the demo's store
-	rm -rf $(VENV) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .figures .import_linter_cache spark-warehouse
+	rm -rf $(VENV) $(PYTHONS:%=.venv-%) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .figures .import_linter_cache spark-warehouse

@@ -14,7 +14,7 @@ Source: pyspark, `pyspark/sql/worker/lookup_data_sources.py`.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -35,7 +35,12 @@ with contextlib.suppress(Exception):
         """`format("nyala")`: hands everything to `nyala.spark.source.NyalaDataSource`, which is loaded then."""
 
         # Made when it is first asked for something, and pickled along: it keeps the snapshot that `schema` chose.
-        _made: NyalaDataSource | None = None
+        _made: NyalaDataSource | None
+
+        def __new__(cls, *_: Any) -> Self:
+            source = super().__new__(cls)
+            source._made = None
+            return source
 
         @classmethod
         def name(cls) -> str:
@@ -53,7 +58,8 @@ with contextlib.suppress(Exception):
             from nyala.spark.prompt import hold_nothing_back
 
             hold_nothing_back()
-            self.__dict__.update(state)
+            for name, value in state.items():
+                setattr(self, name, value)
 
         def schema(self) -> StructType:
             return self._source().schema()

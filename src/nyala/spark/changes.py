@@ -357,7 +357,14 @@ class NyalaChangeStream(Promptly, DataSourceStreamReader, SupportsTriggerAvailab
         self._leases: list[tuple[int, str]] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": None, "_leases": []}
+        return {
+            "_options": self._options,
+            "_schema": self._schema,
+            "_cores": self._cores,
+            "_target": self._target,
+            "_open": None,
+            "_leases": [],
+        }
 
     @property
     def _db(self) -> Database:

@@ -46,7 +46,8 @@ class Promptly:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         hold_nothing_back()
-        self.__dict__.update(state)
+        for name, value in state.items():
+            setattr(self, name, value)
 
 
 def worker_stream() -> Any:

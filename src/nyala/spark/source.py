@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
 
@@ -51,7 +51,12 @@ class NyalaDataSource(Promptly, DataSource):
     cores: int | None = None
 
     # The snapshot of this `load()`, once it is chosen. Spark pickles this object after it called `schema()`.
-    _timestamp: int | None = None
+    _timestamp: int | None
+
+    def __new__(cls, *_: Any) -> Self:
+        source = super().__new__(cls)  # Spark's `__init__` is not to be overridden
+        source._timestamp = None
+        return source
 
     @classmethod
     def name(cls) -> str:

@@ -67,7 +67,8 @@ def test_what_is_sent_to_a_worker_does_so_before_the_worker_reads_on(
 ) -> None:
     """Spark reads a task's partition, a planner's schema, or messages, between the pickle and the first call."""
     made = kind.__new__(kind)
-    made.__dict__.update(options={"path": "p"}, _open=None, _leases=[])
+    state = dict.fromkeys(("_options", "_schema", "_cores", "_target", "_open"))
+    made.__dict__.update({**state, "_leases": []})
     data = pickle.dumps(made)
     assert in_worker(connection.makefile("rb"), lambda: pickle.loads(data)).__dict__ == made.__dict__
     assert prompt(connection) == (True, True)

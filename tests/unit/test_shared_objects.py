@@ -1,0 +1,168 @@
+"""Objects that threads share get all their attributes in their constructor, and nothing makes their `__dict__`.
+
+Why: see `nyala.lazy_values`. An instance has room for 30 attributes; with one more CPython 3.11 makes its `__dict__`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import nyala
+import pyspark_nyala
+
+PACKAGES: Final = (Path(nyala.__file__).parent, Path(pyspark_nyala.__file__).parent)
+CONSTRUCTORS: Final = ("__init__", "__new__", "__post_init__", "__setstate__")
+SETTERS: Final = ("object.__setattr__", "super().__setattr__", "setattr", "delattr")
+COPIES: Final = ("vars", "copy.copy", "copy.deepcopy", "copy.replace")
+ATTRIBUTES_MAX: Final = 30
+
+Method = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def methods(cls: ast.ClassDef) -> dict[str, Method]:
+    return {node.name: node for node in cls.body if isinstance(node, Method)}
+
+
+def is_dataclass(cls: ast.ClassDef) -> bool:
+    return any("dataclass" in ast.unparse(decorator) for decorator in cls.decorator_list)
+
+
+def own_names(method: Method) -> set[str]:
+    """What the method calls its object."""
+    if method.name == "__new__":
+        return {ast.unparse(n.value) for n in ast.walk(method) if isinstance(n, ast.Return) and n.value}
+    return {argument.arg for argument in (method.args.posonlyargs + method.args.args)[:1]}
+
+
+def written(method: Method) -> Iterator[tuple[str, int]]:
+    """(attribute, line) of what a method writes to its object."""
+    own = own_names(method)
+    for node in ast.walk(method):
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            if ast.unparse(node.value) in own:
+                yield node.attr, node.lineno
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in SETTERS and len(node.args) > 1:
+            name = next(a for a in node.args[:2] if ast.unparse(a) not in own)
+            yield str(name.value) if isinstance(name, ast.Constant) else ast.unparse(name), node.lineno
+
+
+def called(method: Method) -> Iterator[str]:
+    """The methods of its object that a method calls."""
+    own = own_names(method)
+    for node in ast.walk(method):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if ast.unparse(node.func.value) in own:
+                yield node.func.attr
+
+
+def makes_dictionaries(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """What makes the `__dict__` of an instance, or may."""
+    imports = (node for node in ast.walk(module) if isinstance(node, ast.Import))
+    modules = {(name.asname or name.name).partition(".")[0] for node in imports for name in node.names}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Attribute) and node.attr in ("cached_property", "__dict__"):
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.alias) and node.name == "cached_property":
+            yield node.lineno, node.name
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in COPIES:
+            if not node.args or ast.unparse(node.args[0]).partition(".")[0] not in modules:
+                yield node.lineno, ast.unparse(node.func)
+
+
+class Sources:
+    """Python modules by their paths."""
+
+    def __init__(self, sources: dict[str, str]) -> None:
+        self.modules = {path: ast.parse(source) for path, source in sources.items()}
+        self.classes: dict[str, list[ast.ClassDef]] = {}
+        for module in self.modules.values():
+            for node in ast.walk(module):
+                if isinstance(node, ast.ClassDef):
+                    self.classes.setdefault(node.name, []).append(node)
+
+    def made(self, cls: ast.ClassDef) -> set[str]:
+        """The attributes of an instance that its constructor makes, those of its base classes too."""
+        found: set[str] = set()
+        for base in cls.bases:
+            name = ast.unparse(base).partition("[")[0].rpartition(".")[2]
+            for parent in self.classes.get(name, []) if name != cls.name else ():
+                found |= self.made(parent)
+        for node in cls.body:
+            if isinstance(node, ast.AnnAssign) and is_dataclass(cls):
+                found.add(ast.unparse(node.target))
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__slots__":
+                found |= set(ast.literal_eval(node.value))
+        of = methods(cls)
+        todo = [name for name in CONSTRUCTORS if name in of]
+        for name in todo:  # with what they call
+            found |= {attribute for attribute, _ in written(of[name])}
+            todo += {call for call in called(of[name]) if call in of and call not in todo}
+        return found
+
+    def faults(self) -> list[str]:
+        found = []
+        for path, module in self.modules.items():
+            for line, what in makes_dictionaries(module):
+                found.append(f"{path}:{line}: {what} makes the __dict__ of an instance")
+            for cls in (node for node in ast.walk(module) if isinstance(node, ast.ClassDef)):
+                made = self.made(cls)
+                if len(made) > ATTRIBUTES_MAX and "__slots__" not in ast.unparse(cls):
+                    found.append(
+                        f"{path}:{cls.lineno}: {cls.name} has {len(made)} attributes and no __slots__"
+                    )
+                for name, line in (write for method in methods(cls).values() for write in written(method)):
+                    if name not in made:
+                        found.append(f"{path}:{line}: {cls.name}.{name} is not made in the constructor")
+        return sorted(found)
+
+
+def test_objects_get_their_attributes_in_their_constructor() -> None:
+    sources = {str(path): path.read_text() for folder in PACKAGES for path in folder.rglob("*.py")}
+    assert len(sources) > 250
+    assert Sources(sources).faults() == []
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ("from functools import cached_property", "cached_property"),
+        (
+            "import functools\nclass A:\n    @functools.cached_property\n    def x(self): ...",
+            "cached_property",
+        ),
+        ("def f(a): return a.__dict__", "__dict__"),
+        ("def f(a): return vars(a)", "vars"),
+        ("import copy\ndef f(a): return copy.copy(a)", "copy.copy"),
+        ("class A:\n    def late(self): self.x = 1", "A.x"),
+        ("class A:\n    x = None\n    def late(self): self.x = 1", "A.x"),
+        ("class A:\n    def late(this): this.x += 1", "A.x"),
+        ("@dataclass(frozen=True)\nclass A:\n    def late(self): object.__setattr__(self, 'x', 1)", "A.x"),
+        ("class A:\n    def late(self): setattr(self, 'x', 1)", "A.x"),
+        (
+            "class A:\n    def __init__(self):\n" + "".join(f"        self.x{n} = 0\n" for n in range(31)),
+            "31",
+        ),
+    ],
+)
+def test_an_attribute_that_is_made_later_is_found(source: str, fault: str) -> None:
+    (found,) = Sources({"module": source}).faults()
+    assert fault in found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class A:\n    def __init__(self): self.reset()\n    def reset(self): self.x = 1",
+        "@dataclass\nclass A:\n    x: int = 0\n    def add(self): self.x += 1",
+        "class A:\n    __slots__ = ('x',)\n    def late(self): self.x = 1",
+        "class B:\n    def __init__(self): self.x = 0\nclass A(B):\n    def late(self): self.x = 1",
+        "import errors\nnames = list(vars(errors))",
+    ],
+)
+def test_an_attribute_that_the_constructor_makes_may_change(source: str) -> None:
+    assert Sources({"module": source}).faults() == []
