@@ -27,7 +27,8 @@ ROOT = Path(__file__).parent.parent.parent
 NAMES = {
     "open": {"connect", "Database", "Snapshot", "Alteration", "Batch", "Table", "TableView", "Scan", "ChangeFeed",
              "WriteResult", "check", "CheckReport", "Problem"},
-    "say": {"col", "expr", "column", "Limits", "RangeBound", "hash_partition", "range_partition", "to_datetime", "__version__"},
+    "say": {"col", "expr", "column", "Limits", "RangeBound", "hash_partition", "range_partition", "to_datetime",
+            "__version__"},
     "errors": {
         "Error", "TableNotFoundError", "TableExistsError", "ColumnNotFoundError", "SchemaError",
         "InvalidArgumentError", "WriteError", "DuplicateKeyError", "KeyNotFoundError", "NoPartitionError",
