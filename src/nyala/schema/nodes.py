@@ -132,10 +132,15 @@ class InList(Predicate):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, InList):
             return NotImplemented
-        return (self.column, self.literals) == (other.column, other.literals)
+        if self.column != other.column or len(self.values) != len(other.values):
+            return False
+        if isinstance(self.values, pa.Array) and isinstance(other.values, pa.Array):
+            if self.values.equals(other.values):
+                return True
+        return self.literals == other.literals  # an array with NaN in it does not equal itself
 
     def __hash__(self) -> int:
-        return hash((self.column, self.literals))
+        return hash((self.column, len(self.values)))
 
 
 @dataclass(frozen=True)

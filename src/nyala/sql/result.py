@@ -9,12 +9,14 @@ Source: shared contract, `db.sql`; Python's DB-API for the fetch methods.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
+from nyala.errors import Error
 from nyala.explanation import Explanation
 from nyala.hints import no_attribute
 from nyala.lazy_values import LazyValues, lazy_value
@@ -38,6 +40,8 @@ _HEAD_ROWS = 10
 _PREPARE, _EXECUTE = "PREPARE nyala_statement AS\n", "EXECUTE nyala_statement"
 # Plans a statement, and writes the plan down in the form that costs DuckDB least.
 _BIND = "EXPLAIN (FORMAT json)\n"
+# Binds a statement only.
+_DESCRIBE = "DESCRIBE\n"
 # As large as the windows of a scan.
 _BATCH_ROWS = 1 << 17
 
@@ -49,11 +53,13 @@ def run(
     parameters: Sequence[Any] | dict[str, Any] | None = None,
 ) -> Result:
     """Check and bind the statement at the snapshot's moment. Raises: as `Database.sql`."""
-    statement, parsed = check_statement(text)
+    statement, glance, parsed = check_statement(text)
     names = snapshot.list_tables()
-    scans = {name: snapshot[name].scan() for name in tables_named(statement, names)}
+    scans = {name: snapshot[name].scan() for name in tables_named(glance, names)}
     check_open = snapshot._database._store.check_open
-    question = _Question(connection, check_open, statement, parsed, prepared(parameters), scans, names)
+    question = _Question(
+        connection, check_open, statement, glance, parsed, prepared(parameters), scans, names
+    )
     return Result(question, snapshot.timestamp)
 
 
@@ -85,6 +91,7 @@ class _Question:
         connection: Connection,
         check_open: Callable[[], None],
         statement: str,
+        glance: str,
         parsed: Any,
         parameters: Any,
         scans: dict[str, Scan],
@@ -93,7 +100,10 @@ class _Question:
         self.connection = connection
         self.check_open = check_open
         self.statement = statement
-        self.parsed = parsed  # which DuckDB takes in the place of the text, and need not parse again
+        self.glance = glance  # the statement, without its long lists
+        self.parsed = (
+            parsed  # the glance, which DuckDB takes in the place of its text, and need not parse again
+        )
         self.parameters = parameters
         self.scans = scans
         self.tables = tables
@@ -245,7 +255,7 @@ class _Run:
                 scan,
                 keep_asked=True,
                 planning=question.planning[name],
-                columns=columns_named(question.statement, scan.schema.names),
+                columns=columns_named(question.glance, scan.schema.names),
             )
             for name, scan in question.scans.items()
         ]
@@ -257,7 +267,14 @@ class _Run:
         self._do(lambda: self.cursor.register(name, duckdb_table(source)))
 
     def plan(self) -> None:
-        """Bind and plan the statement without reading it. The plan is kept, if planning again would make no other."""
+        """Bind and plan the statement without reading it. The plan is kept, if planning again would make no other.
+
+        One with long lists is bound without these, and not planned: that would cost as much as running it.
+        """
+        if self._question.glance is not self._question.statement:
+            with contextlib.suppress(Error):  # such as of a PIVOT, which makes columns of a list
+                self._do(lambda: self.cursor.execute(_DESCRIBE + self._question.glance, *self._parameters))
+                return
         kept = not self._question.parsed.named_parameters
         self.execute(_PREPARE if kept else _BIND)
         self._has_plan = kept and not any(source.planning.would_change for source in self.sources)
@@ -299,7 +316,9 @@ class _Run:
         for source in self.sources:
             source.planning.begin()
         self._lines_above = before.count("\n")
-        return before + self._question.statement + after if before or after else self._question.parsed
+        question = self._question
+        is_whole = question.glance is question.statement
+        return before + question.statement + after if before or after or not is_whole else question.parsed
 
     def _open_reader(self, statement: Any) -> Any:
         if hasattr(self.cursor, "to_arrow_reader"):  # DuckDB >= 2: only a relation streams

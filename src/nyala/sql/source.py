@@ -70,8 +70,8 @@ class Planning:
     def __init__(self, largest: bool = False) -> None:
         """largest: whether no table of the statement has more rows."""
         self.largest = largest
-        self.found: dict[str, Estimate] = {}  # of each predicate, by its text
-        self.takes: dict[str, bool] = {}  # whether a scan can apply it
+        self.found: dict[Predicate, Estimate] = {}  # of each predicate
+        self.takes: dict[Predicate, bool] = {}  # whether a scan can apply it
         self.offered: list[float] = []  # shares that match those offered that spare half of the rows or more
         self.together = False  # whether all of these match so little that all are worth taking
         self.taken: list[float] = []  # shares that match the predicates that were taken
@@ -146,25 +146,25 @@ class ScanSource:
         rows a join will meet, if it sees the predicate, and not only what is left of the table. Where a range partition
         of the moment is gone every predicate is taken: it may be the one that leaves its rows out.
         """
+        known = self.planning.takes
         try:
-            text = str(predicate)
-        except (Error, RecursionError):
+            if predicate not in known:
+                known[predicate] = self.takes(predicate)
+        except RecursionError:
             return False
-        if text not in self.planning.takes:
-            self.planning.takes[text] = self.takes(predicate)
-        if not self.planning.takes[text]:
+        if not known[predicate]:
             return False
         if self.scan.lacks_ranges:
             return True
         if self.scan.rows_held() < _ROWS_MIN:
             return False
-        if text not in self.planning.found:
+        if predicate not in self.planning.found:
             try:
-                self.planning.found[text] = self.scan.estimate(predicate)
+                self.planning.found[predicate] = self.scan.estimate(predicate)
             except Error as error:  # of which DuckDB hands on the text only
                 self.failure = self.failure or error
                 raise
-        found = self.planning.found[text]
+        found = self.planning.found[predicate]
         sparing = found.matching <= _OF_THEM_MAX
         if sparing:
             self.planning.offered.append(found.matching)
@@ -325,10 +325,21 @@ def _of_node(node: Any) -> Predicate | None:
         known, value = _literal_of(node.right)
         return nodes.Compare(column, _OPERATORS[node.op], normalise(value)) if known else None
     if kind == "In" and node.values:
-        literals = [_literal_of(value) for value in node.values]
-        if all(known for known, _ in literals):
-            return nodes.InList(column, tuple(normalise(value) for _, value in literals))
+        return _in_list(column, node.values)
     return None
+
+
+def _in_list(column: str, listed: Sequence[Any]) -> Predicate | None:
+    """A list of constants, which are all of the column's type: looked at as a whole, for it may be long."""
+    if {type(constant).__name__ for constant in listed} != {"Lit"}:
+        return None
+    values = [constant.value for constant in listed]
+    known, _ = _literal_of(listed[0])
+    if not known or len({constant.type for constant in listed}) > 1 or len(set(map(type, values))) > 1:
+        return None
+    if listed[0].type == "TIMESTAMP WITH TIME ZONE":
+        return nodes.col(column).isin(pa.array(values, pa.timestamp("us", "UTC")))
+    return nodes.col(column).isin(values)
 
 
 def _operands(node: Any) -> list[Any]:
