@@ -23,19 +23,23 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from queue import SimpleQueue
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from nyala.tablet.worker_protocol import (
     BrokenFrame,
     FrameDecoder,
     Handler,
     Report,
+    check_placed,
     encode_error,
     encode_frame,
     version,
 )
+
+if TYPE_CHECKING:
+    from nyala.env import Env
 
 NICENESS: Final = 10
 # Of 1000: taken before anything of the same size that is not marked so.
@@ -62,24 +66,37 @@ def _ping(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
 
 def _compaction(kind: str) -> Handler:
     def handle(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
-        from nyala.env import SYSTEM
         from nyala.tablet import compaction_run
 
-        output = compaction_run.run(
-            SYSTEM,
-            compaction_run.decode_job(kind, arguments),
-            lambda done, total: report({"done": done, "total": total}),
-        )
+        with _in_store(arguments) as env:
+            output = compaction_run.run(
+                env,
+                compaction_run.decode_job(kind, arguments),
+                lambda done, total: report({"done": done, "total": total}),
+            )
         return compaction_run.encode_output(output)
 
     return handle
 
 
 def _flush_pieces(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
-    from nyala.env import SYSTEM
     from nyala.tablet.flush_run import run_spilled
 
-    return run_spilled(SYSTEM.files, arguments)
+    with _in_store(arguments) as env:
+        return run_spilled(env.files, arguments)
+
+
+@contextlib.contextmanager
+def _in_store(arguments: dict[str, Any]) -> Iterator[Env]:
+    """The folder that the parent has open, not another one that has come under its path."""
+    from nyala.env import SYSTEM
+
+    env = SYSTEM.bound(arguments["root_path"])
+    try:
+        check_placed(arguments, env.files)
+        yield env
+    finally:
+        env.files.close()
 
 
 # Every kind of job. A handler imports what it needs when it is called: a start waits for none of it.

@@ -12,7 +12,6 @@ import contextlib
 import datetime as dt
 import numbers
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -40,7 +39,7 @@ from nyala.mvcc.timestamp import (
     parse_at,
     to_datetime,
 )
-from nyala.open_store import OpenStore, close_abandoned
+from nyala.open_store import Handle, OpenStore, open_for_writing
 from nyala.partition.levels import HashSpec, RangeSpec, build_partitions
 from nyala.scan import Scan, make_spec, need
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
@@ -81,6 +80,9 @@ def connect(
     """Open the store in the folder `path`; without `read_only` it is made when missing, and this process is
     its writer.
 
+    Again in the same process, with the same settings: a `Database` that shares the store which is open. The store is
+    closed with the last of them.
+
     durability:   "commit": a write is synced before its call returns. "group": it returns at once and is synced
                   within 100 ms. "os": synced at flush and close. In all three a batch is there wholly or not at
                   all.
@@ -107,25 +109,19 @@ def connect(
     limit = parse_size("memory_limit", memory_limit, _MEMORY_MIN_BYTES)
     target = parse_size("rowset_size", rowset_size, _ROWSET_MIN_BYTES)
     awaited = None if not_before is None else parse_at(not_before, name="not_before")
-    store: Store | ReaderStore
     if read_only:
-        store = ReaderStore.open(SYSTEM, folder, limit)
+        database = Database(ReaderStore.open(SYSTEM, folder, limit))
     else:
         _refuse_inside_a_store(folder)
-        close_abandoned(folder)
-        store = Store.open(
-            SYSTEM,
-            folder,
-            StoreOptions(
-                durability=durability,
-                memory_limit_bytes=limit,
-                maintenance=maintenance,
-                rowset_target_bytes=target,
-                lock_timeout_s=patience_s,
-                limits=limits,
-            ),
+        options = StoreOptions(
+            durability=durability,
+            memory_limit_bytes=limit,
+            maintenance=maintenance,
+            rowset_target_bytes=target,
+            lock_timeout_s=patience_s,
+            limits=limits,
         )
-    database = Database(store)
+        database = Database(open_for_writing(SYSTEM, folder, options))
     if awaited is not None:
         try:
             database._wait_for(awaited)
@@ -212,17 +208,16 @@ class Database:
     One that nothing names any more is closed when this process connects to its store again (open_store, O1).
     """
 
-    def __init__(self, store: Store | ReaderStore) -> None:
+    def __init__(self, store: Store | ReaderStore | Handle) -> None:
         if isinstance(store, str | os.PathLike):
             raise InvalidArgumentError(
                 f"a store is opened by nyala.connect({os.fspath(store)!r}), not by Database"
             )
-        self._store = store
+        self._handle = store if isinstance(store, Handle) else OpenStore(store).handle()
+        self._open = self._handle.opened
+        self._store = self._open.store
         self._ahead = AheadOfClock()
-        self._ahead.note(store.view()[1], store.env.clock.now_us())
-        self._sql_lock = threading.Lock()
-        self._open = OpenStore(store)
-        self._open.owned_by(self)
+        self._ahead.note(self._store.view()[1], self._store.env.clock.now_us())
 
     # ---------------------------------------------------------------------------------------- tables
 
@@ -361,7 +356,7 @@ class Database:
 
     def now(self) -> int:
         """The published timestamp: what a scan without `at` reads. A token for `connect(not_before=…)`."""
-        return self._store.view()[1]
+        return self._opened().view()[1]
 
     # ---------------------------------------------------------------------------------------- care
 
@@ -378,6 +373,7 @@ class Database:
     @property
     def maintenance(self) -> Maintenance:
         """`status()`, `pause()` and `resume()` of the background work. Raises: ReadOnlyError for a reader."""
+        self._opened()
         maintenance = self._open.maintenance
         if maintenance is None:
             self._writer()
@@ -392,7 +388,7 @@ class Database:
 
     def stats(self) -> dict[str, Any]:
         """Counters of the store as a whole."""
-        return {"tables": len(self._root().tables), "timestamp": self.now(), **self._store.stats()}
+        return {"tables": len(self._root().tables), "timestamp": self.now(), **self._opened().stats()}
 
     def check(self) -> CheckReport:
         """Read every byte that this moment needs, and hold every rule against it: see `CheckReport`.
@@ -403,12 +399,15 @@ class Database:
         """
         from nyala.tablet.check import check_open
 
-        self._store.check_open()
-        return check_open(self._store)
+        return check_open(self._opened())
 
     def close(self) -> None:
-        """Sync, and give back the lock or the lease. May be called twice; everything later raises StorageError."""
-        self._open.close()
+        """Sync, and give back the lock or the lease, and every file. May be called twice; everything later raises
+        StorageError, also what tables, scans and feeds of this Database are asked.
+
+        A store that `connect` opened several times in this process is closed with the last of its Databases.
+        """
+        self._handle.close()
 
     def __enter__(self) -> Database:
         return self
@@ -427,7 +426,7 @@ class Database:
             raise not_pickled(self)
 
     def __repr__(self) -> str:
-        if self._store.closed:
+        if self._handle.closed:
             return f"Database {self.path} (closed)"
         tables = ", ".join(self.list_tables()) or "no tables"
         mode = ", read only" if self.read_only else ""
@@ -435,21 +434,26 @@ class Database:
 
     # ---------------------------------------------------------------------------------------- inside
 
+    def _opened(self) -> Store | ReaderStore:
+        """The store. Raises: StorageError when this Database is closed."""
+        self._handle.check_open()
+        return self._store
+
     def _root(self) -> Root:
-        return self._store.view()[0]
+        return self._opened().view()[0]
 
     def _connection(self) -> Connection:
         """DuckDB for statements, made at the first."""
         need("duckdb", "sql")
         from nyala.sql.connection import Connection
 
-        with self._sql_lock:
+        with self._open.sql_lock:
             if self._open.sql is None:
                 self._open.sql = Connection(self._store.memory_limit_bytes)
             return self._open.sql
 
     def _writer(self) -> Store:
-        store = self._store
+        store = self._opened()
         if isinstance(store, ReaderStore):
             raise ReadOnlyError(
                 f"the store {store.root_path!r} was opened with read_only=True: connect() without it to write"
@@ -462,7 +466,7 @@ class Database:
         name: of the argument, for errors; "since" is a lower bound, and "to" must be exact (`AheadOfClock`).
         Raises: InvalidArgumentError for a moment later than the clock, and for what `parse_at` refuses.
         """
-        root, published = self._store.view()
+        root, published = self._opened().view()
         self._ahead.note(published, self._store.env.clock.now_us())
         if at is None:
             return root, published, published
@@ -504,13 +508,15 @@ class Database:
         limit: int | None,
         order_by_key: bool,
     ) -> Scan:
-        scan = Scan(self._store, root, table, make_spec(table, snapshot, columns, where, limit, order_by_key))
-        self._open.scans.watch(scan)
+        scan = Scan(
+            self._handle, root, table, make_spec(table, snapshot, columns, where, limit, order_by_key)
+        )
+        self._handle.scans.watch(scan)
         return scan
 
     def _make_change_feed(self, root: Root, table: TableState, spec: DiffSpec) -> ChangeFeed:
-        feed = ChangeFeed(self._store, root, table, spec)
-        self._open.scans.watch(feed)
+        feed = ChangeFeed(self._handle, root, table, spec)
+        self._handle.scans.watch(feed)
         return feed
 
     def _wait_for(self, timestamp: int) -> None:

@@ -1,15 +1,21 @@
-"""What works for an open store beside the callers' threads, and ends with it.
+"""What works for an open store beside the callers' threads, and who in this process uses it.
 
-`Database` is what users hold; an `OpenStore` is what must go on until the store is closed: the background work, the
-socket for other processes' commits, the thread that syncs for durability="group", the scans whose files are kept. None
-of them knows the `Database`. So it is collected like any object when the last variable that names it goes, though
-nothing is closed then: a collector runs at any line of any thread, also of one that holds the store's locks. Instead
-the process that asks for the same store once more finds that nobody can use or close the former Database, and closes
-it in its place (`close_abandoned`).
+    Database ─┐                          ┌─ store: catalogue, log, memory
+    Database ─┼─ a Handle each ─► OpenStore ─ background work, hand-over socket, group sync, DuckDB connection
+    Scan ─────┘                          └─ closed with the last handle
+
+`connect` gives every caller in one process that opens the same folder for writing a `Handle` of one `OpenStore`. The
+folder is known by its inode, so two spellings of a path, or a symbolic link, lead to one store.
+
+Neither the store nor its threads know the `Database`, so a `Database` is collected like any object when the last
+variable that names it goes. Nothing is closed then: a collector runs at any line of any thread, also of one that holds
+the store's locks. Instead the next `connect` to the same folder finds that nobody can use the open store any more, and
+closes it first.
 
 O1  What an abandoned Database left open is closed in a call of `connect`, never by the collector.
-O2  While a scan, a feed or a snapshot of it can still be read, it is not abandoned.
+O2  While a scan, a feed, a table or a snapshot of it can still be read, it is not abandoned: they hold the handle.
 O3  A forked child has no part in what its parent has open.
+O4  A handle that was closed refuses every call, also while another handle of the same store works.
 """
 
 from __future__ import annotations
@@ -23,26 +29,24 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from nyala.errors import StorageError
+from nyala.env import Env
+from nyala.errors import Error, InvalidArgumentError, StorageError
 from nyala.handover_server import HandoverServer
 from nyala.scan import PinnedRows
+from nyala.tablet import layout
 from nyala.tablet.group_sync import GroupSync
 from nyala.tablet.maintenance import Maintenance
-from nyala.tablet.store import Store
+from nyala.tablet.store import Store, StoreOptions
 
 if TYPE_CHECKING:
     from nyala.sql.connection import Connection
     from nyala.tablet.reader_store import ReaderStore
 
-__all__ = ["OpenScans", "OpenStore", "close_abandoned"]
+__all__ = ["Handle", "OpenScans", "OpenStore", "open_for_writing"]
 
 logger = logging.getLogger("nyala.store")
 
 _SCANS_CHECKED_EVERY_S: Final = 60.0
-
-# By the folder's real path: who holds the store open for writing in this process, if anybody still does.
-_written: dict[str, tuple[weakref.ref[object], OpenStore]] = {}
-_written_lock: Final = threading.Lock()
 
 
 class OpenScans:
@@ -75,22 +79,92 @@ class OpenScans:
             scan.expire_if_unread()
 
 
+class Handle:
+    """One Database's part in an open store: whether it was closed, and its scans and feeds, which hold it."""
+
+    def __init__(self, opened: OpenStore) -> None:
+        self.opened = opened
+        self.env = opened.store.env
+        self.root_path = opened.store.root_path
+        self.scans = OpenScans(opened.store)
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether this handle, or the whole store, was closed."""
+        return self._closed or self.opened.store.closed
+
+    def check_open(self) -> None:
+        """Raises: StorageError when this handle or the store was closed, or in a forked child (O3, O4)."""
+        if self._closed:
+            raise StorageError(f"this Database of the store {self.root_path!r} is closed: connect() again")
+        self.opened.store.check_open()
+
+    def close(self) -> None:
+        """Sync, and close the store if this is its last handle. May be called twice."""
+        opened = self.opened
+        if opened.pid != os.getpid():
+            self._closed = True
+            return
+        with opened.place.lock:
+            if self._closed:
+                return
+            self._closed = True
+            for scan in self.scans.held():
+                scan.give_back()
+            opened.handles.discard(self)
+            if opened.handles.held():
+                gc.collect()  # others may be in rings of objects that nothing names
+            if not opened.handles.held():
+                opened.close()
+            elif not opened.store.closed:
+                opened.sync()
+
+
+class Handles:
+    """The handles of one store that somebody holds. Thread-safe; does not know the store, so that its threads may."""
+
+    def __init__(self) -> None:
+        self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def add(self, handle: Handle) -> None:
+        with self._lock:
+            self._handles.add(handle)
+
+    def discard(self, handle: Handle) -> None:
+        with self._lock:
+            self._handles.discard(handle)
+
+    def held(self) -> list[Handle]:
+        with self._lock:
+            return list(self._handles)
+
+    def expire_scans(self) -> None:
+        """Take the files from scans that were not read for long."""
+        for handle in self.held():
+            handle.scans.expire()
+
+
 class OpenStore:
     """A store and all that works for it. The threads begin with the object, and end with `close()`."""
 
-    def __init__(self, store: Store | ReaderStore) -> None:
+    def __init__(self, store: Store | ReaderStore, place: _Place | None = None) -> None:
+        """place: where others of this process find it; None: nobody shall."""
         self.store = store
-        self.scans = OpenScans(store)
+        self.place = place or _Place()
+        self.handles = Handles()
         self.maintenance: Maintenance | None = None
         self.server: HandoverServer | None = None
         self.group_sync: GroupSync | None = None
         self.sql: Connection | None = None
-        self._pid = os.getpid()
+        self.sql_lock = threading.Lock()
+        self.pid = os.getpid()
         if isinstance(store, Store):
             if store.options.durability == "group":
                 self.group_sync = GroupSync(store)
                 self.group_sync.start()
-            self.maintenance = Maintenance(store, self.scans.expire)
+            self.maintenance = Maintenance(store, self.handles.expire_scans)
             if store.options.maintenance:
                 self.maintenance.start()
             server = HandoverServer(store)
@@ -103,24 +177,20 @@ class OpenStore:
                     "commits of other processes must wait until this one closes the store: %s", error
                 )
 
-    def owned_by(self, owner: object) -> None:
-        """Remember who uses this store, so that it can be found out that nobody does any more."""
-        if isinstance(self.store, Store):
-            with _written_lock:
-                _written[_name(self.store.root_path)] = weakref.ref(owner), self
+    def handle(self) -> Handle:
+        """One more handle."""
+        made = Handle(self)
+        self.handles.add(made)
+        return made
 
-    def abandoned_by(self, owner: weakref.ref[object]) -> bool:
-        """Whether nobody in this process can use this store any more, nor close it (O2, O3)."""
-        return (
-            owner() is None and self._pid == os.getpid() and not self.store.closed and not self.scans.held()
-        )
+    def sync(self) -> None:
+        """Make durable what was written. Raises: StorageError."""
+        if isinstance(self.store, Store):
+            self.store.log_sync_all()
 
     def close(self) -> None:
         """Sync, and give back the lock or the lease. May be called twice."""
-        with _written_lock:
-            name = _name(self.store.root_path)
-            if name in _written and _written[name][1] is self:
-                del _written[name]
+        self.place.opened = None
         # Each is ended, whatever the others say; the last to go is the lock.
         with contextlib.ExitStack() as parts:
             parts.callback(self.store.close)
@@ -134,25 +204,91 @@ class OpenStore:
                 parts.callback(self.maintenance.stop)
 
 
-def close_abandoned(folder: str) -> None:
-    """Close the store in `folder` if a Database of this process has it open for writing and nobody has that Database
-    any more (O1); a ResourceWarning says so. Raises: what its last sync raises."""
-    with _written_lock:
-        owner, left = _written.get(_name(folder), (None, None))
-    if owner is None or left is None:
-        return
-    if owner() is not None:
-        gc.collect()  # it may be named by nothing but a ring of objects that the collector has not come to
-    if not left.abandoned_by(owner):
-        return
+# ------------------------------------------------------------------------------------------------ sharing
+
+
+class _Place:
+    """A folder, and the store that this process has open for writing there."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # a handler of signals may close a store in the thread that opens it
+        self.opened: OpenStore | None = None
+
+
+# By the folder's inode, which no other folder gets while the store is open. Never emptied: a place is small.
+_places: Final[dict[tuple[int, int], _Place]] = {}
+
+
+def _forget_in_child() -> None:
+    _places.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def open_for_writing(env: Env, folder: str, options: StoreOptions) -> Handle:
+    """A handle of the store in `folder`: of the one that this process has open there already, or else of a new one.
+
+    A store that nobody can use any more is closed first (O1), with a ResourceWarning. One that takes no more writes, as
+    an earlier one failed or its folder was moved, is closed and opened again.
+    Raises: as `Store.open`; InvalidArgumentError when it is open with other options.
+    """
+    layout.prepare_folder(env, folder)
+    place = _places.setdefault(env.files.inode(folder), _Place())
+    with place.lock:
+        opened = place.opened
+        if opened is not None and not opened.store.closed:
+            different = _difference(opened.store, options)
+            if different is not None:
+                gc.collect()  # it may be named by nothing but a ring of objects that the collector has not come to
+            if not opened.handles.held():
+                _warn_of_abandoned(folder)
+                opened.close()
+            elif not _takes_writes(opened.store):
+                opened.close()
+            elif different is not None:
+                raise InvalidArgumentError(
+                    f"the store {folder!r} is open in this process with {different}: connect with the same settings to "
+                    "share it, or close() that Database first"
+                )
+            else:
+                return opened.handle()
+        opened = place.opened = OpenStore(Store.open(env, folder, options), place)
+        return opened.handle()
+
+
+def _takes_writes(store: Store | ReaderStore) -> bool:
+    try:
+        store.check_writable()
+    except Error:
+        return False
+    return True
+
+
+_SETTINGS: Final = {
+    "durability": "durability",
+    "memory_limit": "memory_limit_bytes",
+    "rowset_size": "rowset_target_bytes",
+    "maintenance": "maintenance",
+    "limits": "limits",
+}
+"""Arguments of `connect` to the options that they become."""
+
+
+def _difference(store: Store | ReaderStore, options: StoreOptions) -> str | None:
+    """The first setting in which an open store differs from `options`, as a part of a sentence."""
+    assert isinstance(store, Store)
+    for argument, name in _SETTINGS.items():
+        has, wanted = getattr(store.options, name), getattr(options, name)
+        if has != wanted:
+            return f"{argument}={has!r}, not {wanted!r}"
+    return None
+
+
+def _warn_of_abandoned(folder: str) -> None:
     warnings.warn(
         f"the store {folder!r} was open in a Database that nothing names any more; it is closed now: use `with "
         "nyala.connect(…) as db`, or db.close()",
         ResourceWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
-    left.close()
-
-
-def _name(folder: str) -> str:
-    return os.path.realpath(folder)

@@ -157,6 +157,11 @@ class PinnedRows(abc.ABC):
             if self._store.env.clock.monotonic_s() - self._last_read_s > UNREAD_LIMIT_S:
                 self._root = self._table = None
 
+    def give_back(self) -> None:
+        """Give back the files for good: the Database was closed."""
+        with self._lock:
+            self._root = self._table = None
+
     def _batches(self, *, keeping: bool = False) -> Iterator[pa.RecordBatch]:
         """keeping: whether the caller keeps them all: see `read_path.run`."""
         root, table = self._take()

@@ -262,7 +262,7 @@ class TableView(_Readable):
             raise InvalidArgumentError(
                 f"this view of {self._name!r} is fixed at {self._snapshot}: ask the table itself for another moment"
             )
-        self._database._store.check_open()
+        self._database._handle.check_open()
         table = self._root.table(self._name)
         return self._root, _seen(table, self._snapshot, schema or self._schema_of), self._snapshot
 

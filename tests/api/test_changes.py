@@ -199,7 +199,7 @@ def test_a_feed_that_nobody_reads_gives_its_files_back(tmp_path: Path) -> None:
         table.insert({"k": [1], "v": [1]})
         feed = table.changes(0)
         clock.advance(16 * 60)
-        db._open.scans.expire()
+        db._handle.scans.expire()
         with pytest.raises(HistoryExpiredError, match=rf"since=0, until={feed.until}"):
             feed.to_arrow()
         assert len(told(table.changes(0, feed.until))) == 1

@@ -230,7 +230,7 @@ def test_maintenance_looks_at_scans_while_others_are_made(tmp_path: Path, impati
         crowd = Crowd(1.0)
         crowd.add(scan)
         crowd.add(scan)
-        crowd.add(lambda _: db._open.scans.expire())
+        crowd.add(lambda _: db._handle.scans.expire())
         crowd.run()
 
 

@@ -228,6 +228,7 @@ class ChannelServer:
         try:
             with _address(self._directory) as address:
                 listener.bind(address)
+            self._env.files.check_bound()  # the address is a path
             listener.listen(64)
             listener.setblocking(False)
         except OSError as error:

@@ -204,6 +204,8 @@ def create_lease(
     """
     assert (kind == "remote") == (expires_us is not None), "a remote lease has an expiry, a reader's has none"
     folder = os.path.join(directory, LEASES_NAME)
+    if not env.files.exists(directory):  # moved or removed; its name shall not come back for a lease
+        raise StorageError(f"there is no store in {directory}: check the path", path=directory)
     env.files.make_dirs(folder)
     while True:
         token = env.randomness.token_hex(8)

@@ -218,6 +218,7 @@ class Catalog:
             leaving, coming = difference(old, new, change)
             sums = dict(self._sums)
             connection = self._connection
+            self._env.files.check_bound()
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 (version,) = connection.execute("SELECT version FROM store").fetchone()

@@ -5,7 +5,8 @@ when the process dies, so the lock of a killed writer is simply taken. Its conte
 purpose}, is for others: for their message, and to tell a writer from a passing commit. The file stays when the
 lock is given back, empty.
 
-flock belongs to the open file, not to the process: a second `connect` in one process is refused too.
+flock belongs to the open file, not to the process: a second lock in one process is refused too. A second `connect`
+therefore shares the store that is open (`nyala.open_store`).
 Source: design §1 (5) and §3, "One process holds the writer's lock".
 """
 
@@ -135,10 +136,10 @@ class StoreLock:
         if holder is None:
             who, what = "by another process", "that process"
         elif (holder.pid, holder.host) == (os.getpid(), socket.gethostname()):
+            # Not by `connect`, which shares: by a check or a repair of a store that is open here.
             who = f"by this process (pid {holder.pid} on {holder.host}), open since {holder.started}"
             return LockedError(
-                f"the store {self._directory} is already written {who}{waited}: use that Database, or "
-                "close() it first; any number may be open with read_only=True"
+                f"the store {self._directory} is already written {who}{waited}: close() it first"
             )
         else:
             who = f"by process {holder.pid} on {holder.host}, open since {holder.started}"

@@ -17,7 +17,7 @@ _RULES: Final = tuple(
         # the writer's lock
         (r"open it with read_only=True, wait for the writer to close it with lock_timeout=seconds, or end (.*)",
          r"wait until it is closed, or end \1; commands that only read work meanwhile"),
-        (r": use that Database, or close\(\) it first; any number may be open with read_only=True", ""),
+        (r": close\(\) it first", ""),
         # tables
         (r"; open it with table\('.*'\), or pass exist_ok=True", "; without --create the rows go into it"),
         (r"make one with create_table\(\)", "`table load --create` makes one from a file"),

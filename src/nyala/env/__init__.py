@@ -7,7 +7,7 @@ the clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from nyala.env.clock import Clock, SystemClock
@@ -55,6 +55,15 @@ class Env:
     files: Files
     clock: Clock
     randomness: Randomness
+
+    @property
+    def is_system(self) -> bool:
+        """Whether another process on this machine has the same files and clock: not with the twins of tests."""
+        return isinstance(self.files, PosixFiles) and self.clock is SYSTEM.clock
+
+    def bound(self, folder: str) -> Env:
+        """The same for one store only: see `Files.bind`. Close its files."""
+        return replace(self, files=self.files.bind(folder))
 
 
 SYSTEM: Final = Env(files=system_files(), clock=SystemClock(), randomness=SystemRandomness())

@@ -13,6 +13,9 @@ What may be relied on after a power cut (and nothing else):
         second sync would lie. The handle is dead; its owner must open the file again and read what is there.
     F4  `write_at` promises nothing at all: what it writes must be worth nothing after a power cut. `sync_file` makes of
         it what an `AppendFile`'s sync does; until the next `write_at`, after which it may be any of the two.
+    F5  Files that are bound to a store's folder (`bind`) reach every path inside it through the folder's descriptor:
+        they never touch another folder that has come under the same path. Before each change they look whether the
+        path still leads to that folder, and the watched file is still in it; if not, they raise StorageError.
 
 A file opened for reading must stay where it is until its last reader is done: it may be closed in between and opened
 again.
@@ -136,6 +139,23 @@ class FileLock(Protocol):
 class Files(Protocol):
     """Every operation on the outside's files. All raise StorageError, with errno and path."""
 
+    def bind(self, folder: str) -> Files:
+        """Files for what is in this folder, which is there (F5); to be closed."""
+        ...
+
+    def watch(self, path: str) -> None:
+        """Of bound files: before each change the file at `path`, too, must be the one that is there now (F5)."""
+        ...
+
+    def check_bound(self) -> None:
+        """Raises: StorageError when bound files would refuse a change (F5). Cost: two system calls."""
+        ...
+
+    def close(self) -> None:
+        """Of bound files: give back every descriptor, also those of files that somebody has open for reading, who is
+        then told that the store is closed. May be called twice."""
+        ...
+
     def create(self, path: str) -> AppendFile:
         """A new, empty file; it must not be there yet. The user's umask holds."""
         ...
@@ -189,6 +209,10 @@ class Files(Protocol):
 
     def identity(self, path: str) -> Hashable:
         """What tells this file from any other that has had the path, or has been changed. MissingFileError."""
+        ...
+
+    def inode(self, path: str) -> tuple[int, int]:
+        """What tells this file or folder from every other one, whatever it is called. MissingFileError."""
         ...
 
     def free_bytes(self, path: str) -> int:

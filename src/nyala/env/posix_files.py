@@ -13,7 +13,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from nyala.env.files import (
     AppendFile,
@@ -158,6 +158,102 @@ class _PosixAppendFile:
             os.close(fd)
 
 
+class _Descriptor:
+    """A descriptor that is closed with the last reference to it: so no thread that uses it can lose it to another
+    file."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class _Folder:
+    """The folder that files are bound to (F5): its descriptor, and what must still be there before a change."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._prefix = path.rstrip("/") + "/"
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        self._descriptor: _Descriptor | None = _Descriptor(
+            _call("open the folder", path, lambda: os.open(path, flags))
+        )
+        self._identity = _inode_of(os.fstat(self._descriptor.fd))
+        self._watched: tuple[str, tuple[int, int]] | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self._descriptor is None
+
+    def close(self) -> None:
+        self._descriptor = None
+        _idle.drop_all(self)
+
+    def descriptor(self) -> _Descriptor:
+        found = self._descriptor
+        if found is None:
+            raise StorageError(
+                f"the store {self.path!r} is closed: connect() again", path=self.path, errno=errno.EBADF
+            )
+        return found
+
+    def name_of(self, path: str) -> str | None:
+        """What `path` is called from within the folder; None: it is not in it."""
+        if path.startswith(self._prefix):
+            return path[len(self._prefix) :].lstrip("/") or "."
+        return "." if path == self.path else None
+
+    def watch(self, path: str) -> None:
+        name, descriptor = self.name_of(path), self.descriptor()
+        assert name is not None, path
+        found = _call("look at", path, lambda: os.stat(name, dir_fd=descriptor.fd))
+        self._watched = name, _inode_of(found)
+
+    def check(self) -> None:
+        descriptor = self.descriptor()
+        try:
+            there = _inode_of(os.stat(self.path)) == self._identity
+            if there and self._watched is not None:
+                name, inode = self._watched
+                there = _inode_of(os.stat(name, dir_fd=descriptor.fd)) == inode
+        except (FileNotFoundError, NotADirectoryError):
+            there = False
+        except OSError as error:
+            raise storage_error(error, "look at", self.path) from error
+        if not there:
+            raise StorageError(
+                f"the folder {self.path!r} was moved, removed or replaced since it was opened; nothing was written: "
+                "close this Database and connect again",
+                path=self.path,
+                errno=errno.ESTALE,
+            )
+
+
+def _inode_of(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+class _Place(NamedTuple):
+    """A path as the system is given it: a name, seen from an open folder or, without one, as any other path."""
+
+    name: str
+    descriptor: _Descriptor | None
+
+    @property
+    def fd(self) -> int | None:
+        return None if self.descriptor is None else self.descriptor.fd
+
+
+def _place(folder: _Folder | None, path: str) -> _Place:
+    if folder is None:
+        return _Place(path, None)
+    name = folder.name_of(path)
+    return _Place(path, None) if name is None else _Place(name, folder.descriptor())
+
+
 # A store may have thousands of files and a process 256 descriptors (macOS) or 1,024 (Linux), of which the user's own
 # program wants some. So at most this share of them is kept open between two reads, and in no case more than the cap.
 _IDLE_SHARE: Final = 1 / 4
@@ -173,7 +269,7 @@ class _IdleDescriptors:
     """
 
     def __init__(self) -> None:
-        self._descriptors: dict[int, int] = {}  # by the file's token
+        self._descriptors: dict[int, tuple[int, _Folder | None]] = {}  # by the file's token
         self._tokens = itertools.count()
 
     def new_token(self) -> int:
@@ -181,28 +277,40 @@ class _IdleDescriptors:
 
     def take(self, token: int) -> int | None:
         """The file's descriptor, to be given back; None: it has none at the moment."""
-        return self._descriptors.pop(token, None)
+        found = self._descriptors.pop(token, None)
+        return None if found is None else found[0]
 
-    def open(self, path: str) -> int:
+    def open(self, path: str, at: _Folder | None = None) -> int:
+        """A descriptor of the file. Raises: StorageError."""
+        place = _place(at, path)
         flags = os.O_RDONLY | os.O_CLOEXEC
         try:
-            return os.open(path, flags)
+            return os.open(place.name, flags, dir_fd=place.fd)
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise storage_error(error, "open", path) from error
         self._shrink(0)
-        return _call("open", path, lambda: os.open(path, flags))
+        return _call("open", path, lambda: os.open(place.name, flags, dir_fd=place.fd))
 
-    def give(self, token: int, fd: int) -> None:
-        if self._descriptors.setdefault(token, fd) != fd:
+    def give(self, token: int, fd: int, at: _Folder | None) -> None:
+        entry = (fd, at)
+        if self._descriptors.setdefault(token, entry) is not entry:
             os.close(fd)
+        elif at is not None and at.closed:  # `drop_all` may have come before this one was here
+            self.drop(token)
         elif len(self._descriptors) > _IDLE_MIN and len(self._descriptors) > (most := _idle_max()):
-            self._shrink(most - most // 8)  # some at once: finding the oldest costs a pass
+            self._shrink(most - most // 8)  # several at once: to find the oldest costs a pass
 
     def drop(self, token: int) -> None:
-        fd = self._descriptors.pop(token, None)
-        if fd is not None:
-            os.close(fd)
+        found = self._descriptors.pop(token, None)
+        if found is not None:
+            os.close(found[0])
+
+    def drop_all(self, at: _Folder) -> None:
+        """Close those of the files in one folder, which is closed itself."""
+        for token, (_, folder) in list(self._descriptors.items()):
+            if folder is at:
+                self.drop(token)
 
     def _shrink(self, most: int) -> None:
         for token in list(self._descriptors)[: max(len(self._descriptors) - most, 0)]:
@@ -225,12 +333,14 @@ _idle: Final = _IdleDescriptors()
 class _PosixRandomFile:
     """An open file, as its user sees it; its descriptor may be closed between two reads and be opened again."""
 
-    def __init__(self, path: str, vanished: Callable[[str], Error] | None) -> None:
+    def __init__(self, path: str, at: _Folder | None, vanished: Callable[[str], Error] | None) -> None:
         self._path = path
+        self._at = at
         self._vanished = vanished
         self._token = _idle.new_token()
         self._closed = False
-        _idle.give(self._token, self._open())  # so that a missing file is missed now
+        self._inode: tuple[int, int] | None = None
+        _idle.give(self._token, self._open(), at)  # so that a missing file is missed now
 
     @property
     def path(self) -> str:
@@ -240,16 +350,29 @@ class _PosixRandomFile:
         """A descriptor, to be given back."""
         if self._closed:
             raise StorageError(f"cannot read {self._path}: it is closed", path=self._path, errno=errno.EBADF)
+        if self._at is not None:
+            self._at.descriptor()  # raises if the store is closed
         fd = _idle.take(self._token)
         return self._open() if fd is None else fd
 
     def _open(self) -> int:
         try:
-            return _idle.open(self._path)
+            fd = _idle.open(self._path, self._at)
         except MissingFileError as error:
             if self._vanished is None:
                 raise
             raise self._vanished(self._path) from error
+        inode = _inode_of(os.fstat(fd))
+        if self._inode is None:
+            self._inode = inode
+        elif inode != self._inode:
+            os.close(fd)
+            raise StorageError(
+                f"the file {self._path} was replaced by another one since it was first read: connect() again",
+                path=self._path,
+                errno=errno.ESTALE,
+            )
+        return fd
 
     @contextlib.contextmanager
     def descriptor(self) -> Iterator[int]:
@@ -265,7 +388,7 @@ class _PosixRandomFile:
         if self._closed:
             os.close(fd)
         else:
-            _idle.give(self._token, fd)
+            _idle.give(self._token, fd, self._at)
 
     def size_bytes(self) -> int:
         with self.descriptor() as fd:
@@ -304,9 +427,10 @@ class _PosixRandomFile:
 
 
 class _PosixFileLock:
-    def __init__(self, path: str, fd: int) -> None:
+    def __init__(self, path: str, fd: int, place: _Place) -> None:
         self._path = path
         self._fd = fd
+        self._place = place
         self._pid = os.getpid()
 
     @property
@@ -346,7 +470,7 @@ class _PosixFileLock:
                 if unlink:
                     # Before the unlock: who locks the orphan after it finds another inode and tries again.
                     with contextlib.suppress(FileNotFoundError):
-                        os.unlink(self._path)
+                        os.unlink(self._place.name, dir_fd=self._place.fd)
                 fcntl.flock(fd, fcntl.LOCK_UN)
         except OSError as error:
             raise storage_error(error, "unlock", self._path) from error
@@ -369,28 +493,51 @@ _NO_LINK: Final = frozenset(
 class PosixFiles:
     """`Files` of Linux and macOS."""
 
-    def __init__(self, vanished: Callable[[str], Error] | None = None) -> None:
-        self._vanished = vanished  # see `without_lease`
+    _folder: _Folder | None = None
+    _vanished: Callable[[str], Error] | None = None
+
+    def __init__(self, folder: _Folder | None = None, vanished: Callable[[str], Error] | None = None) -> None:
+        """folder: that these files are bound to. vanished: see `without_lease`."""
+        self._folder = folder
+        self._vanished = vanished
+
+    # ── bound to a folder ───────────────────────────────────────────────────────────────────────────────────────
+
+    def bind(self, folder: str) -> Files:
+        return PosixFiles(_Folder(folder), self._vanished)
+
+    def watch(self, path: str) -> None:
+        assert self._folder is not None, "only bound files watch"
+        self._folder.watch(path)
+
+    def check_bound(self) -> None:
+        if self._folder is not None:
+            self._folder.check()
+
+    def close(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
 
     def without_lease(self, vanished: Callable[[str], Error]) -> Files:
-        return PosixFiles(vanished)
+        return PosixFiles(self._folder, vanished)
 
-    def create(self, path: str) -> AppendFile:
-        return _PosixAppendFile(
-            path,
-            _call(
-                "create",
-                path,
-                lambda: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666),
-            ),
-        )
+    def _place(self, path: str) -> _Place:
+        return _place(self._folder, path)
+
+    def _changed(self, path: str) -> _Place:
+        """The place of a path where something is about to be changed (F5)."""
+        if self._folder is not None:
+            self._folder.check()
+        return _place(self._folder, path)
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self, path: str) -> RandomFile:
-        return _PosixRandomFile(path, self._vanished)
+        return _PosixRandomFile(path, self._folder, self._vanished)
 
     def read_all(self, path: str) -> bytes:
         # A reader process asks for two small files before each of its reads: four system calls, and little else.
-        fd = _idle.open(path)
+        fd = _idle.open(path, self._folder)
         try:
             return _read_fully(fd, 0, os.fstat(fd).st_size)
         except OSError as error:
@@ -398,42 +545,91 @@ class PosixFiles:
         finally:
             os.close(fd)
 
-    def write_at(self, path: str, offset: int, data: bytes) -> None:
-        fd = _call("open", path, lambda: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+    def list_dir(self, path: str) -> list[str]:
         try:
-            if os.pwrite(fd, data, offset) != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            with self._opened(path, "list", os.O_RDONLY | os.O_DIRECTORY) as fd:
+                return sorted(os.listdir(fd))
+        except MissingFileError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        place = self._place(path)
+        try:
+            os.lstat(place.name, dir_fd=place.fd)
+        except (OSError, ValueError):  # as `os.path.lexists`
+            return False
+        return True
+
+    def size(self, path: str) -> int:
+        return self._stat(path).st_size
+
+    def identity(self, path: str) -> Hashable:
+        found = self._stat(path)
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+    def inode(self, path: str) -> tuple[int, int]:
+        return _inode_of(self._stat(path))
+
+    def free_bytes(self, path: str) -> int:
+        if self._folder is None:
+            status = _call("look at", path, lambda: os.statvfs(path))
+        else:
+            with self._opened(path, "look at", os.O_RDONLY) as fd:
+                status = os.fstatvfs(fd)
+        return status.f_bavail * status.f_frsize
+
+    def _stat(self, path: str) -> os.stat_result:
+        place = self._place(path)
+        return _call("look at", path, lambda: os.stat(place.name, dir_fd=place.fd))
+
+    @contextlib.contextmanager
+    def _opened(self, path: str, verb: str, flags: int, place: _Place | None = None) -> Iterator[int]:
+        """A descriptor inside the `with`; an OSError there is a StorageError about `verb`."""
+        where = self._place(path) if place is None else place
+        fd = _call(verb, path, lambda: os.open(where.name, flags | os.O_CLOEXEC, 0o666, dir_fd=where.fd))
+        try:
+            yield fd
         except OSError as error:
-            raise storage_error(error, "write", path) from error
+            if isinstance(error, StorageError):
+                raise
+            raise storage_error(error, verb, path) from error
         finally:
             os.close(fd)
 
+    # ── changing ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def create(self, path: str) -> AppendFile:
+        place = self._changed(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return _PosixAppendFile(
+            path, _call("create", path, lambda: os.open(place.name, flags, 0o666, dir_fd=place.fd))
+        )
+
+    def write_at(self, path: str, offset: int, data: bytes) -> None:
+        with self._opened(path, "write", os.O_WRONLY | os.O_CREAT, self._changed(path)) as fd:
+            if os.pwrite(fd, data, offset) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     def sync_file(self, path: str) -> None:
-        fd = _call("open", path, lambda: os.open(path, os.O_WRONLY | os.O_CLOEXEC))
-        try:
-            _call("sync", path, lambda: _full_sync(fd))
-        finally:
-            os.close(fd)
+        with self._opened(path, "sync", os.O_WRONLY, self._changed(path)) as fd:
+            _full_sync(fd)
 
     def write_atomic(self, path: str, data: bytes) -> None:
         write_atomic(self, path, data)
 
     def truncate(self, path: str, length: int) -> None:
-        fd = _call("open", path, lambda: os.open(path, os.O_WRONLY | os.O_CLOEXEC))
-        try:
+        with self._opened(path, "cut", os.O_WRONLY, self._changed(path)) as fd:
             os.ftruncate(fd, length)
             _full_sync(fd)
-        except OSError as error:
-            raise storage_error(error, "cut", path) from error
-        finally:
-            os.close(fd)
 
     def rename(self, old: str, new: str) -> None:
-        _call("rename", old, lambda: os.rename(old, new))
+        a, b = self._changed(old), self._place(new)
+        _call("rename", old, lambda: os.rename(a.name, b.name, src_dir_fd=a.fd, dst_dir_fd=b.fd))
 
     def link(self, old: str, new: str) -> bool:
+        a, b = self._changed(old), self._place(new)
         try:
-            os.link(old, new)
+            os.link(a.name, b.name, src_dir_fd=a.fd, dst_dir_fd=b.fd)
         except OSError as error:
             if error.errno in _NO_LINK:
                 return False
@@ -441,16 +637,18 @@ class PosixFiles:
         return True
 
     def unlink(self, path: str, missing_ok: bool = False) -> None:
+        place = self._changed(path)
         try:
-            _call("remove", path, lambda: os.unlink(path))
+            _call("remove", path, lambda: os.unlink(place.name, dir_fd=place.fd))
         except MissingFileError:
             if not missing_ok:
                 raise
 
     def remove_tree(self, path: str) -> None:
         # By hand and not by shutil.rmtree: every step is one of ours, and links are removed, never followed.
+        place = self._changed(path)
         try:
-            mode = os.lstat(path).st_mode
+            mode = os.lstat(place.name, dir_fd=place.fd).st_mode
         except FileNotFoundError:
             return
         except OSError as error:
@@ -460,63 +658,46 @@ class PosixFiles:
             return
         for name in self.list_dir(path):
             self.remove_tree(os.path.join(path, name))
-        _call("remove", path, lambda: os.rmdir(path))
+        _call("remove", path, lambda: os.rmdir(place.name, dir_fd=place.fd))
 
     def make_dirs(self, path: str) -> None:
         missing: list[str] = []
         folder = os.path.abspath(path)
-        while not os.path.isdir(folder):
+        while not self._is_dir(folder):
             missing.append(folder)
             folder = os.path.dirname(folder)
         for folder in reversed(missing):
+            place = self._changed(folder)
             try:
-                os.mkdir(folder)
+                os.mkdir(place.name, dir_fd=place.fd)
             except FileExistsError as error:
-                if not os.path.isdir(folder):  # not another process that was quicker: a file is in the way
+                if not self._is_dir(folder):  # not another process that was quicker: a file is in the way
                     raise storage_error(error, "create the folder", folder) from error
             except OSError as error:
                 raise storage_error(error, "create the folder", folder) from error
             self.sync_dir(os.path.dirname(folder))
 
-    def list_dir(self, path: str) -> list[str]:
+    def _is_dir(self, path: str) -> bool:
+        place = self._place(path)
         try:
-            return sorted(_call("list", path, lambda: os.listdir(path)))
-        except MissingFileError:
-            return []
-
-    def exists(self, path: str) -> bool:
-        return os.path.lexists(path)
-
-    def size(self, path: str) -> int:
-        return _call("look at", path, lambda: os.stat(path).st_size)
-
-    def identity(self, path: str) -> Hashable:
-        found = _call("look at", path, lambda: os.stat(path))
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-    def free_bytes(self, path: str) -> int:
-        status = _call("look at", path, lambda: os.statvfs(path))
-        return status.f_bavail * status.f_frsize
+            return stat.S_ISDIR(os.stat(place.name, dir_fd=place.fd).st_mode)
+        except (OSError, ValueError):  # as `os.path.isdir`
+            return False
 
     def sync_dir(self, path: str) -> None:
-        fd = _call(
-            "open the folder", path, lambda: os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        )
-        try:
+        place = self._changed(path or ".")
+        with self._opened(path, "sync the folder", os.O_RDONLY | os.O_DIRECTORY, place) as fd:
             os.fsync(fd)
-        except OSError as error:
-            raise storage_error(error, "sync the folder", path) from error
-        finally:
-            os.close(fd)
 
     def lock(self, path: str, *, create: bool = True) -> FileLock | None:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        place = self._changed(path) if create else self._place(path)
         while True:
-            fd = _call("open", path, lambda: os.open(path, flags, 0o666))
+            fd = _call("open", path, lambda: os.open(place.name, flags, 0o666, dir_fd=place.fd))
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 ours = os.fstat(fd)
-                there = os.stat(path)
+                there = os.stat(place.name, dir_fd=place.fd)
             except BlockingIOError:
                 os.close(fd)
                 return None
@@ -526,8 +707,8 @@ class PosixFiles:
             except OSError as error:
                 os.close(fd)
                 raise storage_error(error, "lock", path) from error
-            if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
-                return _PosixFileLock(path, fd)
+            if _inode_of(ours) == _inode_of(there):
+                return _PosixFileLock(path, fd, place)
             os.close(fd)
 
     def read_lock_content(self, path: str) -> bytes:

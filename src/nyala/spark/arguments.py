@@ -23,7 +23,7 @@ def check_table(table: Any, call: str) -> None:
         raise InvalidArgumentError(
             f"{call} takes a Table of an open Database, not {_shown(table)}: nyala.connect(folder)[name]"
         )
-    table._database._store.check_open()
+    table._database._handle.check_open()
 
 
 def check_database(database: Any, call: str) -> None:

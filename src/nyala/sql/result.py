@@ -56,7 +56,7 @@ def run(
     statement, glance, parsed = check_statement(text)
     names = snapshot.list_tables()
     scans = {name: snapshot[name].scan() for name in tables_named(glance, names)}
-    check_open = snapshot._database._store.check_open
+    check_open = snapshot._database._handle.check_open
     question = _Question(
         connection, check_open, statement, glance, parsed, prepared(parameters), scans, names
     )

@@ -169,6 +169,14 @@ def check_folder(env: Env, path: str, progress: Progress = no_progress) -> Check
     """Check the store at `path`, whoever has it. Raises: StorageError: there is no store, or no right to read it."""
     if not env.files.exists(path):
         raise StorageError(f"there is no folder {path!r}: give the folder of a store", path=path)
+    env = env.bound(path)
+    try:
+        return _check_bound_folder(env, path, progress)
+    finally:
+        env.files.close()
+
+
+def _check_bound_folder(env: Env, path: str, progress: Progress) -> CheckReport:
     lock = StoreLock(env, path)
     try:
         lock.acquire(0.0)

@@ -25,7 +25,6 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from nyala.env import SYSTEM
 from nyala.mvcc.timestamp import from_physical
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet import compaction_run
@@ -36,6 +35,7 @@ from nyala.tablet.compaction_run import Job, MergeJob, Output
 from nyala.tablet.layouts import Layouts
 from nyala.tablet.reservations import Reservation
 from nyala.tablet.root import TableState, TabletState
+from nyala.tablet.worker_protocol import placed
 from nyala.tablet.workers import JobCancelled, WorkerPool
 
 if TYPE_CHECKING:
@@ -246,13 +246,13 @@ class Compactor:
                 told(done, total)
 
             # A worker has the system's files and clock, so with others (in tests) it is no use.
-            if store.env is not SYSTEM or input_bytes(job) < INLINE_BYTES:
+            if not store.env.is_system or input_bytes(job) < INLINE_BYTES:
                 return compaction_run.run(store.env, job, progress)
             kind, arguments = compaction_run.encode_job(job)
             started_s = clock.monotonic_s()
             answer = self._workers().run(
                 kind,
-                arguments,
+                placed(arguments, store.env.files, store.root_path),
                 lambda: reservation.revoked.is_set() or self._stopped.is_set(),
                 lambda fields: progress(fields["done"], fields["total"]),
             )

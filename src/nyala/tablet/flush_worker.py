@@ -17,10 +17,11 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from nyala.env import SYSTEM, Env
+from nyala.env import Env
 from nyala.env.files import Files
 from nyala.errors import Error, StorageError
 from nyala.tablet.flush_run import Piece, Written, decode_written, spill, write_pieces
+from nyala.tablet.worker_protocol import placed
 from nyala.tablet.workers import JobCancelled, JobFailedError, WorkerPool
 
 logger = logging.getLogger("nyala.flush")
@@ -43,12 +44,12 @@ class FlushWorker:
     def write(self, files: Files, root_path: str, pieces: Sequence[Piece]) -> list[Written]:
         """As `write_pieces`. Raises: StorageError, and JobCancelled after `stop`."""
         # A worker has the system's files and clock, so with others (in tests) it is no use.
-        if self._env is not SYSTEM or sum(piece.nbytes for piece in pieces) < INLINE_BYTES:
+        if not self._env.is_system or sum(piece.nbytes for piece in pieces) < INLINE_BYTES:
             return write_pieces(files, root_path, pieces)
         path = f"{pieces[0].paths[0]}.spill"
         try:
             job = spill(files, root_path, path, pieces)
-            answer = self._workers().run("flush", job)
+            answer = self._workers().run("flush", placed(job, files, root_path))
             self.jobs += 1
             return decode_written(answer)
         except (StorageError, JobFailedError) as error:

@@ -39,6 +39,7 @@ import weakref
 from dataclasses import replace
 from typing import Any, Final, NoReturn
 
+from nyala.catalog.format import LOCK_NAME
 from nyala.catalog.leases import Lease, reader_lease
 from nyala.catalog.model import CatalogState
 from nyala.catalog.store import Catalog
@@ -85,8 +86,16 @@ class ReaderStore:
         """Raises: StorageError when there is no store, or its log holds more than `replay_limit_bytes` (by default
         `memory_limit_bytes`) of rows that are not flushed (P7); CorruptionError."""
         layout.require_store(env, path)
+        env = env.bound(path)
         limit = memory_limit_bytes if replay_limit_bytes is None else replay_limit_bytes
-        return ReaderStore(env, path, memory_limit_bytes, limit)
+        try:
+            lock = os.path.join(path, LOCK_NAME)
+            if env.files.exists(lock):
+                env.files.watch(lock)
+            return ReaderStore(env, path, memory_limit_bytes, limit)
+        except BaseException:
+            env.files.close()
+            raise
 
     def _load(self) -> None:
         # P1: nothing that was there when the catalogue is read can go before the lease says which version it
@@ -103,7 +112,7 @@ class ReaderStore:
                 elif isinstance(error, Error) and self._position() != before:  # P8
                     continue
                 raise
-            if lease is None and self._is_behind():
+            if lease is None and self._is_behind(self._position()):
                 continue
             if self._published >= self._history_start:  # P6
                 self._loaded = True
@@ -113,9 +122,8 @@ class ReaderStore:
             path=self.root_path,
         )
 
-    def _is_behind(self) -> bool:
-        """Whether the writer has committed a newer catalogue than the one that is loaded, as far as it says."""
-        position = self._position()
+    def _is_behind(self, position: PositionRecord | None) -> bool:
+        """Whether the writer has committed a newer catalogue than the one that is loaded."""
         return position is not None and position.catalogue_version > self._version
 
     def _load_under(self, lease: Lease | None) -> None:
@@ -124,6 +132,7 @@ class ReaderStore:
         ) as catalog:
             position = self._position()
             state = catalog.load(at_least=0 if position is None else position.catalogue_version)
+        self.env.files.check_bound()  # SQLite has opened the catalogue by its path
         if lease is not None:
             lease.announce(state.version)
         self._lease = lease
@@ -199,20 +208,22 @@ class ReaderStore:
         self.check_open()
         with self._lock:
             self.check_open()  # a lease that is made behind `close` would stay
+            self.env.files.check_bound()
+            position = self._position()
             # A load that failed half-way left a root without a lease.
-            if self._is_behind() or not self._loaded or not self._followed():
+            if self._is_behind(position) or not self._loaded or not self._followed(position):
                 self._load()
             return self._root, self._published
 
-    def _followed(self) -> bool:
+    def _followed(self, position: PositionRecord | None) -> bool:
         """Read the log on; False: without a lease (P8), and the writer has gone on to a newer catalogue meanwhile."""
         try:
-            self._follow(self._position())
+            self._follow(position)
         except Error:
-            if self._lease is None and self._is_behind():
+            if self._lease is None and self._is_behind(self._position()):
                 return False
             raise
-        return self._lease is not None or not self._is_behind()
+        return self._lease is not None or not self._is_behind(self._position())
 
     def look(self) -> tuple[Root, CatalogState, LogPosition]:
         """After catching up: the root, the catalogue that it is of, and how far the log was read (for `check`)."""
@@ -245,8 +256,14 @@ class ReaderStore:
         )
 
     def is_kept(self) -> bool:
-        """Whether the store's folder still has this reader's lease: not if it was removed, also if there is another."""
-        return not self._closed and (self._lease is None or self.env.files.exists(self._lease.path))
+        """Whether the store's folder is still there, and has this reader's lease."""
+        if self._closed:
+            return False
+        try:
+            self.env.files.check_bound()
+        except StorageError:
+            return False
+        return self._lease is None or self.env.files.exists(self._lease.path)
 
     @property
     def closed(self) -> bool:
@@ -265,6 +282,7 @@ class ReaderStore:
                 for held in self._held:
                     held()
             self._closed = True
+        self.env.files.close()
 
     def stats(self) -> dict[str, Any]:
         """Counters of this reader."""

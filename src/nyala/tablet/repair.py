@@ -80,6 +80,14 @@ def repair_folder(env: Env, path: str, progress: Progress = no_progress) -> Chec
 
     Raises: LockedError: somebody writes to the store; StorageError.
     """
+    env = env.bound(path)
+    try:
+        return _repair(env, path, progress)
+    finally:
+        env.files.close()
+
+
+def _repair(env: Env, path: str, progress: Progress) -> CheckReport:
     repairs: list[str] = []
     with StoreLock(env, path) as _:
         before = check_alone(env, path, progress)

@@ -169,12 +169,16 @@ class Store:
         longer log half of the memory limit is held, and flushed in between.
         """
         layout.prepare_folder(env, path)
-        lock = StoreLock(env, path)
-        lock.acquire(options.lock_timeout_s, options.lock_purpose)
         with contextlib.ExitStack() as undo:
+            env = env.bound(path)
+            undo.callback(env.files.close)
+            lock = StoreLock(env, path)
+            lock.acquire(options.lock_timeout_s, options.lock_purpose)
             undo.callback(lock.release)
+            env.files.watch(lock.path)
             catalog = layout.open_or_create_catalog(env, path)
             undo.callback(catalog.close)
+            env.files.check_bound()  # SQLite has opened the catalogue by its path
             # A catalogue older than what was published is one whose last transactions are damaged.
             position = read_position(env.files, layout.position_path(path))
             state = catalog.load(at_least=0 if position is None else position.catalogue_version)
@@ -266,9 +270,12 @@ class Store:
                 self.log.close()
                 self.publish()
         finally:
-            self._publisher.stop()
-            self._catalog.close()
-            self._lock.release()
+            # Each is ended, whatever the others say.
+            with contextlib.ExitStack() as parts:
+                parts.callback(self.env.files.close)
+                parts.callback(self._lock.release)
+                parts.callback(self._catalog.close)
+                parts.callback(self._publisher.stop)
 
     @property
     def memory_limit_bytes(self) -> int:
@@ -289,7 +296,8 @@ class Store:
             )
 
     def check_writable(self) -> None:
-        """Raises: StorageError when closed, forked, or broken by an earlier failure (W3)."""
+        """Raises: StorageError when closed, forked, broken by an earlier failure (W3), or when the folder was moved or
+        replaced."""
         self.check_open()
         if self._failure is not None:
             raise StorageError(
@@ -297,6 +305,7 @@ class Store:
                 "and connect() again, which finds out what is durable",
                 path=self.root_path,
             ) from self._failure
+        self.env.files.check_bound()
 
     def poison(self, error: BaseException) -> None:
         """No more writes and no more flushes until the store is opened again (W3)."""

@@ -25,10 +25,13 @@ import json
 import struct
 import sys
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import nyala.errors
 from nyala.errors import CorruptionError, Error, StorageError, WriteError
+
+if TYPE_CHECKING:
+    from nyala.env import Files
 
 __all__ = [
     "FRAME_MAX_BYTES",
@@ -38,9 +41,11 @@ __all__ = [
     "Handler",
     "JobFailedError",
     "Report",
+    "check_placed",
     "decode_error",
     "encode_error",
     "encode_frame",
+    "placed",
     "version",
 ]
 
@@ -173,3 +178,18 @@ def _classes() -> dict[str, type[Error]]:
         for cls in (*vars(nyala.errors).values(), MissingFileError)
         if isinstance(cls, type) and issubclass(cls, Error)
     }
+
+
+def placed(arguments: dict[str, Any], files: Files, root_path: str) -> dict[str, Any]:
+    """A job in the store's folder as it is open here, for `check_placed` in the worker."""
+    return {**arguments, "inode": list(files.inode(root_path))}
+
+
+def check_placed(arguments: dict[str, Any], files: Files) -> None:
+    """Raises: StorageError when the folder of the job is not the one that the parent has open."""
+    inode, root_path = arguments.pop("inode"), arguments["root_path"]
+    if list(files.inode(root_path)) != inode:
+        raise StorageError(
+            f"the folder {root_path!r} was moved or replaced since it was opened; nothing was written",
+            path=root_path,
+        )

@@ -222,7 +222,8 @@ class LogWriter:
         """Take a record; returns the log offset of its end, for `sync`. Nothing is on disk yet.
 
         The record's arrays are copied. Timestamps must ascend (L2).
-        Raises: StorageError when the writer is dead or the disk is full; then nothing was changed.
+        Raises: StorageError when the writer is dead, the disk is full or the folder was moved; then nothing was
+        changed.
         """
         payload = encode_record(record)
         length = 0
@@ -231,6 +232,7 @@ class LogWriter:
             length += len(part)
             crc = crc32c(part, crc)
         assert length <= PAYLOAD_MAX_BYTES, f"W6: a record of {length} bytes does not go through the log"
+        self._env.files.check_bound()
         with self._condition:
             self._check_alive()
             assert record.timestamp > self._appended.timestamp, "L2"

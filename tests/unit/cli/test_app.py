@@ -16,10 +16,12 @@ import click
 import pytest
 
 import nyala
+from nyala.catalog.store_lock import StoreLock
 from nyala.cfile import kernels
 from nyala.cli import stores
 from nyala.cli.app import app
 from nyala.cli.words import cli_words
+from nyala.env import SYSTEM
 
 from .conftest import Example, Run
 
@@ -158,7 +160,8 @@ def test_advice_is_in_the_words_of_the_command_line(
     places = {"S": example.path, "E": tmp_path / "empty", "L": tmp_path / "locked", "F": tmp_path / "x.csv"}
     places["H"] = tmp_path / "short"
     words = [re.sub(r"^[SELFH]\b", lambda found: str(places[found[0]]), word) for word in shlex.split(line)]
-    with nyala.connect(places["L"]):
+    nyala.connect(places["L"]).close()
+    with StoreLock(SYSTEM, str(places["L"])):  # as another process has it
         said = run(*words, code=1).stderr
     assert says in said
     assert not re.search(r"\w+\(|[a-z_]=|=True|\bNone\b|read_only", said.replace("(pid", "")), said
@@ -429,7 +432,7 @@ def test_a_second_writer_is_told_who_the_first_is(run: Run, example: Example, tm
     """A load that cannot start does not say which process to end, or wait for."""
     file = tmp_path / "x.csv"
     file.write_text("host,time\na,2026-01-01\n")
-    with nyala.connect(example.path):
+    with StoreLock(SYSTEM, str(example.path)):
         ran = run("table", "load", example.path, "metrics", file, "--json", code=1)
         assert json.loads(ran.stderr)["error"]["type"] == "LockedError"
         assert str(os.getpid()) in ran.stderr

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 import nyala
+from nyala.catalog.store_lock import StoreLock
 from nyala.cli import care
+from nyala.env import SYSTEM
 from nyala.tablet import compaction
 
 from .conftest import Run
@@ -109,7 +111,7 @@ def test_vacuum(run: Run, store: Path) -> None:
 @pytest.mark.parametrize("verb", ["compact", "vacuum"])
 def test_a_store_that_another_process_writes(run: Run, store: Path, verb: str) -> None:
     """A person learns neither who has the store, nor that the work is done there already."""
-    with nyala.connect(store):
+    with StoreLock(SYSTEM, str(store)):
         ran = run("table", verb, store, "--json", code=1)
         error = json.loads(ran.stderr)["error"]
         assert ran.stdout == "" and error["type"] == "LockedError"

@@ -276,7 +276,7 @@ def test_a_second_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (errno.EIO, False),
     ):
 
-        def link(old: str, new: str, number: int = number) -> None:
+        def link(old: str, new: str, number: int = number, **folders: int | None) -> None:
             raise OSError(number, os.strerror(number))
 
         monkeypatch.setattr(os, "link", link)

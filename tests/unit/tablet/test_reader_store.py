@@ -85,14 +85,14 @@ def test_it_sees_what_was_acknowledged_at_each_new_look(db: Database) -> None:
 
 
 def test_a_look_that_finds_nothing_new_is_two_small_reads(db: Database) -> None:
-    """It comes before each `get`: of what was written nothing is decoded twice."""
+    """It comes before each `get`: of what was written nothing is decoded twice. Two more calls look at the folder."""
     key_value_table(db).insert({"k": [1], "v": [1]})
     with reader_of(db) as reader:
         store = store_of(reader)
         store.view()
         calls = calls_of(store.view, rounds=3)
     assert calls["_struct"] == calls["re"] == calls["google_crc32c"] == 0, calls
-    assert calls.total() <= 75, calls
+    assert calls.total() <= 100, calls
 
 
 def test_a_snapshot_does_not_move_while_it_follows(db: Database) -> None:
@@ -395,7 +395,8 @@ def test_a_reader_may_be_closed_by_the_thread_that_looks(
         return position(self)
 
     monkeypatch.setattr(ReaderStore, "_position", interrupted)
-    reader.now()
+    with pytest.raises(StorageError, match="closed"):
+        reader.now()
     assert leases(db) == 0
     with pytest.raises(StorageError, match="closed"):
         reader.now()
@@ -413,8 +414,8 @@ def test_closed_and_forked(db: Database) -> None:
     assert leases(db) == 1, "the parent's lease is not the child's to give back"
     store._pid = os.getpid()
     store._closed = False
-    reader.close()
-    reader.close()
+    store.close()
+    store.close()
     assert leases(db) == 0 and store.closed
     with pytest.raises(StorageError, match="closed"):
         reader.now()
